@@ -1,0 +1,33 @@
+// cmocka with the headers it needs, in the order it needs them.
+#pragma once
+
+// clang-format off
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dp/error.h"
+
+// Fails the test with the error's own text.
+#define assert_ok(status, err)                                                                     \
+    do {                                                                                           \
+        dp_status assert_ok_status_ = (status);                                                    \
+        if (assert_ok_status_ != DP_OK) {                                                          \
+            fail_msg("%s: %s", dp_status_name(assert_ok_status_), (err)->message);                 \
+        }                                                                                          \
+    } while (0)
+
+// The status, and a message that contains `part`.
+#define assert_refused(got, wanted, err, part)                                                     \
+    do {                                                                                           \
+        assert_string_equal(dp_status_name(got), dp_status_name(wanted));                          \
+        if (strstr((err)->message, (part)) == NULL) {                                              \
+            fail_msg("\"%s\" is not in \"%s\"", (part), (err)->message);                           \
+        }                                                                                          \
+    } while (0)
