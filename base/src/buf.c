@@ -137,7 +137,8 @@ dp_status dp_read_file(const char *path, size_t max_bytes, struct dp_buf *ret_bu
         dp_buf_append(&buf, chunk, (size_t)got);
     }
     size_t length = buf.length;
-    *ret_buf = (struct dp_buf){.bytes = dp_buf_take(&buf), .length = length, .capacity = length + 1};
+    *ret_buf =
+        (struct dp_buf){.bytes = dp_buf_take(&buf), .length = length, .capacity = length + 1};
     return DP_OK;
 }
 

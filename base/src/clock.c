@@ -40,7 +40,6 @@ char *dp_clock_format_utc(char *buffer, int64_t realtime_ns)
     struct tm utc;
     gmtime_r(&seconds, &utc);
     size_t used = strftime(buffer, 32, "%Y-%m-%dT%H:%M:%S", &utc);
-    snprintf(buffer + used, 32 - used, ".%03dZ",
-             (int)(realtime_ns % DP_NS_PER_S / DP_NS_PER_MS));
+    snprintf(buffer + used, 32 - used, ".%03dZ", (int)(realtime_ns % DP_NS_PER_S / DP_NS_PER_MS));
     return buffer;
 }

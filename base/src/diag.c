@@ -7,8 +7,7 @@
 
 void dp_diags_init(struct dp_diags *diags, const char *file, const char *text, size_t text_length)
 {
-    *diags = (struct dp_diags){
-        .file = dp_strdup(file), .text = text, .text_length = text_length};
+    *diags = (struct dp_diags){.file = dp_strdup(file), .text = text, .text_length = text_length};
 }
 
 void dp_diags_deinit(struct dp_diags *diags)

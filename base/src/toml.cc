@@ -23,7 +23,8 @@ struct dp_toml {
     std::vector<std::unique_ptr<std::string>> strings;
 };
 
-namespace {
+namespace
+{
 
 const char *keep(dp_toml &toml, std::string text)
 {
@@ -148,7 +149,7 @@ bool too_deep(const char *text, size_t length)
     return false;
 }
 
-}  // namespace
+} // namespace
 
 extern "C" dp_status dp_toml_parse(const char *text, size_t length, struct dp_diags *diags,
                                    struct dp_toml **ret_toml, struct dp_error *err)
@@ -199,7 +200,7 @@ extern "C" const struct dp_toml_node *dp_toml_get(const struct dp_toml_node *tab
 
 extern "C" const char *dp_toml_type_text(dp_toml_type type)
 {
-    static const char *const texts[] = {"a table",   "an array",  "a string", "an integer",
+    static const char *const texts[] = {"a table",  "an array",  "a string", "an integer",
                                         "a number", "a boolean", "a date"};
     return texts[type];
 }

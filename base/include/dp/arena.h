@@ -7,8 +7,8 @@ struct dp_arena_block;
 
 struct dp_arena {
     struct dp_arena_block *blocks;
-    size_t used_bytes;  // handed out so far
-    size_t max_bytes;   // 0 = no limit
+    size_t used_bytes; // handed out so far
+    size_t max_bytes;  // 0 = no limit
 };
 
 // A zero-initialised arena is empty and without limit.

@@ -1,4 +1,5 @@
-// Time as nanoseconds. Durations and deadlines use the monotonic clock; the wall clock is for people.
+// Time as nanoseconds. Durations and deadlines use the monotonic clock; the wall clock is for
+// people.
 #pragma once
 
 #include <stdint.h>

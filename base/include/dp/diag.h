@@ -7,19 +7,19 @@
 #include "dp/error.h"
 
 struct dp_diag {
-    int line;       // 1-based; 0 = the whole file
-    int column;     // 1-based, in characters
-    char *message;  // owned
-    char *help;     // owned, NULL = none
+    int line;      // 1-based; 0 = the whole file
+    int column;    // 1-based, in characters
+    char *message; // owned
+    char *help;    // owned, NULL = none
 };
 
 struct dp_diags {
-    char *file;         // owned; the name shown to people
-    const char *text;   // borrowed source text, for the source line; may be NULL
+    char *file;       // owned; the name shown to people
+    const char *text; // borrowed source text, for the source line; may be NULL
     size_t text_length;
     struct dp_diag items[DP_DIAGS_MAX];
     size_t count;
-    size_t dropped;     // over DP_DIAGS_MAX
+    size_t dropped; // over DP_DIAGS_MAX
 };
 
 // text may be NULL; it must outlive the diags when given.

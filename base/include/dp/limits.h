@@ -1,16 +1,16 @@
 // Every maximum in one place. Sizes from outside are compared with these before any allocation.
 #pragma once
 
-#define DP_ERROR_MESSAGE_MAX 2048
-#define DP_NAME_MAX 64         // job, node, model, schedule names, with the terminator
-#define DP_PATH_MAX 1024       // paths in specs, with the terminator
-#define DP_ID_MAX 32           // job ids ("job-17"), request ids are DP_NAME_MAX
-#define DP_ADDRESS_MAX 128     // host:port, unix:path
+#define DP_ERROR_MESSAGE_MAX 4096
+#define DP_NAME_MAX 64     // job, node, model, schedule names, with the terminator
+#define DP_PATH_MAX 1024   // paths in specs, with the terminator
+#define DP_ID_MAX 32       // job ids ("job-17"), request ids are DP_NAME_MAX
+#define DP_ADDRESS_MAX 128 // host:port, unix:path
 
 // specs
 #define DP_SPEC_BYTES_MAX (1u << 20)
 #define DP_SPEC_DEPTH_MAX 32
-#define DP_DIAGS_MAX 20        // problems listed for one file
+#define DP_DIAGS_MAX 20 // problems listed for one file
 #define DP_LAYERS_MAX 1024
 #define DP_HIDDEN_MAX (1 << 20)
 #define DP_EXPERTS_MAX 4096
@@ -25,21 +25,21 @@
 #define DP_STAGES_MAX 1024
 #define DP_MICROBATCHES_MAX 65536
 #define DP_ACTIONS_MAX (1u << 27)
-#define DP_RANKS_MAX 65536     // P x D of one job
-#define DP_RANK_STAGES_MAX 16  // stages that one rank holds
+#define DP_RANKS_MAX 65536    // P x D of one job
+#define DP_RANK_STAGES_MAX 16 // stages that one rank holds
 
 // wire
-#define DP_MESSAGE_BYTES_MAX (4u << 20)      // one gRPC message, both ways
-#define DP_STATUS_DETAIL_MAX 1000            // text of a gRPC status
-#define DP_FRAME_BYTES_MAX (4u << 20)        // one frame on a local control socket
-#define DP_TRANSPORT_BYTES_MAX (1u << 30)    // one message between ranks
-#define DP_STREAM_QUEUE_MAX 1024             // messages waiting on one gRPC stream
+#define DP_MESSAGE_BYTES_MAX (4u << 20)   // one gRPC message, both ways
+#define DP_STATUS_DETAIL_MAX 1000         // text of a gRPC status
+#define DP_FRAME_BYTES_MAX (4u << 20)     // one frame on a local control socket
+#define DP_TRANSPORT_BYTES_MAX (1u << 30) // one message between ranks
+#define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
 #define DP_JOBS_LISTED_MAX 1000
 #define DP_LOG_CHUNK_BYTES_MAX 65536
 
 // ranks on one node
 #define DP_NODE_SLOTS_MAX 1024
-#define DP_RANK_LOG_BYTES_MAX (16u << 20)    // one rank's output file, rotated once
-#define DP_TRACE_STEPS_MAX 8                 // steps of action records kept per job
+#define DP_RANK_LOG_BYTES_MAX (16u << 20) // one rank's output file, rotated once
+#define DP_TRACE_STEPS_MAX 8              // steps of action records kept per job
 #define DP_CORPUS_BYTES_MAX (1ull << 36)
-#define DP_TRANSPORT_BLOCKED_MS_MAX 120000   // an exchange that makes no progress this long fails
+#define DP_TRANSPORT_BLOCKED_MS_MAX 120000 // an exchange that makes no progress this long fails

@@ -14,15 +14,15 @@ typedef enum dp_toml_type {
     DP_TOML_INTEGER,
     DP_TOML_FLOAT,
     DP_TOML_BOOLEAN,
-    DP_TOML_DATETIME,  // value.string holds its text
+    DP_TOML_DATETIME, // value.string holds its text
 } dp_toml_type;
 
 // One value. Children of a table are sorted by where they stand in the file.
 struct dp_toml_node {
     dp_toml_type type;
-    const char *key;             // NULL in arrays and for the root
-    int key_line, key_column;    // 1-based; of the key
-    int line, column;            // 1-based; of the value
+    const char *key;          // NULL in arrays and for the root
+    int key_line, key_column; // 1-based; of the key
+    int line, column;         // 1-based; of the value
     union {
         const char *string;
         int64_t integer;

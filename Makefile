@@ -1,0 +1,42 @@
+# A thin front for the commands that people type most. Everything real is in CMake and in scripts.
+.PHONY: build test lint fmt golden sim fuzz tsan bench clean
+
+build:
+	cmake --preset release >/dev/null
+	cmake --build --preset release
+
+dev:
+	cmake --preset dev >/dev/null
+	cmake --build --preset dev
+
+test:
+	tests/run
+
+lint: dev
+	tests/tidy/tidy.py
+	clang-tidy -p build/dev --quiet $$(git ls-files '*.c')
+
+fmt:
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cc')
+
+golden: dev
+	ctest --preset dev -L golden
+
+# Long forms of the campaigns that run briefly in the suite.
+sim: dev
+	DP_SIM_RUNS=20000 ctest --preset dev -L sim --timeout 3600
+
+fuzz: dev
+	DP_FUZZ_RUNS=2000000 ctest --preset dev -L fuzz --timeout 3600
+
+tsan:
+	cmake --preset tsan >/dev/null
+	cmake --build --preset tsan
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1" \
+	  ctest --test-dir build/tsan -L 'unit|conform' --output-on-failure
+
+bench: build
+	tests/bench/run
+
+clean:
+	rm -rf build
