@@ -1,0 +1,183 @@
+// A stage of the model as a list of components, and chunks: one micro-batch in flight through it.
+//
+// A stage holds the weights and gradients of a run of layers. Its components are, in order:
+//   EMBEDDING                                     (first stage)
+//   ATTENTION, FFN                                (each dense layer)
+//   ATTENTION, DISPATCH, EXPERTS, COMBINE         (each MoE layer)
+//   HEAD                                          (last stage)
+// ATTENTION has its norm and residual; DISPATCH has the FFN norm, the router and the way of rows to
+// their experts; EXPERTS has the routed experts and the shared one; COMBINE is the way back and the
+// residual. Each runs in three passes: FORWARD, then INPUT (input gradient, from the last component
+// to the first), then WEIGHT (adds to the stage's gradients; from the last component to the first,
+// at any time after the component's INPUT, other chunks in between or not).
+//
+// There is no transport here. DISPATCH and COMBINE say what is to be exchanged between EP peers:
+//
+//   dp_chunk_begin(chunk, pass, component, err);
+//   while (dp_chunk_exchange(chunk, &exchange, err) says more) { all-to-all of exchange }
+//   dp_chunk_end(chunk, pass, component, err);
+//
+// Between begin and end other chunks may run. For other components, and for all when the EP size is
+// 1, no exchange is asked for. All EP peers run the same passes of the same components in the same
+// order, also those whose experts get no token.
+//
+// A stage and its chunks belong to one thread at a time. Ranks that are threads have a device each.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/device.h"
+#include "dp/error.h"
+#include "dp/spec.h"
+
+typedef enum dp_component_kind {
+    DP_COMPONENT_EMBEDDING,
+    DP_COMPONENT_ATTENTION,
+    DP_COMPONENT_FFN,
+    DP_COMPONENT_DISPATCH,
+    DP_COMPONENT_EXPERTS,
+    DP_COMPONENT_COMBINE,
+    DP_COMPONENT_HEAD,
+} dp_component_kind;
+
+typedef enum dp_pass { DP_PASS_FORWARD, DP_PASS_INPUT, DP_PASS_WEIGHT } dp_pass;
+
+struct dp_component {
+    dp_component_kind kind;
+    int32_t layer;  // of the whole model; -1 for EMBEDDING and HEAD
+};
+
+// One parameter tensor, at the same place in the weights and in the gradients. Names are of the
+// whole model: "embedding", "layers.3.attention.q", "layers.3.router", "layers.3.experts.5.gate",
+// "layers.3.shared.down", "head.norm", "head.output", ...
+struct dp_tensor {
+    char name[DP_NAME_MAX];
+    int64_t offset, count;  // elements
+    int64_t rows, cols;     // [output, input]; norms are [1, hidden]
+    bool is_expert;         // held by one EP rank: summed over the expert-data group only
+    bool decays;            // weight decay applies (norms: no)
+};
+
+struct dp_stage_config {
+    struct dp_model_spec model;
+    int32_t layer_begin, layer_end;  // [begin, end) of the whole model
+    bool has_embedding, has_head;
+    int32_t ep_rank, ep_size;        // this rank holds experts [ep_rank, ep_rank + 1) * E / ep_size
+    int32_t sequence;                // tokens per sample
+    uint64_t seed;                   // of the initial weights
+    // Tests: new activation buffers are filled with NaN.
+    bool poison;
+};
+
+struct dp_stage;
+
+// Weights are drawn from (seed, tensor name): normal with deviation 0.02, divided by
+// sqrt(2 * layers) where the output joins the residual; norms are 1. Gradients start as zeros.
+// Refuses shapes it cannot run (MLA, grouped routing, multi-token prediction, EP that does not
+// divide the experts, a top_k above experts, a rank without layers) with the reason. The device is
+// borrowed and outlives the stage.
+dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *config,
+                       struct dp_stage **ret_stage, struct dp_error *err);
+// After all its chunks are freed.
+void dp_stage_free(struct dp_stage *stage);
+
+const struct dp_stage_config *dp_stage_config(const struct dp_stage *stage);
+struct dp_device *dp_stage_device(const struct dp_stage *stage);
+int32_t dp_stage_component_count(const struct dp_stage *stage);
+const struct dp_component *dp_stage_component(const struct dp_stage *stage, int32_t index);
+const char *dp_component_kind_text(dp_component_kind kind);
+
+// The table of tensors, those that every EP rank has first, then this rank's experts.
+const struct dp_tensor *dp_stage_tensors(const struct dp_stage *stage, int32_t *ret_count);
+// Elements in all, and where the expert tensors start: [0, expert_offset) is summed over all
+// replicas, [expert_offset, count) over the expert-data group.
+int64_t dp_stage_parameter_count(const struct dp_stage *stage);
+int64_t dp_stage_expert_offset(const struct dp_stage *stage);
+// One flat buffer each, in device memory, of the device's element type; owned by the stage.
+void *dp_stage_weights(struct dp_stage *stage);
+void *dp_stage_gradients(struct dp_stage *stage);
+void dp_stage_zero_gradients(struct dp_stage *stage);
+
+struct dp_chunk;
+
+// A micro-batch of `samples` sequences. loss_scale multiplies the gradient of the summed
+// cross-entropy (1 / tokens of the global batch) and, times the sequence, the balance loss. Cheap:
+// buffers come from a pool that the stage keeps.
+struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double loss_scale);
+// At any point; what is in flight is dropped.
+void dp_chunk_free(struct dp_chunk *chunk);
+
+// What the passes need from outside. Host arrays of samples * sequence values are copied.
+void dp_chunk_set_tokens(struct dp_chunk *chunk, const int32_t *tokens);    // has_embedding
+void dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets);  // has_head
+// Activations and their gradients pass between stages as [samples * sequence, hidden] in device
+// memory, dp_chunk_hidden_bytes long.
+size_t dp_chunk_hidden_bytes(const struct dp_chunk *chunk);
+// Makes the buffer that the previous stage's activation goes into, before FORWARD of component 0.
+dp_status dp_chunk_make_input(struct dp_chunk *chunk, void **ret_input, struct dp_error *err);
+// The activation for the next stage after FORWARD of the last component; drop it when sent.
+const void *dp_chunk_output(const struct dp_chunk *chunk);
+void dp_chunk_drop_output(struct dp_chunk *chunk);
+// Makes the buffer that the next stage's gradient goes into, before INPUT of the last component.
+dp_status dp_chunk_make_output_grad(struct dp_chunk *chunk, void **ret_grad, struct dp_error *err);
+// The gradient for the previous stage after INPUT of component 0; drop it when sent.
+const void *dp_chunk_input_grad(const struct dp_chunk *chunk);
+void dp_chunk_drop_input_grad(struct dp_chunk *chunk);
+// Sum of the tokens' cross-entropies in nats, after FORWARD of HEAD (the balance loss is not in
+// it); NaN before.
+double dp_chunk_loss_sum(const struct dp_chunk *chunk);
+
+// One all-to-all between EP peers. Peer i's part of a buffer lies behind those of peers below i;
+// own part included, at ep_rank. Buffers are device memory, unless `host` is set.
+struct dp_exchange {
+    int32_t peers, self;
+    bool host;
+    const void *send;
+    const size_t *send_bytes;  // [peers]
+    void *recv;
+    const size_t *recv_bytes;  // [peers]
+};
+
+// Runs a pass of a component, up to its exchange if it has one.
+dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component,
+                         struct dp_error *err);
+// What is to be exchanged next between the begin and the end of a component: *ret_more is false when
+// nothing is. The previous exchange must be complete (DISPATCH forward sends counts, then rows).
+// Only one component of a chunk is between begin and end at a time.
+dp_status dp_chunk_exchange(struct dp_chunk *chunk, struct dp_exchange *ret_exchange,
+                            bool *ret_more, struct dp_error *err);
+// Finishes the pass with what was received. Does nothing for components without exchange.
+dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,
+                       struct dp_error *err);
+
+// How exchanges are done when nothing is overlapped: blocks until complete.
+struct dp_exchanger {
+    dp_status (*exchange)(void *context, const struct dp_exchange *exchange, struct dp_error *err);
+    void *context;
+};
+// begin, exchanges, end. exchanger may be NULL when the EP size is 1.
+dp_status dp_chunk_run(struct dp_chunk *chunk, dp_pass pass, int32_t component,
+                       const struct dp_exchanger *exchanger, struct dp_error *err);
+// The whole pass: components in order for FORWARD, in reverse for INPUT and WEIGHT.
+dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass,
+                           const struct dp_exchanger *exchanger, struct dp_error *err);
+
+// Bytes that the chunk holds now: saved activations, kept gradients, input and output buffers.
+// Scratch inside a pass is not counted.
+int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk);
+// The sum over the stage's chunks, and the most it has been at the end of a pass of a component.
+int64_t dp_stage_live_bytes(const struct dp_stage *stage);
+int64_t dp_stage_peak_bytes(const struct dp_stage *stage);
+// Rows that this rank's experts received, per layer of the stage (0 for dense layers), known after
+// DISPATCH forward.
+const int64_t *dp_chunk_routed_rows(const struct dp_chunk *chunk);
+
+typedef enum dp_chunk_phase {
+    DP_CHUNK_FORWARD_DONE,  // all FORWARD ran, output dropped
+    DP_CHUNK_INPUT_DONE,    // all INPUT ran, input gradient dropped, no WEIGHT yet
+} dp_chunk_phase;
+// Closed form of dp_chunk_live_bytes: what a chunk holds in a phase, from the model's shapes and
+// the routed rows of each layer (as dp_chunk_routed_rows). After WEIGHT of all it is 0.
+int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
+                             const int64_t *routed_rows, dp_chunk_phase phase);
