@@ -1,0 +1,14 @@
+// The functions behind the table of families; each pair lives in its own gen_*.c.
+#pragma once
+
+#include "dp/schedule.h"
+
+#define FAMILY_FUNCTIONS(name)                                                                     \
+    dp_status name##_check(const struct dp_schedule_params *params, struct dp_error *err);         \
+    dp_status name##_generate(const struct dp_schedule_params *params,                             \
+                              struct dp_schedule *schedule, struct dp_error *err)
+
+FAMILY_FUNCTIONS(gpipe);
+FAMILY_FUNCTIONS(one_f_one_b);
+FAMILY_FUNCTIONS(dualpipe);
+FAMILY_FUNCTIONS(dualpipev);

@@ -1,0 +1,63 @@
+// DualPipe: two streams of M/2 micro-batches enter at both ends; rank r holds stages r and P-1-r.
+#include <stdio.h>
+
+#include "dual.h"
+#include "families.h"
+
+dp_status dualpipe_check(const struct dp_schedule_params *params, struct dp_error *err)
+{
+    int32_t ranks = params->pipeline;
+    int32_t microbatches = params->microbatches;
+    if (ranks % 2 != 0) {
+        char nearest[32];
+        if (ranks == 1) {
+            snprintf(nearest, sizeof(nearest), "2");
+        } else {
+            snprintf(nearest, sizeof(nearest), "%d, %d", ranks - 1, ranks + 1);
+        }
+        return dp_fail(err, DP_INVALID,
+                       "dualpipe needs an even pipeline, as every stage lives on two ranks; it is "
+                       "%d. Nearest legal: %s; dualpipev takes any",
+                       ranks, nearest);
+    }
+    int32_t least = 2 * ranks - 2;
+    if (microbatches < least) {
+        return dp_fail(err, DP_INVALID,
+                       "dualpipe needs at least 2P-2 = %d microbatches for pipeline %d; there are "
+                       "%d. Nearest legal: %d; 2P = %d or more is advised",
+                       least, ranks, microbatches, least, 2 * ranks);
+    }
+    if (microbatches % 2 != 0) {
+        return dp_fail(err, DP_INVALID,
+                       "dualpipe needs an even number of microbatches, half for each direction; "
+                       "there are %d. Nearest legal: %d, %d",
+                       microbatches, microbatches - 1, microbatches + 1);
+    }
+    return DP_OK;
+}
+
+dp_status dualpipe_generate(const struct dp_schedule_params *params, struct dp_schedule *schedule,
+                            struct dp_error *err)
+{
+    (void)err;
+    int32_t ranks = params->pipeline;
+    int32_t half = ranks / 2;
+    int32_t per_slot = params->microbatches / 2;
+    struct build build;
+    build_begin(&build, schedule, params, ranks, 2,
+                (size_t)ranks * dual_actions_max(half, per_slot));
+    for (int32_t rank = 0; rank < ranks; rank++) {
+        int32_t mirror = ranks - 1 - rank;
+        build_place(&build, rank, 0, rank);
+        build_place(&build, rank, 1, mirror);
+        struct dual dual = {
+            .half = half, .microbatches = per_slot, .depth = rank < half ? rank : mirror};
+        // The near stream of the second half of the ranks is direction 1.
+        int near = rank < half ? DUAL_A : DUAL_Z;
+        dual.stage[near] = rank;
+        dual.stage[1 - near] = mirror;
+        dual.first[1 - near] = per_slot;
+        dual_add_rank(&build, &dual);
+    }
+    return DP_OK;
+}
