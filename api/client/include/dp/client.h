@@ -1,0 +1,75 @@
+// The controller as typed calls, for dpctl and tests. Blocking; one thread at a time per client.
+// Answers are checked by dp_wire_unpack and lie in the arena that the caller gives: nothing to
+// free one by one. Errors carry the status and the text that the controller gave.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "dp/arena.h"
+#include "dp/error.h"
+#include "dp/v1/controller.pb-c.h"
+
+struct dp_client;
+
+// Connects and agrees on the protocol. An unreachable controller is DP_UNAVAILABLE and names the
+// address and what to do; another protocol is DP_UNSUPPORTED and names both versions. wait_ms: how
+// long to go on trying to connect (0 = the first refusal is final). address: "host:port",
+// "unix:/path", or "@FILE" for a file that holds one (as dp-controller --address-file writes it).
+dp_status dp_client_open(const char *address, unsigned wait_ms, struct dp_client **ret_client,
+                         struct dp_error *err);
+// Accepts NULL.
+void dp_client_close(struct dp_client *client);
+const char *dp_client_address(const struct dp_client *client);
+// What the controller said when the client opened; borrowed.
+const Dp__V1__VersionInfo *dp_client_version(const struct dp_client *client);
+
+// One function for each RPC. Reads are tried once more when the connection broke; so is SubmitJob
+// when it has a request_id.
+dp_status dp_client_submit_job(struct dp_client *client, const Dp__V1__SubmitJobRequest *request,
+                               struct dp_arena *arena, Dp__V1__Job **ret_job,
+                               struct dp_error *err);
+dp_status dp_client_validate_job(struct dp_client *client,
+                                 const Dp__V1__ValidateJobRequest *request, struct dp_arena *arena,
+                                 Dp__V1__ValidateJobResponse **ret_response, struct dp_error *err);
+dp_status dp_client_get_job(struct dp_client *client, const char *id, struct dp_arena *arena,
+                            Dp__V1__Job **ret_job, struct dp_error *err);
+dp_status dp_client_list_jobs(struct dp_client *client, const Dp__V1__ListJobsRequest *request,
+                              struct dp_arena *arena, Dp__V1__ListJobsResponse **ret_response,
+                              struct dp_error *err);
+dp_status dp_client_cancel_job(struct dp_client *client, const char *id, const char *reason,
+                               struct dp_arena *arena, Dp__V1__Job **ret_job,
+                               struct dp_error *err);
+dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id,
+                                   struct dp_arena *arena,
+                                   Dp__V1__CheckpointJobResponse **ret_response,
+                                   struct dp_error *err);
+dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
+                               Dp__V1__ListNodesResponse **ret_response, struct dp_error *err);
+dp_status dp_client_get_report(struct dp_client *client, const char *id, struct dp_arena *arena,
+                               Dp__V1__JobReport **ret_report, struct dp_error *err);
+dp_status dp_client_get_timeline(struct dp_client *client, const char *id, struct dp_arena *arena,
+                                 Dp__V1__Timeline **ret_timeline, struct dp_error *err);
+dp_status dp_client_list_events(struct dp_client *client,
+                                const Dp__V1__ListEventsRequest *request, struct dp_arena *arena,
+                                Dp__V1__ListEventsResponse **ret_response, struct dp_error *err);
+
+// Streams. Next waits at most timeout_ms: DP_OK with *ret_event, or with NULL when nothing came
+// yet; at the end of the stream DP_OK, NULL and *ret_end = true. A short timeout (200 ms) lets the
+// caller look at Ctrl-C. Use a fresh arena for each message of a long stream.
+struct dp_client_watch;
+struct dp_client_logs;
+
+dp_status dp_client_watch_job(struct dp_client *client, const Dp__V1__WatchJobRequest *request,
+                              struct dp_client_watch **ret_watch, struct dp_error *err);
+dp_status dp_client_watch_next(struct dp_client_watch *watch, unsigned timeout_ms,
+                               struct dp_arena *arena, Dp__V1__JobEvent **ret_event, bool *ret_end,
+                               struct dp_error *err);
+void dp_client_watch_close(struct dp_client_watch *watch);
+
+dp_status dp_client_read_logs(struct dp_client *client, const Dp__V1__ReadLogsRequest *request,
+                              struct dp_client_logs **ret_logs, struct dp_error *err);
+dp_status dp_client_logs_next(struct dp_client_logs *logs, unsigned timeout_ms,
+                              struct dp_arena *arena, Dp__V1__LogText **ret_text, bool *ret_end,
+                              struct dp_error *err);
+void dp_client_logs_close(struct dp_client_logs *logs);
