@@ -95,14 +95,18 @@ struct dp_job_spec {
     struct dp_sim_spec sim;
 };
 
+// What a job file says when it says nothing: every default, no model.
+void dp_job_spec_init(struct dp_job_spec *spec);
 // Parses job TOML. `base_directory` is what relative paths hang on; NULL keeps them as they are.
 // On DP_INVALID every problem is in diags (which the caller inits with the text and deinits).
+// [model] hf_config needs a file to read and is refused here: dpctl inlines it before it submits.
 dp_status dp_job_spec_parse(const char *text, size_t length, const char *base_directory,
                             struct dp_diags *diags, struct dp_job_spec *ret_spec,
                             struct dp_error *err);
 // Reads and parses a file ("-" = standard input); err holds the rendered problems.
 dp_status dp_job_spec_load(const char *path, struct dp_job_spec *ret_spec, struct dp_error *err);
-// `--set key=value` on a spec: keys of [parallel] by name, others as "section.key".
+// `--set key=value` on a spec: keys of [parallel] by name, others as "section.key"; "auto" gives a
+// key of [parallel] back to the planner. Check the spec afterwards.
 dp_status dp_job_spec_set(struct dp_job_spec *spec, const char *assignment, struct dp_error *err);
 // Checks what a struct must satisfy after edits (the parser has already done so).
 dp_status dp_job_spec_check(const struct dp_job_spec *spec, struct dp_error *err);
@@ -120,6 +124,15 @@ dp_status dp_model_from_hf_config(const char *json, size_t length, const char *n
 int64_t dp_model_layer_parameters(const struct dp_model_spec *model, int32_t layer);
 int64_t dp_model_parameters(const struct dp_model_spec *model);         // with embedding and head
 int64_t dp_model_active_parameters(const struct dp_model_spec *model);  // without the embedding
+int64_t dp_model_mtp_parameters(const struct dp_model_spec *model);     // of the MTP layers alone
+// Of a layer's attention block with its two norms, and of the part that is not routed experts.
+int64_t dp_model_attention_parameters(const struct dp_model_spec *model);
+int64_t dp_model_layer_shared_parameters(const struct dp_model_spec *model, int32_t layer);
+
+static inline bool dp_model_layer_is_moe(const struct dp_model_spec *model, int32_t layer)
+{
+    return model->experts > 0 && layer >= model->dense_layers;
+}
 
 // One kind of node, `nodes` times.
 struct dp_cluster_spec {
@@ -139,6 +152,10 @@ dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags
                                 struct dp_cluster_spec *ret_spec, struct dp_error *err);
 dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spec,
                                struct dp_error *err);
-// A cluster of `ranks` accelerators of one preset ("h800", "h100", ...), 8 a node.
+// Canonical TOML that parses back to the same spec.
+void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *out);
+// A cluster of `ranks` accelerators of one preset ("h800", "h100", ...), as many a node as its
+// scale-up domain has (8, or 72 for NVL72); DP_NOT_FOUND lists the names.
 dp_status dp_cluster_preset(const char *accelerator, int32_t ranks, struct dp_cluster_spec *ret,
                             struct dp_error *err);
+const char *const *dp_cluster_preset_names(void);  // ends with NULL

@@ -1,0 +1,267 @@
+// Rules between keys. Each names the key to blame, so that the message points at its line.
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "spec_internal.h"
+
+// Above this, counts of parameters leave the range in which this code computes exactly.
+#define PARAMETERS_MAX 1e15
+
+struct check {
+    const struct dp_job_spec *spec;
+    const struct dp_toml_node *root; // NULL: no positions
+    struct dp_diags *diags;
+};
+
+// Where "section.key" stands: its value, else its section, else nowhere (line 0).
+static void locate(const struct dp_toml_node *root, const char *path, int *ret_line,
+                   int *ret_column)
+{
+    *ret_line = *ret_column = 0;
+    const char *dot = strchr(path, '.');
+    if (root == NULL) {
+        return;
+    }
+    DP_AUTO_FREE char *section = dot == NULL ? NULL : dp_strndup(path, (size_t)(dot - path));
+    const struct dp_toml_node *table = section == NULL ? root : dp_toml_get(root, section);
+    if (table == NULL) {
+        return;
+    }
+    *ret_line = table->key_line;
+    *ret_column = table->key_column;
+    const struct dp_toml_node *node = dp_toml_get(table, dot == NULL ? path : dot + 1);
+    if (node != NULL) {
+        *ret_line = node->line;
+        *ret_column = node->column;
+    }
+}
+
+static void blame(const struct check *check, const char *path, const char *help, const char *format,
+                  ...) __attribute__((format(printf, 4, 5)));
+
+static void blame(const struct check *check, const char *path, const char *help, const char *format,
+                  ...)
+{
+    struct dp_buf message = {0};
+    va_list args;
+    va_start(args, format);
+    dp_buf_vprintf(&message, format, args);
+    va_end(args);
+    int line, column;
+    locate(check->root, path, &line, &column);
+    dp_diags_add(check->diags, line, column, help, "%s", message.bytes);
+    dp_buf_deinit(&message);
+}
+
+static void check_name(const struct check *check)
+{
+    const char *name = check->spec->name;
+    bool good = name[0] != '\0' && name[0] != '-' && name[0] != '.';
+    for (const char *c = name; *c != '\0'; c++) {
+        good = good && (isalnum((unsigned char)*c) || strchr("-_.", *c) != NULL);
+    }
+    if (!good) {
+        blame(check, "name", "use letters, digits, '-', '_' and '.'",
+              "\"%s\" cannot be the name of a job", name);
+    }
+}
+
+static void check_attention(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    if (m->mla_kv_rank > 0) {
+        if (m->mla_nope_dim <= 0 || m->mla_rope_dim <= 0 || m->mla_v_dim <= 0) {
+            blame(check, "model.mla_kv_rank", "set mla_nope_dim, mla_rope_dim and mla_v_dim",
+                  "multi-head latent attention needs the widths of its heads");
+        }
+        if (check->spec->resources.device == DP_DEVICE_CPU) {
+            blame(check, "model.mla_kv_rank", "set [resources] device = \"sim\" or \"cuda\"",
+                  "the cpu device does not run multi-head latent attention");
+        }
+        return;
+    }
+    if (m->kv_heads > m->heads || m->heads % m->kv_heads != 0) {
+        blame(check, "model.kv_heads", "kv_heads must divide heads",
+              "%d heads cannot share %d key-value heads", m->heads, m->kv_heads);
+    }
+    if (m->head_dim % 2 != 0) {
+        blame(check, "model.head_dim", NULL, "head_dim is %d; rotary positions need an even width",
+              m->head_dim);
+    }
+}
+
+static void check_experts(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    if (m->experts == 0) {
+        if (m->top_k > 0 || m->shared_experts > 0 || m->expert_ffn > 0) {
+            blame(check, "model.experts",
+                  "set experts, or remove top_k, shared_experts, expert_ffn",
+                  "the model has no experts, but other keys describe them");
+        }
+        return;
+    }
+    if (m->top_k < 1) {
+        blame(check, "model.top_k", "set top_k", "top_k is 0, but there are %d experts",
+              m->experts);
+    }
+    if (m->top_k > m->experts) {
+        blame(check, "model.top_k", NULL, "top_k is %d, but there are only %d experts", m->top_k,
+              m->experts);
+    }
+    if (m->expert_ffn < 1) {
+        blame(check, "model.expert_ffn", "set expert_ffn", "experts have no width");
+    }
+    if (m->expert_groups > 0 && (m->experts % m->expert_groups != 0 || m->top_groups < 1 ||
+                                 m->top_groups > m->expert_groups)) {
+        blame(check, "model.expert_groups",
+              "expert_groups must divide experts, and top_groups be from 1 to expert_groups",
+              "%d experts in %d groups, %d of them visited, do not fit", m->experts,
+              m->expert_groups, m->top_groups);
+    }
+}
+
+static void check_model(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    if (m->layers < 1 || m->hidden < 1 || m->heads < 1 || m->kv_heads < 1 || m->head_dim < 1 ||
+        m->vocabulary < 1) {
+        blame(check, "model", "set a preset, or layers, hidden and heads",
+              "the model has no shape");
+        return;
+    }
+    if (m->dense_layers > m->layers) {
+        blame(check, "model.dense_layers", NULL, "dense_layers is %d, but there are %d layers",
+              m->dense_layers, m->layers);
+    }
+    if (m->dense_layers > 0 && m->ffn < 1) {
+        blame(check, "model.ffn", "set ffn", "the dense layers' FFN has no width");
+    }
+    check_attention(check);
+    check_experts(check);
+    double attention = (double)m->hidden * m->head_dim * (2.0 * m->heads + 2.0 * m->kv_heads);
+    double ffn =
+        3.0 * m->hidden * (m->ffn + ((double)m->experts + m->shared_experts) * m->expert_ffn);
+    double total = (attention + ffn) * m->layers + 2.0 * m->hidden * m->vocabulary;
+    if (total > PARAMETERS_MAX) {
+        blame(check, "model.layers", NULL, "the model has about %.2g parameters; the limit is %.0e",
+              total, PARAMETERS_MAX);
+    }
+    if (check->spec->resources.device != DP_DEVICE_SIM && m->vocabulary < 256) {
+        blame(check, "model.vocabulary", "set vocabulary = 256",
+              "text is read as bytes, which need a vocabulary of 256, not %d", m->vocabulary);
+    }
+}
+
+static void check_optimizer(const struct check *check)
+{
+    const struct dp_optimizer_spec *o = &check->spec->optimizer;
+    if (o->lr_min > o->lr) {
+        blame(check, "optimizer.lr_min", NULL, "lr_min (%g) is above lr (%g)", o->lr_min, o->lr);
+    }
+    if (o->warmup_steps > check->spec->train.steps) {
+        blame(check, "optimizer.warmup_steps", NULL,
+              "warm-up takes %lld steps, but training only %lld", (long long)o->warmup_steps,
+              (long long)check->spec->train.steps);
+    }
+}
+
+static void check_unsupported(const struct check *check, const char *path, const char *what,
+                              int32_t value)
+{
+    if (value > 1) {
+        blame(check, path, "set it to 1 or remove it",
+              "%s parallelism of %d is not supported; only 1 is", what, value);
+    }
+}
+
+static void check_expert_parallel(const struct check *check)
+{
+    const struct dp_parallel_spec *p = &check->spec->parallel;
+    const struct dp_model_spec *m = &check->spec->model;
+    if (p->expert > 1 && m->experts == 0) {
+        blame(check, "parallel.expert", "set expert = 1",
+              "expert parallelism of %d, but the model has no experts", p->expert);
+    } else if (p->expert > 1 && m->experts % p->expert != 0) {
+        blame(check, "parallel.expert", NULL, "%d expert ranks cannot share %d experts evenly",
+              p->expert, m->experts);
+    }
+    if (p->expert > 1 && p->data > 0 && p->data % p->expert != 0) {
+        blame(check, "parallel.expert", "expert groups lie inside data parallelism",
+              "expert (%d) does not divide data (%d)", p->expert, p->data);
+    }
+}
+
+// D x M x micro_batch_size must give the global batch; what is set already must divide it.
+static void check_batch(const struct check *check)
+{
+    const struct dp_parallel_spec *p = &check->spec->parallel;
+    int64_t batch = check->spec->train.global_batch;
+    int64_t set = (int64_t)(p->data > 0 ? p->data : 1) *
+                  (p->microbatches > 0 ? p->microbatches : 1) *
+                  (p->micro_batch_size > 0 ? p->micro_batch_size : 1);
+    if (p->data > 0 && p->microbatches > 0 && p->micro_batch_size > 0) {
+        if (set != batch) {
+            blame(check, "train.global_batch", NULL,
+                  "global_batch is %lld, but data x microbatches x micro_batch_size is %d x %d x "
+                  "%d = %lld",
+                  (long long)batch, p->data, p->microbatches, p->micro_batch_size, (long long)set);
+        }
+    } else if (batch > 0 && batch % set != 0) {
+        blame(check, "train.global_batch", NULL,
+              "global_batch (%lld) is not divisible by what [parallel] sets (data, microbatches, "
+              "micro_batch_size: %lld together)",
+              (long long)batch, (long long)set);
+    }
+}
+
+static void check_parallel(const struct check *check)
+{
+    const struct dp_parallel_spec *p = &check->spec->parallel;
+    check_unsupported(check, "parallel.tensor", "tensor", p->tensor);
+    check_unsupported(check, "parallel.context", "context", p->context);
+    if (p->pipeline > check->spec->model.layers) {
+        blame(check, "parallel.pipeline", "every stage needs a layer",
+              "pipeline is %d, but the model has only %d layers", p->pipeline,
+              check->spec->model.layers);
+    }
+    check_expert_parallel(check);
+    check_batch(check);
+    int64_t world = (int64_t)(p->pipeline > 0 ? p->pipeline : 1) * (p->data > 0 ? p->data : 1);
+    int64_t ranks = check->spec->resources.ranks;
+    if (world > DP_RANKS_MAX) {
+        blame(check, "parallel.data", NULL, "pipeline x data is %lld ranks; the limit is %d",
+              (long long)world, DP_RANKS_MAX);
+    }
+    if (ranks > 0 && p->pipeline > 0 && p->data > 0 && ranks != world) {
+        blame(check, "resources.ranks", "remove ranks, or make it pipeline x data",
+              "ranks is %lld, but pipeline x data is %d x %d = %lld", (long long)ranks, p->pipeline,
+              p->data, (long long)world);
+    } else if (ranks > 0 && ranks % world != 0) {
+        blame(check, "resources.ranks", NULL,
+              "%lld ranks cannot be divided by what [parallel] sets (pipeline x data: %lld)",
+              (long long)ranks, (long long)world);
+    }
+}
+
+void dp_job_check(const struct dp_job_spec *spec, const struct dp_toml_node *root,
+                  struct dp_diags *diags)
+{
+    struct check check = {spec, root, diags};
+    check_name(&check);
+    check_model(&check);
+    check_optimizer(&check);
+    check_parallel(&check);
+    if (spec->train.steps < 1 || spec->train.global_batch < 1 || spec->train.sequence < 1) {
+        blame(&check, "train", "set steps, global_batch and sequence",
+              "[train] does not say how much to train");
+    }
+    if (spec->resources.device == DP_DEVICE_SIM && spec->sim.forward_s <= 0) {
+        blame(&check, "sim", "set [sim] forward_s and the other times of a layer",
+              "device \"sim\" needs to know how long a layer takes");
+    }
+}

@@ -1,0 +1,166 @@
+// Every key of job.toml: name, where it goes, range, and the line of help that errors show.
+
+#include <math.h>
+#include <stdint.h>
+
+#include "spec_internal.h"
+
+// The range of a seed: what TOML can hold.
+#define SEED_MAX 9223372036854775807.0
+#define REAL_MAX 1e300
+
+#define MODEL(member) DP_MEMBER(dp_job_spec, model.member)
+#define DATA(member) DP_MEMBER(dp_job_spec, data.member)
+#define TRAIN(member) DP_MEMBER(dp_job_spec, train.member)
+#define OPTIMIZER(member) DP_MEMBER(dp_job_spec, optimizer.member)
+#define PARALLEL(member) DP_MEMBER(dp_job_spec, parallel.member)
+#define CHECKPOINT(member) DP_MEMBER(dp_job_spec, checkpoint.member)
+#define RESOURCES(member) DP_MEMBER(dp_job_spec, resources.member)
+#define SIM(member) DP_MEMBER(dp_job_spec, sim.member)
+
+#define I32 DP_KEY_INT32
+#define I64 DP_KEY_INT64
+#define REAL DP_KEY_DOUBLE
+
+static const struct dp_key top_keys[] = {
+    {"name", DP_KEY_TEXT, DP_MEMBER(dp_job_spec, name), 0, 0, false, false, "the job's name"},
+};
+
+static const struct dp_key model_keys[] = {
+    {"preset", DP_KEY_SPECIAL, 0, 0, 0, 0, false, false, "a built-in model; keys given here win"},
+    {"hf_config", DP_KEY_SPECIAL, 0, 0, 0, 0, false, false, "a Hugging Face config.json"},
+    {"name", DP_KEY_TEXT, MODEL(name), 0, 0, false, false, "what the model is called"},
+    {"layers", I32, MODEL(layers), 1, DP_LAYERS_MAX, false, true, "transformer layers"},
+    {"dense_layers", I32, MODEL(dense_layers), 0, DP_LAYERS_MAX, false, false,
+     "the first layers, with a dense FFN; the rest are MoE"},
+    {"hidden", I32, MODEL(hidden), 1, DP_HIDDEN_MAX, false, true, "width of the residual stream"},
+    {"heads", I32, MODEL(heads), 1, 65536, false, true, "attention heads"},
+    {"kv_heads", I32, MODEL(kv_heads), 1, 65536, false, false, "key-value heads; default: heads"},
+    {"head_dim", I32, MODEL(head_dim), 1, 65536, false, false,
+     "width of a head; default: hidden / heads"},
+    {"ffn", I32, MODEL(ffn), 0, DP_HIDDEN_MAX, false, false, "FFN width of a dense layer"},
+    {"experts", I32, MODEL(experts), 0, DP_EXPERTS_MAX, false, false,
+     "routed experts per MoE layer; 0 = a dense model"},
+    {"top_k", I32, MODEL(top_k), 0, DP_EXPERTS_MAX, false, false, "experts that one token visits"},
+    {"shared_experts", I32, MODEL(shared_experts), 0, DP_EXPERTS_MAX, false, false,
+     "experts that every token visits"},
+    {"expert_ffn", I32, MODEL(expert_ffn), 0, DP_HIDDEN_MAX, false, false,
+     "FFN width of one expert"},
+    {"expert_groups", I32, MODEL(expert_groups), 0, DP_EXPERTS_MAX, false, false,
+     "groups for group-limited routing; 0 = none"},
+    {"top_groups", I32, MODEL(top_groups), 0, DP_EXPERTS_MAX, false, false,
+     "groups that one token may visit"},
+    {"vocabulary", I32, MODEL(vocabulary), 1, DP_VOCABULARY_MAX, false, false,
+     "token kinds; default: 256, bytes"},
+    {"mtp_layers", I32, MODEL(mtp_layers), 0, DP_LAYERS_MAX, false, false,
+     "multi-token-prediction layers"},
+    {"mla_q_rank", I32, MODEL(mla_q_rank), 0, DP_HIDDEN_MAX, false, false,
+     "multi-head latent attention: query rank; 0 = full"},
+    {"mla_kv_rank", I32, MODEL(mla_kv_rank), 0, DP_HIDDEN_MAX, false, false,
+     "multi-head latent attention: key-value rank; 0 = plain attention"},
+    {"mla_nope_dim", I32, MODEL(mla_nope_dim), 0, 65536, false, false,
+     "multi-head latent attention: head width without position"},
+    {"mla_rope_dim", I32, MODEL(mla_rope_dim), 0, 65536, false, false,
+     "multi-head latent attention: head width with position"},
+    {"mla_v_dim", I32, MODEL(mla_v_dim), 0, 65536, false, false,
+     "multi-head latent attention: value width"},
+    {"rope_theta", REAL, MODEL(rope_theta), 1, 1e12, false, false, "base of the rotary angles"},
+    {"norm_eps", REAL, MODEL(norm_eps), 0, 1, false, false, "added to the mean square in RMSNorm"},
+    {"aux_loss_weight", REAL, MODEL(aux_loss_weight), 0, 1e3, false, false,
+     "weight of the load-balance loss; 0 = off"},
+};
+
+static const struct dp_key data_keys[] = {
+    {"path", DP_KEY_PATH, DATA(path), 0, 0, false, false,
+     "a file of text, read as bytes; relative to the job file"},
+    {"holdout", REAL, DATA(holdout), 0, 0.5, false, false,
+     "share of the samples kept for evaluation"},
+};
+
+static const struct dp_key train_keys[] = {
+    {"steps", I64, TRAIN(steps), 1, DP_STEPS_MAX, false, true, "optimizer steps"},
+    {"global_batch", I32, TRAIN(global_batch), 1, DP_GLOBAL_BATCH_MAX, false, true,
+     "samples per step over the whole job"},
+    {"sequence", I32, TRAIN(sequence), 1, DP_SEQUENCE_MAX, false, true, "tokens per sample"},
+    {"seed", DP_KEY_UINT64, TRAIN(seed), 0, SEED_MAX, false, false, "of weights and sample order"},
+};
+
+static const struct dp_key optimizer_keys[] = {
+    {"lr", REAL, OPTIMIZER(lr), 0, 1e3, false, false, "learning rate after warm-up"},
+    {"lr_min", REAL, OPTIMIZER(lr_min), 0, 1e3, false, false, "learning rate at the last step"},
+    {"warmup_steps", I64, OPTIMIZER(warmup_steps), 0, DP_STEPS_MAX, false, false,
+     "steps over which the rate rises from 0"},
+    {"beta1", REAL, OPTIMIZER(beta1), 0, 1, true, false, "decay of the first moment"},
+    {"beta2", REAL, OPTIMIZER(beta2), 0, 1, true, false, "decay of the second moment"},
+    {"eps", REAL, OPTIMIZER(eps), 0, 1, false, false, "added to the root of the second moment"},
+    {"weight_decay", REAL, OPTIMIZER(weight_decay), 0, 1e3, false, false, "decoupled weight decay"},
+    {"grad_clip", REAL, OPTIMIZER(grad_clip), 0, REAL_MAX, false, false,
+     "largest global L2 norm of the gradient; 0 = off"},
+};
+
+static const struct dp_key parallel_keys[] = {
+    {"pipeline", I32, PARALLEL(pipeline), 1, DP_PIPELINE_MAX, false, false, "pipeline ranks"},
+    {"expert", I32, PARALLEL(expert), 1, DP_EXPERTS_MAX, false, false,
+     "ranks that share one layer's experts; divides data"},
+    {"data", I32, PARALLEL(data), 1, DP_RANKS_MAX, false, false, "replicas of the pipeline"},
+    {"tensor", I32, PARALLEL(tensor), 1, 1024, false, false, "tensor parallelism; 1 for now"},
+    {"context", I32, PARALLEL(context), 1, 1024, false, false, "context parallelism; 1 for now"},
+    {"virtual", I32, PARALLEL(virtual_stages), 1, DP_RANK_STAGES_MAX, false, false,
+     "stages per rank, where the schedule has a choice"},
+    {"microbatches", I32, PARALLEL(microbatches), 1, DP_MICROBATCHES_MAX, false, false,
+     "micro-batches per step and replica"},
+    {"micro_batch_size", I32, PARALLEL(micro_batch_size), 1, DP_GLOBAL_BATCH_MAX, false, false,
+     "samples per micro-batch"},
+    {"schedule", DP_KEY_TEXT, PARALLEL(schedule), 0, 0, false, false,
+     "a name from dpctl schedule list"},
+};
+
+static const struct dp_key checkpoint_keys[] = {
+    {"directory", DP_KEY_PATH, CHECKPOINT(directory), 0, 0, false, false,
+     "where checkpoints go; default: the agent's state directory"},
+    {"every_steps", I64, CHECKPOINT(every_steps), 0, DP_STEPS_MAX, false, false,
+     "steps between checkpoints; 0 = only the last"},
+    {"resume", DP_KEY_PATH, CHECKPOINT(resume), 0, 0, false, false, "a checkpoint to start from"},
+};
+
+static const struct dp_key resources_keys[] = {
+    {"device", DP_KEY_DEVICE, RESOURCES(device), 0, 0, false, false, "cpu, sim or cuda"},
+    {"ranks", I32, RESOURCES(ranks), 1, DP_RANKS_MAX, false, false,
+     "ranks wanted; default: what the parallel sizes need"},
+    {"threads_per_rank", I32, RESOURCES(threads_per_rank), 1, 1024, false, false,
+     "threads for matrix products"},
+};
+
+static const struct dp_key sim_keys[] = {
+    {"forward_s", REAL, SIM(forward_s), 0, 1e6, false, false,
+     "seconds of one layer's forward for one micro-batch"},
+    {"input_grad_s", REAL, SIM(input_grad_s), 0, 1e6, false, false,
+     "seconds of one layer's input gradient; default: forward_s"},
+    {"weight_grad_s", REAL, SIM(weight_grad_s), 0, 1e6, false, false,
+     "seconds of one layer's weight gradient; default: forward_s"},
+    {"pair_s", REAL, SIM(pair_s), 0, 1e6, false, false,
+     "seconds of one layer's overlapped forward and backward; default: their sum"},
+    {"embedding_s", REAL, SIM(embedding_s), 0, 1e6, false, false,
+     "added to the first stage's forward"},
+    {"head_s", REAL, SIM(head_s), 0, 1e6, false, false, "added to the last stage's forward"},
+    {"hop_s", REAL, SIM(hop_s), 0, 1e6, false, false, "latency between neighbouring stages"},
+    {"scale", REAL, SIM(scale), 1e-9, 1e9, false, false, "multiplies every time above"},
+};
+
+#define SECTION(name, keys)                                                                        \
+    {                                                                                              \
+        name, keys, sizeof(keys) / sizeof((keys)[0])                                               \
+    }
+
+const struct dp_section dp_job_sections[] = {
+    SECTION("", top_keys),
+    SECTION("model", model_keys),
+    SECTION("data", data_keys),
+    SECTION("train", train_keys),
+    SECTION("optimizer", optimizer_keys),
+    SECTION("parallel", parallel_keys),
+    SECTION("checkpoint", checkpoint_keys),
+    SECTION("resources", resources_keys),
+    SECTION("sim", sim_keys),
+    {NULL, NULL, 0},
+};
