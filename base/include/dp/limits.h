@@ -51,3 +51,8 @@
 #define DP_LINK_STEPS_KEPT 512               // step reports kept per rank for a returning agent
 #define DP_LINK_STEPS_BYTES_MAX (1u << 20)   // and their bytes
 #define DP_LINK_ARGUMENTS_MAX 4096           // arguments plus environment of a started rank
+
+// profiles
+#define DP_PROFILE_GEMMS_MAX 256
+#define DP_PROVENANCE_MAX 160
+#define DP_PROFILE_BYTES_MAX (1u << 20)

@@ -1,0 +1,102 @@
+// What work costs: operations, bytes and seconds of a stage on a device that was measured.
+//
+// Everything here is arithmetic: no clock, no state, any thread. Seconds rest on a dp_profile.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/error.h"
+#include "dp/profile.h"
+#include "dp/spec.h"
+
+// Operations for one token (one multiply-add counts two), forward pass only; the backward pass is
+// twice that. Matrix products are 2 per active parameter (input embedding excluded, head included);
+// attention adds sequence * heads * (key width + value width) when causal, twice that when not.
+struct dp_cost_flops_options {
+    bool full_attention;  // count the whole square instead of its causal half
+    bool with_mtp;        // count multi-token-prediction layers, each with a head
+};
+double dp_cost_forward_flops_per_token(const struct dp_model_spec *model, int32_t sequence,
+                                       const struct dp_cost_flops_options *options);
+// Forward and backward together: three times the above (the convention of published TFLOP/s).
+double dp_cost_flops_per_token(const struct dp_model_spec *model, int32_t sequence,
+                               const struct dp_cost_flops_options *options);
+
+// A run of layers with what stands before and behind it.
+struct dp_cost_stage {
+    int32_t layer_begin, layer_end;  // [begin, end)
+    bool has_embedding, has_head;
+};
+
+// One micro-batch, and the EP group that shares its experts.
+struct dp_cost_batch {
+    int32_t samples, sequence;
+    int32_t ep_size;
+    bool ep_on_one_node;             // EP peers reach each other without the network
+};
+
+// Seconds of one chunk, compute and all-to-all apart.
+struct dp_cost_chunk {
+    double forward_s, input_s, weight_s;             // compute: F, I, W; B is input + weight
+    double forward_exchange_s, backward_exchange_s;  // all-to-all of F, and of B or I
+};
+void dp_cost_chunk(const struct dp_model_spec *model, const struct dp_profile *profile,
+                   const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
+                   struct dp_cost_chunk *ret_chunk);
+// Seconds of an overlapped pair: a forward of one chunk and a backward (input gradient only when
+// !with_weight) of another. Without overlap it is their sum; with it, compute slowed by what the
+// exchange takes of the device, against the exchange, plus what stays exposed.
+double dp_cost_pair_s(const struct dp_profile *profile, const struct dp_cost_chunk *forward,
+                      const struct dp_cost_chunk *backward, bool with_weight);
+
+// Seconds on the sim device, from the job's own times (scaled). Layers of a stage add up; the
+// embedding and head times are added to F, and to I and W in the proportion of a layer's.
+struct dp_cost_sim_chunk {
+    double forward_s, input_s, weight_s;
+};
+void dp_cost_sim_chunk(const struct dp_sim_spec *sim, const struct dp_cost_stage *stage,
+                       struct dp_cost_sim_chunk *ret_chunk);
+// A pair takes pair_s for each layer that both chunks have; what one has more runs alone, and
+// without its W the pair is shorter by it, but never below the longer of F and I.
+double dp_cost_sim_pair_s(const struct dp_sim_spec *sim, const struct dp_cost_stage *forward,
+                          const struct dp_cost_stage *backward, bool with_weight);
+
+// Bytes between neighbouring stages for one micro-batch: [samples * sequence, hidden].
+double dp_cost_hop_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
+                         const struct dp_cost_batch *batch);
+// Bytes that one rank sends to EP peers in one dispatch or combine of one MoE layer when routing is
+// balanced: each of top_k copies leaves with probability (ep - 1) / ep.
+double dp_cost_exchange_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
+                              const struct dp_cost_batch *batch);
+// Bytes to other nodes by node-limited routing with one copy per node (DeepSeek-V3, arXiv
+// 2412.19437, 3.2.2): `element_bits` 8 sends a float scale for every 128 values as well.
+double dp_cost_node_limited_bytes(const struct dp_model_spec *model, int64_t tokens, int32_t nodes,
+                                  int32_t element_bits);
+
+// Parameters of a stage held by one EP rank: routed experts are split, the rest is replicated.
+struct dp_cost_parameters {
+    double shared, experts;
+};
+void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp_cost_stage *stage,
+                              int32_t ep_size, struct dp_cost_parameters *ret_parameters);
+// Bytes of weights, gradients and optimizer state of a rank that holds `stages`. `data` replicas and
+// `ep_size` say how an optimizer that is sharded is split.
+double dp_cost_state_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
+                           const struct dp_cost_stage *stages, int32_t stages_count,
+                           int32_t ep_size, int32_t data);
+
+// What one chunk keeps: between F and I, and between I and W (as dp_stage_chunk_bytes of the
+// executor, for given rows per layer that this rank's experts received; routed_rows NULL = balanced
+// routing).
+struct dp_cost_chunk_bytes {
+    double after_forward, after_input;
+};
+void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
+                         const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
+                         const int64_t *routed_rows, struct dp_cost_chunk_bytes *ret_bytes);
+
+// Seconds after the last action: a ring sum of `bytes` over `members`, and one optimizer step over
+// `parameters`.
+double dp_cost_sum_s(const struct dp_link_profile *link, double bytes, int32_t members);
+double dp_cost_optimizer_s(const struct dp_profile *profile, double parameters);

@@ -1,0 +1,70 @@
+// A device as it was measured, or as it is published: every figure that predictions rest on.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dp/error.h"
+#include "dp/json.h"
+#include "dp/limits.h"
+#include "dp/spec.h"
+
+// Forward (x W^T), input gradient (dy W) and weight gradient (dy^T x) use their libraries' kernels
+// differently.
+typedef enum dp_gemm_kind { DP_GEMM_NT, DP_GEMM_NN, DP_GEMM_TN, DP_GEMM_KIND_COUNT } dp_gemm_kind;
+
+// c[m, n] = a[m, k] b[k, n] at `flops_per_s`.
+struct dp_gemm_point {
+    dp_gemm_kind kind;
+    int32_t m, k, n;
+    double flops_per_s;
+};
+
+struct dp_link_profile {
+    double latency_s;          // to start one message
+    double bytes_per_s;        // one direction
+};
+
+struct dp_profile {
+    char name[DP_NAME_MAX];        // "cpu", "h800"
+    char provenance[DP_PROVENANCE_MAX];  // for people: measured where and how, or published where
+    int64_t measured_at_s;         // UTC; 0 = not measured
+    double error_share;            // error of predictions to expect, as a share
+    int32_t cores;                 // of the node it was measured on; 0 = unknown
+    int32_t element_bytes;         // of activations and messages
+
+    struct dp_gemm_point gemms[DP_PROFILE_GEMMS_MAX];
+    size_t gemms_count;
+    double gemm_flops_per_s;       // where no point is known
+    double attention_flops_per_s;  // the core of attention, causal half counted
+    double memory_bytes_per_s;     // elementwise operations, read and write both counted
+    double op_overhead_s;          // one operation, however small
+    double action_overhead_s;      // one action of the schedule
+    double optimizer_bytes_per_s;  // weights, gradients and state, read and write both counted
+
+    struct dp_link_profile local;    // between ranks of one node
+    struct dp_link_profile network;  // between nodes
+
+    // FB: the share of the device that the exchange takes while it overlaps with compute, and the
+    // share of the exchange that can be hidden (0 = an FB is F then B).
+    double exchange_device_share, exchange_hidden_share;
+
+    // Bytes per parameter; the optimizer's are split over replicas when sharded.
+    double weight_bytes, gradient_bytes, optimizer_bytes;
+    bool optimizer_sharded;
+};
+
+// One core of a common server, float: OpenBLAS, ranks over loopback TCP.
+void dp_profile_default_cpu(struct dp_profile *ret_profile);
+// From a cluster's published figures, with the share of peak that is commonly reached.
+void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile);
+
+// Rate of a product by its nearest measured neighbours of the same kind in (log m, log k, log n).
+double dp_profile_gemm_flops_per_s(const struct dp_profile *profile, dp_gemm_kind kind, double m,
+                                   double k, double n);
+
+// The form "dp.profile/1". from_json refuses figures that are missing, negative or not finite.
+json_t *dp_profile_to_json(const struct dp_profile *profile);
+dp_status dp_profile_from_json(const json_t *json, struct dp_profile *ret_profile,
+                               struct dp_error *err);
+dp_status dp_profile_load(const char *path, struct dp_profile *ret_profile, struct dp_error *err);

@@ -1,0 +1,55 @@
+// Chooses how a job runs: enumerates what is legal, simulates each, takes the fastest that fits.
+//
+// Pure: the same input gives the same plan, bit for bit; the budget counts simulations.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/cost.h"
+#include "dp/error.h"
+#include "dp/plan.h"
+#include "dp/simulate.h"
+#include "dp/spec.h"
+
+// A node with room for ranks.
+struct dp_planner_node {
+    char name[DP_NAME_MAX];
+    int32_t slots;             // free rank slots
+    int32_t first_slot;        // number of the first free one
+    int32_t cores;             // 0 = as many as slots
+    double memory_bytes;       // for each rank; 0 = unlimited
+};
+
+struct dp_planner_resources {
+    const struct dp_planner_node *nodes;  // borrowed, in the order of placement
+    size_t nodes_count;
+    // Of all nodes. NULL = the built-in figures of a CPU core; borrowed.
+    const struct dp_profile *profile;
+};
+
+struct dp_planner_options {
+    int64_t moves_max;         // simulations; 0 = the default
+    bool (*stop)(void *context);  // asked between simulations; NULL = never
+    void *context;
+};
+
+// Sizes that the job sets are obeyed, or refused with the reason: DP_UNSCHEDULABLE when ranks or
+// memory do not suffice (how many are needed and how many there are), DP_INVALID when no legal
+// choice exists (the rule broken and the nearest legal values). DP_INTERRUPTED when stopped. options
+// may be NULL. The caller deinits *ret_plan.
+dp_status dp_planner_plan(const struct dp_job_spec *spec,
+                          const struct dp_planner_resources *resources,
+                          const struct dp_planner_options *options, struct dp_plan *ret_plan,
+                          struct dp_error *err);
+
+// Nodes of a cluster that nothing else uses; the caller frees *ret_nodes.
+void dp_planner_cluster_nodes(const struct dp_cluster_spec *cluster,
+                              struct dp_planner_node **ret_nodes, size_t *ret_count);
+
+// The costs that the plan's prediction rests on, for simulate, what-if and timelines: of one
+// replica, whose ranks stand where the plan puts those of `replica`. The caller deinits *ret_costs.
+dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan *plan,
+                           const struct dp_planner_resources *resources, int32_t replica,
+                           const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
+                           struct dp_error *err);
