@@ -20,9 +20,8 @@
 typedef enum dp_element { DP_F32, DP_F64 } dp_element;
 
 struct dp_device;
-struct dp_stream;  // owned by its device
-
-struct dp_event;   // a point in a stream's work; NULL on devices that work synchronously
+struct dp_stream;
+struct dp_event;  // a point in a stream's work; NULL on devices that work synchronously
 
 // c[m, n] (+)= op(a)[m, k] * op(b)[k, n]; a transposed operand is stored as [k, m] or [n, k].
 struct dp_gemm {
@@ -36,8 +35,8 @@ struct dp_gemm {
     int64_t ldc;
 };
 
-// Root-mean-square norm of `rows` rows of `cols`: y = x * rstd * gain, rstd = 1/sqrt(mean x^2 + eps)
-// (Zhang and Sennrich, arXiv 1910.07467).
+// Root-mean-square norm of `rows` rows of `cols`: y = x * rstd * gain with
+// rstd = 1/sqrt(mean x^2 + eps) (Zhang and Sennrich, arXiv 1910.07467).
 struct dp_rmsnorm {
     int64_t rows, cols;
     double eps;

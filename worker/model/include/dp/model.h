@@ -142,9 +142,9 @@ struct dp_exchange {
 // Runs a pass of a component, up to its exchange if it has one.
 dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component,
                          struct dp_error *err);
-// What is to be exchanged next between the begin and the end of a component: *ret_more is false when
-// nothing is. The previous exchange must be complete (DISPATCH forward sends counts, then rows).
-// Only one component of a chunk is between begin and end at a time.
+// What is to be exchanged next between the begin and the end of a component; *ret_more is false
+// when nothing is. The previous exchange must be complete (DISPATCH forward sends counts, then
+// rows). Only one component of a chunk is between begin and end at a time.
 dp_status dp_chunk_exchange(struct dp_chunk *chunk, struct dp_exchange *ret_exchange,
                             bool *ret_more, struct dp_error *err);
 // Finishes the pass with what was received. Does nothing for components without exchange.
