@@ -1,0 +1,132 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "sim.h"
+
+struct dp_sim_scratch *dp_sim_scratch_new(void)
+{
+    return dp_new(struct dp_sim_scratch);
+}
+
+void sim_release(struct dp_sim_scratch *sim)
+{
+    free(sim->arrival);
+    free(sim->slot);
+    free(sim->links);
+    free(sim->time);
+    free(sim->at);
+    free(sim->missing);
+    free(sim->ready);
+}
+
+void dp_sim_scratch_free(struct dp_sim_scratch *scratch)
+{
+    if (scratch != NULL) {
+        sim_release(scratch);
+        free(scratch);
+    }
+}
+
+// Room for `bytes`; the old content is worthless.
+static void *grow(void *memory, size_t *bytes_held, size_t bytes)
+{
+    if (*bytes_held >= bytes) {
+        return memory;
+    }
+    free(memory);
+    *bytes_held = bytes;
+    return dp_alloc_aligned(1, bytes);
+}
+
+static void grow_ranks(struct dp_sim_scratch *sim, size_t ranks)
+{
+    if (sim->rank_bytes >= ranks) {
+        return;
+    }
+    sim->rank_bytes = ranks;
+    sim->time = dp_realloc(sim->time, ranks, sizeof(*sim->time));
+    sim->at = dp_realloc(sim->at, ranks, sizeof(*sim->at));
+    sim->missing = dp_realloc(sim->missing, ranks, sizeof(*sim->missing));
+    sim->ready = dp_realloc(sim->ready, ranks, sizeof(*sim->ready));
+}
+
+static void set_link(struct dp_sim_scratch *sim, int32_t from, int32_t to)
+{
+    const struct dp_sim_costs *costs = sim->costs;
+    struct link link = {0};
+    const struct dp_sim_hop *hop = dp_sim_hop_at(costs, from, to);
+    if (from != to) {
+        link.latency = hop->latency;
+        if (hop->bytes_per_second > 0) {
+            link.seconds[FORWARD] = costs->message_bytes_f / hop->bytes_per_second;
+            link.seconds[BACKWARD] = costs->message_bytes_b / hop->bytes_per_second;
+        }
+    }
+    sim->links[from * sim->schedule->pipeline + to] = link;
+}
+
+// Slots in the order of dp_schedule_rank_stages, and the links between neighbouring stages.
+static void set_tables(struct dp_sim_scratch *sim)
+{
+    const struct dp_schedule *schedule = sim->schedule;
+    uint8_t held[DP_PIPELINE_MAX] = {0};
+    for (int direction = 0; direction < schedule->directions; direction++) {
+        for (int32_t stage = 0; stage < schedule->stages; stage++) {
+            int32_t rank = schedule->placement[2 * stage + direction];
+            bool listed = direction == 1 && schedule->placement[2 * stage] == rank;
+            if (!listed) {
+                sim->slot[rank * schedule->stages + stage] = held[rank]++;
+            }
+            if (stage > 0) {
+                int32_t before = schedule->placement[2 * (stage - 1) + direction];
+                set_link(sim, before, rank);
+                set_link(sim, rank, before);
+            }
+        }
+    }
+}
+
+void sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
+                 const struct dp_sim_costs *costs)
+{
+    size_t ranks = (size_t)schedule->pipeline;
+    size_t stages = (size_t)schedule->stages;
+    size_t arrivals = 2 * stages * (size_t)schedule->microbatches;
+    sim->schedule = schedule;
+    sim->costs = costs;
+    sim->arrival = grow(sim->arrival, &sim->arrival_bytes, arrivals * sizeof(double));
+    sim->slot = grow(sim->slot, &sim->slot_bytes, ranks * stages);
+    sim->links = grow(sim->links, &sim->links_bytes, ranks * ranks * sizeof(struct link));
+    grow_ranks(sim, ranks);
+    set_tables(sim);
+    for (size_t i = 0; i < arrivals; i++) {
+        sim->arrival[i] = -1;
+    }
+    // Nothing has to arrive where a stream enters or turns back.
+    for (size_t m = 0; m < (size_t)schedule->microbatches; m++) {
+        *sim_arrival_at(sim, FORWARD, 0, (uint32_t)m) = 0;
+        *sim_arrival_at(sim, BACKWARD, schedule->stages - 1, (uint32_t)m) = 0;
+    }
+    sim->ready_count = 0;
+    for (size_t rank = 0; rank < ranks; rank++) {
+        sim->time[rank] = 0;
+        sim->at[rank] = schedule->rank_begin[rank];
+        sim->missing[rank] = NULL;
+        sim->ready[sim->ready_count++] = (int32_t)(ranks - 1 - rank);
+    }
+}
+
+bool sim_has_contention(const struct dp_sim_costs *costs)
+{
+    for (int32_t host = 0; host < costs->hosts; host++) {
+        int32_t ranks = 0;
+        for (int32_t rank = 0; rank < costs->pipeline; rank++) {
+            ranks += costs->host[rank] == host;
+        }
+        if (costs->cores[host] > 0 && ranks > costs->cores[host]) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,69 @@
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "sim.h"
+
+static dp_status run(struct dp_sim_scratch *sim, struct dp_sim_span *spans, struct dp_error *err)
+{
+    bool finished =
+        sim_has_contention(sim->costs) ? sim_run_sharing(sim, spans) : sim_run_pass(sim, spans);
+    if (!finished) {
+        return dp_fail(err, DP_INVALID,
+                       "the ranks of schedule %s wait for each other; validate it first",
+                       sim->schedule->name);
+    }
+    return DP_OK;
+}
+
+dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                      bool with_spans, struct dp_sim_result *ret_result, struct dp_error *err)
+{
+    dp_status status = dp_sim_costs_check(costs, schedule, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_AUTO_FREE struct dp_sim_span *spans =
+        dp_new_array(struct dp_sim_span, dp_schedule_action_count(schedule));
+    struct dp_sim_scratch sim = {0};
+    sim_prepare(&sim, schedule, costs);
+    status = run(&sim, spans, err);
+    sim_release(&sim);
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_sim_result_from_spans(schedule, costs, spans, false, ret_result);
+    if (with_spans) {
+        ret_result->spans = dp_steal(spans);
+    }
+    return DP_OK;
+}
+
+DP_DEFINE_CLEANUP(cleanup_scratch, struct dp_sim_scratch, dp_sim_scratch_free)
+
+dp_status dp_simulate_makespan(const struct dp_schedule *schedule,
+                               const struct dp_sim_costs *costs, struct dp_sim_scratch *scratch,
+                               double *ret_makespan, double *ret_step, struct dp_error *err)
+{
+    if (costs->pipeline != schedule->pipeline) {
+        return dp_fail(err, DP_INVALID, "costs are for %d ranks; the schedule has %d",
+                       costs->pipeline, schedule->pipeline);
+    }
+    DP_CLEANUP(cleanup_scratch) struct dp_sim_scratch *own =
+        scratch == NULL ? dp_sim_scratch_new() : NULL;
+    struct dp_sim_scratch *sim = scratch == NULL ? own : scratch;
+    sim_prepare(sim, schedule, costs);
+    dp_status status = run(sim, NULL, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    double makespan = 0;
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        makespan = sim->time[rank] > makespan ? sim->time[rank] : makespan;
+    }
+    *ret_makespan = makespan;
+    if (ret_step != NULL) {
+        *ret_step = sim_step(schedule, costs, sim->time);
+    }
+    return DP_OK;
+}
