@@ -14,8 +14,8 @@
 // twice that. Matrix products are 2 per active parameter (input embedding excluded, head included);
 // attention adds sequence * heads * (key width + value width) when causal, twice that when not.
 struct dp_cost_flops_options {
-    bool full_attention;  // count the whole square instead of its causal half
-    bool with_mtp;        // count multi-token-prediction layers, each with a head
+    bool full_attention; // count the whole square instead of its causal half
+    bool with_mtp;       // count multi-token-prediction layers, each with a head
 };
 double dp_cost_forward_flops_per_token(const struct dp_model_spec *model, int32_t sequence,
                                        const struct dp_cost_flops_options *options);
@@ -25,7 +25,7 @@ double dp_cost_flops_per_token(const struct dp_model_spec *model, int32_t sequen
 
 // A run of layers with what stands before and behind it.
 struct dp_cost_stage {
-    int32_t layer_begin, layer_end;  // [begin, end)
+    int32_t layer_begin, layer_end; // [begin, end)
     bool has_embedding, has_head;
 };
 
@@ -33,13 +33,13 @@ struct dp_cost_stage {
 struct dp_cost_batch {
     int32_t samples, sequence;
     int32_t ep_size;
-    bool ep_on_one_node;             // EP peers reach each other without the network
+    bool ep_on_one_node; // EP peers reach each other without the network
 };
 
 // Seconds of one chunk, compute and all-to-all apart.
 struct dp_cost_chunk {
-    double forward_s, input_s, weight_s;             // compute: F, I, W; B is input + weight
-    double forward_exchange_s, backward_exchange_s;  // all-to-all of F, and of B or I
+    double forward_s, input_s, weight_s;            // compute: F, I, W; B is input + weight
+    double forward_exchange_s, backward_exchange_s; // all-to-all of F, and of B or I
 };
 void dp_cost_chunk(const struct dp_model_spec *model, const struct dp_profile *profile,
                    const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
@@ -80,8 +80,8 @@ struct dp_cost_parameters {
 };
 void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp_cost_stage *stage,
                               int32_t ep_size, struct dp_cost_parameters *ret_parameters);
-// Bytes of weights, gradients and optimizer state of a rank that holds `stages`. `data` replicas and
-// `ep_size` say how an optimizer that is sharded is split.
+// Bytes of weights, gradients and optimizer state of a rank that holds `stages`. `data` replicas
+// and `ep_size` say how an optimizer that is sharded is split.
 double dp_cost_state_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                            const struct dp_cost_stage *stages, int32_t stages_count,
                            int32_t ep_size, int32_t data);

@@ -21,29 +21,29 @@ struct dp_gemm_point {
 };
 
 struct dp_link_profile {
-    double latency_s;          // to start one message
-    double bytes_per_s;        // one direction
+    double latency_s;   // to start one message
+    double bytes_per_s; // one direction
 };
 
 struct dp_profile {
-    char name[DP_NAME_MAX];        // "cpu", "h800"
-    char provenance[DP_PROVENANCE_MAX];  // for people: measured where and how, or published where
-    int64_t measured_at_s;         // UTC; 0 = not measured
-    double error_share;            // error of predictions to expect, as a share
-    int32_t cores;                 // of the node it was measured on; 0 = unknown
-    int32_t element_bytes;         // of activations and messages
+    char name[DP_NAME_MAX];             // "cpu", "h800"
+    char provenance[DP_PROVENANCE_MAX]; // for people: measured where and how, or published where
+    int64_t measured_at_s;              // UTC; 0 = not measured
+    double error_share;                 // error of predictions to expect, as a share
+    int32_t cores;                      // of the node it was measured on; 0 = unknown
+    int32_t element_bytes;              // of activations and messages
 
     struct dp_gemm_point gemms[DP_PROFILE_GEMMS_MAX];
     size_t gemms_count;
-    double gemm_flops_per_s;       // where no point is known
-    double attention_flops_per_s;  // the core of attention, causal half counted
-    double memory_bytes_per_s;     // elementwise operations, read and write both counted
-    double op_overhead_s;          // one operation, however small
-    double action_overhead_s;      // one action of the schedule
-    double optimizer_bytes_per_s;  // weights, gradients and state, read and write both counted
+    double gemm_flops_per_s;      // where no point is known
+    double attention_flops_per_s; // the core of attention, causal half counted
+    double memory_bytes_per_s;    // elementwise operations, read and write both counted
+    double op_overhead_s;         // one operation, however small
+    double action_overhead_s;     // one action of the schedule
+    double optimizer_bytes_per_s; // weights, gradients and state, read and write both counted
 
-    struct dp_link_profile local;    // between ranks of one node
-    struct dp_link_profile network;  // between nodes
+    struct dp_link_profile local;   // between ranks of one node
+    struct dp_link_profile network; // between nodes
 
     // FB: the share of the device that the exchange takes while it overlaps with compute, and the
     // share of the exchange that can be hidden (0 = an FB is F then B).

@@ -15,29 +15,29 @@
 // A node with room for ranks.
 struct dp_planner_node {
     char name[DP_NAME_MAX];
-    int32_t slots;             // free rank slots
-    int32_t first_slot;        // number of the first free one
-    int32_t cores;             // 0 = as many as slots
-    double memory_bytes;       // for each rank; 0 = unlimited
+    int32_t slots;       // free rank slots
+    int32_t first_slot;  // number of the first free one
+    int32_t cores;       // 0 = as many as slots
+    double memory_bytes; // for each rank; 0 = unlimited
 };
 
 struct dp_planner_resources {
-    const struct dp_planner_node *nodes;  // borrowed, in the order of placement
+    const struct dp_planner_node *nodes; // borrowed, in the order of placement
     size_t nodes_count;
     // Of all nodes. NULL = the built-in figures of a CPU core; borrowed.
     const struct dp_profile *profile;
 };
 
 struct dp_planner_options {
-    int64_t moves_max;         // simulations; 0 = the default
-    bool (*stop)(void *context);  // asked between simulations; NULL = never
+    int64_t moves_max;           // simulations; 0 = the default
+    bool (*stop)(void *context); // asked between simulations; NULL = never
     void *context;
 };
 
 // Sizes that the job sets are obeyed, or refused with the reason: DP_UNSCHEDULABLE when ranks or
 // memory do not suffice (how many are needed and how many there are), DP_INVALID when no legal
-// choice exists (the rule broken and the nearest legal values). DP_INTERRUPTED when stopped. options
-// may be NULL. The caller deinits *ret_plan.
+// choice exists (the rule broken and the nearest legal values). DP_INTERRUPTED when stopped.
+// options may be NULL. The caller deinits *ret_plan.
 dp_status dp_planner_plan(const struct dp_job_spec *spec,
                           const struct dp_planner_resources *resources,
                           const struct dp_planner_options *options, struct dp_plan *ret_plan,

@@ -1,0 +1,163 @@
+// The form "dp.profile/1".
+
+#include <math.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/profile.h"
+
+struct figure {
+    const char *key;
+    size_t offset;
+    bool positive; // 0 is not a figure
+};
+
+#define FIGURE(member, positive)                                                                   \
+    {                                                                                              \
+#member, offsetof(struct dp_profile, member), positive                                     \
+    }
+
+static const struct figure figures[] = {
+    FIGURE(error_share, false),
+    FIGURE(gemm_flops_per_s, true),
+    FIGURE(attention_flops_per_s, true),
+    FIGURE(memory_bytes_per_s, true),
+    FIGURE(op_overhead_s, false),
+    FIGURE(action_overhead_s, false),
+    FIGURE(optimizer_bytes_per_s, true),
+    {"local_latency_s", offsetof(struct dp_profile, local.latency_s), false},
+    {"local_bytes_per_s", offsetof(struct dp_profile, local.bytes_per_s), true},
+    {"network_latency_s", offsetof(struct dp_profile, network.latency_s), false},
+    {"network_bytes_per_s", offsetof(struct dp_profile, network.bytes_per_s), true},
+    FIGURE(exchange_device_share, false),
+    FIGURE(exchange_hidden_share, false),
+    FIGURE(weight_bytes, true),
+    FIGURE(gradient_bytes, true),
+    FIGURE(optimizer_bytes, false),
+};
+
+static const char *const kind_names[DP_GEMM_KIND_COUNT] = {"nt", "nn", "tn"};
+
+json_t *dp_profile_to_json(const struct dp_profile *profile)
+{
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:b}", "schema", "dp.profile/1", "name",
+                  profile->name, "provenance", profile->provenance, "measured_at_s",
+                  (json_int_t)profile->measured_at_s, "cores", profile->cores, "element_bytes",
+                  profile->element_bytes, "optimizer_sharded", profile->optimizer_sharded);
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+        const void *at = (const char *)profile + figures[i].offset;
+        json_object_set_new(json, figures[i].key, json_real(*(const double *)at));
+    }
+    json_t *gemms = json_array();
+    for (size_t i = 0; i < profile->gemms_count; i++) {
+        const struct dp_gemm_point *point = &profile->gemms[i];
+        json_array_append_new(gemms,
+                              json_pack("{s:s, s:i, s:i, s:i, s:f}", "kind",
+                                        kind_names[point->kind], "m", point->m, "k", point->k, "n",
+                                        point->n, "flops_per_s", point->flops_per_s));
+    }
+    json_object_set_new(json, "gemms", gemms);
+    return json;
+}
+
+static dp_status read_figures(const json_t *json, struct dp_profile *profile, struct dp_error *err)
+{
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+        const json_t *value = json_object_get(json, figures[i].key);
+        double number = json_number_value(value);
+        if (!json_is_number(value) || !isfinite(number) || number < 0 ||
+            (figures[i].positive && number <= 0)) {
+            return dp_fail(err, DP_INVALID, "profile: \"%s\" must be a number %s 0", figures[i].key,
+                           figures[i].positive ? "above" : "of at least");
+        }
+        *(double *)(void *)((char *)profile + figures[i].offset) = number;
+    }
+    if (profile->exchange_device_share >= 1 || profile->exchange_hidden_share > 1) {
+        return dp_fail(err, DP_INVALID, "profile: shares of the exchange must be below 1");
+    }
+    return DP_OK;
+}
+
+static dp_status read_gemm(const json_t *json, struct dp_gemm_point *point, struct dp_error *err)
+{
+    const char *kind;
+    double rate;
+    if (json_unpack((json_t *)json, "{s:s, s:i, s:i, s:i, s:F}", "kind", &kind, "m", &point->m, "k",
+                    &point->k, "n", &point->n, "flops_per_s", &rate) != 0) {
+        return dp_fail(err, DP_INVALID,
+                       "profile: an entry of \"gemms\" needs kind, m, k, n, flops_per_s");
+    }
+    int found = -1;
+    for (int i = 0; i < DP_GEMM_KIND_COUNT; i++) {
+        found = strcmp(kind, kind_names[i]) == 0 ? i : found;
+    }
+    if (found < 0 || point->m < 1 || point->k < 1 || point->n < 1 || !isfinite(rate) || rate <= 0) {
+        return dp_fail(err, DP_INVALID, "profile: an entry of \"gemms\" is out of range");
+    }
+    point->kind = (dp_gemm_kind)found;
+    point->flops_per_s = rate;
+    return DP_OK;
+}
+
+static dp_status read_gemms(const json_t *json, struct dp_profile *profile, struct dp_error *err)
+{
+    const json_t *gemms = json_object_get(json, "gemms");
+    size_t count = json_array_size(gemms);
+    if (!json_is_array(gemms) || count > DP_PROFILE_GEMMS_MAX) {
+        return dp_fail(err, DP_INVALID, "profile: \"gemms\" must be an array of at most %d",
+                       DP_PROFILE_GEMMS_MAX);
+    }
+    dp_status status = DP_OK;
+    for (size_t i = 0; status == DP_OK && i < count; i++) {
+        status = read_gemm(json_array_get(gemms, i), &profile->gemms[i], err);
+    }
+    profile->gemms_count = count;
+    return status;
+}
+
+dp_status dp_profile_from_json(const json_t *json, struct dp_profile *ret_profile,
+                               struct dp_error *err)
+{
+    struct dp_profile profile = {0};
+    const char *schema = NULL, *name = NULL, *provenance = NULL;
+    json_int_t measured_at = 0;
+    int sharded = 0;
+    json_error_t where;
+    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s:s, s:s, s:I, s:i, s:i, s:b}", "schema",
+                       &schema, "name", &name, "provenance", &provenance, "measured_at_s",
+                       &measured_at, "cores", &profile.cores, "element_bytes",
+                       &profile.element_bytes, "optimizer_sharded", &sharded) != 0) {
+        return dp_fail(err, DP_INVALID, "profile: %s", where.text);
+    }
+    if (strcmp(schema, "dp.profile/1") != 0) {
+        return dp_fail(err, DP_INVALID, "profile: the schema is \"%s\", not \"dp.profile/1\"",
+                       schema);
+    }
+    if (!DP_COPY_TEXT(profile.name, name) || !DP_COPY_TEXT(profile.provenance, provenance)) {
+        return dp_fail(err, DP_INVALID, "profile: \"name\" or \"provenance\" is too long");
+    }
+    if (profile.cores < 0 || profile.element_bytes < 1 || profile.element_bytes > 8) {
+        return dp_fail(err, DP_INVALID, "profile: \"cores\" or \"element_bytes\" is out of range");
+    }
+    profile.measured_at_s = measured_at;
+    profile.optimizer_sharded = sharded != 0;
+    dp_status status = read_figures(json, &profile, err);
+    status = status == DP_OK ? read_gemms(json, &profile, err) : status;
+    if (status == DP_OK) {
+        *ret_profile = profile;
+    }
+    return status;
+}
+
+dp_status dp_profile_load(const char *path, struct dp_profile *ret_profile, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    DP_AUTO_JSON json_t *json = NULL;
+    dp_status status = dp_read_file(path, DP_PROFILE_BYTES_MAX, &text, err);
+    status = status == DP_OK
+                 ? dp_json_parse(text.bytes, text.length, DP_PROFILE_BYTES_MAX, path, &json, err)
+                 : status;
+    return status == DP_OK ? dp_profile_from_json(json, ret_profile, err) : status;
+}

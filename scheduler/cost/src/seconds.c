@@ -1,0 +1,234 @@
+// Seconds of a chunk: every matrix product by its shape, attention, and the rest by its bytes.
+
+#include <math.h>
+
+#include "dp/cost.h"
+
+// What one layer, head or embedding adds to each pass.
+struct tally {
+    const struct dp_profile *profile;
+    double forward_s, input_s, weight_s;
+};
+
+// y[m, n] = x[m, k] W[n, k]^T and its two gradients.
+static void add_linear(struct tally *tally, double m, double k, double n)
+{
+    if (m <= 0) {
+        return;
+    }
+    const struct dp_profile *p = tally->profile;
+    double flops = 2 * m * k * n;
+    tally->forward_s +=
+        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NT, m, k, n) + p->op_overhead_s;
+    tally->input_s +=
+        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NN, m, n, k) + p->op_overhead_s;
+    tally->weight_s +=
+        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_TN, n, m, k) + p->op_overhead_s;
+}
+
+// Elementwise work: how many times `elements` are read or written in each pass.
+static void add_elements(struct tally *tally, double elements, double forward, double input,
+                         double weight)
+{
+    const struct dp_profile *p = tally->profile;
+    double seconds = elements * p->element_bytes / p->memory_bytes_per_s;
+    tally->forward_s += forward * seconds + (forward > 0 ? p->op_overhead_s : 0);
+    tally->input_s += input * seconds + (input > 0 ? p->op_overhead_s : 0);
+    tally->weight_s += weight * seconds + (weight > 0 ? p->op_overhead_s : 0);
+}
+
+// Norm and residual around a block: forward reads and writes the row, the gradient twice that.
+static void add_norm(struct tally *tally, const struct dp_model_spec *m, double tokens)
+{
+    add_elements(tally, tokens * m->hidden, 4, 6, 3);
+}
+
+static void add_projections(struct tally *tally, const struct dp_model_spec *m, double tokens)
+{
+    double h = m->hidden, heads = m->heads;
+    if (m->mla_kv_rank == 0) {
+        add_linear(tally, tokens, h, (heads + 2.0 * m->kv_heads) * m->head_dim);
+        add_linear(tally, tokens, heads * m->head_dim, h);
+        return;
+    }
+    double nope = m->mla_nope_dim, rope = m->mla_rope_dim, value = m->mla_v_dim;
+    if (m->mla_q_rank > 0) {
+        add_linear(tally, tokens, h, m->mla_q_rank);
+        add_linear(tally, tokens, m->mla_q_rank, heads * (nope + rope));
+    } else {
+        add_linear(tally, tokens, h, heads * (nope + rope));
+    }
+    add_linear(tally, tokens, h, m->mla_kv_rank + rope);
+    add_linear(tally, tokens, m->mla_kv_rank, heads * (nope + value));
+    add_linear(tally, tokens, heads * value, h);
+}
+
+static void add_attention(struct tally *tally, const struct dp_model_spec *m, double tokens,
+                          double sequence)
+{
+    const struct dp_profile *p = tally->profile;
+    double width = m->mla_kv_rank > 0 ? (double)m->mla_nope_dim + m->mla_rope_dim + m->mla_v_dim
+                                      : 2.0 * m->head_dim;
+    double core = tokens * sequence * m->heads * width / p->attention_flops_per_s;
+    add_norm(tally, m, tokens);
+    add_projections(tally, m, tokens);
+    add_elements(tally, tokens * m->heads * width, 1, 1, 0); // rotation
+    tally->forward_s += core + p->op_overhead_s;
+    // The gradient recomputes the scores: five products where forward has two (arXiv 2205.14135).
+    tally->input_s += 2.5 * core + p->op_overhead_s;
+}
+
+static void add_ffn(struct tally *tally, double rows, double hidden, double width)
+{
+    if (rows <= 0 || width <= 0) {
+        return;
+    }
+    add_linear(tally, rows, hidden, 2 * width);
+    add_linear(tally, rows, width, hidden);
+    add_elements(tally, rows * width, 3, 6, 0);
+}
+
+static void add_moe(struct tally *tally, const struct dp_model_spec *m, double tokens,
+                    const struct dp_cost_batch *batch)
+{
+    double h = m->hidden;
+    add_norm(tally, m, tokens);
+    add_linear(tally, tokens, h, m->experts);
+    add_elements(tally, tokens * m->experts, 4, 4, 0);
+    // Every rank of the EP group sends an equal share to each expert.
+    double local_experts = (double)m->experts / batch->ep_size;
+    double rows = tokens * batch->ep_size * m->top_k / m->experts;
+    struct tally one = {.profile = tally->profile};
+    add_ffn(&one, rows, h, m->expert_ffn);
+    tally->forward_s += local_experts * one.forward_s;
+    tally->input_s += local_experts * one.input_s;
+    tally->weight_s += local_experts * one.weight_s;
+    add_ffn(tally, tokens, h, (double)m->shared_experts * m->expert_ffn);
+    // Rows are gathered to their experts and back.
+    add_elements(tally, tokens * m->top_k * h, 4, 4, 0);
+}
+
+static void add_layer(struct tally *tally, const struct dp_model_spec *m, int32_t layer,
+                      const struct dp_cost_batch *batch)
+{
+    double tokens = (double)batch->samples * batch->sequence;
+    add_attention(tally, m, tokens, batch->sequence);
+    if (dp_model_layer_is_moe(m, layer)) {
+        add_moe(tally, m, tokens, batch);
+    } else {
+        add_norm(tally, m, tokens);
+        add_ffn(tally, tokens, m->hidden, m->ffn);
+    }
+}
+
+static double exchange_s(const struct dp_model_spec *m, const struct dp_profile *profile,
+                         const struct dp_cost_batch *batch)
+{
+    if (batch->ep_size <= 1) {
+        return 0;
+    }
+    const struct dp_link_profile *link =
+        batch->ep_on_one_node ? &profile->local : &profile->network;
+    return dp_cost_exchange_bytes(m, profile, batch) / link->bytes_per_s + link->latency_s;
+}
+
+void dp_cost_chunk(const struct dp_model_spec *model, const struct dp_profile *profile,
+                   const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
+                   struct dp_cost_chunk *ret_chunk)
+{
+    struct tally tally = {.profile = profile};
+    double tokens = (double)batch->samples * batch->sequence;
+    double moe_layers = 0;
+    for (int32_t layer = stage->layer_begin; layer < stage->layer_end; layer++) {
+        add_layer(&tally, model, layer, batch);
+        moe_layers += dp_model_layer_is_moe(model, layer);
+    }
+    if (stage->has_embedding) {
+        add_elements(&tally, tokens * model->hidden, 2, 0, 3);
+    }
+    if (stage->has_head) {
+        add_norm(&tally, model, tokens);
+        add_linear(&tally, tokens, model->hidden, model->vocabulary);
+        add_elements(&tally, tokens * model->vocabulary, 3, 3, 0);
+    }
+    double exchange = 2 * moe_layers * exchange_s(model, profile, batch);
+    *ret_chunk = (struct dp_cost_chunk){
+        .forward_s = tally.forward_s + profile->action_overhead_s,
+        .input_s = tally.input_s + profile->action_overhead_s,
+        .weight_s = tally.weight_s + profile->action_overhead_s,
+        .forward_exchange_s = exchange,
+        .backward_exchange_s = exchange,
+    };
+}
+
+double dp_cost_pair_s(const struct dp_profile *profile, const struct dp_cost_chunk *forward,
+                      const struct dp_cost_chunk *backward, bool with_weight)
+{
+    double compute =
+        forward->forward_s + backward->input_s + (with_weight ? backward->weight_s : 0);
+    double exchange = forward->forward_exchange_s + backward->backward_exchange_s;
+    if (exchange <= 0 || profile->exchange_hidden_share <= 0) {
+        return compute + exchange;
+    }
+    double slowed = compute / (1 - profile->exchange_device_share);
+    double hidden = exchange * profile->exchange_hidden_share;
+    return fmax(slowed, hidden) + exchange - hidden;
+}
+
+// Layers of a stage, and what embedding and head add to its forward.
+static double sim_layers(const struct dp_cost_stage *stage)
+{
+    return (double)stage->layer_end - stage->layer_begin;
+}
+
+static double sim_extra_s(const struct dp_sim_spec *sim, const struct dp_cost_stage *stage)
+{
+    return (stage->has_embedding ? sim->embedding_s : 0) + (stage->has_head ? sim->head_s : 0);
+}
+
+void dp_cost_sim_chunk(const struct dp_sim_spec *sim, const struct dp_cost_stage *stage,
+                       struct dp_cost_sim_chunk *ret_chunk)
+{
+    double layers = sim_layers(stage) + sim_extra_s(sim, stage) / sim->forward_s;
+    *ret_chunk = (struct dp_cost_sim_chunk){
+        .forward_s = sim->scale * layers * sim->forward_s,
+        .input_s = sim->scale * layers * sim->input_grad_s,
+        .weight_s = sim->scale * layers * sim->weight_grad_s,
+    };
+}
+
+double dp_cost_sim_pair_s(const struct dp_sim_spec *sim, const struct dp_cost_stage *forward,
+                          const struct dp_cost_stage *backward, bool with_weight)
+{
+    double both = fmin(sim_layers(forward), sim_layers(backward));
+    struct dp_cost_sim_chunk f, b;
+    dp_cost_sim_chunk(sim, forward, &f);
+    dp_cost_sim_chunk(sim, backward, &b);
+    double shared_f = sim->scale * both * sim->forward_s;
+    double shared_i = sim->scale * both * sim->input_grad_s;
+    double shared_w = sim->scale * both * sim->weight_grad_s;
+    double pair = sim->scale * both * sim->pair_s;
+    if (!with_weight) {
+        pair = fmax(pair - shared_w, fmax(shared_f, shared_i));
+    }
+    double rest_f = f.forward_s - shared_f;
+    double rest_b = b.input_s - shared_i + (with_weight ? b.weight_s - shared_w : 0);
+    return pair + rest_f + rest_b;
+}
+
+double dp_cost_sum_s(const struct dp_link_profile *link, double bytes, int32_t members)
+{
+    if (members <= 1) {
+        return 0;
+    }
+    double rounds = 2.0 * (members - 1);
+    return rounds * (link->latency_s + bytes / members / link->bytes_per_s);
+}
+
+// Reads weight, gradient and two moments; writes weight and moments.
+double dp_cost_optimizer_s(const struct dp_profile *profile, double parameters)
+{
+    double bytes =
+        2 * profile->weight_bytes + profile->gradient_bytes + 2 * profile->optimizer_bytes;
+    return parameters * bytes / profile->optimizer_bytes_per_s;
+}

@@ -1,0 +1,171 @@
+#include "dp/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+
+void dp_plan_deinit(struct dp_plan *plan)
+{
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        free(plan->candidates[i].reason);
+    }
+    free(plan->candidates);
+    free(plan->schedule_json);
+    free(plan->layer_begin);
+    free(plan->ranks);
+    free(plan->provenance);
+    free(plan->explanation);
+    *plan = (struct dp_plan){0};
+}
+
+void dp_plan_copy(struct dp_plan *ret_plan, const struct dp_plan *plan)
+{
+    struct dp_plan copy = *plan;
+    copy.schedule_json = plan->schedule_json == NULL ? NULL : dp_strdup(plan->schedule_json);
+    copy.layer_begin =
+        dp_memdup(plan->layer_begin, ((size_t)plan->stages + 1) * sizeof(*plan->layer_begin));
+    copy.ranks = dp_memdup(plan->ranks, (size_t)dp_plan_world(plan) * sizeof(*plan->ranks));
+    copy.provenance = dp_strdup(plan->provenance);
+    copy.explanation = dp_strdup(plan->explanation);
+    copy.candidates = dp_new_array(struct dp_plan_candidate, plan->candidates_count);
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        copy.candidates[i] = plan->candidates[i];
+        copy.candidates[i].reason = dp_strdup(plan->candidates[i].reason);
+    }
+    *ret_plan = copy;
+}
+
+static dp_status check_size(const char *what, int64_t value, int64_t max, struct dp_error *err)
+{
+    if (value < 1 || value > max) {
+        return dp_fail(err, DP_INVALID, "plan: %s is %lld; it must be 1 to %lld", what,
+                       (long long)value, (long long)max);
+    }
+    return DP_OK;
+}
+
+static dp_status check_sizes(const struct dp_plan *plan, struct dp_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t value, max;
+    } sizes[] = {
+        {"pipeline", plan->pipeline, DP_PIPELINE_MAX},
+        {"expert", plan->expert, DP_EXPERTS_MAX},
+        {"data", plan->data, DP_RANKS_MAX},
+        {"microbatches", plan->microbatches, DP_MICROBATCHES_MAX},
+        {"micro_batch_size", plan->micro_batch_size, DP_GLOBAL_BATCH_MAX},
+        {"stages", plan->stages, DP_STAGES_MAX},
+        {"virtual_stages + 1", (int64_t)plan->virtual_stages + 1, DP_RANK_STAGES_MAX + 1},
+        {"pipeline x data", (int64_t)plan->pipeline * plan->data, DP_RANKS_MAX},
+    };
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        dp_status status = check_size(sizes[i].name, sizes[i].value, sizes[i].max, err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    if (plan->data % plan->expert != 0) {
+        return dp_fail(err, DP_INVALID, "plan: expert (%d) does not divide data (%d)", plan->expert,
+                       plan->data);
+    }
+    return DP_OK;
+}
+
+static dp_status check_figure(const char *what, double value, struct dp_error *err)
+{
+    if (!isfinite(value) || value < 0) {
+        return dp_fail(err, DP_INVALID, "plan: %s is %g; it must be finite and not negative", what,
+                       value);
+    }
+    return DP_OK;
+}
+
+static dp_status check_figures(const struct dp_plan *plan, struct dp_error *err)
+{
+    const double figures[] = {plan->step_s,       plan->compute_s,   plan->bubble_s,
+                              plan->comm_s,       plan->grad_sync_s, plan->optimizer_s,
+                              plan->tokens_per_s, plan->error_share};
+    dp_status status = DP_OK;
+    for (size_t i = 0; status == DP_OK && i < sizeof(figures) / sizeof(figures[0]); i++) {
+        status = check_figure("a predicted time", figures[i], err);
+    }
+    for (int32_t i = 0; status == DP_OK && i < dp_plan_world(plan); i++) {
+        const struct dp_plan_rank *rank = &plan->ranks[i];
+        const double of_rank[] = {rank->busy_s, rank->bubble_s, rank->peak_activation_bytes,
+                                  rank->memory_bytes};
+        for (size_t j = 0; status == DP_OK && j < sizeof(of_rank) / sizeof(of_rank[0]); j++) {
+            status = check_figure("a figure of a rank", of_rank[j], err);
+        }
+        if (status == DP_OK && (rank->slot < 0 || rank->peak_chunks < 0)) {
+            status = dp_fail(err, DP_INVALID, "plan: rank %d has a negative slot or peak", i);
+        }
+    }
+    return status;
+}
+
+dp_status dp_plan_check(const struct dp_plan *plan, struct dp_error *err)
+{
+    dp_status status = check_sizes(plan, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (plan->layer_begin[0] != 0) {
+        return dp_fail(err, DP_INVALID, "plan: the first stage starts at layer %d, not 0",
+                       plan->layer_begin[0]);
+    }
+    for (int32_t s = 0; s < plan->stages; s++) {
+        if (plan->layer_begin[s + 1] <= plan->layer_begin[s] ||
+            plan->layer_begin[s + 1] > DP_LAYERS_MAX) {
+            return dp_fail(err, DP_INVALID, "plan: stage %d runs layers %d to %d", s,
+                           plan->layer_begin[s], plan->layer_begin[s + 1] - 1);
+        }
+    }
+    return check_figures(plan, err);
+}
+
+static dp_status schedule_from_document(const struct dp_plan *plan,
+                                        struct dp_schedule *ret_schedule, struct dp_error *err)
+{
+    DP_AUTO_JSON json_t *json = NULL;
+    dp_status status = dp_json_parse(plan->schedule_json, strlen(plan->schedule_json),
+                                     DP_MESSAGE_BYTES_MAX, "the plan's schedule", &json, err);
+    return status == DP_OK ? dp_schedule_from_json(json, ret_schedule, err) : status;
+}
+
+dp_status dp_plan_schedule(const struct dp_plan *plan, struct dp_schedule *ret_schedule,
+                           struct dp_error *err)
+{
+    const struct dp_schedule_params params = {.pipeline = plan->pipeline,
+                                              .microbatches = plan->microbatches,
+                                              .virtual_stages = plan->virtual_stages};
+    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+    dp_status status = plan->schedule_json != NULL
+                           ? schedule_from_document(plan, &schedule, err)
+                           : dp_schedule_generate(plan->schedule, &params, &schedule, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (schedule.pipeline != plan->pipeline || schedule.microbatches != plan->microbatches ||
+        schedule.stages != plan->stages) {
+        return dp_fail(err, DP_INVALID,
+                       "the plan has %d ranks, %d micro-batches and %d stages, its schedule %d, %d "
+                       "and %d",
+                       plan->pipeline, plan->microbatches, plan->stages, schedule.pipeline,
+                       schedule.microbatches, schedule.stages);
+    }
+    uint64_t hash = dp_schedule_hash(&schedule);
+    if (hash != plan->schedule_hash) {
+        return dp_fail(err, DP_CONFLICT,
+                       "the order of schedule \"%s\" differs from the planned one (%016llx, not "
+                       "%016llx); controller and workers must be of one version",
+                       plan->schedule, (unsigned long long)hash,
+                       (unsigned long long)plan->schedule_hash);
+    }
+    *ret_schedule = schedule;
+    schedule = (struct dp_schedule){0};
+    return DP_OK;
+}
