@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 1
 #include <toml++/toml.h>
 
 extern "C" {
@@ -162,16 +160,15 @@ extern "C" dp_status dp_toml_parse(const char *text, size_t length, struct dp_di
         dp_diags_add(diags, 0, 0, nullptr, "nested deeper than %d levels", DP_SPEC_DEPTH_MAX);
         return dp_diags_status(diags, err);
     }
-    toml::parse_result result = toml::parse(std::string_view(text, length));
-    if (!result) {
-        const auto &error = result.error();
+    auto toml = std::make_unique<dp_toml>();
+    try {
+        toml->table = toml::parse(std::string_view(text, length));
+    } catch (const toml::parse_error &error) {
         dp_diags_add(diags, static_cast<int>(error.source().begin.line),
                      static_cast<int>(error.source().begin.column), nullptr, "%s",
                      std::string(error.description()).c_str());
         return dp_diags_status(diags, err);
     }
-    auto toml = std::make_unique<dp_toml>();
-    toml->table = std::move(result).table();
     toml->root = dp_toml_node{};
     convert_table(*toml, toml->table, toml->root);
     *ret_toml = toml.release();
