@@ -57,8 +57,7 @@ dp_status dp_transport_sendv(struct dp_transport *transport, int32_t peer, uint6
 // Waits for the oldest message of that peer and tag and takes it; its length must be `length`.
 // deadline_ns is on the monotonic clock; 0 = DP_TRANSPORT_BLOCKED_MS_MAX without progress alone.
 dp_status dp_transport_recv(struct dp_transport *transport, int32_t peer, uint64_t tag,
-                            void *buffer, size_t length, int64_t deadline_ns,
-                            struct dp_error *err);
+                            void *buffer, size_t length, int64_t deadline_ns, struct dp_error *err);
 dp_status dp_transport_recvv(struct dp_transport *transport, int32_t peer, uint64_t tag,
                              const struct iovec *parts, int count, int64_t deadline_ns,
                              struct dp_error *err);
@@ -86,16 +85,16 @@ void dp_transport_free(struct dp_transport *transport);
 
 struct dp_transport_stats {
     uint64_t sent_messages, sent_bytes;
-    uint64_t received_messages, received_bytes;  // that were taken by dp_transport_recv
-    int64_t send_wait_ns, receive_wait_ns;       // time that callers waited
-    uint64_t waiting_bytes, waiting_bytes_peak;  // arrived, not yet taken
+    uint64_t received_messages, received_bytes; // that were taken by dp_transport_recv
+    int64_t send_wait_ns, receive_wait_ns;      // time that callers waited
+    uint64_t waiting_bytes, waiting_bytes_peak; // arrived, not yet taken
 };
 void dp_transport_stats(struct dp_transport *transport, struct dp_transport_stats *ret_stats);
 
 // What a transport can be expected to do; hints for plans.
 struct dp_transport_attributes {
-    const char *name;          // "loopback", "tcp"
-    double bandwidth;          // bytes per second and direction
+    const char *name; // "loopback", "tcp"
+    double bandwidth; // bytes per second and direction
     double latency_s;
 };
 const struct dp_transport_attributes *dp_transport_attributes(const struct dp_transport *transport);
@@ -123,8 +122,8 @@ dp_status dp_transport_tcp_connect(struct dp_transport *transport, const char *c
 // For tests: what goes wrong, and when.
 struct dp_transport_fault {
     uint64_t seed;
-    int32_t delay_us_max;        // every send waits for a random time below this
-    int64_t cut_after;           // after that many messages to cut_peer its link is cut; 0 = never
+    int32_t delay_us_max; // every send waits for a random time below this
+    int64_t cut_after;    // after that many messages to cut_peer its link is cut; 0 = never
     int32_t cut_peer;
 };
 void dp_transport_set_fault(struct dp_transport *transport, const struct dp_transport_fault *fault);

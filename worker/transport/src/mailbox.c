@@ -1,0 +1,303 @@
+// The common part of every transport: queues of what arrived, and how receivers wait for it.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/clock.h"
+#include "dp/transport_ops.h"
+
+struct dp_message *dp_message_new(uint64_t tag, size_t length)
+{
+    struct dp_message *message = dp_realloc(NULL, 1, sizeof *message + length);
+    message->next = NULL;
+    message->tag = tag;
+    message->length = length;
+    return message;
+}
+
+struct dp_message *dp_message_gather(uint64_t tag, const struct iovec *parts, int count,
+                                     size_t length)
+{
+    struct dp_message *message = dp_message_new(tag, length);
+    size_t at = 0;
+    for (int i = 0; i < count; i++) {
+        if (parts[i].iov_len > 0) {
+            memcpy(message->bytes + at, parts[i].iov_base, parts[i].iov_len);
+            at += parts[i].iov_len;
+        }
+    }
+    return message;
+}
+
+void dp_transport_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void dp_transport_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns)
+{
+    struct timespec until = {.tv_sec = until_ns / DP_NS_PER_S, .tv_nsec = until_ns % DP_NS_PER_S};
+    pthread_cond_timedwait(cond, mutex, &until);
+}
+
+void dp_transport_init(struct dp_transport *transport, const struct dp_transport_ops *ops,
+                       int32_t rank, int32_t world, pthread_mutex_t *mutex)
+{
+    DP_CHECK(world > 0 && world <= DP_TRANSPORT_WORLD_MAX && rank >= 0 && rank < world);
+    transport->ops = ops;
+    transport->rank = rank;
+    transport->world = world;
+    transport->blocked_ns = DP_TRANSPORT_BLOCKED_MS_MAX * DP_NS_PER_MS;
+    pthread_mutex_init(&transport->own_mutex, NULL);
+    transport->mutex = mutex != NULL ? mutex : &transport->own_mutex;
+    dp_transport_cond_init(&transport->changed);
+    transport->peers = dp_new_array(struct dp_transport_peer, (size_t)world);
+    for (int32_t i = 0; i < world; i++) {
+        transport->peers[i].tail = &transport->peers[i].head;
+    }
+}
+
+void dp_transport_deinit(struct dp_transport *transport)
+{
+    for (int32_t i = 0; i < transport->world; i++) {
+        struct dp_message *message = transport->peers[i].head;
+        while (message != NULL) {
+            struct dp_message *next = message->next;
+            free(message);
+            message = next;
+        }
+    }
+    free(transport->peers);
+    pthread_cond_destroy(&transport->changed);
+    pthread_mutex_destroy(&transport->own_mutex);
+}
+
+bool dp_transport_deliver(struct dp_transport *transport, int32_t peer, struct dp_message *message)
+{
+    struct dp_transport_peer *from = &transport->peers[peer];
+    if (from->waiting_bytes + message->length > DP_TRANSPORT_HELD_BYTES_MAX) {
+        char text[DP_TRANSPORT_TAG_TEXT_MAX];
+        if (transport->aborted == DP_OK) {
+            snprintf(transport->abort_reason, sizeof transport->abort_reason,
+                     "rank %d sent more than %llu bytes that nobody asked for, up to %s", peer,
+                     (unsigned long long)DP_TRANSPORT_HELD_BYTES_MAX,
+                     dp_transport_tag_text(text, message->tag));
+            transport->aborted = DP_TOO_LARGE;
+        }
+        free(message);
+        pthread_cond_broadcast(&transport->changed);
+        return false;
+    }
+    *from->tail = message;
+    from->tail = &message->next;
+    from->waiting_bytes += message->length;
+    from->progress_ns = dp_clock_monotonic_ns();
+    transport->waiting_bytes += message->length;
+    if (transport->stats.waiting_bytes_peak < transport->waiting_bytes) {
+        transport->stats.waiting_bytes_peak = transport->waiting_bytes;
+    }
+    pthread_cond_broadcast(&transport->changed);
+    return true;
+}
+
+bool dp_transport_may_read(struct dp_transport *transport, int32_t peer)
+{
+    struct dp_transport_peer *from = &transport->peers[peer];
+    from->paused = transport->waiters == 0 && from->waiting_bytes >= DP_TRANSPORT_WAITING_BYTES_MAX;
+    return !from->paused;
+}
+
+static void resume(struct dp_transport *transport, int32_t peer)
+{
+    if (transport->peers[peer].paused && dp_transport_may_read(transport, peer)) {
+        transport->ops->resume(transport, peer);
+    }
+}
+
+void dp_transport_peer_closed(struct dp_transport *transport, int32_t peer, const char *reason)
+{
+    struct dp_transport_peer *from = &transport->peers[peer];
+    if (!from->closed) {
+        from->closed = true;
+        DP_COPY_TEXT(from->reason, reason);
+        pthread_cond_broadcast(&transport->changed);
+    }
+}
+
+void dp_transport_wait_begin(struct dp_transport *transport)
+{
+    transport->waiters++;
+    for (int32_t i = 0; i < transport->world; i++) {
+        resume(transport, i);
+    }
+}
+
+void dp_transport_wait_end(struct dp_transport *transport)
+{
+    transport->waiters--;
+}
+
+dp_status dp_transport_fail_aborted(struct dp_transport *transport, struct dp_error *err)
+{
+    return dp_fail(err, (dp_status)transport->aborted, "%s", transport->abort_reason);
+}
+
+dp_status dp_transport_fail_closed(struct dp_transport *transport, int32_t peer, const char *action,
+                                   uint64_t tag, struct dp_error *err)
+{
+    char text[DP_TRANSPORT_TAG_TEXT_MAX];
+    return dp_fail(err, DP_UNAVAILABLE, "cannot %s rank %d (%s): %s", action, peer,
+                   dp_transport_tag_text(text, tag), transport->peers[peer].reason);
+}
+
+static struct dp_message **find(struct dp_transport_peer *from, uint64_t tag)
+{
+    for (struct dp_message **at = &from->head; *at != NULL; at = &(*at)->next) {
+        if ((*at)->tag == tag) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+static dp_status fail_late(int32_t peer, uint64_t tag, int64_t waited_ns, bool is_deadline,
+                           struct dp_error *err)
+{
+    char text[DP_TRANSPORT_TAG_TEXT_MAX];
+    return dp_fail(err, DP_TIMEOUT, "%s from rank %d (%s) after %.1f s",
+                   is_deadline ? "the message did not come in time" : "nothing came", peer,
+                   dp_transport_tag_text(text, tag), (double)waited_ns / (double)DP_NS_PER_S);
+}
+
+// Under the mutex: waits until the message is there; *ret_at is the link that points to it.
+static dp_status await(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                       int64_t deadline_ns, struct dp_message ***ret_at, struct dp_error *err)
+{
+    struct dp_transport_peer *from = &transport->peers[peer];
+    int64_t start_ns = 0;
+    dp_status status = DP_OK;
+    for (;;) {
+        struct dp_message **at = find(from, tag);
+        if (at != NULL && transport->aborted == DP_OK) {
+            *ret_at = at;
+            break;
+        }
+        if (transport->aborted != DP_OK) {
+            status = dp_transport_fail_aborted(transport, err);
+            break;
+        }
+        if (from->closed) {
+            status = dp_transport_fail_closed(transport, peer, "receive from", tag, err);
+            break;
+        }
+        int64_t now_ns = dp_clock_monotonic_ns();
+        start_ns = start_ns == 0 ? now_ns : start_ns;
+        int64_t last_ns = from->progress_ns > start_ns ? from->progress_ns : start_ns;
+        int64_t until_ns = last_ns + transport->blocked_ns;
+        bool is_deadline = deadline_ns > 0 && deadline_ns < until_ns;
+        until_ns = is_deadline ? deadline_ns : until_ns;
+        if (now_ns >= until_ns) {
+            status = fail_late(peer, tag, now_ns - start_ns, is_deadline, err);
+            break;
+        }
+        dp_transport_wait_begin(transport);
+        dp_transport_cond_wait(&transport->changed, transport->mutex, until_ns);
+        dp_transport_wait_end(transport);
+    }
+    if (start_ns != 0) {
+        transport->stats.receive_wait_ns += dp_clock_monotonic_ns() - start_ns;
+    }
+    return status;
+}
+
+static struct dp_message *take(struct dp_transport *transport, int32_t peer, struct dp_message **at)
+{
+    struct dp_transport_peer *from = &transport->peers[peer];
+    struct dp_message *message = *at;
+    *at = message->next;
+    if (from->tail == &message->next) {
+        from->tail = at;
+    }
+    from->waiting_bytes -= message->length;
+    transport->waiting_bytes -= message->length;
+    transport->stats.received_messages++;
+    transport->stats.received_bytes += message->length;
+    resume(transport, peer);
+    return message;
+}
+
+dp_status dp_transport_recvv(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                             const struct iovec *parts, int count, int64_t deadline_ns,
+                             struct dp_error *err)
+{
+    DP_CHECK(peer >= 0 && peer < transport->world && count <= DP_TRANSPORT_PARTS_MAX);
+    size_t length = 0;
+    for (int i = 0; i < count; i++) {
+        length += parts[i].iov_len;
+    }
+    struct dp_message **at;
+    struct dp_message *message = NULL;
+    pthread_mutex_lock(transport->mutex);
+    dp_status status = await(transport, peer, tag, deadline_ns, &at, err);
+    if (status == DP_OK && (*at)->length != length) {
+        char text[DP_TRANSPORT_TAG_TEXT_MAX];
+        status =
+            dp_fail(err, DP_INTERNAL, "rank %d sent %zu bytes where rank %d expects %zu (%s)", peer,
+                    (*at)->length, transport->rank, length, dp_transport_tag_text(text, tag));
+    }
+    if (status == DP_OK) {
+        message = take(transport, peer, at);
+    }
+    pthread_mutex_unlock(transport->mutex);
+    if (message != NULL) {
+        const unsigned char *from = message->bytes;
+        for (int i = 0; i < count; i++) {
+            if (parts[i].iov_len > 0) {
+                memcpy(parts[i].iov_base, from, parts[i].iov_len);
+                from += parts[i].iov_len;
+            }
+        }
+        free(message);
+    }
+    return status;
+}
+
+dp_status dp_transport_peek(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                            void *buffer, size_t length, int64_t deadline_ns, size_t *ret_length,
+                            struct dp_error *err)
+{
+    DP_CHECK(peer >= 0 && peer < transport->world);
+    struct dp_message **at;
+    pthread_mutex_lock(transport->mutex);
+    dp_status status = await(transport, peer, tag, deadline_ns, &at, err);
+    if (status == DP_OK) {
+        size_t whole = (*at)->length;
+        size_t part = whole < length ? whole : length;
+        if (part > 0) {
+            memcpy(buffer, (*at)->bytes, part);
+        }
+        *ret_length = whole;
+    }
+    pthread_mutex_unlock(transport->mutex);
+    return status;
+}
+
+bool dp_transport_probe(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                        size_t *ret_length)
+{
+    DP_CHECK(peer >= 0 && peer < transport->world);
+    pthread_mutex_lock(transport->mutex);
+    struct dp_message **at = find(&transport->peers[peer], tag);
+    if (at != NULL && ret_length != NULL) {
+        *ret_length = (*at)->length;
+    }
+    pthread_mutex_unlock(transport->mutex);
+    return at != NULL;
+}
