@@ -1,0 +1,22 @@
+// How an action looks in text: letter, colour and shade.
+#pragma once
+
+#include <stdbool.h>
+
+#include "dp/buf.h"
+#include "dp/schedule.h"
+
+struct shade_rank {
+    const struct dp_schedule *schedule;
+    int32_t stages[DP_RANK_STAGES_MAX];
+    int32_t count;
+};
+
+void shade_rank_init(struct shade_rank *rank, const struct dp_schedule *schedule, int32_t index);
+// Whether the action belongs to the second stream: direction 1, or the way back of a V.
+bool shade_is_second(const struct shade_rank *rank, const struct dp_action *action);
+// F, B, I, W or X (an overlapped pair); lower case for the second stream.
+char shade_letter(int kind, bool second);
+// Starts the colour of the kind (black on a coloured ground) and ends it.
+void shade_begin(int kind, bool second, struct dp_buf *out);
+void shade_end(struct dp_buf *out);

@@ -1,0 +1,165 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/json.h"
+#include "dp/render.h"
+
+struct trace {
+    struct dp_buf *out;
+    bool first;     // no event written yet
+    int32_t pid;    // of replica 0 of the track
+};
+
+static void begin_event(struct trace *trace)
+{
+    dp_buf_puts(trace->out, trace->first ? "\n" : ",\n");
+    trace->first = false;
+}
+
+static void add_text(struct trace *trace, const char *text)
+{
+    DP_AUTO_JSON json_t *json = json_string(text);
+    dp_json_write(json, 0, trace->out);
+}
+
+static void add_name(struct trace *trace, const char *what, int32_t pid, int32_t tid,
+                     const char *name)
+{
+    begin_event(trace);
+    dp_buf_printf(trace->out, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":",
+                  what, pid, tid);
+    dp_buf_puts(trace->out, "{\"name\":");
+    add_text(trace, name);
+    dp_buf_puts(trace->out, "}}");
+}
+
+static bool in_range(const struct dp_action_span *span)
+{
+    return span->rank >= 0 && span->rank < DP_PIPELINE_MAX && span->replica >= 0 &&
+           span->replica < DP_RANKS_MAX && span->kind < DP_SPAN_KIND_COUNT;
+}
+
+// Names every process and thread that has a span; returns how many process numbers it took.
+static int32_t add_names(struct trace *trace, const struct dp_trace_track *track)
+{
+    int32_t replicas = 1;
+    for (size_t i = 0; i < track->count; i++) {
+        const struct dp_action_span *span = &track->spans[i];
+        if (in_range(span) && span->replica >= replicas) {
+            replicas = span->replica + 1;
+        }
+    }
+    DP_AUTO_FREE bool(*seen)[DP_PIPELINE_MAX] = dp_alloc((size_t)replicas, sizeof(*seen));
+    for (size_t i = 0; i < track->count; i++) {
+        if (in_range(&track->spans[i])) {
+            seen[track->spans[i].replica][track->spans[i].rank] = true;
+        }
+    }
+    for (int32_t replica = 0; replica < replicas; replica++) {
+        DP_AUTO_FREE char *process =
+            replicas == 1 ? dp_strdup(track->name)
+                          : dp_asprintf("%s, replica %d", track->name, replica);
+        add_name(trace, "process_name", trace->pid + replica, 0, process);
+        for (int32_t rank = 0; rank < DP_PIPELINE_MAX; rank++) {
+            if (seen[replica][rank]) {
+                char thread[32];
+                snprintf(thread, sizeof(thread), "rank %d", rank);
+                add_name(trace, "thread_name", trace->pid + replica, rank, thread);
+            }
+        }
+    }
+    return replicas;
+}
+
+static void add_title(struct trace *trace, const struct dp_action_span *span)
+{
+    if (span->kind >= DP_ACTION_KIND_COUNT) {
+        dp_buf_puts(trace->out, dp_span_kind_text(span->kind));
+        return;
+    }
+    struct dp_action action = {.kind = span->kind,
+                               .b_kind = span->b_kind,
+                               .stage = span->stage,
+                               .microbatch = span->microbatch,
+                               .b_stage = span->b_stage,
+                               .b_microbatch = span->b_microbatch};
+    dp_action_format(&action, trace->out);
+}
+
+static void add_span(struct trace *trace, const struct dp_action_span *span, int64_t origin_ns)
+{
+    struct dp_buf *out = trace->out;
+    begin_event(trace);
+    dp_buf_puts(out, "{\"ph\":\"X\",\"name\":\"");
+    add_title(trace, span);
+    dp_buf_printf(out, "\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
+                  dp_span_kind_text(span->kind), trace->pid + span->replica, span->rank,
+                  (double)(span->start_ns - origin_ns) / 1e3,
+                  (double)(span->end_ns - span->start_ns) / 1e3);
+    dp_buf_printf(out, ",\"args\":{\"kind\":\"%s\",\"step\":%lld", dp_span_kind_text(span->kind),
+                  (long long)span->step);
+    if (span->kind < DP_ACTION_KIND_COUNT) {
+        dp_buf_printf(out, ",\"stage\":%u,\"microbatch\":%u", span->stage, span->microbatch);
+    }
+    if (span->kind == DP_ACTION_FB) {
+        dp_buf_printf(out, ",\"backward\":\"%s\",\"b_stage\":%u,\"b_microbatch\":%u",
+                      dp_action_kind_text(span->b_kind), span->b_stage, span->b_microbatch);
+    }
+    dp_buf_puts(out, "}}");
+}
+
+static void add_track(struct trace *trace, const struct dp_trace_track *track)
+{
+    int64_t origin_ns = INT64_MAX;
+    for (size_t i = 0; i < track->count; i++) {
+        if (in_range(&track->spans[i]) && track->spans[i].start_ns < origin_ns) {
+            origin_ns = track->spans[i].start_ns;
+        }
+    }
+    int32_t replicas = add_names(trace, track);
+    for (size_t i = 0; i < track->count; i++) {
+        if (in_range(&track->spans[i])) {
+            add_span(trace, &track->spans[i], origin_ns);
+        }
+    }
+    trace->pid += replicas;
+}
+
+void dp_render_trace(const struct dp_trace_track *tracks, size_t count, struct dp_buf *out)
+{
+    struct trace trace = {.out = out, .first = true, .pid = 1};
+    dp_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    for (size_t i = 0; i < count; i++) {
+        add_track(&trace, &tracks[i]);
+    }
+    dp_buf_puts(out, "\n]}\n");
+}
+
+void dp_render_spans(const struct dp_schedule *schedule, const struct dp_sim_result *result,
+                     int64_t step, struct dp_action_span **ret_spans, size_t *ret_count)
+{
+    DP_CHECK(result->spans != NULL);
+    size_t count = dp_schedule_action_count(schedule);
+    struct dp_action_span *spans = dp_new_array(struct dp_action_span, count);
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+            const struct dp_action *action = &schedule->actions[i];
+            spans[i] = (struct dp_action_span){
+                .rank = rank,
+                .kind = action->kind,
+                .b_kind = action->b_kind,
+                .stage = action->stage,
+                .microbatch = action->microbatch,
+                .b_stage = action->b_stage,
+                .b_microbatch = action->b_microbatch,
+                .step = step,
+                .start_ns = llround(result->spans[i].start * 1e9),
+                .end_ns = llround(result->spans[i].end * 1e9)};
+        }
+    }
+    *ret_spans = spans;
+    *ret_count = count;
+}
