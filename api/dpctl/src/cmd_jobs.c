@@ -1,0 +1,363 @@
+// dpctl jobs, status, cancel, checkpoint, events and nodes.
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "connect.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/method.h"
+
+enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON, KEY_AFTER };
+
+static const struct argp_option jobs_options[] = {
+    {"limit", 'n', "COUNT", 0, "newest COUNT jobs (100)", 0},
+    {"active", KEY_ACTIVE, NULL, 0, "only jobs that have not ended", 0},
+    {0},
+};
+static const struct argp_option status_options[] = {
+    {"follow", 'f', NULL, 0, "follow its progress until it ends", 0},
+    {0},
+};
+static const struct argp_option cancel_options[] = {
+    {"reason", KEY_REASON, "TEXT", 0, "kept with the job", 0},
+    {0},
+};
+static const struct argp_option events_options[] = {
+    {"after", KEY_AFTER, "ID", 0, "only events after this one", 0},
+    {"limit", 'n', "COUNT", 0, "at most COUNT (1000)", 0},
+    {0},
+};
+
+struct request {
+    const char *id, *reason;
+    long limit, after;
+    bool active, follow, needs_id, takes_id;
+};
+
+static error_t handle(int key, char *arg, struct argp_state *state)
+{
+    struct request *request = state->input;
+    switch (key) {
+    case 'n':
+        request->limit = dpctl_number(state, "--limit", arg, 1, DP_JOBS_LISTED_MAX);
+        return 0;
+    case KEY_ACTIVE:
+        request->active = true;
+        return 0;
+    case KEY_REASON:
+        request->reason = arg;
+        return 0;
+    case KEY_AFTER:
+        request->after = dpctl_number(state, "--after", arg, 0, 1l << 62);
+        return 0;
+    case 'f':
+        request->follow = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (request->id != NULL || !request->takes_id) {
+            argp_error(state, "unexpected argument \"%s\"", arg);
+        }
+        request->id = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (request->id == NULL && request->needs_id) {
+            argp_error(state, "say which job (`dpctl jobs` lists them)");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// Parses, connects: what each of these commands begins with.
+static dp_status begin(struct dpctl *ctl, const struct dpctl_syntax *syntax,
+                       struct request *request, int argc, char **argv,
+                       struct dp_client **ret_client, struct dp_error *err)
+{
+    dpctl_parse(ctl, syntax, request, argc, argv);
+    return connect_controller(ctl, ret_client, err);
+}
+
+static void print_message(const ProtobufCMessage *message, const char *schema)
+{
+    dpctl_print_json(dp_message_to_json(message), schema);
+}
+
+static void cell_age(struct dpctl_table *table, int64_t since_ns, int64_t until_ns)
+{
+    char text[32];
+    if (since_ns == 0) {
+        dpctl_cell(table, "%s", "");
+    } else {
+        dpctl_cell(table, "%s", dpctl_seconds(text, (double)(until_ns - since_ns) / 1e9));
+    }
+}
+
+dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {NULL, "Lists jobs, newest first.", jobs_options,
+                                               handle};
+    struct request request = {.limit = 100};
+    AUTO_CLIENT struct dp_client *client = NULL;
+    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
+    list.limit = (uint32_t)request.limit;
+    list.active = request.active;
+    Dp__V1__ListJobsResponse *jobs = NULL;
+    status = dp_client_list_jobs(client, &list, &arena, &jobs, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (ctl->json) {
+        print_message(&jobs->base, "dp.jobs/1");
+        return DP_OK;
+    }
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 7};
+    const char *const heads[] = {"ID", "NAME", "STATE", "STEP", "LOSS", "TIME", "REASON"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
+        dpctl_cell(&table, "%s", heads[i]);
+    }
+    for (size_t i = 0; i < jobs->n_jobs; i++) {
+        const Dp__V1__Job *job = jobs->jobs[i];
+        dpctl_cell(&table, "%s", job->id);
+        dpctl_cell(&table, "%s", job->name);
+        dpctl_cell(&table, "%s", job_state_text(job->state));
+        dpctl_cell(&table, "%llu/%llu", (unsigned long long)job->step,
+                   (unsigned long long)job->steps_total);
+        dpctl_cell(&table, job->loss_known ? "%.4f" : "", job->loss);
+        cell_age(&table, job->submitted_ns,
+                 job->ended_ns != 0 ? job->ended_ns : dp_clock_realtime_ns());
+        dpctl_cell(&table, "%s", job->reason);
+    }
+    dpctl_table_print(&table);
+    return DP_OK;
+}
+
+static void print_job_ranks(const Dp__V1__Job *job)
+{
+    if (job->n_ranks == 0) {
+        return;
+    }
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 4};
+    const char *const heads[] = {"RANK", "NODE", "PHASE", "PID"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
+        dpctl_cell(&table, "%s", heads[i]);
+    }
+    for (size_t i = 0; i < job->n_ranks; i++) {
+        const Dp__V1__JobRank *rank = job->ranks[i];
+        dpctl_cell(&table, "%u", rank->rank);
+        dpctl_cell(&table, "%s", rank->node);
+        dpctl_cell(&table, "%s", rank->phase);
+        dpctl_cell(&table, rank->pid != 0 ? "%lld" : "", (long long)rank->pid);
+    }
+    puts("");
+    dpctl_table_print(&table);
+}
+
+static void print_job(const Dp__V1__Job *job)
+{
+    char time[32];
+    printf("%s  %s  %s%s%s\n", job->id, job->name, job_state_text(job->state),
+           job->reason[0] == '\0' ? "" : "  ", job->reason);
+    if (job->message[0] != '\0') {
+        printf("%s\n", job->message);
+    }
+    printf("submitted  %s\n", dp_clock_format_utc(time, job->submitted_ns));
+    if (job->started_ns != 0) {
+        printf("running    %s  attempt %u, epoch %u\n", dp_clock_format_utc(time, job->started_ns),
+               job->attempt, job->epoch);
+    }
+    if (job->ended_ns != 0) {
+        printf("ended      %s\n", dp_clock_format_utc(time, job->ended_ns));
+    }
+    printf("step       %llu of %llu", (unsigned long long)job->step,
+           (unsigned long long)job->steps_total);
+    if (job->loss_known) {
+        printf("  loss %.4f", job->loss);
+    }
+    if (job->step_s > 0) {
+        char seconds[32];
+        printf("  %s a step  %.0f tokens/s", dpctl_seconds(seconds, job->step_s),
+               job->tokens_per_s);
+    }
+    puts("");
+    if (job->plan != NULL) {
+        const Dp__V1__Plan *plan = job->plan;
+        printf("plan       %s, pipeline %u, expert %u, data %u, %u micro-batches of %u samples\n",
+               plan->schedule, plan->pipeline, plan->expert, plan->data, plan->microbatches,
+               plan->micro_batch_size);
+    }
+    if (job->checkpoint[0] != '\0') {
+        printf("checkpoint %s\n", job->checkpoint);
+    }
+    print_job_ranks(job);
+}
+
+dp_status dpctl_cmd_status(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "JOB", "One job: state and reason, progress, plan, ranks.", status_options, handle};
+    struct request request = {.needs_id = true, .takes_id = true};
+    AUTO_CLIENT struct dp_client *client = NULL;
+    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__Job *job = NULL;
+    status = dp_client_get_job(client, request.id, &arena, &job, err);
+    if (status == DP_OK && request.follow) {
+        interrupted();
+        status = follow_job(ctl, client, job->id, false, &arena, &job, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    if (ctl->json) {
+        print_message(&job->base, "dp.job/1");
+    } else {
+        print_job(job);
+    }
+    return request.follow ? job_outcome(job, err) : DP_OK;
+}
+
+dp_status dpctl_cmd_cancel(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "JOB", "Ends a job. Returns at once; `dpctl status` tells when its ranks are gone.",
+        cancel_options, handle};
+    struct request request = {.needs_id = true, .takes_id = true, .reason = "cancelled by a user"};
+    AUTO_CLIENT struct dp_client *client = NULL;
+    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__Job *job = NULL;
+    status = dp_client_cancel_job(client, request.id, request.reason, &arena, &job, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (ctl->json) {
+        print_message(&job->base, "dp.job/1");
+    } else {
+        printf("%s %s\n", job->id, job_state_text(job->state));
+    }
+    return DP_OK;
+}
+
+dp_status dpctl_cmd_checkpoint(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "JOB", "Has a running job write a checkpoint after its current step, and waits for it.",
+        NULL, handle};
+    struct request request = {.needs_id = true, .takes_id = true};
+    AUTO_CLIENT struct dp_client *client = NULL;
+    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__CheckpointJobResponse *done = NULL;
+    status = dp_client_checkpoint_job(client, request.id, &arena, &done, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (ctl->json) {
+        print_message(&done->base, "dp.checkpoint_done/1");
+    } else {
+        printf("step %llu written to %s\n", (unsigned long long)done->step, done->path);
+    }
+    return DP_OK;
+}
+
+dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "[JOB]", "What happened, in order: to one job, or to all.", events_options, handle};
+    struct request request = {.takes_id = true, .limit = 1000};
+    AUTO_CLIENT struct dp_client *client = NULL;
+    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__ListEventsRequest list = DP__V1__LIST_EVENTS_REQUEST__INIT;
+    list.job = request.id == NULL ? "" : (char *)request.id;
+    list.after = (uint64_t)request.after;
+    list.limit = (uint32_t)request.limit;
+    Dp__V1__ListEventsResponse *events = NULL;
+    status = dp_client_list_events(client, &list, &arena, &events, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (ctl->json) {
+        print_message(&events->base, "dp.events/1");
+        return DP_OK;
+    }
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 6};
+    const char *const heads[] = {"ID", "TIME", "JOB", "NODE", "EVENT", "MESSAGE"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
+        dpctl_cell(&table, "%s", heads[i]);
+    }
+    for (size_t i = 0; i < events->n_events; i++) {
+        const Dp__V1__Event *event = events->events[i];
+        char time[32];
+        dpctl_cell(&table, "%llu", (unsigned long long)event->id);
+        dpctl_cell(&table, "%s", dp_clock_format_utc(time, event->time_ns));
+        dpctl_cell(&table, "%s", event->job);
+        dpctl_cell(&table, "%s", event->node);
+        dpctl_cell(&table, "%s", event->kind);
+        dpctl_cell(&table, "%s", event->message);
+    }
+    dpctl_table_print(&table);
+    return DP_OK;
+}
+
+dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {NULL, "Lists nodes and what they have.", NULL,
+                                               handle};
+    struct request request = {0};
+    AUTO_CLIENT struct dp_client *client = NULL;
+    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__ListNodesResponse *nodes = NULL;
+    status = dp_client_list_nodes(client, &arena, &nodes, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (ctl->json) {
+        print_message(&nodes->base, "dp.nodes/1");
+        return DP_OK;
+    }
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
+    const char *const heads[] = {"NAME",   "STATE",      "SLOTS", "CORES",
+                                 "MEMORY", "CALIBRATED", "SEEN",  "REASON"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
+        dpctl_cell(&table, "%s", heads[i]);
+    }
+    for (size_t i = 0; i < nodes->n_nodes; i++) {
+        const Dp__V1__Node *node = nodes->nodes[i];
+        char bytes[32];
+        dpctl_cell(&table, "%s", node->name);
+        dpctl_cell(&table, "%s", node->state);
+        dpctl_cell(&table, "%u/%u", node->slots_used, node->slots);
+        dpctl_cell(&table, "%u", node->cores);
+        dpctl_cell(&table, "%s", dpctl_bytes(bytes, (double)node->memory_bytes));
+        dpctl_cell(&table, "%s", node->calibrated ? "yes" : "no");
+        cell_age(&table, node->last_seen_ns, dp_clock_realtime_ns());
+        dpctl_cell(&table, "%s", node->reason);
+    }
+    dpctl_table_print(&table);
+    return DP_OK;
+}

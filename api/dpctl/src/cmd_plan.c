@@ -1,0 +1,301 @@
+// dpctl plan and model: dry runs that need no controller.
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "connect.h"
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/plan.h"
+#include "dp/planner.h"
+#include "dp/profile.h"
+#include "dp/spec.h"
+
+enum {
+    KEY_CLUSTER = 1,
+    KEY_PROFILE,
+    KEY_MODEL,
+    KEY_GPU,
+    KEY_GPUS,
+    KEY_SET,
+    KEY_ALL,
+    KEY_OUT,
+    SETS_MAX = 64
+};
+
+static const struct argp_option options[] = {
+    {"cluster", KEY_CLUSTER, "FILE", 0, "plan for this cluster.toml (else this machine)", 0},
+    {"profile", KEY_PROFILE, "FILE", 0, "device figures measured by calibration", 0},
+    {"model", KEY_MODEL, "NAME", 0, "a built-in model instead of a job file", 1},
+    {"gpu", KEY_GPU, "NAME", 0, "accelerator preset, with --gpus", 1},
+    {"gpus", KEY_GPUS, "COUNT", 0, "how many of them", 1},
+    {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 1},
+    {"all", KEY_ALL, NULL, 0, "list every candidate, not the best ten", 2},
+    {"out", KEY_OUT, "FILE", 0, "write here instead of stdout", 2},
+    {0},
+};
+
+struct request {
+    const char *file, *cluster, *profile, *model, *gpu, *out;
+    int32_t gpus;
+    const char *sets[SETS_MAX];
+    int sets_count;
+    bool all;
+};
+
+static error_t handle(int key, char *arg, struct argp_state *state)
+{
+    struct request *request = state->input;
+    switch (key) {
+    case KEY_CLUSTER:
+        request->cluster = arg;
+        return 0;
+    case KEY_PROFILE:
+        request->profile = arg;
+        return 0;
+    case KEY_MODEL:
+        request->model = arg;
+        return 0;
+    case KEY_GPU:
+        request->gpu = arg;
+        return 0;
+    case KEY_GPUS:
+        request->gpus = (int32_t)dpctl_number(state, "--gpus", arg, 1, DP_RANKS_MAX);
+        return 0;
+    case KEY_SET:
+        if (request->sets_count == SETS_MAX) {
+            argp_error(state, "more than %d --set", SETS_MAX);
+        }
+        request->sets[request->sets_count++] = arg;
+        return 0;
+    case KEY_ALL:
+        request->all = true;
+        return 0;
+    case KEY_OUT:
+        request->out = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (request->file != NULL) {
+            argp_error(state, "one job file at a time, not also \"%s\"", arg);
+        }
+        request->file = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if ((request->file == NULL) == (request->model == NULL)) {
+            argp_error(state, "give either a job file or --model NAME");
+        }
+        if ((request->gpu == NULL) != (request->gpus == 0)) {
+            argp_error(state, "--gpu and --gpus go together");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// A job around a model alone: what a strategy question needs and no more.
+static dp_status spec_of_model(const char *model, struct dp_job_spec *ret_spec,
+                               struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf toml = {0};
+    dp_buf_printf(&toml,
+                  "name = \"%s\"\n[model]\npreset = \"%s\"\n[train]\nsteps = 1\nsequence = 4096\n"
+                  "global_batch = 1024\n",
+                  model, model);
+    DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
+    dp_diags_init(&diags, "--model", toml.bytes, toml.length);
+    struct dp_model_spec known;
+    dp_status status = dp_model_preset(model, &known, err);
+    return status == DP_OK ? dp_job_spec_parse(toml.bytes, toml.length, NULL, &diags, ret_spec, err)
+                           : status;
+}
+
+static dp_status load_spec(const struct request *request, struct dp_job_spec *ret_spec,
+                           struct dp_error *err)
+{
+    dp_status status = request->model != NULL ? spec_of_model(request->model, ret_spec, err)
+                                              : load_job(request->file, ret_spec, NULL, err);
+    if (status == DP_OK && request->gpus > 0) {
+        ret_spec->resources.device = DP_DEVICE_CUDA;
+        ret_spec->resources.ranks = request->gpus;
+    }
+    for (int i = 0; status == DP_OK && i < request->sets_count; i++) {
+        status = dp_job_spec_set(ret_spec, request->sets[i], err);
+    }
+    return status == DP_OK ? dp_job_spec_check(ret_spec, err) : status;
+}
+
+// What `dpctl run` would make of this machine: two agents that share its cores and memory.
+static void this_machine(const struct dp_job_spec *spec, struct dp_cluster_spec *ret)
+{
+    *ret = (struct dp_cluster_spec){.nodes = 2};
+    DP_COPY_TEXT(ret->name, "this machine");
+    DP_COPY_TEXT(ret->accelerator, "cpu");
+    int32_t ranks = spec->resources.ranks;
+    if (ranks == 0 && spec->parallel.pipeline > 0) {
+        ranks = spec->parallel.pipeline * (spec->parallel.data > 0 ? spec->parallel.data : 1);
+    }
+    ret->ranks_per_node = ranks > 4 ? (ranks + 1) / 2 : 2;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+    ret->cores_per_node = cores < 1 ? 1 : (int32_t)cores;
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    ret->memory_bytes = memory / (2.0 * ret->ranks_per_node);
+}
+
+static dp_status load_cluster(const struct request *request, const struct dp_job_spec *spec,
+                              struct dp_cluster_spec *ret_cluster, struct dp_error *err)
+{
+    if (request->cluster != NULL) {
+        return dp_cluster_spec_load(request->cluster, ret_cluster, err);
+    }
+    if (request->gpu != NULL) {
+        return dp_cluster_preset(request->gpu, request->gpus, ret_cluster, err);
+    }
+    this_machine(spec, ret_cluster);
+    return DP_OK;
+}
+
+static dp_status load_profile(const struct dpctl *ctl, const struct request *request,
+                              const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile,
+                              struct dp_error *err)
+{
+    if (request->profile != NULL) {
+        return dp_profile_load(request->profile, ret_profile, err);
+    }
+    if (strcmp(cluster->accelerator, "cpu") != 0) {
+        dp_profile_from_cluster(cluster, ret_profile);
+        return DP_OK;
+    }
+    // What the local cluster's calibration measured on this machine, if it ever ran.
+    char path[DP_PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/local/node-0/profile.json", ctl->state_directory);
+    struct dp_error ignored = {0};
+    if (dp_profile_load(path, ret_profile, &ignored) != DP_OK) {
+        dp_profile_default_cpu(ret_profile);
+    }
+    return DP_OK;
+}
+
+static dp_status write_plan(struct dpctl *ctl, const struct request *request,
+                            const struct dp_plan *plan, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    if (ctl->json) {
+        DP_AUTO_JSON json_t *json = dp_plan_to_json(plan);
+        dp_json_write(json, 2, &text);
+    } else {
+        dp_plan_render(plan, request->all ? 0 : 10, &text);
+    }
+    return dpctl_write(request->out, &text, err);
+}
+
+dp_status dpctl_cmd_plan(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "[JOB.toml]",
+        "Recommends a strategy: pipeline depth, expert and data parallel sizes, schedule, layer "
+        "split; with the predicted step time and the reasons. Runs nothing.\v"
+        "Examples:\n"
+        "  dpctl plan examples/tiny-moe.toml\n"
+        "  dpctl plan --model deepseek-v3 --gpu h800 --gpus 1024 --set expert=64\n\n"
+        "Exit codes: 0 a plan, 3 the job is wrong, 7 nothing fits.\n",
+        options, handle};
+    struct request request = {0};
+    dpctl_parse(ctl, &syntax, &request, argc, argv);
+    struct dp_job_spec spec;
+    struct dp_cluster_spec cluster;
+    struct dp_profile profile;
+    dp_status status = load_spec(&request, &spec, err);
+    if (status == DP_OK) {
+        status = load_cluster(&request, &spec, &cluster, err);
+    }
+    if (status == DP_OK) {
+        status = load_profile(ctl, &request, &cluster, &profile, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_AUTO_FREE struct dp_planner_node *nodes = NULL;
+    struct dp_planner_resources resources = {.profile = &profile};
+    dp_planner_cluster_nodes(&cluster, &nodes, &resources.nodes_count);
+    resources.nodes = nodes;
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    status = dp_planner_plan(&spec, &resources, NULL, &plan, err);
+    return status == DP_OK ? write_plan(ctl, &request, &plan, err) : status;
+}
+
+static error_t handle_model(int key, char *arg, struct argp_state *state)
+{
+    struct request *request = state->input;
+    if (key == ARGP_KEY_ARG && state->arg_num < 2) {
+        *(state->arg_num == 0 ? &request->file : &request->model) = arg;
+        return 0;
+    }
+    if (key == ARGP_KEY_END && request->file == NULL) {
+        argp_error(state, "say list, or show MODEL");
+    }
+    return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+static void print_model(struct dpctl *ctl, const struct dp_model_spec *m)
+{
+    if (ctl->json) {
+        dpctl_print_json(
+            json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I}",
+                      "name", m->name, "layers", (int)m->layers, "dense_layers",
+                      (int)m->dense_layers, "hidden", (int)m->hidden, "heads", (int)m->heads,
+                      "kv_heads", (int)m->kv_heads, "head_dim", (int)m->head_dim, "ffn",
+                      (int)m->ffn, "experts", (int)m->experts, "top_k", (int)m->top_k,
+                      "shared_experts", (int)m->shared_experts, "expert_ffn", (int)m->expert_ffn,
+                      "vocabulary", (int)m->vocabulary, "parameters",
+                      (json_int_t)dp_model_parameters(m), "active_parameters",
+                      (json_int_t)dp_model_active_parameters(m)),
+            "dp.model/1");
+        return;
+    }
+    printf("%s: %d layers (%d dense), hidden %d, %d heads (%d kv) of %d, ffn %d\n", m->name,
+           (int)m->layers, (int)m->dense_layers, (int)m->hidden, (int)m->heads, (int)m->kv_heads,
+           (int)m->head_dim, (int)m->ffn);
+    if (m->experts > 0) {
+        printf("%d experts of %d, top %d, %d shared\n", (int)m->experts, (int)m->expert_ffn,
+               (int)m->top_k, (int)m->shared_experts);
+    }
+    printf("%.2f billion parameters, %.2f active per token\n", (double)dp_model_parameters(m) / 1e9,
+           (double)dp_model_active_parameters(m) / 1e9);
+}
+
+dp_status dpctl_cmd_model(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "list\nshow NAME|config.json",
+        "Models: the built-in ones, or one from a Hugging Face config.json.", NULL, handle_model};
+    struct request request = {0};
+    dpctl_parse(ctl, &syntax, &request, argc, argv);
+    if (strcmp(request.file, "list") == 0) {
+        for (const char *const *name = dp_model_preset_names(); *name != NULL; name++) {
+            puts(*name);
+        }
+        return DP_OK;
+    }
+    if (strcmp(request.file, "show") != 0 || request.model == NULL) {
+        return dp_fail(err, DP_USAGE, "say list, or show NAME");
+    }
+    struct dp_model_spec model;
+    dp_status status;
+    size_t length = strlen(request.model);
+    if (length > 5 && strcmp(request.model + length - 5, ".json") == 0) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+        status = dp_read_file(request.model, DP_SPEC_BYTES_MAX, &text, err);
+        if (status == DP_OK) {
+            status = dp_model_from_hf_config(text.bytes, text.length, request.model, &model, err);
+        }
+    } else {
+        status = dp_model_preset(request.model, &model, err);
+    }
+    if (status == DP_OK) {
+        print_model(ctl, &model);
+    }
+    return status;
+}

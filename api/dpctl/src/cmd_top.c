@@ -1,0 +1,164 @@
+// dpctl top: what each rank of a job does with its time, refreshed until the job ends.
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "connect.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/method.h"
+
+enum { KEY_ONCE = 1 };
+
+static const struct argp_option options[] = {
+    {"once", KEY_ONCE, NULL, 0, "print one table and end", 0},
+    {"interval", 'd', "SECONDS", 0, "between two tables (1)", 0},
+    {0},
+};
+
+struct request {
+    const char *id;
+    bool once;
+    double interval_s;
+};
+
+static error_t handle(int key, char *arg, struct argp_state *state)
+{
+    struct request *request = state->input;
+    switch (key) {
+    case KEY_ONCE:
+        request->once = true;
+        return 0;
+    case 'd':
+        request->interval_s = dpctl_real(state, "--interval", arg, 0.1);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (request->id != NULL) {
+            argp_error(state, "one job at a time, not also \"%s\"", arg);
+        }
+        request->id = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// The newest job that has not ended, when none was named.
+static dp_status pick_job(struct dp_client *client, struct dp_arena *arena, const char **ret_id,
+                          struct dp_error *err)
+{
+    Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
+    list.active = true;
+    list.limit = 1;
+    Dp__V1__ListJobsResponse *jobs = NULL;
+    dp_status status = dp_client_list_jobs(client, &list, arena, &jobs, err);
+    if (status == DP_OK && jobs->n_jobs == 0) {
+        return dp_fail(err, DP_NOT_FOUND, "no job runs; name one that has ended, or submit one");
+    }
+    if (status == DP_OK) {
+        *ret_id = jobs->jobs[0]->id;
+    }
+    return status;
+}
+
+static void cell_share(struct dpctl_table *table, int64_t part, int64_t whole)
+{
+    if (whole <= 0) {
+        dpctl_cell(table, "%s", "");
+    } else {
+        dpctl_cell(table, "%.0f%%", 100.0 * (double)part / (double)whole);
+    }
+}
+
+static void rank_row(struct dpctl_table *table, const Dp__V1__JobRank *rank)
+{
+    dpctl_cell(table, "%u", rank->rank);
+    dpctl_cell(table, "%s", rank->node);
+    const Dp__V1__Utilisation *u = rank->utilisation;
+    if (u == NULL) {
+        dpctl_cell(table, "%s", rank->phase);
+        for (int i = 0; i < 10; i++) {
+            dpctl_cell(table, "%s", "");
+        }
+        return;
+    }
+    char bytes[32], seconds[32];
+    int64_t busy = u->forward_ns + u->backward_ns + u->weight_ns + u->pair_ns + u->optimizer_ns;
+    dpctl_cell(table, "%llu", (unsigned long long)u->step);
+    cell_share(table, busy, u->period_ns);
+    cell_share(table, u->forward_ns, u->period_ns);
+    cell_share(table, u->backward_ns, u->period_ns);
+    cell_share(table, u->weight_ns, u->period_ns);
+    cell_share(table, u->pair_ns, u->period_ns);
+    cell_share(table, u->optimizer_ns, u->period_ns);
+    cell_share(table, u->comm_exposed_ns, u->period_ns);
+    cell_share(table, u->idle_ns, u->period_ns);
+    dpctl_cell(table, "%u/%u", u->live_chunks, u->peak_chunks);
+    dpctl_cell(table, "%s  %s", dpctl_bytes(bytes, (double)u->peak_bytes),
+               u->step_ns > 0 ? dpctl_seconds(seconds, (double)u->step_ns / 1e9) : "");
+}
+
+static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
+{
+    if (ctl->out_is_tty) {
+        fputs("\033[H\033[J", stdout);
+    }
+    printf("%s  %s  %s  step %llu/%llu  %.0f tokens/s", job->id, job->name,
+           job_state_text(job->state), (unsigned long long)job->step,
+           (unsigned long long)job->steps_total, job->tokens_per_s);
+    if (job->loss_known) {
+        printf("  loss %.4f", job->loss);
+    }
+    puts("");
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 13};
+    const char *const heads[] = {"RANK", "NODE", "STEP", "BUSY", "F",      "I/B",       "W",
+                                 "FB",   "OPT",  "COMM", "IDLE", "CHUNKS", "PEAK  STEP"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
+        dpctl_cell(&table, "%s", heads[i]);
+    }
+    for (size_t i = 0; i < job->n_ranks; i++) {
+        rank_row(&table, job->ranks[i]);
+    }
+    dpctl_table_print(&table);
+    fflush(stdout);
+}
+
+dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
+{
+    static const struct dpctl_syntax syntax = {
+        "[JOB]",
+        "Live utilisation per rank: share of the last second by kind (F forward, I/B backward, W "
+        "weight gradients, FB overlapped pairs, optimizer), communication not hidden, idle, live "
+        "and peak chunks.\v"
+        "Without JOB: the newest that runs. Ends with the job; Ctrl-C ends it earlier.\n",
+        options, handle};
+    struct request request = {.interval_s = 1};
+    dpctl_parse(ctl, &syntax, &request, argc, argv);
+    AUTO_CLIENT struct dp_client *client = NULL;
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena id_arena = {0};
+    dp_status status = connect_controller(ctl, &client, err);
+    if (status == DP_OK && request.id == NULL) {
+        status = pick_job(client, &id_arena, &request.id, err);
+    }
+    interrupted();
+    while (status == DP_OK) {
+        DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+        Dp__V1__Job *job = NULL;
+        status = dp_client_get_job(client, request.id, &arena, &job, err);
+        if (status != DP_OK) {
+            break;
+        }
+        if (ctl->json) {
+            dpctl_print_json(dp_message_to_json(&job->base), "dp.job/1");
+        } else {
+            print_top(ctl, job);
+        }
+        if (request.once || job_state_is_final(job->state) || interrupted()) {
+            break;
+        }
+        poll(NULL, 0, (int)(request.interval_s * 1e3));
+    }
+    return status;
+}

@@ -1,0 +1,78 @@
+#include "connect.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/spec.h"
+#include "local.h"
+
+dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client, struct dp_error *err)
+{
+    char address[DP_ADDRESS_MAX];
+    dp_status status = local_find_controller(ctl, address, err);
+    return status == DP_OK ? dp_client_open(address, 3000, ret_client, err) : status;
+}
+
+void connect_cleanup(struct dp_client **client)
+{
+    dp_client_close(*client);
+}
+
+const char *job_state_text(Dp__V1__JobState state)
+{
+    const ProtobufCEnumValue *value =
+        protobuf_c_enum_descriptor_get_value(&dp__v1__job_state__descriptor, (int)state);
+    return value == NULL ? "UNKNOWN" : value->name + strlen("JOB_");
+}
+
+bool job_state_is_final(Dp__V1__JobState state)
+{
+    return state == DP__V1__JOB_STATE__JOB_COMPLETED || state == DP__V1__JOB_STATE__JOB_FAILED ||
+           state == DP__V1__JOB_STATE__JOB_CANCELLED || state == DP__V1__JOB_STATE__JOB_LOST;
+}
+
+dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err)
+{
+    switch (job->state) {
+    case DP__V1__JOB_STATE__JOB_COMPLETED:
+        return DP_OK;
+    case DP__V1__JOB_STATE__JOB_CANCELLED:
+        return dp_fail(err, DP_JOB_CANCELLED, "%s was cancelled: %s", job->id, job->message);
+    default:
+        return dp_fail(err, DP_JOB_FAILED, "%s %s (%s): %s", job->id,
+                       job->state == DP__V1__JOB_STATE__JOB_LOST ? "is lost" : "failed",
+                       job->reason, job->message);
+    }
+}
+
+dp_status load_job(const char *path, struct dp_job_spec *ret_spec, struct dp_buf *ret_toml,
+                   struct dp_error *err)
+{
+    dp_status status = dp_job_spec_load(path, ret_spec, err);
+    if (status == DP_OK && ret_toml != NULL) {
+        dp_job_spec_write(ret_spec, ret_toml);
+    }
+    return status;
+}
+
+static volatile sig_atomic_t interrupt_seen;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    interrupt_seen = 1;
+}
+
+bool interrupted(void)
+{
+    static bool installed;
+    if (!installed) {
+        installed = true;
+        struct sigaction action = {.sa_handler = on_interrupt};
+        DP_CHECK(sigaction(SIGINT, &action, NULL) == 0);
+    }
+    return interrupt_seen != 0;
+}

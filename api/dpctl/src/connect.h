@@ -1,0 +1,35 @@
+// A command's connection to the controller, and what several commands do with it.
+#pragma once
+
+#include "dp/arena.h"
+#include "dp/client.h"
+#include "dpctl.h"
+
+// Opens the client of ctl->controller (or the local cluster). Close with dp_client_close.
+dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client,
+                             struct dp_error *err);
+void connect_cleanup(struct dp_client **client);
+#define AUTO_CLIENT DP_CLEANUP(connect_cleanup)
+
+// "RUNNING" without the enum's prefix.
+const char *job_state_text(Dp__V1__JobState state);
+bool job_state_is_final(Dp__V1__JobState state);
+// DP_OK for COMPLETED, DP_JOB_FAILED, DP_JOB_CANCELLED with the job's message in err.
+dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err);
+
+// Reads a job file, checks it with the one parser, and makes what SubmitJob takes: canonical TOML
+// with absolute paths. A problem is DP_INVALID with all of them.
+struct dp_job_spec;
+dp_status load_job(const char *path, struct dp_job_spec *ret_spec, struct dp_buf *ret_toml,
+                   struct dp_error *err);
+
+// Follows a job until it ends, with a progress line on stderr. Ctrl-C is DP_INTERRUPTED: the job
+// goes on and err says how to come back. *ret_job lies in arena.
+dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id, bool quiet,
+                     struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
+// Whether Ctrl-C was pressed since the first call, which installs the handler.
+bool interrupted(void);
+
+// The report of a job on stdout, as text or JSON.
+dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *id,
+                       struct dp_error *err);

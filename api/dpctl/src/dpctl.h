@@ -1,0 +1,91 @@
+// What every command of dpctl shares: options, output, and the table of commands.
+//
+// Data goes to stdout; progress, warnings and errors to stderr.
+#pragma once
+
+#include <argp.h>
+#include <stdbool.h>
+
+#include "dp/buf.h"
+#include "dp/error.h"
+#include "dp/json.h"
+#include "dp/limits.h"
+
+struct dpctl {
+    const char *controller; // --controller or DPCTL_CONTROLLER; NULL = the local cluster's
+    char state_directory[DP_PATH_MAX]; // $XDG_STATE_HOME/dp
+    bool json;                         // -o json
+    bool color;                        // stdout is a terminal, NO_COLOR unset
+    bool out_is_tty, err_is_tty;
+    int width; // columns of the terminal, 100 when there is none
+};
+
+struct dpctl_command {
+    const char *name;
+    const char *summary; // one line for `dpctl help`
+    // argv[0] is "dpctl NAME"; a failure is described in err, printed once by main.
+    dp_status (*run)(struct dpctl *ctl, int argc, char **argv, struct dp_error *err);
+};
+
+// The command's own options and arguments go to `handle` (an argp parser: return ARGP_ERR_UNKNOWN
+// for what it does not know); common options are taken care of. Usage errors exit with 2.
+struct dpctl_syntax {
+    const char *arguments; // "JOB", "[JOB]"
+    const char *doc;       // first line a summary; after \v examples and exit codes
+    const struct argp_option *options;
+    error_t (*handle)(int key, char *arg, struct argp_state *state); // state->input = data
+};
+void dpctl_parse(struct dpctl *ctl, const struct dpctl_syntax *syntax, void *data, int argc,
+                 char **argv);
+// A whole number in [min, max] from an option, or a usage error.
+long dpctl_number(struct argp_state *state, const char *what, const char *text, long min, long max);
+// A finite number not under min, or a usage error.
+double dpctl_real(struct argp_state *state, const char *what, const char *text, double min);
+
+// Prints json with its "schema" key set and frees it.
+void dpctl_print_json(json_t *json, const char *schema);
+void dpctl_print(const struct dp_buf *text);
+// Writes to a file, or to stdout when path is NULL or "-".
+dp_status dpctl_write(const char *path, const struct dp_buf *text, struct dp_error *err);
+
+// Tables without borders: two spaces between columns, the last column is never padded.
+struct dpctl_table {
+    int columns;
+    struct dp_buf cells; // NUL-terminated cells, row by row
+    size_t count;
+};
+void dpctl_table_deinit(struct dpctl_table *table);
+// Adds a cell; empty text becomes "-".
+void dpctl_cell(struct dpctl_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void dpctl_table_print(const struct dpctl_table *table);
+
+// "1.2 MiB", "3.4 s", "12 ms".
+const char *dpctl_bytes(char buffer[32], double bytes);
+const char *dpctl_seconds(char buffer[32], double seconds);
+
+#define DPCTL_COMMANDS(X)                                                                          \
+    X(run, "train a job on this machine: local cluster up, submit, follow, report, stop")          \
+    X(local, "the local cluster alone: up, down, status")                                          \
+    X(plan, "recommend a strategy for a job; no controller needed")                                \
+    X(schedule, "list, show, simulate, compare, check and export pipeline schedules")              \
+    X(model, "show a built-in model or one described by a file")                                   \
+    X(validate, "check a job file and say everything that is wrong with it")                       \
+    X(submit, "hand a job to the controller")                                                      \
+    X(jobs, "list jobs")                                                                           \
+    X(status, "one job: state, reason, progress, ranks")                                           \
+    X(cancel, "end a job")                                                                         \
+    X(checkpoint, "have a running job write a checkpoint now")                                     \
+    X(logs, "output of a job's ranks")                                                             \
+    X(top, "live utilisation per rank")                                                            \
+    X(report, "how a job did: loss, predicted against measured")                                   \
+    X(timeline, "what ran when, as a trace for Perfetto")                                          \
+    X(events, "what happened to a job")                                                            \
+    X(nodes, "list nodes")                                                                         \
+    X(doctor, "what on this machine would bite: ports, memory, cores, versions")                   \
+    X(version, "versions of dpctl and of the controller")
+
+#define X(name, summary)                                                                           \
+    dp_status dpctl_cmd_##name(struct dpctl *ctl, int argc, char **argv, struct dp_error *err);
+DPCTL_COMMANDS(X)
+#undef X

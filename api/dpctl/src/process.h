@@ -1,0 +1,19 @@
+// Daemons that dpctl starts and finds again: a pid file holds "PID START_TIME", and a process
+// counts as alive only while both still match, so a reused pid is never signalled.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/error.h"
+
+// The pid in the file when that very process still runs, else 0.
+int process_read(const char *pid_file);
+// Starts argv[0] in a session of its own, stdin from /dev/null, stdout and stderr appended to
+// log_file, and writes the pid file.
+dp_status process_start(const char *pid_file, const char *log_file, char *const argv[],
+                        struct dp_error *err);
+// Sends `first_signal` and waits up to timeout_ms, then kills. Removes the pid file. DP_OK when
+// nothing ran.
+dp_status process_stop(const char *pid_file, int first_signal, int64_t timeout_ms,
+                       struct dp_error *err);

@@ -1,0 +1,91 @@
+// Options that every command takes, and the reading of numbers.
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/check.h"
+#include "dpctl.h"
+
+enum { KEY_CONTROLLER = 0x10000 };
+
+static const struct argp_option common_options[] = {
+    {"output", 'o', "FORMAT", 0, "table (default) or json", 99},
+    {"controller", KEY_CONTROLLER, "ADDRESS", 0,
+     "host:port of the controller (else $DPCTL_CONTROLLER, else the local cluster)", 99},
+    {0},
+};
+
+struct parse {
+    struct dpctl *ctl;
+    const struct dpctl_syntax *syntax;
+    void *data;
+};
+
+static error_t handle_common(int key, char *arg, struct argp_state *state)
+{
+    struct parse *parse = state->input;
+    switch (key) {
+    case 'o':
+        if (strcmp(arg, "json") != 0 && strcmp(arg, "table") != 0) {
+            argp_error(state, "unknown output format \"%s\"; there are table and json", arg);
+        }
+        parse->ctl->json = strcmp(arg, "json") == 0;
+        return 0;
+    case KEY_CONTROLLER:
+        parse->ctl->controller = arg;
+        return 0;
+    default:
+        break;
+    }
+    // The command's handler sees its own data, as if it were the only parser.
+    state->input = parse->data;
+    error_t result =
+        parse->syntax->handle == NULL ? ARGP_ERR_UNKNOWN : parse->syntax->handle(key, arg, state);
+    state->input = parse;
+    return result;
+}
+
+void dpctl_parse(struct dpctl *ctl, const struct dpctl_syntax *syntax, void *data, int argc,
+                 char **argv)
+{
+    enum { OPTIONS_MAX = 40 };
+    struct argp_option options[OPTIONS_MAX + DP_ARRAY_LENGTH(common_options)] = {0};
+    size_t count = 0;
+    for (const struct argp_option *o = syntax->options; o != NULL && (o->name || o->doc); o++) {
+        DP_CHECK(count < OPTIONS_MAX);
+        options[count++] = *o;
+    }
+    memcpy(options + count, common_options, sizeof common_options);
+    struct argp argp = {
+        .options = options,
+        .parser = handle_common,
+        .args_doc = syntax->arguments,
+        .doc = syntax->doc,
+    };
+    struct parse parse = {ctl, syntax, data};
+    argp_parse(&argp, argc, argv, 0, NULL, &parse);
+}
+
+long dpctl_number(struct argp_state *state, const char *what, const char *text, long min, long max)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < min || value > max) {
+        argp_error(state, "%s must be a whole number from %ld to %ld, not \"%s\"", what, min, max,
+                   text);
+    }
+    return value;
+}
+
+double dpctl_real(struct argp_state *state, const char *what, const char *text, double min)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(value) || value < min) {
+        argp_error(state, "%s must be a number, at least %g, not \"%s\"", what, min, text);
+    }
+    return value;
+}
