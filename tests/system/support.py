@@ -1,0 +1,188 @@
+"""A real local cluster for a test: dp-controller, dp-worker, dp-keeper and dp-rank on loopback.
+
+Each cluster has a state directory of its own; what it started is found through that directory in
+the environment of processes, so that a test can prove that nothing was left behind.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path(os.environ["DP_BIN"])
+SOURCE = pathlib.Path(os.environ["DP_SOURCE"])
+DEADLINE_S = 90
+
+
+def wait_for(what, predicate, deadline_s=DEADLINE_S):
+    """Polls until predicate() is true and returns its value; fails with `what` at the deadline."""
+    end = time.monotonic() + deadline_s
+    pause = 0.02
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s} s: {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.25)
+
+
+class Cluster:
+    def __init__(self, nodes=2, slots=2):
+        self.nodes, self.slots = nodes, slots
+        # Short, because unix socket paths are.
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="dpt"))
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("DPCTL_")}
+        self.env.update(XDG_STATE_HOME=str(self.root), OPENBLAS_NUM_THREADS="1", NO_COLOR="1")
+        self.state = self.root / "dp" / "local"
+
+    def dpctl(self, *args, check=0, stdin=None, timeout=DEADLINE_S, env=None):
+        """Runs dpctl; `check` is the exit code that is expected, None = any."""
+        done = subprocess.run([BIN / "dpctl", *map(str, args)], env={**self.env, **(env or {})},
+                              input=stdin, capture_output=True, text=True, timeout=timeout,
+                              cwd=self.root, check=False)
+        if check is not None and done.returncode != check:
+            raise AssertionError(f"dpctl {' '.join(map(str, args))}: exit {done.returncode}, not "
+                                 f"{check}\n{done.stdout}\n{done.stderr}\n{self.logs()}")
+        return done
+
+    def json(self, *args, **kwargs):
+        return json.loads(self.dpctl(*args, "-o", "json", **kwargs).stdout)
+
+    def up(self):
+        self.dpctl("local", "up", "--nodes", self.nodes, "--slots", self.slots)
+        return self
+
+    def down(self):
+        self.dpctl("local", "down")
+
+    def close(self):
+        try:
+            self.dpctl("local", "down", check=None)
+        finally:
+            for pid in self.processes():
+                os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def logs(self):
+        tails = []
+        for path in sorted(self.root.rglob("*.log")):
+            text = path.read_text(errors="replace")[-1500:]
+            if text:
+                tails.append(f"--- {path.name}\n{text}")
+        return "\n".join(tails)
+
+    def job_file(self, **changes):
+        """A small job as a file; `section_key=value` changes or adds keys, None removes them."""
+        path = self.root / f"job-{time.monotonic_ns()}.toml"
+        path.write_text(job_text(**changes))
+        return path
+
+    def submit(self, **changes):
+        return self.dpctl("submit", "-q", self.job_file(**changes)).stdout.strip()
+
+    def job(self, job_id):
+        return self.json("status", job_id)
+
+    def wait_state(self, job_id, *states, deadline_s=DEADLINE_S):
+        def reached():
+            job = self.job(job_id)
+            return job if job["state"].removeprefix("JOB_") in states else None
+        try:
+            return wait_for(f"{job_id} in {states}", reached, deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.job(job_id)}\n{self.logs()}") from error
+
+    def wait_step(self, job_id, step):
+        return wait_for(f"{job_id} at step {step}",
+                        lambda: (lambda job: job if job["step"] >= step else None)(
+                            self.job(job_id)))
+
+    def pid(self, part):
+        return int((self.state / f"{part}.pid").read_text().split()[0])
+
+    def processes(self, name=None):
+        """Pids of this cluster's processes, by program name if given. Zombies do not count."""
+        needle = f"XDG_STATE_HOME={self.root}".encode()
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if needle not in (entry / "environ").read_bytes().split(b"\0"):
+                    continue
+                comm = (entry / "comm").read_text().strip()
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if int(entry.name) != os.getpid() and state != "Z" and name in (None, comm):
+                found.append(int(entry.name))
+        return sorted(found)
+
+    def sockets_in_state(self):
+        return [p for p in self.root.rglob("*") if p.is_socket()]
+
+
+BASE_JOB = {
+    "": {"name": "small"},
+    "model": {"layers": 4, "dense_layers": 1, "hidden": 32, "heads": 2, "kv_heads": 1,
+              "head_dim": 16, "ffn": 64, "experts": 4, "top_k": 2, "shared_experts": 1,
+              "expert_ffn": 32, "vocabulary": 256},
+    "data": {"path": "/usr/share/common-licenses/GPL-3"},
+    "train": {"steps": 4, "global_batch": 8, "sequence": 32, "seed": 1},
+    "optimizer": {"lr": 0.003},
+    "parallel": {"pipeline": 2, "expert": 1, "data": 1, "microbatches": 8,
+                 "micro_batch_size": 1, "schedule": "gpipe"},
+    "resources": {"device": "cpu"},
+}
+# Ranks that take time and compute nothing: cheap, as long as one likes.
+SIM_JOB = {"resources_device": "sim", "train_steps": 100000, "sim_forward_s": 0.002,
+           "sim_input_grad_s": 0.002, "sim_weight_grad_s": 0.001, "sim_pair_s": 0.004,
+           "sim_scale": 1.0}
+
+
+def toml_value(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, str) else str(value)
+
+
+def job_text(**changes):
+    job = {section: dict(keys) for section, keys in BASE_JOB.items()}
+    for name, value in changes.items():
+        section, _, key = name.partition("_")
+        if section == "name":
+            section, key = "", "name"
+        job.setdefault(section, {})[key] = value
+    lines = []
+    for section, keys in job.items():
+        if section:
+            lines.append(f"[{section}]")
+        lines += [f"{key} = {toml_value(value)}" for key, value in keys.items()
+                  if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+class ClusterTest(unittest.TestCase):
+    """A cluster for each test, taken down afterwards; `leaves_nothing` proves that it is gone."""
+    nodes, slots = 2, 2
+
+    def setUp(self):
+        self.cluster = Cluster(self.nodes, self.slots)
+        self.addCleanup(self.cluster.close)
+
+    def leaves_no_rank(self):
+        wait_for("every rank and keeper is gone",
+                 lambda: not self.cluster.processes("dp-rank") and
+                 not self.cluster.processes("dp-keeper"))
+
+    def leaves_nothing(self):
+        self.cluster.down()
+        self.assertEqual(self.cluster.processes(), [])
+        self.assertEqual(self.cluster.sockets_in_state(), [])

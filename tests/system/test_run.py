@@ -1,0 +1,119 @@
+"""The way of a first user: run, and the same by hand."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+from support import BIN, SIM_JOB, ClusterTest, wait_for
+
+
+class Run(ClusterTest):
+    def test_run_trains_reports_and_leaves_nothing(self):
+        job = self.cluster.job_file(parallel_pipeline=4, parallel_schedule="dualpipe",
+                                    train_steps=12)
+        done = self.cluster.dpctl("run", job, timeout=180)
+        self.assertIn("COMPLETED after 12 of 12 steps", done.stdout)
+        self.assertIn("unigram entropy 3.17 nats/byte", done.stdout)
+        self.assertRegex(done.stdout, r"held out")
+        self.assertRegex(done.stdout, r"predicted .* measured")
+        self.assertIn("step 12/12", done.stderr)
+        self.assertEqual(self.cluster.processes(), [])
+        self.assertEqual(self.cluster.sockets_in_state(), [])
+
+    def test_by_hand_each_command_shows_the_job(self):
+        cluster = self.cluster.up()
+        cluster.up()  # a second up changes nothing
+        self.assertEqual(len(cluster.processes("dp-worker")), 2)
+        nodes = cluster.json("nodes")["nodes"]
+        self.assertEqual([n["state"] for n in nodes], ["READY", "READY"])
+        self.assertTrue(all(n["calibrated"] for n in nodes))
+        job = cluster.submit(train_steps=6, parallel_schedule="1f1b")
+        done = cluster.wait_state(job, "COMPLETED")
+        self.assertEqual(done["step"], 6)
+        self.assertIn(job, cluster.dpctl("jobs").stdout)
+        report = cluster.json("report", job)
+        self.assertGreater(report["first_loss"], report["last_loss"])
+        self.assertAlmostEqual(report["unigram_entropy"], 3.170, places=3)
+        self.assertEqual(len(report["ranks"]), 2)
+        for rank in report["ranks"]:
+            self.assertEqual(rank["measured_peak_chunks"], rank["predicted_peak_chunks"])
+        trace = json.loads(cluster.dpctl("timeline", job).stdout)
+        names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+        self.assertTrue(any("measured" in n for n in names))
+        self.assertTrue(any("predicted" in n for n in names))
+        self.assertRegex(cluster.dpctl("logs", job).stdout, r"rank 1  ")
+        self.assertRegex(cluster.dpctl("top", job, "--once").stdout, r"RANK +NODE +STEP +BUSY")
+        self.assertIn("COMPLETED", cluster.dpctl("events", job).stdout)
+        self.leaves_no_rank()
+        self.leaves_nothing()
+
+    def test_submit_wait_mirrors_the_job(self):
+        cluster = self.cluster.up()
+        cluster.dpctl("submit", "--wait", "-q", cluster.job_file())
+        same = [cluster.dpctl("submit", "-q", "--request-id", "once", cluster.job_file()).stdout
+                for _ in range(2)]
+        self.assertEqual(same[0], same[1])
+
+    def test_a_pending_job_says_what_it_waits_for(self):
+        cluster = self.cluster.up()
+        first = cluster.submit(parallel_pipeline=4, **SIM_JOB)
+        cluster.wait_state(first, "RUNNING")
+        second = cluster.submit(parallel_pipeline=2, **SIM_JOB)
+        job = wait_for("a reason", lambda: (lambda j: j if j["reason"] else None)(
+            cluster.job(second)))
+        self.assertEqual(job["state"], "JOB_QUEUED")
+        self.assertRegex(job["message"], r"2.*0")
+        cluster.dpctl("cancel", first)
+        cluster.wait_state(second, "RUNNING")
+
+    def test_interrupt_while_following_leaves_the_job_running(self):
+        cluster = self.cluster.up()
+        follow = subprocess.Popen([BIN / "dpctl", "submit", "--wait",
+                                   cluster.job_file(**SIM_JOB)],
+                                  env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True)
+        job = re.search(r"job-\d+", follow.stdout.readline()).group()
+        cluster.wait_step(job, 1)
+        follow.send_signal(signal.SIGINT)
+        _, errors = follow.communicate(timeout=30)
+        self.assertEqual(follow.returncode, 130)
+        self.assertIn(f"dpctl status -f {job}", errors)
+        step = cluster.job(job)["step"]
+        cluster.wait_step(job, step + 2)
+        self.assertEqual(cluster.job(job)["state"], "JOB_RUNNING")
+
+    def test_utilisation_is_live_per_rank(self):
+        cluster = self.cluster.up()
+        job = cluster.submit(parallel_pipeline=4, parallel_schedule="dualpipe", **SIM_JOB)
+        cluster.wait_step(job, 3)
+
+        def all_ranks_seen():
+            ranks = cluster.job(job)["ranks"]
+            return len(ranks) == 4 and all((r.get("utilisation") or {}).get("period_ns", 0) > 0
+                                           for r in ranks) and ranks
+        for rank in wait_for("utilisation of four ranks", all_ranks_seen):
+            use = rank["utilisation"]
+            busy = sum(use[k] for k in ("forward_ns", "backward_ns", "weight_ns", "pair_ns"))
+            self.assertGreater(busy, 0)
+            self.assertLessEqual(busy, use["period_ns"] * 1.2)
+            self.assertGreaterEqual(use["peak_chunks"], use["live_chunks"])
+
+    def test_a_checkpoint_on_demand_can_be_resumed(self):
+        cluster = self.cluster.up()
+        job = cluster.submit(train_steps=400)
+        cluster.wait_step(job, 2)
+        written = cluster.json("checkpoint", job)
+        self.assertTrue(os.path.isdir(written["path"]))
+        cluster.dpctl("cancel", job)
+        cluster.wait_state(job, "CANCELLED")
+        again = cluster.submit(train_steps=written["step"] + 3, checkpoint_resume=written["path"],
+                               parallel_schedule="1f1b")
+        done = cluster.wait_state(again, "COMPLETED")
+        self.assertEqual(done["step"], written["step"] + 3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
