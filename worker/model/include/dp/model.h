@@ -108,9 +108,11 @@ struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double lo
 // At any point; what is in flight is dropped.
 void dp_chunk_free(struct dp_chunk *chunk);
 
-// What the passes need from outside. Host arrays of samples * sequence values are copied.
-void dp_chunk_set_tokens(struct dp_chunk *chunk, const int32_t *tokens);    // has_embedding
-void dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets);  // has_head
+// What the passes need from outside, once per chunk. Host arrays of samples * sequence values are
+// copied; values outside the vocabulary are refused. Tokens for has_embedding, targets for has_head.
+dp_status dp_chunk_set_tokens(struct dp_chunk *chunk, const int32_t *tokens, struct dp_error *err);
+dp_status dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets,
+                               struct dp_error *err);
 // Activations and their gradients pass between stages as [samples * sequence, hidden] in device
 // memory, dp_chunk_hidden_bytes long.
 size_t dp_chunk_hidden_bytes(const struct dp_chunk *chunk);

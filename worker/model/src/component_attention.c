@@ -1,0 +1,167 @@
+// ATTENTION: y = x + output(attention(rope(qkv(norm(x))))).
+#include "stage.h"
+
+static struct dp_linear qkv_linear(const struct dp_chunk *chunk, int32_t layer)
+{
+    return (struct dp_linear){.offset = chunk->stage->layers[layer].qkv,
+                              .rows = chunk->tokens,
+                              .in = chunk->stage->config.model.hidden,
+                              .out = chunk->stage->qkv_width};
+}
+
+static struct dp_linear output_linear(const struct dp_chunk *chunk, int32_t layer)
+{
+    return (struct dp_linear){.offset = chunk->stage->layers[layer].output,
+                              .rows = chunk->tokens,
+                              .in = chunk->stage->q_width,
+                              .out = chunk->stage->config.model.hidden};
+}
+
+static struct dp_rmsnorm norm_of(const struct dp_chunk *chunk, int32_t layer)
+{
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    return dp_chunk_norm(chunk, chunk->stage->layers[layer].attention_norm, &state->x,
+                         &state->rstd);
+}
+
+static struct dp_attention attention_of(const struct dp_chunk *chunk, int32_t layer)
+{
+    const struct dp_model_spec *model = &chunk->stage->config.model;
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    return (struct dp_attention){.samples = chunk->samples,
+                                 .sequence = chunk->stage->config.sequence,
+                                 .heads = model->heads,
+                                 .kv_heads = model->kv_heads,
+                                 .head_dim = model->head_dim,
+                                 .qkv = state->qkv.memory,
+                                 .output = state->attended.memory,
+                                 .lse = state->lse.memory};
+}
+
+// Turns queries and keys, which lie side by side, by their positions or back.
+static void turn(const struct dp_chunk *chunk, void *qkv, bool inverse)
+{
+    const struct dp_stage *stage = chunk->stage;
+    const struct dp_model_spec *model = &stage->config.model;
+    const struct dp_rope rope = {.rows = chunk->tokens,
+                                 .sequence = stage->config.sequence,
+                                 .heads = model->heads + model->kv_heads,
+                                 .head_dim = model->head_dim,
+                                 .stride = stage->qkv_width,
+                                 .table = stage->rope_table,
+                                 .inverse = inverse};
+    stage->device->ops->rope(stage->device->stream, &rope, qkv);
+}
+
+static dp_status attention_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    struct dp_stream *stream = stage->device->stream;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t tokens = chunk->tokens;
+    dp_slot_move(&chunk->x, &state->x);
+    const struct dp_take takes[] = {
+        {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
+        {&state->rstd, dp_chunk_real_bytes(chunk, tokens)},
+        {&state->qkv, dp_chunk_real_bytes(chunk, tokens * stage->qkv_width)},
+        {&state->attended, dp_chunk_real_bytes(chunk, tokens * stage->q_width)},
+        {&state->lse, dp_chunk_real_bytes(chunk, tokens * stage->config.model.heads)},
+    };
+    const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
+    void *normed;
+    dp_status status = dp_chunk_take(chunk, takes, 5, err);
+    if (status == DP_OK) {
+        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED, tokens * qkv.in, &normed, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
+    const struct dp_attention attention = attention_of(chunk, layer);
+    ops->rmsnorm_forward(stream, &norm, normed);
+    dp_linear_forward(stage, &qkv, normed, state->qkv.memory, false);
+    turn(chunk, state->qkv.memory, false);
+    ops->attention_forward(stream, &attention);
+    ops->copy(stream, chunk->x.memory, state->x.memory, (size_t)state->x.bytes);
+    dp_linear_forward(stage, &output, state->attended.memory, chunk->x.memory, true);
+    return DP_OK;
+}
+
+// The gradient of qkv takes the place of qkv.
+static dp_status qkv_input(struct dp_chunk *chunk, int32_t layer, const void *dattended,
+                           struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_attention attention = attention_of(chunk, layer);
+    struct dp_slot dqkv = {0};
+    const struct dp_take take = {&dqkv, state->qkv.bytes};
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    chunk->stage->device->ops->attention_input_grad(chunk->stage->device->stream, &attention,
+                                                    dattended, dqkv.memory);
+    turn(chunk, dqkv.memory, true);
+    dp_chunk_drop(chunk, &state->qkv);
+    dp_chunk_drop(chunk, &state->lse);
+    state->qkv = dqkv;
+    return DP_OK;
+}
+
+static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
+    dp_slot_move(&chunk->dx, &state->dy);
+    void *dattended, *dnormed;
+    dp_status status =
+        dp_stage_scratch(stage, DP_SCRATCH_WIDE, chunk->tokens * output.in, &dattended, err);
+    if (status == DP_OK) {
+        status = dp_stage_scratch(stage, DP_SCRATCH_GRAD, chunk->tokens * qkv.in, &dnormed, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_linear_input_grad(stage, &output, state->dy.memory, dattended, false);
+    status = qkv_input(chunk, layer, dattended, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_linear_input_grad(stage, &qkv, state->qkv.memory, dnormed, false);
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
+    return dp_chunk_residual_grad(chunk, &norm, &state->dy, dnormed, &state->dgain, err);
+}
+
+static dp_status attention_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
+    void *normed;
+    dp_status status =
+        dp_stage_scratch(stage, DP_SCRATCH_NORMED, chunk->tokens * qkv.in, &normed, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
+    ops->rmsnorm_again(stage->device->stream, &norm, normed);
+    dp_linear_weight_grad(stage, &qkv, state->qkv.memory, normed);
+    dp_linear_weight_grad(stage, &output, state->dy.memory, state->attended.memory);
+    ops->add(stage->device->stream, qkv.in, state->dgain.memory,
+             dp_stage_gradient_at(stage, stage->layers[layer].attention_norm));
+    dp_chunk_drop(chunk, &state->x);
+    dp_chunk_drop(chunk, &state->rstd);
+    dp_chunk_drop(chunk, &state->qkv);
+    dp_chunk_drop(chunk, &state->attended);
+    dp_chunk_drop(chunk, &state->dy);
+    dp_chunk_drop(chunk, &state->dgain);
+    return DP_OK;
+}
+
+const struct dp_component_ops dp_component_attention = {
+    .name = "attention",
+    .begin = {attention_forward, attention_input, attention_weight},
+};

@@ -1,0 +1,211 @@
+// EXPERTS: the SwiGLU of every routed row at its expert, and the shared expert of every token.
+// Rows lie sorted by expert, so each expert is one run of rows and a few gemms.
+#include "stage.h"
+
+// The rows and weights of one local expert.
+struct expert {
+    int64_t first_row;
+    struct dp_gated gated;
+};
+
+static struct expert first_expert(const struct dp_chunk *chunk, int32_t layer)
+{
+    const struct dp_stage *stage = chunk->stage;
+    struct expert expert = {.gated = {.width = stage->config.model.expert_ffn}};
+    expert.gated.gate_up = stage->layers[layer].experts;
+    return expert;
+}
+
+// Moves `expert` on to local expert e: its rows from all sources, its weights behind the last one's.
+static void go_to_expert(const struct dp_chunk *chunk, int32_t layer, int32_t e,
+                         struct expert *expert)
+{
+    const struct dp_stage *stage = chunk->stage;
+    const int64_t matrix = expert->gated.width * stage->config.model.hidden;
+    const int32_t *received = chunk->layers[layer].received;
+    expert->first_row += expert->gated.rows;
+    expert->gated.rows = 0;
+    for (int32_t source = 0; source < stage->config.ep_size; source++) {
+        expert->gated.rows += received[source * stage->local_experts + e];
+    }
+    expert->gated.gate_up = stage->layers[layer].experts + 3 * matrix * e;
+    expert->gated.down = expert->gated.gate_up + 2 * matrix;
+}
+
+// Where the expert's rows of `cols` elements start.
+static void *rows_at(const struct dp_chunk *chunk, const struct expert *expert,
+                     const struct dp_slot *slot, int64_t cols)
+{
+    return dp_element_at(chunk->stage, slot->memory, expert->first_row * cols);
+}
+
+static struct dp_gated shared_of(const struct dp_chunk *chunk, int32_t layer)
+{
+    const struct dp_layer_tensors *at = &chunk->stage->layers[layer];
+    return (struct dp_gated){at->gate_up, at->down, chunk->tokens, chunk->stage->shared_width};
+}
+
+static dp_status normed_again(struct dp_chunk *chunk, int32_t layer, void **ret_normed,
+                              struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_rmsnorm norm =
+        dp_chunk_norm(chunk, stage->layers[layer].ffn_norm, &state->ffn_x, &state->ffn_rstd);
+    dp_status status = dp_stage_scratch(stage, DP_SCRATCH_NORMED,
+                                        chunk->tokens * stage->config.model.hidden, ret_normed,
+                                        err);
+    if (status == DP_OK) {
+        stage->device->ops->rmsnorm_again(stage->device->stream, &norm, *ret_normed);
+    }
+    return status;
+}
+
+// x becomes ffn_x plus the shared expert's output.
+static dp_status shared_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_gated gated = shared_of(chunk, layer);
+    stage->device->ops->copy(stage->device->stream, chunk->x.memory, state->ffn_x.memory,
+                             (size_t)state->ffn_x.bytes);
+    if (gated.width == 0) {
+        return DP_OK;
+    }
+    const struct dp_take take = {&state->gate_up,
+                                 dp_chunk_real_bytes(chunk, gated.rows * 2 * gated.width)};
+    void *normed;
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status == DP_OK) {
+        status = normed_again(chunk, layer, &normed, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    return dp_gated_forward(stage, &gated, normed, NULL, state->gate_up.memory, chunk->x.memory,
+                            true, err);
+}
+
+static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed_rows[layer];
+    struct expert expert = first_expert(chunk, layer);
+    const int64_t width = expert.gated.width;
+    const struct dp_take takes[] = {
+        {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
+        {&state->rows_gate_up, dp_chunk_real_bytes(chunk, rows * 2 * width)},
+        {&state->back_rows, dp_chunk_real_bytes(chunk, rows * hidden)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, 3, err);
+    if (status == DP_OK) {
+        status = shared_forward(chunk, layer, err);
+    }
+    for (int32_t e = 0; e < stage->local_experts && status == DP_OK; e++) {
+        go_to_expert(chunk, layer, e, &expert);
+        status = dp_gated_forward(stage, &expert.gated,
+                                  rows_at(chunk, &expert, &state->rows_x, hidden),
+                                  rows_at(chunk, &expert, &state->rows_weight, 1),
+                                  rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
+                                  rows_at(chunk, &expert, &state->back_rows, hidden), false, err);
+    }
+    return status;
+}
+
+// dnormed becomes the shared expert's part of the gradient of the norm's output.
+static dp_status shared_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_gated gated = shared_of(chunk, layer);
+    if (gated.width == 0) {
+        stage->device->ops->fill(stage->device->stream, state->dnormed.memory, 0,
+                                 (size_t)state->dnormed.bytes);
+        return DP_OK;
+    }
+    const struct dp_take take = {&state->active,
+                                 dp_chunk_real_bytes(chunk, gated.rows * gated.width)};
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    return dp_gated_input_grad(stage, &gated, state->ffn_dy.memory, NULL, state->gate_up.memory,
+                               NULL, state->active.memory, state->dnormed.memory, err);
+}
+
+static dp_status experts_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed_rows[layer];
+    struct expert expert = first_expert(chunk, layer);
+    const int64_t width = expert.gated.width;
+    const struct dp_take takes[] = {
+        {&state->dnormed, (int64_t)dp_chunk_hidden_bytes(chunk)},
+        {&state->rows_active, dp_chunk_real_bytes(chunk, rows * width)},
+        {&state->back_rows, dp_chunk_real_bytes(chunk, rows * hidden)},
+        {&state->back_weight, dp_chunk_real_bytes(chunk, rows)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, 4, err);
+    if (status == DP_OK) {
+        status = shared_input(chunk, layer, err);
+    }
+    for (int32_t e = 0; e < stage->local_experts && status == DP_OK; e++) {
+        go_to_expert(chunk, layer, e, &expert);
+        status = dp_gated_input_grad(stage, &expert.gated,
+                                     rows_at(chunk, &expert, &state->rows_dy, hidden),
+                                     rows_at(chunk, &expert, &state->rows_weight, 1),
+                                     rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
+                                     rows_at(chunk, &expert, &state->back_weight, 1),
+                                     rows_at(chunk, &expert, &state->rows_active, width),
+                                     rows_at(chunk, &expert, &state->back_rows, hidden), err);
+    }
+    dp_chunk_drop(chunk, &state->rows_weight);
+    return status;
+}
+
+static dp_status shared_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_gated gated = shared_of(chunk, layer);
+    if (gated.width == 0) {
+        return DP_OK;
+    }
+    void *normed;
+    dp_status status = normed_again(chunk, layer, &normed, err);
+    if (status == DP_OK) {
+        dp_gated_weight_grad(chunk->stage, &gated, state->ffn_dy.memory, normed,
+                             state->gate_up.memory, state->active.memory);
+    }
+    dp_chunk_drop(chunk, &state->gate_up);
+    dp_chunk_drop(chunk, &state->active);
+    return status;
+}
+
+static dp_status experts_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t hidden = stage->config.model.hidden;
+    struct expert expert = first_expert(chunk, layer);
+    const int64_t width = expert.gated.width;
+    for (int32_t e = 0; e < stage->local_experts; e++) {
+        go_to_expert(chunk, layer, e, &expert);
+        dp_gated_weight_grad(stage, &expert.gated,
+                             rows_at(chunk, &expert, &state->rows_dy, hidden),
+                             rows_at(chunk, &expert, &state->rows_x, hidden),
+                             rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
+                             rows_at(chunk, &expert, &state->rows_active, width));
+    }
+    dp_chunk_drop(chunk, &state->rows_x);
+    dp_chunk_drop(chunk, &state->rows_dy);
+    dp_chunk_drop(chunk, &state->rows_gate_up);
+    dp_chunk_drop(chunk, &state->rows_active);
+    return shared_weight(chunk, layer, err);
+}
+
+const struct dp_component_ops dp_component_experts = {
+    .name = "experts",
+    .begin = {experts_forward, experts_input, experts_weight},
+};

@@ -1,0 +1,158 @@
+#include "stage.h"
+
+void *dp_element_at(const struct dp_stage *stage, void *base, int64_t elements)
+{
+    return (char *)base + elements * (int64_t)stage->element_bytes;
+}
+
+void *dp_stage_weight_at(const struct dp_stage *stage, int64_t offset)
+{
+    return dp_element_at(stage, stage->weights, offset);
+}
+
+void *dp_stage_gradient_at(const struct dp_stage *stage, int64_t offset)
+{
+    return dp_element_at(stage, stage->gradients, offset);
+}
+
+void dp_linear_forward(struct dp_stage *stage, const struct dp_linear *linear, const void *x,
+                       void *y, bool accumulate)
+{
+    struct dp_gemm gemm = {.transpose_b = true,
+                           .accumulate = accumulate,
+                           .m = linear->rows,
+                           .n = linear->out,
+                           .k = linear->in,
+                           .a = x,
+                           .lda = linear->in,
+                           .b = dp_stage_weight_at(stage, linear->offset),
+                           .ldb = linear->in,
+                           .c = y,
+                           .ldc = linear->out};
+    stage->device->ops->gemm(stage->device->stream, &gemm);
+}
+
+void dp_linear_input_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
+                          void *dx, bool accumulate)
+{
+    struct dp_gemm gemm = {.accumulate = accumulate,
+                           .m = linear->rows,
+                           .n = linear->in,
+                           .k = linear->out,
+                           .a = dy,
+                           .lda = linear->out,
+                           .b = dp_stage_weight_at(stage, linear->offset),
+                           .ldb = linear->in,
+                           .c = dx,
+                           .ldc = linear->in};
+    stage->device->ops->gemm(stage->device->stream, &gemm);
+}
+
+void dp_linear_weight_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
+                           const void *x)
+{
+    struct dp_gemm gemm = {.transpose_a = true,
+                           .accumulate = true,
+                           .m = linear->out,
+                           .n = linear->in,
+                           .k = linear->rows,
+                           .a = dy,
+                           .lda = linear->out,
+                           .b = x,
+                           .ldb = linear->in,
+                           .c = dp_stage_gradient_at(stage, linear->offset),
+                           .ldc = linear->in};
+    stage->device->ops->gemm(stage->device->stream, &gemm);
+}
+
+struct dp_rmsnorm dp_chunk_norm(const struct dp_chunk *chunk, int64_t offset,
+                                const struct dp_slot *x, const struct dp_slot *rstd)
+{
+    return (struct dp_rmsnorm){.rows = chunk->tokens,
+                               .cols = chunk->stage->config.model.hidden,
+                               .eps = chunk->stage->config.model.norm_eps,
+                               .x = x->memory,
+                               .gain = dp_stage_weight_at(chunk->stage, offset),
+                               .rstd = rstd->memory};
+}
+
+dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
+                                 const struct dp_slot *dy, const void *dnormed,
+                                 struct dp_slot *dgain, struct dp_error *err)
+{
+    const struct dp_device_ops *ops = chunk->stage->device->ops;
+    struct dp_stream *stream = chunk->stage->device->stream;
+    const struct dp_take takes[] = {
+        {&chunk->dx, (int64_t)dp_chunk_hidden_bytes(chunk)},
+        {dgain, dp_chunk_real_bytes(chunk, norm->cols)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, 2, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (dy != NULL) {
+        ops->copy(stream, chunk->dx.memory, dy->memory, (size_t)dy->bytes);
+    } else {
+        ops->fill(stream, chunk->dx.memory, 0, (size_t)chunk->dx.bytes);
+    }
+    ops->rmsnorm_input_grad(stream, norm, dnormed, chunk->dx.memory);
+    ops->fill(stream, dgain->memory, 0, (size_t)dgain->bytes);
+    ops->rmsnorm_weight_grad(stream, norm, dnormed, dgain->memory);
+    return DP_OK;
+}
+
+static void gated_linears(const struct dp_stage *stage, const struct dp_gated *gated,
+                          struct dp_linear *ret_wide, struct dp_linear *ret_down)
+{
+    const int64_t hidden = stage->config.model.hidden;
+    *ret_wide = (struct dp_linear){gated->gate_up, gated->rows, hidden, 2 * gated->width};
+    *ret_down = (struct dp_linear){gated->down, gated->rows, gated->width, hidden};
+}
+
+dp_status dp_gated_forward(struct dp_stage *stage, const struct dp_gated *gated, const void *x,
+                           const void *weight, void *gate_up, void *y, bool accumulate,
+                           struct dp_error *err)
+{
+    struct dp_linear wide, down;
+    gated_linears(stage, gated, &wide, &down);
+    void *active;
+    dp_status status =
+        dp_stage_scratch(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &active, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_swiglu swiglu = {gated->rows, gated->width, gate_up, weight};
+    dp_linear_forward(stage, &wide, x, gate_up, false);
+    stage->device->ops->swiglu_forward(stage->device->stream, &swiglu, active);
+    dp_linear_forward(stage, &down, active, y, accumulate);
+    return DP_OK;
+}
+
+dp_status dp_gated_input_grad(struct dp_stage *stage, const struct dp_gated *gated, const void *dy,
+                              const void *weight, void *gate_up, void *dweight, void *active,
+                              void *dx, struct dp_error *err)
+{
+    struct dp_linear wide, down;
+    gated_linears(stage, gated, &wide, &down);
+    void *dactive;
+    dp_status status =
+        dp_stage_scratch(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &dactive, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_swiglu swiglu = {gated->rows, gated->width, gate_up, weight};
+    dp_linear_input_grad(stage, &down, dy, dactive, false);
+    stage->device->ops->swiglu_input_grad(stage->device->stream, &swiglu, dactive, gate_up,
+                                          dweight, active);
+    dp_linear_input_grad(stage, &wide, gate_up, dx, false);
+    return DP_OK;
+}
+
+void dp_gated_weight_grad(struct dp_stage *stage, const struct dp_gated *gated, const void *dy,
+                          const void *x, const void *dgate_up, const void *active)
+{
+    struct dp_linear wide, down;
+    gated_linears(stage, gated, &wide, &down);
+    dp_linear_weight_grad(stage, &wide, dgate_up, x);
+    dp_linear_weight_grad(stage, &down, dy, active);
+}

@@ -1,0 +1,65 @@
+#include "dp/check.h"
+#include "stage.h"
+
+int64_t dp_chunk_real_bytes(const struct dp_chunk *chunk, int64_t elements)
+{
+    return elements * (int64_t)chunk->stage->element_bytes;
+}
+
+dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, size_t count,
+                        struct dp_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct dp_slot *slot = takes[i].slot;
+        DP_CHECK(slot->memory == NULL);
+        dp_status status =
+            dp_pool_get(&chunk->stage->pool, (size_t)takes[i].bytes, &slot->memory, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        slot->bytes = takes[i].bytes;
+        chunk->live_bytes += slot->bytes;
+        chunk->stage->live_bytes += slot->bytes;
+    }
+    return DP_OK;
+}
+
+void dp_chunk_drop(struct dp_chunk *chunk, struct dp_slot *slot)
+{
+    if (slot->memory == NULL) {
+        return;
+    }
+    dp_pool_put(&chunk->stage->pool, slot->memory, (size_t)slot->bytes);
+    chunk->live_bytes -= slot->bytes;
+    chunk->stage->live_bytes -= slot->bytes;
+    *slot = (struct dp_slot){0};
+}
+
+void dp_slot_move(struct dp_slot *from, struct dp_slot *to)
+{
+    DP_CHECK(from->memory != NULL && to->memory == NULL);
+    *to = *from;
+    *from = (struct dp_slot){0};
+}
+
+dp_status dp_stage_scratch(struct dp_stage *stage, dp_scratch which, int64_t elements,
+                           void **ret_memory, struct dp_error *err)
+{
+    const struct dp_device_ops *ops = stage->device->ops;
+    size_t bytes = (size_t)elements * stage->element_bytes;
+    if (bytes > stage->scratch[which].bytes) {
+        ops->free(stage->device, stage->scratch[which].memory);
+        stage->scratch[which].memory = NULL;
+        stage->scratch[which].bytes = 0;
+        dp_status status = ops->alloc(stage->device, bytes, &stage->scratch[which].memory, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        stage->scratch[which].bytes = bytes;
+    }
+    if (stage->config.poison) {
+        ops->fill(stage->device->stream, stage->scratch[which].memory, 0xff, bytes);
+    }
+    *ret_memory = stage->scratch[which].memory;
+    return DP_OK;
+}

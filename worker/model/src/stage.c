@@ -1,0 +1,280 @@
+#include "stage.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+
+static const struct {
+    dp_component_kind kind;
+    const char *text;
+} kind_texts[] = {
+    {DP_COMPONENT_EMBEDDING, "embedding"}, {DP_COMPONENT_ATTENTION, "attention"},
+    {DP_COMPONENT_FFN, "ffn"},             {DP_COMPONENT_DISPATCH, "dispatch"},
+    {DP_COMPONENT_EXPERTS, "experts"},     {DP_COMPONENT_COMBINE, "combine"},
+    {DP_COMPONENT_HEAD, "head"},
+};
+
+const char *dp_component_kind_text(dp_component_kind kind)
+{
+    DP_CHECK(kind_texts[kind].kind == kind);
+    return kind_texts[kind].text;
+}
+
+static bool layer_is_dense(const struct dp_model_spec *model, int32_t layer)
+{
+    return model->experts == 0 || layer < model->dense_layers;
+}
+
+static dp_status check_kind(const struct dp_model_spec *model, struct dp_error *err)
+{
+    if (model->mla_kv_rank > 0) {
+        return dp_fail(err, DP_UNSUPPORTED,
+                       "model %s: multi-head latent attention is planned and simulated, but not "
+                       "run; use device sim",
+                       model->name);
+    }
+    if (model->mtp_layers > 0) {
+        return dp_fail(err, DP_UNSUPPORTED,
+                       "model %s: multi-token prediction is not run; set mtp_layers to 0",
+                       model->name);
+    }
+    if (model->experts > 0 && model->expert_groups > 1) {
+        return dp_fail(err, DP_UNSUPPORTED,
+                       "model %s: group-limited routing is not run; set expert_groups to 0",
+                       model->name);
+    }
+    return DP_OK;
+}
+
+static dp_status check_shapes(const struct dp_model_spec *model, struct dp_error *err)
+{
+    if (model->hidden < 1 || model->vocabulary < 1 || model->heads < 1 || model->kv_heads < 1 ||
+        model->heads % model->kv_heads != 0) {
+        return dp_fail(err, DP_INVALID,
+                       "model %s: hidden %d, vocabulary %d and heads %d must be positive, and "
+                       "kv_heads %d must divide heads",
+                       model->name, model->hidden, model->vocabulary, model->heads,
+                       model->kv_heads);
+    }
+    if (model->head_dim < 2 || model->head_dim % 2 != 0) {
+        return dp_fail(err, DP_INVALID, "model %s: head_dim %d must be even, for rotary pairs",
+                       model->name, model->head_dim);
+    }
+    if (model->experts > 0 &&
+        (model->top_k < 1 || model->top_k > model->experts || model->expert_ffn < 1)) {
+        return dp_fail(err, DP_INVALID,
+                       "model %s: top_k %d must be between 1 and experts %d, and expert_ffn %d "
+                       "positive",
+                       model->name, model->top_k, model->experts, model->expert_ffn);
+    }
+    return DP_OK;
+}
+
+static dp_status check_config(const struct dp_stage_config *config, struct dp_error *err)
+{
+    const struct dp_model_spec *model = &config->model;
+    dp_status status = check_kind(model, err);
+    if (status == DP_OK) {
+        status = check_shapes(model, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    if (config->layer_begin < 0 || config->layer_begin >= config->layer_end ||
+        config->layer_end > model->layers) {
+        return dp_fail(err, DP_INVALID, "a stage of layers [%d, %d) does not lie in the %d layers",
+                       config->layer_begin, config->layer_end, model->layers);
+    }
+    if (config->ep_size < 1 || config->ep_rank < 0 || config->ep_rank >= config->ep_size ||
+        (model->experts > 0 && model->experts % config->ep_size != 0)) {
+        return dp_fail(err, DP_INVALID,
+                       "expert parallel rank %d of %d: the size must divide the %d experts",
+                       config->ep_rank, config->ep_size, model->experts);
+    }
+    if (config->sequence < 1 || config->sequence > DP_SEQUENCE_MAX) {
+        return dp_fail(err, DP_INVALID, "a sequence of %d tokens", config->sequence);
+    }
+    return DP_OK;
+}
+
+static void add_component(struct dp_stage *stage, dp_component_kind kind, int32_t layer)
+{
+    stage->components[stage->component_count++] = (struct dp_component){kind, layer};
+}
+
+static void list_components(struct dp_stage *stage)
+{
+    const struct dp_stage_config *config = &stage->config;
+    stage->components = dp_new_array(struct dp_component, (size_t)stage->layer_count * 4 + 2);
+    if (config->has_embedding) {
+        add_component(stage, DP_COMPONENT_EMBEDDING, -1);
+    }
+    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+        bool dense = layer_is_dense(&config->model, layer);
+        stage->layers[layer - config->layer_begin].dense = dense;
+        add_component(stage, DP_COMPONENT_ATTENTION, layer);
+        if (dense) {
+            add_component(stage, DP_COMPONENT_FFN, layer);
+        } else {
+            add_component(stage, DP_COMPONENT_DISPATCH, layer);
+            add_component(stage, DP_COMPONENT_EXPERTS, layer);
+            add_component(stage, DP_COMPONENT_COMBINE, layer);
+        }
+    }
+    if (config->has_head) {
+        add_component(stage, DP_COMPONENT_HEAD, -1);
+    }
+}
+
+static dp_status alloc_buffers(struct dp_stage *stage, struct dp_error *err)
+{
+    struct dp_device *device = stage->device;
+    const struct dp_stage_config *config = &stage->config;
+    size_t bytes = (size_t)stage->parameter_count * stage->element_bytes;
+    size_t table_bytes =
+        (size_t)config->sequence * (size_t)config->model.head_dim * stage->element_bytes;
+    dp_status status = device->ops->alloc(device, bytes, &stage->weights, err);
+    if (status == DP_OK) {
+        status = device->ops->alloc(device, bytes, &stage->gradients, err);
+    }
+    if (status == DP_OK) {
+        status = device->ops->alloc(device, table_bytes, &stage->rope_table, err);
+    }
+    return status;
+}
+
+static void fill_rope_table(struct dp_stage *stage)
+{
+    const int64_t dim = stage->config.model.head_dim, half = dim / 2;
+    const int64_t count = stage->config.sequence * dim;
+    DP_AUTO_FREE double *table = dp_new_array(double, (size_t)count);
+    for (int64_t t = 0; t < stage->config.sequence; t++) {
+        for (int64_t i = 0; i < half; i++) {
+            double angle =
+                (double)t * pow(stage->config.model.rope_theta, -2.0 * (double)i / (double)dim);
+            table[t * dim + i] = cos(angle);
+            table[t * dim + half + i] = sin(angle);
+        }
+    }
+    stage->device->ops->from_double(stage->device->stream, count, table, stage->rope_table);
+}
+
+DP_DEFINE_CLEANUP(cleanup_stage, struct dp_stage, dp_stage_free)
+
+dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *config,
+                       struct dp_stage **ret_stage, struct dp_error *err)
+{
+    dp_status status = check_config(config, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_model_spec *model = &config->model;
+    DP_CLEANUP(cleanup_stage) struct dp_stage *stage = dp_new(struct dp_stage);
+    stage->config = *config;
+    stage->device = device;
+    stage->element_bytes = dp_element_bytes(device->element);
+    stage->layer_count = config->layer_end - config->layer_begin;
+    stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
+    stage->local_experts = model->experts / config->ep_size;
+    stage->shared_width = model->shared_experts * model->expert_ffn;
+    stage->q_width = model->heads * model->head_dim;
+    stage->qkv_width = stage->q_width + 2 * model->kv_heads * model->head_dim;
+    dp_pool_init(&stage->pool, device, config->poison);
+    list_components(stage);
+    dp_stage_lay_out_tensors(stage);
+    status = alloc_buffers(stage, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    fill_rope_table(stage);
+    dp_stage_draw_weights(stage);
+    dp_stage_zero_gradients(stage);
+    *ret_stage = dp_steal(stage);
+    return DP_OK;
+}
+
+void dp_stage_free(struct dp_stage *stage)
+{
+    if (stage == NULL) {
+        return;
+    }
+    DP_CHECK(stage->live_bytes == 0);
+    struct dp_device *device = stage->device;
+    dp_pool_deinit(&stage->pool);
+    for (int32_t i = 0; i < DP_SCRATCH_COUNT; i++) {
+        device->ops->free(device, stage->scratch[i].memory);
+    }
+    device->ops->free(device, stage->weights);
+    device->ops->free(device, stage->gradients);
+    device->ops->free(device, stage->rope_table);
+    free(stage->components);
+    free(stage->tensors);
+    free(stage->layers);
+    free(stage);
+}
+
+const struct dp_stage_config *dp_stage_config(const struct dp_stage *stage)
+{
+    return &stage->config;
+}
+
+struct dp_device *dp_stage_device(const struct dp_stage *stage)
+{
+    return stage->device;
+}
+
+int32_t dp_stage_component_count(const struct dp_stage *stage)
+{
+    return stage->component_count;
+}
+
+const struct dp_component *dp_stage_component(const struct dp_stage *stage, int32_t index)
+{
+    DP_CHECK(index >= 0 && index < stage->component_count);
+    return &stage->components[index];
+}
+
+const struct dp_tensor *dp_stage_tensors(const struct dp_stage *stage, int32_t *ret_count)
+{
+    *ret_count = stage->tensor_count;
+    return stage->tensors;
+}
+
+int64_t dp_stage_parameter_count(const struct dp_stage *stage)
+{
+    return stage->parameter_count;
+}
+
+int64_t dp_stage_expert_offset(const struct dp_stage *stage)
+{
+    return stage->expert_offset;
+}
+
+void *dp_stage_weights(struct dp_stage *stage)
+{
+    return stage->weights;
+}
+
+void *dp_stage_gradients(struct dp_stage *stage)
+{
+    return stage->gradients;
+}
+
+void dp_stage_zero_gradients(struct dp_stage *stage)
+{
+    stage->device->ops->fill(stage->device->stream, stage->gradients, 0,
+                             (size_t)stage->parameter_count * stage->element_bytes);
+}
+
+int64_t dp_stage_live_bytes(const struct dp_stage *stage)
+{
+    return stage->live_bytes;
+}
+
+int64_t dp_stage_peak_bytes(const struct dp_stage *stage)
+{
+    return stage->peak_bytes;
+}

@@ -1,0 +1,147 @@
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/rand.h"
+#include "stage.h"
+
+#define DEVIATION 0.02
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+// Appends a tensor of [rows, cols] behind the last one; returns its offset.
+static int64_t append(struct dp_stage *stage, const char *name, int64_t rows, int64_t cols,
+                      bool is_expert)
+{
+    stage->tensors = dp_realloc(stage->tensors, (size_t)stage->tensor_count + 1,
+                                sizeof(struct dp_tensor));
+    struct dp_tensor *tensor = &stage->tensors[stage->tensor_count++];
+    *tensor = (struct dp_tensor){.offset = stage->parameter_count,
+                                 .count = rows * cols,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .is_expert = is_expert,
+                                 .decays = !ends_with(name, "norm")};
+    DP_CHECK(DP_COPY_TEXT(tensor->name, name));
+    stage->parameter_count += tensor->count;
+    return tensor->offset;
+}
+
+__attribute__((format(printf, 5, 6))) static int64_t
+append_named(struct dp_stage *stage, int64_t rows, int64_t cols, bool is_expert,
+             const char *format, ...)
+{
+    char name[DP_NAME_MAX];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    DP_CHECK(length < (int)sizeof(name));
+    return append(stage, name, rows, cols, is_expert);
+}
+
+// gate, up and down of one SwiGLU; the offset of gate.
+static int64_t append_swiglu(struct dp_stage *stage, const char *prefix, int64_t width,
+                             bool is_expert)
+{
+    const int64_t hidden = stage->config.model.hidden;
+    int64_t gate = append_named(stage, width, hidden, is_expert, "%s.gate", prefix);
+    append_named(stage, width, hidden, is_expert, "%s.up", prefix);
+    append_named(stage, hidden, width, is_expert, "%s.down", prefix);
+    return gate;
+}
+
+static void lay_out_layer(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+{
+    const struct dp_model_spec *model = &stage->config.model;
+    const int64_t hidden = model->hidden, kv = (int64_t)model->kv_heads * model->head_dim;
+    char prefix[DP_NAME_MAX];
+    at->attention_norm = append_named(stage, 1, hidden, false, "layers.%d.attention.norm", layer);
+    at->qkv = append_named(stage, stage->q_width, hidden, false, "layers.%d.attention.q", layer);
+    append_named(stage, kv, hidden, false, "layers.%d.attention.k", layer);
+    append_named(stage, kv, hidden, false, "layers.%d.attention.v", layer);
+    at->output =
+        append_named(stage, hidden, stage->q_width, false, "layers.%d.attention.output", layer);
+    at->ffn_norm = append_named(stage, 1, hidden, false, "layers.%d.ffn.norm", layer);
+    int64_t width = at->dense ? model->ffn : stage->shared_width;
+    if (!at->dense) {
+        at->router = append_named(stage, model->experts, hidden, false, "layers.%d.router", layer);
+    }
+    if (width > 0) {
+        snprintf(prefix, sizeof(prefix), "layers.%d.%s", layer, at->dense ? "ffn" : "shared");
+        at->gate_up = append_swiglu(stage, prefix, width, false);
+        at->down = at->gate_up + 2 * width * hidden;
+    }
+}
+
+static void lay_out_experts(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+{
+    char prefix[DP_NAME_MAX];
+    at->experts = stage->parameter_count;
+    for (int32_t e = 0; e < stage->local_experts; e++) {
+        int32_t expert = stage->config.ep_rank * stage->local_experts + e;
+        snprintf(prefix, sizeof(prefix), "layers.%d.experts.%d", layer, expert);
+        append_swiglu(stage, prefix, stage->config.model.expert_ffn, true);
+    }
+}
+
+void dp_stage_lay_out_tensors(struct dp_stage *stage)
+{
+    const struct dp_stage_config *config = &stage->config;
+    const int64_t hidden = config->model.hidden, vocabulary = config->model.vocabulary;
+    if (config->has_embedding) {
+        stage->embedding = append(stage, "embedding", vocabulary, hidden, false);
+    }
+    for (int32_t i = 0; i < stage->layer_count; i++) {
+        lay_out_layer(stage, &stage->layers[i], config->layer_begin + i);
+    }
+    if (config->has_head) {
+        stage->head_norm = append(stage, "head.norm", 1, hidden, false);
+        stage->head_output = append(stage, "head.output", vocabulary, hidden, false);
+    }
+    stage->expert_offset = stage->parameter_count;
+    for (int32_t i = 0; i < stage->layer_count; i++) {
+        if (!stage->layers[i].dense) {
+            lay_out_experts(stage, &stage->layers[i], config->layer_begin + i);
+        }
+    }
+}
+
+// The projections whose output joins the residual stream.
+static bool joins_residual(const struct dp_tensor *tensor)
+{
+    return ends_with(tensor->name, ".down") || ends_with(tensor->name, ".attention.output");
+}
+
+void dp_stage_draw_weights(struct dp_stage *stage)
+{
+    int64_t longest = 0;
+    for (int32_t i = 0; i < stage->tensor_count; i++) {
+        longest = stage->tensors[i].count > longest ? stage->tensors[i].count : longest;
+    }
+    DP_AUTO_FREE double *values = dp_new_array(double, (size_t)longest);
+    for (int32_t i = 0; i < stage->tensor_count; i++) {
+        const struct dp_tensor *tensor = &stage->tensors[i];
+        struct dp_rand rand;
+        uint64_t name_hash = dp_hash64(tensor->name, strlen(tensor->name), 0);
+        dp_rand_init(&rand, dp_rand_mix(stage->config.seed, name_hash));
+        double deviation = DEVIATION;
+        if (joins_residual(tensor)) {
+            deviation /= sqrt(2.0 * stage->config.model.layers);
+        }
+        for (int64_t j = 0; j < tensor->count; j++) {
+            values[j] = !tensor->decays ? 1.0 : deviation * dp_rand_normal(&rand);
+        }
+        stage->device->ops->from_double(stage->device->stream, tensor->count, values,
+                                        dp_stage_weight_at(stage, tensor->offset));
+    }
+}
