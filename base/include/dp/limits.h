@@ -56,3 +56,5 @@
 #define DP_PROFILE_GEMMS_MAX 256
 #define DP_PROVENANCE_MAX 160
 #define DP_PROFILE_BYTES_MAX (1u << 20)
+#define DP_RANK_LOG_BURST_BYTES (8 << 20)    // a rank's output written at once without loss
+#define DP_RANK_LOG_BYTES_PER_S (4 << 20)    // and for long

@@ -1,0 +1,148 @@
+// Orders from the controller.
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+#include "internal.h"
+
+static bool is_refused(const struct dp_agent_core *core, const struct dp_agent_event *event,
+                       struct dp_agent_effects *effects)
+{
+    const struct dp_agent_fence *seen = core_seen(core, event->fence.job);
+    if (seen == NULL || fence_compare(&event->fence, seen) > 0) {
+        return false;
+    }
+    effects_log(effects, &event->fence,
+                "refused to prepare attempt %u epoch %u: attempt %u epoch %u was here already",
+                event->fence.attempt, event->fence.epoch, seen->attempt, seen->epoch);
+    return true;
+}
+
+void on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    if (assignment != NULL) {
+        // Asked again after a lost answer.
+        core_level(core, assignment, effects);
+        return;
+    }
+    if (is_refused(core, event, effects)) {
+        return;
+    }
+    assignment = core_add(core, &event->fence);
+    if (assignment == NULL) {
+        effects_log(effects, &event->fence, "refused: the node holds %d assignments already",
+                    DP_AGENT_ASSIGNMENTS_MAX);
+        return;
+    }
+    for (size_t i = 0; i < event->numbers_count; i++) {
+        (void)assignment_add_rank(assignment, event->numbers[i]);
+    }
+    for (size_t i = 0; i < core->count; i++) {
+        struct dp_agent_assignment *older = core->assignments[i];
+        if (older != assignment && strcmp(older->fence.job, event->fence.job) == 0 &&
+            !dp_agent_assignment_ended(older)) {
+            effects_log(effects, &older->fence, "ended by a newer assignment of the job");
+            core_stop(core, older, 0, effects);
+        }
+    }
+    core_settle(core, effects);
+}
+
+void start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects)
+{
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        struct dp_agent_rank *rank = &assignment->ranks[i];
+        if (assignment->start_order.bytes == NULL || rank->started || rank->ended ||
+            rank->phase == DP_AGENT_UNKNOWN) {
+            continue;
+        }
+        rank->started = true;
+        rank->phase = DP_AGENT_RUNNING;
+        struct dp_agent_effect *effect =
+            effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
+        effect->rank = rank->rank;
+        effect->start = true;
+        effect->bytes = assignment->start_order.bytes;
+        effect->length = assignment->start_order.length;
+    }
+}
+
+void on_start(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+              const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    if (assignment->stopping) {
+        return;
+    }
+    blob_set(&assignment->start_order, event->bytes, event->length);
+    if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
+        start_ready(assignment, effects);
+    }
+    core_level(core, assignment, effects);
+}
+
+static void order_running(struct dp_agent_assignment *assignment,
+                          const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        const struct dp_agent_rank *rank = &assignment->ranks[i];
+        if (rank->ended || !rank->started) {
+            continue;
+        }
+        struct dp_agent_effect *effect =
+            effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
+        effect->rank = rank->rank;
+        effect->bytes = event->bytes;
+        effect->length = event->length;
+    }
+}
+
+static bool any_started(const struct dp_agent_assignment *assignment)
+{
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        if (assignment->ranks[i].started && !assignment->ranks[i].ended) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+             const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    if (dp_agent_assignment_ended(assignment)) {
+        core_level(core, assignment, effects);
+        return;
+    }
+    bool polite = event->length > 0 && any_started(assignment) &&
+                  assignment->keeper == DP_AGENT_KEEPER_CONNECTED;
+    if (polite) {
+        assignment->stopping = true;
+        assignment->force_at_ns = event->now_ns + event->grace_ms * DP_NS_PER_MS;
+        order_running(assignment, event, effects);
+    } else {
+        core_stop(core, assignment, event->grace_ms, effects);
+    }
+    core_settle(core, effects);
+}
+
+void on_release(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    (void)event;
+    assignment->releasing = true;
+    if (!dp_agent_assignment_ended(assignment)) {
+        core_stop(core, assignment, 0, effects);
+    }
+    core_settle(core, effects);
+}
+
+void on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                   const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    (void)core;
+    if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED && !assignment->stopping) {
+        order_running(assignment, event, effects);
+    }
+}
