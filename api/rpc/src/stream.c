@@ -1,0 +1,268 @@
+// The client's end of a bidirectional stream, pumped by an event loop.
+#include <string.h>
+
+#include "client.h"
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "loop.h"
+
+struct stream_tag {
+    struct rpc_tag base;
+    struct dp_rpc_stream *stream;
+};
+
+struct queued {
+    struct queued *next;
+    grpc_byte_buffer *bytes;
+};
+
+struct dp_rpc_stream {
+    struct rpc_loop loop;
+    struct dp_rpc_client *client;
+    grpc_call *call;
+    struct dp_rpc_stream_events events;
+    struct rpc_result result;
+    struct stream_tag headers_tag, status_tag, receive_tag, send_tag;
+    grpc_byte_buffer *received, *sending;
+    struct queued *first, **last;
+    size_t queued_count;
+    bool half_closing, half_closed;
+    bool send_out;  // a message or the half-close
+    bool over;      // the status is here
+    bool told;      // on_closed ran
+    bool pumping;
+    bool doomed;    // freed while pumping
+};
+
+static struct dp_rpc_stream *stream_of(struct rpc_tag *tag)
+{
+    return ((struct stream_tag *)tag)->stream;
+}
+
+static void drop(grpc_byte_buffer **buffer)
+{
+    if (*buffer != NULL) {
+        grpc_byte_buffer_destroy(*buffer);
+        *buffer = NULL;
+    }
+}
+
+static void drop_queue(struct dp_rpc_stream *stream)
+{
+    while (stream->first != NULL) {
+        struct queued *queued = stream->first;
+        stream->first = queued->next;
+        grpc_byte_buffer_destroy(queued->bytes);
+        free(queued);
+    }
+    stream->last = &stream->first;
+    stream->queued_count = 0;
+}
+
+static bool is_open(const struct dp_rpc_stream *stream)
+{
+    return !stream->over && !stream->doomed;
+}
+
+static void write_next(struct dp_rpc_stream *stream)
+{
+    grpc_op op = {0};
+    struct queued *queued = stream->first;
+    if (stream->send_out || !is_open(stream) || stream->half_closed) {
+        return;
+    }
+    if (queued != NULL) {
+        stream->first = queued->next;
+        stream->last = stream->first == NULL ? &stream->first : stream->last;
+        stream->queued_count--;
+        stream->sending = queued->bytes;
+        free(queued);
+        op.op = GRPC_OP_SEND_MESSAGE;
+        op.data.send_message.send_message = stream->sending;
+    } else if (stream->half_closing) {
+        stream->half_closed = true;
+        op.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    } else {
+        return;
+    }
+    stream->send_out = rpc_batch_start(stream->call, &op, 1, &stream->send_tag);
+}
+
+static void receive_next(struct dp_rpc_stream *stream)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
+    op.data.recv_message.recv_message = &stream->received;
+    rpc_batch_start(stream->call, &op, 1, &stream->receive_tag);
+}
+
+static void on_headers(struct rpc_tag *tag, bool success)
+{
+    (void)tag;
+    (void)success;
+}
+
+// Always "succeeds": the status says how the call ended.
+static void on_status(struct rpc_tag *tag, bool success)
+{
+    (void)success;
+    stream_of(tag)->over = true;
+}
+
+static void on_received(struct rpc_tag *tag, bool success)
+{
+    (void)success;
+    struct dp_rpc_stream *stream = stream_of(tag);
+    grpc_byte_buffer *buffer = stream->received;
+    stream->received = NULL;
+    // Without a message the server has sent its last one: the status follows.
+    if (buffer == NULL) {
+        return;
+    }
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    bool readable = rpc_bytes_read(buffer, &bytes);
+    drop(&buffer);
+    if (!readable) {
+        grpc_call_cancel(stream->call, NULL);
+        return;
+    }
+    if (!stream->doomed) {
+        stream->events.on_message(stream->events.context, bytes.bytes == NULL ? "" : bytes.bytes,
+                                  bytes.length);
+    }
+    if (!stream->doomed) {
+        receive_next(stream);
+    }
+}
+
+static void on_sent(struct rpc_tag *tag, bool success)
+{
+    struct dp_rpc_stream *stream = stream_of(tag);
+    drop(&stream->sending);
+    stream->send_out = false;
+    if (success) {
+        write_next(stream);
+    } else {
+        drop_queue(stream);
+        stream->half_closed = true;
+    }
+}
+
+static void start(struct dp_rpc_stream *stream)
+{
+    // Waiting for a connection keeps the channel polled, so a controller that comes back is found.
+    grpc_op ops[2];
+    rpc_client_headers_op(true, &ops[0]);
+    rpc_result_headers_op(&stream->result, &ops[1]);
+    rpc_batch_start(stream->call, ops, 2, &stream->headers_tag);
+    grpc_op status;
+    rpc_result_status_op(&stream->result, &status);
+    rpc_batch_start(stream->call, &status, 1, &stream->status_tag);
+    receive_next(stream);
+}
+
+dp_status dp_rpc_stream_open(struct dp_rpc_client *client, dp_method_id method,
+                             const struct dp_rpc_stream_events *events,
+                             struct dp_rpc_stream **ret_stream, struct dp_error *err)
+{
+    if (!dp_methods[method].client_streaming || !dp_methods[method].server_streaming) {
+        return dp_fail(err, DP_INTERNAL, "%s is not a bidirectional stream",
+                       dp_methods[method].name);
+    }
+    struct dp_rpc_stream *stream = dp_new(struct dp_rpc_stream);
+    rpc_loop_init(&stream->loop, 1);
+    stream->client = client;
+    stream->events = *events;
+    stream->last = &stream->first;
+    stream->headers_tag = (struct stream_tag){.base.run = on_headers, .stream = stream};
+    stream->status_tag = (struct stream_tag){.base.run = on_status, .stream = stream};
+    stream->receive_tag = (struct stream_tag){.base.run = on_received, .stream = stream};
+    stream->send_tag = (struct stream_tag){.base.run = on_sent, .stream = stream};
+    rpc_result_init(&stream->result);
+    stream->call = rpc_client_make_call(client, method, stream->loop.cq, 0);
+    start(stream);
+    *ret_stream = stream;
+    return DP_OK;
+}
+
+int dp_rpc_stream_fd(const struct dp_rpc_stream *stream)
+{
+    return stream->loop.fd;
+}
+
+static void tell_closed(struct dp_rpc_stream *stream)
+{
+    struct dp_error err = {0};
+    err.status = rpc_result_status(&stream->result, stream->client->address, &err);
+    stream->told = true;
+    drop_queue(stream);
+    stream->events.on_closed(stream->events.context, &err);
+}
+
+void dp_rpc_stream_pump(struct dp_rpc_stream *stream)
+{
+    stream->pumping = true;
+    rpc_loop_pump(&stream->loop);
+    if (stream->over && !stream->told && !stream->doomed) {
+        tell_closed(stream);
+    }
+    stream->pumping = false;
+    if (stream->doomed) {
+        dp_rpc_stream_free(stream);
+    }
+}
+
+dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessage *message,
+                             struct dp_error *err)
+{
+    const char *address = stream->client->address;
+    if (!is_open(stream) || stream->half_closing || stream->half_closed) {
+        return dp_fail(err, DP_UNAVAILABLE, "the stream to %s is over", address);
+    }
+    if (stream->queued_count >= DP_STREAM_QUEUE_MAX) {
+        return dp_fail(err, DP_TOO_LARGE, "%zu messages wait for %s", stream->queued_count,
+                       address);
+    }
+    size_t length = 0;
+    grpc_byte_buffer *bytes = rpc_message_pack(message, stream->client->message_bytes_max, &length);
+    if (bytes == NULL) {
+        return dp_fail(err, DP_TOO_LARGE, "a message for %s has %zu bytes; the limit is %zu",
+                       address, length, stream->client->message_bytes_max);
+    }
+    struct queued *queued = dp_new(struct queued);
+    queued->bytes = bytes;
+    *stream->last = queued;
+    stream->last = &queued->next;
+    stream->queued_count++;
+    write_next(stream);
+    return DP_OK;
+}
+
+size_t dp_rpc_stream_queued(const struct dp_rpc_stream *stream)
+{
+    return stream->queued_count;
+}
+
+void dp_rpc_stream_half_close(struct dp_rpc_stream *stream)
+{
+    stream->half_closing = true;
+    write_next(stream);
+}
+
+void dp_rpc_stream_free(struct dp_rpc_stream *stream)
+{
+    if (stream == NULL) {
+        return;
+    }
+    stream->doomed = true;
+    if (stream->pumping) {
+        return;
+    }
+    grpc_call_cancel(stream->call, NULL);
+    rpc_loop_deinit(&stream->loop);
+    drop_queue(stream);
+    drop(&stream->received);
+    drop(&stream->sending);
+    rpc_result_deinit(&stream->result);
+    grpc_call_unref(stream->call);
+    free(stream);
+}
