@@ -10,6 +10,13 @@ struct tally {
     double forward_s, input_s, weight_s;
 };
 
+static void add_scaled(struct tally *tally, const struct tally *part, double times)
+{
+    tally->forward_s += times * part->forward_s;
+    tally->input_s += times * part->input_s;
+    tally->weight_s += times * part->weight_s;
+}
+
 // y[m, n] = x[m, k] W[n, k]^T and its two gradients.
 static void add_linear(struct tally *tally, double m, double k, double n)
 {
@@ -100,25 +107,29 @@ static void add_moe(struct tally *tally, const struct dp_model_spec *m, double t
     double rows = tokens * batch->ep_size * m->top_k / m->experts;
     struct tally one = {.profile = tally->profile};
     add_ffn(&one, rows, h, m->expert_ffn);
-    tally->forward_s += local_experts * one.forward_s;
-    tally->input_s += local_experts * one.input_s;
-    tally->weight_s += local_experts * one.weight_s;
+    add_scaled(tally, &one, local_experts);
     add_ffn(tally, tokens, h, (double)m->shared_experts * m->expert_ffn);
     // Rows are gathered to their experts and back.
     add_elements(tally, tokens * m->top_k * h, 4, 4, 0);
 }
 
-static void add_layer(struct tally *tally, const struct dp_model_spec *m, int32_t layer,
-                      const struct dp_cost_batch *batch)
+// `count` layers of one kind cost alike.
+static void add_layers(struct tally *tally, const struct dp_model_spec *m, double count, bool moe,
+                       const struct dp_cost_batch *batch)
 {
-    double tokens = (double)batch->samples * batch->sequence;
-    add_attention(tally, m, tokens, batch->sequence);
-    if (dp_model_layer_is_moe(m, layer)) {
-        add_moe(tally, m, tokens, batch);
-    } else {
-        add_norm(tally, m, tokens);
-        add_ffn(tally, tokens, m->hidden, m->ffn);
+    if (count <= 0) {
+        return;
     }
+    struct tally one = {.profile = tally->profile};
+    double tokens = (double)batch->samples * batch->sequence;
+    add_attention(&one, m, tokens, batch->sequence);
+    if (moe) {
+        add_moe(&one, m, tokens, batch);
+    } else {
+        add_norm(&one, m, tokens);
+        add_ffn(&one, tokens, m->hidden, m->ffn);
+    }
+    add_scaled(tally, &one, count);
 }
 
 static double exchange_s(const struct dp_model_spec *m, const struct dp_profile *profile,
@@ -138,11 +149,13 @@ void dp_cost_chunk(const struct dp_model_spec *model, const struct dp_profile *p
 {
     struct tally tally = {.profile = profile};
     double tokens = (double)batch->samples * batch->sequence;
-    double moe_layers = 0;
+    double moe_layers = 0, dense_layers = 0;
     for (int32_t layer = stage->layer_begin; layer < stage->layer_end; layer++) {
-        add_layer(&tally, model, layer, batch);
         moe_layers += dp_model_layer_is_moe(model, layer);
+        dense_layers += !dp_model_layer_is_moe(model, layer);
     }
+    add_layers(&tally, model, dense_layers, false, batch);
+    add_layers(&tally, model, moe_layers, true, batch);
     if (stage->has_embedding) {
         add_elements(&tally, tokens * model->hidden, 2, 0, 3);
     }

@@ -9,9 +9,12 @@
 // "1.23 s", "45.6 ms", "789 us".
 static const char *format_seconds(char buffer[32], double seconds)
 {
+    if (seconds < 1e-9) {
+        return "0 s";
+    }
     if (seconds >= 1) {
         snprintf(buffer, 32, "%.3g s", seconds);
-    } else if (seconds >= 1e-3 || seconds <= 0) {
+    } else if (seconds >= 1e-3) {
         snprintf(buffer, 32, "%.3g ms", seconds * 1e3);
     } else {
         snprintf(buffer, 32, "%.3g us", seconds * 1e6);

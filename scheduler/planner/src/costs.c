@@ -1,0 +1,283 @@
+// From a layout to what simulate needs.
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "internal.h"
+
+struct dp_cost_stage stage_of(const struct layout *layout, int32_t stage)
+{
+    return (struct dp_cost_stage){
+        .layer_begin = layout->layer_begin[stage],
+        .layer_end = layout->layer_begin[stage + 1],
+        .has_embedding = stage == 0,
+        .has_head = stage == layout->choice.stages - 1,
+    };
+}
+
+struct dp_cost_batch batch_of(const struct problem *problem, const struct layout *layout)
+{
+    return (struct dp_cost_batch){
+        .samples = layout->choice.micro_batch_size,
+        .sequence = problem->spec->train.sequence,
+        .ep_size = layout->choice.expert,
+        .ep_on_one_node = layout->ep_on_one_node,
+    };
+}
+
+// The chunk of a stage. The sim device has no exchange of its own: its times include it.
+static struct dp_cost_chunk stage_chunk(const struct problem *problem, const struct layout *layout,
+                                        int32_t stage)
+{
+    struct dp_cost_stage shape = stage_of(layout, stage);
+    struct dp_cost_chunk chunk = {0};
+    if (problem->is_sim) {
+        struct dp_cost_sim_chunk sim;
+        dp_cost_sim_chunk(&problem->spec->sim, &shape, &sim);
+        chunk.forward_s = sim.forward_s;
+        chunk.input_s = sim.input_s;
+        chunk.weight_s = sim.weight_s;
+        return chunk;
+    }
+    struct dp_cost_batch batch = batch_of(problem, layout);
+    dp_cost_chunk(&problem->spec->model, problem->profile, &shape, &batch, &chunk);
+    return chunk;
+}
+
+static double pair_s(const struct problem *problem, const struct layout *layout, int32_t forward,
+                     int32_t backward, bool with_weight)
+{
+    if (problem->is_sim) {
+        struct dp_cost_stage f = stage_of(layout, forward), b = stage_of(layout, backward);
+        return dp_cost_sim_pair_s(&problem->spec->sim, &f, &b, with_weight);
+    }
+    struct dp_cost_chunk f = stage_chunk(problem, layout, forward);
+    struct dp_cost_chunk b = stage_chunk(problem, layout, backward);
+    return dp_cost_pair_s(problem->profile, &f, &b, with_weight);
+}
+
+static void fill_chunk(const struct problem *problem, const struct layout *layout, int32_t stage,
+                       struct dp_sim_chunk *ret_chunk)
+{
+    struct dp_cost_chunk chunk = stage_chunk(problem, layout, stage);
+    struct dp_cost_stage shape = stage_of(layout, stage);
+    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_chunk_bytes bytes;
+    dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &shape, &batch, NULL, &bytes);
+    double input = chunk.input_s + chunk.backward_exchange_s;
+    ret_chunk->seconds[DP_ACTION_F] = chunk.forward_s + chunk.forward_exchange_s;
+    ret_chunk->seconds[DP_ACTION_I] = input;
+    ret_chunk->seconds[DP_ACTION_W] = chunk.weight_s;
+    ret_chunk->seconds[DP_ACTION_B] = input + chunk.weight_s;
+    double kept = fmax(bytes.after_forward, bytes.after_input);
+    ret_chunk->activation_bytes = (uint64_t)kept;
+    ret_chunk->released_at_i_bytes = (uint64_t)kept - (uint64_t)bytes.after_input;
+}
+
+// What the ranks of one pipeline position keep for their parameters, and what follows a step.
+struct position {
+    struct dp_cost_stage stages[DP_RANK_STAGES_MAX];
+    int32_t count;
+};
+
+static struct position position_of(const struct layout *layout, const struct dp_schedule *schedule,
+                                   int32_t rank)
+{
+    struct position position = {.count = 0};
+    int32_t stages[DP_RANK_STAGES_MAX];
+    position.count = dp_schedule_rank_stages(schedule, rank, stages);
+    for (int32_t i = 0; i < position.count; i++) {
+        position.stages[i] = stage_of(layout, stages[i]);
+    }
+    return position;
+}
+
+double rank_state_bytes(const struct problem *problem, const struct layout *layout,
+                        const struct dp_schedule *schedule, int32_t rank)
+{
+    struct position position = position_of(layout, schedule, rank);
+    return dp_cost_state_bytes(&problem->spec->model, problem->profile, position.stages,
+                               position.count, layout->choice.expert, layout->choice.data);
+}
+
+// Whether all ranks that hold the position's gradients stand on one node.
+static bool sums_stay_on_node(const struct layout *layout, int32_t rank, bool mirrored)
+{
+    int32_t pipeline = layout->choice.pipeline;
+    int32_t node = layout->places[rank].node;
+    for (int32_t d = 0; d < layout->choice.data; d++) {
+        const struct place *replica = layout->places + d * pipeline;
+        if (replica[rank].node != node || (mirrored && replica[pipeline - 1 - rank].node != node)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void fill_step_end(const struct problem *problem, const struct layout *layout,
+                          const struct dp_schedule *schedule, struct dp_sim_costs *costs)
+{
+    if (problem->is_sim) {
+        return; // its ranks have nothing to sum and nothing to update
+    }
+    const struct dp_profile *profile = problem->profile;
+    for (int32_t rank = 0; rank < costs->pipeline; rank++) {
+        struct position position = position_of(layout, schedule, rank);
+        struct dp_cost_parameters total = {0, 0};
+        for (int32_t i = 0; i < position.count; i++) {
+            struct dp_cost_parameters one;
+            dp_cost_stage_parameters(&problem->spec->model, &position.stages[i],
+                                     layout->choice.expert, &one);
+            total.shared += one.shared;
+            total.experts += one.experts;
+        }
+        bool mirrored = schedule->directions == 2;
+        const struct dp_link_profile *link =
+            sums_stay_on_node(layout, rank, mirrored) ? &profile->local : &profile->network;
+        int32_t members = layout->choice.data * schedule->directions;
+        int32_t expert_members = members / layout->choice.expert;
+        costs->gradient_sync[rank] =
+            dp_cost_sum_s(link, total.shared * profile->gradient_bytes, members) +
+            dp_cost_sum_s(link, total.experts * profile->gradient_bytes, expert_members);
+        costs->optimizer[rank] = dp_cost_optimizer_s(profile, total.shared + total.experts);
+    }
+}
+
+static void fill_hops(const struct problem *problem, const struct layout *layout,
+                      const struct place *places, struct dp_sim_costs *costs)
+{
+    const struct dp_profile *profile = problem->profile;
+    struct dp_cost_batch batch = batch_of(problem, layout);
+    double bytes = dp_cost_hop_bytes(&problem->spec->model, profile, &batch);
+    costs->message_bytes_f = costs->message_bytes_b = problem->is_sim ? 0 : bytes;
+    for (int32_t a = 0; a < costs->pipeline; a++) {
+        for (int32_t b = 0; b < costs->pipeline; b++) {
+            const struct dp_link_profile *link =
+                places[a].node == places[b].node ? &profile->local : &profile->network;
+            struct dp_sim_hop *hop = dp_sim_hop_at(costs, a, b);
+            hop->latency = a == b ? 0 : link->latency_s;
+            hop->bytes_per_second = a == b || problem->is_sim ? 0 : link->bytes_per_s;
+            if (problem->is_sim && a != b) {
+                hop->latency += problem->spec->sim.hop_s * problem->spec->sim.scale;
+            }
+        }
+    }
+}
+
+// Machines of this replica, numbered as they come, and its share of their cores. The sim device
+// only waits: cores do not limit it.
+static void fill_hosts(const struct problem *problem, const struct layout *layout,
+                       const struct place *places, struct dp_sim_costs *costs)
+{
+    int32_t pipeline = costs->pipeline, hosts = 0;
+    int32_t *first = dp_new_array(int32_t, (size_t)pipeline);
+    for (int32_t rank = 0; rank < pipeline; rank++) {
+        int32_t host = 0;
+        while (host < hosts && !same_host(problem, places[first[host]].node, places[rank].node)) {
+            host++;
+        }
+        if (host == hosts) {
+            first[hosts++] = rank;
+        }
+        costs->host[rank] = host;
+    }
+    free(costs->cores);
+    costs->cores = dp_new_array(double, (size_t)hosts);
+    costs->hosts = hosts;
+    for (int32_t host = 0; host < hosts; host++) {
+        int32_t node = places[first[host]].node;
+        int32_t cores = problem->is_sim ? 0 : host_cores(problem, node);
+        int32_t own = 0;
+        for (int32_t rank = 0; rank < pipeline; rank++) {
+            own += costs->host[rank] == host;
+        }
+        int32_t all = cores > 0 ? ranks_on_host(problem, layout, node) : 0;
+        costs->cores[host] = cores > 0 && cores < all ? (double)cores * own / all : 0;
+    }
+    free(first);
+}
+
+void layout_costs(const struct problem *problem, const struct layout *layout, int32_t replica,
+                  const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs)
+{
+    const struct place *places = layout->places + replica * layout->choice.pipeline;
+    dp_sim_costs_init(ret_costs, schedule);
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        int32_t stages[DP_RANK_STAGES_MAX];
+        int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
+        for (int32_t f = 0; f < count; f++) {
+            fill_chunk(problem, layout, stages[f], dp_sim_chunk_at(ret_costs, rank, f));
+            for (int32_t b = 0; b < count; b++) {
+                size_t pair = dp_sim_pair_index(ret_costs, rank, f, b);
+                ret_costs->fb[pair] = pair_s(problem, layout, stages[f], stages[b], true);
+                ret_costs->fi[pair] = pair_s(problem, layout, stages[f], stages[b], false);
+            }
+        }
+    }
+    fill_hops(problem, layout, places, ret_costs);
+    fill_hosts(problem, layout, places, ret_costs);
+    fill_step_end(problem, layout, schedule, ret_costs);
+}
+
+double exposed_exchange_s(const struct problem *problem, const struct layout *layout,
+                          const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                          int32_t rank)
+{
+    if (problem->is_sim || layout->choice.expert <= 1) {
+        return 0;
+    }
+    int32_t stages[DP_RANK_STAGES_MAX], slot_of[DP_STAGES_MAX];
+    struct dp_cost_chunk chunks[DP_RANK_STAGES_MAX];
+    int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
+    for (int32_t i = 0; i < count; i++) {
+        slot_of[stages[i]] = i;
+        chunks[i] = stage_chunk(problem, layout, stages[i]);
+    }
+    double exposed = 0;
+    for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+        const struct dp_action *action = &schedule->actions[i];
+        const struct dp_cost_chunk *chunk = &chunks[slot_of[action->stage]];
+        if (action->kind == DP_ACTION_F) {
+            exposed += chunk->forward_exchange_s;
+        } else if (action->kind == DP_ACTION_B || action->kind == DP_ACTION_I) {
+            exposed += chunk->backward_exchange_s;
+        } else if (action->kind == DP_ACTION_FB) {
+            int32_t slot = slot_of[action->b_stage];
+            bool with_weight = action->b_kind == DP_ACTION_B;
+            size_t pair = dp_sim_pair_index(costs, rank, slot_of[action->stage], slot);
+            double compute =
+                chunk->forward_s + chunks[slot].input_s + (with_weight ? chunks[slot].weight_s : 0);
+            exposed += fmax(0, (with_weight ? costs->fb : costs->fi)[pair] - compute);
+        }
+    }
+    return exposed;
+}
+
+// Compute of one micro-batch on all layers, pairs taken at their best.
+static double whole_model_s(const struct problem *problem, const struct choice *choice)
+{
+    const struct dp_job_spec *spec = problem->spec;
+    struct dp_cost_stage whole = {0, spec->model.layers, true, true};
+    if (problem->is_sim) {
+        struct dp_cost_sim_chunk chunk;
+        dp_cost_sim_chunk(&spec->sim, &whole, &chunk);
+        double alone = chunk.forward_s + chunk.input_s + chunk.weight_s;
+        return fmin(alone, dp_cost_sim_pair_s(&spec->sim, &whole, &whole, true));
+    }
+    struct dp_cost_batch batch = {choice->micro_batch_size, spec->train.sequence, choice->expert,
+                                  true};
+    struct dp_cost_chunk chunk;
+    dp_cost_chunk(&spec->model, problem->profile, &whole, &batch, &chunk);
+    // Stages have an action's overhead each; the whole has it once.
+    return chunk.forward_s + chunk.input_s + chunk.weight_s;
+}
+
+double choice_bound_s(const struct problem *problem, const struct choice *choice)
+{
+    double work = whole_model_s(problem, choice) * choice->microbatches;
+    double by_ranks = work / choice->pipeline;
+    double by_cores = problem->cores > 0 ? work * choice->data / (double)problem->cores : 0;
+    return fmax(by_ranks, by_cores);
+}

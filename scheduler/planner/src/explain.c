@@ -1,0 +1,174 @@
+// Why: where figures come from, why the winner won and each other choice lost.
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "search.h"
+
+enum { CANDIDATES_MAX = 64 };
+
+char *explain_provenance(const struct problem *problem)
+{
+    struct dp_buf text = {0};
+    if (problem->is_sim) {
+        dp_buf_puts(&text, "seconds: the job's own [sim] times\n");
+        dp_buf_printf(&text, "bytes: shapes of the model, %d bytes an element\n",
+                      problem->profile->element_bytes);
+        return dp_buf_take(&text);
+    }
+    const struct dp_profile *profile = problem->profile;
+    dp_buf_printf(&text, "seconds: profile \"%s\", %s", profile->name, profile->provenance);
+    if (profile->measured_at_s > 0) {
+        char when[32];
+        dp_buf_printf(&text, " (%s)",
+                      dp_clock_format_utc(when, profile->measured_at_s * DP_NS_PER_S));
+    }
+    dp_buf_printf(&text, "; expect errors of %.0f %%\n", profile->error_share * 100);
+    dp_buf_puts(&text, "bytes: shapes of the model; routing taken as balanced\n");
+    return dp_buf_take(&text);
+}
+
+static void list_settings(const struct dp_parallel_spec *p, struct dp_buf *out)
+{
+    const struct {
+        const char *name;
+        int32_t value;
+    } settings[] = {
+        {"pipeline", p->pipeline},
+        {"expert", p->expert},
+        {"data", p->data},
+        {"virtual", p->virtual_stages},
+        {"microbatches", p->microbatches},
+        {"micro_batch_size", p->micro_batch_size},
+    };
+    const char *separator = "set by the job: ";
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        if (settings[i].value > 0) {
+            dp_buf_printf(out, "%s%s = %d", separator, settings[i].name, settings[i].value);
+            separator = ", ";
+        }
+    }
+    if (p->schedule[0] != '\0') {
+        dp_buf_printf(out, "%sschedule = %s", separator, p->schedule);
+        separator = ", ";
+    }
+    dp_buf_puts(out, separator[0] == ',' ? "\n" : "");
+}
+
+static void largest_part(const struct dp_plan *plan, struct dp_buf *out)
+{
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {
+        {"compute", plan->compute_s},         {"waiting in the pipeline", plan->bubble_s},
+        {"communication", plan->comm_s},      {"summing gradients", plan->grad_sync_s},
+        {"the optimizer", plan->optimizer_s},
+    };
+    size_t largest = 0;
+    for (size_t i = 1; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        largest = parts[i].seconds > parts[largest].seconds ? i : largest;
+    }
+    if (plan->step_s > 0) {
+        dp_buf_printf(out, "most of the step is %s: %.0f %%\n", parts[largest].name,
+                      100 * parts[largest].seconds / plan->step_s);
+    }
+}
+
+char *explain_choice(const struct problem *problem, const struct search *search,
+                     const struct choices *choices, const struct dp_plan *plan)
+{
+    struct dp_buf text = {0};
+    if (search->count == 1) {
+        dp_buf_printf(&text, "%s with pipeline %d, expert %d, data %d is the only legal choice\n",
+                      plan->schedule, plan->pipeline, plan->expert, plan->data);
+    } else {
+        dp_buf_printf(&text,
+                      "%s with pipeline %d, expert %d, data %d is the fastest that fits of %zu "
+                      "legal choices\n",
+                      plan->schedule, plan->pipeline, plan->expert, plan->data, search->count);
+    }
+    list_settings(&problem->spec->parallel, &text);
+    largest_part(plan, &text);
+    if (plan->cores_exceeded) {
+        dp_buf_puts(&text,
+                    "ranks exceed cores on some machine: more ranks do not make it faster\n");
+    }
+    dp_buf_printf(&text, "%lld of at most %lld simulations; %zu choices break a rule\n",
+                  (long long)search->moves, (long long)search->moves_max, choices->refused_total);
+    return dp_buf_take(&text);
+}
+
+static int compare_outcomes(const void *a, const void *b)
+{
+    const struct outcome *one = a, *two = b;
+    if (one->simulated != two->simulated) {
+        return one->simulated ? -1 : 1;
+    }
+    if (one->fits != two->fits) {
+        return one->fits ? -1 : 1;
+    }
+    int order = (one->step_s > two->step_s) - (one->step_s < two->step_s);
+    return order != 0 ? order : choice_compare(&one->choice, &two->choice);
+}
+
+static char *reason_of(const struct outcome *outcome, const struct outcome *best, bool chosen)
+{
+    if (chosen) {
+        return dp_strdup("chosen");
+    }
+    if (!outcome->simulated) {
+        return dp_asprintf("not simulated: at least %.3g times as long",
+                           outcome->step_s / best->step_s);
+    }
+    if (!outcome->fits) {
+        return dp_asprintf("does not fit: %.3g GB needed on one rank, %.3g GB there",
+                           outcome->memory_bytes / 1e9, outcome->memory_limit_bytes / 1e9);
+    }
+    double factor = outcome->step_s / best->step_s;
+    return factor < 1.0005 ? dp_strdup("as fast, but larger or deeper")
+                           : dp_asprintf("%.3f times as long", factor);
+}
+
+static void fill_sizes(const struct choice *choice, struct dp_plan_candidate *candidate)
+{
+    candidate->pipeline = choice->pipeline;
+    candidate->expert = choice->expert;
+    candidate->data = choice->data;
+    candidate->microbatches = choice->microbatches;
+    candidate->micro_batch_size = choice->micro_batch_size;
+    DP_COPY_TEXT(candidate->schedule, choice->family->name);
+}
+
+void explain_candidates(const struct search *search, const struct choices *choices,
+                        struct dp_plan *plan)
+{
+    const struct outcome *best = &search->outcomes[search->best];
+    // The winner stays in front; the others are sorted behind it.
+    struct outcome *sorted = dp_memdup(search->outcomes, search->count * sizeof(*sorted));
+    struct outcome first = sorted[search->best];
+    sorted[search->best] = sorted[0];
+    sorted[0] = first;
+    qsort(sorted + 1, search->count - 1, sizeof(*sorted), compare_outcomes);
+    size_t legal = search->count < CANDIDATES_MAX ? search->count : CANDIDATES_MAX;
+    plan->candidates_count = legal + choices->refused_count;
+    plan->candidates = dp_new_array(struct dp_plan_candidate, plan->candidates_count);
+    for (size_t i = 0; i < legal; i++) {
+        struct dp_plan_candidate *candidate = &plan->candidates[i];
+        fill_sizes(&sorted[i].choice, candidate);
+        candidate->legal = sorted[i].simulated;
+        candidate->chosen = i == 0;
+        candidate->step_s = sorted[i].step_s;
+        candidate->memory_max_bytes = sorted[i].memory_bytes;
+        candidate->reason = reason_of(&sorted[i], best, i == 0);
+    }
+    for (size_t i = 0; i < choices->refused_count; i++) {
+        struct dp_plan_candidate *candidate = &plan->candidates[legal + i];
+        fill_sizes(&choices->refused[i].choice, candidate);
+        candidate->reason = dp_strdup(choices->refused[i].reason);
+    }
+    free(sorted);
+}

@@ -1,0 +1,89 @@
+// Shared by the files of this module.
+#pragma once
+
+#include <stddef.h>
+
+#include "dp/planner.h"
+
+// Sizes under consideration, without where they run.
+struct choice {
+    int32_t pipeline, expert, data, microbatches, micro_batch_size, virtual_stages, stages;
+    const struct dp_schedule_family *family;
+    double bound_s; // no schedule of these sizes is faster
+};
+
+// Where one rank stands.
+struct place {
+    int32_t node, slot;
+};
+
+// Everything needed to price a choice. Arrays are owned.
+struct layout {
+    struct choice choice;
+    int32_t *layer_begin; // [stages + 1]
+    struct place *places; // [pipeline * data]
+    bool ep_on_one_node;
+};
+void layout_deinit(struct layout *layout);
+
+// The input, with defaults filled in.
+struct problem {
+    const struct dp_job_spec *spec;
+    const struct dp_planner_node *nodes;
+    size_t nodes_count;
+    const struct dp_profile *profile;
+    bool is_sim;   // seconds come from [sim]
+    int64_t slots; // of all nodes
+    int64_t cores; // of all machines; 0 = enough
+};
+
+// Fills a layout: layers split by their cost, ranks placed. Needs enough slots.
+void layout_init(struct layout *ret_layout, const struct problem *problem,
+                 const struct choice *choice);
+
+// Splits layers into runs: the smallest largest cost first, then the least sum of squares. cost[l]
+// is of layer l; first_s and last_s are added to the first and last run. ret_begin: [runs + 1].
+void split_layers(const double *cost, int32_t layers, int32_t runs, double first_s, double last_s,
+                  int32_t *ret_begin);
+// Replica after replica on consecutive slots; whole replicas inside nodes where that suffices.
+// Needs pipeline * data free slots.
+void place_ranks(const struct problem *problem, const struct choice *choice,
+                 struct place *ret_places);
+// Whether every EP group of these places stays on one node.
+bool ep_groups_stay_on_nodes(const struct choice *choice, const struct place *places);
+// Ranks of the job on the machine that `node` belongs to, and its cores (0 = enough).
+int32_t ranks_on_host(const struct problem *problem, const struct layout *layout, int32_t node);
+int32_t host_cores(const struct problem *problem, int32_t node);
+// Cores of all machines, 0 when some machine has enough.
+int64_t all_cores(const struct problem *problem);
+bool same_host(const struct problem *problem, int32_t a, int32_t b);
+
+struct dp_cost_stage stage_of(const struct layout *layout, int32_t stage);
+struct dp_cost_batch batch_of(const struct problem *problem, const struct layout *layout);
+// What one micro-batch takes on a stage in an action that overlaps nothing: (compute, exchange).
+void layout_costs(const struct problem *problem, const struct layout *layout, int32_t replica,
+                  const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs);
+// Exchange that is exposed inside the actions of one pipeline rank, seconds.
+double exposed_exchange_s(const struct problem *problem, const struct layout *layout,
+                          const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                          int32_t rank);
+// Bytes of weights, gradients and optimizer on one pipeline rank.
+double rank_state_bytes(const struct problem *problem, const struct layout *layout,
+                        const struct dp_schedule *schedule, int32_t rank);
+double choice_bound_s(const struct problem *problem, const struct choice *choice);
+
+// All choices that the spec and the ranks at hand leave open, those that break a rule with it.
+struct refusal {
+    struct choice choice;
+    char *reason; // owned
+};
+struct choices {
+    struct choice *legal;
+    size_t legal_count;
+    struct refusal *refused; // at most REFUSED_MAX
+    size_t refused_count, refused_total;
+};
+enum { REFUSED_MAX = 32 };
+dp_status enumerate_choices(const struct problem *problem, struct choices *ret_choices,
+                            struct dp_error *err);
+void choices_deinit(struct choices *choices);

@@ -1,0 +1,73 @@
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "internal.h"
+
+// Seconds of one micro-batch, all passes, of one layer or of what stands before and behind them.
+static double all_passes_s(const struct problem *problem, const struct dp_cost_batch *batch,
+                           const struct dp_cost_stage *stage)
+{
+    struct dp_cost_chunk chunk;
+    dp_cost_chunk(&problem->spec->model, problem->profile, stage, batch, &chunk);
+    return chunk.forward_s + chunk.input_s + chunk.weight_s + chunk.forward_exchange_s +
+           chunk.backward_exchange_s;
+}
+
+static void split_for_sim(const struct problem *problem, struct layout *layout, double *cost)
+{
+    const struct dp_sim_spec *sim = &problem->spec->sim;
+    int32_t layers = problem->spec->model.layers;
+    double layer = sim->forward_s + sim->input_grad_s + sim->weight_grad_s;
+    for (int32_t l = 0; l < layers; l++) {
+        cost[l] = layer;
+    }
+    double factor = layer / sim->forward_s;
+    split_layers(cost, layers, layout->choice.stages, sim->embedding_s * factor,
+                 sim->head_s * factor, layout->layer_begin);
+}
+
+static void split_by_cost(const struct problem *problem, struct layout *layout, double *cost)
+{
+    const struct dp_model_spec *model = &problem->spec->model;
+    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_stage none = {0, 0, false, false}, embedding = {0, 0, true, false};
+    struct dp_cost_stage head = {0, 0, false, true};
+    double overhead = all_passes_s(problem, &batch, &none);
+    double of_kind[2] = {-1, -1}; // dense, MoE
+    for (int32_t l = 0; l < model->layers; l++) {
+        int kind = dp_model_layer_is_moe(model, l);
+        if (of_kind[kind] < 0) {
+            struct dp_cost_stage one = {l, l + 1, false, false};
+            of_kind[kind] = all_passes_s(problem, &batch, &one) - overhead;
+        }
+        cost[l] = of_kind[kind];
+    }
+    split_layers(cost, model->layers, layout->choice.stages,
+                 all_passes_s(problem, &batch, &embedding) - overhead,
+                 all_passes_s(problem, &batch, &head) - overhead, layout->layer_begin);
+}
+
+void layout_init(struct layout *ret_layout, const struct problem *problem,
+                 const struct choice *choice)
+{
+    struct layout layout = {.choice = *choice};
+    layout.layer_begin = dp_new_array(int32_t, (size_t)choice->stages + 1);
+    layout.places = dp_new_array(struct place, (size_t)choice->pipeline * (size_t)choice->data);
+    place_ranks(problem, choice, layout.places);
+    layout.ep_on_one_node = ep_groups_stay_on_nodes(choice, layout.places);
+    DP_AUTO_FREE double *cost = dp_new_array(double, (size_t)problem->spec->model.layers);
+    if (problem->is_sim) {
+        split_for_sim(problem, &layout, cost);
+    } else {
+        split_by_cost(problem, &layout, cost);
+    }
+    *ret_layout = layout;
+}
+
+void layout_deinit(struct layout *layout)
+{
+    free(layout->layer_begin);
+    free(layout->places);
+    *layout = (struct layout){0};
+}

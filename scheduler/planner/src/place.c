@@ -1,0 +1,103 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "internal.h"
+
+// Replicas that fit when none may leave its node.
+static int64_t whole_replicas(const struct problem *problem, int32_t pipeline)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < problem->nodes_count; i++) {
+        count += problem->nodes[i].slots / pipeline;
+    }
+    return count;
+}
+
+void place_ranks(const struct problem *problem, const struct choice *choice,
+                 struct place *ret_places)
+{
+    bool whole = whole_replicas(problem, choice->pipeline) >= choice->data;
+    int32_t placed = 0, world = choice->pipeline * choice->data;
+    for (size_t n = 0; n < problem->nodes_count && placed < world; n++) {
+        const struct dp_planner_node *node = &problem->nodes[n];
+        int32_t usable = whole ? node->slots / choice->pipeline * choice->pipeline : node->slots;
+        for (int32_t slot = 0; slot < usable && placed < world; slot++) {
+            ret_places[placed++] = (struct place){(int32_t)n, node->first_slot + slot};
+        }
+    }
+    DP_CHECK(placed == world);
+}
+
+bool ep_groups_stay_on_nodes(const struct choice *choice, const struct place *places)
+{
+    for (int32_t d = 0; d < choice->data; d++) {
+        int32_t first = d / choice->expert * choice->expert;
+        for (int32_t p = 0; p < choice->pipeline; p++) {
+            if (places[d * choice->pipeline + p].node !=
+                places[first * choice->pipeline + p].node) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool same_host(const struct problem *problem, int32_t a, int32_t b)
+{
+    const char *host = problem->nodes[a].host;
+    return a == b || (host[0] != '\0' && strcmp(host, problem->nodes[b].host) == 0);
+}
+
+int32_t ranks_on_host(const struct problem *problem, const struct layout *layout, int32_t node)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < layout->choice.pipeline * layout->choice.data; i++) {
+        count += same_host(problem, node, layout->places[i].node);
+    }
+    return count;
+}
+
+int32_t host_cores(const struct problem *problem, int32_t node)
+{
+    int32_t cores = 0;
+    for (int32_t i = 0; i < (int32_t)problem->nodes_count; i++) {
+        if (same_host(problem, node, i) && problem->nodes[i].cores > cores) {
+            cores = problem->nodes[i].cores;
+        }
+    }
+    return cores;
+}
+
+int64_t all_cores(const struct problem *problem)
+{
+    int64_t total = 0;
+    for (int32_t i = 0; i < (int32_t)problem->nodes_count; i++) {
+        bool first = true;
+        for (int32_t before = 0; first && before < i; before++) {
+            first = !same_host(problem, before, i);
+        }
+        int32_t cores = host_cores(problem, i);
+        if (cores == 0) {
+            return 0;
+        }
+        total += first ? cores : 0;
+    }
+    return total;
+}
+
+void dp_planner_cluster_nodes(const struct dp_cluster_spec *cluster,
+                              struct dp_planner_node **ret_nodes, size_t *ret_count)
+{
+    size_t count = (size_t)cluster->nodes;
+    struct dp_planner_node *nodes = dp_new_array(struct dp_planner_node, count);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(nodes[i].name, sizeof(nodes[i].name), "node-%zu", i);
+        nodes[i].slots = cluster->ranks_per_node;
+        nodes[i].cores = cluster->cores_per_node;
+        nodes[i].memory_bytes = cluster->memory_bytes;
+    }
+    *ret_nodes = nodes;
+    *ret_count = count;
+}

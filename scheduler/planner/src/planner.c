@@ -1,0 +1,115 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "internal.h"
+#include "search.h"
+
+static dp_status make_problem(const struct dp_job_spec *spec,
+                              const struct dp_planner_resources *resources,
+                              const struct dp_profile *fallback, struct problem *ret_problem,
+                              struct dp_error *err)
+{
+    struct problem problem = {
+        .spec = spec,
+        .nodes = resources->nodes,
+        .nodes_count = resources->nodes_count,
+        .profile = resources->profile != NULL ? resources->profile : fallback,
+        .is_sim = spec->resources.device == DP_DEVICE_SIM,
+    };
+    for (size_t i = 0; i < resources->nodes_count; i++) {
+        problem.slots += resources->nodes[i].slots;
+    }
+    problem.cores = problem.is_sim ? 0 : all_cores(&problem);
+    *ret_problem = problem;
+    return dp_job_spec_check(spec, err);
+}
+
+dp_status dp_planner_plan(const struct dp_job_spec *spec,
+                          const struct dp_planner_resources *resources,
+                          const struct dp_planner_options *options, struct dp_plan *ret_plan,
+                          struct dp_error *err)
+{
+    DP_AUTO_FREE struct dp_profile *fallback = dp_new(struct dp_profile);
+    dp_profile_default_cpu(fallback);
+    struct problem problem;
+    dp_status status = make_problem(spec, resources, fallback, &problem, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(choices_deinit) struct choices choices = {0};
+    status = enumerate_choices(&problem, &choices, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(search_deinit) struct search search = {0};
+    status = search_run(&problem, &choices, options, &search, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    return search_make_plan(&search, &problem, &choices, ret_plan, err);
+}
+
+// The layout that a plan describes; nodes are found by name.
+static dp_status layout_of_plan(const struct problem *problem, const struct dp_plan *plan,
+                                struct layout *ret_layout, struct dp_error *err)
+{
+    struct layout layout = {
+        .choice = {.pipeline = plan->pipeline,
+                   .expert = plan->expert,
+                   .data = plan->data,
+                   .microbatches = plan->microbatches,
+                   .micro_batch_size = plan->micro_batch_size,
+                   .virtual_stages = plan->virtual_stages,
+                   .stages = plan->stages},
+    };
+    int32_t world = dp_plan_world(plan);
+    layout.places = dp_new_array(struct place, (size_t)world);
+    for (int32_t i = 0; i < world; i++) {
+        size_t node = 0;
+        while (node < problem->nodes_count &&
+               strcmp(problem->nodes[node].name, plan->ranks[i].node) != 0) {
+            node++;
+        }
+        if (node == problem->nodes_count) {
+            free(layout.places);
+            return dp_fail(err, DP_NOT_FOUND, "rank %d stands on node \"%s\", which is not given",
+                           i, plan->ranks[i].node);
+        }
+        layout.places[i] = (struct place){(int32_t)node, plan->ranks[i].slot};
+    }
+    layout.layer_begin =
+        dp_memdup(plan->layer_begin, ((size_t)plan->stages + 1) * sizeof(*plan->layer_begin));
+    layout.ep_on_one_node = ep_groups_stay_on_nodes(&layout.choice, layout.places);
+    *ret_layout = layout;
+    return DP_OK;
+}
+
+dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan *plan,
+                           const struct dp_planner_resources *resources, int32_t replica,
+                           const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
+                           struct dp_error *err)
+{
+    if (replica < 0 || replica >= plan->data) {
+        return dp_fail(err, DP_INVALID, "replica %d of a plan that has %d", replica, plan->data);
+    }
+    if (plan->layer_begin[plan->stages] != spec->model.layers ||
+        schedule->pipeline != plan->pipeline || schedule->stages != plan->stages) {
+        return dp_fail(err, DP_INVALID, "plan, job and schedule do not belong together");
+    }
+    DP_AUTO_FREE struct dp_profile *fallback = dp_new(struct dp_profile);
+    dp_profile_default_cpu(fallback);
+    struct problem problem;
+    dp_status status = make_problem(spec, resources, fallback, &problem, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(layout_deinit) struct layout layout = {0};
+    status = layout_of_plan(&problem, plan, &layout, err);
+    if (status == DP_OK) {
+        layout_costs(&problem, &layout, replica, schedule, ret_costs);
+    }
+    return status;
+}

@@ -1,0 +1,227 @@
+#include "search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+
+enum { MOVES_DEFAULT = 2000 };
+// Steps within this share of each other count as equal: then fewer ranks and simpler sizes win.
+#define TIE_SHARE 1e-9
+
+void search_deinit(struct search *search)
+{
+    free(search->outcomes);
+    *search = (struct search){0};
+}
+
+static int compare(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+// Simpler first: fewer ranks, shallower, fewer expert ranks, larger micro-batches, families in the
+// order of their table.
+int choice_compare(const struct choice *a, const struct choice *b)
+{
+    const int64_t keys_a[] = {(int64_t)a->pipeline * a->data, a->pipeline, a->expert,
+                              -(int64_t)a->micro_batch_size};
+    const int64_t keys_b[] = {(int64_t)b->pipeline * b->data, b->pipeline, b->expert,
+                              -(int64_t)b->micro_batch_size};
+    for (size_t i = 0; i < sizeof(keys_a) / sizeof(keys_a[0]); i++) {
+        if (keys_a[i] != keys_b[i]) {
+            return keys_a[i] < keys_b[i] ? -1 : 1;
+        }
+    }
+    return (a->family > b->family) - (a->family < b->family);
+}
+
+static int compare_bounds(const void *a, const void *b)
+{
+    const struct outcome *one = a, *two = b;
+    int order = compare(one->choice.bound_s, two->choice.bound_s);
+    return order != 0 ? order : choice_compare(&one->choice, &two->choice);
+}
+
+static bool is_better(const struct outcome *a, const struct outcome *b)
+{
+    if (a->fits != b->fits) {
+        return a->fits;
+    }
+    if (fabs(a->step_s - b->step_s) > TIE_SHARE * b->step_s) {
+        return a->step_s < b->step_s;
+    }
+    return choice_compare(&a->choice, &b->choice) < 0;
+}
+
+static dp_status simulate_outcome(const struct problem *problem, struct outcome *outcome,
+                                  struct dp_error *err)
+{
+    DP_CLEANUP(evaluation_deinit) struct evaluation evaluation = {0};
+    dp_status status = evaluate(problem, &outcome->choice, &evaluation, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    outcome->simulated = true;
+    outcome->step_s = evaluation.replicas[evaluation.slowest].result.step;
+    outcome->memory_bytes = fullest_rank(problem, &evaluation, &outcome->memory_limit_bytes);
+    outcome->fits = problem->is_sim || outcome->memory_limit_bytes <= 0 ||
+                    outcome->memory_bytes <= outcome->memory_limit_bytes;
+    return DP_OK;
+}
+
+static void format_gb(char buffer[32], double bytes)
+{
+    snprintf(buffer, 32, "%.3g GB", bytes / 1e9);
+}
+
+static dp_status fail_for_memory(const struct search *search, struct dp_error *err)
+{
+    const struct outcome *least = NULL;
+    for (size_t i = 0; i < search->count; i++) {
+        const struct outcome *outcome = &search->outcomes[i];
+        if (outcome->simulated && (least == NULL || outcome->memory_bytes < least->memory_bytes)) {
+            least = outcome;
+        }
+    }
+    char needed[32], limit[32];
+    format_gb(needed, least->memory_bytes);
+    format_gb(limit, least->memory_limit_bytes);
+    return dp_fail(
+        err, DP_UNSCHEDULABLE,
+        "the job fits into no rank's memory: the leanest of %lld choices (%s, pipeline "
+        "%d, expert %d, data %d) needs %s on one rank, which has %s; use more ranks, or a "
+        "smaller micro_batch_size",
+        (long long)search->moves, least->choice.family->name, least->choice.pipeline,
+        least->choice.expert, least->choice.data, needed, limit);
+}
+
+dp_status search_run(const struct problem *problem, const struct choices *choices,
+                     const struct dp_planner_options *options, struct search *ret_search,
+                     struct dp_error *err)
+{
+    struct search search = {.count = choices->legal_count};
+    search.moves_max =
+        options != NULL && options->moves_max > 0 ? options->moves_max : MOVES_DEFAULT;
+    search.outcomes = dp_new_array(struct outcome, search.count);
+    for (size_t i = 0; i < search.count; i++) {
+        search.outcomes[i].choice = choices->legal[i];
+        search.outcomes[i].step_s = choices->legal[i].bound_s;
+    }
+    qsort(search.outcomes, search.count, sizeof(*search.outcomes), compare_bounds);
+    dp_status status = DP_OK;
+    for (size_t i = 0; i < search.count && search.moves < search.moves_max; i++) {
+        struct outcome *best = &search.outcomes[search.best];
+        if (search.moves > 0 && best->fits && search.outcomes[i].choice.bound_s > best->step_s) {
+            break;
+        }
+        if (options != NULL && options->stop != NULL && options->stop(options->context)) {
+            status = dp_fail(err, DP_INTERRUPTED, "planning was stopped after %lld simulations",
+                             (long long)search.moves);
+            break;
+        }
+        status = simulate_outcome(problem, &search.outcomes[i], err);
+        if (status != DP_OK) {
+            break;
+        }
+        if (search.moves++ == 0 || is_better(&search.outcomes[i], best)) {
+            search.best = i;
+        }
+    }
+    if (status == DP_OK && !search.outcomes[search.best].fits) {
+        status = fail_for_memory(&search, err);
+    }
+    if (status != DP_OK) {
+        search_deinit(&search);
+        return status;
+    }
+    *ret_search = search;
+    return DP_OK;
+}
+
+static void fill_ranks(const struct problem *problem, const struct evaluation *evaluation,
+                       struct dp_plan *plan)
+{
+    const struct layout *layout = &evaluation->layout;
+    for (int32_t p = 0; p < plan->pipeline; p++) {
+        double state = rank_state_bytes(problem, layout, &evaluation->schedule, p);
+        for (int32_t d = 0; d < plan->data; d++) {
+            const struct dp_sim_rank *sim = &evaluation_replica(evaluation, d)->result.ranks[p];
+            const struct place *place = &layout->places[d * plan->pipeline + p];
+            struct dp_plan_rank *rank = &plan->ranks[d * plan->pipeline + p];
+            DP_COPY_TEXT(rank->node, problem->nodes[place->node].name);
+            rank->slot = place->slot;
+            rank->busy_s = dp_sim_rank_busy(sim);
+            rank->bubble_s = sim->bubble;
+            rank->peak_chunks = (int32_t)sim->peak_chunks;
+            rank->peak_activation_bytes = (double)sim->peak_bytes;
+            rank->memory_bytes = state + (double)sim->peak_bytes;
+            int32_t cores = problem->is_sim ? 0 : host_cores(problem, place->node);
+            plan->cores_exceeded |=
+                cores > 0 && ranks_on_host(problem, layout, place->node) > cores;
+        }
+    }
+}
+
+// The rank that ends last tells where the step's time goes.
+static void fill_parts(const struct problem *problem, const struct evaluation *evaluation,
+                       struct dp_plan *plan)
+{
+    const struct replica *slowest = &evaluation->replicas[evaluation->slowest];
+    const struct dp_sim_result *result = &slowest->result;
+    int32_t last = 0;
+    double optimizer = 0;
+    for (int32_t p = 0; p < plan->pipeline; p++) {
+        last = result->ranks[p].end > result->ranks[last].end ? p : last;
+        optimizer = fmax(optimizer, slowest->costs.optimizer[p]);
+    }
+    const struct dp_sim_rank *rank = &result->ranks[last];
+    double exchange = exposed_exchange_s(problem, &evaluation->layout, &evaluation->schedule,
+                                         &slowest->costs, last);
+    plan->step_s = result->step;
+    plan->compute_s = dp_sim_rank_busy(rank) - exchange;
+    plan->comm_s = exchange + rank->comm;
+    plan->bubble_s = rank->bubble - rank->comm;
+    plan->optimizer_s = optimizer;
+    plan->grad_sync_s = fmax(0, result->step - result->makespan - optimizer);
+    const struct dp_train_spec *train = &problem->spec->train;
+    plan->tokens_per_s =
+        result->step > 0 ? (double)train->global_batch * train->sequence / result->step : 0;
+    plan->error_share = problem->is_sim ? 0.03 : problem->profile->error_share;
+}
+
+dp_status search_make_plan(const struct search *search, const struct problem *problem,
+                           const struct choices *choices, struct dp_plan *ret_plan,
+                           struct dp_error *err)
+{
+    const struct choice *choice = &search->outcomes[search->best].choice;
+    DP_CLEANUP(evaluation_deinit) struct evaluation evaluation = {0};
+    dp_status status = evaluate(problem, choice, &evaluation, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    struct dp_plan plan = {
+        .pipeline = choice->pipeline,
+        .expert = choice->expert,
+        .data = choice->data,
+        .microbatches = choice->microbatches,
+        .micro_batch_size = choice->micro_batch_size,
+        .virtual_stages = choice->virtual_stages,
+        .schedule_hash = dp_schedule_hash(&evaluation.schedule),
+        .stages = choice->stages,
+    };
+    DP_COPY_TEXT(plan.schedule, choice->family->name);
+    plan.layer_begin = dp_memdup(evaluation.layout.layer_begin,
+                                 ((size_t)choice->stages + 1) * sizeof(*plan.layer_begin));
+    plan.ranks = dp_new_array(struct dp_plan_rank, (size_t)dp_plan_world(&plan));
+    fill_ranks(problem, &evaluation, &plan);
+    fill_parts(problem, &evaluation, &plan);
+    explain_candidates(search, choices, &plan);
+    plan.provenance = explain_provenance(problem);
+    plan.explanation = explain_choice(problem, search, choices, &plan);
+    *ret_plan = plan;
+    return DP_OK;
+}

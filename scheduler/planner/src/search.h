@@ -1,0 +1,58 @@
+// Simulates choices in the order of their bounds until none left can win.
+#pragma once
+
+#include "internal.h"
+
+// A choice that was simulated, or was not because its bound cannot win.
+struct outcome {
+    struct choice choice;
+    bool simulated, fits;
+    double step_s;             // else the bound
+    double memory_bytes;       // of the fullest rank
+    double memory_limit_bytes; // of that rank's node
+};
+
+struct search {
+    struct outcome *outcomes; // as simulated, then the rest
+    size_t count;
+    size_t best; // index of the winner
+    int64_t moves, moves_max;
+};
+
+// DP_UNSCHEDULABLE when nothing fits into memory.
+dp_status search_run(const struct problem *problem, const struct choices *choices,
+                     const struct dp_planner_options *options, struct search *ret_search,
+                     struct dp_error *err);
+void search_deinit(struct search *search);
+dp_status search_make_plan(const struct search *search, const struct problem *problem,
+                           const struct choices *choices, struct dp_plan *ret_plan,
+                           struct dp_error *err);
+
+// One simulated layout. Replicas that stand alike share a result.
+struct replica {
+    int32_t like;              // the first replica that stands alike; itself when it is
+    struct dp_sim_costs costs; // of the first ones only
+    struct dp_sim_result result;
+};
+struct evaluation {
+    struct layout layout;
+    struct dp_schedule schedule;
+    struct replica *replicas; // [data]
+    int32_t slowest;          // a first one
+};
+dp_status evaluate(const struct problem *problem, const struct choice *choice,
+                   struct evaluation *ret_evaluation, struct dp_error *err);
+void evaluation_deinit(struct evaluation *evaluation);
+const struct replica *evaluation_replica(const struct evaluation *evaluation, int32_t replica);
+// A total order of choices, simpler ones first.
+int choice_compare(const struct choice *a, const struct choice *b);
+// Bytes on the fullest rank against its node's memory: the rank with the least room.
+double fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
+                    double *ret_limit);
+// Provenance and explanation, for the plan to own.
+char *explain_provenance(const struct problem *problem);
+char *explain_choice(const struct problem *problem, const struct search *search,
+                     const struct choices *choices, const struct dp_plan *plan);
+// Fills plan->candidates: the winner, then by step, then those that break a rule.
+void explain_candidates(const struct search *search, const struct choices *choices,
+                        struct dp_plan *plan);
