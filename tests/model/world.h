@@ -1,0 +1,49 @@
+// A model cut into stages and spread over EP ranks, all in one thread, with exchanges done by hand.
+#pragma once
+
+#include "dp/model.h"
+
+#define WORLD_STAGES_MAX 4
+#define WORLD_RANKS_MAX 4
+
+struct world {
+    struct dp_device *device;
+    int32_t stage_count, ranks;
+    int32_t samples;  // per micro-batch
+    double loss_scale;
+    struct dp_stage *stages[WORLD_STAGES_MAX][WORLD_RANKS_MAX];
+};
+
+// Small enough for finite differences: 3 layers, the first dense, 4 experts, top 2, 1 shared.
+struct dp_model_spec world_model(void);
+
+// The model's layers over stage_count stages (the last ones get the rest), experts over `ranks`.
+// Every buffer is poisoned with NaN. Fails the test when it cannot.
+struct world *world_new(const struct dp_model_spec *model, dp_element element, int32_t stage_count,
+                        int32_t ranks, int32_t sequence, int32_t samples);
+void world_free(struct world *world);
+
+typedef enum world_order {
+    WORLD_B,         // W right after I, component by component
+    WORLD_I_THEN_W,  // all W after all I of all micro-batches
+} world_order;
+
+// Forward and backward of micro-batches, `ranks` at a time: micro-batch m on rank m % ranks. tokens
+// and targets are [micro_batches, samples, sequence]. Returns the sum of cross-entropies.
+double world_step(struct world *world, int32_t micro_batches, const int32_t *tokens,
+                  const int32_t *targets, world_order order);
+// The same without backward.
+double world_loss(struct world *world, int32_t micro_batches, const int32_t *tokens,
+                  const int32_t *targets);
+
+// Where a tensor lies in the weights or gradients of (stage, rank); NULL if it is not held there.
+const struct dp_tensor *world_tensor(const struct dp_stage *stage, const char *name);
+// A tensor's gradient summed over the ranks, in double; the caller frees it.
+double *world_gradient(const struct world *world, const char *name, int64_t *ret_count);
+// Sets element `at` of a tensor on every rank that has it; at -1 sets all.
+void world_set(struct world *world, const char *name, int64_t at, double value);
+// Multiplies all weights of rank 2 and above, so that nothing is near its linear regime.
+void world_scale(struct world *world, double factor);
+
+// Random token numbers below the vocabulary; the caller frees them.
+int32_t *world_tokens(const struct dp_model_spec *model, uint64_t seed, int64_t count);
