@@ -101,7 +101,8 @@ static void move_messages(struct naive *naive)
         for (int to = 0; to < naive->schedule->pipeline; to++) {
             struct wire *wire = &naive->wires[from][to];
             const struct dp_sim_hop *hop = dp_sim_hop_at(naive->costs, from, to);
-            int bytes_ticks = hop->bytes_per_second > 0 ? (int)lround(1 / hop->bytes_per_second) : 0;
+            double speed = hop->bytes_per_second;
+            int bytes_ticks = speed > 0 ? (int)lround(1 / speed) : 0;
             while (wire->count > 0) {
                 if (wire->busy_until < 0) {
                     wire->busy_until = naive->now + bytes_ticks;

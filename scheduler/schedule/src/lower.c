@@ -114,7 +114,10 @@ static bool add_receives(struct inbox *inbox, const struct half *half, uint32_t 
 {
     const struct dp_schedule *schedule = inbox->schedule;
     int32_t source = half_source(schedule, half);
-    int32_t peer = source < 0 ? inbox->rank : dp_schedule_rank_of(schedule, source, half->microbatch);
+    if (source < 0) {
+        return true;
+    }
+    int32_t peer = dp_schedule_rank_of(schedule, source, half->microbatch);
     if (peer == inbox->rank) {
         return true;
     }

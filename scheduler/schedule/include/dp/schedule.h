@@ -59,7 +59,7 @@ struct dp_schedule_family {
     const char *summary;      // one line for people
     const char *constraint;   // the rule for (P, M), for people
     int32_t directions;
-    int32_t stages_per_rank;  // stages per pipeline rank in the placement (S = this * P / directions)
+    int32_t stages_per_rank;  // stages that a rank holds (S = this * P / directions)
     // Fills everything but name; params were checked.
     dp_status (*check)(const struct dp_schedule_params *params, struct dp_error *err);
     dp_status (*generate)(const struct dp_schedule_params *params, struct dp_schedule *schedule,
@@ -128,7 +128,7 @@ struct dp_p2p {
     uint16_t stage;           // of the action that sends or receives
     uint32_t microbatch;
     int32_t peer;             // pipeline rank
-    uint32_t action;          // index within the rank's list: a receive comes before it, a send after
+    uint32_t action;          // index in the rank's list: a receive comes before, a send after
 };
 
 // The rank's messages in the order in which it posts them. Both ends agree on the order of the

@@ -101,7 +101,9 @@ struct dp_sim_span {
 
 struct dp_sim_rank {
     double busy[DP_ACTION_KIND_COUNT];  // seconds by kind
-    double contention;         // of busy: seconds lost to ranks that share the host's cores
+    // Of busy: seconds beyond the costs. Predicted: lost to ranks that share the host's cores.
+    // From measured spans: how much slower (below 0: faster) than the costs say.
+    double contention;
     double begin, end;         // of the first and last action
     // makespan - busy, and its parts, which add up to it.
     double bubble;

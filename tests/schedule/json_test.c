@@ -1,0 +1,209 @@
+#include "support.h"
+
+#include <stdlib.h>
+
+#include "dp/rand.h"
+
+static const struct {
+    const char *family;
+    int32_t p, m;
+} fixtures[] = {{"gpipe", 2, 4}, {"1f1b", 4, 8}, {"dualpipe", 4, 8}, {"dualpipev", 2, 4}};
+
+static void assert_same(const struct dp_schedule *a, const struct dp_schedule *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->pipeline, b->pipeline);
+    assert_int_equal(a->microbatches, b->microbatches);
+    assert_int_equal(a->stages, b->stages);
+    assert_int_equal(a->directions, b->directions);
+    assert_memory_equal(a->placement, b->placement, 2 * (size_t)a->stages * sizeof(int32_t));
+    assert_memory_equal(a->rank_begin, b->rank_begin,
+                        ((size_t)a->pipeline + 1) * sizeof(size_t));
+    assert_memory_equal(a->actions, b->actions,
+                        dp_schedule_action_count(a) * sizeof(struct dp_action));
+    assert_int_equal(dp_schedule_hash(a), dp_schedule_hash(b));
+}
+
+static void every_family_survives_the_round_trip(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family;
+        int32_t p, m;
+    } cases[] = {{"gpipe", 1, 1},     {"gpipe", 5, 3},    {"1f1b", 6, 13},   {"dualpipe", 2, 2},
+                 {"dualpipe", 12, 30}, {"dualpipev", 1, 2}, {"dualpipev", 7, 15}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_schedule schedule = make_schedule(cases[i].family, cases[i].p, cases[i].m);
+        struct dp_schedule back;
+        json_t *json = dp_schedule_to_json(&schedule);
+        assert_ok(dp_schedule_from_json(json, &back, &err), &err);
+        assert_same(&schedule, &back);
+        json_decref(json);
+        dp_schedule_deinit(&schedule);
+        dp_schedule_deinit(&back);
+    }
+}
+
+// {"kind":"FB","forward":{...},"backward":{...}} and placement by rank, as documented.
+static void the_form_is_the_documented_one(void **state)
+{
+    (void)state;
+    struct dp_schedule schedule = make_schedule("dualpipe", 2, 2);
+    struct dp_buf text = {0};
+    json_t *json = dp_schedule_to_json(&schedule);
+    dp_json_write(json, 0, &text);
+    assert_string_equal(
+        text.bytes,
+        "{\"schema\":\"dp.schedule/1\",\"name\":\"dualpipe\",\"pipeline\":2,\"microbatches\":2,"
+        "\"stages\":2,\"placement\":[[0,1],[1,0]],\"ranks\":["
+        "[{\"kind\":\"F\",\"stage\":0,\"microbatch\":0},{\"kind\":\"F\",\"stage\":1,"
+        "\"microbatch\":1},{\"kind\":\"B\",\"stage\":1,\"microbatch\":1},{\"kind\":\"I\","
+        "\"stage\":0,\"microbatch\":0},{\"kind\":\"W\",\"stage\":0,\"microbatch\":0}],"
+        "[{\"kind\":\"F\",\"stage\":0,\"microbatch\":1},{\"kind\":\"F\",\"stage\":1,"
+        "\"microbatch\":0},{\"kind\":\"B\",\"stage\":1,\"microbatch\":0},{\"kind\":\"I\","
+        "\"stage\":0,\"microbatch\":1},{\"kind\":\"W\",\"stage\":0,\"microbatch\":1}]]}");
+    json_decref(json);
+    dp_buf_deinit(&text);
+    dp_schedule_deinit(&schedule);
+}
+
+static void read_fixture(size_t index, struct dp_buf *ret_text)
+{
+    struct dp_error err = {0};
+    char path[512];
+    snprintf(path, sizeof(path), DP_SOURCE_DIR "/tests/fixtures/schedules/%s-%d-%d.json",
+             fixtures[index].family, fixtures[index].p, fixtures[index].m);
+    assert_ok(dp_read_file(path, 1 << 20, ret_text, &err), &err);
+}
+
+static void the_generators_still_make_the_fixtures(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(fixtures) / sizeof(fixtures[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_buf text = {0};
+        json_t *json;
+        struct dp_schedule kept;
+        struct dp_schedule made = make_schedule(fixtures[i].family, fixtures[i].p, fixtures[i].m);
+        read_fixture(i, &text);
+        assert_ok(dp_json_parse(text.bytes, text.length, 1 << 20, "fixture", &json, &err), &err);
+        assert_ok(dp_schedule_from_json(json, &kept, &err), &err);
+        assert_same(&made, &kept);
+        json_decref(json);
+        dp_buf_deinit(&text);
+        dp_schedule_deinit(&made);
+        dp_schedule_deinit(&kept);
+    }
+}
+
+// One micro-batch through one stage, with parts that the cases below replace.
+#define FORM(schema, name, sizes, placement, ranks)                                                \
+    "{\"schema\":" schema ",\"name\":" name "," sizes ",\"placement\":" placement ",\"ranks\":"    \
+    ranks "}"
+#define SCHEMA "\"dp.schedule/1\""
+#define SIZES "\"pipeline\":1,\"microbatches\":1,\"stages\":1"
+#define F00 "{\"kind\":\"F\",\"stage\":0,\"microbatch\":0}"
+#define B00 "{\"kind\":\"B\",\"stage\":0,\"microbatch\":0}"
+#define RANKS(list) FORM(SCHEMA, "\"x\"", SIZES, "[[0]]", "[[" list "]]")
+
+static const struct {
+    const char *text, *why;
+} hostile[] = {
+    {"7", "\"schema\""},
+    {"[]", "\"schema\""},
+    {"{}", "\"schema\""},
+    {FORM("\"dp.schedule/2\"", "\"x\"", SIZES, "[[0]]", "[[]]"), "\"schema\""},
+    {FORM(SCHEMA, "7", SIZES, "[[0]]", "[[]]"), "\"name\""},
+    {FORM(SCHEMA, "\"\"", SIZES, "[[0]]", "[[]]"), "\"name\""},
+    {FORM(SCHEMA,
+          "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"",
+          SIZES, "[[0]]", "[[]]"),
+     "\"name\""},
+    {FORM(SCHEMA, "\"x\"", "\"pipeline\":0,\"microbatches\":1,\"stages\":1", "[[0]]", "[[]]"),
+     "\"pipeline\" must be 1 to"},
+    {FORM(SCHEMA, "\"x\"", "\"pipeline\":1e3,\"microbatches\":1,\"stages\":1", "[[0]]", "[[]]"),
+     "\"pipeline\" must be an integer"},
+    {FORM(SCHEMA, "\"x\"", "\"pipeline\":1,\"microbatches\":4294967297,\"stages\":1", "[[0]]",
+          "[[]]"),
+     "\"microbatches\" must be 1 to"},
+    {FORM(SCHEMA, "\"x\"", "\"pipeline\":1,\"microbatches\":1,\"stages\":-1", "[[0]]", "[[]]"),
+     "\"stages\" must be 1 to"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[0]", "[[]]"), "not a list"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[[0],[0]]", "[[]]"), "one per rank"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "{}", "[[]]"), "one per rank"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[[1]]", "[[]]"), "a stage that is not 0 to 0"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[[\"0\"]]", "[[]]"), "a stage that is not 0 to 0"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[[]]", "[[]]"), "stage 0 is placed on rank -1"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[[0,0,0]]", "[[]]"), "both hold stage 0"},
+    {FORM(SCHEMA, "\"x\"", "\"pipeline\":1,\"microbatches\":65536,\"stages\":1024", "[[0]]",
+          "[[]]"),
+     "is placed on rank -1"},
+    {FORM(SCHEMA, "\"x\"", "\"pipeline\":1,\"microbatches\":65536,\"stages\":1", "[[0]]", "[[]]"),
+     "0 actions cannot take"},
+    {FORM(SCHEMA, "\"x\"", SIZES, "[[0]]", "[]"), "one per rank"},
+    {RANKS("7"), "rank 0, position 0: \"kind\""},
+    {RANKS(F00 ",{\"kind\":\"G\",\"stage\":0,\"microbatch\":0}"), "rank 0, position 1: \"kind\""},
+    {RANKS("{\"kind\":\"F\",\"stage\":65536,\"microbatch\":0}"), "\"stage\" must be 0 to 1023"},
+    {RANKS("{\"kind\":\"F\",\"stage\":0,\"microbatch\":-1}"), "\"microbatch\" must be 0 to"},
+    {RANKS("{\"kind\":\"FB\",\"stage\":0,\"microbatch\":0}"), "\"kind\""},
+    {RANKS("{\"kind\":\"FB\",\"forward\":" B00 ",\"backward\":" B00 "}"), "is F"},
+    {RANKS("{\"kind\":\"FB\",\"forward\":" F00 ",\"backward\":" F00 "}"), "is B or I"},
+    {RANKS("{\"kind\":\"FB\",\"forward\":" F00 ",\"backward\":{\"kind\":\"FB\"}}"), "\"stage\""},
+    {RANKS(F00), "has no B or I"},
+    {RANKS(B00 "," F00), "B0@0 comes before its F"},
+};
+
+static void hostile_documents_are_refused_with_the_reason(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++) {
+        struct dp_error err = {0};
+        json_t *json = json_loads(hostile[i].text, JSON_DECODE_ANY, NULL);
+        assert_non_null(json);
+        struct dp_schedule schedule;
+        dp_status status = dp_schedule_from_json(json, &schedule, &err);
+        assert_refused(status, DP_INVALID, &err, hostile[i].why);
+        json_decref(json);
+    }
+}
+
+// Whatever a flipped byte makes of a good document, it is read or refused and never trusted.
+static void documents_with_flipped_bytes_do_no_harm(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 11);
+    int read = 0;
+    for (int round = 0; round < 2000; round++) {
+        size_t index = (size_t)round % (sizeof(fixtures) / sizeof(fixtures[0]));
+        struct dp_buf text = {0};
+        read_fixture(index, &text);
+        size_t at = dp_rand_below(&rand, text.length);
+        text.bytes[at] = "0123456789FBIW[]{},\":-"[dp_rand_below(&rand, 22)];
+        json_t *json;
+        struct dp_schedule schedule;
+        if (dp_json_parse(text.bytes, text.length, 1 << 20, "x", &json, NULL) == DP_OK) {
+            if (dp_schedule_from_json(json, &schedule, NULL) == DP_OK) {
+                assert_ok(dp_schedule_validate(&schedule, NULL), &(struct dp_error){0});
+                dp_schedule_deinit(&schedule);
+                read++;
+            }
+            json_decref(json);
+        }
+        dp_buf_deinit(&text);
+    }
+    assert_true(read < 500);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family_survives_the_round_trip),
+        cmocka_unit_test(the_form_is_the_documented_one),
+        cmocka_unit_test(the_generators_still_make_the_fixtures),
+        cmocka_unit_test(hostile_documents_are_refused_with_the_reason),
+        cmocka_unit_test(documents_with_flipped_bytes_do_no_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
