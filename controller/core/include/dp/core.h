@@ -1,0 +1,319 @@
+// The controller's decisions, without any means of acting: events in, effects out.
+//
+// No socket, clock, thread, file or randomness is used here. Time arrives with every event; what
+// must happen leaves as data, and the shell does it. So the same code runs in the daemon and in a
+// simulation with a virtual clock, lost messages and crashes at any point.
+//
+// Persist, then tell. What a step changed is one transaction (`effects.store_token`); replies to
+// people and orders to nodes that rest on it appear only in the step that takes its STORED event.
+// Orders follow from levels: the core keeps, for each job and node, what the node was last told and
+// sends what differs from what is wanted, so a lost order or a new session repeats it.
+#pragma once
+
+#include "dp/arena.h"
+#include "dp/error.h"
+#include "dp/record.h"
+
+struct dp_core;
+
+struct dp_core_config {
+    uint32_t heartbeat_ms;       // asked of agents
+    uint32_t late_ms;            // silence after which a node is LATE
+    uint32_t lease_margin_ms;    // a node is LOST this long after its own lease ended
+    uint32_t lease_default_ms;   // of a node whose lease is not known
+    uint32_t prepare_timeout_ms; // for all ranks to be READY, then RUNNING
+    uint32_t collect_ms;         // wait for the cause when only its consequences are known
+    uint32_t stop_grace_ms;      // between the polite end of a rank and the forced one
+    uint32_t stop_timeout_ms;    // after which a job whose ranks do not end is LOST
+    uint32_t checkpoint_timeout_ms;
+    uint32_t store_retry_ms;  // between attempts to store what could not be stored
+    uint32_t save_ms;         // between savings of the ranks' running totals
+    uint32_t active_jobs_max; // that have not ended
+};
+
+void dp_core_config_init(struct dp_core_config *config);
+
+// Events.
+
+typedef enum dp_core_event_kind {
+    // Before anything else, at a start: what the store has.
+    DP_EVENT_LOAD_ENDED, // numbers of ended jobs
+    DP_EVENT_LOAD_NODE,
+    DP_EVENT_LOAD_JOB, // one that has not ended, with its ranks
+    // People.
+    DP_EVENT_SUBMIT,
+    DP_EVENT_CANCEL,
+    DP_EVENT_CHECKPOINT,
+    // Agents; `session` names the stream and is never used again.
+    DP_EVENT_HELLO,
+    DP_EVENT_HEARTBEAT, // levels of all assignments
+    DP_EVENT_LEVEL,     // level of one
+    DP_EVENT_INVENTORY,
+    DP_EVENT_REPORT,
+    DP_EVENT_SESSION_CLOSED,
+    // The shell's answers.
+    DP_EVENT_PLAN_DONE,
+    DP_EVENT_PLAN_FAILED,
+    DP_EVENT_STORED,
+    DP_EVENT_TICK, // the timer
+    DP_EVENT_KIND_COUNT
+} dp_core_event_kind;
+
+struct dp_submit {
+    uint64_t reply;         // names the answer; 0 = none wanted
+    const char *request_id; // "" = none
+    const char *name;
+    const char *device;
+    uint64_t token; // random
+    const void *job_toml;
+    size_t job_toml_length;
+    int32_t ranks_wanted; // at least; at least 1
+    bool ranks_fixed, needs_profile;
+    uint64_t steps_total, tokens_per_step;
+};
+
+struct dp_ask { // CANCEL and CHECKPOINT
+    uint64_t reply;
+    char job[DP_ID_MAX];
+    const char *reason; // CANCEL: "" = none
+};
+
+struct dp_rank_ready {
+    char address[DP_ADDRESS_MAX];
+    uint64_t corpus_bytes, parameters, resumed_step;
+    double unigram_entropy;
+};
+
+struct dp_rank_finished {
+    bool ok, not_finite, peer_lost;
+    uint64_t step;
+    char error[DP_TEXT_MAX];
+    char action[DP_NAME_MAX];
+};
+
+struct dp_rank_level {
+    uint32_t rank;
+    dp_rank_phase phase;
+    uint64_t step;
+    int64_t pid;
+    int32_t exit_status, signal;
+    bool ready_known, finished_known;
+    struct dp_rank_ready ready;
+    struct dp_rank_finished finished;
+};
+
+struct dp_assignment_level {
+    struct dp_fence fence;
+    const struct dp_rank_level *ranks;
+    size_t ranks_count;
+    bool keeper_lost;
+    int32_t keeper_signal;
+    const char *error; // "" = none; PREPARE failed on the node
+};
+
+struct dp_levels { // HEARTBEAT, LEVEL (count = 1)
+    uint64_t session;
+    const struct dp_assignment_level *assignments;
+    size_t count;
+};
+
+struct dp_hello {
+    struct dp_levels levels;
+    const struct dp_node_record *node;
+};
+
+struct dp_inventory_event {
+    uint64_t session;
+    const struct dp_node_record *node; // slots to profile are taken
+};
+
+typedef enum dp_report_kind {
+    DP_REPORT_READY,
+    DP_REPORT_USAGE,
+    DP_REPORT_STEP,
+    DP_REPORT_EVAL,
+    DP_REPORT_CHECKPOINT,
+    DP_REPORT_FINISHED,
+} dp_report_kind;
+
+struct dp_step_report {
+    struct dp_step_record row; // job is filled in by the core
+    int64_t busy_ns, bubble_ns;
+    uint32_t peak_chunks;
+    uint64_t peak_bytes;
+    const void *trace; // packed measured actions, NULL = none
+    size_t trace_length;
+};
+
+struct dp_report {
+    uint64_t session;
+    struct dp_fence fence;
+    uint32_t rank;
+    dp_report_kind kind;
+    union {
+        struct dp_rank_ready ready;
+        struct dp_usage usage;
+        struct dp_step_report step;
+        struct {
+            uint64_t step;
+            double loss;
+        } eval;
+        struct {
+            uint64_t step, request;
+            const char *path;
+        } checkpoint;
+        struct dp_rank_finished finished;
+    };
+};
+
+struct dp_slot {
+    const char *node;
+    uint32_t slot;
+};
+
+struct dp_plan_done {
+    uint64_t job;     // number
+    const void *plan; // packed dp.v1.Plan
+    size_t plan_length;
+    const struct dp_slot *ranks; // where each rank goes
+    size_t ranks_count;
+};
+
+struct dp_plan_failed {
+    uint64_t job;
+    struct dp_error error;
+};
+
+struct dp_stored {
+    uint64_t token;
+    struct dp_error error; // status DP_OK = on disk
+};
+
+struct dp_load_job {
+    const struct dp_job_record *job;
+    const struct dp_rank_record *ranks;
+    size_t ranks_count;
+};
+
+struct dp_load_ended {
+    const uint64_t *numbers; // rising
+    size_t count;
+    uint64_t highest; // job number ever used
+};
+
+struct dp_core_event {
+    dp_core_event_kind kind;
+    int64_t now_ns;  // monotonic clock of this process
+    int64_t wall_ns; // for people
+    union {
+        struct dp_load_ended ended;
+        const struct dp_node_record *load_node;
+        struct dp_load_job load_job;
+        struct dp_submit submit;
+        struct dp_ask ask;
+        struct dp_hello hello;
+        struct dp_levels levels;
+        struct dp_inventory_event inventory;
+        struct dp_report report;
+        uint64_t session; // SESSION_CLOSED
+        struct dp_plan_done plan_done;
+        struct dp_plan_failed plan_failed;
+        struct dp_stored stored;
+    };
+};
+
+// Effects.
+
+typedef enum dp_order_kind {
+    DP_ORDER_NONE,
+    DP_ORDER_WELCOME,
+    DP_ORDER_REFUSE,  // end the session with `status` and `text`
+    DP_ORDER_ACK,     // of a heartbeat
+    DP_ORDER_PREPARE, // `job` is in the core with all that belongs into it
+    DP_ORDER_START,
+    DP_ORDER_STOP, // text = reason
+    DP_ORDER_RELEASE,
+    DP_ORDER_CHECKPOINT,
+} dp_order_kind;
+
+const char *dp_order_kind_text(dp_order_kind kind);
+
+typedef enum dp_effect_kind {
+    DP_EFFECT_SEND,  // `order` to `session`
+    DP_EFFECT_REPLY, // `reply`: status DP_OK with `job`, else with `text`
+    DP_EFFECT_PLAN,  // plan `job` on `nodes`; answer with PLAN_DONE or PLAN_FAILED
+    DP_EFFECT_JOB,   // `job` changed: show it
+    DP_EFFECT_STEP,  // `step` of `job` is complete: show it
+    DP_EFFECT_LOG,   // `text`, with `event` as its name
+} dp_effect_kind;
+
+struct dp_free_slots {
+    const struct dp_node_record *node; // borrowed from the core
+    uint32_t slots_free;
+};
+
+// Pointers are valid until the core's next step.
+struct dp_effect {
+    dp_effect_kind kind;
+    dp_order_kind order;
+    uint64_t session, reply, job;
+    const char *node;
+    struct dp_fence fence;
+    uint32_t grace_ms; // STOP
+    uint64_t request;  // CHECKPOINT order; reply to a checkpoint: its step
+    dp_status status;
+    bool warning; // LOG
+    const char *event;
+    const char *text; // reply to a checkpoint that was made: its path
+    struct dp_step_record step;
+    const struct dp_free_slots *nodes;
+    size_t nodes_count;
+};
+
+// What one step wants done: first the transaction, then the items in order. Zero-initialised is
+// empty; a step clears it.
+struct dp_effects {
+    struct dp_arena arena;
+    uint64_t store_token; // 0 = nothing to store; else answer with STORED
+    struct dp_record *records;
+    size_t records_count, records_capacity;
+    struct dp_effect *items;
+    size_t count, capacity;
+    int64_t timer_ns; // TICK is wanted when the monotonic clock reads this; 0 = no timer
+};
+void dp_effects_deinit(struct dp_effects *effects);
+
+struct dp_core *dp_core_new(const struct dp_core_config *config);
+void dp_core_free(struct dp_core *core);
+void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
+                  struct dp_effects *effects);
+
+// What the core knows, to show it. Borrowed until the next step.
+
+// A job that has not ended, or ended a moment ago; NULL = look into the store.
+const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t number,
+                                        const struct dp_rank_record **ret_ranks, size_t *ret_count);
+// Jobs in the core, oldest first.
+size_t dp_core_jobs_count(const struct dp_core *core);
+const struct dp_job_record *dp_core_job_at(const struct dp_core *core, size_t index);
+// The job with this id that the core holds, else 0.
+uint64_t dp_core_job_find(const struct dp_core *core, const char *id);
+
+typedef enum dp_node_state {
+    DP_NODE_REGISTERING, // connected, not calibrated yet
+    DP_NODE_READY,
+    DP_NODE_LATE, // not heard of: no new work
+    DP_NODE_LOST, // silent past its lease: its ranks have ended
+    DP_NODE_STATE_COUNT
+} dp_node_state;
+const char *dp_node_state_text(dp_node_state state);
+
+struct dp_node_view {
+    const struct dp_node_record *node;
+    dp_node_state state;
+    const char *reason; // "" = none
+    uint32_t slots_used;
+    uint64_t session; // 0 = not connected
+};
+size_t dp_core_nodes_count(const struct dp_core *core);
+void dp_core_node_at(const struct dp_core *core, size_t index, struct dp_node_view *ret_view);

@@ -1,0 +1,109 @@
+// Why a job ends: many things break at once, one of them is the reason.
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+
+void core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome)
+{
+    job->row.outcome = outcome;
+    core_job_move(core, job, DP_STATE_STOPPING, "", "%s", "");
+    job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
+    for (size_t i = 0; i < job->members_count; i++) {
+        if (!job->members[i].reached) {
+            core_job_end_ranks(job, job->members[i].node);
+        }
+    }
+}
+
+static bool is_live(const struct core_job *job)
+{
+    return job->row.state == DP_STATE_ASSIGNING || job->row.state == DP_STATE_RUNNING ||
+           job->row.state == DP_STATE_REASSIGNING;
+}
+
+void core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause, const char *reason,
+                    const char *format, ...)
+{
+    if (is_live(job)) {
+        core_job_stop(core, job, DP_STATE_FAILED);
+        job->row.cause_weight = DP_CAUSE_NONE;
+        // A consequence waits a little for its cause; a cause stops the other ranks at once.
+        job->stop_ns = core->now_ns + core->config.collect_ms * DP_NS_PER_MS;
+    }
+    if (job->row.state != DP_STATE_STOPPING || job->row.outcome != DP_STATE_FAILED ||
+        (int32_t)cause <= job->row.cause_weight) {
+        return;
+    }
+    job->row.cause_weight = (int32_t)cause;
+    if (cause > DP_CAUSE_PEER_LOST && job->stop_ns > core->now_ns) {
+        job->stop_ns = core->now_ns;
+    }
+    DP_COPY_TEXT(job->row.reason, reason);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(job->row.message, sizeof(job->row.message), format, args);
+    va_end(args);
+    core_job_changed(job);
+    core_note(core, job, NULL, true, "job.cause", "%s: %s", reason, job->row.message);
+}
+
+// A rank that ends after its node was told to stop ends because of that, unless a signal other than
+// the polite one took it before force was due.
+static bool ended_by_order(struct dp_core *core, struct core_job *job,
+                           const struct dp_rank_record *rank)
+{
+    const struct core_member *member = core_job_member(job, rank->node);
+    if (member == NULL || member->told != DP_ORDER_STOP) {
+        return false;
+    }
+    if (rank->phase == DP_RANK_FINISHED) {
+        return !rank->not_finite;
+    }
+    int64_t force_ns = member->told_ns + core->config.stop_grace_ms * DP_NS_PER_MS / 2;
+    return rank->signal == 0 || rank->signal == 15 || core->now_ns >= force_ns;
+}
+
+static void blame_finished(struct dp_core *core, struct core_job *job,
+                           const struct dp_rank_record *rank)
+{
+    char where[DP_NAME_MAX + 16] = "";
+    if (rank->action[0] != '\0') {
+        snprintf(where, sizeof(where), ", action %s", rank->action);
+    }
+    dp_cause cause = DP_CAUSE_RANK;
+    const char *reason = "RankFailed";
+    if (rank->not_finite) {
+        cause = DP_CAUSE_NOT_FINITE;
+        reason = "NotFinite";
+    } else if (rank->peer_lost) {
+        cause = DP_CAUSE_PEER_LOST;
+        reason = "PeerLost";
+    }
+    core_job_blame(core, job, cause, reason, "rank %u on %s%s: %s", rank->rank, rank->node, where,
+                   rank->error[0] == '\0' ? "failed without a word" : rank->error);
+}
+
+void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp_rank_record *rank)
+{
+    if (ended_by_order(core, job, rank)) {
+        return;
+    }
+    if (rank->finished && !rank->ok) {
+        blame_finished(core, job, rank);
+    } else if (rank->phase == DP_RANK_DIED && rank->signal != 0) {
+        core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
+                       "rank %u on %s (pid %lld) was ended by signal %d (%s) after step %llu",
+                       rank->rank, rank->node, (long long)rank->pid, rank->signal,
+                       strsignal(rank->signal), (unsigned long long)rank->step);
+    } else if (rank->phase == DP_RANK_DIED) {
+        core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
+                       "rank %u on %s (pid %lld) ended with exit status %d after step %llu: see "
+                       "`dpctl logs %s --rank %u`",
+                       rank->rank, rank->node, (long long)rank->pid, rank->exit_status,
+                       (unsigned long long)rank->step, job->row.id, rank->rank);
+    }
+}

@@ -1,0 +1,154 @@
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+
+static const char *const order_texts[] = {
+    [DP_ORDER_NONE] = "none", [DP_ORDER_WELCOME] = "welcome", [DP_ORDER_REFUSE] = "refuse",
+    [DP_ORDER_ACK] = "ack",   [DP_ORDER_PREPARE] = "prepare", [DP_ORDER_START] = "start",
+    [DP_ORDER_STOP] = "stop", [DP_ORDER_RELEASE] = "release", [DP_ORDER_CHECKPOINT] = "checkpoint",
+};
+
+const char *dp_order_kind_text(dp_order_kind kind)
+{
+    return kind < DP_ARRAY_LENGTH(order_texts) ? order_texts[kind] : "unknown";
+}
+
+void dp_effects_deinit(struct dp_effects *effects)
+{
+    dp_arena_deinit(&effects->arena);
+    free(effects->records);
+    free(effects->items);
+    *effects = (struct dp_effects){0};
+}
+
+struct dp_effect *core_effect(struct dp_core *core, dp_effect_kind kind)
+{
+    struct dp_effects *effects = core->effects;
+    if (effects->count == effects->capacity) {
+        effects->capacity = effects->capacity == 0 ? 16 : effects->capacity * 2;
+        effects->items = dp_realloc(effects->items, effects->capacity, sizeof(*effects->items));
+    }
+    struct dp_effect *effect = &effects->items[effects->count++];
+    *effect = (struct dp_effect){.kind = kind, .text = "", .node = "", .event = ""};
+    return effect;
+}
+
+uint64_t core_token(struct dp_core *core)
+{
+    if (core->effects->store_token == 0) {
+        core->effects->store_token = core->next_token++;
+    }
+    return core->effects->store_token;
+}
+
+void core_store(struct dp_core *core, dp_record_kind kind, const void *row)
+{
+    struct dp_effects *effects = core->effects;
+    core_token(core);
+    if (effects->records_count == effects->records_capacity) {
+        effects->records_capacity =
+            effects->records_capacity == 0 ? 16 : effects->records_capacity * 2;
+        effects->records =
+            dp_realloc(effects->records, effects->records_capacity, sizeof(*effects->records));
+    }
+    effects->records[effects->records_count++] = (struct dp_record){kind, row};
+}
+
+void *core_keep(struct dp_core *core, const void *bytes, size_t length)
+{
+    void *copy = dp_arena_alloc(&core->effects->arena, length + 1);
+    if (length > 0) {
+        memcpy(copy, bytes, length);
+    }
+    return copy;
+}
+
+const char *core_keep_text(struct dp_core *core, const char *text)
+{
+    return core_keep(core, text, strlen(text));
+}
+
+void core_note(struct dp_core *core, const struct core_job *job, const struct core_node *node,
+               bool warning, const char *kind, const char *format, ...)
+{
+    struct dp_event_record event = {.time_ns = core->wall_ns};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(event.message, sizeof(event.message), format, args);
+    va_end(args);
+    DP_COPY_TEXT(event.job, job != NULL ? job->row.id : "");
+    DP_COPY_TEXT(event.node, node != NULL ? node->row.name : "");
+    DP_COPY_TEXT(event.kind, kind);
+    const struct dp_event_record *kept = core_keep(core, &event, sizeof(event));
+    core_store(core, DP_RECORD_EVENT, kept);
+    struct dp_effect *effect = core_effect(core, DP_EFFECT_LOG);
+    effect->event = kept->kind;
+    effect->text = kept->message;
+    effect->node = kept->node;
+    effect->job = job != NULL ? job->row.number : 0;
+    effect->warning = warning;
+}
+
+void core_reply_error(struct dp_core *core, uint64_t reply, dp_status status, const char *format,
+                      ...)
+{
+    if (reply == 0) {
+        return;
+    }
+    char text[DP_ERROR_MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    struct dp_effect *effect = core_effect(core, DP_EFFECT_REPLY);
+    effect->reply = reply;
+    effect->status = status;
+    effect->text = core_keep_text(core, text);
+}
+
+void core_reply_job(struct dp_core *core, uint64_t reply, const struct core_job *job)
+{
+    if (reply != 0) {
+        struct dp_effect *effect = core_effect(core, DP_EFFECT_REPLY);
+        effect->reply = reply;
+        effect->job = job->row.number;
+    }
+}
+
+void core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job)
+{
+    if (reply == 0) {
+        return;
+    }
+    if (core_job_clean(job)) {
+        core_reply_job(core, reply, job);
+        return;
+    }
+    struct core_reply *waiting = dp_new(struct core_reply);
+    *waiting = (struct core_reply){
+        .reply = reply,
+        .token = job->changed ? core_token(core) : job->dirty_token,
+        .job = job->row.number,
+        .next = core->replies,
+    };
+    core->replies = waiting;
+}
+
+void core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
+               const struct dp_fence *fence, const char *text)
+{
+    struct dp_effect *effect = core_effect(core, DP_EFFECT_SEND);
+    effect->order = order;
+    effect->session = node->session;
+    effect->node = core_keep_text(core, node->row.name);
+    effect->grace_ms = core->config.stop_grace_ms;
+    effect->text = text == NULL ? "" : core_keep_text(core, text);
+    if (fence != NULL) {
+        effect->fence = *fence;
+        effect->job = core_number_of(fence->job);
+    }
+}

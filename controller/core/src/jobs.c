@@ -1,0 +1,389 @@
+// The life of one job: moves, orders to its nodes, its end.
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+
+struct core_job *core_job_find(struct dp_core *core, const char *id)
+{
+    FOR_EACH_JOB(core, job)
+    {
+        if (strcmp(job->row.id, id) == 0) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+struct core_job *core_job_number(const struct dp_core *core, uint64_t number)
+{
+    FOR_EACH_JOB(core, job)
+    {
+        if (job->row.number == number) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+struct core_job *core_job_add(struct dp_core *core)
+{
+    struct core_job *job = dp_new(struct core_job);
+    struct core_job **end = &core->jobs;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = job;
+    return job;
+}
+
+static void free_checkpoints(struct core_job *job)
+{
+    while (job->checkpoints != NULL) {
+        struct core_checkpoint *next = job->checkpoints->next;
+        free(job->checkpoints);
+        job->checkpoints = next;
+    }
+}
+
+void core_job_remove(struct dp_core *core, struct core_job *job)
+{
+    struct core_job **link = &core->jobs;
+    while (*link != job) {
+        link = &(*link)->next;
+    }
+    *link = job->next;
+    free_checkpoints(job);
+    dp_job_record_deinit(&job->row);
+    free(job->ranks);
+    free(job->members);
+    free(job->window.rows);
+    free(job);
+}
+
+struct dp_fence core_job_fence(const struct core_job *job)
+{
+    struct dp_fence fence = {.attempt = job->row.attempt, .epoch = job->row.epoch};
+    DP_COPY_TEXT(fence.job, job->row.id);
+    return fence;
+}
+
+bool core_job_clean(const struct core_job *job)
+{
+    return !job->changed && !job->ranks_changed && job->dirty_token <= job->stored_token;
+}
+
+void core_job_changed(struct core_job *job)
+{
+    job->changed = true;
+    job->show = true;
+}
+
+void core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
+                   const char *reason, const char *format, ...)
+{
+    DP_CHECK(dp_job_state_may_move(job->row.state, state));
+    job->row.state = state;
+    DP_COPY_TEXT(job->row.reason, reason);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(job->row.message, sizeof(job->row.message), format, args);
+    va_end(args);
+    job->deadline_ns = 0;
+    if (dp_job_state_ended(state)) {
+        job->row.ended_ns = core->wall_ns;
+        job->ranks_changed = true;
+    }
+    core_job_changed(job);
+    bool bad = state == DP_STATE_FAILED || state == DP_STATE_LOST;
+    core_note(core, job, NULL, bad, "job.state", "%s%s%s%s%s", dp_job_state_text(state),
+              reason[0] == '\0' ? "" : " ", reason, job->row.message[0] == '\0' ? "" : ": ",
+              job->row.message);
+}
+
+struct core_member *core_job_member(struct core_job *job, const char *node)
+{
+    for (size_t i = 0; i < job->members_count; i++) {
+        if (strcmp(job->members[i].node, node) == 0) {
+            return &job->members[i];
+        }
+    }
+    return NULL;
+}
+
+void core_job_set_members(struct core_job *job)
+{
+    free(job->members);
+    job->members_count = 0;
+    job->members = dp_new_array(struct core_member, job->ranks_count);
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (core_job_member(job, job->ranks[i].node) == NULL) {
+            DP_COPY_TEXT(job->members[job->members_count++].node, job->ranks[i].node);
+        }
+    }
+}
+
+// Whether every rank of the job (node NULL) or of one node is at least in `phase`.
+static bool all_reached(const struct core_job *job, const char *node, dp_rank_phase phase)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (node != NULL && strcmp(job->ranks[i].node, node) != 0) {
+            continue;
+        }
+        if (job->ranks[i].phase < phase) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static dp_order_kind wanted_order(const struct dp_core *core, const struct core_job *job,
+                                  const struct core_member *member)
+{
+    switch (job->row.state) {
+    case DP_STATE_ASSIGNING:
+        if (member->told == DP_ORDER_NONE) {
+            return DP_ORDER_PREPARE;
+        }
+        return all_reached(job, NULL, DP_RANK_READY) ? DP_ORDER_START : member->told;
+    case DP_STATE_STOPPING:
+        return core->now_ns >= job->stop_ns ? DP_ORDER_STOP : member->told;
+    case DP_STATE_COMPLETED:
+    case DP_STATE_FAILED:
+    case DP_STATE_CANCELLED:
+        return DP_ORDER_RELEASE;
+    default:
+        return member->told;
+    }
+}
+
+void core_job_drive(struct dp_core *core, struct core_job *job)
+{
+    if (!core_job_clean(job)) {
+        return;
+    }
+    struct dp_fence fence = core_job_fence(job);
+    for (size_t i = 0; i < job->members_count; i++) {
+        struct core_member *member = &job->members[i];
+        dp_order_kind order = wanted_order(core, job, member);
+        const struct core_node *node = core_node_find(core, member->node);
+        if (order == member->told || node == NULL || node->session == 0) {
+            continue;
+        }
+        member->told = order;
+        member->told_ns = core->now_ns;
+        member->reached = true;
+        core_send(core, node, order, &fence, job->row.message);
+    }
+}
+
+void core_job_end_ranks(struct core_job *job, const char *node)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        struct dp_rank_record *rank = &job->ranks[i];
+        if (strcmp(rank->node, node) == 0 && !dp_rank_phase_ended(rank->phase)) {
+            rank->phase = DP_RANK_DIED;
+            job->show = true;
+        }
+    }
+}
+
+static void finish(struct dp_core *core, struct core_job *job)
+{
+    for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
+        core_reply_error(core, c->reply, DP_CONFLICT, "%s ended before the checkpoint was written",
+                         job->row.id);
+    }
+    free_checkpoints(job);
+    if (job->row.state == DP_STATE_RUNNING) {
+        core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished",
+                      job->ranks_count);
+        return;
+    }
+    char reason[DP_NAME_MAX], message[DP_TEXT_MAX];
+    DP_COPY_TEXT(reason, job->row.reason);
+    DP_COPY_TEXT(message, job->row.message);
+    core_job_move(core, job, job->row.outcome, reason, "%s", message);
+}
+
+static bool all_ok(const struct core_job *job)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (job->ranks[i].phase != DP_RANK_FINISHED || !job->ranks[i].ok) {
+            return false;
+        }
+    }
+    return job->ranks_count > 0;
+}
+
+void core_job_advance(struct dp_core *core, struct core_job *job)
+{
+    if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, NULL, DP_RANK_RUNNING)) {
+        job->row.started_ns = core->wall_ns;
+        job->ranks_changed = true;
+        job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
+        core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
+    }
+    if (job->row.state == DP_STATE_RUNNING && all_ok(job)) {
+        finish(core, job);
+    }
+    if (job->row.state == DP_STATE_STOPPING && all_reached(job, NULL, DP_RANK_FINISHED)) {
+        finish(core, job);
+    }
+}
+
+static void list_waiting(const struct core_job *job, dp_rank_phase phase, char *text, size_t size)
+{
+    size_t length = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < job->ranks_count && length + 1 < size; i++) {
+        if (job->ranks[i].phase < phase) {
+            int written = snprintf(text + length, size - length, "%srank %u on %s (%s)",
+                                   length == 0 ? "" : ", ", job->ranks[i].rank, job->ranks[i].node,
+                                   dp_rank_phase_text(job->ranks[i].phase));
+            length += written > 0 ? (size_t)written : 0;
+        }
+    }
+}
+
+static void save_totals(struct dp_core *core, struct core_job *job)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        core_store(core, DP_RECORD_RANK, &job->ranks[i]);
+    }
+    job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
+}
+
+static void expire_checkpoints(struct dp_core *core, struct core_job *job)
+{
+    struct core_checkpoint **link = &job->checkpoints;
+    while (*link != NULL) {
+        struct core_checkpoint *checkpoint = *link;
+        if (core->now_ns < checkpoint->deadline_ns) {
+            link = &checkpoint->next;
+            continue;
+        }
+        core_reply_error(core, checkpoint->reply, DP_TIMEOUT, "%s wrote no checkpoint within %u s",
+                         job->row.id, core->config.checkpoint_timeout_ms / 1000);
+        *link = checkpoint->next;
+        free(checkpoint);
+    }
+}
+
+void core_job_deadline(struct dp_core *core, struct core_job *job)
+{
+    char waiting[DP_TEXT_MAX / 2];
+    expire_checkpoints(core, job);
+    if (job->row.state == DP_STATE_RUNNING && job->save_ns != 0 && core->now_ns >= job->save_ns) {
+        save_totals(core, job);
+    }
+    if (job->deadline_ns == 0 || core->now_ns < job->deadline_ns) {
+        return;
+    }
+    job->deadline_ns = 0;
+    if (job->row.state == DP_STATE_ASSIGNING) {
+        bool started = all_reached(job, NULL, DP_RANK_READY);
+        list_waiting(job, started ? DP_RANK_RUNNING : DP_RANK_READY, waiting, sizeof(waiting));
+        core_job_blame(core, job, DP_CAUSE_TIMEOUT, "PrepareTimeout", "not %s after %u s: %s",
+                       started ? "running" : "ready", core->config.prepare_timeout_ms / 1000,
+                       waiting);
+        core_job_advance(core, job);
+    } else if (job->row.state == DP_STATE_STOPPING) {
+        list_waiting(job, DP_RANK_FINISHED, waiting, sizeof(waiting));
+        job->row.outcome = DP_STATE_LOST;
+        core_job_move(core, job, DP_STATE_LOST, "RanksDoNotEnd",
+                      "told to stop, but %u s later still there: %s",
+                      core->config.stop_timeout_ms / 1000, waiting);
+    }
+}
+
+void core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
+{
+    struct core_job *job = core_job_find(core, ask->job);
+    if (job == NULL) {
+        core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
+        return;
+    }
+    const char *why = ask->reason[0] == '\0' ? "cancelled" : ask->reason;
+    switch (job->row.state) {
+    case DP_STATE_SUBMITTED:
+    case DP_STATE_QUEUED:
+    case DP_STATE_PLANNED:
+        core_job_move(core, job, DP_STATE_CANCELLED, "Cancelled", "%s", why);
+        break;
+    case DP_STATE_ASSIGNING:
+    case DP_STATE_RUNNING:
+    case DP_STATE_REASSIGNING:
+        core_job_stop(core, job, DP_STATE_CANCELLED);
+        DP_COPY_TEXT(job->row.reason, "Cancelled");
+        DP_COPY_TEXT(job->row.message, why);
+        job->stop_ns = core->now_ns;
+        core_job_advance(core, job);
+        break;
+    case DP_STATE_STOPPING:
+    case DP_STATE_CANCELLED:
+        break;
+    default:
+        core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already: %s", job->row.id,
+                         dp_job_state_text(job->row.state));
+        return;
+    }
+    core_reply_stored(core, ask->reply, job);
+}
+
+void core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
+{
+    struct core_job *job = core_job_find(core, ask->job);
+    if (job == NULL || job->row.state != DP_STATE_RUNNING) {
+        core_reply_error(core, ask->reply, job == NULL ? DP_NOT_FOUND : DP_CONFLICT,
+                         "%s is %s: only a running job can write a checkpoint", ask->job,
+                         job == NULL ? "not there" : dp_job_state_text(job->row.state));
+        return;
+    }
+    struct core_checkpoint *checkpoint = dp_new(struct core_checkpoint);
+    *checkpoint = (struct core_checkpoint){
+        .request = core->next_request++,
+        .reply = ask->reply,
+        .deadline_ns = core->now_ns + core->config.checkpoint_timeout_ms * DP_NS_PER_MS,
+        .next = job->checkpoints,
+    };
+    job->checkpoints = checkpoint;
+    struct dp_fence fence = core_job_fence(job);
+    for (size_t i = 0; i < job->members_count; i++) {
+        const struct core_node *node = core_node_find(core, job->members[i].node);
+        if (node != NULL && node->session != 0) {
+            core_send(core, node, DP_ORDER_CHECKPOINT, &fence, NULL);
+            core->effects->items[core->effects->count - 1].request = checkpoint->request;
+        }
+    }
+}
+
+void core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
+                              uint64_t step, const char *path)
+{
+    if (strcmp(job->row.checkpoint, path) != 0) {
+        DP_COPY_TEXT(job->row.checkpoint, path);
+        core_job_changed(job);
+        core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
+                  (unsigned long long)step, path);
+    }
+    struct core_checkpoint **link = &job->checkpoints;
+    while (*link != NULL) {
+        struct core_checkpoint *checkpoint = *link;
+        if (checkpoint->request != request) {
+            link = &checkpoint->next;
+            continue;
+        }
+        struct dp_effect *effect = core_effect(core, DP_EFFECT_REPLY);
+        effect->reply = checkpoint->reply;
+        effect->job = job->row.number;
+        effect->request = step;
+        effect->text = core_keep_text(core, path);
+        *link = checkpoint->next;
+        free(checkpoint);
+    }
+}

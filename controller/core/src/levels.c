@@ -1,0 +1,308 @@
+// What agents say is: of jobs that the core has, and of others.
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+
+#define SIGKILL_NUMBER 9
+
+// < 0 when the fence is older than the job.
+static int compare_fence(const struct dp_fence *fence, const struct core_job *job)
+{
+    if (fence->attempt != job->row.attempt) {
+        return fence->attempt < job->row.attempt ? -1 : 1;
+    }
+    if (fence->epoch != job->row.epoch) {
+        return fence->epoch < job->row.epoch ? -1 : 1;
+    }
+    return 0;
+}
+
+// The job that an assignment belongs to, if it is one of the core's that has not ended.
+static struct core_job *job_of(struct dp_core *core, const struct core_node *node,
+                               const struct dp_fence *fence)
+{
+    struct core_job *job = core_job_find(core, fence->job);
+    if (job == NULL || dp_job_state_ended(job->row.state) || compare_fence(fence, job) != 0 ||
+        core_job_member(job, node->row.name) == NULL) {
+        return NULL;
+    }
+    return job;
+}
+
+static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                       const struct dp_rank_level *level)
+{
+    if (level->pid != 0) {
+        rank->pid = level->pid;
+    }
+    if (level->ready_known && rank->address[0] == '\0') {
+        core_rank_ready(core, job, rank, &level->ready);
+    }
+    bool ended = dp_rank_phase_ended(rank->phase);
+    if (!ended && level->phase > rank->phase) {
+        rank->phase = level->phase;
+        rank->exit_status = level->exit_status;
+        rank->signal = level->signal;
+        job->show = true;
+    }
+    if (level->finished_known && !rank->finished) {
+        core_rank_finished(core, job, rank, &level->finished);
+    } else if (!ended && dp_rank_phase_ended(rank->phase)) {
+        core_blame_rank(core, job, rank);
+    }
+}
+
+static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                        const struct dp_assignment_level *level)
+{
+    const struct core_member *member = core_job_member(job, node->row.name);
+    if (member->told != DP_ORDER_STOP) {
+        char how[64] = "";
+        if (level->keeper_signal != 0) {
+            snprintf(how, sizeof(how), " by signal %d (%s)", level->keeper_signal,
+                     strsignal(level->keeper_signal));
+        }
+        core_job_blame(core, job, DP_CAUSE_NODE, "KeeperLost",
+                       "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
+                       job->row.id, node->row.name, how);
+    }
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        struct dp_rank_record *rank = &job->ranks[i];
+        if (strcmp(rank->node, node->row.name) == 0 && !dp_rank_phase_ended(rank->phase)) {
+            rank->signal = SIGKILL_NUMBER;
+        }
+    }
+    core_job_end_ranks(job, node->row.name);
+}
+
+static void refuse_prepare(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                           const struct dp_assignment_level *level)
+{
+    core_job_blame(core, job, DP_CAUSE_NODE, "PrepareFailed", "%s: %s", node->row.name,
+                   level->error);
+    // What did not start will not end either.
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        struct dp_rank_record *rank = &job->ranks[i];
+        bool known = false;
+        for (size_t k = 0; k < level->ranks_count; k++) {
+            known = known || (level->ranks[k].rank == rank->rank &&
+                              level->ranks[k].phase != DP_RANK_UNKNOWN);
+        }
+        if (!known && strcmp(rank->node, node->row.name) == 0 &&
+            !dp_rank_phase_ended(rank->phase)) {
+            rank->phase = DP_RANK_DIED;
+        }
+    }
+}
+
+static void merge_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                        const struct dp_assignment_level *level)
+{
+    core_job_member(job, node->row.name)->reached = true;
+    if (level->keeper_lost) {
+        lose_keeper(core, job, node, level);
+    }
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        const struct dp_rank_level *given = &level->ranks[i];
+        if (given->rank >= job->ranks_count ||
+            strcmp(job->ranks[given->rank].node, node->row.name) != 0) {
+            core_note(core, job, node, true, "level.refused", "rank %u is not placed here",
+                      given->rank);
+            continue;
+        }
+        merge_rank(core, job, &job->ranks[given->rank], given);
+    }
+    if (level->error[0] != '\0') {
+        refuse_prepare(core, job, node, level);
+    }
+    core_job_advance(core, job);
+}
+
+static struct core_foreign *find_foreign(struct core_node *node, const struct dp_fence *fence)
+{
+    for (size_t i = 0; i < node->foreign_count; i++) {
+        const struct dp_fence *known = &node->foreign[i].fence;
+        if (strcmp(known->job, fence->job) == 0 && known->attempt == fence->attempt &&
+            known->epoch == fence->epoch) {
+            return &node->foreign[i];
+        }
+    }
+    return NULL;
+}
+
+// Whether the controller knows that nothing of this assignment should run. What it does not know of
+// is left alone: it may belong to a state directory that was lost.
+static bool is_over(struct dp_core *core, const struct dp_fence *fence)
+{
+    const struct core_job *job = core_job_find(core, fence->job);
+    if (job == NULL) {
+        return core_has_ended(core, core_number_of(fence->job));
+    }
+    return dp_job_state_ended(job->row.state) || compare_fence(fence, job) < 0;
+}
+
+static void meet_foreign(struct dp_core *core, struct core_node *node,
+                         const struct dp_assignment_level *level)
+{
+    struct core_foreign *foreign = find_foreign(node, &level->fence);
+    bool over = is_over(core, &level->fence);
+    if (foreign == NULL) {
+        node->foreign = dp_realloc(node->foreign, node->foreign_count + 1, sizeof(*node->foreign));
+        foreign = &node->foreign[node->foreign_count++];
+        *foreign = (struct core_foreign){.fence = level->fence};
+        uint64_t number = core_number_of(level->fence.job);
+        if (!over) {
+            core_note(core, NULL, node, true, "assignment.unknown",
+                      "%s runs %s, which this controller does not know; it is left alone",
+                      node->row.name, level->fence.job);
+            // Its number must not be given to another job.
+            core->next_number = number >= core->next_number ? number + 1 : core->next_number;
+        }
+    }
+    foreign->live = 0;
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        foreign->live += !dp_rank_phase_ended(level->ranks[i].phase);
+    }
+    dp_order_kind wanted =
+        foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
+    if (over && foreign->told != wanted) {
+        foreign->told = wanted;
+        core_send(core, node, wanted, &foreign->fence, "this assignment is over");
+    }
+}
+
+static bool is_listed(const struct dp_levels *levels, const struct dp_fence *fence)
+{
+    for (size_t i = 0; i < levels->count; i++) {
+        const struct dp_fence *given = &levels->assignments[i].fence;
+        if (strcmp(given->job, fence->job) == 0 && given->attempt == fence->attempt &&
+            given->epoch == fence->epoch) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The node does not know the assignment: it has no ranks of it.
+static void miss_assignment(struct dp_core *core, struct core_job *job, struct core_member *member)
+{
+    bool was_there = false;
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        was_there = was_there || (strcmp(job->ranks[i].node, member->node) == 0 &&
+                                  job->ranks[i].phase != DP_RANK_UNKNOWN);
+    }
+    if (job->row.state == DP_STATE_ASSIGNING && !was_there) {
+        member->told = DP_ORDER_NONE;
+        return;
+    }
+    core_job_blame(core, job, DP_CAUSE_NODE_LOST, "AssignmentLost",
+                   "node %s no longer knows of %s: its state directory was lost", member->node,
+                   job->row.id);
+    core_job_end_ranks(job, member->node);
+    core_job_advance(core, job);
+}
+
+static void forget_foreign(struct core_node *node, const struct dp_levels *levels)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < node->foreign_count; i++) {
+        if (is_listed(levels, &node->foreign[i].fence)) {
+            node->foreign[kept++] = node->foreign[i];
+        }
+    }
+    node->foreign_count = kept;
+}
+
+static void merge_all(struct dp_core *core, struct core_node *node, const struct dp_levels *levels)
+{
+    forget_foreign(node, levels);
+    for (size_t i = 0; i < levels->count; i++) {
+        struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
+        if (job != NULL) {
+            merge_level(core, job, node, &levels->assignments[i]);
+        } else {
+            meet_foreign(core, node, &levels->assignments[i]);
+        }
+    }
+}
+
+// An order may still be on its way when a heartbeat leaves the node.
+static bool had_time(const struct dp_core *core, const struct core_member *member)
+{
+    return member->told != DP_ORDER_NONE &&
+           core->now_ns - member->told_ns > 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
+}
+
+static void find_missing(struct dp_core *core, struct core_node *node,
+                         const struct dp_levels *levels, bool at_hello)
+{
+    FOR_EACH_JOB(core, job)
+    {
+        struct core_member *member = core_job_member(job, node->row.name);
+        struct dp_fence fence = core_job_fence(job);
+        if (member == NULL || dp_job_state_ended(job->row.state) || is_listed(levels, &fence)) {
+            continue;
+        }
+        if (at_hello || had_time(core, member)) {
+            miss_assignment(core, job, member);
+        }
+    }
+}
+
+void core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
+{
+    struct core_node *node = core_node_session(core, levels->session);
+    if (node == NULL) {
+        return;
+    }
+    core_node_seen(core, node);
+    core_send(core, node, DP_ORDER_ACK, NULL, NULL);
+    merge_all(core, node, levels);
+    find_missing(core, node, levels, false);
+}
+
+void core_level(struct dp_core *core, const struct dp_levels *levels)
+{
+    struct core_node *node = core_node_session(core, levels->session);
+    if (node == NULL) {
+        return;
+    }
+    core_node_seen(core, node);
+    for (size_t i = 0; i < levels->count; i++) {
+        struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
+        if (job != NULL) {
+            merge_level(core, job, node, &levels->assignments[i]);
+        }
+    }
+}
+
+// What the node was told in an earlier session shows in what it has.
+static dp_order_kind told_before(const struct dp_assignment_level *level)
+{
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        if (level->ranks[i].phase < DP_RANK_RUNNING) {
+            return DP_ORDER_PREPARE;
+        }
+    }
+    return DP_ORDER_START;
+}
+
+void core_hello_levels(struct dp_core *core, struct core_node *node, const struct dp_levels *levels)
+{
+    node->foreign_count = 0;
+    for (size_t i = 0; i < levels->count; i++) {
+        struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
+        if (job != NULL) {
+            struct core_member *member = core_job_member(job, node->row.name);
+            member->told = told_before(&levels->assignments[i]);
+            member->told_ns = core->now_ns;
+        }
+    }
+    merge_all(core, node, levels);
+    find_missing(core, node, levels, true);
+}

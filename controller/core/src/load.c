@@ -1,0 +1,110 @@
+// A start: what the controller knew before.
+#include "core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+
+uint64_t core_number_of(const char *id)
+{
+    if (strncmp(id, "job-", 4) != 0) {
+        return 0;
+    }
+    char *end = NULL;
+    uint64_t number = strtoull(id + 4, &end, 10);
+    return *end == '\0' && end != id + 4 ? number : 0;
+}
+
+static size_t position_of(const struct dp_core *core, uint64_t number)
+{
+    size_t low = 0, high = core->ended_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (core->ended[middle] < number) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+bool core_has_ended(const struct dp_core *core, uint64_t number)
+{
+    size_t position = position_of(core, number);
+    return position < core->ended_count && core->ended[position] == number;
+}
+
+void core_add_ended(struct dp_core *core, uint64_t number)
+{
+    if (core->ended_count == core->ended_capacity) {
+        core->ended_capacity = core->ended_capacity == 0 ? 64 : core->ended_capacity * 2;
+        core->ended = dp_realloc(core->ended, core->ended_capacity, sizeof(*core->ended));
+    }
+    size_t position = position_of(core, number);
+    memmove(core->ended + position + 1, core->ended + position,
+            (core->ended_count - position) * sizeof(*core->ended));
+    core->ended[position] = number;
+    core->ended_count++;
+}
+
+void core_load_ended(struct dp_core *core, const struct dp_load_ended *ended)
+{
+    for (size_t i = 0; i < ended->count; i++) {
+        core_add_ended(core, ended->numbers[i]);
+    }
+    if (ended->highest >= core->next_number) {
+        core->next_number = ended->highest + 1;
+    }
+}
+
+static void resume(struct dp_core *core, struct core_job *job)
+{
+    job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
+    switch (job->row.state) {
+    case DP_STATE_SUBMITTED:
+        core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
+        break;
+    case DP_STATE_PLANNED:
+        // Nothing was told to anybody yet; the free slots are counted anew.
+        job->ranks_count = 0;
+        core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
+        break;
+    case DP_STATE_ASSIGNING:
+        job->deadline_ns = core->now_ns + core->config.prepare_timeout_ms * DP_NS_PER_MS;
+        break;
+    case DP_STATE_STOPPING:
+        job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
+        break;
+    default:
+        break;
+    }
+}
+
+void core_load_job(struct dp_core *core, const struct dp_load_job *load)
+{
+    struct core_job *job = core_job_add(core);
+    job->row = *load->job;
+    job->row.job_toml = job->row.plan = (struct dp_buf){0};
+    dp_buf_append(&job->row.job_toml, load->job->job_toml.bytes, load->job->job_toml.length);
+    dp_buf_append(&job->row.plan, load->job->plan.bytes, load->job->plan.length);
+    job->ranks_count = load->ranks_count;
+    job->ranks = dp_new_array(struct dp_rank_record, load->ranks_count);
+    if (load->ranks_count > 0) {
+        memcpy(job->ranks, load->ranks, load->ranks_count * sizeof(*job->ranks));
+    }
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        // Steps that every rank has completed are on disk; others are told again.
+        job->ranks[i].step = job->row.step;
+    }
+    core_job_set_members(job);
+    for (size_t i = 0; i < job->members_count; i++) {
+        job->members[i].reached = true;
+    }
+    if (job->row.number >= core->next_number) {
+        core->next_number = job->row.number + 1;
+    }
+    resume(core, job);
+}

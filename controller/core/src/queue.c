@@ -1,0 +1,247 @@
+// Jobs that wait, in the order of their submission.
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+
+static struct core_job *find_request(struct dp_core *core, const char *request_id)
+{
+    FOR_EACH_JOB(core, job)
+    {
+        if (request_id[0] != '\0' && strcmp(job->row.request_id, request_id) == 0) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+static size_t count_active(const struct dp_core *core)
+{
+    size_t count = 0;
+    FOR_EACH_JOB(core, job)
+    {
+        count += !dp_job_state_ended(job->row.state);
+    }
+    return count;
+}
+
+void core_submit(struct dp_core *core, const struct dp_submit *submit)
+{
+    struct core_job *job = find_request(core, submit->request_id);
+    if (job != NULL) {
+        core_reply_stored(core, submit->reply, job);
+        return;
+    }
+    if (count_active(core) >= core->config.active_jobs_max) {
+        core_reply_error(core, submit->reply, DP_UNAVAILABLE,
+                         "%u jobs are waiting or running, which is the most this controller takes: "
+                         "wait for some to end, or cancel some",
+                         core->config.active_jobs_max);
+        return;
+    }
+    job = core_job_add(core);
+    struct dp_job_record *row = &job->row;
+    row->number = core->next_number++;
+    snprintf(row->id, sizeof(row->id), "job-%llu", (unsigned long long)row->number);
+    row->token = submit->token;
+    DP_COPY_TEXT(row->name, submit->name);
+    DP_COPY_TEXT(row->request_id, submit->request_id);
+    DP_COPY_TEXT(row->device, submit->device);
+    dp_buf_append(&row->job_toml, submit->job_toml, submit->job_toml_length);
+    row->ranks_wanted = submit->ranks_wanted;
+    row->ranks_fixed = submit->ranks_fixed;
+    row->needs_profile = submit->needs_profile;
+    row->steps_total = submit->steps_total;
+    row->tokens_per_step = submit->tokens_per_step;
+    row->submitted_ns = core->wall_ns;
+    core_job_move(core, job, DP_STATE_SUBMITTED, "", "%s", row->name);
+    row->message[0] = '\0';
+    core_reply_stored(core, submit->reply, job);
+}
+
+static void wait_for(struct core_job *job, const char *reason, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void wait_for(struct core_job *job, const char *reason, const char *format, ...)
+{
+    char message[DP_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof(message), format, args);
+    va_end(args);
+    if (strcmp(job->row.reason, reason) != 0 || strcmp(job->row.message, message) != 0) {
+        DP_COPY_TEXT(job->row.reason, reason);
+        DP_COPY_TEXT(job->row.message, message);
+        core_job_changed(job);
+    }
+}
+
+static bool usable(const struct core_job *job, const struct core_node *node)
+{
+    return node->state == DP_NODE_READY ||
+           (node->state == DP_NODE_REGISTERING && !job->row.needs_profile);
+}
+
+static uint32_t slots_free(const struct dp_core *core, const struct core_node *node)
+{
+    uint32_t used = core_node_slots_used(core, node);
+    return node->row.slots > used ? node->row.slots - used : 0;
+}
+
+struct supply {
+    uint32_t nodes, free, total; // nodes that the job can use
+    uint32_t registering_slots;
+    const struct core_node *registering;
+};
+
+static struct supply measure(const struct dp_core *core, const struct core_job *job)
+{
+    struct supply supply = {0};
+    FOR_EACH_NODE(core, node)
+    {
+        if (usable(job, node)) {
+            supply.nodes++;
+            supply.free += slots_free(core, node);
+            supply.total += node->row.slots;
+        } else if (node->state == DP_NODE_REGISTERING) {
+            supply.registering = node;
+            supply.registering_slots += node->row.slots;
+        }
+    }
+    return supply;
+}
+
+// Sets the reason and returns false while the job has to wait.
+static bool can_plan(const struct dp_core *core, struct core_job *job)
+{
+    struct supply supply = measure(core, job);
+    uint32_t wanted = (uint32_t)job->row.ranks_wanted;
+    bool enough = supply.free >= wanted;
+    // More ranks may be used than are wanted at least, so nodes that come up are waited for.
+    if (supply.registering != NULL && (!enough || !job->row.ranks_fixed)) {
+        wait_for(job, "WaitingForCalibration",
+                 "needs %u ranks, %u free of %u; %s with %u slots is being calibrated", wanted,
+                 supply.free, supply.total, supply.registering->row.name, supply.registering_slots);
+        return false;
+    }
+    if (supply.nodes == 0) {
+        wait_for(job, "WaitingForNodes", "needs %u ranks, no node is connected", wanted);
+        return false;
+    }
+    if (!enough) {
+        wait_for(job, "WaitingForRanks", "needs %u ranks, %u free of %u on %u node%s", wanted,
+                 supply.free, supply.total, supply.nodes, supply.nodes == 1 ? "" : "s");
+        return false;
+    }
+    return true;
+}
+
+static void ask_for_plan(struct dp_core *core, struct core_job *job)
+{
+    size_t count = 0;
+    FOR_EACH_NODE(core, node)
+    {
+        count += usable(job, node);
+    }
+    struct dp_free_slots *free_slots =
+        dp_arena_alloc(&core->effects->arena, count * sizeof(*free_slots));
+    size_t filled = 0;
+    FOR_EACH_NODE(core, node)
+    {
+        if (usable(job, node)) {
+            free_slots[filled++] = (struct dp_free_slots){&node->row, slots_free(core, node)};
+        }
+    }
+    job->planning = true;
+    struct dp_effect *effect = core_effect(core, DP_EFFECT_PLAN);
+    effect->job = job->row.number;
+    effect->nodes = free_slots;
+    effect->nodes_count = count;
+}
+
+void core_schedule(struct dp_core *core)
+{
+    const struct core_job *first = NULL;
+    FOR_EACH_JOB(core, job)
+    {
+        if (job->row.state != DP_STATE_QUEUED) {
+            continue;
+        }
+        if (first != NULL) {
+            wait_for(job, "WaitingForEarlierJobs", "behind %s", first->row.id);
+            continue;
+        }
+        first = job;
+        if (!job->planning && can_plan(core, job)) {
+            wait_for(job, "Planning", "choosing a layout");
+            ask_for_plan(core, job);
+        }
+    }
+}
+
+static bool still_fits(struct dp_core *core, const struct core_job *job,
+                       const struct dp_plan_done *done)
+{
+    FOR_EACH_NODE(core, node)
+    {
+        uint32_t placed = 0;
+        for (size_t i = 0; i < done->ranks_count; i++) {
+            placed += strcmp(done->ranks[i].node, node->row.name) == 0;
+        }
+        if (placed > 0 && (!usable(job, node) || placed > slots_free(core, node))) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < done->ranks_count; i++) {
+        if (core_node_find(core, done->ranks[i].node) == NULL) {
+            return false;
+        }
+    }
+    return done->ranks_count > 0;
+}
+
+void core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
+{
+    struct core_job *job = core_job_number(core, done->job);
+    if (job == NULL || job->row.state != DP_STATE_QUEUED || !job->planning) {
+        return;
+    }
+    job->planning = false;
+    if (!still_fits(core, job, done)) {
+        return;
+    }
+    dp_buf_clear(&job->row.plan);
+    dp_buf_append(&job->row.plan, done->plan, done->plan_length);
+    free(job->ranks);
+    job->ranks_count = done->ranks_count;
+    job->ranks = dp_new_array(struct dp_rank_record, done->ranks_count);
+    for (size_t i = 0; i < done->ranks_count; i++) {
+        job->ranks[i].job = job->row.number;
+        job->ranks[i].rank = (uint32_t)i;
+        job->ranks[i].slot = done->ranks[i].slot;
+        DP_COPY_TEXT(job->ranks[i].node, done->ranks[i].node);
+    }
+    core_job_set_members(job);
+    job->ranks_changed = true;
+    core_job_move(core, job, DP_STATE_PLANNED, "", "%zu ranks on %zu nodes", job->ranks_count,
+                  job->members_count);
+    job->row.attempt = 1;
+    job->row.epoch++;
+    core_job_move(core, job, DP_STATE_ASSIGNING, "", "%s", "");
+    job->deadline_ns = core->now_ns + core->config.prepare_timeout_ms * DP_NS_PER_MS;
+}
+
+void core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed)
+{
+    struct core_job *job = core_job_number(core, failed->job);
+    if (job == NULL || job->row.state != DP_STATE_QUEUED || !job->planning) {
+        return;
+    }
+    job->planning = false;
+    const char *reason = failed->error.status == DP_UNSCHEDULABLE ? "Unschedulable" : "PlanFailed";
+    core_job_move(core, job, DP_STATE_FAILED, reason, "%s", failed->error.message);
+}

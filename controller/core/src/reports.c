@@ -1,0 +1,200 @@
+// What ranks report: steps, utilisation, evaluations, checkpoints, last words.
+#include "core_internal.h"
+
+#include <string.h>
+
+#include "dp/alloc.h"
+
+void core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                     const struct dp_rank_ready *ready)
+{
+    (void)core;
+    DP_COPY_TEXT(rank->address, ready->address);
+    rank->parameters = ready->parameters;
+    if (job->row.corpus_bytes == 0 && ready->corpus_bytes != 0) {
+        job->row.corpus_bytes = ready->corpus_bytes;
+        job->row.unigram_entropy = ready->unigram_entropy;
+    }
+    // Steps of a resumed job count from where the checkpoint was made.
+    if (rank->step < ready->resumed_step) {
+        rank->step = ready->resumed_step;
+    }
+    if (job->row.step < ready->resumed_step) {
+        job->row.step = ready->resumed_step;
+    }
+}
+
+void core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                        const struct dp_rank_finished *finished)
+{
+    rank->finished = true;
+    rank->ok = finished->ok;
+    rank->not_finite = finished->not_finite;
+    rank->peer_lost = finished->peer_lost;
+    DP_COPY_TEXT(rank->action, finished->action);
+    DP_COPY_TEXT(rank->error, finished->error);
+    if (!finished->ok || rank->phase == DP_RANK_DIED) {
+        core_blame_rank(core, job, rank);
+    }
+}
+
+static void flush_step(struct dp_core *core, struct core_job *job)
+{
+    uint64_t step = job->row.step + 1;
+    struct dp_step_record *row = &job->window.rows[step % DP_CORE_STEP_WINDOW];
+    job->row.step = step;
+    if (row->step != step) {
+        return;
+    }
+    const struct dp_step_record *kept = core_keep(core, row, sizeof(*row));
+    core_store(core, DP_RECORD_STEP, kept);
+    job->row.step_ns = row->step_ns;
+    if (row->loss_known) {
+        job->row.loss = row->loss;
+        job->row.loss_known = true;
+    }
+    if (job->row.first_step_ns == 0) {
+        job->row.first_step_ns = row->time_ns;
+        core_job_changed(job);
+    }
+    struct dp_effect *effect = core_effect(core, DP_EFFECT_STEP);
+    effect->job = job->row.number;
+    effect->step = *row;
+    *row = (struct dp_step_record){0};
+}
+
+static uint64_t slowest_step(const struct core_job *job)
+{
+    uint64_t slowest = UINT64_MAX;
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        slowest = job->ranks[i].step < slowest ? job->ranks[i].step : slowest;
+    }
+    return slowest;
+}
+
+static void merge_step(struct dp_step_record *into, const struct dp_step_record *from)
+{
+    if (from->loss_known && !into->loss_known) {
+        into->loss = from->loss;
+        into->loss_known = true;
+    }
+    into->step_ns = from->step_ns > into->step_ns ? from->step_ns : into->step_ns;
+    into->tokens = from->tokens > into->tokens ? from->tokens : into->tokens;
+    into->time_ns = from->time_ns > into->time_ns ? from->time_ns : into->time_ns;
+    into->lr = from->lr > into->lr ? from->lr : into->lr;
+    into->grad_norm = from->grad_norm > into->grad_norm ? from->grad_norm : into->grad_norm;
+}
+
+static void keep_trace(struct dp_core *core, const struct core_job *job,
+                       const struct dp_rank_record *rank, const struct dp_step_report *report)
+{
+    struct dp_trace_record *trace = core_keep(core, &(struct dp_trace_record){0}, sizeof(*trace));
+    trace->job = job->row.number;
+    trace->step = report->row.step;
+    trace->rank = rank->rank;
+    trace->spans.bytes = core_keep(core, report->trace, report->trace_length);
+    trace->spans.length = report->trace_length;
+    core_store(core, DP_RECORD_TRACE, trace);
+}
+
+static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                      const struct dp_step_report *report)
+{
+    uint64_t step = report->row.step;
+    if (report->trace_length > 0) {
+        keep_trace(core, job, rank, report);
+    }
+    if (step <= rank->step) {
+        return; // an agent repeats what it kept after it connects again
+    }
+    rank->step = step;
+    if (step > 1) {
+        rank->steps_measured++;
+        rank->busy_ns += report->busy_ns;
+        rank->bubble_ns += report->bubble_ns;
+    }
+    rank->peak_chunks =
+        report->peak_chunks > rank->peak_chunks ? report->peak_chunks : rank->peak_chunks;
+    rank->peak_bytes =
+        report->peak_bytes > rank->peak_bytes ? report->peak_bytes : rank->peak_bytes;
+    if (step <= job->row.step) {
+        return;
+    }
+    if (job->window.rows == NULL) {
+        job->window.rows = dp_new_array(struct dp_step_record, DP_CORE_STEP_WINDOW);
+    }
+    if (step - job->row.step >= UINT64_C(4) * DP_CORE_STEP_WINDOW) {
+        job->row.step = step - 1; // whatever lies between was lost
+    }
+    while (step - job->row.step >= DP_CORE_STEP_WINDOW) {
+        flush_step(core, job);
+    }
+    struct dp_step_record *row = &job->window.rows[step % DP_CORE_STEP_WINDOW];
+    if (row->step != step) {
+        *row = (struct dp_step_record){.step = step, .job = job->row.number};
+    }
+    merge_step(row, &report->row);
+    uint64_t slowest = slowest_step(job);
+    while (job->row.step < slowest) {
+        flush_step(core, job);
+    }
+}
+
+static void take_usage(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                       const struct dp_usage *usage)
+{
+    rank->usage = *usage;
+    dp_usage_add(&rank->total, usage);
+    rank->updated_ns = core->wall_ns;
+    job->show = true;
+}
+
+static struct dp_rank_record *rank_of(struct dp_core *core, const struct dp_report *report,
+                                      struct core_job **ret_job)
+{
+    struct core_node *node = core_node_session(core, report->session);
+    struct core_job *job = core_job_find(core, report->fence.job);
+    if (node == NULL || job == NULL || dp_job_state_ended(job->row.state) ||
+        report->fence.attempt != job->row.attempt || report->fence.epoch != job->row.epoch ||
+        report->rank >= job->ranks_count ||
+        strcmp(job->ranks[report->rank].node, node->row.name) != 0) {
+        return NULL;
+    }
+    core_node_seen(core, node);
+    *ret_job = job;
+    return &job->ranks[report->rank];
+}
+
+void core_report(struct dp_core *core, const struct dp_report *report)
+{
+    struct core_job *job = NULL;
+    struct dp_rank_record *rank = rank_of(core, report, &job);
+    if (rank == NULL) {
+        return;
+    }
+    switch (report->kind) {
+    case DP_REPORT_READY:
+        core_rank_ready(core, job, rank, &report->ready);
+        break;
+    case DP_REPORT_USAGE:
+        take_usage(core, job, rank, &report->usage);
+        break;
+    case DP_REPORT_STEP:
+        take_step(core, job, rank, &report->step);
+        break;
+    case DP_REPORT_EVAL:
+        job->row.holdout_loss = report->eval.loss;
+        job->row.holdout_known = true;
+        core_job_changed(job);
+        break;
+    case DP_REPORT_CHECKPOINT:
+        core_job_checkpoint_done(core, job, report->checkpoint.request, report->checkpoint.step,
+                                 report->checkpoint.path);
+        break;
+    case DP_REPORT_FINISHED:
+        if (!rank->finished) {
+            core_rank_finished(core, job, rank, &report->finished);
+        }
+        break;
+    }
+}

@@ -1,0 +1,191 @@
+// What the controller keeps of jobs, ranks, steps and nodes, as plain rows: the core decides with
+// them, the store writes them, the daemon shows them. Pure; any thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dp/buf.h"
+#include "dp/limits.h"
+
+#define DP_TEXT_MAX 1024 // a sentence for people in a row, with the terminator
+
+// The numbers of dp.v1.JobState.
+typedef enum dp_job_state {
+    DP_STATE_UNKNOWN,
+    DP_STATE_SUBMITTED, // known, not yet stored
+    DP_STATE_QUEUED,    // waits for ranks; the reason says which
+    DP_STATE_PLANNED,   // has a plan, and slots on nodes
+    DP_STATE_ASSIGNING, // ranks are started and prepared
+    DP_STATE_RUNNING,
+    DP_STATE_REASSIGNING,
+    DP_STATE_STOPPING, // ends as `outcome` when every rank has ended
+    DP_STATE_COMPLETED,
+    DP_STATE_FAILED,
+    DP_STATE_CANCELLED,
+    DP_STATE_LOST, // nobody knows whether its ranks still run
+    DP_STATE_COUNT
+} dp_job_state;
+
+// "RUNNING"; static.
+const char *dp_job_state_text(dp_job_state state);
+// COMPLETED, FAILED, CANCELLED and LOST never change.
+bool dp_job_state_ended(dp_job_state state);
+// One move of the table.
+bool dp_job_state_may_move(dp_job_state from, dp_job_state to);
+// One or more moves, or none at all: what a row on disk may be overwritten with. Ended states
+// reach nothing but themselves.
+bool dp_job_state_reaches(dp_job_state from, dp_job_state to);
+
+// The numbers of dp.v1.RankPhase. A rank only goes forward.
+typedef enum dp_rank_phase {
+    DP_RANK_UNKNOWN,
+    DP_RANK_STARTING,
+    DP_RANK_READY,
+    DP_RANK_RUNNING,
+    DP_RANK_FINISHED, // ended by itself, with a last word
+    DP_RANK_DIED,
+    DP_RANK_PHASE_COUNT
+} dp_rank_phase;
+
+// "ready"; static.
+const char *dp_rank_phase_text(dp_rank_phase phase);
+
+static inline bool dp_rank_phase_ended(dp_rank_phase phase)
+{
+    return phase == DP_RANK_FINISHED || phase == DP_RANK_DIED;
+}
+
+// Everything ordered and reported carries one; an older one is refused.
+struct dp_fence {
+    char job[DP_ID_MAX];
+    uint32_t attempt, epoch;
+};
+
+struct dp_job_record {
+    uint64_t number; // "job-<number>"; never used again
+    uint64_t token;  // random: tells this job from one of a lost state directory
+    char id[DP_ID_MAX];
+    char name[DP_NAME_MAX];
+    char request_id[DP_NAME_MAX]; // "" = none
+    dp_job_state state;
+    dp_job_state outcome;     // STOPPING: where it will end
+    char reason[DP_NAME_MAX]; // machine word, "" = none
+    char message[DP_TEXT_MAX];
+    int32_t cause_weight; // how good the failure in reason and message explains the end
+    uint32_t attempt, epoch;
+    struct dp_buf job_toml;
+    struct dp_buf plan;   // packed dp.v1.Plan, empty until PLANNED
+    int32_t ranks_wanted; // at least these
+    bool ranks_fixed;     // and not more
+    bool needs_profile;   // the planner needs calibrated nodes
+    char device[DP_NAME_MAX];
+    int64_t submitted_ns, started_ns, ended_ns, first_step_ns; // wall clock, 0 = not yet
+    uint64_t step, steps_total;
+    uint64_t tokens_per_step;
+    int64_t step_ns; // of the newest step
+    double loss;
+    bool loss_known;
+    char checkpoint[DP_PATH_MAX]; // newest
+    double unigram_entropy;       // of the corpus, nats per byte
+    uint64_t corpus_bytes;
+    double holdout_loss;
+    bool holdout_known;
+};
+
+// What a rank did in some period; bytes and chunks are peaks.
+struct dp_usage {
+    uint64_t step;
+    int64_t period_ns, forward_ns, backward_ns, weight_ns, pair_ns, optimizer_ns, comm_exposed_ns,
+        idle_ns, step_ns, cpu_ns;
+    uint32_t live_chunks, peak_chunks;
+    uint64_t live_bytes, peak_bytes;
+    double tokens_per_s;
+};
+
+struct dp_rank_record {
+    uint64_t job; // number
+    uint32_t rank;
+    char node[DP_NAME_MAX];
+    uint32_t slot;
+    dp_rank_phase phase;
+    uint64_t step; // completed
+    int64_t pid;
+    int32_t exit_status, signal;
+    char address[DP_ADDRESS_MAX]; // data port, once READY
+    uint64_t parameters;
+    bool finished, ok, not_finite, peer_lost; // its last word
+    char action[DP_NAME_MAX];
+    char error[DP_TEXT_MAX];
+    int64_t updated_ns;    // wall clock of the newest usage
+    struct dp_usage usage; // newest sample
+    struct dp_usage total; // whole run
+    // Sums over the steps after the first.
+    uint64_t steps_measured;
+    int64_t busy_ns, bubble_ns;
+    uint32_t peak_chunks;
+    uint64_t peak_bytes;
+};
+
+struct dp_step_record {
+    uint64_t job, step;
+    double loss;
+    bool loss_known;
+    int64_t step_ns; // of the slowest rank
+    uint64_t tokens;
+    double lr, grad_norm;
+    int64_t time_ns; // wall clock at its end
+};
+
+// Measured actions of one rank in one step: packed dp.v1.StepDone.
+struct dp_trace_record {
+    uint64_t job, step;
+    uint32_t rank;
+    struct dp_buf spans;
+};
+
+struct dp_node_record {
+    char name[DP_NAME_MAX];
+    char boot_id[DP_NAME_MAX], instance[DP_NAME_MAX], version[DP_NAME_MAX];
+    char address[DP_ADDRESS_MAX];
+    uint32_t slots, cores;
+    uint64_t memory_bytes;
+    char accelerator[DP_NAME_MAX];
+    char data_host[DP_ADDRESS_MAX];
+    struct dp_buf profile; // dp.profile/1, empty until calibrated
+    uint32_t lease_ms;
+    int64_t last_seen_ns; // wall clock
+};
+
+struct dp_event_record {
+    uint64_t id; // given by the store
+    int64_t time_ns;
+    char job[DP_ID_MAX], node[DP_NAME_MAX], kind[DP_NAME_MAX];
+    char message[DP_TEXT_MAX];
+};
+
+typedef enum dp_record_kind {
+    DP_RECORD_JOB,
+    DP_RECORD_RANK,
+    DP_RECORD_STEP,
+    DP_RECORD_TRACE,
+    DP_RECORD_NODE,
+    DP_RECORD_EVENT,
+    DP_RECORD_KIND_COUNT
+} dp_record_kind;
+
+// One row of a transaction; `row` is borrowed, its type follows from `kind`.
+struct dp_record {
+    dp_record_kind kind;
+    const void *row;
+};
+
+void dp_job_record_deinit(struct dp_job_record *job);
+void dp_node_record_deinit(struct dp_node_record *node);
+void dp_trace_record_deinit(struct dp_trace_record *trace);
+// Deep copy.
+void dp_node_record_copy(struct dp_node_record *ret_copy, const struct dp_node_record *node);
+
+// Times and counts add up, peaks are kept.
+void dp_usage_add(struct dp_usage *total, const struct dp_usage *sample);

@@ -1,0 +1,107 @@
+// The controller's memory on disk: one SQLite database (WAL, synchronous FULL) in a state directory
+// that one process at a time may use.
+//
+// Writing. The store owns one writer thread. dp_store_submit copies a transaction into its queue
+// and returns; the writer commits what has gathered as one group, in order; completions wait until
+// the owner, woken by the descriptor, calls the pump. A transaction that was reported stored
+// survives kill -9 and loss of power. One that fails (disk full) changes nothing and does not
+// disturb those that come after it.
+//
+// Reading happens on the owner's thread through a second connection, in short transactions; it sees
+// what was committed, not what waits in the queue.
+//
+// Threads: everything here is called from one thread, the owner's.
+#pragma once
+
+#include "dp/error.h"
+#include "dp/record.h"
+
+#define DP_STORE_FILE "controller.db"
+#define DP_STORE_LOCK "lock"
+
+struct dp_store;
+
+struct dp_store_options {
+    const char *directory; // made when missing
+    int64_t pages_max;     // limit of the database's size in pages of 4 KiB; 0 = none
+};
+
+// Locks the directory, makes or checks the database, and brings an older schema up to date (a copy
+// of the file, DIR/controller.db.backup-v<N>, is made before).
+// DP_CONFLICT: another process has the directory (the message has its pid), or the database was
+// written by a newer version. DP_INVALID: the file is damaged or not ours; it is left as it is.
+dp_status dp_store_open(const struct dp_store_options *options, struct dp_store **ret_store,
+                        struct dp_error *err);
+// Commits what is queued, then closes. Completions not pumped are lost. Accepts NULL.
+void dp_store_close(struct dp_store *store);
+
+// Readable when the pump has something to do. Owned by the store.
+int dp_store_fd(const struct dp_store *store);
+// Queues one transaction; the rows are copied. token 0 = no completion wanted.
+//
+// A job's row is written only when the state on disk reaches the new one by the table of moves
+// (else DP_CONFLICT). A step's row is merged: a known loss stays known, the longest time is kept.
+// Of traces the newest DP_TRACE_STEPS_MAX steps of a job are kept. Events get their id here.
+void dp_store_submit(struct dp_store *store, uint64_t token, const struct dp_record *records,
+                     size_t count);
+// Transactions queued and not yet committed.
+size_t dp_store_queued(struct dp_store *store);
+// err->status is DP_OK when the transaction is on disk.
+typedef void dp_store_done(void *context, uint64_t token, const struct dp_error *err);
+// Calls `done` for each finished transaction, in the order of their submission; never blocks.
+void dp_store_pump(struct dp_store *store, dp_store_done *done, void *context);
+
+// Reads. Arrays are the caller's: dp_*_record_deinit each where it exists, then free().
+
+typedef enum dp_store_jobs {
+    DP_STORE_JOBS_ALL,
+    DP_STORE_JOBS_ACTIVE, // not ended
+} dp_store_jobs;
+
+// Newest first, at most `limit` (0 = all). The newest step's values are filled in.
+dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, uint32_t limit,
+                             struct dp_job_record **ret_jobs, size_t *ret_count,
+                             struct dp_error *err);
+// By id, by name (the newest of that name), or by a prefix of an id or name of at least four
+// characters that fits one job alone; DP_NOT_FOUND, or DP_CONFLICT when several fit.
+dp_status dp_store_find_job(struct dp_store *store, const char *key, struct dp_job_record *ret_job,
+                            struct dp_error *err);
+// The job submitted with this request id; *ret_number 0 = none.
+dp_status dp_store_find_request(struct dp_store *store, const char *request_id,
+                                uint64_t *ret_number, struct dp_error *err);
+// Numbers of the jobs that have ended, rising, and the highest number ever used.
+dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, size_t *ret_count,
+                              uint64_t *ret_highest, struct dp_error *err);
+// By rank, rising.
+dp_status dp_store_load_ranks(struct dp_store *store, uint64_t job,
+                              struct dp_rank_record **ret_ranks, size_t *ret_count,
+                              struct dp_error *err);
+// Steps after `after`, rising; with `stride` > 1 only every stride-th (and the last one); at most
+// `limit`, 0 = all.
+dp_status dp_store_load_steps(struct dp_store *store, uint64_t job, uint64_t after, uint64_t stride,
+                              uint32_t limit, struct dp_step_record **ret_steps, size_t *ret_count,
+                              struct dp_error *err);
+// By step, then rank.
+dp_status dp_store_load_traces(struct dp_store *store, uint64_t job,
+                               struct dp_trace_record **ret_traces, size_t *ret_count,
+                               struct dp_error *err);
+dp_status dp_store_load_nodes(struct dp_store *store, struct dp_node_record **ret_nodes,
+                              size_t *ret_count, struct dp_error *err);
+// Events with an id over `after`, rising; job "" = all; at most `limit`.
+dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
+                               uint32_t limit, struct dp_event_record **ret_events,
+                               size_t *ret_count, struct dp_error *err);
+
+// What a report says of all steps of a job.
+struct dp_step_summary {
+    uint64_t steps;
+    double first_loss, last_loss; // the last: mean of the newest ten
+    bool loss_known;
+    int64_t median_step_ns; // without the first step; 0 = not known
+};
+dp_status dp_store_summarise_steps(struct dp_store *store, uint64_t job,
+                                   struct dp_step_summary *ret_summary, struct dp_error *err);
+
+// A whole integrity check of the database in `directory`, which no process may be using; appends
+// what was found, one line each. DP_INVALID when there is a problem.
+dp_status dp_store_check(const char *directory, struct dp_buf *report, struct dp_error *err);

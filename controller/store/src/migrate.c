@@ -1,0 +1,141 @@
+#include "store_internal.h"
+
+#include <stdio.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+
+#define USAGE_COLUMNS(p)                                                                           \
+    p "_step INTEGER NOT NULL, " p "_period_ns INTEGER NOT NULL, " p                               \
+      "_forward_ns INTEGER NOT NULL, " p "_backward_ns INTEGER NOT NULL, " p                       \
+      "_weight_ns INTEGER NOT NULL, " p "_pair_ns INTEGER NOT NULL, " p                            \
+      "_optimizer_ns INTEGER NOT NULL, " p "_comm_exposed_ns INTEGER NOT NULL, " p                 \
+      "_idle_ns INTEGER NOT NULL, " p "_step_ns INTEGER NOT NULL, " p                              \
+      "_cpu_ns INTEGER NOT NULL, " p "_live_chunks INTEGER NOT NULL, " p                           \
+      "_peak_chunks INTEGER NOT NULL, " p "_live_bytes INTEGER NOT NULL, " p                       \
+      "_peak_bytes INTEGER NOT NULL, " p "_tokens_per_s REAL NOT NULL"
+
+static const char first_schema[] =
+    "CREATE TABLE jobs (number INTEGER PRIMARY KEY, token INTEGER NOT NULL, "
+    "  id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, request_id TEXT NOT NULL, "
+    "  state INTEGER NOT NULL, outcome INTEGER NOT NULL, reason TEXT NOT NULL, "
+    "  message TEXT NOT NULL, cause_weight INTEGER NOT NULL, attempt INTEGER NOT NULL, "
+    "  epoch INTEGER NOT NULL, job_toml BLOB NOT NULL, plan BLOB NOT NULL, "
+    "  ranks_wanted INTEGER NOT NULL, ranks_fixed INTEGER NOT NULL, "
+    "  needs_profile INTEGER NOT NULL, device TEXT NOT NULL, submitted_ns INTEGER NOT NULL, "
+    "  started_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL, first_step_ns INTEGER NOT NULL, "
+    "  steps_total INTEGER NOT NULL, tokens_per_step INTEGER NOT NULL, checkpoint TEXT NOT NULL, "
+    "  unigram_entropy REAL NOT NULL, corpus_bytes INTEGER NOT NULL, holdout_loss REAL, "
+    "  holdout_known INTEGER NOT NULL) STRICT;"
+    "CREATE INDEX jobs_by_name ON jobs (name);"
+    "CREATE UNIQUE INDEX jobs_by_request ON jobs (request_id) WHERE request_id <> '';"
+    "CREATE TABLE ranks (job INTEGER NOT NULL REFERENCES jobs, rank INTEGER NOT NULL, "
+    "  node TEXT NOT NULL, slot INTEGER NOT NULL, phase INTEGER NOT NULL, step INTEGER NOT NULL, "
+    "  pid INTEGER NOT NULL, exit_status INTEGER NOT NULL, signal INTEGER NOT NULL, "
+    "  address TEXT NOT NULL, parameters INTEGER NOT NULL, finished INTEGER NOT NULL, "
+    "  ok INTEGER NOT NULL, not_finite INTEGER NOT NULL, peer_lost INTEGER NOT NULL, "
+    "  action TEXT NOT NULL, error TEXT NOT NULL, updated_ns INTEGER NOT NULL, "
+    "  steps_measured INTEGER NOT NULL, busy_ns INTEGER NOT NULL, bubble_ns INTEGER NOT NULL, "
+    "  peak_chunks INTEGER NOT NULL, peak_bytes INTEGER NOT NULL, " USAGE_COLUMNS(
+        "usage") ", " USAGE_COLUMNS("total") ", "
+                                             "  PRIMARY KEY (job, rank)) STRICT, WITHOUT ROWID;"
+                                             "CREATE TABLE steps (job INTEGER NOT NULL REFERENCES "
+                                             "jobs, step INTEGER NOT NULL, "
+                                             "  loss REAL, loss_known INTEGER NOT NULL, step_ns "
+                                             "INTEGER NOT NULL, tokens INTEGER NOT NULL, "
+                                             "  lr REAL, grad_norm REAL, time_ns INTEGER NOT NULL, "
+                                             "  PRIMARY KEY (job, step)) STRICT, WITHOUT ROWID;"
+                                             "CREATE TABLE traces (job INTEGER NOT NULL REFERENCES "
+                                             "jobs, step INTEGER NOT NULL, "
+                                             "  rank INTEGER NOT NULL, spans BLOB NOT NULL, "
+                                             "PRIMARY KEY (job, step, rank)) STRICT;"
+                                             "CREATE TABLE nodes (name TEXT PRIMARY KEY, boot_id "
+                                             "TEXT NOT NULL, instance TEXT NOT NULL, "
+                                             "  version TEXT NOT NULL, address TEXT NOT NULL, "
+                                             "slots INTEGER NOT NULL, "
+                                             "  cores INTEGER NOT NULL, memory_bytes INTEGER NOT "
+                                             "NULL, accelerator TEXT NOT NULL, "
+                                             "  data_host TEXT NOT NULL, profile BLOB NOT NULL, "
+                                             "lease_ms INTEGER NOT NULL, "
+                                             "  last_seen_ns INTEGER NOT NULL) STRICT;"
+                                             "CREATE TABLE events (id INTEGER PRIMARY KEY "
+                                             "AUTOINCREMENT, time_ns INTEGER NOT NULL, "
+                                             "  job TEXT NOT NULL, node TEXT NOT NULL, kind TEXT "
+                                             "NOT NULL, message TEXT NOT NULL) STRICT;"
+                                             "CREATE INDEX events_by_job ON events (job, id);"
+                                             "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT "
+                                             "NOT NULL) STRICT;"
+                                             "INSERT INTO meta VALUES ('created', "
+                                             "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'));";
+
+const struct dp_migration dp_migrations[] = {
+    {first_schema},
+};
+const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
+
+static dp_status copy_database(sqlite3 *db, const char *target, struct dp_error *err)
+{
+    sqlite3 *copy = NULL;
+    int code = sqlite3_open_v2(target, &copy, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_backup *backup = sqlite3_backup_init(copy, "main", db, "main");
+        if (backup != NULL) {
+            sqlite3_backup_step(backup, -1);
+            sqlite3_backup_finish(backup);
+        }
+        code = sqlite3_errcode(copy);
+    }
+    dp_status status = DP_OK;
+    if (code != SQLITE_OK) {
+        status = dp_store_fail(err, copy, code, "cannot copy the database before changing it");
+        dp_fail_in(err, "%s", target);
+    }
+    sqlite3_close(copy);
+    return status;
+}
+
+static dp_status apply(sqlite3 *db, const struct dp_migration *migration, size_t version,
+                       struct dp_error *err)
+{
+    DP_AUTO_FREE char *mark = dp_asprintf("PRAGMA user_version = %zu", version);
+    dp_status status = dp_store_execute(db, "BEGIN IMMEDIATE", err);
+    if (status == DP_OK) {
+        status = dp_store_execute(db, migration->sql, err);
+    }
+    if (status == DP_OK) {
+        status = dp_store_execute(db, mark, err);
+    }
+    if (status == DP_OK) {
+        status = dp_store_execute(db, "COMMIT", err);
+    }
+    if (status != DP_OK) {
+        sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+        return dp_fail_in(err, "bringing the database to schema %zu", version);
+    }
+    return DP_OK;
+}
+
+dp_status dp_store_migrate(sqlite3 *db, const char *path, const struct dp_migration *migrations,
+                           size_t count, struct dp_error *err)
+{
+    int64_t version = 0;
+    dp_status status = dp_store_integer(db, "PRAGMA user_version", &version, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (version < 0 || version > (int64_t)count) {
+        return dp_fail(err, DP_CONFLICT,
+                       "%s has schema %lld and this dp-controller knows up to %zu: it was written "
+                       "by a newer version; run that version, or restore a copy made before",
+                       path, (long long)version, count);
+    }
+    if (version > 0 && version < (int64_t)count) {
+        DP_AUTO_FREE char *backup = dp_asprintf("%s.backup-v%lld", path, (long long)version);
+        status = copy_database(db, backup, err);
+    }
+    for (size_t i = (size_t)version; status == DP_OK && i < count; i++) {
+        status = apply(db, &migrations[i], i + 1, err);
+    }
+    return status;
+}

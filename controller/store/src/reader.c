@@ -1,0 +1,370 @@
+// Reading what was committed, on the owner's thread.
+#include "store_internal.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+
+struct rows {
+    const struct dp_table *table;
+    char *items;
+    size_t count, capacity;
+};
+
+static void rows_free(struct rows *rows)
+{
+    for (size_t i = 0; i < rows->count; i++) {
+        void *row = rows->items + i * rows->table->row_size;
+        for (size_t c = 0; c < rows->table->columns_count; c++) {
+            if (rows->table->columns[c].type == DP_COLUMN_BLOB) {
+                dp_buf_deinit((struct dp_buf *)((char *)row + rows->table->columns[c].offset));
+            }
+        }
+    }
+    free(rows->items);
+}
+
+static void *rows_add(struct rows *rows)
+{
+    size_t size = rows->table->row_size;
+    if (rows->count == rows->capacity) {
+        rows->capacity = rows->capacity == 0 ? 16 : rows->capacity * 2;
+        rows->items = dp_realloc(rows->items, rows->capacity, size);
+    }
+    void *row = rows->items + rows->count++ * size;
+    memset(row, 0, size);
+    return row;
+}
+
+// One parameter of a query: text when it is not NULL, else the integer.
+struct parameter {
+    const char *text;
+    int64_t integer;
+};
+
+static dp_status query(struct dp_store *store, const char *sql, const struct parameter *parameters,
+                       size_t count, sqlite3_stmt **ret_statement, struct dp_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    int code = sqlite3_prepare_v2(store->reader, sql, -1, &statement, NULL);
+    if (code != SQLITE_OK) {
+        return dp_store_fail(err, store->reader, code, sql);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (parameters[i].text != NULL) {
+            sqlite3_bind_text(statement, (int)i + 1, parameters[i].text, -1, SQLITE_TRANSIENT);
+        } else {
+            sqlite3_bind_int64(statement, (int)i + 1, parameters[i].integer);
+        }
+    }
+    *ret_statement = statement;
+    return DP_OK;
+}
+
+static void finalize(sqlite3_stmt **statement)
+{
+    sqlite3_finalize(*statement);
+}
+
+// Rows of a whole table's columns that `clause` chooses.
+static dp_status load(struct dp_store *store, dp_record_kind kind, const char *clause,
+                      const struct parameter *parameters, size_t parameters_count, void *ret_rows,
+                      size_t *ret_count, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf sql = {0};
+    dp_table_select_sql(&dp_tables[kind], &sql);
+    dp_buf_puts(&sql, clause);
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    dp_status status = query(store, sql.bytes, parameters, parameters_count, &statement, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    struct rows rows = {.table = &dp_tables[kind]};
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        dp_table_read(rows.table, statement, rows_add(&rows));
+    }
+    if (code != SQLITE_DONE) {
+        rows_free(&rows);
+        return dp_store_fail(err, store->reader, code, rows.table->name);
+    }
+    memcpy(ret_rows, &rows.items, sizeof(rows.items));
+    *ret_count = rows.count;
+    return DP_OK;
+}
+
+static int64_t limit_or_all(uint32_t limit)
+{
+    return limit == 0 ? -1 : (int64_t)limit;
+}
+
+// The newest step is not in the job's own row: it would be written again with every step.
+static dp_status add_newest_step(struct dp_store *store, struct dp_job_record *job,
+                                 struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job->number}};
+    struct dp_step_record *steps = NULL;
+    size_t count = 0;
+    dp_status status = load(store, DP_RECORD_STEP, "WHERE job = ? ORDER BY step DESC LIMIT 1",
+                            parameters, 1, &steps, &count, err);
+    if (status == DP_OK && count == 1) {
+        job->step = steps[0].step;
+        job->step_ns = steps[0].step_ns;
+        job->loss = steps[0].loss;
+        job->loss_known = steps[0].loss_known;
+    }
+    free(steps);
+    return status;
+}
+
+static void free_jobs(struct dp_job_record *jobs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        dp_job_record_deinit(&jobs[i]);
+    }
+    free(jobs);
+}
+
+static dp_status load_jobs(struct dp_store *store, const char *clause,
+                           const struct parameter *parameters, size_t parameters_count,
+                           struct dp_job_record **ret_jobs, size_t *ret_count, struct dp_error *err)
+{
+    struct dp_job_record *jobs = NULL;
+    size_t count = 0;
+    dp_status status =
+        load(store, DP_RECORD_JOB, clause, parameters, parameters_count, &jobs, &count, err);
+    for (size_t i = 0; status == DP_OK && i < count; i++) {
+        status = add_newest_step(store, &jobs[i], err);
+    }
+    if (status != DP_OK) {
+        free_jobs(jobs, count);
+        return status;
+    }
+    *ret_jobs = jobs;
+    *ret_count = count;
+    return DP_OK;
+}
+
+dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, uint32_t limit,
+                             struct dp_job_record **ret_jobs, size_t *ret_count,
+                             struct dp_error *err)
+{
+    struct parameter parameters[] = {
+        {.integer = which == DP_STORE_JOBS_ACTIVE ? DP_STATE_COMPLETED : DP_STATE_COUNT},
+        {.integer = limit_or_all(limit)},
+    };
+    return load_jobs(store, "WHERE state < ? ORDER BY number DESC LIMIT ?", parameters, 2, ret_jobs,
+                     ret_count, err);
+}
+
+// Runs one of the ways to find a job; *ret_count is 0, 1 or 2 (several).
+static dp_status find_by(struct dp_store *store, const char *clause, const char *key,
+                         struct dp_job_record *ret_job, size_t *ret_count, struct dp_error *err)
+{
+    struct parameter parameters[] = {{.text = key}};
+    struct dp_job_record *jobs = NULL;
+    dp_status status = load_jobs(store, clause, parameters, 1, &jobs, ret_count, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (*ret_count == 1) {
+        *ret_job = jobs[0];
+        free(jobs);
+    } else {
+        free_jobs(jobs, *ret_count);
+    }
+    return DP_OK;
+}
+
+#define PREFIX_LENGTH_MIN 4
+
+dp_status dp_store_find_job(struct dp_store *store, const char *key, struct dp_job_record *ret_job,
+                            struct dp_error *err)
+{
+    static const char *const ways[] = {
+        "WHERE id = ?",
+        "WHERE name = ? ORDER BY number DESC LIMIT 1",
+        "WHERE substr(id, 1, length(?1)) = ?1 OR substr(name, 1, length(?1)) = ?1 "
+        "ORDER BY number DESC LIMIT 2",
+    };
+    size_t ways_count = strlen(key) < PREFIX_LENGTH_MIN ? 2 : 3, count = 0;
+    for (size_t i = 0; i < ways_count; i++) {
+        dp_status status = find_by(store, ways[i], key, ret_job, &count, err);
+        if (status != DP_OK || count == 1) {
+            return status;
+        }
+    }
+    if (count > 1) {
+        return dp_fail(err, DP_CONFLICT, "\"%s\" fits more than one job: write more of it", key);
+    }
+    return dp_fail(err, DP_NOT_FOUND, "no job \"%s\": `dpctl jobs` lists them", key);
+}
+
+// The first column of the first row; *ret_value keeps its value when there is no row.
+static dp_status query_integer(struct dp_store *store, const char *sql,
+                               const struct parameter *parameters, size_t count, int64_t *ret_value,
+                               struct dp_error *err)
+{
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    dp_status status = query(store, sql, parameters, count, &statement, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int code = sqlite3_step(statement);
+    if (code == SQLITE_ROW) {
+        *ret_value = sqlite3_column_int64(statement, 0);
+        return DP_OK;
+    }
+    return code == SQLITE_DONE ? DP_OK : dp_store_fail(err, store->reader, code, sql);
+}
+
+dp_status dp_store_find_request(struct dp_store *store, const char *request_id,
+                                uint64_t *ret_number, struct dp_error *err)
+{
+    struct parameter parameters[] = {{.text = request_id}};
+    int64_t number = 0;
+    dp_status status =
+        query_integer(store, "SELECT number FROM jobs WHERE request_id = ? AND request_id <> ''",
+                      parameters, 1, &number, err);
+    *ret_number = (uint64_t)number;
+    return status;
+}
+
+dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, size_t *ret_count,
+                              uint64_t *ret_highest, struct dp_error *err)
+{
+    int64_t highest = 0;
+    dp_status status =
+        query_integer(store, "SELECT coalesce(max(number), 0) FROM jobs", NULL, 0, &highest, err);
+    struct parameter parameters[] = {{.integer = DP_STATE_COMPLETED}};
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    if (status == DP_OK) {
+        status = query(store, "SELECT number FROM jobs WHERE state >= ? ORDER BY number",
+                       parameters, 1, &statement, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_AUTO_FREE uint64_t *numbers = NULL;
+    size_t count = 0, capacity = 0;
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        if (count == capacity) {
+            capacity = capacity == 0 ? 64 : capacity * 2;
+            numbers = dp_realloc(numbers, capacity, sizeof(*numbers));
+        }
+        numbers[count++] = (uint64_t)sqlite3_column_int64(statement, 0);
+    }
+    if (code != SQLITE_DONE) {
+        return dp_store_fail(err, store->reader, code, "jobs");
+    }
+    *ret_numbers = dp_steal(numbers);
+    *ret_count = count;
+    *ret_highest = (uint64_t)highest;
+    return DP_OK;
+}
+
+dp_status dp_store_load_ranks(struct dp_store *store, uint64_t job,
+                              struct dp_rank_record **ret_ranks, size_t *ret_count,
+                              struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}};
+    return load(store, DP_RECORD_RANK, "WHERE job = ? ORDER BY rank", parameters, 1, ret_ranks,
+                ret_count, err);
+}
+
+dp_status dp_store_load_steps(struct dp_store *store, uint64_t job, uint64_t after, uint64_t stride,
+                              uint32_t limit, struct dp_step_record **ret_steps, size_t *ret_count,
+                              struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job},
+                                     {.integer = (int64_t)after},
+                                     {.integer = stride == 0 ? 1 : (int64_t)stride},
+                                     {.integer = limit_or_all(limit)}};
+    return load(store, DP_RECORD_STEP,
+                "WHERE job = ?1 AND step > ?2 AND (step % ?3 = 0 OR step = 1 OR step = "
+                "(SELECT max(step) FROM steps WHERE job = ?1)) ORDER BY step LIMIT ?4",
+                parameters, 4, ret_steps, ret_count, err);
+}
+
+dp_status dp_store_load_traces(struct dp_store *store, uint64_t job,
+                               struct dp_trace_record **ret_traces, size_t *ret_count,
+                               struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}};
+    return load(store, DP_RECORD_TRACE, "WHERE job = ? ORDER BY step, rank", parameters, 1,
+                ret_traces, ret_count, err);
+}
+
+dp_status dp_store_load_nodes(struct dp_store *store, struct dp_node_record **ret_nodes,
+                              size_t *ret_count, struct dp_error *err)
+{
+    return load(store, DP_RECORD_NODE, "ORDER BY name", NULL, 0, ret_nodes, ret_count, err);
+}
+
+dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
+                               uint32_t limit, struct dp_event_record **ret_events,
+                               size_t *ret_count, struct dp_error *err)
+{
+    struct parameter parameters[] = {
+        {.integer = (int64_t)after}, {.integer = limit_or_all(limit)}, {.text = job}};
+    bool all = job[0] == '\0';
+    return load(store, DP_RECORD_EVENT,
+                all ? "WHERE id > ?1 ORDER BY id LIMIT ?2"
+                    : "WHERE id > ?1 AND job = ?3 ORDER BY id LIMIT ?2",
+                parameters, all ? 2 : 3, ret_events, ret_count, err);
+}
+
+static dp_status query_double(struct dp_store *store, const char *sql, uint64_t job,
+                              double *ret_value, bool *ret_known, struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}};
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    dp_status status = query(store, sql, parameters, 1, &statement, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int code = sqlite3_step(statement);
+    if (code == SQLITE_ROW && sqlite3_column_type(statement, 0) != SQLITE_NULL) {
+        *ret_value = sqlite3_column_double(statement, 0);
+        *ret_known = true;
+    }
+    return code == SQLITE_ROW || code == SQLITE_DONE ? DP_OK
+                                                     : dp_store_fail(err, store->reader, code, sql);
+}
+
+dp_status dp_store_summarise_steps(struct dp_store *store, uint64_t job,
+                                   struct dp_step_summary *ret_summary, struct dp_error *err)
+{
+    struct dp_step_summary summary = {0};
+    struct parameter parameters[] = {{.integer = (int64_t)job}};
+    int64_t steps = 0;
+    dp_status status =
+        query_integer(store, "SELECT coalesce(max(step), 0) FROM steps WHERE job = ?", parameters,
+                      1, &steps, err);
+    summary.steps = (uint64_t)steps;
+    if (status == DP_OK) {
+        status = query_integer(store,
+                               "SELECT step_ns FROM steps WHERE job = ?1 AND step > 1 ORDER BY "
+                               "step_ns LIMIT 1 OFFSET "
+                               "(SELECT count(*) / 2 FROM steps WHERE job = ?1 AND step > 1)",
+                               parameters, 1, &summary.median_step_ns, err);
+    }
+    if (status == DP_OK) {
+        status = query_double(store,
+                              "SELECT loss FROM steps WHERE job = ? AND loss_known "
+                              "ORDER BY step LIMIT 1",
+                              job, &summary.first_loss, &summary.loss_known, err);
+    }
+    if (status == DP_OK) {
+        status = query_double(store,
+                              "SELECT avg(loss) FROM (SELECT loss FROM steps WHERE job = ? AND "
+                              "loss_known ORDER BY step DESC LIMIT 10)",
+                              job, &summary.last_loss, &summary.loss_known, err);
+    }
+    *ret_summary = summary;
+    return status;
+}
