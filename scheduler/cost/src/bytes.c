@@ -10,23 +10,27 @@ double dp_cost_hop_bytes(const struct dp_model_spec *model, const struct dp_prof
     return (double)batch->samples * batch->sequence * model->hidden * profile->element_bytes;
 }
 
+// Copies of a token that leave its rank (or its node, when copies are made there).
+static double copies_leaving(const struct dp_model_spec *model, const struct dp_profile *profile,
+                             const struct dp_cost_batch *batch)
+{
+    if (!profile->exchange_by_node) {
+        return (double)model->top_k * (batch->ep_size - 1) / batch->ep_size;
+    }
+    bool across = batch->ep_nodes > 1;
+    double places = across ? batch->ep_nodes : batch->ep_size;
+    double visited = places * (1 - pow(1 - 1 / places, model->top_k));
+    if (across && model->top_groups > 0) {
+        visited = fmin(visited, model->top_groups);
+    }
+    return visited * (places - 1) / places;
+}
+
 double dp_cost_exchange_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                               const struct dp_cost_batch *batch)
 {
-    double copies = (double)batch->samples * batch->sequence * model->top_k;
-    double leaving = copies * (batch->ep_size - 1) / batch->ep_size;
-    return leaving * model->hidden * profile->element_bytes;
-}
-
-double dp_cost_node_limited_bytes(const struct dp_model_spec *model, int64_t tokens, int32_t nodes,
-                                  int32_t element_bits)
-{
-    double visited = model->top_groups > 0 ? fmin(model->top_groups, nodes) : nodes;
-    double row = (double)model->hidden * element_bits / 8;
-    if (element_bits == 8) {
-        row += 4.0 * model->hidden / 128;
-    }
-    return (double)tokens * visited * row;
+    double tokens = (double)batch->samples * batch->sequence;
+    return tokens * copies_leaving(model, profile, batch) * model->hidden * profile->element_bytes;
 }
 
 void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp_cost_stage *stage,

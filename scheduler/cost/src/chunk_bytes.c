@@ -67,7 +67,8 @@ static struct count layer_count(const struct dp_model_spec *m, int32_t layer, do
 
 static double bytes_of(const struct dp_profile *profile, struct count count)
 {
-    return count.elements * profile->element_bytes + 4 * count.indices;
+    return profile->activation_share *
+           (count.elements * profile->element_bytes + 4 * count.indices);
 }
 
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,

@@ -32,6 +32,7 @@ static const struct figure figures[] = {
     {"network_bytes_per_s", offsetof(struct dp_profile, network.bytes_per_s), true},
     FIGURE(exchange_device_share, false),
     FIGURE(exchange_hidden_share, false),
+    FIGURE(activation_share, true),
     FIGURE(weight_bytes, true),
     FIGURE(gradient_bytes, true),
     FIGURE(optimizer_bytes, false),
@@ -41,11 +42,11 @@ static const char *const kind_names[DP_GEMM_KIND_COUNT] = {"nt", "nn", "tn"};
 
 json_t *dp_profile_to_json(const struct dp_profile *profile)
 {
-    json_t *json =
-        json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:b}", "schema", "dp.profile/1", "name",
-                  profile->name, "provenance", profile->provenance, "measured_at_s",
-                  (json_int_t)profile->measured_at_s, "cores", profile->cores, "element_bytes",
-                  profile->element_bytes, "optimizer_sharded", profile->optimizer_sharded);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:I, s:i, s:i, s:b, s:b}", "schema", "dp.profile/1", "name", profile->name,
+        "provenance", profile->provenance, "measured_at_s", (json_int_t)profile->measured_at_s,
+        "cores", profile->cores, "element_bytes", profile->element_bytes, "optimizer_sharded",
+        profile->optimizer_sharded, "exchange_by_node", profile->exchange_by_node);
     for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
         const void *at = (const char *)profile + figures[i].offset;
         json_object_set_new(json, figures[i].key, json_real(*(const double *)at));
@@ -74,8 +75,9 @@ static dp_status read_figures(const json_t *json, struct dp_profile *profile, st
         }
         *(double *)(void *)((char *)profile + figures[i].offset) = number;
     }
-    if (profile->exchange_device_share >= 1 || profile->exchange_hidden_share > 1) {
-        return dp_fail(err, DP_INVALID, "profile: shares of the exchange must be below 1");
+    if (profile->exchange_device_share >= 1 || profile->exchange_hidden_share > 1 ||
+        profile->activation_share > 1) {
+        return dp_fail(err, DP_INVALID, "profile: a share is above 1");
     }
     return DP_OK;
 }
@@ -123,12 +125,13 @@ dp_status dp_profile_from_json(const json_t *json, struct dp_profile *ret_profil
     struct dp_profile profile = {0};
     const char *schema = NULL, *name = NULL, *provenance = NULL;
     json_int_t measured_at = 0;
-    int sharded = 0;
+    int sharded = 0, by_node = 0;
     json_error_t where;
-    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s:s, s:s, s:I, s:i, s:i, s:b}", "schema",
-                       &schema, "name", &name, "provenance", &provenance, "measured_at_s",
+    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s:s, s:s, s:I, s:i, s:i, s:b, s:b}",
+                       "schema", &schema, "name", &name, "provenance", &provenance, "measured_at_s",
                        &measured_at, "cores", &profile.cores, "element_bytes",
-                       &profile.element_bytes, "optimizer_sharded", &sharded) != 0) {
+                       &profile.element_bytes, "optimizer_sharded", &sharded, "exchange_by_node",
+                       &by_node) != 0) {
         return dp_fail(err, DP_INVALID, "profile: %s", where.text);
     }
     if (strcmp(schema, "dp.profile/1") != 0) {
@@ -143,6 +146,7 @@ dp_status dp_profile_from_json(const json_t *json, struct dp_profile *ret_profil
     }
     profile.measured_at_s = measured_at;
     profile.optimizer_sharded = sharded != 0;
+    profile.exchange_by_node = by_node != 0;
     dp_status status = read_figures(json, &profile, err);
     status = status == DP_OK ? read_gemms(json, &profile, err) : status;
     if (status == DP_OK) {

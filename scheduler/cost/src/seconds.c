@@ -138,8 +138,7 @@ static double exchange_s(const struct dp_model_spec *m, const struct dp_profile 
     if (batch->ep_size <= 1) {
         return 0;
     }
-    const struct dp_link_profile *link =
-        batch->ep_on_one_node ? &profile->local : &profile->network;
+    const struct dp_link_profile *link = batch->ep_nodes <= 1 ? &profile->local : &profile->network;
     return dp_cost_exchange_bytes(m, profile, batch) / link->bytes_per_s + link->latency_s;
 }
 

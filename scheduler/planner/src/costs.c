@@ -23,7 +23,7 @@ struct dp_cost_batch batch_of(const struct problem *problem, const struct layout
         .samples = layout->choice.micro_batch_size,
         .sequence = problem->spec->train.sequence,
         .ep_size = layout->choice.expert,
-        .ep_on_one_node = layout->ep_on_one_node,
+        .ep_nodes = layout->ep_nodes,
     };
 }
 
@@ -267,7 +267,7 @@ static double whole_model_s(const struct problem *problem, const struct choice *
         return fmin(alone, dp_cost_sim_pair_s(&spec->sim, &whole, &whole, true));
     }
     struct dp_cost_batch batch = {choice->micro_batch_size, spec->train.sequence, choice->expert,
-                                  true};
+                                  1};
     struct dp_cost_chunk chunk;
     dp_cost_chunk(&spec->model, problem->profile, &whole, &batch, &chunk);
     // Stages have an action's overhead each; the whole has it once.

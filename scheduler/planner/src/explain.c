@@ -129,7 +129,7 @@ static char *reason_of(const struct outcome *outcome, const struct outcome *best
                            outcome->memory_bytes / 1e9, outcome->memory_limit_bytes / 1e9);
     }
     double factor = outcome->step_s / best->step_s;
-    return factor < 1.0005 ? dp_strdup("as fast, but larger or deeper")
+    return factor < 1.0005 ? dp_strdup("as fast; the simpler one was taken")
                            : dp_asprintf("%.3f times as long", factor);
 }
 

@@ -22,7 +22,7 @@ struct layout {
     struct choice choice;
     int32_t *layer_begin; // [stages + 1]
     struct place *places; // [pipeline * data]
-    bool ep_on_one_node;
+    int32_t ep_nodes;     // nodes that an EP group spans, at most
 };
 void layout_deinit(struct layout *layout);
 
@@ -49,8 +49,8 @@ void split_layers(const double *cost, int32_t layers, int32_t runs, double first
 // Needs pipeline * data free slots.
 void place_ranks(const struct problem *problem, const struct choice *choice,
                  struct place *ret_places);
-// Whether every EP group of these places stays on one node.
-bool ep_groups_stay_on_nodes(const struct choice *choice, const struct place *places);
+// Nodes that the widest EP group of these places spans.
+int32_t ep_group_nodes(const struct choice *choice, const struct place *places);
 // Ranks of the job on the machine that `node` belongs to, and its cores (0 = enough).
 int32_t ranks_on_host(const struct problem *problem, const struct layout *layout, int32_t node);
 int32_t host_cores(const struct problem *problem, int32_t node);

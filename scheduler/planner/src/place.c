@@ -30,18 +30,21 @@ void place_ranks(const struct problem *problem, const struct choice *choice,
     DP_CHECK(placed == world);
 }
 
-bool ep_groups_stay_on_nodes(const struct choice *choice, const struct place *places)
+int32_t ep_group_nodes(const struct choice *choice, const struct place *places)
 {
-    for (int32_t d = 0; d < choice->data; d++) {
-        int32_t first = d / choice->expert * choice->expert;
-        for (int32_t p = 0; p < choice->pipeline; p++) {
-            if (places[d * choice->pipeline + p].node !=
-                places[first * choice->pipeline + p].node) {
-                return false;
-            }
+    int32_t widest = 1;
+    for (int32_t p = 0; p < choice->pipeline; p++) {
+        int32_t nodes = 0;
+        for (int32_t d = 0; d < choice->data; d++) {
+            bool starts = d % choice->expert == 0;
+            // Places go node by node: a new node has not been seen in this group.
+            bool moves = starts || places[d * choice->pipeline + p].node !=
+                                       places[(d - 1) * choice->pipeline + p].node;
+            nodes = starts ? 1 : nodes + moves;
+            widest = nodes > widest ? nodes : widest;
         }
     }
-    return true;
+    return widest;
 }
 
 bool same_host(const struct problem *problem, int32_t a, int32_t b)

@@ -82,7 +82,7 @@ static dp_status layout_of_plan(const struct problem *problem, const struct dp_p
     }
     layout.layer_begin =
         dp_memdup(plan->layer_begin, ((size_t)plan->stages + 1) * sizeof(*plan->layer_begin));
-    layout.ep_on_one_node = ep_groups_stay_on_nodes(&layout.choice, layout.places);
+    layout.ep_nodes = ep_group_nodes(&layout.choice, layout.places);
     *ret_layout = layout;
     return DP_OK;
 }

@@ -33,7 +33,7 @@ struct dp_cost_stage {
 struct dp_cost_batch {
     int32_t samples, sequence;
     int32_t ep_size;
-    bool ep_on_one_node; // EP peers reach each other without the network
+    int32_t ep_nodes; // nodes that the group spans; 1 = no network between them
 };
 
 // Seconds of one chunk, compute and all-to-all apart.
@@ -66,14 +66,11 @@ double dp_cost_sim_pair_s(const struct dp_sim_spec *sim, const struct dp_cost_st
 double dp_cost_hop_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_batch *batch);
 // Bytes that one rank sends to EP peers in one dispatch or combine of one MoE layer when routing is
-// balanced: each of top_k copies leaves with probability (ep - 1) / ep.
+// balanced: each of top_k copies leaves with probability (ep - 1) / ep. A profile with
+// exchange_by_node sends one copy to each node that a token visits (to each rank, inside a node):
+// n (1 - (1 - 1/n)^top_k) of n nodes, or top_groups of them when routing is limited.
 double dp_cost_exchange_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                               const struct dp_cost_batch *batch);
-// Bytes to other nodes by node-limited routing with one copy per node (DeepSeek-V3, arXiv
-// 2412.19437, 3.2.2): `element_bits` 8 sends a float scale for every 128 values as well.
-double dp_cost_node_limited_bytes(const struct dp_model_spec *model, int64_t tokens, int32_t nodes,
-                                  int32_t element_bits);
-
 // Parameters of a stage held by one EP rank: routed experts are split, the rest is replicated.
 struct dp_cost_parameters {
     double shared, experts;

@@ -48,6 +48,9 @@ struct dp_profile {
     // FB: the share of the device that the exchange takes while it overlaps with compute, and the
     // share of the exchange that can be hidden (0 = an FB is F then B).
     double exchange_device_share, exchange_hidden_share;
+    bool exchange_by_node; // a token travels once to each node, not once for each expert
+    // Share of a chunk's activations that is kept; the rest is computed again (in the rates above).
+    double activation_share;
 
     // Bytes per parameter; the optimizer's are split over replicas when sharded.
     double weight_bytes, gradient_bytes, optimizer_bytes;
