@@ -4,10 +4,10 @@
 //   DIRECTORY/step-120/shard-3-1.dpt       what rank 3 stood for of its second stage
 //
 // Every distinct tensor is in one shard once, with its two Adam moments. Shards are written into
-// step-120.partial; the manifest comes last, after every rank has said that its shards are safe, and
-// then the directory gets its name: what is called step-N is whole. Loading finds tensors by name
-// in all shards, so that another (P, EP, D, schedule) can go on from it. All ranks need to see the
-// same directory.
+// step-120.partial; the manifest comes last, after every rank has said that its shards are safe,
+// and then the directory gets its name: what is called step-N is whole. Loading finds tensors by
+// name in all shards, so that another (P, EP, D, schedule) can go on from it. All ranks need to see
+// the same directory.
 //
 // A shard is "DPSHARD1", the length of a JSON header and its hash (u64, little-endian), the header
 // (tensor names, shapes, places, hashes), then raw little-endian values, 64-byte aligned.
@@ -22,15 +22,15 @@
 struct dp_checkpoint_meta {
     struct dp_model_spec model;
     uint64_t seed;
-    int64_t step;           // steps completed
-    int64_t next_sample;    // first global sample not yet trained on
+    int64_t step;        // steps completed
+    int64_t next_sample; // first global sample not yet trained on
     uint64_t corpus_hash;
 };
 
 struct dp_checkpoint_stage {
-    struct dp_stage *stage;           // borrowed
-    void *m, *v;                      // Adam moments in device memory, as the weights
-    bool writes_shared, writes_experts;  // saving: this rank is the one that writes them
+    struct dp_stage *stage;             // borrowed
+    void *m, *v;                        // Adam moments in device memory, as the weights
+    bool writes_shared, writes_experts; // saving: this rank is the one that writes them
 };
 
 // How the ranks wait for each other: returns DP_OK on all when all gave DP_OK, a failure on all

@@ -22,12 +22,12 @@
 #include "dp/transport.h"
 
 struct dp_group {
-    struct dp_transport *transport;  // borrowed
+    struct dp_transport *transport; // borrowed
     uint32_t id;
     int32_t count;
-    int32_t self;                    // index of this rank among the members
-    int32_t *ranks;                  // [count] global ranks, ascending; owned
-    uint32_t calls;                  // made so far
+    int32_t self;   // index of this rank among the members
+    int32_t *ranks; // [count] global ranks, ascending; owned
+    uint32_t calls; // made so far
 };
 
 // The members in ascending order, this rank among them. `id` is the same on all members and differs

@@ -21,14 +21,14 @@
 
 // Where a rank stands in the world: g = d * pipeline + p.
 struct dp_optim_world {
-    struct dp_transport *transport;  // borrowed
+    struct dp_transport *transport; // borrowed
     int32_t pipeline, data, expert;
 };
 
 struct dp_optim_stage {
-    struct dp_stage *stage;          // borrowed
-    int32_t index;                   // of the whole pipeline
-    const int32_t *positions;        // pipeline positions that hold it, ascending; copied
+    struct dp_stage *stage;   // borrowed
+    int32_t index;            // of the whole pipeline
+    const int32_t *positions; // pipeline positions that hold it, ascending; copied
     int32_t position_count;
 };
 
@@ -51,8 +51,8 @@ dp_status dp_optim_sum_gradients(struct dp_optim *optim, struct dp_error *err);
 
 struct dp_optim_report {
     double lr;
-    double grad_norm;   // before clipping
-    double grad_scale;  // that gradients were multiplied by: 1, or grad_clip / grad_norm
+    double grad_norm;  // before clipping
+    double grad_scale; // that gradients were multiplied by: 1, or grad_clip / grad_norm
 };
 // Norm, clipping, AdamW, and gradients back to zero. `step` counts from 1. A gradient that is NaN
 // or infinite stops it before any weight changes, on every rank: DP_JOB_FAILED naming the tensor

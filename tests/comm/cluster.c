@@ -1,0 +1,126 @@
+#include "cluster.h"
+
+#include <pthread.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+
+struct runner {
+    struct dp_transport *transport;
+    cluster_rank rank;
+    void *context;
+    dp_status status;
+    struct dp_error err;
+    pthread_t thread, mover;
+};
+
+const char *cluster_kind_text(cluster_kind kind)
+{
+    return kind == CLUSTER_TCP ? "tcp" : "loopback";
+}
+
+struct connector {
+    struct dp_transport *transport;
+    const char *const *addresses;
+    dp_status status;
+    struct dp_error err;
+    pthread_t thread;
+};
+
+static void *connect_one(void *argument)
+{
+    struct connector *connector = argument;
+    connector->status =
+        dp_transport_tcp_connect(connector->transport, connector->addresses,
+                                 dp_clock_monotonic_ns() + 30 * DP_NS_PER_S, &connector->err);
+    return NULL;
+}
+
+static void open_tcp(int32_t world, struct dp_transport **ret_ends)
+{
+    DP_AUTO_FREE char *texts = dp_alloc((size_t)world, DP_ADDRESS_MAX);
+    DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
+    DP_AUTO_FREE struct connector *connectors = dp_new_array(struct connector, (size_t)world);
+    struct dp_error err = {0};
+    for (int32_t i = 0; i < world; i++) {
+        addresses[i] = texts + (size_t)i * DP_ADDRESS_MAX;
+        assert_ok(dp_transport_tcp_listen("127.0.0.1", i, world, 77,
+                                          texts + (size_t)i * DP_ADDRESS_MAX, &ret_ends[i], &err),
+                  &err);
+    }
+    for (int32_t i = 0; i < world; i++) {
+        connectors[i].transport = ret_ends[i];
+        connectors[i].addresses = addresses;
+        pthread_create(&connectors[i].thread, NULL, connect_one, &connectors[i]);
+    }
+    for (int32_t i = 0; i < world; i++) {
+        pthread_join(connectors[i].thread, NULL);
+    }
+    for (int32_t i = 0; i < world; i++) {
+        assert_ok(connectors[i].status, &connectors[i].err);
+    }
+}
+
+void cluster_open(cluster_kind kind, int32_t world, struct dp_transport **ret_ends)
+{
+    if (kind == CLUSTER_TCP) {
+        open_tcp(world, ret_ends);
+    } else {
+        dp_transport_loopback(world, ret_ends);
+    }
+}
+
+static void *run_rank(void *argument)
+{
+    struct runner *runner = argument;
+    runner->status = runner->rank(runner->transport, runner->context, &runner->err);
+    if (runner->status != DP_OK) {
+        dp_transport_abort(runner->transport, runner->status, runner->err.message);
+    }
+    dp_transport_close(runner->transport, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S);
+    return NULL;
+}
+
+static void *run_mover(void *argument)
+{
+    dp_transport_progress(argument);
+    return NULL;
+}
+
+void cluster_run_on(struct dp_transport **ends, int32_t world, cluster_rank rank, void *context,
+                    dp_status *ret_statuses, struct dp_error *ret_errors)
+{
+    DP_AUTO_FREE struct runner *runners = dp_new_array(struct runner, (size_t)world);
+    for (int32_t i = 0; i < world; i++) {
+        runners[i].transport = ends[i];
+        runners[i].rank = rank;
+        runners[i].context = context;
+        pthread_create(&runners[i].mover, NULL, run_mover, ends[i]);
+        pthread_create(&runners[i].thread, NULL, run_rank, &runners[i]);
+    }
+    for (int32_t i = 0; i < world; i++) {
+        pthread_join(runners[i].thread, NULL);
+        pthread_join(runners[i].mover, NULL);
+    }
+    for (int32_t i = 0; i < world; i++) {
+        dp_transport_free(ends[i]);
+    }
+    for (int32_t i = 0; i < world; i++) {
+        if (ret_statuses != NULL) {
+            ret_statuses[i] = runners[i].status;
+            ret_errors[i] = runners[i].err;
+        } else if (runners[i].status != DP_OK && runners[i].status != DP_UNAVAILABLE) {
+            fail_msg("rank %d: %s", i, runners[i].err.message);
+        }
+    }
+    for (int32_t i = 0; i < world && ret_statuses == NULL; i++) {
+        assert_ok(runners[i].status, &runners[i].err);
+    }
+}
+
+void cluster_run(cluster_kind kind, int32_t world, cluster_rank rank, void *context)
+{
+    DP_AUTO_FREE struct dp_transport **ends = dp_new_array(struct dp_transport *, (size_t)world);
+    cluster_open(kind, world, ends);
+    cluster_run_on(ends, world, rank, context, NULL, NULL);
+}
