@@ -81,7 +81,7 @@ static void on_close(struct rpc_tag *tag, bool success)
     (void)success;
     struct rpc_call *call = call_of(tag);
     struct dp_rpc_server *server = call->server;
-    bool answered = call->ended && !server->stopping;
+    bool answered = call->ended && call->cancelled == 0 && !server->stopping;
     call->closed = true;
     drop_queue(call);
     if (call->told && call->handler->on_closed != NULL) {
@@ -125,7 +125,7 @@ static void half_closed(struct rpc_call *call)
     }
 }
 
-// Success without a message is the client's half-close.
+// Success without a message is the client's half-close, or a cancellation whose close is to come.
 static void on_received(struct rpc_tag *tag, bool success)
 {
     struct rpc_call *call = call_of(tag);

@@ -41,7 +41,8 @@ struct dp_rpc_handler {
     // The request (once, unless the client streams) or the next message. Bytes are borrowed for the
     // duration of the callback. Answer now or later. Required.
     void (*on_message)(void *context, uint64_t call, const void *bytes, size_t length);
-    // Client-streaming methods only: the client will send nothing more. NULL = finish the call.
+    // Client-streaming methods only: the client will send nothing more (or is gone, and on_closed
+    // follows). NULL = finish the call.
     void (*on_half_closed)(void *context, uint64_t call);
     // A send was refused because the queue was full, and half of it is free now. NULL = not needed.
     void (*on_writable)(void *context, uint64_t call);
