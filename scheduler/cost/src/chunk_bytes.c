@@ -2,98 +2,101 @@
 
 #include "dp/cost.h"
 
-// Bytes of `element_bytes` elements and of 4-byte indices.
+// Elements of `element_bytes`, and 4-byte indices.
 struct count {
     double elements, indices;
 };
 
-static double attention_row(const struct dp_model_spec *m)
+// Widths that one token has in attention: what is kept of its queries, keys and values, and the
+// output. Latent attention keeps its compressed rows as well.
+static double attention_rows(const struct dp_model_spec *m)
 {
+    double heads = m->heads;
     if (m->mla_kv_rank == 0) {
-        return (m->heads + 2.0 * m->kv_heads) * m->head_dim;
+        return (2 * heads + 2.0 * m->kv_heads) * m->head_dim;
     }
-    double nope = m->mla_nope_dim, rope = m->mla_rope_dim;
-    return m->mla_q_rank + m->mla_kv_rank + rope + m->heads * (2 * (nope + rope) + m->mla_v_dim);
+    double key = (double)m->mla_nope_dim + m->mla_rope_dim;
+    double latent = (double)m->mla_q_rank + m->mla_kv_rank + m->mla_rope_dim;
+    return latent + heads * (2 * key + 2.0 * m->mla_v_dim);
 }
 
-static double attention_output(const struct dp_model_spec *m)
+// Input, norm, rows and log-sum-exp; after the input gradient the log-sum-exp is gone, the output's
+// gradient and the norm gain's have come.
+static double attention(const struct dp_model_spec *m, double tokens, bool after_input)
 {
-    return (double)m->heads * (m->mla_kv_rank > 0 ? m->mla_v_dim : m->head_dim);
+    double kept = tokens * (m->hidden + 1 + attention_rows(m));
+    return kept + (after_input ? (tokens + 1) * m->hidden : tokens * m->heads);
 }
 
-// Input, norm, query-key-value rows, output and log-sum-exp; gradients of both products later.
-static struct count attention(const struct dp_model_spec *m, double tokens, bool after_input)
+// Gate and up (later their gradients, and the activation for the weight gradient).
+static double gated(double rows, double width, bool after_input)
 {
-    double h = m->hidden, rows = attention_row(m), out = attention_output(m);
-    double kept = h + 1 + out + rows;
-    return (struct count){tokens * (kept + (after_input ? h : m->heads)), 0};
+    return (after_input ? 3 : 2) * rows * width;
 }
 
-static struct count ffn(double rows, double hidden, double width, bool after_input)
+static double ffn_norm(const struct dp_model_spec *m, double tokens, bool after_input)
 {
-    return (struct count){rows * (hidden + 2 * width + (after_input ? hidden + width : 0)), 0};
+    return tokens * (m->hidden + 1) + (after_input ? (tokens + 1) * m->hidden : 0);
 }
 
-static struct count moe(const struct dp_model_spec *m, double tokens, double routed,
-                        bool after_input)
+// Probabilities, the rows that came, their weights; later the rows' gradients instead of these.
+static double experts(const struct dp_model_spec *m, double tokens, double rows, bool after_input)
 {
-    double h = m->hidden, slots = tokens * m->top_k;
-    struct count shared = ffn(tokens, 0, (double)m->shared_experts * m->expert_ffn, after_input);
-    struct count experts = ffn(routed, h, m->expert_ffn, after_input);
-    struct count sum = {shared.elements + experts.elements, 0};
-    sum.elements += tokens * (h + 1 + m->experts) + (after_input ? 0 : slots + routed);
-    sum.indices += after_input ? 0 : 2 * slots;
-    return sum;
+    double shared = (double)m->shared_experts * m->expert_ffn;
+    return tokens * m->experts + rows * m->hidden + gated(rows, m->expert_ffn, after_input) +
+           gated(tokens, shared, after_input) + (after_input ? rows * m->hidden : rows);
 }
 
-static void add(struct count *sum, struct count more)
+static void add_layer(const struct dp_model_spec *m, int32_t layer, double tokens, double rows,
+                      bool after_input, struct count *sum)
 {
-    sum->elements += more.elements;
-    sum->indices += more.indices;
-}
-
-static struct count layer_count(const struct dp_model_spec *m, int32_t layer, double tokens,
-                                double routed, bool after_input)
-{
-    struct count sum = attention(m, tokens, after_input);
-    if (dp_model_layer_is_moe(m, layer)) {
-        add(&sum, moe(m, tokens, routed, after_input));
-    } else {
-        add(&sum, ffn(tokens, m->hidden, m->ffn, after_input));
-        sum.elements += tokens;
+    sum->elements += attention(m, tokens, after_input) + ffn_norm(m, tokens, after_input);
+    if (!dp_model_layer_is_moe(m, layer)) {
+        sum->elements += gated(tokens, m->ffn, after_input);
+        return;
     }
-    return sum;
+    sum->elements += experts(m, tokens, rows, after_input);
+    sum->indices += after_input ? 0 : 2 * tokens * m->top_k;
 }
 
-static double bytes_of(const struct dp_profile *profile, struct count count)
+// Token numbers and the rows' gradient; logits and what the head's norm needs, targets.
+static void add_ends(const struct dp_model_spec *m, const struct dp_cost_stage *stage,
+                     double tokens, bool after_input, struct count *sum)
 {
+    if (stage->has_embedding) {
+        sum->indices += tokens;
+        sum->elements += after_input ? tokens * m->hidden : 0;
+    }
+    if (stage->has_head) {
+        sum->elements += tokens * (m->hidden + 1.0 + m->vocabulary);
+        sum->elements += after_input ? m->hidden : tokens;
+        sum->indices += after_input ? 0 : tokens;
+    }
+}
+
+static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile *profile,
+                         const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
+                         const int64_t *routed_rows, bool after_input)
+{
+    double tokens = (double)batch->samples * batch->sequence;
+    struct count sum = {0, 0};
+    for (int32_t layer = stage->layer_begin; layer < stage->layer_end; layer++) {
+        double rows = routed_rows != NULL ? (double)routed_rows[layer - stage->layer_begin]
+                                          : tokens * m->top_k;
+        add_layer(m, layer, tokens, rows, after_input, &sum);
+    }
+    add_ends(m, stage, tokens, after_input, &sum);
     return profile->activation_share *
-           (count.elements * profile->element_bytes + 4 * count.indices);
+           (sum.elements * profile->element_bytes + sum.indices * (double)sizeof(int32_t));
 }
 
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
                          const int64_t *routed_rows, struct dp_cost_chunk_bytes *ret_bytes)
 {
-    double tokens = (double)batch->samples * batch->sequence;
-    double bytes[2];
-    for (int phase = 0; phase < 2; phase++) {
-        bool after_input = phase == 1;
-        struct count sum = {0, 0};
-        for (int32_t layer = stage->layer_begin; layer < stage->layer_end; layer++) {
-            double routed = routed_rows != NULL ? (double)routed_rows[layer - stage->layer_begin]
-                                                : tokens * model->top_k;
-            add(&sum, layer_count(model, layer, tokens, routed, after_input));
-        }
-        if (stage->has_embedding) {
-            sum.indices += tokens;
-            sum.elements += after_input ? tokens * model->hidden : 0;
-        }
-        if (stage->has_head) {
-            sum.elements += tokens * (model->hidden + 1.0 + model->vocabulary);
-            sum.indices += after_input ? 0 : tokens;
-        }
-        bytes[phase] = bytes_of(profile, sum);
-    }
-    *ret_bytes = (struct dp_cost_chunk_bytes){bytes[0], bytes[1]};
+    double hop = dp_cost_hop_bytes(model, profile, batch);
+    ret_bytes->after_forward = kept_bytes(model, profile, stage, batch, routed_rows, false);
+    ret_bytes->after_input = kept_bytes(model, profile, stage, batch, routed_rows, true);
+    ret_bytes->end_of_forward = ret_bytes->after_forward + (stage->has_head ? 0 : hop);
+    ret_bytes->end_of_input = ret_bytes->after_input + (stage->has_embedding ? 0 : hop);
 }

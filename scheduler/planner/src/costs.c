@@ -71,9 +71,23 @@ static void fill_chunk(const struct problem *problem, const struct layout *layou
     ret_chunk->seconds[DP_ACTION_I] = input;
     ret_chunk->seconds[DP_ACTION_W] = chunk.weight_s;
     ret_chunk->seconds[DP_ACTION_B] = input + chunk.weight_s;
-    double kept = fmax(bytes.after_forward, bytes.after_input);
-    ret_chunk->activation_bytes = (uint64_t)kept;
-    ret_chunk->released_at_i_bytes = (uint64_t)kept - (uint64_t)bytes.after_input;
+    ret_chunk->activation_bytes = (uint64_t)bytes.after_forward;
+}
+
+// A rank runs its list in order, so the order alone says which chunks are alive with what.
+double rank_peak_bytes(const struct problem *problem, const struct layout *layout,
+                       const struct dp_schedule *schedule, int32_t rank)
+{
+    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_chunk_bytes bytes[DP_RANK_STAGES_MAX];
+    int32_t stages[DP_RANK_STAGES_MAX];
+    int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
+    for (int32_t i = 0; i < count; i++) {
+        struct dp_cost_stage shape = stage_of(layout, stages[i]);
+        dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &shape, &batch, NULL,
+                            &bytes[i]);
+    }
+    return dp_planner_peak_bytes(schedule, rank, bytes);
 }
 
 // What the ranks of one pipeline position keep for their parameters, and what follows a step.

@@ -86,7 +86,7 @@ dp_status evaluate(const struct problem *problem, const struct choice *choice,
     if (status != DP_OK) {
         return status;
     }
-    layout_init(&evaluation.layout, problem, choice);
+    layout_init(&evaluation.layout, problem, choice, &evaluation.schedule);
     status = simulate_replicas(problem, &evaluation, err);
     if (status != DP_OK) {
         evaluation_deinit(&evaluation);
@@ -102,10 +102,9 @@ double fullest_rank(const struct problem *problem, const struct evaluation *eval
     const struct layout *layout = &evaluation->layout;
     double fullest = 0, limit_of_fullest = 0, least_room = 0;
     for (int32_t p = 0; p < layout->choice.pipeline; p++) {
-        double state = rank_state_bytes(problem, layout, &evaluation->schedule, p);
+        double bytes = rank_state_bytes(problem, layout, &evaluation->schedule, p) +
+                       rank_peak_bytes(problem, layout, &evaluation->schedule, p);
         for (int32_t d = 0; d < layout->choice.data; d++) {
-            const struct dp_sim_rank *rank = &evaluation_replica(evaluation, d)->result.ranks[p];
-            double bytes = state + (double)rank->peak_bytes;
             double limit =
                 problem->nodes[layout->places[d * layout->choice.pipeline + p].node].memory_bytes;
             double room = limit > 0 ? limit - bytes : 0;

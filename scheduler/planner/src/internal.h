@@ -39,7 +39,7 @@ struct problem {
 
 // Fills a layout: layers split by their cost, ranks placed. Needs enough slots.
 void layout_init(struct layout *ret_layout, const struct problem *problem,
-                 const struct choice *choice);
+                 const struct choice *choice, const struct dp_schedule *schedule);
 
 // Splits layers into runs: the smallest largest cost first, then the least sum of squares. cost[l]
 // is of layer l; first_s and last_s are added to the first and last run. ret_begin: [runs + 1].
@@ -70,6 +70,9 @@ double exposed_exchange_s(const struct problem *problem, const struct layout *la
 // Bytes of weights, gradients and optimizer on one pipeline rank.
 double rank_state_bytes(const struct problem *problem, const struct layout *layout,
                         const struct dp_schedule *schedule, int32_t rank);
+// Most bytes of activations on one pipeline rank at a time.
+double rank_peak_bytes(const struct problem *problem, const struct layout *layout,
+                       const struct dp_schedule *schedule, int32_t rank);
 double choice_bound_s(const struct problem *problem, const struct choice *choice);
 
 // All choices that the spec and the ranks at hand leave open, those that break a rule with it.

@@ -4,12 +4,16 @@
 #include "dp/cleanup.h"
 #include "internal.h"
 
-// Seconds of one micro-batch, all passes, of one layer or of what stands before and behind them.
+// Seconds of one micro-batch, all passes, of one layer or of what stands before and behind them;
+// forward and backward overlapped where the schedule pairs them.
 static double all_passes_s(const struct problem *problem, const struct dp_cost_batch *batch,
-                           const struct dp_cost_stage *stage)
+                           bool paired, const struct dp_cost_stage *stage)
 {
     struct dp_cost_chunk chunk;
     dp_cost_chunk(&problem->spec->model, problem->profile, stage, batch, &chunk);
+    if (paired) {
+        return dp_cost_pair_s(problem->profile, &chunk, &chunk, true);
+    }
     return chunk.forward_s + chunk.input_s + chunk.weight_s + chunk.forward_exchange_s +
            chunk.backward_exchange_s;
 }
@@ -27,29 +31,40 @@ static void split_for_sim(const struct problem *problem, struct layout *layout, 
                  sim->head_s * factor, layout->layer_begin);
 }
 
-static void split_by_cost(const struct problem *problem, struct layout *layout, double *cost)
+static void split_by_cost(const struct problem *problem, struct layout *layout, bool paired,
+                          double *cost)
 {
     const struct dp_model_spec *model = &problem->spec->model;
     struct dp_cost_batch batch = batch_of(problem, layout);
     struct dp_cost_stage none = {0, 0, false, false}, embedding = {0, 0, true, false};
     struct dp_cost_stage head = {0, 0, false, true};
-    double overhead = all_passes_s(problem, &batch, &none);
+    double overhead = all_passes_s(problem, &batch, paired, &none);
     double of_kind[2] = {-1, -1}; // dense, MoE
     for (int32_t l = 0; l < model->layers; l++) {
         int kind = dp_model_layer_is_moe(model, l);
         if (of_kind[kind] < 0) {
             struct dp_cost_stage one = {l, l + 1, false, false};
-            of_kind[kind] = all_passes_s(problem, &batch, &one) - overhead;
+            of_kind[kind] = all_passes_s(problem, &batch, paired, &one) - overhead;
         }
         cost[l] = of_kind[kind];
     }
     split_layers(cost, model->layers, layout->choice.stages,
-                 all_passes_s(problem, &batch, &embedding) - overhead,
-                 all_passes_s(problem, &batch, &head) - overhead, layout->layer_begin);
+                 all_passes_s(problem, &batch, paired, &embedding) - overhead,
+                 all_passes_s(problem, &batch, paired, &head) - overhead, layout->layer_begin);
+}
+
+static bool has_pairs(const struct dp_schedule *schedule)
+{
+    for (size_t i = 0; i < dp_schedule_action_count(schedule); i++) {
+        if (schedule->actions[i].kind == DP_ACTION_FB) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void layout_init(struct layout *ret_layout, const struct problem *problem,
-                 const struct choice *choice)
+                 const struct choice *choice, const struct dp_schedule *schedule)
 {
     struct layout layout = {.choice = *choice};
     layout.layer_begin = dp_new_array(int32_t, (size_t)choice->stages + 1);
@@ -60,7 +75,7 @@ void layout_init(struct layout *ret_layout, const struct problem *problem,
     if (problem->is_sim) {
         split_for_sim(problem, &layout, cost);
     } else {
-        split_by_cost(problem, &layout, cost);
+        split_by_cost(problem, &layout, has_pairs(schedule), cost);
     }
     *ret_layout = layout;
 }

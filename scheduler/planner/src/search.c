@@ -148,6 +148,7 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
     const struct layout *layout = &evaluation->layout;
     for (int32_t p = 0; p < plan->pipeline; p++) {
         double state = rank_state_bytes(problem, layout, &evaluation->schedule, p);
+        double activations = rank_peak_bytes(problem, layout, &evaluation->schedule, p);
         for (int32_t d = 0; d < plan->data; d++) {
             const struct dp_sim_rank *sim = &evaluation_replica(evaluation, d)->result.ranks[p];
             const struct place *place = &layout->places[d * plan->pipeline + p];
@@ -157,8 +158,8 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
             rank->busy_s = dp_sim_rank_busy(sim);
             rank->bubble_s = sim->bubble;
             rank->peak_chunks = (int32_t)sim->peak_chunks;
-            rank->peak_activation_bytes = (double)sim->peak_bytes;
-            rank->memory_bytes = state + (double)sim->peak_bytes;
+            rank->peak_activation_bytes = activations;
+            rank->memory_bytes = state + activations;
             int32_t cores = problem->is_sim ? 0 : host_cores(problem, place->node);
             plan->cores_exceeded |=
                 cores > 0 && ranks_on_host(problem, layout, place->node) > cores;
@@ -166,21 +167,23 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
     }
 }
 
-// The rank that ends last tells where the step's time goes.
+// The busiest rank tells where the step's time goes.
 static void fill_parts(const struct problem *problem, const struct evaluation *evaluation,
                        struct dp_plan *plan)
 {
     const struct replica *slowest = &evaluation->replicas[evaluation->slowest];
     const struct dp_sim_result *result = &slowest->result;
-    int32_t last = 0;
+    int32_t busiest = 0;
     double optimizer = 0;
     for (int32_t p = 0; p < plan->pipeline; p++) {
-        last = result->ranks[p].end > result->ranks[last].end ? p : last;
+        busiest = dp_sim_rank_busy(&result->ranks[p]) > dp_sim_rank_busy(&result->ranks[busiest])
+                      ? p
+                      : busiest;
         optimizer = fmax(optimizer, slowest->costs.optimizer[p]);
     }
-    const struct dp_sim_rank *rank = &result->ranks[last];
+    const struct dp_sim_rank *rank = &result->ranks[busiest];
     double exchange = exposed_exchange_s(problem, &evaluation->layout, &evaluation->schedule,
-                                         &slowest->costs, last);
+                                         &slowest->costs, busiest);
     plan->step_s = result->step;
     plan->compute_s = dp_sim_rank_busy(rank) - exchange;
     plan->comm_s = exchange + rank->comm;

@@ -50,7 +50,7 @@ struct dp_plan {
     struct dp_plan_rank *ranks; // [pipeline * data] by global rank; owned
 
     double step_s;      // the sum of the five parts
-    double compute_s;   // actions of the rank that ends last, without its waits
+    double compute_s;   // actions of the busiest rank, without its waits
     double bubble_s;    // its waits: warm-up, dependencies, cool-down
     double comm_s;      // exposed: hops on the way, all-to-all inside actions
     double grad_sync_s; // summing gradients, after the last action

@@ -54,3 +54,9 @@ dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan 
                            const struct dp_planner_resources *resources, int32_t replica,
                            const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
                            struct dp_error *err);
+
+// The most that the chunks of one pipeline rank hold at a time when it runs its list: what is kept
+// of each live chunk, and of the running ones what they hold at the end of their pass. bytes[slot]
+// is of the rank's stages in the order of dp_schedule_rank_stages.
+double dp_planner_peak_bytes(const struct dp_schedule *schedule, int32_t rank,
+                             const struct dp_cost_chunk_bytes *bytes);
