@@ -74,7 +74,7 @@ static void rmsnorm_gradients_match_differences(void **state)
     ops->rmsnorm_input_grad(device->stream, &c.norm, r, dx);
     ops->rmsnorm_weight_grad(device->stream, &c.norm, r, dgain);
     for (int64_t i = 0; i < rows * cols; i++) {
-        dx[i] -= before[i];  // it accumulates
+        dx[i] -= before[i]; // it accumulates
     }
     assert_gradient("dx", x, dx, rows * cols, 1, norm_objective, &c);
     assert_gradient("dgain", gain, dgain, cols, 1, norm_objective, &c);
@@ -87,8 +87,8 @@ static void rope_turns_by_position_and_back(void **state)
     const double c = cos(1.0), s = sin(1.0);
     const double table[] = {1, 1, 0, 0, c, 1, s, 0};
     double x[] = {1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5};
-    struct dp_rope rope = {.rows = 3, .sequence = 2, .heads = 1, .head_dim = 4, .stride = 5,
-                           .table = table};
+    struct dp_rope rope = {
+        .rows = 3, .sequence = 2, .heads = 1, .head_dim = 4, .stride = 5, .table = table};
     ops->rope(device->stream, &rope, x);
     const double turned[] = {c - 3 * s, 2, 3 * c + s, 4, 5};
     for (int i = 0; i < 5; i++) {
@@ -161,7 +161,7 @@ static void attention_matches_its_definition_and_differences(void **state)
     check_attention(2, 5, 4, 2, 1);
     check_attention(1, 1, 2, 1, 1);
     check_attention(1, 64, 1, 1, 37);
-    check_attention(2, 150, 2, 1, 211);  // three blocks, the last one short
+    check_attention(2, 150, 2, 1, 211); // three blocks, the last one short
 }
 
 struct swiglu_case {
@@ -204,7 +204,7 @@ struct router_case {
     struct dp_router router;
     const double *logits, *r;
     double *p, *weight;
-    int32_t *index, *chosen;  // chosen: the choice whose balance is taken
+    int32_t *index, *chosen; // chosen: the choice whose balance is taken
     double aux_scale;
 };
 
@@ -285,7 +285,7 @@ static void slots_are_sorted_by_expert_and_keep_their_order(void **state)
 static void rows_move_to_their_places_and_back(void **state)
 {
     (void)state;
-    const double from[] = {1, 2, 3, 4};  // two rows of two
+    const double from[] = {1, 2, 3, 4}; // two rows of two
     const int32_t index[] = {3, 0, 1, 2};
     double to[8], sum[] = {10, 20, 30, 40};
     ops->spread_rows(device->stream, 4, 2, 2, index, from, to);
@@ -361,9 +361,17 @@ static void gemm_has_every_transpose_and_size_zero(void **state)
     const int64_t sizes[][3] = {{3, 4, 5}, {1, 9, 2}, {0, 4, 5}, {3, 0, 5}, {3, 4, 0}, {7, 6, 8}};
     DP_AUTO_FREE double *a = drawn(13, 100, 1), *b = drawn(14, 100, 1);
     for (int i = 0; i < (int)DP_ARRAY_LENGTH(sizes) * 8; i++) {
-        struct dp_gemm g = {.transpose_a = i & 1, .transpose_b = i & 2, .accumulate = i & 4,
-                            .m = sizes[i / 8][0], .n = sizes[i / 8][1], .k = sizes[i / 8][2],
-                            .lda = 9, .ldb = 10, .ldc = 11, .a = a, .b = b};
+        struct dp_gemm g = {.transpose_a = i & 1,
+                            .transpose_b = i & 2,
+                            .accumulate = i & 4,
+                            .m = sizes[i / 8][0],
+                            .n = sizes[i / 8][1],
+                            .k = sizes[i / 8][2],
+                            .lda = 9,
+                            .ldb = 10,
+                            .ldc = 11,
+                            .a = a,
+                            .b = b};
         DP_AUTO_FREE double *c = drawn(15, 100, 1), *expected = drawn(15, 100, 1);
         for (int64_t j = 0; !g.accumulate && j < g.m * g.n; j++) {
             c[j / g.n * g.ldc + j % g.n] = NAN;
@@ -383,8 +391,13 @@ static void adamw_takes_the_steps_of_the_paper(void **state)
     (void)state;
     double w = 2, m = 0, v = 0;
     double g = 8;
-    struct dp_adamw adamw = {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.75, .eps = 1, .weight_decay = 0.5,
-                             .step = 1, .grad_scale = 0.5};
+    struct dp_adamw adamw = {.lr = 0.1,
+                             .beta1 = 0.5,
+                             .beta2 = 0.75,
+                             .eps = 1,
+                             .weight_decay = 0.5,
+                             .step = 1,
+                             .grad_scale = 0.5};
     ops->adamw(device->stream, &adamw, 1, &g, &w, &m, &v);
     assert_near(m, 2, 1e-15);
     assert_near(v, 4, 1e-15);

@@ -15,9 +15,8 @@
 
 static void check_phase(struct dp_chunk *chunk, const struct dp_stage *stage, dp_chunk_phase phase)
 {
-    assert_int_equal(
-        dp_chunk_live_bytes(chunk),
-        dp_stage_chunk_bytes(stage, SAMPLES, dp_chunk_routed_rows(chunk), phase));
+    assert_int_equal(dp_chunk_live_bytes(chunk),
+                     dp_stage_chunk_bytes(stage, SAMPLES, dp_chunk_routed_rows(chunk), phase));
 }
 
 // Takes the output of `from` (or the tokens) as input; from may be NULL.
@@ -44,7 +43,7 @@ static void check_bytes(struct world *world)
     struct dp_error err;
     const struct dp_model_spec *model = &dp_stage_config(world->stages[0][0])->model;
     DP_AUTO_FREE int32_t *tokens = world_tokens(model, 3, TOKENS);
-    struct dp_chunk *chunks[WORLD_STAGES_MAX];
+    struct dp_chunk *chunks[WORLD_STAGES_MAX] = {0};
     const int32_t last = world->stage_count - 1;
     for (int32_t s = 0; s <= last; s++) {
         struct dp_stage *stage = world->stages[s][0];
@@ -98,8 +97,8 @@ static void a_dense_layer_holds_what_the_equations_need(void **state)
     // per token: x, rstd, qkv 32, attended 16, lse 4; x, rstd, gate and up 40; a token number
     const int64_t forward = 12 * 4 * ((16 + 1 + 32 + 16 + 4) + (16 + 1 + 40) + 1);
     // no lse; dy twice, active 20, the embedding's dy; two gains of 16
-    const int64_t input = 12 * 4 * ((16 + 1 + 32 + 16) + (16 + 1 + 40) + 1 + 32 + 20 + 16) +
-                          2 * 16 * 4;
+    const int64_t input =
+        12 * 4 * ((16 + 1 + 32 + 16) + (16 + 1 + 40) + 1 + 32 + 20 + 16) + 2 * 16 * 4;
     struct dp_stage *stage = world->stages[0][0];
     assert_int_equal(dp_stage_chunk_bytes(stage, SAMPLES, rows, DP_CHUNK_FORWARD_DONE), forward);
     assert_int_equal(dp_stage_chunk_bytes(stage, SAMPLES, rows, DP_CHUNK_INPUT_DONE), input);

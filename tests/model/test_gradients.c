@@ -21,8 +21,7 @@ struct objective {
 static double scaled_loss(void *context)
 {
     const struct objective *o = context;
-    return o->world->loss_scale *
-           world_loss(o->world, o->micro_batches, o->tokens, o->targets);
+    return o->world->loss_scale * world_loss(o->world, o->micro_batches, o->tokens, o->targets);
 }
 
 // Elements spread over every tensor of every stage of rank `rank`.
@@ -156,8 +155,12 @@ static void peers_without_tokens_match_differences(void **state)
         loss[i] = world_step(both[i], 2, tokens, tokens, WORLD_I_THEN_W);
     }
     assert_near(loss[0], loss[1], 1e-12);
-    const char *const names[] = {"embedding", "layers.1.router", "layers.1.experts.0.down",
-                                 "layers.2.experts.2.gate", "layers.2.shared.up", "head.norm"};
+    const char *const names[] = {"embedding",
+                                 "layers.1.router",
+                                 "layers.1.experts.0.down",
+                                 "layers.2.experts.2.gate",
+                                 "layers.2.shared.up",
+                                 "head.norm"};
     for (int i = 0; i < 6; i++) {
         int64_t count;
         DP_AUTO_FREE double *spread = world_gradient(world, names[i], &count);

@@ -78,8 +78,7 @@ static size_t offset_of(const size_t *bytes, int32_t peer)
     return offset;
 }
 
-// All-to-all by copies; false when no rank wants one.
-static bool exchange_all(struct dp_chunk **chunks, int32_t ranks)
+bool world_exchange(struct dp_chunk **chunks, int32_t ranks)
 {
     struct dp_exchange exchanges[WORLD_RANKS_MAX];
     struct dp_error err;
@@ -103,13 +102,13 @@ static bool exchange_all(struct dp_chunk **chunks, int32_t ranks)
     return more;
 }
 
-static void run(struct dp_chunk **chunks, int32_t ranks, dp_pass pass, int32_t component)
+void world_run(struct dp_chunk **chunks, int32_t ranks, dp_pass pass, int32_t component)
 {
     struct dp_error err;
     for (int32_t r = 0; r < ranks; r++) {
         assert_ok(dp_chunk_begin(chunks[r], pass, component, &err), &err);
     }
-    while (exchange_all(chunks, ranks)) {
+    while (world_exchange(chunks, ranks)) {
     }
     for (int32_t r = 0; r < ranks; r++) {
         assert_ok(dp_chunk_end(chunks[r], pass, component, &err), &err);
@@ -121,8 +120,7 @@ typedef struct dp_chunk *chunk_table[WORLD_STAGES_MAX][WORLD_RANKS_MAX];
 static double forward(struct world *world, chunk_table chunks, const int32_t *tokens,
                       const int32_t *targets)
 {
-    const int64_t batch =
-        (int64_t)world->samples * dp_stage_config(world->stages[0][0])->sequence;
+    const int64_t batch = (int64_t)world->samples * dp_stage_config(world->stages[0][0])->sequence;
     struct dp_error err;
     double loss = 0;
     for (int32_t s = 0; s < world->stage_count; s++) {
@@ -143,7 +141,7 @@ static double forward(struct world *world, chunk_table chunks, const int32_t *to
             }
         }
         for (int32_t c = 0; c < dp_stage_component_count(world->stages[s][0]); c++) {
-            run(chunks[s], world->ranks, DP_PASS_FORWARD, c);
+            world_run(chunks[s], world->ranks, DP_PASS_FORWARD, c);
         }
     }
     for (int32_t r = 0; r < world->ranks; r++) {
@@ -156,7 +154,7 @@ static void weights(struct world *world, chunk_table chunks)
 {
     for (int32_t s = world->stage_count - 1; s >= 0; s--) {
         for (int32_t c = dp_stage_component_count(world->stages[s][0]) - 1; c >= 0; c--) {
-            run(chunks[s], world->ranks, DP_PASS_WEIGHT, c);
+            world_run(chunks[s], world->ranks, DP_PASS_WEIGHT, c);
         }
     }
 }
@@ -173,9 +171,9 @@ static void backward(struct world *world, chunk_table chunks, world_order order)
             dp_chunk_drop_input_grad(chunks[s + 1][r]);
         }
         for (int32_t c = dp_stage_component_count(world->stages[s][0]) - 1; c >= 0; c--) {
-            run(chunks[s], world->ranks, DP_PASS_INPUT, c);
+            world_run(chunks[s], world->ranks, DP_PASS_INPUT, c);
             if (order == WORLD_B) {
-                run(chunks[s], world->ranks, DP_PASS_WEIGHT, c);
+                world_run(chunks[s], world->ranks, DP_PASS_WEIGHT, c);
             }
         }
     }
@@ -194,8 +192,8 @@ double world_step(struct world *world, int32_t micro_batches, const int32_t *tok
                   const int32_t *targets, world_order order)
 {
     const int32_t rounds = micro_batches / world->ranks;
-    const int64_t round_tokens = (int64_t)world->ranks * world->samples *
-                                 dp_stage_config(world->stages[0][0])->sequence;
+    const int64_t round_tokens =
+        (int64_t)world->ranks * world->samples * dp_stage_config(world->stages[0][0])->sequence;
     DP_AUTO_FREE chunk_table *chunks = dp_new_array(chunk_table, (size_t)rounds);
     double loss = 0;
     for (int32_t i = 0; i < rounds; i++) {
@@ -219,8 +217,8 @@ double world_step(struct world *world, int32_t micro_batches, const int32_t *tok
 double world_loss(struct world *world, int32_t micro_batches, const int32_t *tokens,
                   const int32_t *targets)
 {
-    const int64_t round_tokens = (int64_t)world->ranks * world->samples *
-                                 dp_stage_config(world->stages[0][0])->sequence;
+    const int64_t round_tokens =
+        (int64_t)world->ranks * world->samples * dp_stage_config(world->stages[0][0])->sequence;
     double loss = 0;
     for (int32_t i = 0; i < micro_batches / world->ranks; i++) {
         chunk_table chunks;
@@ -277,10 +275,10 @@ void world_set(struct world *world, const char *name, int64_t at, double value)
         for (int64_t j = 0; tensor != NULL && j < tensor->count; j++) {
             if (j == at || at == -1) {
                 char *memory = dp_stage_weights(stage);
-                world->device->ops->from_double(
-                    world->device->stream, 1, &value,
-                    memory + (size_t)(tensor->offset + j) *
-                                 dp_element_bytes(world->device->element));
+                world->device->ops->from_double(world->device->stream, 1, &value,
+                                                memory +
+                                                    (size_t)(tensor->offset + j) *
+                                                        dp_element_bytes(world->device->element));
             }
         }
     }

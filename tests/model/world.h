@@ -9,7 +9,7 @@
 struct world {
     struct dp_device *device;
     int32_t stage_count, ranks;
-    int32_t samples;  // per micro-batch
+    int32_t samples; // per micro-batch
     double loss_scale;
     struct dp_stage *stages[WORLD_STAGES_MAX][WORLD_RANKS_MAX];
 };
@@ -24,8 +24,8 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
 void world_free(struct world *world);
 
 typedef enum world_order {
-    WORLD_B,         // W right after I, component by component
-    WORLD_I_THEN_W,  // all W after all I of all micro-batches
+    WORLD_B,        // W right after I, component by component
+    WORLD_I_THEN_W, // all W after all I of all micro-batches
 } world_order;
 
 // Forward and backward of micro-batches, `ranks` at a time: micro-batch m on rank m % ranks. tokens
@@ -35,6 +35,11 @@ double world_step(struct world *world, int32_t micro_batches, const int32_t *tok
 // The same without backward.
 double world_loss(struct world *world, int32_t micro_batches, const int32_t *tokens,
                   const int32_t *targets);
+
+// One pass of one component on every rank's chunk.
+void world_run(struct dp_chunk **chunks, int32_t ranks, dp_pass pass, int32_t component);
+// The next exchange of a component that all ranks have begun; false when there is none.
+bool world_exchange(struct dp_chunk **chunks, int32_t ranks);
 
 // Where a tensor lies in the weights or gradients of (stage, rank); NULL if it is not held there.
 const struct dp_tensor *world_tensor(const struct dp_stage *stage, const char *name);

@@ -18,7 +18,7 @@ struct head {
 // Rows [begin, begin + rows) against keys [0, keys).
 struct block {
     int64_t begin, rows, keys;
-    real *scores, *dscores;  // [rows, keys]
+    real *scores, *dscores; // [rows, keys]
 };
 
 static struct head head_at(const struct dp_attention *a, int64_t sample, int64_t h)
@@ -66,9 +66,18 @@ static void gemm(struct dp_stream *stream, bool ta, bool tb, int64_t m, int64_t 
                  const real *a, int64_t lda, const real *b, int64_t ldb, real *c, int64_t ldc,
                  bool accumulate)
 {
-    struct dp_gemm g = {.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate,
-                        .m = m, .n = n, .k = k, .a = a, .lda = lda, .b = b, .ldb = ldb,
-                        .c = c, .ldc = ldc};
+    struct dp_gemm g = {.transpose_a = ta,
+                        .transpose_b = tb,
+                        .accumulate = accumulate,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .a = a,
+                        .lda = lda,
+                        .b = b,
+                        .ldb = ldb,
+                        .c = c,
+                        .ldc = ldc};
     real_gemm(stream, &g);
 }
 
@@ -93,8 +102,7 @@ static void block_softmax(const struct head *head, const struct block *b)
             x[i] *= inverse;
         }
         memset(x + seen, 0, (size_t)(b->keys - seen) * sizeof(real));
-        head->lse[(b->begin + r) * head->lse_stride] =
-            head->scale * max + (real)log((double)sum);
+        head->lse[(b->begin + r) * head->lse_stride] = head->scale * max + (real)log((double)sum);
     }
 }
 

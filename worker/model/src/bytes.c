@@ -78,9 +78,8 @@ int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
     int64_t elements = ends_elements(stage, &w, phase);
     for (int32_t i = 0; i < stage->layer_count; i++) {
         elements += attention_elements(&w, phase) + ffn_norm_elements(&w, phase);
-        elements += stage->layers[i].dense
-                        ? gated_elements(w.tokens, model->ffn, phase)
-                        : routed_elements(stage, &w, routed_rows[i], phase);
+        elements += stage->layers[i].dense ? gated_elements(w.tokens, model->ffn, phase)
+                                           : routed_elements(stage, &w, routed_rows[i], phase);
     }
     return elements * (int64_t)stage->element_bytes + index_bytes(stage, w.tokens, phase);
 }

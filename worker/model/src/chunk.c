@@ -43,12 +43,12 @@ struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double lo
 static void drop_layer(struct dp_chunk *chunk, struct dp_layer_state *state)
 {
     struct dp_slot *const slots[] = {
-        &state->x,         &state->rstd,          &state->qkv,          &state->attended,
-        &state->lse,       &state->dy,            &state->dgain,        &state->ffn_x,
-        &state->ffn_rstd,  &state->gate_up,       &state->active,       &state->ffn_dy,
-        &state->ffn_dgain, &state->dnormed,       &state->probabilities, &state->index,
-        &state->row_of,    &state->rows_x,        &state->rows_weight,  &state->rows_gate_up,
-        &state->rows_active, &state->rows_dy,     &state->back_rows,    &state->back_weight,
+        &state->x,           &state->rstd,    &state->qkv,           &state->attended,
+        &state->lse,         &state->dy,      &state->dgain,         &state->ffn_x,
+        &state->ffn_rstd,    &state->gate_up, &state->active,        &state->ffn_dy,
+        &state->ffn_dgain,   &state->dnormed, &state->probabilities, &state->index,
+        &state->row_of,      &state->rows_x,  &state->rows_weight,   &state->rows_gate_up,
+        &state->rows_active, &state->rows_dy, &state->back_rows,     &state->back_weight,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
@@ -61,9 +61,10 @@ void dp_chunk_free(struct dp_chunk *chunk)
         return;
     }
     struct dp_slot *const slots[] = {
-        &chunk->token_ids, &chunk->target_ids, &chunk->x,           &chunk->dx,
-        &chunk->head_x,    &chunk->head_rstd,  &chunk->logits,      &chunk->lse,
-        &chunk->head_dgain, &chunk->embedding_dy, &chunk->exchange.send, &chunk->exchange.recv,
+        &chunk->token_ids,    &chunk->target_ids,    &chunk->x,
+        &chunk->dx,           &chunk->head_x,        &chunk->head_rstd,
+        &chunk->logits,       &chunk->lse,           &chunk->head_dgain,
+        &chunk->embedding_dy, &chunk->exchange.send, &chunk->exchange.recv,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
@@ -106,8 +107,7 @@ dp_status dp_chunk_set_tokens(struct dp_chunk *chunk, const int32_t *tokens, str
     return set_ids(chunk, &chunk->token_ids, tokens, err);
 }
 
-dp_status dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets,
-                               struct dp_error *err)
+dp_status dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets, struct dp_error *err)
 {
     return set_ids(chunk, &chunk->target_ids, targets, err);
 }

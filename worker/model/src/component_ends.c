@@ -13,10 +13,8 @@ static dp_status embedding_forward(struct dp_chunk *chunk, int32_t layer, struct
         return status;
     }
     stage->device->ops->collect_rows(stage->device->stream, chunk->tokens,
-                                     stage->config.model.hidden, 1, false,
-                                     chunk->token_ids.memory,
-                                     dp_stage_weight_at(stage, stage->embedding),
-                                     chunk->x.memory);
+                                     stage->config.model.hidden, 1, false, chunk->token_ids.memory,
+                                     dp_stage_weight_at(stage, stage->embedding), chunk->x.memory);
     return DP_OK;
 }
 
@@ -34,9 +32,8 @@ static dp_status embedding_weight(struct dp_chunk *chunk, int32_t layer, struct 
     (void)err;
     struct dp_stage *stage = chunk->stage;
     DP_CHECK(chunk->embedding_dy.memory != NULL);
-    stage->device->ops->add_rows(stage->device->stream, chunk->tokens,
-                                 stage->config.model.hidden, chunk->token_ids.memory,
-                                 chunk->embedding_dy.memory,
+    stage->device->ops->add_rows(stage->device->stream, chunk->tokens, stage->config.model.hidden,
+                                 chunk->token_ids.memory, chunk->embedding_dy.memory,
                                  dp_stage_gradient_at(stage, stage->embedding));
     dp_chunk_drop(chunk, &chunk->embedding_dy);
     dp_chunk_drop(chunk, &chunk->token_ids);
@@ -108,9 +105,9 @@ static dp_status head_input(struct dp_chunk *chunk, int32_t layer, struct dp_err
     if (status != DP_OK) {
         return status;
     }
-    stage->device->ops->cross_entropy_input_grad(
-        stage->device->stream, chunk->tokens, linear.out, chunk->loss_scale,
-        chunk->target_ids.memory, chunk->lse.memory, chunk->logits.memory);
+    stage->device->ops->cross_entropy_input_grad(stage->device->stream, chunk->tokens, linear.out,
+                                                 chunk->loss_scale, chunk->target_ids.memory,
+                                                 chunk->lse.memory, chunk->logits.memory);
     dp_chunk_drop(chunk, &chunk->lse);
     dp_chunk_drop(chunk, &chunk->target_ids);
     dp_linear_input_grad(stage, &linear, chunk->logits.memory, dnormed, false);

@@ -16,7 +16,8 @@ static struct expert first_expert(const struct dp_chunk *chunk, int32_t layer)
     return expert;
 }
 
-// Moves `expert` on to local expert e: its rows from all sources, its weights behind the last one's.
+// Moves `expert` on to local expert e: its rows from all sources, its weights behind the last
+// one's.
 static void go_to_expert(const struct dp_chunk *chunk, int32_t layer, int32_t e,
                          struct expert *expert)
 {
@@ -52,9 +53,8 @@ static dp_status normed_again(struct dp_chunk *chunk, int32_t layer, void **ret_
     const struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_rmsnorm norm =
         dp_chunk_norm(chunk, stage->layers[layer].ffn_norm, &state->ffn_x, &state->ffn_rstd);
-    dp_status status = dp_stage_scratch(stage, DP_SCRATCH_NORMED,
-                                        chunk->tokens * stage->config.model.hidden, ret_normed,
-                                        err);
+    dp_status status = dp_stage_scratch(
+        stage, DP_SCRATCH_NORMED, chunk->tokens * stage->config.model.hidden, ret_normed, err);
     if (status == DP_OK) {
         stage->device->ops->rmsnorm_again(stage->device->stream, &norm, *ret_normed);
     }
@@ -104,11 +104,11 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
     }
     for (int32_t e = 0; e < stage->local_experts && status == DP_OK; e++) {
         go_to_expert(chunk, layer, e, &expert);
-        status = dp_gated_forward(stage, &expert.gated,
-                                  rows_at(chunk, &expert, &state->rows_x, hidden),
-                                  rows_at(chunk, &expert, &state->rows_weight, 1),
-                                  rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
-                                  rows_at(chunk, &expert, &state->back_rows, hidden), false, err);
+        status =
+            dp_gated_forward(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_x, hidden),
+                             rows_at(chunk, &expert, &state->rows_weight, 1),
+                             rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
+                             rows_at(chunk, &expert, &state->back_rows, hidden), false, err);
     }
     return status;
 }
@@ -192,8 +192,7 @@ static dp_status experts_weight(struct dp_chunk *chunk, int32_t layer, struct dp
     const int64_t width = expert.gated.width;
     for (int32_t e = 0; e < stage->local_experts; e++) {
         go_to_expert(chunk, layer, e, &expert);
-        dp_gated_weight_grad(stage, &expert.gated,
-                             rows_at(chunk, &expert, &state->rows_dy, hidden),
+        dp_gated_weight_grad(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_dy, hidden),
                              rows_at(chunk, &expert, &state->rows_x, hidden),
                              rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
                              rows_at(chunk, &expert, &state->rows_active, width));

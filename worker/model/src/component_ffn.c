@@ -28,8 +28,8 @@ static dp_status ffn_forward(struct dp_chunk *chunk, int32_t layer, struct dp_er
     void *normed;
     dp_status status = dp_chunk_take(chunk, takes, 3, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED,
-                                  gated.rows * stage->config.model.hidden, &normed, err);
+        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED, gated.rows * stage->config.model.hidden,
+                                  &normed, err);
     }
     if (status != DP_OK) {
         return status;
@@ -57,9 +57,9 @@ static dp_status ffn_input(struct dp_chunk *chunk, int32_t layer, struct dp_erro
                                   &dnormed, err);
     }
     if (status == DP_OK) {
-        status = dp_gated_input_grad(stage, &gated, state->ffn_dy.memory, NULL,
-                                     state->gate_up.memory, NULL, state->active.memory, dnormed,
-                                     err);
+        status =
+            dp_gated_input_grad(stage, &gated, state->ffn_dy.memory, NULL, state->gate_up.memory,
+                                NULL, state->active.memory, dnormed, err);
     }
     if (status != DP_OK) {
         return status;

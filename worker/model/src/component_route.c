@@ -41,8 +41,8 @@ static dp_status place_slots(struct dp_chunk *chunk, int32_t layer, struct dp_er
     if (status != DP_OK) {
         return status;
     }
-    ops->sort_slots(stage->device->stream, dp_chunk_sent_rows(chunk), experts,
-                    state->index.memory, counts, state->row_of.memory);
+    ops->sort_slots(stage->device->stream, dp_chunk_sent_rows(chunk), experts, state->index.memory,
+                    counts, state->row_of.memory);
     ops->copy(stage->device->stream, state->sent, counts, (size_t)experts * sizeof(int32_t));
     return ops->stream_sync(stage->device->stream, err);
 }
@@ -92,8 +92,8 @@ static dp_status dispatch_forward(struct dp_chunk *chunk, int32_t layer, struct 
     void *normed, *weight;
     dp_status status = take_routing(chunk, layer, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED, chunk->tokens * model->hidden,
-                                  &normed, err);
+        status =
+            dp_stage_scratch(stage, DP_SCRATCH_NORMED, chunk->tokens * model->hidden, &normed, err);
     }
     if (status == DP_OK) {
         status = dp_stage_scratch(stage, DP_SCRATCH_WEIGHT, rows, &weight, err);
@@ -104,8 +104,8 @@ static dp_status dispatch_forward(struct dp_chunk *chunk, int32_t layer, struct 
     if (status != DP_OK) {
         return status;
     }
-    ops->spread_rows(stage->device->stream, rows, model->hidden, model->top_k,
-                     state->row_of.memory, normed, state->rows_x.memory);
+    ops->spread_rows(stage->device->stream, rows, model->hidden, model->top_k, state->row_of.memory,
+                     normed, state->rows_x.memory);
     ops->spread_rows(stage->device->stream, rows, 1, 1, state->row_of.memory, weight,
                      state->rows_weight.memory);
     status = dp_exchange_begin(chunk, layer, true, &state->rows_x, &state->rows_weight, err);
@@ -223,10 +223,9 @@ static dp_status combine_forward_end(struct dp_chunk *chunk, int32_t layer, stru
     if (status != DP_OK) {
         return status;
     }
-    stage->device->ops->collect_rows(stage->device->stream, chunk->tokens,
-                                     stage->config.model.hidden, stage->config.model.top_k, true,
-                                     state->row_of.memory, state->back_rows.memory,
-                                     chunk->x.memory);
+    stage->device->ops->collect_rows(
+        stage->device->stream, chunk->tokens, stage->config.model.hidden, stage->config.model.top_k,
+        true, state->row_of.memory, state->back_rows.memory, chunk->x.memory);
     dp_chunk_drop(chunk, &state->back_rows);
     return DP_OK;
 }
@@ -238,8 +237,7 @@ static dp_status combine_input(struct dp_chunk *chunk, int32_t layer, struct dp_
     const struct dp_model_spec *model = &stage->config.model;
     const int64_t rows = dp_chunk_sent_rows(chunk);
     dp_slot_move(&chunk->dx, &state->ffn_dy);
-    const struct dp_take take = {&state->rows_dy,
-                                 dp_chunk_real_bytes(chunk, rows * model->hidden)};
+    const struct dp_take take = {&state->rows_dy, dp_chunk_real_bytes(chunk, rows * model->hidden)};
     dp_status status = dp_chunk_take(chunk, &take, 1, err);
     if (status != DP_OK) {
         return status;

@@ -142,8 +142,8 @@ dp_status dp_gated_input_grad(struct dp_stage *stage, const struct dp_gated *gat
     }
     const struct dp_swiglu swiglu = {gated->rows, gated->width, gate_up, weight};
     dp_linear_input_grad(stage, &down, dy, dactive, false);
-    stage->device->ops->swiglu_input_grad(stage->device->stream, &swiglu, dactive, gate_up,
-                                          dweight, active);
+    stage->device->ops->swiglu_input_grad(stage->device->stream, &swiglu, dactive, gate_up, dweight,
+                                          active);
     dp_linear_input_grad(stage, &wide, gate_up, dx, false);
     return DP_OK;
 }

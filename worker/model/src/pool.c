@@ -14,7 +14,7 @@ static int32_t class_of(size_t bytes, size_t *ret_class_bytes)
     size_t size = bytes < SMALLEST ? SMALLEST : bytes;
     int32_t log2 = 63 - __builtin_clzll(size);
     size_t step = (size_t)1 << (log2 - 3);
-    size_t eighths = (size + step - 1) / step;  // 8 to 16
+    size_t eighths = (size + step - 1) / step; // 8 to 16
     *ret_class_bytes = eighths * step;
     int32_t index = (log2 - 6) * 8 + (int32_t)eighths - 8;
     DP_CHECK(index < DP_POOL_CLASSES);
@@ -62,7 +62,7 @@ void dp_pool_put(struct dp_pool *pool, void *memory, size_t bytes)
     if (class->count == class->capacity) {
         class->capacity = class->capacity == 0 ? 8 : 2 * class->capacity;
         class->free_blocks =
-            dp_realloc(class->free_blocks, (size_t)class->capacity, sizeof(void *));
+            dp_realloc(class->free_blocks, (size_t) class->capacity, sizeof(void *));
     }
     class->free_blocks[class->count++] = memory;
 }

@@ -11,8 +11,8 @@ struct dp_pool_class {
 };
 
 struct dp_pool {
-    struct dp_device *device;  // borrowed
-    bool poison;               // fill what is handed out with NaN
+    struct dp_device *device; // borrowed
+    bool poison;              // fill what is handed out with NaN
     struct dp_pool_class classes[DP_POOL_CLASSES];
 };
 

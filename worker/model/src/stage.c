@@ -11,9 +11,12 @@ static const struct {
     dp_component_kind kind;
     const char *text;
 } kind_texts[] = {
-    {DP_COMPONENT_EMBEDDING, "embedding"}, {DP_COMPONENT_ATTENTION, "attention"},
-    {DP_COMPONENT_FFN, "ffn"},             {DP_COMPONENT_DISPATCH, "dispatch"},
-    {DP_COMPONENT_EXPERTS, "experts"},     {DP_COMPONENT_COMBINE, "combine"},
+    {DP_COMPONENT_EMBEDDING, "embedding"},
+    {DP_COMPONENT_ATTENTION, "attention"},
+    {DP_COMPONENT_FFN, "ffn"},
+    {DP_COMPONENT_DISPATCH, "dispatch"},
+    {DP_COMPONENT_EXPERTS, "experts"},
+    {DP_COMPONENT_COMBINE, "combine"},
     {DP_COMPONENT_HEAD, "head"},
 };
 

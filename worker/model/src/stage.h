@@ -11,8 +11,8 @@ struct dp_layer_tensors {
     int64_t attention_norm, qkv, output;
     int64_t ffn_norm;
     int64_t router;
-    int64_t gate_up, down;  // the dense FFN, or the shared expert
-    int64_t experts;        // the first local expert: gate, up, down; the others follow
+    int64_t gate_up, down; // the dense FFN, or the shared expert
+    int64_t experts;       // the first local expert: gate, up, down; the others follow
 };
 
 // Work space inside one pass of one component, shared by the stage's chunks.
@@ -39,7 +39,7 @@ struct dp_stage {
     struct dp_layer_tensors *layers;
     int64_t embedding, head_norm, head_output;
     void *weights, *gradients;
-    void *rope_table;  // [sequence, head_dim]
+    void *rope_table; // [sequence, head_dim]
     struct dp_pool pool;
     struct {
         void *memory;
@@ -58,10 +58,10 @@ struct dp_slot {
 // struct dp_model_spec. "becomes" says what INPUT leaves there for WEIGHT.
 struct dp_layer_state {
     // ATTENTION
-    struct dp_slot x, rstd;           // [T, hidden], [T]
-    struct dp_slot qkv;               // [T, qkv]; becomes its gradient
-    struct dp_slot attended, lse;     // [T, q], [T, heads]
-    struct dp_slot dy, dgain;         // INPUT: [T, hidden], [hidden]
+    struct dp_slot x, rstd;       // [T, hidden], [T]
+    struct dp_slot qkv;           // [T, qkv]; becomes its gradient
+    struct dp_slot attended, lse; // [T, q], [T, heads]
+    struct dp_slot dy, dgain;     // INPUT: [T, hidden], [hidden]
     // FFN, and DISPATCH with the shared expert
     struct dp_slot ffn_x, ffn_rstd;   // [T, hidden], [T]
     struct dp_slot gate_up;           // [T, 2 width]; becomes its gradient
@@ -69,12 +69,12 @@ struct dp_layer_state {
     struct dp_slot ffn_dy, ffn_dgain; // INPUT
     struct dp_slot dnormed;           // INPUT, from EXPERTS to DISPATCH: [T, hidden]
     // DISPATCH
-    struct dp_slot probabilities;     // [T, experts]; becomes the gradient of the logits
-    struct dp_slot index, row_of;     // int32 [T, top_k]
+    struct dp_slot probabilities; // [T, experts]; becomes the gradient of the logits
+    struct dp_slot index, row_of; // int32 [T, top_k]
     // EXPERTS
-    struct dp_slot rows_x, rows_weight;    // [R, hidden], [R]
-    struct dp_slot rows_gate_up;           // [R, 2 expert_ffn]; becomes its gradient
-    struct dp_slot rows_active, rows_dy;   // INPUT: [R, expert_ffn], [R, hidden]
+    struct dp_slot rows_x, rows_weight;  // [R, hidden], [R]
+    struct dp_slot rows_gate_up;         // [R, 2 expert_ffn]; becomes its gradient
+    struct dp_slot rows_active, rows_dy; // INPUT: [R, expert_ffn], [R, hidden]
     // Between EXPERTS and the way back: forward the outputs, INPUT the gradients of rows_x and
     // rows_weight.
     struct dp_slot back_rows, back_weight;
@@ -85,12 +85,12 @@ struct dp_layer_state {
 // The all-to-all of the component between begin and end.
 struct dp_exchange_state {
     bool counts_pending, counts_received, rows_pending;
-    bool to_owner;            // from the tokens' rank to the experts' rank, or back
-    int32_t layer;            // in the stage
+    bool to_owner; // from the tokens' rank to the experts' rank, or back
+    int32_t layer; // in the stage
     int64_t row_elements;
     struct dp_slot send, recv;
-    size_t *send_bytes, *recv_bytes;  // [ep_size]
-    int64_t *cursor;                  // [local experts]
+    size_t *send_bytes, *recv_bytes; // [ep_size]
+    int64_t *cursor;                 // [local experts]
 };
 
 struct dp_chunk {
@@ -99,12 +99,12 @@ struct dp_chunk {
     int64_t tokens;
     double loss_scale, loss_sum;
     int64_t live_bytes;
-    struct dp_slot token_ids, target_ids;  // int32 [T]
-    struct dp_slot x, dx;                  // the activation and the gradient on their way
+    struct dp_slot token_ids, target_ids; // int32 [T]
+    struct dp_slot x, dx;                 // the activation and the gradient on their way
     struct dp_slot head_x, head_rstd, logits, lse, head_dgain;
     struct dp_slot embedding_dy;
     struct dp_layer_state *layers;
-    int32_t *counts;  // what the layers' sent and received point into
+    int32_t *counts; // what the layers' sent and received point into
     int64_t *routed_rows;
     struct dp_exchange_state exchange;
 };
@@ -180,12 +180,13 @@ dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm
 
 // exchange.c: rows (and one scalar a row, where `scalars` is not NULL) change sides between the
 // rank of their tokens and the rank that owns their expert. The token side has them in the order
-// (expert, slot), the owner in the order (local expert, source rank, slot). begin empties the slots,
-// end fills them again. With one peer both orders are the same and the slots stay as they are.
+// (expert, slot), the owner in the order (local expert, source rank, slot). begin empties the
+// slots, end fills them again. With one peer both orders are the same and the slots stay as they
+// are.
 dp_status dp_exchange_begin(struct dp_chunk *chunk, int32_t layer, bool to_owner,
                             struct dp_slot *rows, struct dp_slot *scalars, struct dp_error *err);
 // Asks for the counts to be exchanged before the rows.
 void dp_exchange_counts_first(struct dp_chunk *chunk, int32_t layer);
 dp_status dp_exchange_end(struct dp_chunk *chunk, struct dp_slot *rows, struct dp_slot *scalars,
                           struct dp_error *err);
-int64_t dp_chunk_sent_rows(const struct dp_chunk *chunk);  // by every MoE layer: T * top_k
+int64_t dp_chunk_sent_rows(const struct dp_chunk *chunk); // by every MoE layer: T * top_k

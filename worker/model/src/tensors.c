@@ -22,8 +22,8 @@ static bool ends_with(const char *text, const char *end)
 static int64_t append(struct dp_stage *stage, const char *name, int64_t rows, int64_t cols,
                       bool is_expert)
 {
-    stage->tensors = dp_realloc(stage->tensors, (size_t)stage->tensor_count + 1,
-                                sizeof(struct dp_tensor));
+    stage->tensors =
+        dp_realloc(stage->tensors, (size_t)stage->tensor_count + 1, sizeof(struct dp_tensor));
     struct dp_tensor *tensor = &stage->tensors[stage->tensor_count++];
     *tensor = (struct dp_tensor){.offset = stage->parameter_count,
                                  .count = rows * cols,
@@ -36,9 +36,10 @@ static int64_t append(struct dp_stage *stage, const char *name, int64_t rows, in
     return tensor->offset;
 }
 
-__attribute__((format(printf, 5, 6))) static int64_t
-append_named(struct dp_stage *stage, int64_t rows, int64_t cols, bool is_expert,
-             const char *format, ...)
+__attribute__((format(printf, 5, 6))) static int64_t append_named(struct dp_stage *stage,
+                                                                  int64_t rows, int64_t cols,
+                                                                  bool is_expert,
+                                                                  const char *format, ...)
 {
     char name[DP_NAME_MAX];
     va_list args;

@@ -21,7 +21,7 @@ typedef enum dp_element { DP_F32, DP_F64 } dp_element;
 
 struct dp_device;
 struct dp_stream;
-struct dp_event;  // a point in a stream's work; NULL on devices that work synchronously
+struct dp_event; // a point in a stream's work; NULL on devices that work synchronously
 
 // c[m, n] (+)= op(a)[m, k] * op(b)[k, n]; a transposed operand is stored as [k, m] or [n, k].
 struct dp_gemm {
@@ -40,19 +40,19 @@ struct dp_gemm {
 struct dp_rmsnorm {
     int64_t rows, cols;
     double eps;
-    const void *x, *gain;  // [rows, cols], [cols]
-    void *rstd;            // [rows]; written by forward, read by the rest
+    const void *x, *gain; // [rows, cols], [cols]
+    void *rstd;           // [rows]; written by forward, read by the rest
 };
 
 // Rotary embedding of the first `heads` heads of each row, in place: the pair (i, i + head_dim/2)
 // of position t turns by the angle whose cosine and sine are table[t, i] and
 // table[t, head_dim/2 + i] (Su et al., arXiv 2104.09864, in the half-split layout).
 struct dp_rope {
-    int64_t rows, sequence;  // row r has position r % sequence
+    int64_t rows, sequence; // row r has position r % sequence
     int32_t heads, head_dim;
-    int64_t stride;          // elements from row to row
-    const void *table;       // [sequence, head_dim]
-    bool inverse;            // turn back: the gradient
+    int64_t stride;    // elements from row to row
+    const void *table; // [sequence, head_dim]
+    bool inverse;      // turn back: the gradient
 };
 
 // Causal attention inside each sequence; query head h reads key head h / (heads / kv_heads).
@@ -60,17 +60,17 @@ struct dp_rope {
 struct dp_attention {
     int64_t samples, sequence;
     int32_t heads, kv_heads, head_dim;
-    const void *qkv;   // [samples * sequence, (heads + 2 kv_heads) * head_dim]
-    void *output;      // [samples * sequence, heads * head_dim]; read by input_grad
-    void *lse;         // [samples * sequence, heads] log-sum-exp of the scaled scores
+    const void *qkv; // [samples * sequence, (heads + 2 kv_heads) * head_dim]
+    void *output;    // [samples * sequence, heads * head_dim]; read by input_grad
+    void *lse;       // [samples * sequence, heads] log-sum-exp of the scaled scores
 };
 
 // output[r, i] = weight[r] * silu(gate[r, i]) * up[r, i]; a row of gate_up is width gate values,
 // then width up values.
 struct dp_swiglu {
     int64_t rows, width;
-    const void *gate_up;  // [rows, 2 width]
-    const void *weight;   // [rows], NULL = 1
+    const void *gate_up; // [rows, 2 width]
+    const void *weight;  // [rows], NULL = 1
 };
 
 // Softmax routing: the top_k experts of each token by probability (ties go to the lowest index),
@@ -85,8 +85,8 @@ struct dp_router {
 // w -= lr * weight_decay * w; w -= lr * mhat / (sqrt(vhat) + eps).
 struct dp_adamw {
     double lr, beta1, beta2, eps, weight_decay;
-    int64_t step;       // counts from 1: bias correction
-    double grad_scale;  // multiplies the gradient first (clipping)
+    int64_t step;      // counts from 1: bias correction
+    double grad_scale; // multiplies the gradient first (clipping)
 };
 
 struct dp_device_ops {
@@ -113,7 +113,7 @@ struct dp_device_ops {
 
     // Plain arithmetic over `count` elements.
     void (*from_double)(struct dp_stream *stream, int64_t count, const double *from, void *to);
-    void (*add)(struct dp_stream *stream, int64_t count, const void *x, void *y);  // y += x
+    void (*add)(struct dp_stream *stream, int64_t count, const void *x, void *y); // y += x
     void (*scale)(struct dp_stream *stream, int64_t count, double factor, void *x);
     // *ret_sum = sum of squares, summed in double. It is finite exactly when every element is
     // (doubles above 1e150 apart), so it also answers "is anything NaN or Inf".
@@ -139,8 +139,7 @@ struct dp_device_ops {
     void (*attention_input_grad)(struct dp_stream *stream, const struct dp_attention *attention,
                                  const void *doutput, void *dqkv);
 
-    void (*swiglu_forward)(struct dp_stream *stream, const struct dp_swiglu *swiglu,
-                           void *output);
+    void (*swiglu_forward)(struct dp_stream *stream, const struct dp_swiglu *swiglu, void *output);
     // From doutput [rows, width]: dgate_up [rows, 2 width] (may be gate_up itself), dweight [rows]
     // (NULL when there is no weight) and output [rows, width], the forward result again.
     void (*swiglu_input_grad)(struct dp_stream *stream, const struct dp_swiglu *swiglu,
@@ -186,15 +185,16 @@ struct dp_device_ops {
 struct dp_device {
     const struct dp_device_ops *ops;
     dp_element element;
-    struct dp_stream *stream;  // the default one
+    struct dp_stream *stream; // the default one
 };
 
 size_t dp_element_bytes(dp_element element);
 
 // The reference device: GEMMs by OpenBLAS, everything else plain C, compiled for float and double
 // from one source. Uses AVX2 where the machine has it. BLAS threads are a setting of the whole
-// process: it is put to one thread, so that ranks share a host's cores without fighting.
-// The caller closes it, after freeing what it allocated.
+// process: its first open puts them to one, so that ranks share a host's cores without fighting.
+// The caller closes it, after freeing what it allocated. Any thread may open a device; each device
+// is then used by one thread at a time.
 dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
                              struct dp_error *err);
 void dp_device_close(struct dp_device *device);

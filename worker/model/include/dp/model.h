@@ -45,7 +45,7 @@ typedef enum dp_pass { DP_PASS_FORWARD, DP_PASS_INPUT, DP_PASS_WEIGHT } dp_pass;
 
 struct dp_component {
     dp_component_kind kind;
-    int32_t layer;  // of the whole model; -1 for EMBEDDING and HEAD
+    int32_t layer; // of the whole model; -1 for EMBEDDING and HEAD
 };
 
 // One parameter tensor, at the same place in the weights and in the gradients. Names are of the
@@ -53,19 +53,19 @@ struct dp_component {
 // "layers.3.shared.down", "head.norm", "head.output", ...
 struct dp_tensor {
     char name[DP_NAME_MAX];
-    int64_t offset, count;  // elements
-    int64_t rows, cols;     // [output, input]; norms are [1, hidden]
-    bool is_expert;         // held by one EP rank: summed over the expert-data group only
-    bool decays;            // weight decay applies (norms: no)
+    int64_t offset, count; // elements
+    int64_t rows, cols;    // [output, input]; norms are [1, hidden]
+    bool is_expert;        // held by one EP rank: summed over the expert-data group only
+    bool decays;           // weight decay applies (norms: no)
 };
 
 struct dp_stage_config {
     struct dp_model_spec model;
-    int32_t layer_begin, layer_end;  // [begin, end) of the whole model
+    int32_t layer_begin, layer_end; // [begin, end) of the whole model
     bool has_embedding, has_head;
-    int32_t ep_rank, ep_size;        // this rank holds experts [ep_rank, ep_rank + 1) * E / ep_size
-    int32_t sequence;                // tokens per sample
-    uint64_t seed;                   // of the initial weights
+    int32_t ep_rank, ep_size; // this rank holds experts [ep_rank, ep_rank + 1) * E / ep_size
+    int32_t sequence;         // tokens per sample
+    uint64_t seed;            // of the initial weights
     // Tests: new activation buffers are filled with NaN.
     bool poison;
 };
@@ -109,7 +109,8 @@ struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double lo
 void dp_chunk_free(struct dp_chunk *chunk);
 
 // What the passes need from outside, once per chunk. Host arrays of samples * sequence values are
-// copied; values outside the vocabulary are refused. Tokens for has_embedding, targets for has_head.
+// copied; values outside the vocabulary are refused. Tokens for has_embedding, targets for
+// has_head.
 dp_status dp_chunk_set_tokens(struct dp_chunk *chunk, const int32_t *tokens, struct dp_error *err);
 dp_status dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets,
                                struct dp_error *err);
@@ -136,9 +137,9 @@ struct dp_exchange {
     int32_t peers, self;
     bool host;
     const void *send;
-    const size_t *send_bytes;  // [peers]
+    const size_t *send_bytes; // [peers]
     void *recv;
-    const size_t *recv_bytes;  // [peers]
+    const size_t *recv_bytes; // [peers]
 };
 
 // Runs a pass of a component, up to its exchange if it has one.
@@ -176,8 +177,8 @@ int64_t dp_stage_peak_bytes(const struct dp_stage *stage);
 const int64_t *dp_chunk_routed_rows(const struct dp_chunk *chunk);
 
 typedef enum dp_chunk_phase {
-    DP_CHUNK_FORWARD_DONE,  // all FORWARD ran, output dropped
-    DP_CHUNK_INPUT_DONE,    // all INPUT ran, input gradient dropped, no WEIGHT yet
+    DP_CHUNK_FORWARD_DONE, // all FORWARD ran, output dropped
+    DP_CHUNK_INPUT_DONE,   // all INPUT ran, input gradient dropped, no WEIGHT yet
 } dp_chunk_phase;
 // Closed form of dp_chunk_live_bytes: what a chunk holds in a phase, from the model's shapes and
 // the routed rows of each layer (as dp_chunk_routed_rows). After WEIGHT of all it is 0.

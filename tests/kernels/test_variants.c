@@ -1,0 +1,250 @@
+// The float variants of the kernels, with and without AVX2, against the double ones on the same
+// numbers.
+#include "gradient.h"
+
+#include <stdlib.h>
+
+#include "cpu.h"
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+
+#define INSTALL(variant, ops)                                                                      \
+    do {                                                                                           \
+        dp_cpu_install_arithmetic_##variant(ops);                                                  \
+        dp_cpu_install_attention_##variant(ops);                                                   \
+        dp_cpu_install_gemm_##variant(ops);                                                        \
+        dp_cpu_install_loss_##variant(ops);                                                        \
+        dp_cpu_install_norm_##variant(ops);                                                        \
+        dp_cpu_install_router_##variant(ops);                                                      \
+        dp_cpu_install_rows_##variant(ops);                                                        \
+        dp_cpu_install_swiglu_##variant(ops);                                                      \
+    } while (0)
+
+static struct dp_device_ops tables[2], exact;
+static int table_count;
+static struct dp_stream stream;
+
+static int install(void **state)
+{
+    (void)state;
+    INSTALL(f64, &exact);
+    INSTALL(f32, &tables[0]);
+    table_count = 1;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        INSTALL(f32_avx2, &tables[1]);
+        table_count = 2;
+    }
+#endif
+    return 0;
+}
+
+static int release(void **state)
+{
+    (void)state;
+    free(stream.scratch);
+    return 0;
+}
+
+// The same random numbers as float and double.
+struct numbers {
+    float *f;
+    double *d;
+    int64_t count;
+};
+
+static struct numbers draw(uint64_t seed, int64_t count, double scale)
+{
+    struct numbers n = {dp_new_array(float, (size_t)count), dp_new_array(double, (size_t)count),
+                        count};
+    struct dp_rand rand;
+    dp_rand_init(&rand, seed);
+    fill_normal(&rand, n.d, count, scale);
+    for (int64_t i = 0; i < count; i++) {
+        n.f[i] = (float)n.d[i];
+        n.d[i] = (double)n.f[i];
+    }
+    return n;
+}
+
+static void numbers_free(struct numbers *n)
+{
+    free(n->f);
+    free(n->d);
+}
+
+#define NUMBERS DP_CLEANUP(numbers_free) struct numbers
+
+static void assert_close(const struct numbers *n, double tolerance)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < n->count; i++) {
+        largest = fmax(largest, fabs(n->d[i]));
+    }
+    for (int64_t i = 0; i < n->count; i++) {
+        assert_near((double)n->f[i], n->d[i], tolerance * largest);
+    }
+}
+
+static void float_swiglu_keeps_seven_digits(void **state)
+{
+    (void)state;
+    const int64_t rows = 40, width = 37;
+    for (int t = 0; t < table_count; t++) {
+        // From the flat to the steep parts of the sigmoid.
+        NUMBERS x = draw(1, 2 * rows * width, 6);
+        NUMBERS w = draw(2, rows, 1), y = draw(3, rows * width, 1), dy = draw(4, rows * width, 1);
+        NUMBERS dx = draw(5, 2 * rows * width, 1), dw = draw(6, rows, 1);
+        const struct dp_swiglu f = {rows, width, x.f, w.f}, d = {rows, width, x.d, w.d};
+        tables[t].swiglu_forward(&stream, &f, y.f);
+        exact.swiglu_forward(&stream, &d, y.d);
+        assert_close(&y, 1e-6);
+        tables[t].swiglu_input_grad(&stream, &f, dy.f, dx.f, dw.f, y.f);
+        exact.swiglu_input_grad(&stream, &d, dy.d, dx.d, dw.d, y.d);
+        assert_close(&y, 1e-6);
+        assert_close(&dx, 1e-6);
+        assert_close(&dw, 1e-5);
+    }
+}
+
+// Softmax of widely spread logits, element by element: the relative error of the exponential.
+static void float_exponential_is_accurate_over_its_range(void **state)
+{
+    (void)state;
+    const int64_t n = 4096;
+    for (int t = 0; t < table_count; t++) {
+        NUMBERS x = draw(1, n, 1);
+        for (int64_t i = 0; i < n; i++) {
+            x.d[i] = x.f[i] = (float)(-85.0 * (double)i / (double)n);
+        }
+        const int32_t target = 0;
+        float lse_f = 0;
+        double lse_d = 0, sum_f, sum_d;
+        tables[t].cross_entropy_forward(&stream, 1, n, x.f, &target, &lse_f, &sum_f);
+        exact.cross_entropy_forward(&stream, 1, n, x.d, &target, &lse_d, &sum_d);
+        assert_near(sum_f, sum_d, 1e-6 * sum_d);
+        // With a log-sum-exp of 0 the gradient is the exponential itself.
+        lse_f = 0;
+        lse_d = 0;
+        tables[t].cross_entropy_input_grad(&stream, 1, n, 1, &target, &lse_f, x.f);
+        exact.cross_entropy_input_grad(&stream, 1, n, 1, &target, &lse_d, x.d);
+        for (int64_t i = 1; i < n; i++) {
+            assert_near((double)x.f[i], x.d[i], 3e-7 * x.d[i]);
+        }
+    }
+}
+
+static void float_norm_and_gemm_agree_with_double(void **state)
+{
+    (void)state;
+    const int64_t rows = 33, cols = 70;
+    for (int t = 0; t < table_count; t++) {
+        NUMBERS x = draw(1, rows * cols, 1), gain = draw(2, cols, 1), rstd = draw(3, rows, 1);
+        NUMBERS y = draw(4, rows * cols, 1), dx = draw(5, rows * cols, 1), dg = draw(6, cols, 1);
+        const struct dp_rmsnorm f = {rows, cols, 1e-6, x.f, gain.f, rstd.f};
+        const struct dp_rmsnorm d = {rows, cols, 1e-6, x.d, gain.d, rstd.d};
+        tables[t].rmsnorm_forward(&stream, &f, y.f);
+        exact.rmsnorm_forward(&stream, &d, y.d);
+        assert_close(&y, 1e-6);
+        tables[t].rmsnorm_input_grad(&stream, &f, y.f, dx.f);
+        exact.rmsnorm_input_grad(&stream, &d, y.d, dx.d);
+        assert_close(&dx, 3e-6);
+        tables[t].rmsnorm_weight_grad(&stream, &f, y.f, dg.f);
+        exact.rmsnorm_weight_grad(&stream, &d, y.d, dg.d);
+        assert_close(&dg, 3e-6);
+        NUMBERS product = draw(7, cols * cols, 1);
+        struct dp_gemm g = {.transpose_a = true,
+                            .accumulate = true,
+                            .m = cols,
+                            .n = cols,
+                            .k = rows,
+                            .lda = cols,
+                            .ldb = cols,
+                            .ldc = cols,
+                            .a = x.f,
+                            .b = y.f,
+                            .c = product.f};
+        tables[t].gemm(&stream, &g);
+        g.a = x.d;
+        g.b = y.d;
+        g.c = product.d;
+        exact.gemm(&stream, &g);
+        assert_close(&product, 3e-6);
+    }
+}
+
+static void float_attention_agrees_with_double(void **state)
+{
+    (void)state;
+    const int64_t rows = 2 * 100;
+    for (int t = 0; t < table_count; t++) {
+        NUMBERS qkv = draw(1, rows * 32, 1), out = draw(2, rows * 16, 1),
+                lse = draw(3, rows * 2, 1);
+        NUMBERS dout = draw(4, rows * 16, 1), dqkv = draw(5, rows * 32, 1);
+        const struct dp_attention f = {2, 100, 2, 1, 8, qkv.f, out.f, lse.f};
+        const struct dp_attention d = {2, 100, 2, 1, 8, qkv.d, out.d, lse.d};
+        tables[t].attention_forward(&stream, &f);
+        exact.attention_forward(&stream, &d);
+        assert_close(&out, 1e-6);
+        assert_close(&lse, 1e-6);
+        tables[t].attention_input_grad(&stream, &f, dout.f, dqkv.f);
+        exact.attention_input_grad(&stream, &d, dout.d, dqkv.d);
+        assert_close(&dqkv, 5e-6);
+    }
+}
+
+static void float_routing_makes_the_choices_of_double(void **state)
+{
+    (void)state;
+    const struct dp_router router = {.tokens = 64, .sequence = 16, .experts = 9, .top_k = 3};
+    for (int t = 0; t < table_count; t++) {
+        NUMBERS p = draw(1, 64 * 9, 2), w = draw(2, 64 * 3, 1), dw = draw(3, 64 * 3, 1);
+        int32_t index_f[64 * 3], index_d[64 * 3];
+        tables[t].router_forward(&stream, &router, p.f, index_f, w.f);
+        exact.router_forward(&stream, &router, p.d, index_d, w.d);
+        assert_memory_equal(index_f, index_d, sizeof(index_f));
+        assert_close(&p, 1e-6);
+        assert_close(&w, 1e-6);
+        tables[t].router_input_grad(&stream, &router, 0.3, index_f, dw.f, p.f);
+        exact.router_input_grad(&stream, &router, 0.3, index_d, dw.d, p.d);
+        assert_close(&p, 3e-6);
+    }
+}
+
+static void float_adamw_agrees_with_double(void **state)
+{
+    (void)state;
+    const struct dp_adamw adamw = {.lr = 1e-2,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.95,
+                                   .eps = 1e-8,
+                                   .weight_decay = 0.1,
+                                   .step = 3,
+                                   .grad_scale = 0.5};
+    for (int t = 0; t < table_count; t++) {
+        NUMBERS g = draw(1, 100, 1), w = draw(2, 100, 1), m = draw(3, 100, 1), v = draw(4, 100, 1);
+        for (int64_t i = 0; i < 100; i++) {
+            v.f[i] *= v.f[i];
+            v.d[i] = (double)v.f[i];
+        }
+        tables[t].adamw(&stream, &adamw, 100, g.f, w.f, m.f, v.f);
+        exact.adamw(&stream, &adamw, 100, g.d, w.d, m.d, v.d);
+        assert_close(&w, 1e-6);
+        assert_close(&m, 1e-6);
+        assert_close(&v, 1e-6);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(float_swiglu_keeps_seven_digits),
+        cmocka_unit_test(float_exponential_is_accurate_over_its_range),
+        cmocka_unit_test(float_norm_and_gemm_agree_with_double),
+        cmocka_unit_test(float_attention_agrees_with_double),
+        cmocka_unit_test(float_routing_makes_the_choices_of_double),
+        cmocka_unit_test(float_adamw_agrees_with_double),
+    };
+    return cmocka_run_group_tests(tests, install, release);
+}
