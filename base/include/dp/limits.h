@@ -30,6 +30,10 @@
 
 // wire
 #define DP_MESSAGE_BYTES_MAX (4u << 20)   // one gRPC message, both ways
+#define DP_WIRE_MEMORY_MAX (64u << 20)       // what one message may take when unpacked
+#define DP_WIRE_DEPTH_MAX 16                 // messages within messages
+#define DP_WIRE_TEXT_MAX 65536               // one string for people
+#define DP_CANDIDATES_MAX 4096               // of one plan
 #define DP_STATUS_DETAIL_MAX 1000         // text of a gRPC status
 #define DP_FRAME_BYTES_MAX (4u << 20)     // one frame on a local control socket
 #define DP_TRANSPORT_BYTES_MAX (1u << 30) // one message between ranks
@@ -58,3 +62,4 @@
 #define DP_PROFILE_BYTES_MAX (1u << 20)
 #define DP_RANK_LOG_BURST_BYTES (8 << 20)    // a rank's output written at once without loss
 #define DP_RANK_LOG_BYTES_PER_S (4 << 20)    // and for long
+#define DP_EVALUATE_TOKENS_MAX (1 << 18)     // of the held-out part, in one evaluation

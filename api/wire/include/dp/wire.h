@@ -6,6 +6,7 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stddef.h>
 
+#include "dp/action_span.h"
 #include "dp/arena.h"
 #include "dp/buf.h"
 #include "dp/error.h"
@@ -13,12 +14,18 @@
 #include "dp/v1/plan.pb-c.h"
 
 // Decodes `length` bytes as one message into `arena` (valid until the arena's deinit; nothing to
-// free). Before anything is allocated the bytes are walked once: total size, nesting, wire types,
-// element counts, memory needed (at most DP_WIRE_MEMORY_MAX), UTF-8 in strings and no control
-// characters in names. Afterwards: enum values known, numbers within limits.h, and what each type
-// asks of itself (a Plan's layer_begin has stages + 1 entries that rise, ranks are below
-// DP_RANKS_MAX, times are finite). Unknown fields are dropped. Refusals name the field:
-// DP_TOO_LARGE for sizes, DP_INVALID for the rest.
+// free). Refusals name the field: DP_TOO_LARGE for sizes, DP_INVALID for the rest.
+//
+// Before anything is allocated the bytes are walked once: total size (DP_MESSAGE_BYTES_MAX),
+// nesting, wire types, each field at most once unless repeated, memory needed (at most
+// DP_WIRE_MEMORY_MAX), strings of valid UTF-8, and names, addresses and paths without control
+// characters and of bounded length. Text for people (message, error, reason, explanation, ...) is
+// mended instead: what is not UTF-8 or would steer a terminal becomes "?".
+// Afterwards: enum values known; ranks, stages, slots and the like within limits.h; lists within
+// theirs; every `fence`, and every plan in an order, present; a Plan as dp_plan_check wants it.
+//
+// A oneof may still be empty (a kind that this build does not know): ignore such a message. Loss
+// and gradient norm may be NaN or infinite. Unknown fields are dropped.
 dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
                          size_t length, struct dp_arena *arena, ProtobufCMessage **ret_message,
                          struct dp_error *err);
@@ -26,10 +33,15 @@ dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const voi
 // Appends the message's bytes.
 void dp_wire_pack(const ProtobufCMessage *message, struct dp_buf *out);
 
-// A plan as it travels, to a plan. The message must come from dp_wire_unpack. The caller owns
+// A plan as it travels, to a plan: DP_INVALID unless dp_plan_check is content. The caller owns
 // *ret_plan (dp_plan_deinit).
 dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *ret_plan,
                                   struct dp_error *err);
-// The inverse. Everything lies in `arena`, which has no limit, except strings, which are borrowed
-// from `plan`.
+// The inverse. Lies in `arena`, which has no limit, except strings, which are borrowed from `plan`.
 Dp__V1__Plan *dp_wire_plan_to_proto(const struct dp_plan *plan, struct dp_arena *arena);
+
+// Spans, whose rank is global on the wire: replica * pipeline + pipeline rank.
+void dp_wire_span_from_proto(const Dp__V1__Span *message, int32_t pipeline, int64_t step,
+                             struct dp_action_span *ret_span);
+void dp_wire_span_to_proto(const struct dp_action_span *span, int32_t pipeline,
+                           Dp__V1__Span *ret_message);

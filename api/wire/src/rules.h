@@ -1,0 +1,28 @@
+// What values fields may have. Rules go by field name, which means the same in every message; a
+// field that is added gets the strict default.
+#pragma once
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum wire_string_kind {
+    WIRE_STRING_LINE,  // one line without control characters
+    WIRE_STRING_TEXT,  // for people; mended, not refused
+} wire_string_kind;
+
+struct wire_string_rule {
+    const char *field;
+    wire_string_kind kind;
+    size_t bytes_max;  // without the terminator
+};
+
+// Never NULL.
+const struct wire_string_rule *wire_string_rule_find(const char *field);
+// The largest value of an integer field, or the most elements of a list.
+uint64_t wire_integer_max(const char *field);
+size_t wire_list_max(const char *field);
+// Whether this member must be there.
+bool wire_is_required(const ProtobufCMessageDescriptor *descriptor,
+                      const ProtobufCFieldDescriptor *field);
