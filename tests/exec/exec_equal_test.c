@@ -1,0 +1,239 @@
+// The same numbers whatever the layout: every schedule and every (EP, D) against one rank.
+#include <math.h>
+
+#include "dp/check.h"
+#include "dp_test.h"
+#include "exec_harness.h"
+
+struct layout {
+    const char *schedule;
+    int32_t pipeline, expert, data, samples;
+};
+
+static const struct layout layouts[] = {
+    {"gpipe", 4, 1, 1, 1},    {"1f1b", 4, 1, 1, 2},      {"dualpipe", 4, 1, 1, 1},
+    {"dualpipev", 4, 1, 1, 1}, {"gpipe", 2, 1, 2, 2},     {"1f1b", 4, 2, 2, 1},
+    {"dualpipe", 4, 1, 2, 1}, {"dualpipe", 4, 2, 2, 1},  {"dualpipev", 4, 1, 2, 1},
+    {"dualpipev", 4, 2, 2, 1}, {"gpipe", 2, 2, 2, 1},    {"1f1b", 2, 1, 2, 1},
+    {"gpipe", 1, 2, 2, 1},    {"dualpipe", 2, 2, 4, 1},
+};
+
+static struct trial trial_of(const struct layout *layout)
+{
+    struct trial trial = trial_default();
+    trial.schedule = layout->schedule;
+    trial.pipeline = layout->pipeline;
+    trial.expert = layout->expert;
+    trial.data = layout->data;
+    trial.micro_batch_size = layout->samples;
+    trial.microbatches = 16 / (layout->data * layout->samples);
+    return trial;
+}
+
+static void compare_losses(const struct trial_result *reference, const struct trial_result *result,
+                           const struct layout *layout, int64_t steps, double tolerance)
+{
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        for (int64_t step = 1; step <= steps; step++) {
+            double wanted = reference->ranks[0].reports[step].loss;
+            double got = result->ranks[rank].reports[step].loss;
+            if (!(fabs(got - wanted) <= tolerance * fabs(wanted))) {
+                fail_msg("%s P%d EP%d D%d rank %d step %d: loss %.9g, one rank has %.9g",
+                         layout->schedule, layout->pipeline, layout->expert, layout->data, rank,
+                         (int)step, got, wanted);
+            }
+        }
+    }
+}
+
+static void compare_gradients(const struct trial_result *reference,
+                              const struct trial_result *result, const struct layout *layout,
+                              double tolerance)
+{
+    const struct trial_rank *one = &reference->ranks[0];
+    size_t seen = 0;
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        for (size_t i = 0; i < result->ranks[rank].gradients_count; i++) {
+            const struct trial_tensor *got = &result->ranks[rank].gradients[i];
+            double distance =
+                trial_distance(got, trial_find(one->gradients, one->gradients_count, got->name));
+            if (!(distance <= tolerance)) {
+                fail_msg("%s P%d EP%d D%d rank %d: gradient of %s is off by %.3g",
+                         layout->schedule, layout->pipeline, layout->expert, layout->data, rank,
+                         got->name, distance);
+            }
+            seen++;
+        }
+    }
+    assert_true(seen >= one->gradients_count);
+}
+
+static void compare_all(dp_element element, int64_t steps, double loss_tolerance,
+                        double gradient_tolerance)
+{
+    struct trial one = trial_default();
+    one.element = element;
+    one.steps = steps;
+    struct trial_result reference;
+    trial_run(&one, &reference);
+    trial_expect_ok(&reference);
+    assert_true(reference.ranks[0].reports[steps].loss < reference.ranks[0].reports[1].loss);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(layouts); i++) {
+        struct trial trial = trial_of(&layouts[i]);
+        trial.element = element;
+        trial.steps = steps;
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        compare_losses(&reference, &result, &layouts[i], steps, loss_tolerance);
+        compare_gradients(&reference, &result, &layouts[i], gradient_tolerance);
+        trial_result_deinit(&result);
+    }
+    trial_result_deinit(&reference);
+}
+
+static void losses_and_gradients_are_those_of_one_rank(void **state)
+{
+    (void)state;
+    compare_all(DP_F32, 20, 1e-5, 1e-4);
+}
+
+static void in_double_they_agree_to_the_last_digits(void **state)
+{
+    (void)state;
+    compare_all(DP_F64, 4, 1e-12, 1e-10);
+}
+
+// Bit for bit the same weights after some steps.
+static void expect_same_weights(const struct trial_result *a, const struct trial_result *b)
+{
+    for (int32_t rank = 0; rank < a->world; rank++) {
+        assert_int_equal(a->ranks[rank].weights_count, b->ranks[rank].weights_count);
+        for (size_t i = 0; i < a->ranks[rank].weights_count; i++) {
+            const struct trial_tensor *left = &a->ranks[rank].weights[i];
+            const struct trial_tensor *right = &b->ranks[rank].weights[i];
+            assert_string_equal(left->name, right->name);
+            assert_memory_equal(left->values, right->values,
+                                (size_t)left->count * sizeof(double));
+        }
+    }
+}
+
+static void an_interleaved_pair_is_forward_then_backward_bit_for_bit(void **state)
+{
+    (void)state;
+    static const struct layout pairs[] = {
+        {"dualpipe", 4, 1, 1, 1}, {"dualpipe", 2, 2, 2, 1}, {"dualpipev", 4, 1, 1, 1}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(pairs); i++) {
+        struct trial trial = trial_of(&pairs[i]);
+        trial.steps = 3;
+        struct trial_result overlapped, sequential;
+        trial_run(&trial, &overlapped);
+        trial.no_overlap = true;
+        trial_run(&trial, &sequential);
+        trial_expect_ok(&overlapped);
+        trial_expect_ok(&sequential);
+        expect_same_weights(&overlapped, &sequential);
+        trial_result_deinit(&overlapped);
+        trial_result_deinit(&sequential);
+    }
+}
+
+static void tcp_and_late_messages_change_no_bit(void **state)
+{
+    (void)state;
+    struct trial trial = trial_of(&(struct layout){"dualpipe", 2, 2, 2, 1});
+    trial.steps = 2;
+    struct trial_result loopback, tcp;
+    trial_run(&trial, &loopback);
+    trial.tcp = true;
+    trial.delay_us = 200;
+    trial_run(&trial, &tcp);
+    trial_expect_ok(&loopback);
+    trial_expect_ok(&tcp);
+    expect_same_weights(&loopback, &tcp);
+    trial_result_deinit(&loopback);
+    trial_result_deinit(&tcp);
+}
+
+static void copies_of_a_stage_stay_alike(void **state)
+{
+    (void)state;
+    struct trial trial = trial_of(&(struct layout){"dualpipe", 4, 2, 2, 1});
+    trial.steps = 3;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    for (int32_t rank = 1; rank < result.world; rank++) {
+        for (size_t i = 0; i < result.ranks[rank].weights_count; i++) {
+            const struct trial_tensor *mine = &result.ranks[rank].weights[i];
+            for (int32_t other = 0; other < rank; other++) {
+                for (size_t k = 0; k < result.ranks[other].weights_count; k++) {
+                    const struct trial_tensor *theirs = &result.ranks[other].weights[k];
+                    if (strcmp(mine->name, theirs->name) == 0) {
+                        assert_memory_equal(mine->values, theirs->values,
+                                            (size_t)mine->count * sizeof(double));
+                    }
+                }
+            }
+        }
+    }
+    trial_result_deinit(&result);
+}
+
+static void evaluation_does_not_depend_on_the_layout(void **state)
+{
+    (void)state;
+    struct trial trial = trial_default();
+    trial.steps = 2;
+    trial.evaluate = true;
+    struct trial_result reference;
+    trial_run(&trial, &reference);
+    trial_expect_ok(&reference);
+    assert_int_equal(reference.ranks[0].evaluated_tokens, 7 * TRIAL_SEQUENCE);
+    static const struct layout some[] = {
+        {"1f1b", 4, 1, 1, 2}, {"dualpipe", 4, 1, 1, 1}, {"dualpipev", 4, 1, 1, 2}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(some); i++) {
+        trial = trial_of(&some[i]);
+        trial.steps = 2;
+        trial.evaluate = true;
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        for (int32_t rank = 0; rank < result.world; rank++) {
+            assert_int_equal(result.ranks[rank].evaluated_tokens, 7 * TRIAL_SEQUENCE);
+            assert_true(fabs(result.ranks[rank].evaluated_loss -
+                             reference.ranks[0].evaluated_loss) < 1e-5);
+        }
+        trial_result_deinit(&result);
+    }
+    trial_result_deinit(&reference);
+}
+
+static void replicas_evaluate_equal_shares(void **state)
+{
+    (void)state;
+    struct trial trial = trial_of(&(struct layout){"dualpipe", 2, 2, 2, 1});
+    trial.steps = 1;
+    trial.evaluate = true;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    assert_int_equal(result.ranks[0].evaluated_tokens, 6 * TRIAL_SEQUENCE);
+    assert_true(isfinite(result.ranks[3].evaluated_loss));
+    trial_result_deinit(&result);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_and_gradients_are_those_of_one_rank),
+        cmocka_unit_test(in_double_they_agree_to_the_last_digits),
+        cmocka_unit_test(an_interleaved_pair_is_forward_then_backward_bit_for_bit),
+        cmocka_unit_test(tcp_and_late_messages_change_no_bit),
+        cmocka_unit_test(copies_of_a_stage_stay_alike),
+        cmocka_unit_test(evaluation_does_not_depend_on_the_layout),
+        cmocka_unit_test(replicas_evaluate_equal_shares),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,395 @@
+#include "exec_harness.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/planner.h"
+#include "dp/rand.h"
+#include "dp_test.h"
+
+#define HOLDOUT_SAMPLES 7
+#define DEADLINE_NS (60 * DP_NS_PER_S)
+
+const struct dp_model_spec *trial_model(void)
+{
+    static const struct dp_model_spec model = {.name = "tiny",
+                                               .layers = 8,
+                                               .dense_layers = 1,
+                                               .hidden = 32,
+                                               .heads = 4,
+                                               .kv_heads = 2,
+                                               .head_dim = 8,
+                                               .ffn = 64,
+                                               .experts = 4,
+                                               .top_k = 2,
+                                               .shared_experts = 1,
+                                               .expert_ffn = 24,
+                                               .vocabulary = 256,
+                                               .rope_theta = 10000,
+                                               .norm_eps = 1e-5,
+                                               .aux_loss_weight = 0.001};
+    return &model;
+}
+
+struct trial trial_default(void)
+{
+    return (struct trial){.schedule = "gpipe",
+                          .pipeline = 1,
+                          .data = 1,
+                          .expert = 1,
+                          .microbatches = 16,
+                          .micro_batch_size = 1,
+                          .element = DP_F32,
+                          .steps = 20,
+                          .lr = 2e-3,
+                          .cut_rank = -1};
+}
+
+int64_t trial_global_batch(const struct trial *trial)
+{
+    return (int64_t)trial->data * trial->microbatches * trial->micro_batch_size;
+}
+
+// Text that has something to learn: each byte follows from the one before, with some noise.
+static void fill(void *context, bool holdout, int64_t first, int32_t count, int32_t *ret_tokens,
+                 int32_t *ret_targets)
+{
+    (void)context;
+    for (int64_t i = 0; i < count; i++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, dp_rand_mix(holdout ? 2 : 1, (uint64_t)(first + i)));
+        int32_t byte = (int32_t)dp_rand_below(&rand, 256);
+        for (int64_t j = 0; j < TRIAL_SEQUENCE; j++) {
+            ret_tokens[i * TRIAL_SEQUENCE + j] = byte;
+            byte = dp_rand_below(&rand, 8) == 0 ? (int32_t)dp_rand_below(&rand, 256)
+                                                : (byte * 5 + 3) % 256;
+            ret_targets[i * TRIAL_SEQUENCE + j] = byte;
+        }
+    }
+}
+
+// One thread.
+struct worker {
+    const struct trial *trial;
+    const struct dp_schedule *schedule;
+    struct dp_transport *transport;
+    const char *const *addresses;
+    int32_t rank;
+    struct trial_rank *result;
+    pthread_t thread, comm;
+    bool comm_running;
+};
+
+static int32_t layer_begin(const struct dp_schedule *schedule, int32_t stage)
+{
+    return stage * trial_model()->layers / schedule->stages;
+}
+
+static void copy_tensors(struct dp_trainer *trainer, bool weights, struct trial_tensor **ret_list,
+                         size_t *ret_count)
+{
+    struct dp_exec *exec = dp_trainer_exec(trainer);
+    struct trial_tensor *list = NULL;
+    size_t total = 0;
+    for (int32_t i = 0; i < dp_exec_stage_count(exec); i++) {
+        int32_t index, count;
+        struct dp_stage *stage = dp_exec_stage(exec, i, &index);
+        const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
+        list = dp_realloc(list, total + (size_t)count, sizeof(*list));
+        const void *values = weights ? dp_stage_weights(stage) : dp_stage_gradients(stage);
+        bool wide = dp_stage_device(stage)->element == DP_F64;
+        for (int32_t k = 0; k < count; k++) {
+            struct trial_tensor *tensor = &list[total++];
+            DP_COPY_TEXT(tensor->name, tensors[k].name);
+            tensor->count = tensors[k].count;
+            tensor->values = dp_new_array(double, (size_t)tensor->count);
+            for (int64_t e = 0; e < tensor->count; e++) {
+                int64_t at = tensors[k].offset + e;
+                tensor->values[e] =
+                    wide ? ((const double *)values)[at] : (double)((const float *)values)[at];
+            }
+        }
+    }
+    *ret_list = list;
+    *ret_count = total;
+}
+
+static void free_tensors(struct trial_tensor *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(list[i].values);
+    }
+    free(list);
+}
+
+// The planner's peak, from the cost model's closed form with all experts on the rank.
+static uint64_t planned_peak(const struct worker *self)
+{
+    const struct trial *trial = self->trial;
+    const struct dp_model_spec *model = trial_model();
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    profile.element_bytes = (int32_t)dp_element_bytes(trial->element);
+    struct dp_cost_batch batch = {
+        .samples = trial->micro_batch_size, .sequence = TRIAL_SEQUENCE, .ep_size = 1};
+    int32_t stages[DP_RANK_STAGES_MAX];
+    struct dp_cost_chunk_bytes bytes[DP_RANK_STAGES_MAX];
+    int32_t position = self->rank % trial->pipeline;
+    int32_t count = dp_schedule_rank_stages(self->schedule, position, stages);
+    for (int32_t i = 0; i < count; i++) {
+        struct dp_cost_stage stage = {.layer_begin = layer_begin(self->schedule, stages[i]),
+                                      .layer_end = layer_begin(self->schedule, stages[i] + 1),
+                                      .has_embedding = stages[i] == 0,
+                                      .has_head = stages[i] == self->schedule->stages - 1};
+        dp_cost_chunk_bytes(model, &profile, &stage, &batch, NULL, &bytes[i]);
+    }
+    return (uint64_t)dp_planner_peak_bytes(self->schedule, position, bytes);
+}
+
+static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
+{
+    struct trial_rank *result = self->result;
+    const struct trial *trial = self->trial;
+    result->step_first = dp_trainer_step_done(trainer) + 1;
+    int64_t last = trial->stop_after > 0 ? trial->stop_after : trial->steps;
+    dp_status status = DP_OK;
+    for (int64_t step = result->step_first; status == DP_OK && step <= last; step++) {
+        if (step == 2 && self->rank == trial->cut_rank) {
+            dp_transport_abort(self->transport, DP_INTERRUPTED, "cut by the test");
+        }
+        struct dp_trainer_report *report = &result->reports[step];
+        status = dp_trainer_gradients(trainer, NULL, report, &result->err);
+        if (status == DP_OK && step == result->step_first) {
+            copy_tensors(trainer, false, &result->gradients, &result->gradients_count);
+        }
+        if (status == DP_OK) {
+            status = dp_trainer_update(trainer, report, &result->err);
+        }
+        result->step_done = dp_trainer_step_done(trainer);
+    }
+    return status;
+}
+
+static dp_status run_trainer(struct worker *self, struct dp_trainer *trainer)
+{
+    struct trial_rank *result = self->result;
+    const struct trial *trial = self->trial;
+    dp_status status = DP_OK;
+    if (trial->resume != NULL) {
+        status = dp_trainer_resume(trainer, trial->resume, &result->err);
+    }
+    if (status == DP_OK) {
+        status = run_steps(self, trainer);
+    }
+    uint64_t bytes;
+    if (status == DP_OK && trial->save != NULL) {
+        status = dp_trainer_checkpoint(trainer, trial->save, &bytes, &result->err);
+    }
+    if (status == DP_OK && trial->evaluate) {
+        status = dp_trainer_evaluate(trainer, &result->evaluated_loss, &result->evaluated_tokens,
+                                     &result->err);
+    }
+    result->failure = *dp_trainer_failure(trainer);
+    if (status == DP_OK && !trial->sim) {
+        result->planned_peak_bytes = planned_peak(self);
+        copy_tensors(trainer, true, &result->weights, &result->weights_count);
+    }
+    return status;
+}
+
+static void *progress(void *argument)
+{
+    dp_transport_progress(argument);
+    return NULL;
+}
+
+static void connect_worker(struct worker *self)
+{
+    if (self->addresses != NULL) {
+        struct dp_error err;
+        DP_CHECK(dp_transport_tcp_connect(self->transport, self->addresses,
+                                          dp_clock_monotonic_ns() + DEADLINE_NS, &err) == DP_OK);
+        DP_CHECK(pthread_create(&self->comm, NULL, progress, self->transport) == 0);
+        self->comm_running = true;
+    }
+    if (self->trial->delay_us > 0) {
+        struct dp_transport_fault fault = {.seed = (uint64_t)self->rank,
+                                           .delay_us_max = self->trial->delay_us};
+        dp_transport_set_fault(self->transport, &fault);
+    }
+}
+
+static struct dp_trainer_config config_of(const struct worker *self, struct dp_device *device,
+                                          struct dp_exec_meter *meter, const int32_t *begin)
+{
+    const struct trial *trial = self->trial;
+    return (struct dp_trainer_config){
+        .exec = {.schedule = self->schedule,
+                 .position = self->rank % trial->pipeline,
+                 .replica = self->rank / trial->pipeline,
+                 .data = trial->data,
+                 .expert = trial->expert,
+                 .transport = self->transport,
+                 .meter = meter,
+                 .device = device,
+                 .model = *trial_model(),
+                 .layer_begin = begin,
+                 .micro_batch_size = trial->micro_batch_size,
+                 .sequence = TRIAL_SEQUENCE,
+                 .seed = 11,
+                 .source = {.fill = fill, .holdout_samples = HOLDOUT_SAMPLES},
+                 .poison = true,
+                 .no_overlap = trial->no_overlap,
+                 .costs = trial->costs},
+        .optimizer = {.lr = trial->lr,
+                      .lr_min = trial->lr / 10,
+                      .warmup_steps = 2,
+                      .beta1 = 0.9,
+                      .beta2 = 0.95,
+                      .eps = 1e-8,
+                      .weight_decay = 0.1,
+                      .grad_clip = 1},
+        .steps = trial->steps};
+}
+
+static void keep_records(struct trial_rank *result, struct dp_exec_meter *meter, size_t capacity)
+{
+    result->records = dp_new_array(struct dp_exec_record, capacity);
+    result->records_count = dp_exec_meter_pop(meter, result->records, capacity);
+    DP_CHECK(dp_exec_meter_dropped(meter) == 0);
+}
+
+static void *run_worker(void *argument)
+{
+    struct worker *self = argument;
+    struct trial_rank *result = self->result;
+    int32_t stages = self->schedule->stages;
+    DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, (size_t)stages + 1);
+    for (int32_t i = 0; i <= stages; i++) {
+        begin[i] = layer_begin(self->schedule, i);
+    }
+    struct dp_device *device = NULL;
+    if (!self->trial->sim) {
+        DP_CHECK(dp_device_open_cpu(self->trial->element, &device, &result->err) == DP_OK);
+    }
+    size_t records = (size_t)self->trial->steps * (dp_schedule_action_count(self->schedule) + 4);
+    struct dp_exec_meter *meter = dp_exec_meter_new(records);
+    connect_worker(self);
+    struct dp_trainer_config config = config_of(self, device, meter, begin);
+    struct dp_trainer *trainer = NULL;
+    result->status = dp_trainer_new(&config, &trainer, &result->err);
+    if (result->status == DP_OK) {
+        result->status = run_trainer(self, trainer);
+    }
+    result->ended_ns = dp_clock_monotonic_ns();
+    keep_records(result, meter, records);
+    dp_trainer_free(trainer);
+    dp_transport_close(self->transport, dp_clock_monotonic_ns() + DEADLINE_NS);
+    if (self->comm_running) {
+        pthread_join(self->comm, NULL);
+    }
+    dp_exec_meter_free(meter);
+    if (device != NULL) {
+        dp_device_close(device);
+    }
+    return NULL;
+}
+
+static void open_transports(const struct trial *trial, int32_t world,
+                            struct dp_transport **transports,
+                            char (*addresses)[DP_ADDRESS_MAX])
+{
+    if (!trial->tcp) {
+        dp_transport_loopback(world, transports);
+        return;
+    }
+    for (int32_t i = 0; i < world; i++) {
+        struct dp_error err;
+        DP_CHECK(dp_transport_tcp_listen("127.0.0.1", i, world, 77, addresses[i], &transports[i],
+                                         &err) == DP_OK);
+    }
+}
+
+void trial_run(const struct trial *trial, struct trial_result *ret_result)
+{
+    struct trial_result result = {.world = trial->pipeline * trial->data};
+    DP_CHECK(result.world <= TRIAL_RANKS_MAX && trial->steps < TRIAL_STEPS_MAX);
+    struct dp_schedule_params params = {.pipeline = trial->pipeline,
+                                        .microbatches = trial->microbatches};
+    struct dp_error err;
+    if (dp_schedule_generate(trial->schedule, &params, &result.schedule, &err) != DP_OK) {
+        fail_msg("%s", err.message);
+    }
+    result.ranks = dp_new_array(struct trial_rank, (size_t)result.world);
+    struct dp_transport *transports[TRIAL_RANKS_MAX];
+    char addresses[TRIAL_RANKS_MAX][DP_ADDRESS_MAX];
+    const char *pointers[TRIAL_RANKS_MAX];
+    open_transports(trial, result.world, transports, addresses);
+    struct worker workers[TRIAL_RANKS_MAX] = {0};
+    for (int32_t i = 0; i < result.world; i++) {
+        pointers[i] = addresses[i];
+    }
+    for (int32_t i = 0; i < result.world; i++) {
+        workers[i] = (struct worker){.trial = trial,
+                                     .schedule = &result.schedule,
+                                     .transport = transports[i],
+                                     .addresses = trial->tcp ? pointers : NULL,
+                                     .rank = i,
+                                     .result = &result.ranks[i]};
+        DP_CHECK(pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0);
+    }
+    for (int32_t i = 0; i < result.world; i++) {
+        pthread_join(workers[i].thread, NULL);
+    }
+    for (int32_t i = 0; i < result.world; i++) {
+        dp_transport_free(transports[i]);
+    }
+    *ret_result = result;
+}
+
+void trial_result_deinit(struct trial_result *result)
+{
+    for (int32_t i = 0; i < result->world; i++) {
+        struct trial_rank *rank = &result->ranks[i];
+        free_tensors(rank->gradients, rank->gradients_count);
+        free_tensors(rank->weights, rank->weights_count);
+        free(rank->records);
+    }
+    free(result->ranks);
+    dp_schedule_deinit(&result->schedule);
+}
+
+void trial_expect_ok(const struct trial_result *result)
+{
+    for (int32_t i = 0; i < result->world; i++) {
+        assert_ok(result->ranks[i].status, &result->ranks[i].err);
+    }
+}
+
+const struct trial_tensor *trial_find(const struct trial_tensor *tensors, size_t count,
+                                      const char *name)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(tensors[i].name, name) == 0) {
+            return &tensors[i];
+        }
+    }
+    fail_msg("no tensor is called %s", name);
+    return NULL;
+}
+
+double trial_distance(const struct trial_tensor *a, const struct trial_tensor *b)
+{
+    double difference = 0, norm = 0;
+    assert_int_equal(a->count, b->count);
+    for (int64_t i = 0; i < a->count; i++) {
+        difference += (a->values[i] - b->values[i]) * (a->values[i] - b->values[i]);
+        norm += b->values[i] * b->values[i];
+    }
+    return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}

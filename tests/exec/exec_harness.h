@@ -1,0 +1,72 @@
+// All ranks of a small job as threads of the test, over loopback or tcp.
+#pragma once
+
+#include "dp/trainer.h"
+
+#define TRIAL_STEPS_MAX 32
+#define TRIAL_RANKS_MAX 16
+
+struct trial {
+    const char *schedule;
+    int32_t pipeline, data, expert;
+    int32_t microbatches;          // per replica
+    int32_t micro_batch_size;
+    dp_element element;
+    int64_t steps;                 // length of the run
+    int64_t stop_after;            // steps actually run; 0 = all
+    double lr;
+    bool tcp, no_overlap, sim, evaluate;
+    const char *resume;            // checkpoint to start from
+    const char *save;              // directory to write one to at the end
+    int32_t cut_rank;              // this rank's transport is aborted before step 2; -1 = none
+    int32_t delay_us;              // every message is delayed by up to this
+    const struct dp_sim_costs *costs;  // of a sim trial
+};
+
+// Every default of the tests: the tiny model on one rank, 16 samples a step.
+struct trial trial_default(void);
+const struct dp_model_spec *trial_model(void);
+#define TRIAL_SEQUENCE 32
+int64_t trial_global_batch(const struct trial *trial);
+
+struct trial_tensor {
+    char name[DP_NAME_MAX];
+    int64_t count;
+    double *values;
+};
+
+// What one rank ended with.
+struct trial_rank {
+    dp_status status;
+    struct dp_error err;
+    struct dp_exec_failure failure;
+    struct dp_trainer_report reports[TRIAL_STEPS_MAX];
+    int64_t step_first, step_done;
+    struct trial_tensor *gradients;   // of the first step run, summed; copies too
+    size_t gradients_count;
+    struct trial_tensor *weights;     // at the end
+    size_t weights_count;
+    uint64_t planned_peak_bytes;      // by the planner, all experts on the rank
+    double evaluated_loss;
+    uint64_t evaluated_tokens;
+    struct dp_exec_record *records;   // of all steps
+    size_t records_count;
+    int64_t ended_ns;
+};
+
+struct trial_result {
+    int32_t world;
+    struct dp_schedule schedule;
+    struct trial_rank *ranks;         // by global rank
+};
+
+// Runs it; ranks may fail, setting it up may not.
+void trial_run(const struct trial *trial, struct trial_result *ret_result);
+void trial_result_deinit(struct trial_result *result);
+// Fails the test when a rank has failed.
+void trial_expect_ok(const struct trial_result *result);
+
+// norm(a - b) / norm(b).
+double trial_distance(const struct trial_tensor *a, const struct trial_tensor *b);
+const struct trial_tensor *trial_find(const struct trial_tensor *tensors, size_t count,
+                                      const char *name);

@@ -1,0 +1,109 @@
+// Runs one rank's op list of a schedule: receives, runs components, sends, accounts for chunks.
+//
+// Ranks are global: g = replica * pipeline + position. Replicas whose number / expert is equal and
+// that have the same position are one EP group. A rank's stages are those that the schedule places
+// on it; an action works on a chunk, which is one stage's work for one micro-batch.
+//
+// Without a device the rank is a sim: the same control flow and real (empty) messages, but each
+// action takes its planned time and nothing is computed.
+//
+// One thread runs it; the meter may be read by another.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/collective.h"
+#include "dp/device.h"
+#include "dp/error.h"
+#include "dp/exec_meter.h"
+#include "dp/model.h"
+#include "dp/schedule.h"
+#include "dp/simulate.h"
+#include "dp/spec.h"
+#include "dp/transport.h"
+
+// Where samples come from: `count` of them from number `first` on, as [count, sequence]. Training
+// samples are numbered over the whole run, held-out ones from 0.
+struct dp_exec_source {
+    void (*fill)(void *context, bool holdout, int64_t first, int32_t count, int32_t *ret_tokens,
+                 int32_t *ret_targets);
+    void *context;
+    int64_t holdout_samples;
+};
+
+struct dp_exec_config {
+    const struct dp_schedule *schedule;  // valid; borrowed
+    int32_t position, replica;           // p, d
+    int32_t data, expert;                // D, EP
+    struct dp_transport *transport;      // of P * D ranks; borrowed
+    struct dp_exec_meter *meter;         // borrowed; NULL = none
+
+    // A rank that computes.
+    struct dp_device *device;            // borrowed; NULL = sim
+    struct dp_model_spec model;
+    const int32_t *layer_begin;          // [stages + 1]; copied
+    int32_t micro_batch_size, sequence;
+    uint64_t seed;
+    struct dp_exec_source source;
+    bool poison;                         // tests: as in dp_stage_config
+    bool no_overlap;                     // an FB runs as F, then B
+
+    // A sim rank.
+    const struct dp_sim_costs *costs;    // borrowed
+};
+
+// What went wrong in the last failed call, apart from its message.
+struct dp_exec_failure {
+    char action[DP_NAME_MAX];  // "F3@2", or "" when it was none
+    bool not_finite;           // a loss, activation or gradient is NaN or infinite
+    bool peer_lost;            // a consequence: another rank is the cause
+};
+
+struct dp_exec;
+
+// Makes the stages with their initial weights. Every rank of the world calls it.
+dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_exec,
+                      struct dp_error *err);
+// Accepts NULL.
+void dp_exec_free(struct dp_exec *exec);
+
+int32_t dp_exec_world_rank(const struct dp_exec *exec);
+// All ranks.
+struct dp_group *dp_exec_world(struct dp_exec *exec);
+// Group ids from here on are free.
+uint32_t dp_exec_group_id_end(const struct dp_exec *exec);
+// Stages held, in the order of dp_schedule_rank_stages; none on a sim rank.
+int32_t dp_exec_stage_count(const struct dp_exec *exec);
+struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_index);
+// Samples of one step over the whole world.
+int64_t dp_exec_global_batch(const struct dp_exec *exec);
+
+struct dp_exec_step {
+    double loss_sum;       // of the heads that this rank ran, nats; 0 without a head
+    int64_t busy_ns;       // in actions, waits for EP peers not counted
+    uint32_t peak_chunks;
+    uint64_t peak_bytes;
+};
+// Runs the whole list once. `step` counts from 1; samples are those of that step. Gradients are left
+// in the stages, not yet summed over ranks.
+// DP_JOB_FAILED: something is not finite; DP_UNAVAILABLE: a peer is gone. The message names rank,
+// step and action; the caller then aborts the transport, so that peers need not wait.
+dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_step *ret_step,
+                           struct dp_error *err);
+
+// A forward pass over held-out samples through the stages of direction 0: every rank takes part. Each
+// replica takes an equal share, so up to data - 1 samples are left out. *ret_tokens is how many
+// tokens were evaluated in all (0 on a sim rank or without held-out samples) and *ret_loss_sum the
+// sum over the heads this rank ran.
+dp_status dp_exec_evaluate(struct dp_exec *exec, double *ret_loss_sum, uint64_t *ret_tokens,
+                           struct dp_error *err);
+
+// Of the last call that failed.
+const struct dp_exec_failure *dp_exec_failure(const struct dp_exec *exec);
+
+// For whoever goes on after the list: wall clock of the spans, and spans of its own kind.
+int64_t dp_exec_now_ns(const struct dp_exec *exec);
+void dp_exec_record(struct dp_exec *exec, int kind, int64_t step, int64_t start_ns);
+// Rows that this rank's experts received in the last step, all layers and micro-batches.
+int64_t dp_exec_routed_rows(const struct dp_exec *exec);

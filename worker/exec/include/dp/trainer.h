@@ -1,0 +1,72 @@
+// A rank's whole training run, step by step: actions, sums of gradients, optimizer, checkpoints.
+//
+// Every rank of the world calls the same functions in the same order. Wishes to stop or to write a
+// checkpoint are agreed on with the loss of each step, so all ranks act on them at the same step.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/exec.h"
+#include "dp/spec.h"
+
+struct dp_trainer_config {
+    struct dp_exec_config exec;
+    struct dp_optimizer_spec optimizer;
+    int64_t steps;                     // length of the run: the learning rate depends on it
+    uint64_t corpus_hash;
+};
+
+struct dp_trainer;
+
+// As dp_exec_new.
+dp_status dp_trainer_new(const struct dp_trainer_config *config, struct dp_trainer **ret_trainer,
+                         struct dp_error *err);
+// Accepts NULL.
+void dp_trainer_free(struct dp_trainer *trainer);
+struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer);
+// Steps completed.
+int64_t dp_trainer_step_done(const struct dp_trainer *trainer);
+
+// Weights, moments and step of a checkpoint. DP_INVALID when it is of another model or text.
+// A sim rank has nothing to load: DP_UNSUPPORTED.
+dp_status dp_trainer_resume(struct dp_trainer *trainer, const char *path, struct dp_error *err);
+
+struct dp_trainer_wish {
+    bool stop, checkpoint;
+};
+
+struct dp_trainer_report {
+    int64_t step;             // completed; counts from 1
+    int64_t start_ns;         // wall clock
+    int64_t step_ns;
+    int64_t busy_ns;          // in actions
+    int64_t bubble_ns;        // until the slowest rank had run its last action, and not busy
+    bool has_loss;            // not on the sim device
+    double loss;              // mean over the global batch, nats per token
+    double grad_norm, lr;
+    uint64_t tokens;          // of the global batch
+    uint32_t peak_chunks;
+    uint64_t peak_bytes;
+    int64_t routed_rows;
+    struct dp_trainer_wish agreed;  // what any rank wished
+};
+// One step. On failure the transport is aborted, so that peers need not wait.
+dp_status dp_trainer_step(struct dp_trainer *trainer, const struct dp_trainer_wish *wish,
+                          struct dp_trainer_report *ret_report, struct dp_error *err);
+// Its halves: the actions with the loss and the sums of gradients; then the update of the weights.
+dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_trainer_wish *wish,
+                               struct dp_trainer_report *ret_report, struct dp_error *err);
+dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report *report,
+                            struct dp_error *err);
+
+// Mean loss over the held-out samples on every rank; *ret_tokens is 0 where there is none.
+dp_status dp_trainer_evaluate(struct dp_trainer *trainer, double *ret_loss, uint64_t *ret_tokens,
+                              struct dp_error *err);
+
+// Writes DIRECTORY/step-N. *ret_bytes is the sum over all ranks. A sim rank writes nothing.
+dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *directory,
+                                uint64_t *ret_bytes, struct dp_error *err);
+
+// What went wrong in the last call that failed.
+const struct dp_exec_failure *dp_trainer_failure(const struct dp_trainer *trainer);

@@ -1,0 +1,267 @@
+#include <math.h>
+
+#include "dp/clock.h"
+#include "exec_internal.h"
+
+dp_status exchange_run(void *context, const struct dp_exchange *exchange, struct dp_error *err)
+{
+    const struct exchange_context *self = context;
+    int64_t start_ns = dp_clock_monotonic_ns();
+    dp_status status = dp_group_exchange(&self->exec->peers, self->tag, exchange, err);
+    *self->waited_ns += dp_clock_monotonic_ns() - start_ns;
+    return status;
+}
+
+static struct slot *slot_of(struct dp_exec *exec, const struct part *part)
+{
+    return &exec->slots[part->slot];
+}
+
+dp_status fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
+                      const struct samples *samples, struct dp_error *err)
+{
+    const struct dp_exec_source *source = &exec->config.source;
+    const struct dp_stage_config *stage = dp_stage_config(slot->stage);
+    dp_status status = DP_OK;
+    if (stage->has_embedding || stage->has_head) {
+        source->fill(source->context, samples->holdout, samples->first, samples->count,
+                     exec->tokens, exec->targets);
+    }
+    if (stage->has_head) {
+        status = dp_chunk_set_targets(chunk, exec->targets, err);
+    }
+    if (status == DP_OK && stage->has_embedding) {
+        status = dp_chunk_set_tokens(chunk, exec->tokens, err);
+    }
+    return status;
+}
+
+// A part that goes forward gets its chunk, its tokens and the activation of the stage before.
+static dp_status open_forward(struct dp_exec *exec, const struct part *part, struct wait *wait,
+                              struct dp_error *err)
+{
+    const struct dp_exec_config *config = &exec->config;
+    struct slot *slot = slot_of(exec, part);
+    int64_t batch = dp_exec_global_batch(exec);
+    int64_t row = (int64_t)config->replica * config->schedule->microbatches + part->microbatch;
+    struct samples samples = {
+        .first = (exec->step - 1) * batch + row * config->micro_batch_size,
+        .count = config->micro_batch_size};
+    struct dp_chunk *chunk = dp_chunk_new(slot->stage, samples.count,
+                                          1.0 / (double)(batch * config->sequence));
+    part->cell->chunk = chunk;
+    dp_status status = fill_tokens(exec, slot, chunk, &samples, err);
+    void *input = NULL;
+    if (status == DP_OK && slot->index > 0) {
+        status = dp_chunk_make_input(chunk, &input, err);
+    }
+    if (status != DP_OK || input == NULL) {
+        return status;
+    }
+    return message_receive(exec, part, true, input, dp_chunk_hidden_bytes(chunk), wait, err);
+}
+
+static dp_status open_backward(struct dp_exec *exec, const struct part *part, struct wait *wait,
+                               struct dp_error *err)
+{
+    struct dp_chunk *chunk = part->cell->chunk;
+    if (dp_stage_config(slot_of(exec, part)->stage)->has_head) {
+        return DP_OK;
+    }
+    void *grad = NULL;
+    dp_status status = dp_chunk_make_output_grad(chunk, &grad, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    return message_receive(exec, part, false, grad, dp_chunk_hidden_bytes(chunk), wait, err);
+}
+
+static dp_status run_program(struct dp_exec *exec, const struct task *task,
+                             int64_t *ret_exchange_ns, struct dp_error *err)
+{
+    for (size_t i = 0; i < exec->program.count; i++) {
+        const struct program_op *op = &exec->program.ops[i];
+        const struct part *part = op->backward ? &task->backward : &task->forward;
+        int32_t component = op->component;
+        int32_t layer = slot_of(exec, part)->components[component].layer;
+        struct exchange_context context = {
+            .exec = exec,
+            .tag = dp_transport_tag(MESSAGE_EXCHANGE, (uint32_t)part->stage, part->microbatch,
+                                    (uint32_t)(layer < 0 ? 0 : layer), op->pass),
+            .waited_ns = ret_exchange_ns};
+        struct dp_exchanger exchanger = {.exchange = exchange_run, .context = &context};
+        dp_status status = dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, component,
+                                        &exchanger, err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status run_components(struct dp_exec *exec, const struct task *task,
+                                int64_t *ret_exchange_ns, struct dp_error *err)
+{
+    const struct program_stage *forward =
+        task->forward.cell == NULL ? NULL : &slot_of(exec, &task->forward)->program;
+    const struct program_stage *backward =
+        task->backward.cell == NULL ? NULL : &slot_of(exec, &task->backward)->program;
+    if (forward != NULL && backward != NULL && exec->config.no_overlap) {
+        program_build(&exec->program, forward, NULL, 0);
+        dp_status status = run_program(exec, task, ret_exchange_ns, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        forward = NULL;
+    }
+    program_build(&exec->program, forward, backward, task->backward_passes);
+    dp_status status = run_program(exec, task, ret_exchange_ns, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    struct dp_device *device = exec->config.device;
+    return device->ops->stream_sync(device->stream, err);
+}
+
+static dp_status check_tensor(struct dp_exec *exec, const struct dp_chunk *chunk,
+                              const void *tensor, const char *what, struct dp_error *err)
+{
+    struct dp_device *device = exec->config.device;
+    double sum = 0;
+    int64_t count = (int64_t)(dp_chunk_hidden_bytes(chunk) / dp_element_bytes(device->element));
+    device->ops->sum_squares(device->stream, count, tensor, &sum);
+    dp_status status = device->ops->stream_sync(device->stream, err);
+    if (status == DP_OK && !isfinite(sum)) {
+        return exec_fail_not_finite(exec, what, err);
+    }
+    return status;
+}
+
+// What leaves the action must be finite: the first rank that finds it is the cause.
+static dp_status check_results(struct dp_exec *exec, const struct task *task,
+                               struct dp_error *err)
+{
+    dp_status status = DP_OK;
+    const struct part *part = &task->forward;
+    if (part->cell != NULL) {
+        struct dp_chunk *chunk = part->cell->chunk;
+        if (dp_stage_config(slot_of(exec, part)->stage)->has_head) {
+            double loss = dp_chunk_loss_sum(chunk);
+            exec->result.loss_sum += loss;
+            status = isfinite(loss) ? DP_OK : exec_fail_not_finite(exec, "the loss", err);
+        } else {
+            status = check_tensor(exec, chunk, dp_chunk_output(chunk), "the activation", err);
+        }
+    }
+    part = &task->backward;
+    if (status == DP_OK && part->cell != NULL && (task->backward_passes & PROGRAM_INPUT) != 0 &&
+        part->cell->peer[DP_SEND_B] != NO_PEER) {
+        struct dp_chunk *chunk = part->cell->chunk;
+        status = check_tensor(exec, chunk, dp_chunk_input_grad(chunk), "the input gradient", err);
+    }
+    return status;
+}
+
+static void count_routed_rows(struct dp_exec *exec, const struct part *part)
+{
+    const struct program_stage *stage = &slot_of(exec, part)->program;
+    const int64_t *rows = dp_chunk_routed_rows(part->cell->chunk);
+    for (int32_t i = 0; i < stage->layer_end - stage->layer_begin; i++) {
+        exec->routed_rows += rows[i];
+    }
+}
+
+// Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run counts
+// as before it: its layers went one by one.
+static uint64_t bytes_at_end(struct dp_exec *exec, const struct task *task)
+{
+    uint64_t bytes = exec->levels.live_bytes;
+    if (task->forward.cell != NULL) {
+        bytes += (uint64_t)dp_chunk_live_bytes(task->forward.cell->chunk);
+    }
+    if (task->backward_passes == PROGRAM_INPUT) {
+        bytes += (uint64_t)dp_chunk_live_bytes(task->backward.cell->chunk);
+        bytes -= task->backward.cell->bytes;
+    }
+    return bytes;
+}
+
+static dp_status finish_forward(struct dp_exec *exec, const struct part *part, int64_t end_ns,
+                                struct dp_error *err)
+{
+    struct dp_chunk *chunk = part->cell->chunk;
+    count_routed_rows(exec, part);
+    dp_status status = DP_OK;
+    if (part->cell->peer[DP_SEND_F] != NO_PEER) {
+        status = message_send(exec, part, true, end_ns, dp_chunk_output(chunk),
+                              dp_chunk_hidden_bytes(chunk), err);
+        dp_chunk_drop_output(chunk);
+    }
+    account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
+    return status;
+}
+
+static dp_status finish_backward(struct dp_exec *exec, const struct task *task, int64_t end_ns,
+                                 struct dp_error *err)
+{
+    const struct part *part = &task->backward;
+    struct dp_chunk *chunk = part->cell->chunk;
+    dp_status status = DP_OK;
+    if ((task->backward_passes & PROGRAM_INPUT) != 0 &&
+        part->cell->peer[DP_SEND_B] != NO_PEER) {
+        status = message_send(exec, part, false, end_ns, dp_chunk_input_grad(chunk),
+                              dp_chunk_hidden_bytes(chunk), err);
+        dp_chunk_drop_input_grad(chunk);
+    }
+    if ((task->backward_passes & PROGRAM_WEIGHT) != 0) {
+        dp_chunk_free(chunk);
+        part->cell->chunk = NULL;
+        account_bytes(exec, part->cell, 0);
+    } else {
+        account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
+    }
+    return status;
+}
+
+static dp_status open_parts(struct dp_exec *exec, const struct task *task, struct wait *wait,
+                            struct dp_error *err)
+{
+    dp_status status = DP_OK;
+    if (task->forward.cell != NULL) {
+        status = open_forward(exec, &task->forward, wait, err);
+    }
+    if (status == DP_OK && (task->backward_passes & PROGRAM_INPUT) != 0) {
+        status = open_backward(exec, &task->backward, wait, err);
+    }
+    return status;
+}
+
+dp_status compute_action(struct dp_exec *exec, const struct task *task,
+                         struct dp_exec_record *ret_record, struct dp_error *err)
+{
+    struct wait wait = {0};
+    dp_status status = open_parts(exec, task, &wait, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    ret_record->span.start_ns = dp_exec_now_ns(exec);
+    status = run_components(exec, task, &ret_record->exchange_ns, err);
+    if (status == DP_OK) {
+        status = check_results(exec, task, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    int64_t end_ns = dp_exec_now_ns(exec);
+    ret_record->span.end_ns = end_ns;
+    ret_record->idle_ns = wait.idle_ns;
+    ret_record->comm_ns = wait.comm_ns;
+    account_peak(exec, bytes_at_end(exec, task));
+    if (task->forward.cell != NULL) {
+        status = finish_forward(exec, &task->forward, end_ns, err);
+    }
+    if (status == DP_OK && task->backward.cell != NULL) {
+        status = finish_backward(exec, task, end_ns, err);
+    }
+    return status;
+}

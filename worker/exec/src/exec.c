@@ -1,0 +1,261 @@
+#include "dp/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "exec_internal.h"
+
+DP_DEFINE_CLEANUP(cleanup_exec, struct dp_exec, dp_exec_free)
+
+static dp_status check_config(const struct dp_exec_config *config, struct dp_error *err)
+{
+    const struct dp_schedule *schedule = config->schedule;
+    int32_t world = dp_transport_world(config->transport);
+    if (config->data < 1 || config->expert < 1 || config->data % config->expert != 0) {
+        return dp_fail(err, DP_INVALID, "expert = %d does not divide data = %d", config->expert,
+                       config->data);
+    }
+    if (world != schedule->pipeline * config->data) {
+        return dp_fail(err, DP_INVALID, "%d ranks are connected; pipeline %d times data %d is %d",
+                       world, schedule->pipeline, config->data,
+                       schedule->pipeline * config->data);
+    }
+    DP_CHECK(config->position >= 0 && config->position < schedule->pipeline);
+    DP_CHECK(config->replica >= 0 && config->replica < config->data);
+    if (config->device == NULL) {
+        return dp_sim_costs_check(config->costs, schedule, err);
+    }
+    if (config->layer_begin[schedule->stages] != config->model.layers) {
+        return dp_fail(err, DP_INVALID, "the stages end at layer %d; the model has %d layers",
+                       config->layer_begin[schedule->stages], config->model.layers);
+    }
+    return DP_OK;
+}
+
+static dp_status make_groups(struct dp_exec *exec, struct dp_error *err)
+{
+    const struct dp_exec_config *config = &exec->config;
+    int32_t pipeline = config->schedule->pipeline;
+    int32_t world = pipeline * config->data;
+    DP_AUTO_FREE int32_t *ranks = dp_new_array(int32_t, (size_t)world);
+    for (int32_t i = 0; i < world; i++) {
+        ranks[i] = i;
+    }
+    dp_status status = dp_group_init(&exec->world, config->transport, 0, ranks, world, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int32_t block = config->replica / config->expert;
+    for (int32_t i = 0; i < config->expert; i++) {
+        ranks[i] = (block * config->expert + i) * pipeline + config->position;
+    }
+    int32_t blocks = config->data / config->expert;
+    exec->group_id_end = (uint32_t)(1 + pipeline * blocks);
+    uint32_t id = (uint32_t)(1 + config->position * blocks + block);
+    return dp_group_init(&exec->peers, config->transport, id, ranks, config->expert, err);
+}
+
+static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_error *err)
+{
+    const struct dp_exec_config *config = &exec->config;
+    struct dp_stage_config stage = {
+        .model = config->model,
+        .layer_begin = config->layer_begin[slot->index],
+        .layer_end = config->layer_begin[slot->index + 1],
+        .has_embedding = slot->index == 0,
+        .has_head = slot->index == config->schedule->stages - 1,
+        .ep_rank = config->replica % config->expert,
+        .ep_size = config->expert,
+        .sequence = config->sequence,
+        .seed = config->seed,
+        .poison = config->poison};
+    dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);
+    if (status != DP_OK) {
+        return dp_fail_in(err, "stage %d", slot->index);
+    }
+    int32_t count = dp_stage_component_count(slot->stage);
+    slot->components = dp_new_array(struct dp_component, (size_t)count);
+    for (int32_t i = 0; i < count; i++) {
+        slot->components[i] = *dp_stage_component(slot->stage, i);
+    }
+    slot->program = (struct program_stage){.components = slot->components,
+                                           .count = count,
+                                           .layer_begin = stage.layer_begin,
+                                           .layer_end = stage.layer_end};
+    return DP_OK;
+}
+
+static struct cell *cell_at(struct dp_exec *exec, int32_t stage, uint32_t microbatch,
+                            int32_t *ret_slot)
+{
+    for (int32_t i = 0; i < exec->slot_count; i++) {
+        if (exec->slots[i].index == stage) {
+            *ret_slot = i;
+            return &exec->cells[(size_t)i * (size_t)exec->config.schedule->microbatches +
+                                microbatch];
+        }
+    }
+    return NULL;
+}
+
+// A neighbouring stage that no message of the lowered list reaches is on this rank itself.
+static void default_peers(struct dp_exec *exec)
+{
+    const struct dp_schedule *schedule = exec->config.schedule;
+    int32_t self = exec->config.position;
+    for (int32_t i = 0; i < exec->slot_count; i++) {
+        bool first = exec->slots[i].index == 0;
+        bool last = exec->slots[i].index == schedule->stages - 1;
+        for (int32_t m = 0; m < schedule->microbatches; m++) {
+            struct cell *cell = &exec->cells[(size_t)i * (size_t)schedule->microbatches +
+                                             (size_t)m];
+            cell->peer[DP_RECV_F] = cell->peer[DP_SEND_B] = first ? NO_PEER : self;
+            cell->peer[DP_SEND_F] = cell->peer[DP_RECV_B] = last ? NO_PEER : self;
+        }
+    }
+}
+
+static dp_status make_cells(struct dp_exec *exec, struct dp_error *err)
+{
+    const struct dp_schedule *schedule = exec->config.schedule;
+    exec->cells = dp_new_array(struct cell,
+                               (size_t)exec->slot_count * (size_t)schedule->microbatches);
+    default_peers(exec);
+    DP_AUTO_FREE struct dp_p2p *list = NULL;
+    size_t count = 0;
+    dp_status status = dp_schedule_lower(schedule, exec->config.position, &list, &count, err);
+    for (size_t i = 0; status == DP_OK && i < count; i++) {
+        int32_t slot;
+        cell_at(exec, list[i].stage, list[i].microbatch, &slot)->peer[list[i].kind] = list[i].peer;
+    }
+    return status;
+}
+
+dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_exec,
+                      struct dp_error *err)
+{
+    dp_status status = check_config(config, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_schedule *schedule = config->schedule;
+    DP_CLEANUP(cleanup_exec) struct dp_exec *exec = dp_new(struct dp_exec);
+    exec->config = *config;
+    exec->config.layer_begin = NULL;
+    exec->wall_offset_ns = dp_clock_realtime_ns() - dp_clock_monotonic_ns();
+    int32_t stages[DP_RANK_STAGES_MAX];
+    exec->slot_count = dp_schedule_rank_stages(schedule, config->position, stages);
+    for (int32_t i = 0; i < exec->slot_count; i++) {
+        exec->slots[i].index = stages[i];
+    }
+    status = make_groups(exec, err);
+    if (status == DP_OK) {
+        status = make_cells(exec, err);
+    }
+    if (status == DP_OK && config->device != NULL) {
+        exec->config.layer_begin = dp_memdup(
+            config->layer_begin, ((size_t)schedule->stages + 1) * sizeof(*config->layer_begin));
+        size_t tokens = (size_t)config->micro_batch_size * (size_t)config->sequence;
+        exec->tokens = dp_new_array(int32_t, tokens);
+        exec->targets = dp_new_array(int32_t, tokens);
+        for (int32_t i = 0; status == DP_OK && i < exec->slot_count; i++) {
+            status = make_stage(exec, &exec->slots[i], err);
+        }
+    }
+    if (status == DP_OK) {
+        *ret_exec = dp_steal(exec);
+    }
+    return status;
+}
+
+void dp_exec_free(struct dp_exec *exec)
+{
+    if (exec == NULL) {
+        return;
+    }
+    size_t microbatches = (size_t)exec->config.schedule->microbatches;
+    for (size_t i = 0; exec->cells != NULL && i < (size_t)exec->slot_count * microbatches; i++) {
+        if (exec->cells[i].chunk != NULL) {
+            dp_chunk_free(exec->cells[i].chunk);
+        }
+    }
+    for (int32_t i = 0; i < exec->slot_count; i++) {
+        if (exec->slots[i].stage != NULL) {
+            dp_stage_free(exec->slots[i].stage);
+        }
+        free(exec->slots[i].components);
+    }
+    dp_group_deinit(&exec->peers);
+    dp_group_deinit(&exec->world);
+    program_deinit(&exec->program);
+    free(exec->cells);
+    free(exec->tokens);
+    free(exec->targets);
+    free((void *)exec->config.layer_begin);
+    free(exec);
+}
+
+int32_t dp_exec_world_rank(const struct dp_exec *exec)
+{
+    return exec_rank_of(exec, exec->config.position);
+}
+
+struct dp_group *dp_exec_world(struct dp_exec *exec)
+{
+    return &exec->world;
+}
+
+uint32_t dp_exec_group_id_end(const struct dp_exec *exec)
+{
+    return exec->group_id_end;
+}
+
+int32_t dp_exec_stage_count(const struct dp_exec *exec)
+{
+    return exec->config.device == NULL ? 0 : exec->slot_count;
+}
+
+struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_index)
+{
+    *ret_index = exec->slots[slot].index;
+    return exec->slots[slot].stage;
+}
+
+int64_t dp_exec_global_batch(const struct dp_exec *exec)
+{
+    return (int64_t)exec->config.data * exec->config.schedule->microbatches *
+           exec->config.micro_batch_size;
+}
+
+const struct dp_exec_failure *dp_exec_failure(const struct dp_exec *exec)
+{
+    return &exec->failure;
+}
+
+int64_t dp_exec_now_ns(const struct dp_exec *exec)
+{
+    return dp_clock_monotonic_ns() + exec->wall_offset_ns;
+}
+
+int64_t dp_exec_routed_rows(const struct dp_exec *exec)
+{
+    return exec->routed_rows;
+}
+
+void dp_exec_record(struct dp_exec *exec, int kind, int64_t step, int64_t start_ns)
+{
+    struct dp_exec_record record = {.span = {.rank = exec->config.position,
+                                             .replica = exec->config.replica,
+                                             .kind = (uint8_t)kind,
+                                             .step = step,
+                                             .start_ns = start_ns,
+                                             .end_ns = dp_exec_now_ns(exec)}};
+    exec->last_end_ns = record.span.end_ns;
+    if (exec->config.meter != NULL) {
+        dp_exec_meter_push(exec->config.meter, &record);
+    }
+}

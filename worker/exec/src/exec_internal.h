@@ -1,0 +1,119 @@
+#pragma once
+
+#include "dp/exec.h"
+#include "program.h"
+
+// The executor's own kinds of message: dp_transport_tag's first part.
+typedef enum message_kind {
+    MESSAGE_FORWARD = 1,   // an activation, for F of the tag's stage
+    MESSAGE_BACKWARD,      // a gradient, for B or I of the tag's stage
+    MESSAGE_EVALUATE,      // an activation of a held-out micro-batch
+    MESSAGE_EXCHANGE,      // between expert-parallel peers
+    MESSAGE_WORLD,         // a few numbers, of all ranks
+} message_kind;
+
+#define NO_PEER (-1)
+
+// A stage of this rank and a micro-batch.
+struct cell {
+    struct dp_chunk *chunk;  // NULL when not in flight, and always on a sim rank
+    uint64_t bytes;          // that it is accounted with
+    int32_t peer[4];         // by dp_p2p_kind: pipeline position, may be this rank's; or NO_PEER
+};
+
+struct slot {
+    int32_t index;                // of the stage, in the pipeline
+    struct dp_stage *stage;       // NULL on a sim rank
+    struct dp_component *components;
+    struct program_stage program;
+};
+
+struct dp_exec {
+    struct dp_exec_config config;  // layer_begin is owned
+    int32_t slot_count;
+    struct slot slots[DP_RANK_STAGES_MAX];
+    struct cell *cells;            // [slot_count][microbatches]
+    struct program program;        // of the action at hand
+    struct dp_group world;
+    struct dp_group peers;         // expert-parallel
+    uint32_t group_id_end;
+    int64_t wall_offset_ns;        // wall clock minus monotonic, fixed at the start
+    int32_t *tokens, *targets;     // of one micro-batch
+
+    int64_t step;
+    int64_t free_ns;               // sim: when the planned time of the last action ended
+    struct dp_exec_levels levels;  // of the whole run
+    struct dp_exec_step result;    // of the step at hand
+    int64_t routed_rows;
+    int64_t last_end_ns;           // of what was recorded last
+    struct dp_exec_failure failure;
+};
+
+// One chunk's share of an action.
+struct part {
+    struct cell *cell;  // NULL: the action has no such part
+    int32_t slot, stage;
+    uint32_t microbatch;
+};
+
+struct task {
+    const struct dp_action *action;
+    struct part forward, backward;
+    int backward_passes;  // PROGRAM_INPUT, PROGRAM_WEIGHT
+};
+
+// Time lost before an action could start.
+struct wait {
+    int64_t idle_ns;     // nothing had been sent yet
+    int64_t comm_ns;     // it was on its way
+    int64_t arrival_ns;  // sim: when the last message has arrived by plan
+};
+
+static inline int32_t exec_rank_of(const struct dp_exec *exec, int32_t position)
+{
+    return exec->config.replica * exec->config.schedule->pipeline + position;
+}
+
+// Not finite, DP_JOB_FAILED; remembers it for dp_exec_failure.
+dp_status exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err);
+
+// Sends what the part made: an activation (forward) or a gradient. A message is the wall clock at
+// which it was sent, then the bytes. Does nothing without a peer.
+dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward,
+                       int64_t sent_ns, const void *bytes, size_t length, struct dp_error *err);
+// Waits for what the part needs; adds to ret_wait.
+dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward,
+                          void *bytes, size_t length, struct wait *ret_wait,
+                          struct dp_error *err);
+
+struct samples {
+    bool holdout;
+    int64_t first;
+    int32_t count;
+};
+// The chunk's tokens and targets, where its stage has an embedding or a head.
+dp_status fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
+                      const struct samples *samples, struct dp_error *err);
+
+// The two ways to run an action. *ret_record gets its times.
+dp_status compute_action(struct dp_exec *exec, const struct task *task,
+                         struct dp_exec_record *ret_record, struct dp_error *err);
+dp_status sim_action(struct dp_exec *exec, const struct task *task,
+                     struct dp_exec_record *ret_record, struct dp_error *err);
+
+// A chunk is alive from the start of its F to the end of its B or I; what it keeps for W lives on.
+void account_start(struct dp_exec *exec, const struct task *task);
+// What the cell's chunk keeps from now on.
+void account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes);
+// What all chunks together have held at some moment.
+void account_peak(struct dp_exec *exec, uint64_t bytes);
+void account_end(struct dp_exec *exec, const struct task *task);
+
+// Exchanges of one chunk between expert-parallel peers; put it on the stack for each pass.
+struct exchange_context {
+    struct dp_exec *exec;
+    uint64_t tag;
+    int64_t *waited_ns;
+};
+// The exchanger to hand to dp_chunk_run.
+dp_status exchange_run(void *context, const struct dp_exchange *exchange, struct dp_error *err);

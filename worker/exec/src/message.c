@@ -1,0 +1,65 @@
+#include "dp/clock.h"
+#include "exec_internal.h"
+
+// The stage in the tag is the receiver's.
+static uint64_t tag_of(const struct dp_exec *exec, const struct part *part, bool forward,
+                       int32_t stage)
+{
+    return dp_transport_tag(forward ? MESSAGE_FORWARD : MESSAGE_BACKWARD, (uint32_t)stage,
+                            part->microbatch, 0, (uint32_t)(exec->step & 0xff));
+}
+
+dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward,
+                       int64_t sent_ns, const void *bytes, size_t length, struct dp_error *err)
+{
+    int32_t peer = part->cell->peer[forward ? DP_SEND_F : DP_SEND_B];
+    if (peer == NO_PEER) {
+        return DP_OK;
+    }
+    struct iovec parts[2] = {{&sent_ns, sizeof(sent_ns)}, {(void *)bytes, length}};
+    return dp_transport_sendv(exec->config.transport, exec_rank_of(exec, peer),
+                              tag_of(exec, part, forward, part->stage + (forward ? 1 : -1)),
+                              parts, length > 0 ? 2 : 1, err);
+}
+
+static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
+{
+    const struct dp_sim_costs *costs = exec->config.costs;
+    const struct dp_sim_hop *hop = dp_sim_hop_at(costs, peer, exec->config.position);
+    double seconds = peer == exec->config.position ? 0 : hop->latency;
+    if (peer != exec->config.position && hop->bytes_per_second > 0) {
+        seconds += (forward ? costs->message_bytes_f : costs->message_bytes_b) /
+                   hop->bytes_per_second;
+    }
+    return (int64_t)(seconds * (double)DP_NS_PER_S);
+}
+
+dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward,
+                          void *bytes, size_t length, struct wait *ret_wait,
+                          struct dp_error *err)
+{
+    int32_t peer = part->cell->peer[forward ? DP_RECV_F : DP_RECV_B];
+    if (peer == NO_PEER) {
+        return DP_OK;
+    }
+    int64_t sent_ns = 0;
+    struct iovec parts[2] = {{&sent_ns, sizeof(sent_ns)}, {bytes, length}};
+    int64_t start_ns = dp_exec_now_ns(exec);
+    dp_status status = dp_transport_recvv(exec->config.transport, exec_rank_of(exec, peer),
+                                          tag_of(exec, part, forward, part->stage), parts,
+                                          length > 0 ? 2 : 1, 0, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int64_t end_ns = dp_exec_now_ns(exec);
+    int64_t left_ns = sent_ns < start_ns ? start_ns : sent_ns;
+    left_ns = left_ns > end_ns ? end_ns : left_ns;
+    ret_wait->idle_ns += left_ns - start_ns;
+    ret_wait->comm_ns += end_ns - left_ns;
+    if (exec->config.device == NULL) {
+        int64_t arrival_ns = sent_ns + hop_ns(exec, peer, forward);
+        ret_wait->arrival_ns =
+            arrival_ns > ret_wait->arrival_ns ? arrival_ns : ret_wait->arrival_ns;
+    }
+    return DP_OK;
+}

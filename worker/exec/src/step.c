@@ -1,0 +1,187 @@
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "exec_internal.h"
+
+dp_status exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err)
+{
+    exec->failure.not_finite = true;
+    return dp_fail(err, DP_JOB_FAILED,
+                   "%s is NaN or infinite; lower the learning rate, or look at the data", what);
+}
+
+static struct part part_of(struct dp_exec *exec, uint16_t stage, uint32_t microbatch)
+{
+    struct part part = {.stage = stage, .microbatch = microbatch};
+    while (exec->slots[part.slot].index != stage) {
+        part.slot++;
+    }
+    part.cell = &exec->cells[(size_t)part.slot * (size_t)exec->config.schedule->microbatches +
+                             microbatch];
+    return part;
+}
+
+static int passes_of(uint8_t kind)
+{
+    switch (kind) {
+    case DP_ACTION_B:
+        return PROGRAM_INPUT | PROGRAM_WEIGHT;
+    case DP_ACTION_I:
+        return PROGRAM_INPUT;
+    case DP_ACTION_W:
+        return PROGRAM_WEIGHT;
+    default:
+        return 0;
+    }
+}
+
+static struct task task_of(struct dp_exec *exec, const struct dp_action *action)
+{
+    struct task task = {.action = action};
+    if (action->kind == DP_ACTION_F || action->kind == DP_ACTION_FB) {
+        task.forward = part_of(exec, action->stage, action->microbatch);
+    }
+    if (action->kind == DP_ACTION_FB) {
+        task.backward = part_of(exec, action->b_stage, action->b_microbatch);
+        task.backward_passes = passes_of(action->b_kind);
+    } else if (action->kind != DP_ACTION_F) {
+        task.backward = part_of(exec, action->stage, action->microbatch);
+        task.backward_passes = passes_of(action->kind);
+    }
+    return task;
+}
+
+static void publish(struct dp_exec *exec)
+{
+    if (exec->config.meter != NULL) {
+        dp_exec_meter_set_levels(exec->config.meter, &exec->levels);
+    }
+}
+
+void account_start(struct dp_exec *exec, const struct task *task)
+{
+    if (task->forward.cell == NULL) {
+        return;
+    }
+    struct dp_exec_levels *levels = &exec->levels;
+    levels->live_chunks++;
+    if (levels->live_chunks > levels->peak_chunks) {
+        levels->peak_chunks = levels->live_chunks;
+    }
+    if (levels->live_chunks > exec->result.peak_chunks) {
+        exec->result.peak_chunks = levels->live_chunks;
+    }
+    publish(exec);
+}
+
+void account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes)
+{
+    exec->levels.live_bytes = exec->levels.live_bytes - cell->bytes + bytes;
+    cell->bytes = bytes;
+}
+
+void account_peak(struct dp_exec *exec, uint64_t bytes)
+{
+    if (bytes > exec->levels.peak_bytes) {
+        exec->levels.peak_bytes = bytes;
+    }
+    if (bytes > exec->result.peak_bytes) {
+        exec->result.peak_bytes = bytes;
+    }
+}
+
+void account_end(struct dp_exec *exec, const struct task *task)
+{
+    if ((task->backward_passes & PROGRAM_INPUT) != 0) {
+        exec->levels.live_chunks--;
+    }
+    publish(exec);
+}
+
+static void record_action(struct dp_exec *exec, const struct dp_action *action,
+                          struct dp_exec_record *record)
+{
+    struct dp_action_span *span = &record->span;
+    span->rank = exec->config.position;
+    span->replica = exec->config.replica;
+    span->step = exec->step;
+    span->kind = action->kind;
+    span->stage = action->stage;
+    span->microbatch = action->microbatch;
+    span->b_kind = action->b_kind;
+    span->b_stage = action->b_stage;
+    span->b_microbatch = action->b_microbatch;
+    exec->last_end_ns = span->end_ns;
+    exec->result.busy_ns += span->end_ns - span->start_ns - record->exchange_ns;
+    if (exec->config.meter != NULL) {
+        dp_exec_meter_push(exec->config.meter, record);
+    }
+}
+
+static dp_status run_action(struct dp_exec *exec, const struct dp_action *action,
+                            struct dp_error *err)
+{
+    struct task task = task_of(exec, action);
+    struct dp_exec_record record = {0};
+    account_start(exec, &task);
+    dp_status status = exec->config.device != NULL ? compute_action(exec, &task, &record, err)
+                                                   : sim_action(exec, &task, &record, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    account_end(exec, &task);
+    record_action(exec, action, &record);
+    return DP_OK;
+}
+
+static dp_status fail_action(struct dp_exec *exec, const struct dp_action *action,
+                             dp_status status, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf name = {0};
+    dp_action_format(action, &name);
+    DP_COPY_TEXT(exec->failure.action, name.bytes);
+    exec->failure.peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT;
+    dp_fail_in(err, "rank %d, step %lld, %s", dp_exec_world_rank(exec), (long long)exec->step,
+               name.bytes);
+    return status;
+}
+
+// An interrupted step may have left chunks behind.
+static void drop_chunks(struct dp_exec *exec)
+{
+    size_t count = (size_t)exec->slot_count * (size_t)exec->config.schedule->microbatches;
+    for (size_t i = 0; i < count; i++) {
+        if (exec->cells[i].chunk != NULL) {
+            dp_chunk_free(exec->cells[i].chunk);
+            exec->cells[i].chunk = NULL;
+        }
+        exec->cells[i].bytes = 0;
+    }
+    exec->levels.live_chunks = 0;
+    exec->levels.live_bytes = 0;
+}
+
+dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_step *ret_step,
+                           struct dp_error *err)
+{
+    const struct dp_schedule *schedule = exec->config.schedule;
+    drop_chunks(exec);
+    exec->step = step;
+    exec->result = (struct dp_exec_step){0};
+    exec->failure = (struct dp_exec_failure){0};
+    exec->routed_rows = 0;
+    exec->free_ns = dp_exec_now_ns(exec);
+    exec->last_end_ns = exec->free_ns;
+    size_t end = schedule->rank_begin[exec->config.position + 1];
+    for (size_t i = schedule->rank_begin[exec->config.position]; i < end; i++) {
+        dp_status status = run_action(exec, &schedule->actions[i], err);
+        if (status != DP_OK) {
+            return fail_action(exec, &schedule->actions[i], status, err);
+        }
+    }
+    exec->levels.step = step;
+    publish(exec);
+    *ret_step = exec->result;
+    return DP_OK;
+}

@@ -1,0 +1,220 @@
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "trainer_internal.h"
+
+DP_DEFINE_CLEANUP(cleanup_trainer, struct dp_trainer, dp_trainer_free)
+
+static bool is_sim(const struct dp_trainer *trainer)
+{
+    return trainer->config.exec.device == NULL;
+}
+
+// Peers learn of it at once instead of waiting.
+static dp_status give_up(struct dp_trainer *trainer, const struct dp_exec_failure *failure,
+                         dp_status status, struct dp_error *err)
+{
+    trainer->failure = *failure;
+    dp_transport_abort(trainer->config.exec.transport, status,
+                       err != NULL ? err->message : "the rank has failed");
+    return status;
+}
+
+dp_status trainer_give_up(struct dp_trainer *trainer, const char *what, dp_status status,
+                          struct dp_error *err)
+{
+    struct dp_exec_failure failure = {
+        .not_finite = status == DP_JOB_FAILED,
+        .peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT};
+    dp_fail_in(err, "rank %d, step %lld, %s", dp_exec_world_rank(trainer->exec),
+               (long long)trainer->step_done + 1, what);
+    return give_up(trainer, &failure, status, err);
+}
+
+// Pipeline positions that hold the stage, ascending; returns how many.
+static int32_t positions_of(const struct dp_schedule *schedule, int32_t stage,
+                            int32_t ret_positions[2])
+{
+    int32_t a = schedule->placement[2 * stage];
+    int32_t b = schedule->directions == 2 ? schedule->placement[2 * stage + 1] : a;
+    ret_positions[0] = a < b ? a : b;
+    ret_positions[1] = a < b ? b : a;
+    return a == b ? 1 : 2;
+}
+
+static dp_status make_optim(struct dp_trainer *trainer, struct dp_error *err)
+{
+    const struct dp_exec_config *config = &trainer->config.exec;
+    const struct dp_schedule *schedule = config->schedule;
+    struct dp_optim_world world = {.transport = config->transport,
+                                   .pipeline = schedule->pipeline,
+                                   .data = config->data,
+                                   .expert = config->expert};
+    struct dp_optim_stage stages[DP_RANK_STAGES_MAX];
+    int32_t positions[DP_RANK_STAGES_MAX][2];
+    int32_t count = dp_exec_stage_count(trainer->exec);
+    for (int32_t i = 0; i < count; i++) {
+        stages[i].stage = dp_exec_stage(trainer->exec, i, &stages[i].index);
+        stages[i].position_count = positions_of(schedule, stages[i].index, positions[i]);
+        stages[i].positions = positions[i];
+    }
+    return dp_optim_new(&world, &trainer->config.optimizer, trainer->config.steps, stages, count,
+                        dp_exec_group_id_end(trainer->exec), &trainer->optim, err);
+}
+
+dp_status dp_trainer_new(const struct dp_trainer_config *config, struct dp_trainer **ret_trainer,
+                         struct dp_error *err)
+{
+    DP_CLEANUP(cleanup_trainer) struct dp_trainer *trainer = dp_new(struct dp_trainer);
+    trainer->config = *config;
+    dp_status status = dp_exec_new(&config->exec, &trainer->exec, err);
+    if (status == DP_OK && !is_sim(trainer)) {
+        status = make_optim(trainer, err);
+    }
+    if (status == DP_OK) {
+        *ret_trainer = dp_steal(trainer);
+    }
+    return status;
+}
+
+void dp_trainer_free(struct dp_trainer *trainer)
+{
+    if (trainer != NULL) {
+        dp_optim_free(trainer->optim);
+        dp_exec_free(trainer->exec);
+        free(trainer);
+    }
+}
+
+struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer)
+{
+    return trainer->exec;
+}
+
+int64_t dp_trainer_step_done(const struct dp_trainer *trainer)
+{
+    return trainer->step_done;
+}
+
+const struct dp_exec_failure *dp_trainer_failure(const struct dp_trainer *trainer)
+{
+    return &trainer->failure;
+}
+
+// Doubles as the barrier at which the slowest rank has run its last action.
+static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
+                            const struct dp_trainer_wish *wish, struct dp_trainer_report *report,
+                            struct dp_error *err)
+{
+    double values[] = {loss_sum, wish != NULL && wish->stop, wish != NULL && wish->checkpoint};
+    dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP),
+                                            values, 3, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    report->has_loss = !is_sim(trainer);
+    report->loss = report->has_loss ? values[0] / (double)report->tokens : 0;
+    report->agreed.stop = values[1] > 0;
+    report->agreed.checkpoint = values[2] > 0;
+    return DP_OK;
+}
+
+static void sleep_s(double seconds)
+{
+    dp_clock_sleep_until_ns(dp_clock_monotonic_ns() + (int64_t)(seconds * (double)DP_NS_PER_S));
+}
+
+static dp_status sum_gradients(struct dp_trainer *trainer, struct dp_error *err)
+{
+    if (!is_sim(trainer)) {
+        return dp_optim_sum_gradients(trainer->optim, err);
+    }
+    const struct dp_sim_costs *costs = trainer->config.exec.costs;
+    sleep_s(costs->gradient_sync[trainer->config.exec.position]);
+    if (!costs->barrier) {
+        return DP_OK;
+    }
+    return dp_group_barrier(dp_exec_world(trainer->exec), trainer_tag(CALL_SYNC), err);
+}
+
+dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_trainer_wish *wish,
+                               struct dp_trainer_report *ret_report, struct dp_error *err)
+{
+    struct dp_exec *exec = trainer->exec;
+    struct dp_exec_step step;
+    struct dp_trainer_report report = {.step = trainer->step_done + 1};
+    report.tokens = (uint64_t)(dp_exec_global_batch(exec) * trainer->config.exec.sequence);
+    report.start_ns = dp_exec_now_ns(exec);
+    dp_status status = dp_exec_run_step(exec, report.step, &step, err);
+    if (status != DP_OK) {
+        return give_up(trainer, dp_exec_failure(exec), status, err);
+    }
+    int64_t actions_ns = dp_exec_now_ns(exec);
+    status = share_step(trainer, step.loss_sum, wish, &report, err);
+    if (status != DP_OK) {
+        return trainer_give_up(trainer, "waiting for the end of the step", status, err);
+    }
+    dp_exec_record(exec, DP_SPAN_WAIT, report.step, actions_ns);
+    int64_t sync_ns = dp_exec_now_ns(exec);
+    report.busy_ns = step.busy_ns;
+    report.bubble_ns = sync_ns - report.start_ns - step.busy_ns;
+    report.peak_chunks = step.peak_chunks;
+    report.peak_bytes = step.peak_bytes;
+    report.routed_rows = dp_exec_routed_rows(exec);
+    status = sum_gradients(trainer, err);
+    if (status != DP_OK) {
+        return trainer_give_up(trainer, "summing gradients", status, err);
+    }
+    dp_exec_record(exec, DP_SPAN_GRADIENT_SYNC, report.step, sync_ns);
+    *ret_report = report;
+    return DP_OK;
+}
+
+dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report *report,
+                            struct dp_error *err)
+{
+    int64_t start_ns = dp_exec_now_ns(trainer->exec);
+    if (is_sim(trainer)) {
+        sleep_s(trainer->config.exec.costs->optimizer[trainer->config.exec.position]);
+    } else {
+        struct dp_optim_report optim;
+        dp_status status = dp_optim_step(trainer->optim, report->step, &optim, err);
+        if (status != DP_OK) {
+            return trainer_give_up(trainer, "updating weights", status, err);
+        }
+        report->grad_norm = optim.grad_norm;
+        report->lr = optim.lr;
+    }
+    dp_exec_record(trainer->exec, DP_SPAN_OPTIMIZER, report->step, start_ns);
+    trainer->step_done = report->step;
+    report->step_ns = dp_exec_now_ns(trainer->exec) - report->start_ns;
+    return DP_OK;
+}
+
+dp_status dp_trainer_step(struct dp_trainer *trainer, const struct dp_trainer_wish *wish,
+                          struct dp_trainer_report *ret_report, struct dp_error *err)
+{
+    dp_status status = dp_trainer_gradients(trainer, wish, ret_report, err);
+    return status != DP_OK ? status : dp_trainer_update(trainer, ret_report, err);
+}
+
+dp_status dp_trainer_evaluate(struct dp_trainer *trainer, double *ret_loss, uint64_t *ret_tokens,
+                              struct dp_error *err)
+{
+    double loss_sum = 0;
+    uint64_t tokens = 0;
+    dp_status status = dp_exec_evaluate(trainer->exec, &loss_sum, &tokens, err);
+    if (status != DP_OK) {
+        return give_up(trainer, dp_exec_failure(trainer->exec), status, err);
+    }
+    status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_EVALUATE), &loss_sum,
+                                  1, err);
+    if (status != DP_OK) {
+        return trainer_give_up(trainer, "evaluation", status, err);
+    }
+    *ret_loss = tokens > 0 ? loss_sum / (double)tokens : 0;
+    *ret_tokens = tokens;
+    return DP_OK;
+}

@@ -1,0 +1,44 @@
+// One rank's part of a job: prepared from its first order, connected by its second, then trained.
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "control.h"
+#include "dp/data.h"
+#include "dp/plan.h"
+#include "dp/simulate.h"
+#include "dp/spec.h"
+#include "dp/trainer.h"
+
+struct job {
+    struct control *control;     // borrowed
+    uint32_t rank;
+    struct dp_job_spec spec;
+    struct dp_plan plan;
+    struct dp_schedule schedule;
+    struct dp_sim_costs costs;   // of a sim rank
+    struct dp_corpus *corpus;    // of a rank that computes
+    struct dp_device *device;
+    struct dp_exec_meter *meter;
+    struct dp_transport *transport;
+    struct dp_trainer *trainer;
+    char address[DP_ADDRESS_MAX];
+    char directory[DP_PATH_MAX];  // of checkpoints
+    pthread_t comm;
+    bool comm_running;
+    int64_t trace_every;          // steps between two whose spans are reported
+};
+
+// A zeroed job may be deinited.
+void job_deinit(struct job *job);
+
+// Plan, schedule, data, weights and the data port: all that can be wrong before peers are needed.
+dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struct dp_error *err);
+void job_report_ready(struct job *job);
+// Links to all peers.
+dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err);
+// Trains to the end or to an ordered stop.
+dp_status job_run(struct job *job, struct dp_error *err);
+// The rank's last word.
+void job_report_finished(struct job *job, dp_status status, const struct dp_error *err);

@@ -1,0 +1,221 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/planner.h"
+#include "dp/wire.h"
+#include "job.h"
+
+// The controller has seen every rank ready, so peers are there; this is for a lost one.
+#define CONNECT_NS (60 * DP_NS_PER_S)
+#define CLOSE_NS (10 * DP_NS_PER_S)
+// The meter's reader comes at least twice a second and after every step.
+#define METER_STEPS 4
+#define METER_RECORDS_MIN 4096
+
+void job_deinit(struct job *job)
+{
+    if (job->comm_running) {
+        dp_transport_close(job->transport, dp_clock_monotonic_ns() + CLOSE_NS);
+        pthread_join(job->comm, NULL);
+    }
+    dp_trainer_free(job->trainer);
+    dp_transport_free(job->transport);
+    if (job->device != NULL) {
+        dp_device_close(job->device);
+    }
+    dp_corpus_close(job->corpus);
+    dp_exec_meter_free(job->meter);
+    dp_sim_costs_deinit(&job->costs);
+    if (job->schedule.actions != NULL) {
+        dp_schedule_deinit(&job->schedule);
+    }
+    dp_plan_deinit(&job->plan);
+}
+
+static bool is_sim(const struct job *job)
+{
+    return job->spec.resources.device == DP_DEVICE_SIM;
+}
+
+static dp_status read_spec(struct job *job, const Dp__V1__RankPrepare *prepare,
+                           struct dp_error *err)
+{
+    const char *text = (const char *)prepare->job_toml.data;
+    struct dp_diags diags;
+    dp_diags_init(&diags, "job.toml", text, prepare->job_toml.len);
+    dp_status status = dp_job_spec_parse(text, prepare->job_toml.len, NULL, &diags, &job->spec,
+                                         err);
+    if (status == DP_INVALID) {
+        dp_diags_status(&diags, err);
+    }
+    dp_diags_deinit(&diags);
+    return status;
+}
+
+static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
+                           struct dp_error *err)
+{
+    if (prepare->plan == NULL || prepare->fence == NULL) {
+        return dp_fail(err, DP_INVALID, "the order has no plan or no fence");
+    }
+    dp_status status = dp_wire_plan_from_proto(prepare->plan, &job->plan, err);
+    if (status == DP_OK) {
+        status = read_spec(job, prepare, err);
+    }
+    if (status == DP_OK) {
+        status = dp_plan_schedule(&job->plan, &job->schedule, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    if (prepare->rank != job->rank || (int32_t)job->rank >= dp_plan_world(&job->plan)) {
+        return dp_fail(err, DP_INVALID, "the order is for rank %u of %d; this is rank %u",
+                       prepare->rank, dp_plan_world(&job->plan), job->rank);
+    }
+    const char *directory = job->spec.checkpoint.directory;
+    DP_COPY_TEXT(job->directory,
+                 directory[0] != '\0' ? directory : prepare->checkpoint_directory);
+    double every = job->plan.step_s > 0 ? ceil(1.0 / job->plan.step_s) : 1;
+    job->trace_every = every < 1e6 ? (int64_t)every : 1000000;
+    return DP_OK;
+}
+
+static void fill(void *context, bool holdout, int64_t first, int32_t count, int32_t *ret_tokens,
+                 int32_t *ret_targets)
+{
+    (holdout ? dp_corpus_fill_holdout : dp_corpus_fill_train)(context, first, count, ret_tokens,
+                                                              ret_targets);
+}
+
+static dp_status open_device(struct job *job, struct dp_error *err)
+{
+    if (is_sim(job)) {
+        return dp_planner_costs(&job->spec, &job->plan, NULL,
+                                (int32_t)job->rank / job->plan.pipeline, &job->schedule,
+                                &job->costs, err);
+    }
+    if (job->spec.resources.device != DP_DEVICE_CPU) {
+        return dp_fail(err, DP_UNSUPPORTED, "this program runs the devices cpu and sim, not %s",
+                       dp_device_kind_text(job->spec.resources.device));
+    }
+    dp_status status = dp_device_open_cpu(DP_F32, &job->device, err);
+    if (status == DP_OK && job->spec.resources.threads_per_rank > 0) {
+        dp_device_set_threads(job->spec.resources.threads_per_rank);
+    }
+    if (status == DP_OK) {
+        status = dp_corpus_open(&job->spec.data, job->spec.train.sequence, job->spec.train.seed,
+                                &job->corpus, err);
+    }
+    return status;
+}
+
+static dp_status make_trainer(struct job *job, struct dp_error *err)
+{
+    int32_t position = (int32_t)job->rank % job->plan.pipeline;
+    size_t actions = job->schedule.rank_begin[position + 1] - job->schedule.rank_begin[position];
+    job->meter = dp_exec_meter_new(METER_RECORDS_MIN + METER_STEPS * actions);
+    struct dp_trainer_config config = {
+        .exec = {.schedule = &job->schedule,
+                 .position = position,
+                 .replica = (int32_t)job->rank / job->plan.pipeline,
+                 .data = job->plan.data,
+                 .expert = job->plan.expert,
+                 .transport = job->transport,
+                 .meter = job->meter,
+                 .device = job->device,
+                 .model = job->spec.model,
+                 .layer_begin = job->plan.layer_begin,
+                 .micro_batch_size = job->plan.micro_batch_size,
+                 .sequence = job->spec.train.sequence,
+                 .seed = job->spec.train.seed,
+                 .costs = is_sim(job) ? &job->costs : NULL},
+        .optimizer = job->spec.optimizer,
+        .steps = job->spec.train.steps};
+    if (job->corpus != NULL) {
+        config.exec.source = (struct dp_exec_source){
+            .fill = fill,
+            .context = job->corpus,
+            .holdout_samples = dp_corpus_holdout_samples(job->corpus)};
+        config.corpus_hash = dp_corpus_hash(job->corpus);
+    }
+    dp_status status = dp_trainer_new(&config, &job->trainer, err);
+    if (status == DP_OK && job->spec.checkpoint.resume[0] != '\0') {
+        status = dp_trainer_resume(job->trainer, job->spec.checkpoint.resume, err);
+        return status == DP_OK ? DP_OK : dp_fail_in(err, "[checkpoint] resume");
+    }
+    return status;
+}
+
+dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struct dp_error *err)
+{
+    dp_status status = read_plan(job, prepare, err);
+    if (status == DP_OK) {
+        status = open_device(job, err);
+    }
+    if (status == DP_OK) {
+        status = dp_transport_tcp_listen(prepare->bind_host, (int32_t)job->rank,
+                                         dp_plan_world(&job->plan), prepare->token, job->address,
+                                         &job->transport, err);
+    }
+    if (status == DP_OK) {
+        status = make_trainer(job, err);
+    }
+    return status;
+}
+
+void job_report_ready(struct job *job)
+{
+    Dp__V1__RankReady ready = DP__V1__RANK_READY__INIT;
+    ready.address = job->address;
+    ready.resumed_step = (uint64_t)dp_trainer_step_done(job->trainer);
+    if (job->corpus != NULL) {
+        ready.corpus_bytes = (uint64_t)dp_corpus_bytes(job->corpus);
+        ready.corpus_hash = dp_corpus_hash(job->corpus);
+        ready.unigram_entropy = dp_corpus_unigram_entropy(job->corpus);
+        ready.train_samples = (uint64_t)dp_corpus_train_samples(job->corpus);
+        ready.holdout_samples = (uint64_t)dp_corpus_holdout_samples(job->corpus);
+    }
+    struct dp_exec *exec = dp_trainer_exec(job->trainer);
+    for (int32_t i = 0; i < dp_exec_stage_count(exec); i++) {
+        int32_t index;
+        ready.parameters += (uint64_t)dp_stage_parameter_count(dp_exec_stage(exec, i, &index));
+    }
+    Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
+    report.report_case = DP__V1__RANK_REPORT__REPORT_READY;
+    report.ready = &ready;
+    control_report(job->control, DP_LINK_SLOT_READY, &report);
+}
+
+static void *run_comm(void *argument)
+{
+    dp_transport_progress(argument);
+    return NULL;
+}
+
+dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err)
+{
+    int32_t world = dp_plan_world(&job->plan);
+    DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
+    for (size_t i = 0; i < start->n_endpoints; i++) {
+        if (start->endpoints[i]->rank < (uint32_t)world) {
+            addresses[start->endpoints[i]->rank] = start->endpoints[i]->address;
+        }
+    }
+    for (int32_t i = 0; i < world; i++) {
+        if (addresses[i] == NULL) {
+            return dp_fail(err, DP_INVALID, "the order to start names no address of rank %d", i);
+        }
+    }
+    dp_status status = dp_transport_tcp_connect(job->transport, addresses,
+                                                dp_clock_monotonic_ns() + CONNECT_NS, err);
+    if (status == DP_OK) {
+        DP_CHECK(pthread_create(&job->comm, NULL, run_comm, job->transport) == 0);
+        job->comm_running = true;
+    }
+    return status;
+}

@@ -1,0 +1,149 @@
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/log.h"
+#include "job.h"
+
+static bool speaks_for_all(const struct job *job)
+{
+    return job->rank == 0;
+}
+
+// Rank 0's orders are what counts: all ranks then see the same wish at the same step, although the
+// orders reach them at different moments.
+static struct dp_trainer_wish wish_of(const struct job *job, struct control_wish *ret_control)
+{
+    control_peek_wish(job->control, ret_control);
+    if (!speaks_for_all(job)) {
+        return (struct dp_trainer_wish){0};
+    }
+    return (struct dp_trainer_wish){.stop = ret_control->stop,
+                                    .checkpoint = ret_control->checkpoint};
+}
+
+static void report_step(struct job *job, const struct dp_trainer_report *step)
+{
+    Dp__V1__StepDone done = DP__V1__STEP_DONE__INIT;
+    done.step = (uint64_t)step->step;
+    done.step_ns = step->step_ns;
+    if (step->has_loss) {
+        done.loss_known_case = DP__V1__STEP_DONE__LOSS_KNOWN_LOSS;
+        done.loss = step->loss;
+    }
+    done.grad_norm = step->grad_norm;
+    done.lr = step->lr;
+    done.start_ns = step->start_ns;
+    done.tokens = step->tokens;
+    done.busy_ns = step->busy_ns;
+    done.bubble_ns = step->bubble_ns;
+    done.peak_chunks = step->peak_chunks;
+    done.peak_bytes = step->peak_bytes;
+    bool last = step->step == job->spec.train.steps || step->agreed.stop;
+    control_report_step(job->control, &done, last || step->step % job->trace_every == 0);
+}
+
+static dp_status save(struct job *job, uint64_t request, struct dp_error *err)
+{
+    uint64_t bytes = 0;
+    dp_status status = dp_trainer_checkpoint(job->trainer, job->directory, &bytes, err);
+    if (status != DP_OK || !speaks_for_all(job) || job->device == NULL) {
+        return status;
+    }
+    int64_t step = dp_trainer_step_done(job->trainer);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/step-%lld", job->directory, (long long)step);
+    dp_log_info("rank.checkpoint", "step=%lld bytes=%llu", (long long)step,
+                (unsigned long long)bytes);
+    Dp__V1__CheckpointDone done = DP__V1__CHECKPOINT_DONE__INIT;
+    done.step = (uint64_t)step;
+    done.path = path;
+    done.request = request;
+    done.bytes = bytes;
+    Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
+    report.report_case = DP__V1__RANK_REPORT__REPORT_CHECKPOINT;
+    report.checkpoint = &done;
+    control_report(job->control, DP_LINK_SLOT_CHECKPOINT, &report);
+    return DP_OK;
+}
+
+static dp_status evaluate(struct job *job, struct dp_error *err)
+{
+    double loss = 0;
+    uint64_t tokens = 0;
+    dp_status status = dp_trainer_evaluate(job->trainer, &loss, &tokens, err);
+    if (status != DP_OK || tokens == 0 || !speaks_for_all(job)) {
+        return status;
+    }
+    Dp__V1__EvalDone done = DP__V1__EVAL_DONE__INIT;
+    done.step = (uint64_t)dp_trainer_step_done(job->trainer);
+    done.loss = loss;
+    done.tokens = tokens;
+    Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
+    report.report_case = DP__V1__RANK_REPORT__REPORT_EVAL;
+    report.eval = &done;
+    control_report(job->control, DP_LINK_SLOT_EVALUATION, &report);
+    return DP_OK;
+}
+
+static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, struct dp_error *err)
+{
+    struct control_wish ordered;
+    struct dp_trainer_wish wish = wish_of(job, &ordered);
+    struct dp_trainer_report report;
+    dp_status status = dp_trainer_step(job->trainer, &wish, &report, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    report_step(job, &report);
+    int64_t every = job->spec.checkpoint.every_steps;
+    *ret_stop = report.agreed.stop;
+    *ret_saved = report.agreed.checkpoint || (every > 0 && report.step % every == 0);
+    if (!*ret_saved) {
+        return DP_OK;
+    }
+    status = save(job, ordered.request, err);
+    if (report.agreed.checkpoint) {
+        control_take_checkpoint(job->control, ordered.request);
+    }
+    return status;
+}
+
+dp_status job_run(struct job *job, struct dp_error *err)
+{
+    control_set_meter(job->control, job->meter);
+    bool stop = false;
+    bool saved = false;
+    while (!stop && dp_trainer_step_done(job->trainer) < job->spec.train.steps) {
+        dp_status status = run_step(job, &stop, &saved, err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    if (stop) {
+        return DP_OK;
+    }
+    dp_status status = saved ? DP_OK : save(job, 0, err);
+    return status == DP_OK ? evaluate(job, err) : status;
+}
+
+void job_report_finished(struct job *job, dp_status status, const struct dp_error *err)
+{
+    Dp__V1__RankFinished finished = DP__V1__RANK_FINISHED__INIT;
+    finished.ok = status == DP_OK;
+    if (job->trainer != NULL) {
+        finished.step = (uint64_t)dp_trainer_step_done(job->trainer);
+    }
+    if (status != DP_OK) {
+        finished.error = (char *)err->message;
+        finished.peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT;
+    }
+    if (status != DP_OK && job->trainer != NULL) {
+        const struct dp_exec_failure *failure = dp_trainer_failure(job->trainer);
+        finished.action = (char *)failure->action;
+        finished.not_finite = failure->not_finite;
+    }
+    Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
+    report.report_case = DP__V1__RANK_REPORT__REPORT_FINISHED;
+    report.finished = &finished;
+    control_report(job->control, DP_LINK_SLOT_FINISHED, &report);
+}
