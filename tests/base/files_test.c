@@ -1,0 +1,115 @@
+// Whole files and directories.
+
+#include "dp_test.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/buf.h"
+#include "dp/cleanup.h"
+
+static int make_directory(void **state)
+{
+    char *path = dp_strdup("/tmp/dp-files-XXXXXX");
+    *state = mkdtemp(path);
+    return *state == NULL;
+}
+
+static int remove_directory(void **state)
+{
+    DP_AUTO_FREE char *command = dp_asprintf("rm -rf '%s'", (char *)*state);
+    free(*state);
+    return system(command);
+}
+
+static void what_is_written_is_read_back(void **state)
+{
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *path = dp_asprintf("%s/file", (char *)*state);
+    char bytes[100000];
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        bytes[i] = (char)(i * 31);
+    }
+    assert_ok(dp_write_file(path, bytes, sizeof(bytes), &err), &err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf buf = {0};
+    assert_ok(dp_read_file(path, sizeof(bytes), &buf, &err), &err);
+    assert_int_equal(buf.length, sizeof(bytes));
+    assert_memory_equal(buf.bytes, bytes, sizeof(bytes));
+}
+
+static void an_empty_file_reads_as_an_empty_text(void **state)
+{
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *path = dp_asprintf("%s/file", (char *)*state);
+    assert_ok(dp_write_file(path, "", 0, &err), &err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf buf = {0};
+    assert_ok(dp_read_file(path, 10, &buf, &err), &err);
+    assert_string_equal(buf.bytes, "");
+}
+
+static void a_file_over_the_limit_is_refused(void **state)
+{
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *path = dp_asprintf("%s/file", (char *)*state);
+    assert_ok(dp_write_file(path, "12345", 5, &err), &err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf buf = {0};
+    assert_refused(dp_read_file(path, 4, &buf, &err), DP_TOO_LARGE, &err, "5 bytes");
+    assert_refused(dp_read_file("/dev/zero", 1000, &buf, &err), DP_TOO_LARGE, &err, "/dev/zero");
+    assert_null(buf.bytes);
+}
+
+static void a_missing_file_and_a_directory_are_named(void **state)
+{
+    struct dp_error err = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf buf = {0};
+    assert_refused(dp_read_file("/nonexistent/x", 4, &buf, &err), DP_NOT_FOUND, &err,
+                   "/nonexistent/x");
+    assert_refused(dp_read_file(*state, 4, &buf, &err), DP_INVALID, &err, "directory");
+    assert_refused(dp_write_file("/nonexistent/x", "", 0, &err), DP_NOT_FOUND, &err,
+                   "/nonexistent/x");
+}
+
+static void a_failed_write_leaves_nothing_behind(void **state)
+{
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *path = dp_asprintf("%s/directory", (char *)*state);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_not_equal(dp_write_file(path, "x", 1, &err), DP_OK);
+    DP_AUTO_FREE char *listing = dp_asprintf("test -z \"$(ls %s | grep tmp)\"", (char *)*state);
+    assert_int_equal(system(listing), 0);
+}
+
+static void directories_are_made_with_their_parents(void **state)
+{
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *path = dp_asprintf("%s/a/b/c", (char *)*state);
+    assert_ok(dp_make_directories(path, &err), &err);
+    assert_ok(dp_make_directories(path, &err), &err);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0700);
+    DP_AUTO_FREE char *file = dp_asprintf("%s/a/file", (char *)*state);
+    assert_ok(dp_write_file(file, "", 0, &err), &err);
+    assert_refused(dp_make_directories(file, &err), DP_CONFLICT, &err, "not a directory");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_written_is_read_back, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(an_empty_file_reads_as_an_empty_text, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(a_file_over_the_limit_is_refused, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(a_missing_file_and_a_directory_are_named, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(a_failed_write_leaves_nothing_behind, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(directories_are_made_with_their_parents, make_directory,
+                                        remove_directory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
