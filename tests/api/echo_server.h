@@ -17,7 +17,7 @@ struct echo_server {
     struct dp_rpc_server *rpc;
     char address[DP_ADDRESS_MAX];
     pthread_t thread;
-    int wake[2];  // a pipe: closing its writing end stops the thread
+    int wake[2]; // a pipe: closing its writing end stops the thread
     unsigned grace_ms;
     uint64_t logs_call;
     unsigned logs_sent;

@@ -12,7 +12,7 @@
 #include "dp/v1/controller.pb-c.h"
 #include "echo_server.h"
 
-#define LONG_MS 20000  // a deadline that only a broken build meets
+#define LONG_MS 20000 // a deadline that only a broken build meets
 
 struct fixture {
     struct echo_server server;
@@ -128,8 +128,7 @@ static void a_message_over_the_limit_is_refused_either_way(void **state)
                                             .own_connection = true};
     struct dp_rpc_client *careless = NULL;
     assert_ok(dp_rpc_client_open(&options, &careless, &err), &err);
-    status =
-        dp_rpc_client_call(careless, DP_METHOD_SUBMIT_JOB, &request.base, NULL, &bytes, &err);
+    status = dp_rpc_client_call(careless, DP_METHOD_SUBMIT_JOB, &request.base, NULL, &bytes, &err);
     assert_refused(status, DP_TOO_LARGE, &err, "larger than max");
     // And goes on serving.
     assert_ok(get_job(careless, "job-7", LONG_MS, &bytes, &err), &err);
@@ -225,7 +224,8 @@ static void a_thousand_opened_and_cancelled_streams_leave_nothing(void **state)
         dp_rpc_reader_close(reader);
     }
     assert_true(reaches(&fixture->server.calls, 0, 0));
-    assert_int_equal(atomic_load(&fixture->server.opened), atomic_load(&fixture->server.closed) - 1);
+    assert_int_equal(atomic_load(&fixture->server.opened),
+                     atomic_load(&fixture->server.closed) - 1);
     assert_int_equal(open_descriptors(), before);
 }
 
@@ -331,9 +331,19 @@ static void a_socket_path_that_is_served_is_refused(void **state)
 
 static void an_address_that_is_none_is_refused(void **state)
 {
-    static const char *const wrong[] = {"",     "host",     "host:",       ":5", "h:65536",
-                                        "h:x",  "a b:1",    "1.2.3.4:-1",  "unix:",
-                                        "::1:5", "h:0",     "http://h:80", "h:99999999999999999999"};
+    static const char *const wrong[] = {"",
+                                        "host",
+                                        "host:",
+                                        ":5",
+                                        "h:65536",
+                                        "h:x",
+                                        "a b:1",
+                                        "1.2.3.4:-1",
+                                        "unix:",
+                                        "::1:5",
+                                        "h:0",
+                                        "http://h:80",
+                                        "h:99999999999999999999"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct dp_error err = {0};
         struct dp_rpc_client *client = NULL;
@@ -389,13 +399,14 @@ static void a_child_that_execs_holds_none_of_the_ports(void **state)
     assert_ok(get_job(fixture->client, "job-7", LONG_MS, &bytes, &err), &err);
     pid_t child = fork();
     if (child == 0) {
-        execl("/bin/sh", "sh", "-c", "ls -l /proc/$$/fd | awk '$9 > 2' | grep -q -E 'socket|eventpoll|eventfd'",
+        execl("/bin/sh", "sh", "-c",
+              "ls -l /proc/$$/fd | awk '$9 > 2' | grep -q -E 'socket|eventpoll|eventfd'",
               (char *)NULL);
         _exit(99);
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(WEXITSTATUS(status), 1);  // grep found none
+    assert_int_equal(WEXITSTATUS(status), 1); // grep found none
     assert_ok(get_job(fixture->client, "job-7", LONG_MS, &bytes, &err), &err);
 }
 

@@ -48,9 +48,9 @@ static void open_session(struct session *session, const char *address)
     assert_ok(dp_rpc_client_open(&options, &session->client, &err), &err);
     struct dp_rpc_stream_events events = {
         .on_message = on_message, .on_closed = on_closed, .context = session};
-    assert_ok(dp_rpc_stream_open(session->client, DP_METHOD_SESSION, &events, &session->stream,
-                                 &err),
-              &err);
+    assert_ok(
+        dp_rpc_stream_open(session->client, DP_METHOD_SESSION, &events, &session->stream, &err),
+        &err);
 }
 
 static void close_session(struct session *session)

@@ -10,12 +10,14 @@
 #include "dp/method.h"
 #include "field.h"
 
+#define NOWHERE SIZE_MAX
+
 // One value being read: where it stands, for errors.
 struct place {
     const struct place *parent;
     const ProtobufCMessageDescriptor *descriptor;
     const ProtobufCFieldDescriptor *field;
-    size_t index;  // in a list
+    size_t index; // in a list; NOWHERE = the list itself
 };
 
 struct reader {
@@ -34,7 +36,7 @@ static void print_place(const struct place *place, struct dp_buf *out)
         dp_buf_puts(out, ".");
     }
     dp_buf_puts(out, place->field->name);
-    if (place->field->label == PROTOBUF_C_LABEL_REPEATED) {
+    if (place->index != NOWHERE) {
         dp_buf_printf(out, "[%zu]", place->index);
     }
 }
@@ -66,8 +68,8 @@ static dp_status read_signed(struct reader *reader, const struct place *place, c
 }
 
 // A number, or its digits as text ("123", "0x7b") where JSON numbers end.
-static dp_status read_unsigned(struct reader *reader, const struct place *place,
-                               const json_t *json, uint64_t *ret_value)
+static dp_status read_unsigned(struct reader *reader, const struct place *place, const json_t *json,
+                               uint64_t *ret_value)
 {
     if (json_is_integer(json) && json_integer_value(json) >= 0) {
         *ret_value = (uint64_t)json_integer_value(json);
@@ -237,7 +239,7 @@ static dp_status read_list(struct reader *reader, struct place *place, const jso
     }
     *(char **)(message + field->offset) = elements;
     *(size_t *)(message + field->quantifier_offset) = count;
-    for (; place->index < count; place->index++) {
+    for (place->index = 0; place->index < count; place->index++) {
         const json_t *element = json_array_get(json, place->index);
         dp_status status = read_value(reader, place, element, elements + place->index * size);
         if (status != DP_OK) {
@@ -276,8 +278,9 @@ static dp_status unknown_key(struct reader *reader, const ProtobufCMessageDescri
     }
     const char *near = dp_suggest(key, names);
     return dp_fail(reader->err, DP_INVALID, "%s has no field \"%.*s\"%s%s%s",
-                   descriptor->short_name, DP_NAME_MAX, key, near == NULL ? "" : "; did you mean \"",
-                   near == NULL ? "" : near, near == NULL ? "" : "\"?");
+                   descriptor->short_name, DP_NAME_MAX, key,
+                   near == NULL ? "" : "; did you mean \"", near == NULL ? "" : near,
+                   near == NULL ? "" : "\"?");
 }
 
 static dp_status read_message(struct reader *reader, const ProtobufCMessageDescriptor *descriptor,
@@ -285,9 +288,9 @@ static dp_status read_message(struct reader *reader, const ProtobufCMessageDescr
                               ProtobufCMessage **ret_message)
 {
     if (!json_is_object(json)) {
-        return parent == NULL
-                   ? dp_fail(reader->err, DP_INVALID, "%s must be an object", descriptor->short_name)
-                   : refuse(reader, parent, "an object");
+        return parent == NULL ? dp_fail(reader->err, DP_INVALID, "%s must be an object",
+                                        descriptor->short_name)
+                              : refuse(reader, parent, "an object");
     }
     ProtobufCMessage *message = dp_arena_alloc(reader->arena, descriptor->sizeof_message);
     if (message == NULL) {
@@ -296,13 +299,15 @@ static dp_status read_message(struct reader *reader, const ProtobufCMessageDescr
     protobuf_c_message_init(descriptor, message);
     const char *key = NULL;
     json_t *value = NULL;
-    json_object_foreach((json_t *)json, key, value) {
+    json_object_foreach((json_t *)json, key, value)
+    {
         const ProtobufCFieldDescriptor *field =
             protobuf_c_message_descriptor_get_field_by_name(descriptor, key);
         if (field == NULL) {
             return unknown_key(reader, descriptor, key);
         }
-        struct place place = {.parent = parent, .descriptor = descriptor, .field = field};
+        struct place place = {
+            .parent = parent, .descriptor = descriptor, .field = field, .index = NOWHERE};
         if (!json_is_null(value)) {
             dp_status status = read_field(reader, &place, value, (char *)message);
             if (status != DP_OK) {

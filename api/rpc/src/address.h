@@ -8,9 +8,9 @@
 
 struct rpc_address {
     bool is_unix;
-    char host[DP_ADDRESS_MAX];  // or the path
+    char host[DP_ADDRESS_MAX]; // or the path
     unsigned port;
-    char target[DP_ADDRESS_MAX + 16];  // what gRPC wants: a literal says so, else DNS is asked
+    char target[DP_ADDRESS_MAX + 16]; // what gRPC wants: a literal says so, else DNS is asked
 };
 
 // Port 0 only when listening.

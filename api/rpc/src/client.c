@@ -9,7 +9,7 @@
 #include "dp/log.h"
 
 #define UNARY_DEADLINE_MS 10000
-#define CONNECT_ONCE_MS 5000  // for the first answer, yes or no
+#define CONNECT_ONCE_MS 5000 // for the first answer, yes or no
 
 static void make_channel(struct dp_rpc_client *client, bool own_connection)
 {
@@ -100,7 +100,8 @@ dp_status dp_rpc_client_connect(struct dp_rpc_client *client, unsigned wait_ms,
     sigset_t old;
     rpc_signals_block(&old);
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(client->channel, 1);
-    while (state != GRPC_CHANNEL_READY && gpr_time_cmp(gpr_now(GPR_CLOCK_MONOTONIC), deadline) < 0 &&
+    while (state != GRPC_CHANNEL_READY &&
+           gpr_time_cmp(gpr_now(GPR_CLOCK_MONOTONIC), deadline) < 0 &&
            (wait_ms != 0 || state != GRPC_CHANNEL_TRANSIENT_FAILURE)) {
         watch_state(client, state, deadline);
         state = grpc_channel_check_connectivity_state(client->channel, 1);
@@ -109,17 +110,15 @@ dp_status dp_rpc_client_connect(struct dp_rpc_client *client, unsigned wait_ms,
     if (state == GRPC_CHANNEL_READY) {
         return DP_OK;
     }
-    return wait_ms == 0
-               ? dp_fail(err, DP_UNAVAILABLE, "nothing answers at %s", client->address)
-               : dp_fail(err, DP_UNAVAILABLE, "nothing answered at %s within %u ms",
-                         client->address, wait_ms);
+    return wait_ms == 0 ? dp_fail(err, DP_UNAVAILABLE, "nothing answers at %s", client->address)
+                        : dp_fail(err, DP_UNAVAILABLE, "nothing answered at %s within %u ms",
+                                  client->address, wait_ms);
 }
 
 grpc_call *rpc_client_make_call(struct dp_rpc_client *client, dp_method_id method,
                                 grpc_completion_queue *cq, unsigned deadline_ms)
 {
-    gpr_timespec deadline =
-        deadline_ms == 0 ? rpc_deadline_never() : rpc_deadline_ms(deadline_ms);
+    gpr_timespec deadline = deadline_ms == 0 ? rpc_deadline_never() : rpc_deadline_ms(deadline_ms);
     grpc_slice name = grpc_slice_from_static_string(dp_methods[method].name);
     sigset_t old;
     rpc_signals_block(&old);

@@ -8,7 +8,7 @@
 
 struct dp_rpc_client {
     grpc_channel *channel;
-    grpc_completion_queue *cq;  // pluck: of the blocking calls, one tag for each batch
+    grpc_completion_queue *cq; // pluck: of the blocking calls, one tag for each batch
     size_t message_bytes_max;
     struct rpc_address peer;
     char address[DP_ADDRESS_MAX];

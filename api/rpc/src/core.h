@@ -11,8 +11,8 @@
 #include "dp/buf.h"
 #include "dp/error.h"
 
-#define RPC_METADATA_BYTES_MAX 16384   // all headers of one call
-#define RPC_MESSAGE_TEXT_MAX 2048      // of an error, in "dp-message-bin"
+#define RPC_METADATA_BYTES_MAX 16384 // all headers of one call
+#define RPC_MESSAGE_TEXT_MAX 2048    // of an error, in "dp-message-bin"
 #define RPC_KEY_STATUS "dp-status"
 #define RPC_KEY_MESSAGE "dp-message-bin"
 

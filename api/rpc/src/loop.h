@@ -19,9 +19,9 @@ struct rpc_loop {
     grpc_completion_queue *cq;
     pthread_t threads[RPC_THREADS_MAX];
     unsigned threads_count;
-    int fd;  // readable while `first` is not NULL
+    int fd; // readable while `first` is not NULL
     pthread_mutex_t lock;
-    struct rpc_tag *first;  // completed, in order; under lock
+    struct rpc_tag *first; // completed, in order; under lock
     struct rpc_tag **last;
 };
 

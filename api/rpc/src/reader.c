@@ -15,7 +15,7 @@ struct dp_rpc_reader {
     // Batches that are out; their addresses are the tags.
     bool starting, receiving, running;
     bool over;
-    struct dp_error err;  // once over
+    struct dp_error err; // once over
 };
 
 static void start_call(struct dp_rpc_reader *reader, bool wait_for_ready)
@@ -88,8 +88,7 @@ static void end(struct dp_rpc_reader *reader)
 {
     take_back(reader, &reader->running, rpc_deadline_never());
     reader->over = true;
-    reader->err.status =
-        rpc_result_status(&reader->result, reader->client->address, &reader->err);
+    reader->err.status = rpc_result_status(&reader->result, reader->client->address, &reader->err);
 }
 
 static dp_status take_message(struct dp_rpc_reader *reader, struct dp_buf *ret_bytes,

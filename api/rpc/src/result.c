@@ -128,6 +128,5 @@ dp_status rpc_result_status(const struct rpc_result *result, const char *address
     }
     const grpc_slice *whole = find_trailer(result, RPC_KEY_MESSAGE);
     text = whole == NULL ? text : whole;
-    return dp_fail(err, status, "%.*s", (int)GRPC_SLICE_LENGTH(*text),
-                   GRPC_SLICE_START_PTR(*text));
+    return dp_fail(err, status, "%.*s", (int)GRPC_SLICE_LENGTH(*text), GRPC_SLICE_START_PTR(*text));
 }

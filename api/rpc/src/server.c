@@ -39,9 +39,9 @@ static dp_status bind_port(struct dp_rpc_server *server, struct dp_error *err)
     if (port == 0) {
         // The library does not say why.
         dp_status status = rpc_address_probe(&server->listen, err);
-        return status != DP_OK ? status
-                               : dp_fail(err, DP_UNAVAILABLE, "cannot listen on %s",
-                                         server->listen.target);
+        return status != DP_OK
+                   ? status
+                   : dp_fail(err, DP_UNAVAILABLE, "cannot listen on %s", server->listen.target);
     }
     rpc_address_print(&server->listen, (unsigned)port, server->address, sizeof server->address);
     return DP_OK;
@@ -143,7 +143,7 @@ static void pump_until_shut_down(struct dp_rpc_server *server, unsigned grace_ms
         }
         rpc_loop_wait(&server->loop, (int)(left_ns / DP_NS_PER_MS) + 1);
         rpc_loop_pump(&server->loop);
-        end_calls(server);  // those that were already accepted
+        end_calls(server); // those that were already accepted
     }
 }
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <uthash.h>
 
-#define RPC_POSTED_PER_METHOD 16  // a burst of so many calls waits for no thread of ours
+#define RPC_POSTED_PER_METHOD 16 // a burst of so many calls waits for no thread of ours
 #define RPC_POSTED_CATCH_ALL 16
 
 // One request for the next call of one method (or of none that is known), posted again as soon as
@@ -19,12 +19,12 @@
 struct rpc_posted {
     struct rpc_tag tag;
     struct dp_rpc_server *server;
-    const struct dp_rpc_handler *handler;  // NULL = catch-all
+    const struct dp_rpc_handler *handler; // NULL = catch-all
     void *registered;
     grpc_call *core;
     gpr_timespec deadline;
     grpc_metadata_array metadata;
-    grpc_call_details details;  // catch-all
+    grpc_call_details details; // catch-all
     grpc_byte_buffer *payload;
 };
 
@@ -44,23 +44,23 @@ struct rpc_queued {
 struct rpc_call {
     uint64_t id;
     struct dp_rpc_server *server;
-    const struct dp_rpc_handler *handler;  // NULL = no such method
+    const struct dp_rpc_handler *handler; // NULL = no such method
     grpc_call *core;
     unsigned tags_out;
     struct rpc_call_tag close_tag, headers_tag, receive_tag, send_tag, status_tag;
-    int cancelled;               // written by the library until close_tag is back
-    grpc_byte_buffer *received;  // until receive_tag is back
-    grpc_byte_buffer *sending;   // until send_tag or status_tag is back
+    int cancelled;              // written by the library until close_tag is back
+    grpc_byte_buffer *received; // until receive_tag is back
+    grpc_byte_buffer *sending;  // until send_tag or status_tag is back
     struct rpc_queued *first, **last;
     size_t queued_count, queued_bytes;
     struct rpc_trailer trailer;
-    bool told;            // the handler knows the call
-    bool closed;          // close_tag is back
+    bool told;   // the handler knows the call
+    bool closed; // close_tag is back
     bool headers_sent;
-    bool send_broken;     // a write failed: only the close is to come
-    bool send_refused;    // on_writable is owed
-    bool ending;          // the trailer is set; sent when the queue is empty
-    bool ended;           // the status batch was started
+    bool send_broken;  // a write failed: only the close is to come
+    bool send_refused; // on_writable is owed
+    bool ending;       // the trailer is set; sent when the queue is empty
+    bool ended;        // the status batch was started
     UT_hash_handle hh;
 };
 
@@ -75,7 +75,7 @@ struct dp_rpc_server {
     struct rpc_posted *posted;
     size_t posted_count;
     size_t posted_out;
-    struct rpc_call *calls;  // by id; also the ones whose tags are still out
+    struct rpc_call *calls; // by id; also the ones whose tags are still out
     uint64_t next_id;
     struct rpc_tag shutdown_tag;
     bool stopping, shut_down, stopped;

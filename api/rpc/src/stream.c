@@ -27,11 +27,11 @@ struct dp_rpc_stream {
     struct queued *first, **last;
     size_t queued_count;
     bool half_closing, half_closed;
-    bool send_out;  // a message or the half-close
-    bool over;      // the status is here
-    bool told;      // on_closed ran
+    bool send_out; // a message or the half-close
+    bool over;     // the status is here
+    bool told;     // on_closed ran
     bool pumping;
-    bool doomed;    // freed while pumping
+    bool doomed; // freed while pumping
 };
 
 static struct dp_rpc_stream *stream_of(struct rpc_tag *tag)

@@ -12,8 +12,8 @@
 #include "dp/wire.h"
 #include "rules.h"
 
-// Nanoseconds that can be added up without overflow.
-#define NS_MAX (INT64_C(1) << 60)
+// Two of these can be added without overflow; the wall clock gets there in 2096.
+#define NS_MAX INT64_C(4000000000000000000)
 
 static dp_status refuse(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
                         struct dp_error *err, const char *why)
@@ -29,10 +29,8 @@ static void mend(char *text)
         bool steers = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ||
                       (step == 2 && c == 0xc2 && (unsigned char)text[1] < 0xa0);
         if (step == 0 || steers) {
-            *text = '?';
-            // The second byte of a C1 control is left alone otherwise, and alone it is no UTF-8.
             step = step == 0 ? 1 : step;
-            text[step - 1] = '?';
+            memset(text, '?', step);
         }
         text += step;
         left -= step;
@@ -63,9 +61,8 @@ static dp_status check_ns(const ProtobufCMessage *message, const ProtobufCFieldD
 }
 
 // `at` is where the C structure keeps the value.
-static dp_status check_value(const ProtobufCMessage *message,
-                             const ProtobufCFieldDescriptor *field, const void *at,
-                             struct dp_error *err)
+static dp_status check_value(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+                             const void *at, struct dp_error *err)
 {
     switch (field->type) {
     case PROTOBUF_C_TYPE_UINT32:
@@ -139,8 +136,9 @@ static dp_status check_field(const ProtobufCMessage *message, const ProtobufCFie
     }
     if (field->type == PROTOBUF_C_TYPE_MESSAGE &&
         *(const void *const *)(base + field->offset) == NULL) {
-        return wire_is_required(message->descriptor, field) ? refuse(message, field, err, "is missing")
-                                                            : DP_OK;
+        return wire_is_required(message->descriptor, field)
+                   ? refuse(message, field, err, "is missing")
+                   : DP_OK;
     }
     return check_value(message, field, base + field->offset, err);
 }

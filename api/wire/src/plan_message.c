@@ -213,8 +213,8 @@ Dp__V1__Plan *dp_wire_plan_to_proto(const struct dp_plan *plan, struct dp_arena 
         message->layer_begin[i] = (uint32_t)plan->layer_begin[i];
     }
     if (plan->schedule_json != NULL) {
-        message->schedule_json = (ProtobufCBinaryData){
-            .len = strlen(plan->schedule_json), .data = (uint8_t *)plan->schedule_json};
+        message->schedule_json = (ProtobufCBinaryData){.len = strlen(plan->schedule_json),
+                                                       .data = (uint8_t *)plan->schedule_json};
     }
     return message;
 }

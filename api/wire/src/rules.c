@@ -108,9 +108,12 @@ uint64_t wire_integer_max(const char *field)
 size_t wire_list_max(const char *field)
 {
     static const struct limit limits[] = {
-        {"assignments", DP_NODE_SLOTS_MAX}, {"candidates", DP_CANDIDATES_MAX},
-        {"endpoints", DP_RANKS_MAX},        {"expert_tokens", DP_EXPERTS_MAX},
-        {"layer_begin", DP_STAGES_MAX + 1}, {"nodes", DP_NODES_MAX},
+        {"assignments", DP_NODE_SLOTS_MAX},
+        {"candidates", DP_CANDIDATES_MAX},
+        {"endpoints", DP_RANKS_MAX},
+        {"expert_tokens", DP_EXPERTS_MAX},
+        {"layer_begin", DP_STAGES_MAX + 1},
+        {"nodes", DP_NODES_MAX},
         {"ranks", DP_RANKS_MAX},
     };
     return limit_of(limits, DP_ARRAY_LENGTH(limits), field);

@@ -8,14 +8,14 @@
 #include <stdint.h>
 
 typedef enum wire_string_kind {
-    WIRE_STRING_LINE,  // one line without control characters
-    WIRE_STRING_TEXT,  // for people; mended, not refused
+    WIRE_STRING_LINE, // one line without control characters
+    WIRE_STRING_TEXT, // for people; mended, not refused
 } wire_string_kind;
 
 struct wire_string_rule {
     const char *field;
     wire_string_kind kind;
-    size_t bytes_max;  // without the terminator
+    size_t bytes_max; // without the terminator
 };
 
 // Never NULL.

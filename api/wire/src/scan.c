@@ -27,7 +27,7 @@ struct scan {
 struct level {
     const ProtobufCMessageDescriptor *descriptor;
     const uint8_t *at, *end;
-    uint64_t seen;  // bit i: field i of the descriptor came
+    uint64_t seen; // bit i: field i of the descriptor came
 };
 
 struct value {

@@ -37,8 +37,7 @@ dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const voi
     struct budget budget = {.arena = arena, .left = memory};
     ProtobufCAllocator allocator = {.alloc = take, .free = give_back, .allocator_data = &budget};
     ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &allocator, length, bytes);
-    if (message == NULL && arena->max_bytes != 0 &&
-        memory > arena->max_bytes - arena->used_bytes) {
+    if (message == NULL && arena->max_bytes != 0 && memory > arena->max_bytes - arena->used_bytes) {
         return dp_fail(err, DP_TOO_LARGE, "%s needs up to %zu bytes; %zu are left",
                        descriptor->short_name, memory, arena->max_bytes - arena->used_bytes);
     }

@@ -27,8 +27,7 @@ const Dp__V1__VersionInfo *dp_client_version(const struct dp_client *client);
 // One function for each RPC. Reads are tried once more when the connection broke; so is SubmitJob
 // when it has a request_id.
 dp_status dp_client_submit_job(struct dp_client *client, const Dp__V1__SubmitJobRequest *request,
-                               struct dp_arena *arena, Dp__V1__Job **ret_job,
-                               struct dp_error *err);
+                               struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
 dp_status dp_client_validate_job(struct dp_client *client,
                                  const Dp__V1__ValidateJobRequest *request, struct dp_arena *arena,
                                  Dp__V1__ValidateJobResponse **ret_response, struct dp_error *err);
@@ -38,10 +37,8 @@ dp_status dp_client_list_jobs(struct dp_client *client, const Dp__V1__ListJobsRe
                               struct dp_arena *arena, Dp__V1__ListJobsResponse **ret_response,
                               struct dp_error *err);
 dp_status dp_client_cancel_job(struct dp_client *client, const char *id, const char *reason,
-                               struct dp_arena *arena, Dp__V1__Job **ret_job,
-                               struct dp_error *err);
-dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id,
-                                   struct dp_arena *arena,
+                               struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
+dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, struct dp_arena *arena,
                                    Dp__V1__CheckpointJobResponse **ret_response,
                                    struct dp_error *err);
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
@@ -50,9 +47,9 @@ dp_status dp_client_get_report(struct dp_client *client, const char *id, struct 
                                Dp__V1__JobReport **ret_report, struct dp_error *err);
 dp_status dp_client_get_timeline(struct dp_client *client, const char *id, struct dp_arena *arena,
                                  Dp__V1__Timeline **ret_timeline, struct dp_error *err);
-dp_status dp_client_list_events(struct dp_client *client,
-                                const Dp__V1__ListEventsRequest *request, struct dp_arena *arena,
-                                Dp__V1__ListEventsResponse **ret_response, struct dp_error *err);
+dp_status dp_client_list_events(struct dp_client *client, const Dp__V1__ListEventsRequest *request,
+                                struct dp_arena *arena, Dp__V1__ListEventsResponse **ret_response,
+                                struct dp_error *err);
 
 // Streams. Next waits at most timeout_ms: DP_OK with *ret_event, or with NULL when nothing came
 // yet; at the end of the stream DP_OK, NULL and *ret_end = true. A short timeout (200 ms) lets the
@@ -65,6 +62,7 @@ dp_status dp_client_watch_job(struct dp_client *client, const Dp__V1__WatchJobRe
 dp_status dp_client_watch_next(struct dp_client_watch *watch, unsigned timeout_ms,
                                struct dp_arena *arena, Dp__V1__JobEvent **ret_event, bool *ret_end,
                                struct dp_error *err);
+// Accepts NULL.
 void dp_client_watch_close(struct dp_client_watch *watch);
 
 dp_status dp_client_read_logs(struct dp_client *client, const Dp__V1__ReadLogsRequest *request,
@@ -72,4 +70,5 @@ dp_status dp_client_read_logs(struct dp_client *client, const Dp__V1__ReadLogsRe
 dp_status dp_client_logs_next(struct dp_client_logs *logs, unsigned timeout_ms,
                               struct dp_arena *arena, Dp__V1__LogText **ret_text, bool *ret_end,
                               struct dp_error *err);
+// Accepts NULL.
 void dp_client_logs_close(struct dp_client_logs *logs);

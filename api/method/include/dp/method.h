@@ -25,19 +25,19 @@ typedef enum dp_method_id {
     DP_METHOD_GET_REPORT,
     DP_METHOD_GET_TIMELINE,
     DP_METHOD_LIST_EVENTS,
-    DP_METHOD_SESSION,  // agents
+    DP_METHOD_SESSION, // agents
     DP_METHOD_COUNT
 } dp_method_id;
 
 struct dp_method {
-    const char *name;  // "/dp.v1.Controller/SubmitJob"
+    const char *name; // "/dp.v1.Controller/SubmitJob"
     const ProtobufCMessageDescriptor *request;
     const ProtobufCMessageDescriptor *response;
     bool client_streaming;
     bool server_streaming;
-    const char *permission;  // "open", "read", "submit", "operate" or "agent"
-    const char *http_verb;   // NULL = not offered over HTTP
-    const char *http_path;   // "/v1/jobs/{id}"; a part in braces is a field of the request
+    const char *permission; // "open", "read", "submit", "operate" or "agent"
+    const char *http_verb;  // NULL = not offered over HTTP
+    const char *http_path;  // "/v1/jobs/{id}"; a part in braces is a field of the request
 };
 
 // One row for each id.

@@ -52,14 +52,14 @@ struct dp_rpc_handler {
 };
 
 struct dp_rpc_server_options {
-    const char *listen;  // "host:port" (port 0 = a free one), "[::1]:port", "unix:/path"
-    const struct dp_rpc_handler *handlers;  // borrowed until free; other methods: UNIMPLEMENTED
+    const char *listen; // "host:port" (port 0 = a free one), "[::1]:port", "unix:/path"
+    const struct dp_rpc_handler *handlers; // borrowed until free; other methods: UNIMPLEMENTED
     size_t handlers_count;
-    void *context;               // given to every handler
-    unsigned threads;            // that poll the network; 0 = 2
-    size_t message_bytes_max;    // one message, either way; 0 = DP_MESSAGE_BYTES_MAX
-    size_t queue_messages_max;   // waiting on one stream; 0 = DP_STREAM_QUEUE_MAX
-    size_t queue_bytes_max;      // waiting on one stream; 0 = twice message_bytes_max
+    void *context;             // given to every handler
+    unsigned threads;          // that poll the network; 0 = 2
+    size_t message_bytes_max;  // one message, either way; 0 = DP_MESSAGE_BYTES_MAX
+    size_t queue_messages_max; // waiting on one stream; 0 = DP_STREAM_QUEUE_MAX
+    size_t queue_bytes_max;    // waiting on one stream; 0 = twice message_bytes_max
 };
 
 // Binds and serves. A port that another process holds is DP_CONFLICT (the port is never shared), an
@@ -80,7 +80,8 @@ void dp_rpc_server_stop(struct dp_rpc_server *server, unsigned grace_ms);
 void dp_rpc_server_free(struct dp_rpc_server *server);
 
 // Unary: the answer, which ends the call.
-void dp_rpc_call_reply(struct dp_rpc_server *server, uint64_t call, const ProtobufCMessage *message);
+void dp_rpc_call_reply(struct dp_rpc_server *server, uint64_t call,
+                       const ProtobufCMessage *message);
 // Streams: queues one message. DP_NOT_FOUND when the call is over; DP_TOO_LARGE when the queue is
 // full (nothing was queued: wait for on_writable, drop, or send something newer later) or when the
 // message itself is over the limit. A reader that stops reading thus costs a bounded queue.
@@ -107,9 +108,9 @@ size_t dp_rpc_server_calls(const struct dp_rpc_server *server);
 struct dp_rpc_client;
 
 struct dp_rpc_client_options {
-    const char *address;         // "host:port", "[::1]:port", "unix:/path"
-    size_t message_bytes_max;    // 0 = DP_MESSAGE_BYTES_MAX
-    bool own_connection;         // else clients of one process and address share one
+    const char *address;      // "host:port", "[::1]:port", "unix:/path"
+    size_t message_bytes_max; // 0 = DP_MESSAGE_BYTES_MAX
+    bool own_connection;      // else clients of one process and address share one
 };
 
 // Makes a channel; connects when first used, and again by itself (after 200 ms, at most 1 s apart).
@@ -124,8 +125,8 @@ dp_status dp_rpc_client_connect(struct dp_rpc_client *client, unsigned wait_ms,
                                 struct dp_error *err);
 
 struct dp_rpc_call_options {
-    unsigned deadline_ms;  // of the whole call; 0 = none (streams only; unary: 10 s)
-    bool wait_for_ready;   // wait for a connection within the deadline, instead of DP_UNAVAILABLE
+    unsigned deadline_ms; // of the whole call; 0 = none (streams only; unary: 10 s)
+    bool wait_for_ready;  // wait for a connection within the deadline, instead of DP_UNAVAILABLE
 };
 
 // Blocking unary call; options may be NULL. The answer's bytes replace what ret_bytes held.
@@ -138,9 +139,9 @@ dp_status dp_rpc_client_call(struct dp_rpc_client *client, dp_method_id method,
 struct dp_rpc_reader;
 
 typedef enum dp_rpc_read {
-    DP_RPC_MESSAGE,  // ret_bytes holds one
-    DP_RPC_IDLE,     // none within the timeout; call again
-    DP_RPC_END,      // the server ended the stream with OK
+    DP_RPC_MESSAGE, // ret_bytes holds one
+    DP_RPC_IDLE,    // none within the timeout; call again
+    DP_RPC_END,     // the server ended the stream with OK
 } dp_rpc_read;
 
 dp_status dp_rpc_reader_open(struct dp_rpc_client *client, dp_method_id method,
@@ -150,8 +151,7 @@ dp_status dp_rpc_reader_open(struct dp_rpc_client *client, dp_method_id method,
 // Waits at most timeout_ms. Anything but DP_OK is the stream's end with that error, told again by
 // every later call.
 dp_status dp_rpc_reader_next(struct dp_rpc_reader *reader, unsigned timeout_ms,
-                             dp_rpc_read *ret_read, struct dp_buf *ret_bytes,
-                             struct dp_error *err);
+                             dp_rpc_read *ret_read, struct dp_buf *ret_bytes, struct dp_error *err);
 // Cancels what still runs. Accepts NULL.
 void dp_rpc_reader_close(struct dp_rpc_reader *reader);
 

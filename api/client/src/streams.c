@@ -1,0 +1,114 @@
+#include <stdlib.h>
+
+#include "client.h"
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/wire.h"
+
+// Both streams are this; two types keep their messages apart.
+struct stream {
+    struct dp_rpc_reader *reader;
+    dp_method_id method;
+};
+
+struct dp_client_watch {
+    struct stream stream;
+};
+
+struct dp_client_logs {
+    struct stream stream;
+};
+
+static dp_status open_stream(struct dp_client *client, dp_method_id method,
+                             const ProtobufCMessage *request, struct stream *stream,
+                             struct dp_error *err)
+{
+    stream->method = method;
+    return dp_rpc_reader_open(client->rpc, method, request, NULL, &stream->reader, err);
+}
+
+static dp_status next(struct stream *stream, unsigned timeout_ms, struct dp_arena *arena,
+                      ProtobufCMessage **ret_message, bool *ret_end, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    dp_rpc_read read = DP_RPC_IDLE;
+    dp_status status = dp_rpc_reader_next(stream->reader, timeout_ms, &read, &bytes, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    *ret_message = NULL;
+    *ret_end = read == DP_RPC_END;
+    if (read != DP_RPC_MESSAGE) {
+        return DP_OK;
+    }
+    return dp_wire_unpack(dp_methods[stream->method].response,
+                          bytes.bytes == NULL ? "" : bytes.bytes, bytes.length, arena, ret_message,
+                          err);
+}
+
+dp_status dp_client_watch_job(struct dp_client *client, const Dp__V1__WatchJobRequest *request,
+                              struct dp_client_watch **ret_watch, struct dp_error *err)
+{
+    struct dp_client_watch *watch = dp_new(struct dp_client_watch);
+    dp_status status =
+        open_stream(client, DP_METHOD_WATCH_JOB, &request->base, &watch->stream, err);
+    if (status != DP_OK) {
+        free(watch);
+        return status;
+    }
+    *ret_watch = watch;
+    return DP_OK;
+}
+
+dp_status dp_client_watch_next(struct dp_client_watch *watch, unsigned timeout_ms,
+                               struct dp_arena *arena, Dp__V1__JobEvent **ret_event, bool *ret_end,
+                               struct dp_error *err)
+{
+    ProtobufCMessage *message = NULL;
+    dp_status status = next(&watch->stream, timeout_ms, arena, &message, ret_end, err);
+    if (status == DP_OK) {
+        *ret_event = (Dp__V1__JobEvent *)message;
+    }
+    return status;
+}
+
+void dp_client_watch_close(struct dp_client_watch *watch)
+{
+    if (watch != NULL) {
+        dp_rpc_reader_close(watch->stream.reader);
+        free(watch);
+    }
+}
+
+dp_status dp_client_read_logs(struct dp_client *client, const Dp__V1__ReadLogsRequest *request,
+                              struct dp_client_logs **ret_logs, struct dp_error *err)
+{
+    struct dp_client_logs *logs = dp_new(struct dp_client_logs);
+    dp_status status = open_stream(client, DP_METHOD_READ_LOGS, &request->base, &logs->stream, err);
+    if (status != DP_OK) {
+        free(logs);
+        return status;
+    }
+    *ret_logs = logs;
+    return DP_OK;
+}
+
+dp_status dp_client_logs_next(struct dp_client_logs *logs, unsigned timeout_ms,
+                              struct dp_arena *arena, Dp__V1__LogText **ret_text, bool *ret_end,
+                              struct dp_error *err)
+{
+    ProtobufCMessage *message = NULL;
+    dp_status status = next(&logs->stream, timeout_ms, arena, &message, ret_end, err);
+    if (status == DP_OK) {
+        *ret_text = (Dp__V1__LogText *)message;
+    }
+    return status;
+}
+
+void dp_client_logs_close(struct dp_client_logs *logs)
+{
+    if (logs != NULL) {
+        dp_rpc_reader_close(logs->stream.reader);
+        free(logs);
+    }
+}

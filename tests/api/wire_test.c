@@ -1,0 +1,359 @@
+#include "dp_test.h"
+
+#include "dp/alloc.h"
+#include "dp/method.h"
+#include "dp/rand.h"
+#include "dp/wire.h"
+#include "sample.h"
+
+static dp_status unpack(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
+                        size_t length, struct dp_error *err)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    ProtobufCMessage *message = NULL;
+    *err = (struct dp_error){0};
+    return dp_wire_unpack(descriptor, bytes, length, &arena, &message, err);
+}
+
+static dp_status repack(const ProtobufCMessage *message, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    dp_wire_pack(message, &bytes);
+    return unpack(message->descriptor, bytes.bytes == NULL ? "" : bytes.bytes, bytes.length, err);
+}
+
+static void what_was_packed_is_unpacked(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    const ProtobufCMessage *const messages[] = {
+        &sample_plan(&arena)->base, &sample_job(&arena)->base, &sample_report(&arena)->base,
+        &sample_prepare(&arena)->base};
+    for (size_t i = 0; i < sizeof messages / sizeof messages[0]; i++) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf first = {0}, second = {0};
+        struct dp_error err = {0};
+        ProtobufCMessage *back = NULL;
+        dp_wire_pack(messages[i], &first);
+        assert_ok(
+            dp_wire_unpack(messages[i]->descriptor, first.bytes, first.length, &arena, &back, &err),
+            &err);
+        dp_wire_pack(back, &second);
+        assert_int_equal(first.length, second.length);
+        assert_memory_equal(first.bytes, second.bytes, first.length);
+    }
+    struct dp_error err;
+    assert_ok(unpack(&dp__v1__list_nodes_request__descriptor, "", 0, &err), &err);
+    (void)state;
+}
+
+struct bytes_case {
+    const ProtobufCMessageDescriptor *descriptor;
+    const char *bytes;
+    size_t length;
+    dp_status status;
+    const char *message;
+};
+
+#define CASE(type, literal, status, message)                                                       \
+    {                                                                                              \
+        &dp__v1__##type##__descriptor, literal, sizeof literal - 1, status, message                \
+    }
+
+static void bytes_that_are_no_message_are_refused(void **state)
+{
+    static const struct bytes_case cases[] = {
+        CASE(ack, "\x08", DP_INVALID, "Ack: the bytes are not a message"),
+        CASE(ack, "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", DP_INVALID, "not a message"),
+        CASE(ack, "\x00\x01", DP_INVALID, "not a message"), // field number 0
+        CASE(ack, "\x0b\x0c", DP_INVALID, "not a message"), // a group
+        CASE(ack,
+             "\x12\x05"
+             "ab",
+             DP_INVALID, "not a message"), // longer than what is left
+        CASE(ack,
+             "\x0a\x01"
+             "1",
+             DP_INVALID, "Ack.sequence has the wrong type"),
+        CASE(ack, "\x08\x01\x08\x02", DP_INVALID, "Ack.sequence comes twice"),
+        CASE(job_event, "\x0a\x00\x12\x00", DP_INVALID, "JobEvent.step comes twice"),
+        CASE(fence,
+             "\x0a\x03"
+             "a\0b",
+             DP_INVALID, "Fence.job holds a control character"),
+        CASE(fence,
+             "\x0a\x03"
+             "a\nb",
+             DP_INVALID, "Fence.job holds a control character"),
+        CASE(fence, "\x0a\x02\xc3(", DP_INVALID, "Fence.job is not UTF-8"),
+        CASE(fence, "\x0a\x03\xed\xa0\x80", DP_INVALID, "Fence.job is not UTF-8"), // a surrogate
+        CASE(fence, "", DP_INVALID, "Fence.job is empty"),
+        CASE(job, "\x18\x63", DP_INVALID, "Job.state has a value that this version does not know"),
+        CASE(endpoint, "\x08\x80\x80\x04", DP_INVALID,
+             "Endpoint.rank is 65536; the limit is 65535"),
+        CASE(rank_start, "", DP_INVALID, "RankStart.fence is missing"),
+        CASE(prepare, "\x0a\x03\x0a\x01j", DP_INVALID, "Prepare.plan is missing"),
+        CASE(span, "\x10\x05", DP_INVALID, "Span.kind 5"),
+        CASE(span, "\x40\x01", DP_INVALID, "duration_ns is negative"),
+        CASE(step_point, "\x38\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", DP_INVALID,
+             "StepPoint.time_ns is no time"),
+        CASE(step_done, "\x6a\x02\x80\x80", DP_INVALID, "StepDone.expert_tokens is torn"),
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dp_error err;
+        dp_status status = unpack(cases[i].descriptor, cases[i].bytes, cases[i].length, &err);
+        assert_refused(status, cases[i].status, &err, cases[i].message);
+    }
+    (void)state;
+}
+
+static void sizes_are_refused_before_anything_is_allocated(void **state)
+{
+    struct dp_error err;
+    size_t length = DP_MESSAGE_BYTES_MAX;
+    DP_AUTO_FREE char *bytes = dp_alloc(length + 1, 1);
+    dp_status status = unpack(&dp__v1__job__descriptor, bytes, length + 1, &err);
+    assert_refused(status, DP_TOO_LARGE, &err, "Job has 4194305 bytes; the limit is 4194304");
+    // Two million empty jobs in four million bytes would be half a gigabyte of structures.
+    for (size_t i = 0; i < length; i += 2) {
+        bytes[i] = 0x0a;
+    }
+    status = unpack(&dp__v1__list_jobs_response__descriptor, bytes, length, &err);
+    assert_refused(status, DP_TOO_LARGE, &err, "bytes of memory");
+    // And so would unknown fields be.
+    for (size_t i = 0; i < length; i += 2) {
+        bytes[i] = 0x78;
+    }
+    status = unpack(&dp__v1__list_jobs_response__descriptor, bytes, length, &err);
+    assert_refused(status, DP_TOO_LARGE, &err, "bytes of memory");
+
+    char name[DP_NAME_MAX + 1] = {0};
+    memset(name, 'n', DP_NAME_MAX);
+    Dp__V1__Fence fence = DP__V1__FENCE__INIT;
+    fence.job = name;
+    assert_refused(repack(&fence.base, &err), DP_TOO_LARGE, &err, "Fence.job has 64 bytes");
+    (void)state;
+}
+
+static void an_arena_that_is_too_small_is_said_so(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0}, small = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *message = NULL;
+    dp_wire_pack(&sample_job(&arena)->base, &bytes);
+    dp_arena_init(&small, 1024);
+    dp_status status =
+        dp_wire_unpack(&dp__v1__job__descriptor, bytes.bytes, bytes.length, &small, &message, &err);
+    assert_refused(status, DP_TOO_LARGE, &err, "Job needs up to");
+    (void)state;
+}
+
+static void text_for_people_is_mended_not_refused(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *message = NULL;
+    Dp__V1__RankFinished finished = DP__V1__RANK_FINISHED__INIT;
+    finished.error = "ok\n\ttab \x1b[31m \xff zażółć \xc2\x9b!";
+    dp_wire_pack(&finished.base, &bytes);
+    assert_ok(
+        dp_wire_unpack(finished.base.descriptor, bytes.bytes, bytes.length, &arena, &message, &err),
+        &err);
+    assert_string_equal(((Dp__V1__RankFinished *)message)->error, "ok\n\ttab ?[31m ? zażółć ?"
+                                                                  "?!");
+    (void)state;
+}
+
+static void unknown_fields_and_kinds_are_dropped(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *message = NULL;
+    static const char bytes[] = "\x08\x05\xfa\x01\x03xyz";
+    assert_ok(
+        dp_wire_unpack(&dp__v1__ack__descriptor, bytes, sizeof bytes - 1, &arena, &message, &err),
+        &err);
+    assert_int_equal(message->n_unknown_fields, 0);
+    assert_int_equal(((Dp__V1__Ack *)message)->sequence, 5);
+    static const char kind[] = "\xfa\x01\x00"; // an order that this build does not have
+    assert_ok(dp_wire_unpack(&dp__v1__controller_message__descriptor, kind, sizeof kind - 1, &arena,
+                             &message, &err),
+              &err);
+    assert_int_equal(((Dp__V1__ControllerMessage *)message)->message_case,
+                     DP__V1__CONTROLLER_MESSAGE__MESSAGE__NOT_SET);
+    (void)state;
+}
+
+static void a_plan_comes_back_as_it_was(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    Dp__V1__Plan *message = sample_plan(&arena);
+    message->schedule_json = (ProtobufCBinaryData){.len = 2, .data = (uint8_t *)"{}"};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_wire_plan_from_proto(message, &plan, &err), &err);
+    assert_int_equal(plan.layer_begin[2], 5);
+    assert_string_equal(plan.ranks[3].node, "node-b");
+    assert_string_equal(plan.schedule_json, "{}");
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf before = {0}, after = {0};
+    dp_wire_pack(&message->base, &before);
+    dp_wire_pack(&dp_wire_plan_to_proto(&plan, &arena)->base, &after);
+    assert_int_equal(before.length, after.length);
+    assert_memory_equal(before.bytes, after.bytes, before.length);
+    (void)state;
+}
+
+static void a_plan_that_does_not_fit_together_is_refused(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err;
+    static uint32_t falling[] = {0, 3, 3}, late[] = {1, 2, 5};
+    Dp__V1__Plan *plan = sample_plan(&arena);
+    plan->n_layer_begin = 2;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "Plan.layer_begin has 2 entries");
+    plan = sample_plan(&arena);
+    plan->layer_begin = falling;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "stage 1 runs layers 3 to 2");
+    plan->layer_begin = late;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "starts at layer 1");
+    plan = sample_plan(&arena);
+    plan->n_ranks = 3;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "3 entries for 2 x 2 ranks");
+    plan = sample_plan(&arena);
+    plan->ranks[1]->rank = 2;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "ranks[1] is rank 2");
+    plan = sample_plan(&arena);
+    plan->expert = 3;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "does not divide");
+    plan = sample_plan(&arena);
+    plan->step_s = -1;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "finite");
+    plan = sample_plan(&arena);
+    plan->stages = DP_STAGES_MAX + 1;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "Plan.stages is 1025");
+    plan = sample_plan(&arena);
+    plan->pipeline = 0;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "0 x 2 ranks");
+    (void)state;
+}
+
+static void a_span_keeps_its_meaning(void **state)
+{
+    const struct dp_action_span spans[] = {
+        {.rank = 1,
+         .replica = 2,
+         .kind = DP_ACTION_FB,
+         .b_kind = DP_ACTION_I,
+         .stage = 3,
+         .microbatch = 4,
+         .b_stage = 5,
+         .b_microbatch = 6,
+         .step = 9,
+         .start_ns = 100,
+         .end_ns = 250},
+        {.rank = 3,
+         .replica = 0,
+         .kind = DP_SPAN_GRADIENT_SYNC,
+         .step = 9,
+         .start_ns = 1,
+         .end_ns = 2},
+        {.rank = 0, .replica = 1, .kind = DP_SPAN_OPTIMIZER, .step = 9, .start_ns = 1, .end_ns = 2},
+    };
+    static const uint32_t kinds[] = {DP_ACTION_FB, 16, 17}, ranks[] = {9, 3, 4};
+    for (size_t i = 0; i < sizeof spans / sizeof spans[0]; i++) {
+        Dp__V1__Span message;
+        struct dp_action_span back;
+        dp_wire_span_to_proto(&spans[i], 4, &message);
+        assert_int_equal(message.kind, kinds[i]);
+        assert_int_equal(message.rank, ranks[i]);
+        dp_wire_span_from_proto(&message, 4, 9, &back);
+        assert_memory_equal(&back, &spans[i], sizeof back);
+    }
+    (void)state;
+}
+
+static void mutate(struct dp_rand *rand, struct dp_buf *bytes)
+{
+    size_t at = bytes->length == 0 ? 0 : dp_rand_below(rand, bytes->length);
+    switch (dp_rand_below(rand, 5)) {
+    case 0:
+        if (bytes->length > 0) {
+            bytes->bytes[at] ^= (char)(1u << dp_rand_below(rand, 8));
+        }
+        break;
+    case 1:
+        if (bytes->length > 0) {
+            bytes->bytes[at] = (char)dp_rand_below(rand, 256);
+        }
+        break;
+    case 2:
+        bytes->length = at;
+        break;
+    case 3: {
+        // A piece of itself, at the end.
+        size_t length = dp_rand_below(rand, bytes->length - at + 1);
+        DP_AUTO_FREE char *piece = dp_memdup(bytes->bytes + at, length);
+        dp_buf_append(bytes, piece, length);
+        break;
+    }
+    default:
+        dp_buf_consume(bytes, at > 8 ? 8 : at);
+        break;
+    }
+}
+
+// Whatever comes is refused with a message, or is a message that packs into bytes that are taken.
+static void damaged_bytes_never_do_harm(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena samples = {0};
+    const ProtobufCMessage *const messages[] = {&sample_job(&samples)->base,
+                                                &sample_report(&samples)->base,
+                                                &sample_prepare(&samples)->base};
+    size_t accepted = 0, refused = 0;
+    for (uint64_t seed = 0; seed < 12000; seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, seed);
+        const ProtobufCMessage *message = messages[seed % 3];
+        DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+        dp_wire_pack(message, &bytes);
+        for (uint64_t left = 1 + dp_rand_below(&rand, 6); left > 0; left--) {
+            mutate(&rand, &bytes);
+        }
+        // Its own allocation, so that reading past the end is seen.
+        DP_AUTO_FREE char *exact = dp_memdup(bytes.bytes, bytes.length);
+        struct dp_error err = {0};
+        ProtobufCMessage *back = NULL;
+        dp_status status =
+            dp_wire_unpack(message->descriptor, exact, bytes.length, &arena, &back, &err);
+        if (status != DP_OK) {
+            assert_true(status == DP_INVALID || status == DP_TOO_LARGE);
+            assert_true(err.message[0] != '\0');
+            refused++;
+            continue;
+        }
+        DP_AUTO_JSON json_t *json = dp_message_to_json(back);
+        assert_non_null(json);
+        assert_ok(repack(back, &err), &err);
+        accepted++;
+    }
+    assert_true(accepted > 100 && refused > 1000);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_packed_is_unpacked),
+        cmocka_unit_test(bytes_that_are_no_message_are_refused),
+        cmocka_unit_test(sizes_are_refused_before_anything_is_allocated),
+        cmocka_unit_test(an_arena_that_is_too_small_is_said_so),
+        cmocka_unit_test(text_for_people_is_mended_not_refused),
+        cmocka_unit_test(unknown_fields_and_kinds_are_dropped),
+        cmocka_unit_test(a_plan_comes_back_as_it_was),
+        cmocka_unit_test(a_plan_that_does_not_fit_together_is_refused),
+        cmocka_unit_test(a_span_keeps_its_meaning),
+        cmocka_unit_test(damaged_bytes_never_do_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
