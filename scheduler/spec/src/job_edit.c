@@ -1,6 +1,5 @@
 // `--set key=value` and the check that follows edits.
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,9 +17,8 @@ static struct dp_toml_node value_node(const struct dp_key *key, const char *text
         return node;
     }
     char *end;
-    errno = 0;
     long long integer = strtoll(text, &end, 10);
-    if (end != text && *end == '\0' && errno == 0) {
+    if (end != text && *end == '\0') { // out of range: the nearest, which is refused
         node.type = DP_TOML_INTEGER;
         node.value.integer = integer;
         return node;

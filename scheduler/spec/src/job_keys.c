@@ -5,8 +5,8 @@
 
 #include "spec_internal.h"
 
-// The range of a seed: what TOML can hold.
-#define SEED_MAX 9223372036854775807.0
+// The range of a seed: what a JSON number holds exactly.
+#define SEED_MAX 9007199254740992.0
 #define REAL_MAX 1e300
 
 #define MODEL(member) DP_MEMBER(dp_job_spec, model.member)

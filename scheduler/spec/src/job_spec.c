@@ -187,6 +187,13 @@ static void complete_sim(struct dp_sim_spec *sim)
         sim->pair_s > 0 ? sim->pair_s : sim->forward_s + sim->input_grad_s + sim->weight_grad_s;
 }
 
+static int compare_positions(const void *a, const void *b)
+{
+    const struct dp_diag *one = a, *two = b;
+    return one->line != two->line ? (one->line > two->line) - (one->line < two->line)
+                                  : (one->column > two->column) - (one->column < two->column);
+}
+
 static dp_status parse_job(const char *text, size_t length, const char *base_directory,
                            const char *default_name, bool may_read_files, struct dp_diags *diags,
                            struct dp_job_spec *ret_spec, struct dp_error *err)
@@ -210,6 +217,7 @@ static dp_status parse_job(const char *text, size_t length, const char *base_dir
         dp_job_check(&spec, dp_toml_root(toml), diags);
     }
     if (diags->count > 0) {
+        qsort(diags->items, diags->count, sizeof(diags->items[0]), compare_positions);
         return dp_diags_status(diags, err);
     }
     *ret_spec = spec;
