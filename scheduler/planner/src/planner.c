@@ -87,6 +87,27 @@ static dp_status layout_of_plan(const struct problem *problem, const struct dp_p
     return DP_OK;
 }
 
+// The nodes that the plan names, without limits: enough where only its times are asked for.
+static void nodes_of_plan(const struct dp_plan *plan, struct dp_planner_node **ret_nodes,
+                          size_t *ret_count)
+{
+    struct dp_planner_node *nodes =
+        dp_new_array(struct dp_planner_node, (size_t)dp_plan_world(plan));
+    size_t count = 0;
+    for (int32_t i = 0; i < dp_plan_world(plan); i++) {
+        size_t node = 0;
+        while (node < count && strcmp(nodes[node].name, plan->ranks[i].node) != 0) {
+            node++;
+        }
+        if (node == count) {
+            DP_COPY_TEXT(nodes[count++].name, plan->ranks[i].node);
+        }
+        nodes[node].slots++;
+    }
+    *ret_nodes = nodes;
+    *ret_count = count;
+}
+
 dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan *plan,
                            const struct dp_planner_resources *resources, int32_t replica,
                            const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
@@ -101,6 +122,13 @@ dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan 
     }
     DP_AUTO_FREE struct dp_profile *fallback = dp_new(struct dp_profile);
     dp_profile_default_cpu(fallback);
+    DP_AUTO_FREE struct dp_planner_node *nodes = NULL;
+    struct dp_planner_resources of_plan = {0};
+    if (resources == NULL) {
+        nodes_of_plan(plan, &nodes, &of_plan.nodes_count);
+        of_plan.nodes = nodes;
+        resources = &of_plan;
+    }
     struct problem problem;
     dp_status status = make_problem(spec, resources, fallback, &problem, err);
     if (status != DP_OK) {

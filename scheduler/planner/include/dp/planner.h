@@ -49,7 +49,8 @@ void dp_planner_cluster_nodes(const struct dp_cluster_spec *cluster,
                               struct dp_planner_node **ret_nodes, size_t *ret_count);
 
 // The costs that the plan's prediction rests on, for simulate, what-if and timelines: of one
-// replica, whose ranks stand where the plan puts those of `replica`. The caller deinits *ret_costs.
+// replica, whose ranks stand where the plan puts those of `replica`. resources NULL = the plan's
+// nodes with cores for all and the built-in profile. The caller deinits *ret_costs.
 dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan *plan,
                            const struct dp_planner_resources *resources, int32_t replica,
                            const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
