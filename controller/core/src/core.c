@@ -15,6 +15,7 @@ void dp_core_config_init(struct dp_core_config *config)
         .lease_default_ms = 10000,
         .prepare_timeout_ms = 120000,
         .collect_ms = 1000,
+        .settle_ms = 2000,
         .stop_grace_ms = 5000,
         .stop_timeout_ms = 60000,
         .checkpoint_timeout_ms = 120000,

@@ -220,6 +220,17 @@ static bool all_ok(const struct core_job *job)
     return job->ranks_count > 0;
 }
 
+// The levels of ranks can be faster than the reports of their last steps.
+static bool is_settled(const struct core_job *job)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (job->ranks[i].step < job->ranks[i].final_step) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void core_job_advance(struct dp_core *core, struct core_job *job)
 {
     if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, NULL, DP_RANK_RUNNING)) {
@@ -229,7 +240,11 @@ void core_job_advance(struct dp_core *core, struct core_job *job)
         core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
     }
     if (job->row.state == DP_STATE_RUNNING && all_ok(job)) {
-        finish(core, job);
+        if (is_settled(job)) {
+            finish(core, job);
+        } else if (job->deadline_ns == 0) {
+            job->deadline_ns = core->now_ns + core->config.settle_ms * DP_NS_PER_MS;
+        }
     }
     if (job->row.state == DP_STATE_STOPPING && all_reached(job, NULL, DP_RANK_FINISHED)) {
         finish(core, job);
@@ -292,6 +307,8 @@ void core_job_deadline(struct dp_core *core, struct core_job *job)
                        started ? "running" : "ready", core->config.prepare_timeout_ms / 1000,
                        waiting);
         core_job_advance(core, job);
+    } else if (job->row.state == DP_STATE_RUNNING) {
+        finish(core, job);
     } else if (job->row.state == DP_STATE_STOPPING) {
         list_waiting(job, DP_RANK_FINISHED, waiting, sizeof(waiting));
         job->row.outcome = DP_STATE_LOST;
@@ -342,6 +359,11 @@ void core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
         core_reply_error(core, ask->reply, job == NULL ? DP_NOT_FOUND : DP_CONFLICT,
                          "%s is %s: only a running job can write a checkpoint", ask->job,
                          job == NULL ? "not there" : dp_job_state_text(job->row.state));
+        return;
+    }
+    if (strcmp(job->row.device, "sim") == 0) {
+        core_reply_error(core, ask->reply, DP_UNSUPPORTED,
+                         "%s runs on the sim device, which has nothing to save", job->row.id);
         return;
     }
     struct core_checkpoint *checkpoint = dp_new(struct core_checkpoint);

@@ -83,8 +83,9 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
 static void refuse_prepare(struct dp_core *core, struct core_job *job, const struct core_node *node,
                            const struct dp_assignment_level *level)
 {
-    core_job_blame(core, job, DP_CAUSE_NODE, "PrepareFailed", "%s: %s", node->row.name,
-                   level->error);
+    bool preparing = job->row.state == DP_STATE_ASSIGNING;
+    core_job_blame(core, job, DP_CAUSE_NODE, preparing ? "PrepareFailed" : "NodeFailed",
+                   "node %s: %s", node->row.name, level->error);
     // What did not start will not end either.
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];

@@ -29,6 +29,7 @@ void core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_ra
 {
     rank->finished = true;
     rank->ok = finished->ok;
+    rank->final_step = finished->step;
     rank->not_finite = finished->not_finite;
     rank->peer_lost = finished->peer_lost;
     DP_COPY_TEXT(rank->action, finished->action);
@@ -181,6 +182,7 @@ void core_report(struct dp_core *core, const struct dp_report *report)
         break;
     case DP_REPORT_STEP:
         take_step(core, job, rank, &report->step);
+        core_job_advance(core, job);
         break;
     case DP_REPORT_EVAL:
         job->row.holdout_loss = report->eval.loss;

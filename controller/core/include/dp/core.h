@@ -23,6 +23,7 @@ struct dp_core_config {
     uint32_t lease_default_ms;   // of a node whose lease is not known
     uint32_t prepare_timeout_ms; // for all ranks to be READY, then RUNNING
     uint32_t collect_ms;         // wait for the cause when only its consequences are known
+    uint32_t settle_ms;          // wait for the last steps when the ranks have finished
     uint32_t stop_grace_ms;      // between the polite end of a rank and the forced one
     uint32_t stop_timeout_ms;    // after which a job whose ranks do not end is LOST
     uint32_t checkpoint_timeout_ms;

@@ -116,6 +116,7 @@ struct dp_rank_record {
     char address[DP_ADDRESS_MAX]; // data port, once READY
     uint64_t parameters;
     bool finished, ok, not_finite, peer_lost; // its last word
+    uint64_t final_step;                      // in it; not stored
     char action[DP_NAME_MAX];
     char error[DP_TEXT_MAX];
     int64_t updated_ns;    // wall clock of the newest usage

@@ -1,0 +1,290 @@
+#include "daemon.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/log.h"
+#include "dp/rand.h"
+
+#define TICK_MS 250
+#define STOP_GRACE_MS 1000
+
+static void arm_timer(struct daemon *daemon);
+
+void daemon_step(struct daemon *daemon, struct dp_core_event *event)
+{
+    // Performing effects must not come back here: the effects would change under the loop.
+    DP_CHECK(!daemon->stepping);
+    daemon->stepping = true;
+    event->now_ns = dp_clock_monotonic_ns();
+    event->wall_ns = dp_clock_realtime_ns();
+    dp_core_step(daemon->core, event, &daemon->effects);
+    effects_perform(daemon, &daemon->effects);
+    daemon->stepping = false;
+    arm_timer(daemon);
+}
+
+void daemon_expect(struct daemon *daemon, uint64_t call, dp_method_id method)
+{
+    struct pending *pending = dp_new(struct pending);
+    *pending = (struct pending){call, method, daemon->pending};
+    daemon->pending = pending;
+}
+
+static void on_core_timer(uv_timer_t *timer)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_TICK};
+    daemon_step(timer->data, &event);
+}
+
+static void arm_timer(struct daemon *daemon)
+{
+    int64_t timer_ns = daemon->effects.timer_ns;
+    if (timer_ns == 0 || daemon->stopping) {
+        uv_timer_stop(&daemon->core_timer);
+        return;
+    }
+    int64_t left_ns = timer_ns - dp_clock_monotonic_ns();
+    uint64_t left_ms = left_ns <= 0 ? 0 : (uint64_t)(left_ns / DP_NS_PER_MS) + 1;
+    uv_update_time(&daemon->loop);
+    uv_timer_start(&daemon->core_timer, on_core_timer, left_ms, 0);
+}
+
+static void on_stored(void *context, uint64_t token, const struct dp_error *err)
+{
+    if (err->status != DP_OK) {
+        dp_log_error("store.failed", "token=%llu reason=\"%s\"", (unsigned long long)token,
+                     err->message);
+    }
+    struct dp_core_event event = {.kind = DP_EVENT_STORED, .stored = {.token = token}};
+    event.stored.error = *err;
+    daemon_step(context, &event);
+}
+
+static void on_store_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct daemon *daemon = poll->data;
+    dp_store_pump(daemon->store, on_stored, daemon);
+    watch_pump(daemon);
+}
+
+static void on_rpc_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct daemon *daemon = poll->data;
+    dp_rpc_server_pump(daemon->server);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct daemon *daemon = timer->data;
+    logs_pump(daemon);
+    watch_pump(daemon);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+    struct daemon *daemon = signal->data;
+    dp_log_info("controller.stopping", "signal=%d", number);
+    uv_stop(&daemon->loop);
+}
+
+static void load_job(struct daemon *daemon, const struct dp_job_record *job,
+                     const struct dp_rank_record *ranks, size_t count)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_LOAD_JOB, .load_job = {job, ranks, count}};
+    daemon_step(daemon, &event);
+}
+
+static dp_status load_jobs(struct daemon *daemon, struct dp_error *err)
+{
+    struct dp_job_record *jobs = NULL;
+    size_t count = 0;
+    dp_status status =
+        dp_store_load_jobs(daemon->store, DP_STORE_JOBS_ACTIVE, 0, &jobs, &count, err);
+    for (size_t i = count; i-- > 0;) {
+        DP_AUTO_FREE struct dp_rank_record *ranks = NULL;
+        size_t ranks_count = 0;
+        if (status == DP_OK) {
+            status = dp_store_load_ranks(daemon->store, jobs[i].number, &ranks, &ranks_count, err);
+        }
+        if (status == DP_OK) {
+            load_job(daemon, &jobs[i], ranks, ranks_count);
+        }
+        dp_job_record_deinit(&jobs[i]);
+    }
+    free(jobs);
+    return status;
+}
+
+static dp_status load_nodes(struct daemon *daemon, struct dp_error *err)
+{
+    struct dp_node_record *nodes = NULL;
+    size_t count = 0;
+    dp_status status = dp_store_load_nodes(daemon->store, &nodes, &count, err);
+    for (size_t i = 0; i < count; i++) {
+        struct dp_core_event event = {.kind = DP_EVENT_LOAD_NODE, .load_node = &nodes[i]};
+        daemon_step(daemon, &event);
+        dp_node_record_deinit(&nodes[i]);
+    }
+    free(nodes);
+    return status;
+}
+
+static dp_status load(struct daemon *daemon, struct dp_error *err)
+{
+    DP_AUTO_FREE uint64_t *ended = NULL;
+    size_t count = 0;
+    uint64_t highest = 0;
+    dp_status status = dp_store_ended_jobs(daemon->store, &ended, &count, &highest, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    struct dp_core_event event = {.kind = DP_EVENT_LOAD_ENDED, .ended = {ended, count, highest}};
+    daemon_step(daemon, &event);
+    status = load_nodes(daemon, err);
+    return status == DP_OK ? load_jobs(daemon, err) : status;
+}
+
+static dp_status serve(struct daemon *daemon, struct dp_error *err)
+{
+    size_t count = service_handlers_count + 3;
+    // Borrowed by the server, which lives as long as the process does.
+    static struct dp_rpc_handler handlers[DP_METHOD_COUNT];
+    DP_CHECK(count <= DP_METHOD_COUNT);
+    memcpy(handlers, service_handlers, service_handlers_count * sizeof(*handlers));
+    handlers[count - 3] = session_handler;
+    handlers[count - 2] = watch_handler;
+    handlers[count - 1] = logs_handler;
+    struct dp_rpc_server_options options = {
+        .listen = daemon->options.listen,
+        .handlers = handlers,
+        .handlers_count = count,
+        .context = daemon,
+    };
+    dp_status status = dp_rpc_server_new(&options, &daemon->server, err);
+    if (status != DP_OK) {
+        return dp_fail_in(err, "serving on %s", daemon->options.listen);
+    }
+    const char *address = dp_rpc_server_address(daemon->server);
+    dp_log_info("controller.serving", "address=%s state_dir=%s instance=%s", address,
+                daemon->state_dir, daemon->instance);
+    if (daemon->options.address_file != NULL) {
+        DP_AUTO_FREE char *line = dp_asprintf("%s\n", address);
+        return dp_write_file(daemon->options.address_file, line, strlen(line), err);
+    }
+    return DP_OK;
+}
+
+static void init_loop(struct daemon *daemon)
+{
+    static const int numbers[] = {SIGTERM, SIGINT};
+    DP_CHECK(uv_loop_init(&daemon->loop) == 0);
+    uv_timer_init(&daemon->loop, &daemon->core_timer);
+    uv_timer_init(&daemon->loop, &daemon->ticker);
+    daemon->core_timer.data = daemon->ticker.data = daemon;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(numbers); i++) {
+        uv_signal_init(&daemon->loop, &daemon->signals[i]);
+        daemon->signals[i].data = daemon;
+        uv_signal_start(&daemon->signals[i], on_signal, numbers[i]);
+    }
+}
+
+static void start_polling(struct daemon *daemon)
+{
+    uv_poll_init(&daemon->loop, &daemon->store_poll, dp_store_fd(daemon->store));
+    uv_poll_init(&daemon->loop, &daemon->rpc_poll, dp_rpc_server_fd(daemon->server));
+    daemon->store_poll.data = daemon->rpc_poll.data = daemon;
+    uv_poll_start(&daemon->store_poll, UV_READABLE, on_store_readable);
+    uv_poll_start(&daemon->rpc_poll, UV_READABLE, on_rpc_readable);
+    uv_timer_start(&daemon->ticker, on_tick, TICK_MS, TICK_MS);
+}
+
+static void close_handle(uv_handle_t *handle, void *context)
+{
+    (void)context;
+    if (!uv_is_closing(handle)) {
+        uv_close(handle, NULL);
+    }
+}
+
+// Streams end with UNAVAILABLE, what is queued is stored, jobs stay as they are.
+static void stop(struct daemon *daemon)
+{
+    daemon->stopping = true;
+    planning_stop(daemon);
+    uv_walk(&daemon->loop, close_handle, NULL);
+    if (daemon->server != NULL) {
+        dp_rpc_server_stop(daemon->server, STOP_GRACE_MS);
+    }
+    uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&daemon->loop);
+    dp_rpc_server_free(daemon->server);
+    dp_store_close(daemon->store);
+    dp_core_free(daemon->core);
+    dp_effects_deinit(&daemon->effects);
+    while (daemon->pending != NULL) {
+        struct pending *next = daemon->pending->next;
+        free(daemon->pending);
+        daemon->pending = next;
+    }
+    if (daemon->options.address_file != NULL && daemon->server != NULL) {
+        unlink(daemon->options.address_file);
+    }
+    free(daemon->state_dir);
+}
+
+static dp_status start(struct daemon *daemon, struct dp_error *err)
+{
+    struct dp_store_options store = {.directory = daemon->options.state_dir};
+    dp_status status = dp_store_open(&store, &daemon->store, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    daemon->state_dir = realpath(daemon->options.state_dir, NULL);
+    if (daemon->state_dir == NULL) {
+        return dp_fail_errno(err, errno, "%s", daemon->options.state_dir);
+    }
+    status = load(daemon, err);
+    if (status == DP_OK) {
+        status = serve(daemon, err);
+    }
+    if (status == DP_OK) {
+        start_polling(daemon);
+    }
+    return status;
+}
+
+dp_status daemon_run(const struct daemon_options *options, struct dp_error *err)
+{
+    struct daemon *daemon = dp_new(struct daemon);
+    daemon->options = *options;
+    daemon->started_ns = dp_clock_realtime_ns();
+    uint64_t random = 0;
+    DP_CHECK(getrandom(&random, sizeof(random), 0) == sizeof(random));
+    snprintf(daemon->instance, sizeof(daemon->instance), "%016llx", (unsigned long long)random);
+    struct dp_core_config config;
+    dp_core_config_init(&config);
+    daemon->core = dp_core_new(&config);
+    signal(SIGPIPE, SIG_IGN);
+    init_loop(daemon);
+    dp_status status = start(daemon, err);
+    if (status == DP_OK) {
+        uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    }
+    stop(daemon);
+    free(daemon);
+    return status;
+}

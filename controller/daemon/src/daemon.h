@@ -1,0 +1,126 @@
+// The shell around the core: one libuv loop that owns the store, the gRPC server and the core, and
+// performs the core's effects. Everything here runs on the loop's thread, but for the planner's
+// work (planning.c).
+#pragma once
+
+#include <uv.h>
+
+#include "dp/core.h"
+#include "dp/rpc.h"
+#include "dp/spec.h"
+#include "dp/store.h"
+#include "dp/v1/agent.pb-c.h"
+#include "dp/v1/controller.pb-c.h"
+#include "dp/wire.h"
+
+struct daemon_options {
+    const char *state_dir;
+    const char *listen;
+    const char *address_file; // NULL = none
+};
+
+// A call whose answer comes from the core.
+struct pending {
+    uint64_t call;
+    dp_method_id method;
+    struct pending *next;
+};
+
+struct daemon {
+    struct daemon_options options;
+    char *state_dir; // absolute
+    char instance[32];
+    int64_t started_ns; // wall clock
+    uv_loop_t loop;
+    uv_poll_t store_poll, rpc_poll;
+    uv_timer_t core_timer, ticker;
+    uv_signal_t signals[2];
+    struct dp_store *store;
+    struct dp_core *core;
+    struct dp_effects effects;
+    struct dp_rpc_server *server;
+    struct pending *pending;
+    struct session *sessions;
+    struct watch *watches;
+    struct log_stream *log_streams;
+    struct planning *plannings;
+    bool stepping, stopping;
+};
+
+// daemon.c
+dp_status daemon_run(const struct daemon_options *options, struct dp_error *err);
+// Gives the core one event, with the time, and performs what follows.
+void daemon_step(struct daemon *daemon, struct dp_core_event *event);
+// The answer to `call` will come from the core.
+void daemon_expect(struct daemon *daemon, uint64_t call, dp_method_id method);
+
+// effects.c
+void effects_perform(struct daemon *daemon, const struct dp_effects *effects);
+
+// sessions.c: agents
+extern const struct dp_rpc_handler session_handler;
+// Sends to one session; a session that cannot take it is ended, and the agent connects again.
+void session_send(struct daemon *daemon, uint64_t session, Dp__V1__ControllerMessage *message);
+// Whether this session has said hello.
+bool session_known(const struct daemon *daemon, uint64_t session);
+
+// service.c: one handler for each method
+extern const struct dp_rpc_handler service_handlers[];
+extern const size_t service_handlers_count;
+// Unpacks a request into the arena, or ends the call.
+void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessageDescriptor *type,
+                     const void *bytes, size_t length, struct dp_arena *arena);
+
+// views.c: what is known of a job, from the core or else from the store
+struct job_view {
+    const struct dp_job_record *job;
+    const struct dp_rank_record *ranks;
+    size_t ranks_count;
+    struct dp_job_record owned_job; // when it came from the store
+    struct dp_rank_record *owned_ranks;
+};
+// By id, name or prefix. What was found in the core is borrowed until its next step.
+dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret_view,
+                    struct dp_error *err);
+dp_status view_get(struct daemon *daemon, uint64_t number, struct job_view *ret_view,
+                   struct dp_error *err);
+void view_deinit(struct job_view *view);
+dp_status view_plan(const struct dp_job_record *job, struct dp_arena *arena,
+                    Dp__V1__Plan **ret_plan, struct dp_error *err);
+
+// messages.c: rows to messages, in an arena without limit; strings are borrowed
+typedef enum job_detail {
+    JOB_BRIEF, // a line of a list
+    JOB_LIVE,  // with the plan's sizes and the ranks
+    JOB_FULL,  // with everything
+} job_detail;
+Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct dp_arena *arena);
+Dp__V1__StepPoint *message_step(const struct dp_step_record *step, struct dp_arena *arena);
+Dp__V1__Utilisation *message_usage(const struct dp_usage *usage, struct dp_arena *arena);
+Dp__V1__Fence *message_fence(const struct dp_fence *fence, struct dp_arena *arena);
+void *arena_take(struct dp_arena *arena, size_t bytes);
+
+// planning.c
+void planning_start(struct daemon *daemon, uint64_t job, const struct dp_free_slots *nodes,
+                    size_t nodes_count);
+// ValidateJob: the answer goes to `call`.
+void planning_validate(struct daemon *daemon, uint64_t call, const void *toml, size_t length,
+                       const char *file);
+// Asks running searches to end; their loop callbacks still come.
+void planning_stop(struct daemon *daemon);
+dp_status planning_parse(const void *toml, size_t length, const char *file,
+                         struct dp_job_spec *ret_spec, struct dp_error *err);
+
+// watch.c
+extern const struct dp_rpc_handler watch_handler;
+void watch_changed(struct daemon *daemon, uint64_t job);
+void watch_pump(struct daemon *daemon);
+
+// logs.c
+extern const struct dp_rpc_handler logs_handler;
+void logs_chunk(struct daemon *daemon, const Dp__V1__LogChunk *chunk);
+void logs_pump(struct daemon *daemon);
+
+// report.c, timeline.c
+void report_answer(struct daemon *daemon, uint64_t call, const char *key);
+void timeline_answer(struct daemon *daemon, uint64_t call, const char *key);

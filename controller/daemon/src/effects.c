@@ -1,0 +1,247 @@
+// Doing what the core decided.
+#include "daemon.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/log.h"
+
+typedef void send_function(struct daemon *daemon, const struct dp_effect *effect,
+                           struct dp_arena *arena, Dp__V1__ControllerMessage *message);
+
+static void fill_welcome(struct daemon *daemon, const struct dp_effect *effect,
+                         struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)effect;
+    struct dp_core_config config;
+    dp_core_config_init(&config);
+    Dp__V1__Welcome *welcome = arena_take(arena, sizeof(*welcome));
+    dp__v1__welcome__init(welcome);
+    welcome->version = (char *)DP_VERSION;
+    welcome->protocol = DP_PROTOCOL_VERSION;
+    welcome->heartbeat_ms = config.heartbeat_ms;
+    welcome->controller = daemon->instance;
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME;
+    message->welcome = welcome;
+}
+
+static void fill_ack(struct daemon *daemon, const struct dp_effect *effect, struct dp_arena *arena,
+                     Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    (void)effect;
+    Dp__V1__Ack *ack = arena_take(arena, sizeof(*ack));
+    dp__v1__ack__init(ack);
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK;
+    message->ack = ack;
+}
+
+static void fill_prepare(struct daemon *daemon, const struct dp_effect *effect,
+                         struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    const struct dp_rank_record *ranks = NULL;
+    size_t count = 0;
+    const struct dp_job_record *job = dp_core_job(daemon->core, effect->job, &ranks, &count);
+    struct dp_error err = {0};
+    Dp__V1__Prepare *prepare = arena_take(arena, sizeof(*prepare));
+    dp__v1__prepare__init(prepare);
+    if (job == NULL || view_plan(job, arena, &prepare->plan, &err) != DP_OK) {
+        dp_log_error("prepare.no_plan", "job=%s reason=\"%s\"", effect->fence.job, err.message);
+        return;
+    }
+    prepare->fence = message_fence(&effect->fence, arena);
+    prepare->ranks = arena_take(arena, count * sizeof(*prepare->ranks));
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(ranks[i].node, effect->node) == 0) {
+            prepare->ranks[prepare->n_ranks++] = ranks[i].rank;
+        }
+    }
+    prepare->job_toml.data = (uint8_t *)job->job_toml.bytes;
+    prepare->job_toml.len = job->job_toml.length;
+    prepare->token = job->token;
+    prepare->device = (char *)job->device;
+    prepare->checkpoint_directory =
+        dp_arena_printf(arena, "%s/checkpoints/%s", daemon->state_dir, job->id);
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE;
+    message->prepare = prepare;
+}
+
+static void fill_start(struct daemon *daemon, const struct dp_effect *effect,
+                       struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    const struct dp_rank_record *ranks = NULL;
+    size_t count = 0;
+    if (dp_core_job(daemon->core, effect->job, &ranks, &count) == NULL) {
+        return;
+    }
+    Dp__V1__Start *start = arena_take(arena, sizeof(*start));
+    dp__v1__start__init(start);
+    start->fence = message_fence(&effect->fence, arena);
+    start->n_endpoints = count;
+    start->endpoints = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        Dp__V1__Endpoint *endpoint = arena_take(arena, sizeof(*endpoint));
+        dp__v1__endpoint__init(endpoint);
+        endpoint->rank = ranks[i].rank;
+        endpoint->address = (char *)ranks[i].address;
+        start->endpoints[i] = endpoint;
+    }
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_START;
+    message->start = start;
+}
+
+static void fill_stop(struct daemon *daemon, const struct dp_effect *effect, struct dp_arena *arena,
+                      Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__Stop *stop = arena_take(arena, sizeof(*stop));
+    dp__v1__stop__init(stop);
+    stop->fence = message_fence(&effect->fence, arena);
+    stop->grace_ms = effect->grace_ms;
+    stop->reason = (char *)effect->text;
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP;
+    message->stop = stop;
+}
+
+static void fill_release(struct daemon *daemon, const struct dp_effect *effect,
+                         struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__Release *release = arena_take(arena, sizeof(*release));
+    dp__v1__release__init(release);
+    release->fence = message_fence(&effect->fence, arena);
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE;
+    message->release = release;
+}
+
+static void fill_checkpoint(struct daemon *daemon, const struct dp_effect *effect,
+                            struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__Checkpoint *checkpoint = arena_take(arena, sizeof(*checkpoint));
+    dp__v1__checkpoint__init(checkpoint);
+    checkpoint->fence = message_fence(&effect->fence, arena);
+    checkpoint->request = effect->request;
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_CHECKPOINT;
+    message->checkpoint = checkpoint;
+}
+
+static send_function *const fillers[] = {
+    [DP_ORDER_WELCOME] = fill_welcome,
+    [DP_ORDER_ACK] = fill_ack,
+    [DP_ORDER_PREPARE] = fill_prepare,
+    [DP_ORDER_START] = fill_start,
+    [DP_ORDER_STOP] = fill_stop,
+    [DP_ORDER_RELEASE] = fill_release,
+    [DP_ORDER_CHECKPOINT] = fill_checkpoint,
+};
+
+static void perform_send(struct daemon *daemon, const struct dp_effect *effect)
+{
+    if (effect->order == DP_ORDER_REFUSE) {
+        dp_log_warn("agent.refused", "node=%s reason=\"%s\"", effect->node, effect->text);
+        dp_rpc_call_fail(daemon->server, effect->session, effect->status, effect->text);
+        return;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    fillers[effect->order](daemon, effect, &arena, &message);
+    if (message.message_case != DP__V1__CONTROLLER_MESSAGE__MESSAGE__NOT_SET) {
+        dp_log_debug("order.sent", "node=%s job=%s order=%s", effect->node, effect->fence.job,
+                     dp_order_kind_text(effect->order));
+        session_send(daemon, effect->session, &message);
+    }
+}
+
+static struct pending *take_pending(struct daemon *daemon, uint64_t call)
+{
+    struct pending **link = &daemon->pending;
+    while (*link != NULL && (*link)->call != call) {
+        link = &(*link)->next;
+    }
+    struct pending *found = *link;
+    if (found != NULL) {
+        *link = found->next;
+    }
+    return found;
+}
+
+static void reply_checkpoint(struct daemon *daemon, const struct dp_effect *effect)
+{
+    Dp__V1__CheckpointJobResponse response = DP__V1__CHECKPOINT_JOB_RESPONSE__INIT;
+    response.path = (char *)effect->text;
+    response.step = effect->request;
+    dp_rpc_call_reply(daemon->server, effect->reply, &response.base);
+}
+
+static void reply_job(struct daemon *daemon, const struct dp_effect *effect)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    struct dp_error err = {0};
+    if (view_get(daemon, effect->job, &view, &err) != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, effect->reply, &err);
+        return;
+    }
+    dp_rpc_call_reply(daemon->server, effect->reply, &message_job(&view, JOB_LIVE, &arena)->base);
+}
+
+static void perform_reply(struct daemon *daemon, const struct dp_effect *effect)
+{
+    DP_AUTO_FREE struct pending *pending = take_pending(daemon, effect->reply);
+    if (pending == NULL) {
+        return;
+    }
+    if (effect->status != DP_OK) {
+        dp_rpc_call_fail(daemon->server, effect->reply, effect->status, effect->text);
+    } else if (pending->method == DP_METHOD_CHECKPOINT_JOB) {
+        reply_checkpoint(daemon, effect);
+    } else {
+        reply_job(daemon, effect);
+    }
+}
+
+static void perform_log(const struct dp_effect *effect)
+{
+    char id[DP_ID_MAX] = "-";
+    if (effect->job != 0) {
+        snprintf(id, sizeof(id), "job-%llu", (unsigned long long)effect->job);
+    }
+    char text[DP_TEXT_MAX * 2];
+    dp_log(effect->warning ? DP_LOG_WARN : DP_LOG_INFO, effect->event, "job=%s node=%s text=%s", id,
+           effect->node[0] == '\0' ? "-" : effect->node,
+           dp_log_quote(text, sizeof(text), effect->text));
+}
+
+void effects_perform(struct daemon *daemon, const struct dp_effects *effects)
+{
+    if (effects->store_token != 0) {
+        dp_store_submit(daemon->store, effects->store_token, effects->records,
+                        effects->records_count);
+    }
+    for (size_t i = 0; i < effects->count && !daemon->stopping; i++) {
+        const struct dp_effect *effect = &effects->items[i];
+        switch (effect->kind) {
+        case DP_EFFECT_SEND:
+            perform_send(daemon, effect);
+            break;
+        case DP_EFFECT_REPLY:
+            perform_reply(daemon, effect);
+            break;
+        case DP_EFFECT_PLAN:
+            planning_start(daemon, effect->job, effect->nodes, effect->nodes_count);
+            break;
+        case DP_EFFECT_JOB:
+        case DP_EFFECT_STEP:
+            watch_changed(daemon, effect->job);
+            break;
+        case DP_EFFECT_LOG:
+            perform_log(effect);
+            break;
+        }
+    }
+}

@@ -1,0 +1,93 @@
+// dp-controller: takes jobs, plans them, drives the agents.
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon.h"
+#include "dp/cleanup.h"
+#include "dp/log.h"
+
+enum { KEY_STATE_DIR = 1, KEY_LISTEN, KEY_ADDRESS_FILE, KEY_CHECK };
+
+static const struct argp_option options_list[] = {
+    {"state-dir", KEY_STATE_DIR, "DIR", 0, "the database and its lock (required)", 0},
+    {"listen", KEY_LISTEN, "HOST:PORT", 0, "where to serve (127.0.0.1:0 = a free port)", 0},
+    {"address-file", KEY_ADDRESS_FILE, "FILE", 0, "write HOST:PORT there once it serves", 0},
+    {"check", KEY_CHECK, NULL, 0, "check the database of --state-dir and exit", 0},
+    {0},
+};
+
+struct arguments {
+    struct daemon_options options;
+    bool check;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *arguments = state->input;
+    switch (key) {
+    case KEY_STATE_DIR:
+        arguments->options.state_dir = arg;
+        return 0;
+    case KEY_LISTEN:
+        arguments->options.listen = arg;
+        return 0;
+    case KEY_ADDRESS_FILE:
+        arguments->options.address_file = arg;
+        return 0;
+    case KEY_CHECK:
+        arguments->check = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument \"%s\"", arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (arguments->options.state_dir == NULL) {
+            argp_error(state, "--state-dir is required");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_version(FILE *stream, struct argp_state *state)
+{
+    (void)state;
+    fprintf(stream, "dp-controller %s\n", DP_VERSION);
+}
+void (*argp_program_version_hook)(FILE *, struct argp_state *) = print_version;
+
+static dp_status check(const char *state_dir, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf report = {0};
+    dp_status status = dp_store_check(state_dir, &report, err);
+    fputs(report.bytes == NULL ? "" : report.bytes, stdout);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options_list,
+        .parser = parse_option,
+        .doc = "Takes jobs, plans them and drives the agents that run them.\v"
+               "SIGTERM and SIGINT stop it; running jobs go on, and a controller that is started "
+               "again on the same directory takes them up.\n"
+               "Exit status: 0 stopped, 2 usage, 3 the database is damaged, 6 the directory or "
+               "port is in use or the database is of a newer version, 1 any other error.",
+    };
+    argp_err_exit_status = 2;
+    struct arguments arguments = {.options.listen = "127.0.0.1:0"};
+    argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+    dp_log_init("dp-controller", DP_LOG_INFO);
+    struct dp_error err = {0};
+    dp_status status = arguments.check ? check(arguments.options.state_dir, &err)
+                                       : daemon_run(&arguments.options, &err);
+    if (status != DP_OK) {
+        fprintf(stderr, "dp-controller: %s\n", err.message);
+    }
+    return dp_status_exit_code(status);
+}

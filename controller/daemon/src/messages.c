@@ -1,0 +1,129 @@
+#include <string.h>
+
+#include "daemon.h"
+#include "dp/check.h"
+
+void *arena_take(struct dp_arena *arena, size_t bytes)
+{
+    void *memory = dp_arena_alloc(arena, bytes);
+    DP_CHECK(memory != NULL);
+    return memory;
+}
+
+Dp__V1__Fence *message_fence(const struct dp_fence *fence, struct dp_arena *arena)
+{
+    Dp__V1__Fence *message = arena_take(arena, sizeof(*message));
+    dp__v1__fence__init(message);
+    message->job = (char *)fence->job;
+    message->attempt = fence->attempt;
+    message->epoch = fence->epoch;
+    return message;
+}
+
+Dp__V1__Utilisation *message_usage(const struct dp_usage *usage, struct dp_arena *arena)
+{
+    Dp__V1__Utilisation *message = arena_take(arena, sizeof(*message));
+    dp__v1__utilisation__init(message);
+    message->step = usage->step;
+    message->period_ns = usage->period_ns;
+    message->forward_ns = usage->forward_ns;
+    message->backward_ns = usage->backward_ns;
+    message->weight_ns = usage->weight_ns;
+    message->pair_ns = usage->pair_ns;
+    message->optimizer_ns = usage->optimizer_ns;
+    message->comm_exposed_ns = usage->comm_exposed_ns;
+    message->idle_ns = usage->idle_ns;
+    message->live_chunks = usage->live_chunks;
+    message->peak_chunks = usage->peak_chunks;
+    message->live_bytes = usage->live_bytes;
+    message->peak_bytes = usage->peak_bytes;
+    message->step_ns = usage->step_ns;
+    message->tokens_per_s = usage->tokens_per_s;
+    message->cpu_ns = usage->cpu_ns;
+    return message;
+}
+
+static double tokens_per_s(uint64_t tokens, int64_t step_ns)
+{
+    return step_ns > 0 ? (double)tokens / ((double)step_ns / 1e9) : 0;
+}
+
+Dp__V1__StepPoint *message_step(const struct dp_step_record *step, struct dp_arena *arena)
+{
+    Dp__V1__StepPoint *message = arena_take(arena, sizeof(*message));
+    dp__v1__step_point__init(message);
+    message->step = step->step;
+    message->loss = step->loss_known ? step->loss : 0;
+    message->step_s = (double)step->step_ns / 1e9;
+    message->tokens_per_s = tokens_per_s(step->tokens, step->step_ns);
+    message->lr = step->lr;
+    message->grad_norm = step->grad_norm;
+    message->time_ns = step->time_ns;
+    return message;
+}
+
+static void add_ranks(const struct job_view *view, struct dp_arena *arena, Dp__V1__Job *message)
+{
+    message->ranks = arena_take(arena, view->ranks_count * sizeof(void *));
+    for (size_t i = 0; i < view->ranks_count; i++) {
+        const struct dp_rank_record *from = &view->ranks[i];
+        Dp__V1__JobRank *rank = arena_take(arena, sizeof(*rank));
+        dp__v1__job_rank__init(rank);
+        rank->rank = from->rank;
+        rank->node = (char *)from->node;
+        rank->phase = (char *)dp_rank_phase_text(from->phase);
+        rank->pid = from->pid;
+        rank->updated_ns = from->updated_ns;
+        if (from->updated_ns != 0) {
+            rank->utilisation = message_usage(&from->usage, arena);
+        }
+        message->ranks[message->n_ranks++] = rank;
+    }
+}
+
+static void add_plan(const struct dp_job_record *job, job_detail detail, struct dp_arena *arena,
+                     Dp__V1__Job *message)
+{
+    if (view_plan(job, arena, &message->plan, NULL) != DP_OK) {
+        message->plan = NULL;
+        return;
+    }
+    if (detail != JOB_FULL) {
+        message->plan->n_candidates = 0;
+        message->plan->explanation = (char *)"";
+    }
+}
+
+Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct dp_arena *arena)
+{
+    const struct dp_job_record *job = view->job;
+    Dp__V1__Job *message = arena_take(arena, sizeof(*message));
+    dp__v1__job__init(message);
+    message->id = (char *)job->id;
+    message->name = (char *)job->name;
+    message->state = (Dp__V1__JobState)job->state;
+    message->reason = (char *)job->reason;
+    message->message = (char *)job->message;
+    message->attempt = job->attempt;
+    message->epoch = job->epoch;
+    message->submitted_ns = job->submitted_ns;
+    message->started_ns = job->started_ns;
+    message->ended_ns = job->ended_ns;
+    message->first_step_ns = job->first_step_ns;
+    message->step = job->step;
+    message->steps_total = job->steps_total;
+    message->loss = job->loss_known ? job->loss : 0;
+    message->loss_known = job->loss_known;
+    message->step_s = (double)job->step_ns / 1e9;
+    message->tokens_per_s = tokens_per_s(job->tokens_per_step, job->step_ns);
+    message->checkpoint = (char *)job->checkpoint;
+    if (detail != JOB_BRIEF) {
+        add_plan(job, detail, arena, message);
+        add_ranks(view, arena, message);
+    }
+    if (detail == JOB_FULL) {
+        message->job_toml.data = (uint8_t *)job->job_toml.bytes;
+        message->job_toml.len = job->job_toml.length;
+    }
+    return message;
+}

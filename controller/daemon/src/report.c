@@ -1,0 +1,172 @@
+// GetReport: what was measured beside what was predicted.
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon.h"
+#include "dp/cleanup.h"
+#include "dp/spec.h"
+
+#define STEPS_MAX 2000
+#define NOTES_MAX 64
+
+static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan,
+                     struct dp_arena *arena, Dp__V1__JobReport *report)
+{
+    Dp__V1__RankResult *rank = arena_take(arena, sizeof(*rank));
+    dp__v1__rank_result__init(rank);
+    rank->rank = from->rank;
+    rank->node = (char *)from->node;
+    if (from->steps_measured > 0) {
+        rank->measured_busy_s = (double)from->busy_ns / 1e9 / (double)from->steps_measured;
+        rank->measured_bubble_s = (double)from->bubble_ns / 1e9 / (double)from->steps_measured;
+    }
+    rank->measured_peak_chunks = from->peak_chunks;
+    rank->measured_peak_bytes = (double)from->peak_bytes;
+    rank->total = message_usage(&from->total, arena);
+    if (plan != NULL && from->rank < plan->n_ranks) {
+        const Dp__V1__RankPlan *planned = plan->ranks[from->rank];
+        rank->predicted_busy_s = planned->busy_s;
+        rank->predicted_bubble_s = planned->bubble_s;
+        rank->predicted_peak_chunks = planned->peak_chunks;
+        rank->predicted_peak_bytes = planned->peak_activation_bytes;
+    }
+    report->ranks[report->n_ranks++] = rank;
+}
+
+static void add_steps(const struct dp_step_record *steps, size_t count, struct dp_arena *arena,
+                      Dp__V1__JobReport *report)
+{
+    report->steps = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        report->steps[report->n_steps++] = message_step(&steps[i], arena);
+    }
+}
+
+static void add_note(Dp__V1__JobReport *report, char *note)
+{
+    if (report->n_notes < NOTES_MAX) {
+        report->notes[report->n_notes++] = note;
+    }
+}
+
+static uint32_t cores_of(struct daemon *daemon, const char *name, const char **ret_host)
+{
+    size_t count = dp_core_nodes_count(daemon->core);
+    for (size_t i = 0; i < count; i++) {
+        struct dp_node_view view;
+        dp_core_node_at(daemon->core, i, &view);
+        if (strcmp(view.node->name, name) == 0) {
+            *ret_host = view.node->boot_id;
+            return view.node->cores;
+        }
+    }
+    return 0;
+}
+
+// Nodes of one machine (one boot id) share its cores.
+static void note_cores(struct daemon *daemon, const struct job_view *view, struct dp_arena *arena,
+                       Dp__V1__JobReport *report)
+{
+    for (size_t i = 0; i < view->ranks_count; i++) {
+        const char *host = "";
+        uint32_t cores = cores_of(daemon, view->ranks[i].node, &host), ranks = 0;
+        bool first = true;
+        for (size_t k = 0; k < view->ranks_count; k++) {
+            const char *other = "";
+            cores_of(daemon, view->ranks[k].node, &other);
+            if (strcmp(host, other) == 0) {
+                first = first && k >= i;
+                ranks++;
+            }
+        }
+        if (first && cores > 0 && ranks > cores) {
+            add_note(report, dp_arena_printf(arena,
+                                             "%u ranks share %u cores on the machine of %s: their "
+                                             "times include waiting for a core",
+                                             ranks, cores, view->ranks[i].node));
+        }
+    }
+}
+
+static void note_causes(const struct job_view *view, struct dp_arena *arena,
+                        Dp__V1__JobReport *report)
+{
+    const struct dp_job_record *job = view->job;
+    if (strcmp(job->device, "sim") == 0) {
+        add_note(report, dp_arena_printf(arena, "sim device: ranks took their planned time and "
+                                                "computed nothing"));
+    }
+    if (!dp_job_state_ended(job->state)) {
+        add_note(report,
+                 dp_arena_printf(arena, "%s is still %s", job->id, dp_job_state_text(job->state)));
+    }
+}
+
+// The model's parameters, whatever copies the layout holds.
+static void add_model(const struct dp_job_record *job, Dp__V1__JobReport *report)
+{
+    struct dp_job_spec spec;
+    if (planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &spec, NULL) == DP_OK) {
+        report->parameters = (uint64_t)dp_model_parameters(&spec.model);
+    }
+}
+
+static void fill(struct daemon *daemon, const struct job_view *view,
+                 const struct dp_step_summary *summary, struct dp_arena *arena,
+                 Dp__V1__JobReport *report)
+{
+    const struct dp_job_record *job = view->job;
+    report->job = message_job(view, JOB_FULL, arena);
+    report->unigram_entropy = job->unigram_entropy;
+    report->corpus_bytes = job->corpus_bytes;
+    report->holdout_loss = job->holdout_known ? job->holdout_loss : 0;
+    report->holdout_known = job->holdout_known;
+    report->tokens_per_step = job->tokens_per_step;
+    report->first_loss = summary->first_loss;
+    report->last_loss = summary->last_loss;
+    report->measured_step_s = (double)summary->median_step_ns / 1e9;
+    if (report->measured_step_s > 0) {
+        report->measured_tokens_per_s = (double)job->tokens_per_step / report->measured_step_s;
+    }
+    if (report->job->plan != NULL) {
+        report->predicted_step_s = report->job->plan->step_s;
+    }
+    if (job->first_step_ns > 0) {
+        report->submit_to_first_step_s = (double)(job->first_step_ns - job->submitted_ns) / 1e9;
+    }
+    report->ranks = arena_take(arena, view->ranks_count * sizeof(void *));
+    for (size_t i = 0; i < view->ranks_count; i++) {
+        add_rank(&view->ranks[i], report->job->plan, arena, report);
+    }
+    report->notes = arena_take(arena, NOTES_MAX * sizeof(char *));
+    note_cores(daemon, view, arena, report);
+    note_causes(view, arena, report);
+    add_model(job, report);
+}
+
+void report_answer(struct daemon *daemon, uint64_t call, const char *key)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    DP_AUTO_FREE struct dp_step_record *steps = NULL;
+    struct dp_step_summary summary = {0};
+    size_t count = 0;
+    struct dp_error err = {0};
+    dp_status status = view_find(daemon, key, &view, &err);
+    if (status == DP_OK) {
+        status = dp_store_summarise_steps(daemon->store, view.job->number, &summary, &err);
+    }
+    uint64_t stride = summary.steps / STEPS_MAX + 1;
+    if (status == DP_OK) {
+        status = dp_store_load_steps(daemon->store, view.job->number, 0, stride, 0, &steps, &count,
+                                     &err);
+    }
+    if (status != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return;
+    }
+    Dp__V1__JobReport report = DP__V1__JOB_REPORT__INIT;
+    fill(daemon, &view, &summary, &arena, &report);
+    add_steps(steps, count, &arena, &report);
+    dp_rpc_call_reply(daemon->server, call, &report.base);
+}

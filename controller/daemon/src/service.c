@@ -1,0 +1,359 @@
+// What people ask: one handler for each unary method.
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "daemon.h"
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/spec.h"
+
+#define LIST_DEFAULT 100
+
+void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessageDescriptor *type,
+                     const void *bytes, size_t length, struct dp_arena *arena)
+{
+    struct dp_error err = {0};
+    ProtobufCMessage *message = NULL;
+    if (dp_wire_unpack(type, bytes, length, arena, &message, &err) != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return NULL;
+    }
+    return message;
+}
+
+typedef void answer_function(struct daemon *daemon, uint64_t call, const void *request,
+                             struct dp_arena *arena);
+
+static void get_version(struct daemon *daemon, uint64_t call, const void *any,
+                        struct dp_arena *arena)
+{
+    (void)any;
+    (void)arena;
+    Dp__V1__VersionInfo info = DP__V1__VERSION_INFO__INIT;
+    info.version = (char *)DP_VERSION;
+    info.protocol = DP_PROTOCOL_VERSION;
+    info.instance = daemon->instance;
+    info.started_ns = daemon->started_ns;
+    dp_rpc_call_reply(daemon->server, call, &info.base);
+}
+
+// At least so many ranks, by the sizes that the job sets; *ret_fixed when it cannot use more.
+static int32_t ranks_wanted(const struct dp_job_spec *spec, bool *ret_fixed)
+{
+    const struct dp_parallel_spec *parallel = &spec->parallel;
+    if (spec->resources.ranks > 0) {
+        *ret_fixed = true;
+        return spec->resources.ranks;
+    }
+    int32_t pipeline = parallel->pipeline > 0 ? parallel->pipeline : 1;
+    int32_t data = parallel->data > 0 ? parallel->data : 1;
+    if (parallel->data == 0 && parallel->expert > data) {
+        data = parallel->expert;
+    }
+    *ret_fixed = parallel->pipeline > 0 && parallel->data > 0;
+    int64_t wanted = (int64_t)pipeline * data;
+    return wanted < DP_RANKS_MAX ? (int32_t)wanted : DP_RANKS_MAX;
+}
+
+static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJobRequest *request,
+                   const struct dp_job_spec *spec)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_SUBMIT};
+    struct dp_submit *job = &event.submit;
+    DP_CHECK(getrandom(&job->token, sizeof(job->token), 0) == sizeof(job->token));
+    job->reply = call;
+    job->request_id = request->request_id;
+    job->name = spec->name;
+    job->device = dp_device_kind_text(spec->resources.device);
+    job->job_toml = request->job_toml.data;
+    job->job_toml_length = request->job_toml.len;
+    job->ranks_wanted = ranks_wanted(spec, &job->ranks_fixed);
+    job->needs_profile = spec->resources.device != DP_DEVICE_SIM;
+    job->steps_total = (uint64_t)spec->train.steps;
+    job->tokens_per_step = (uint64_t)spec->train.global_batch * (uint64_t)spec->train.sequence;
+    daemon_expect(daemon, call, DP_METHOD_SUBMIT_JOB);
+    daemon_step(daemon, &event);
+}
+
+static void reply_view(struct daemon *daemon, uint64_t call, struct job_view *view,
+                       struct dp_arena *arena)
+{
+    dp_rpc_call_reply(daemon->server, call, &message_job(view, JOB_FULL, arena)->base);
+}
+
+static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
+                       struct dp_arena *arena)
+{
+    const Dp__V1__SubmitJobRequest *request = any;
+    struct dp_error err = {0};
+    struct dp_job_spec spec;
+    uint64_t before = 0;
+    if (strlen(request->request_id) >= DP_NAME_MAX) {
+        dp_rpc_call_fail(daemon->server, call, DP_INVALID,
+                         "request_id has more than 63 characters");
+        return;
+    }
+    dp_status status =
+        planning_parse(request->job_toml.data, request->job_toml.len, request->file, &spec, &err);
+    if (status == DP_OK) {
+        status = dp_store_find_request(daemon->store, request->request_id, &before, &err);
+    }
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    if (status == DP_OK && before != 0) {
+        status = view_get(daemon, before, &view, &err);
+    }
+    if (status != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+    } else if (before != 0) {
+        reply_view(daemon, call, &view, arena);
+    } else {
+        submit(daemon, call, request, &spec);
+    }
+}
+
+static void validate_job(struct daemon *daemon, uint64_t call, const void *any,
+                         struct dp_arena *arena)
+{
+    (void)arena;
+    const Dp__V1__ValidateJobRequest *request = any;
+    planning_validate(daemon, call, request->job_toml.data, request->job_toml.len, request->file);
+}
+
+static void get_job(struct daemon *daemon, uint64_t call, const void *any, struct dp_arena *arena)
+{
+    const Dp__V1__GetJobRequest *request = any;
+    struct dp_error err = {0};
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    if (view_find(daemon, request->id, &view, &err) != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return;
+    }
+    reply_view(daemon, call, &view, arena);
+}
+
+static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, struct dp_arena *arena)
+{
+    const Dp__V1__ListJobsRequest *request = any;
+    uint32_t limit = request->limit == 0 ? LIST_DEFAULT : request->limit;
+    limit = limit < DP_JOBS_LISTED_MAX ? limit : DP_JOBS_LISTED_MAX;
+    struct dp_error err = {0};
+    struct dp_job_record *jobs = NULL;
+    size_t count = 0;
+    if (dp_store_load_jobs(daemon->store,
+                           request->active ? DP_STORE_JOBS_ACTIVE : DP_STORE_JOBS_ALL, limit, &jobs,
+                           &count, &err) != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return;
+    }
+    Dp__V1__ListJobsResponse response = DP__V1__LIST_JOBS_RESPONSE__INIT;
+    response.jobs = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        const struct dp_job_record *live = dp_core_job(daemon->core, jobs[i].number, NULL, NULL);
+        struct job_view view = {.job = live != NULL ? live : &jobs[i]};
+        response.jobs[response.n_jobs++] = message_job(&view, JOB_BRIEF, arena);
+    }
+    dp_rpc_call_reply(daemon->server, call, &response.base);
+    for (size_t i = 0; i < count; i++) {
+        dp_job_record_deinit(&jobs[i]);
+    }
+    free(jobs);
+}
+
+// CANCEL and CHECKPOINT go to the core when it has the job; else the job has ended long ago.
+static void ask_core(struct daemon *daemon, uint64_t call, dp_method_id method, const char *key,
+                     const char *reason)
+{
+    struct dp_error err = {0};
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    if (view_find(daemon, key, &view, &err) != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return;
+    }
+    if (view.job == &view.owned_job) {
+        dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
+                dp_job_state_text(view.job->state));
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return;
+    }
+    bool cancel = method == DP_METHOD_CANCEL_JOB;
+    struct dp_core_event event = {.kind = cancel ? DP_EVENT_CANCEL : DP_EVENT_CHECKPOINT};
+    event.ask.reply = call;
+    event.ask.reason = reason;
+    DP_COPY_TEXT(event.ask.job, view.job->id);
+    daemon_expect(daemon, call, method);
+    daemon_step(daemon, &event);
+}
+
+static void cancel_job(struct daemon *daemon, uint64_t call, const void *any,
+                       struct dp_arena *arena)
+{
+    (void)arena;
+    const Dp__V1__CancelJobRequest *request = any;
+    ask_core(daemon, call, DP_METHOD_CANCEL_JOB, request->id, request->reason);
+}
+
+static void checkpoint_job(struct daemon *daemon, uint64_t call, const void *any,
+                           struct dp_arena *arena)
+{
+    (void)arena;
+    const Dp__V1__CheckpointJobRequest *request = any;
+    ask_core(daemon, call, DP_METHOD_CHECKPOINT_JOB, request->id, "");
+}
+
+// Ids of the jobs that have ranks on a node.
+static void add_node_jobs(struct daemon *daemon, const char *name, struct dp_arena *arena,
+                          Dp__V1__Node *node)
+{
+    size_t count = dp_core_jobs_count(daemon->core);
+    node->jobs = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        const struct dp_job_record *job = dp_core_job_at(daemon->core, i);
+        const struct dp_rank_record *ranks = NULL;
+        size_t ranks_count = 0, k = 0;
+        dp_core_job(daemon->core, job->number, &ranks, &ranks_count);
+        while (k < ranks_count && strcmp(ranks[k].node, name) != 0) {
+            k++;
+        }
+        if (k < ranks_count && !dp_job_state_ended(job->state)) {
+            node->jobs[node->n_jobs++] = (char *)job->id;
+        }
+    }
+}
+
+static Dp__V1__Node *make_node(struct daemon *daemon, size_t index, struct dp_arena *arena)
+{
+    struct dp_node_view view;
+    dp_core_node_at(daemon->core, index, &view);
+    Dp__V1__Node *node = arena_take(arena, sizeof(*node));
+    dp__v1__node__init(node);
+    node->name = (char *)view.node->name;
+    node->state = (char *)dp_node_state_text(view.state);
+    node->reason = (char *)view.reason;
+    node->address = (char *)view.node->address;
+    node->slots = view.node->slots;
+    node->slots_used = view.slots_used;
+    node->cores = view.node->cores;
+    node->memory_bytes = view.node->memory_bytes;
+    node->accelerator = (char *)view.node->accelerator;
+    node->version = (char *)view.node->version;
+    node->last_seen_ns = view.node->last_seen_ns;
+    node->calibrated = view.node->profile.length > 0;
+    add_node_jobs(daemon, view.node->name, arena, node);
+    return node;
+}
+
+static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
+                       struct dp_arena *arena)
+{
+    (void)any;
+    size_t count = dp_core_nodes_count(daemon->core);
+    Dp__V1__ListNodesResponse response = DP__V1__LIST_NODES_RESPONSE__INIT;
+    response.nodes = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        response.nodes[response.n_nodes++] = make_node(daemon, i, arena);
+    }
+    dp_rpc_call_reply(daemon->server, call, &response.base);
+}
+
+static Dp__V1__Event *make_event(const struct dp_event_record *from, struct dp_arena *arena)
+{
+    Dp__V1__Event *event = arena_take(arena, sizeof(*event));
+    dp__v1__event__init(event);
+    event->id = from->id;
+    event->time_ns = from->time_ns;
+    event->job = (char *)from->job;
+    event->node = (char *)from->node;
+    event->kind = (char *)from->kind;
+    event->message = (char *)from->message;
+    return event;
+}
+
+static void list_events(struct daemon *daemon, uint64_t call, const void *any,
+                        struct dp_arena *arena)
+{
+    const Dp__V1__ListEventsRequest *request = any;
+    uint32_t limit = request->limit == 0 ? DP_JOBS_LISTED_MAX : request->limit;
+    limit = limit < DP_JOBS_LISTED_MAX ? limit : DP_JOBS_LISTED_MAX;
+    struct dp_error err = {0};
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    DP_AUTO_FREE struct dp_event_record *events = NULL;
+    size_t count = 0;
+    dp_status status = DP_OK;
+    if (request->job[0] != '\0') {
+        status = view_find(daemon, request->job, &view, &err);
+    }
+    if (status == DP_OK) {
+        status = dp_store_load_events(daemon->store, view.job == NULL ? "" : view.job->id,
+                                      request->after, limit, &events, &count, &err);
+    }
+    if (status != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+        return;
+    }
+    Dp__V1__ListEventsResponse response = DP__V1__LIST_EVENTS_RESPONSE__INIT;
+    response.events = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        response.events[response.n_events++] = make_event(&events[i], arena);
+    }
+    dp_rpc_call_reply(daemon->server, call, &response.base);
+}
+
+static void get_report(struct daemon *daemon, uint64_t call, const void *any,
+                       struct dp_arena *arena)
+{
+    (void)arena;
+    report_answer(daemon, call, ((const Dp__V1__GetReportRequest *)any)->id);
+}
+
+static void get_timeline(struct daemon *daemon, uint64_t call, const void *any,
+                         struct dp_arena *arena)
+{
+    (void)arena;
+    timeline_answer(daemon, call, ((const Dp__V1__GetTimelineRequest *)any)->id);
+}
+
+static void handle(struct daemon *daemon, dp_method_id method, answer_function *answer,
+                   uint64_t call, const void *bytes, size_t length)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    const void *request =
+        service_unpack(daemon, call, dp_methods[method].request, bytes, length, &arena);
+    if (request != NULL) {
+        answer(daemon, call, request, &arena);
+    }
+}
+
+#define HANDLER(name, METHOD)                                                                      \
+    static void on_##name(void *context, uint64_t call, const void *bytes, size_t length)          \
+    {                                                                                              \
+        handle(context, DP_METHOD_##METHOD, name, call, bytes, length);                            \
+    }
+
+HANDLER(get_version, GET_VERSION)
+HANDLER(submit_job, SUBMIT_JOB)
+HANDLER(validate_job, VALIDATE_JOB)
+HANDLER(get_job, GET_JOB)
+HANDLER(list_jobs, LIST_JOBS)
+HANDLER(cancel_job, CANCEL_JOB)
+HANDLER(checkpoint_job, CHECKPOINT_JOB)
+HANDLER(list_nodes, LIST_NODES)
+HANDLER(list_events, LIST_EVENTS)
+HANDLER(get_report, GET_REPORT)
+HANDLER(get_timeline, GET_TIMELINE)
+
+const struct dp_rpc_handler service_handlers[] = {
+    {.method = DP_METHOD_GET_VERSION, .on_message = on_get_version},
+    {.method = DP_METHOD_SUBMIT_JOB, .on_message = on_submit_job},
+    {.method = DP_METHOD_VALIDATE_JOB, .on_message = on_validate_job},
+    {.method = DP_METHOD_GET_JOB, .on_message = on_get_job},
+    {.method = DP_METHOD_LIST_JOBS, .on_message = on_list_jobs},
+    {.method = DP_METHOD_CANCEL_JOB, .on_message = on_cancel_job},
+    {.method = DP_METHOD_CHECKPOINT_JOB, .on_message = on_checkpoint_job},
+    {.method = DP_METHOD_LIST_NODES, .on_message = on_list_nodes},
+    {.method = DP_METHOD_LIST_EVENTS, .on_message = on_list_events},
+    {.method = DP_METHOD_GET_REPORT, .on_message = on_get_report},
+    {.method = DP_METHOD_GET_TIMELINE, .on_message = on_get_timeline},
+};
+const size_t service_handlers_count = DP_ARRAY_LENGTH(service_handlers);
