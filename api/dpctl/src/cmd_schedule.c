@@ -48,6 +48,7 @@ struct request {
     const char *schedules, *out, *format;
     double f, b, i, w, fb, hop;
     bool table;
+    bool same_model; // compare: seconds are of 1/P of the model, whatever a family makes of it
     int32_t width;
 };
 
@@ -161,6 +162,15 @@ static dp_status simulate(const struct request *request, const struct dp_schedul
                           bool with_spans, struct dp_sim_result *ret_result, struct dp_error *err)
 {
     struct dp_sim_uniform uniform = costs_of(request);
+    if (request->same_model) {
+        // The same model in more stages: each chunk is that much shorter.
+        double share = (double)schedule->pipeline / schedule->stages;
+        double *const parts[] = {&uniform.f, &uniform.b,  &uniform.i,
+                                 &uniform.w, &uniform.fb, &uniform.fi};
+        for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
+            *parts[i] *= share;
+        }
+    }
     DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs = {0};
     dp_sim_costs_init_uniform(&costs, schedule, &uniform);
     return dp_simulate(schedule, &costs, with_spans, ret_result, err);
@@ -463,6 +473,8 @@ dp_status dpctl_cmd_schedule(struct dpctl *ctl, int argc, char **argv, struct dp
         "list\nshow|simulate|export NAME|FILE.json -P RANKS -M COUNT\n"
         "compare -P RANKS -M COUNT\ncheck FILE.json",
         "Pipeline schedules: which there are, what they cost, how they look.\v"
+        "Seconds are of one chunk; `compare` takes them as of 1/P of the model, so that a family "
+        "with 2P stages has chunks half as long.\n\n"
         "Examples:\n"
         "  dpctl schedule compare -P 8 -M 16 --schedules 1f1b,dualpipe,dualpipev\n"
         "  dpctl schedule show dualpipe -P 4 -M 8 --table\n"
@@ -475,6 +487,7 @@ dp_status dpctl_cmd_schedule(struct dpctl *ctl, int argc, char **argv, struct dp
         return list(ctl);
     }
     if (strcmp(request.verb, "compare") == 0) {
+        request.same_model = true;
         return compare(ctl, &request, err);
     }
     return run_verb(ctl, &request, err);
