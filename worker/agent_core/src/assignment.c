@@ -34,6 +34,7 @@ void assignment_free(struct dp_agent_assignment *assignment)
         steps_free(assignment->ranks[i].steps);
     }
     free(assignment->ranks);
+    free(assignment->prepare.bytes);
     free(assignment->start_order.bytes);
     free(assignment);
 }

@@ -180,7 +180,10 @@ void core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects)
         struct dp_agent_assignment *assignment = core->assignments[i];
         if (assignment->keeper == DP_AGENT_KEEPER_NONE && !older_runs(core, &assignment->fence)) {
             assignment->keeper = DP_AGENT_KEEPER_STARTING;
-            (void)effects_add(effects, DP_AGENT_DO_START_KEEPER, &assignment->fence);
+            struct dp_agent_effect *effect =
+                effects_add(effects, DP_AGENT_DO_START_KEEPER, &assignment->fence);
+            effect->bytes = assignment->prepare.bytes;
+            effect->length = assignment->prepare.length;
         }
     }
 }
@@ -275,9 +278,22 @@ static const struct {
     [DP_AGENT_END_ALL] = {on_end_all, false},
 };
 
+// Bytes that the effects of the step before pointed at.
+static void drop_used(struct dp_agent_core *core)
+{
+    for (size_t i = 0; i < core->count; i++) {
+        struct dp_agent_assignment *assignment = core->assignments[i];
+        if (assignment->keeper != DP_AGENT_KEEPER_NONE) {
+            free(assignment->prepare.bytes);
+            assignment->prepare = (struct dp_agent_blob){0};
+        }
+    }
+}
+
 void dp_agent_core_step(struct dp_agent_core *core, const struct dp_agent_event *event,
                         struct dp_agent_effects *effects)
 {
+    drop_used(core);
     struct dp_agent_assignment *assignment = core_find(core, &event->fence);
     if (handlers[event->type].needs_assignment && assignment == NULL) {
         effects_log(effects, &event->fence,

@@ -178,6 +178,7 @@ void on_report(struct dp_agent_core *core, struct dp_agent_assignment *assignmen
     }
     struct dp_agent_effect *effect = effects_add(effects, DP_AGENT_DO_REPORT, &assignment->fence);
     effect->rank = event->rank;
+    effect->sample = event->kind == DP_AGENT_REPORT_SAMPLE;
     effect->bytes = event->bytes;
     effect->length = event->length;
 }

@@ -36,6 +36,7 @@ void on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignme
                     DP_AGENT_ASSIGNMENTS_MAX);
         return;
     }
+    blob_set(&assignment->prepare, event->bytes, event->length);
     for (size_t i = 0; i < event->numbers_count; i++) {
         (void)assignment_add_rank(assignment, event->numbers[i]);
     }

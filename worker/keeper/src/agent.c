@@ -11,13 +11,14 @@
 #define REPLAY_BELOW_BYTES (1u << 20)
 #define LEVELS_FILE "keeper.levels"
 
-void agent_drop(struct keeper *keeper, const char *why)
+static void drop(struct keeper *keeper, const char *why)
 {
     if (keeper->agent.fd >= 0) {
         dp_log_info("agent.disconnected", "reason=\"%s\"", why);
     }
     dp_link_deinit(&keeper->agent);
     keeper->agent_known = false;
+    keeper->agent_broken = false;
     keeper->synced = false;
     keeper->replayed = 0;
 }
@@ -28,17 +29,28 @@ void agent_accept(struct keeper *keeper)
     if (fd < 0) {
         return;
     }
-    // An agent that was restarted is the one to talk to, whatever became of the older.
-    agent_drop(keeper, "a newer agent connected");
+    // An agent that was restarted is the one to talk to; what the older had ordered is obeyed.
+    if (keeper->agent.fd >= 0) {
+        agent_readable(keeper);
+    }
+    drop(keeper, "a newer agent connected");
     dp_link_init(&keeper->agent, fd, AGENT_OUT_BYTES_MAX);
+}
+
+// It gets everything again when it comes back. Its orders may be in use right now, so the
+// connection is closed later.
+static void give_up_writing(struct keeper *keeper, const struct dp_error *err)
+{
+    dp_log_info("agent.not_told", "reason=\"%s\"", err->message);
+    keeper->agent_broken = true;
 }
 
 static void send_to_agent(struct keeper *keeper, const struct dp_link_frame *frame)
 {
     struct dp_error err = {0};
-    if (keeper->agent.fd >= 0 && dp_link_queue(&keeper->agent, frame, &err) != DP_OK) {
-        // It gets everything again when it comes back.
-        agent_drop(keeper, err.message);
+    if (keeper->agent.fd >= 0 && !keeper->agent_broken &&
+        dp_link_queue(&keeper->agent, frame, &err) != DP_OK) {
+        give_up_writing(keeper, &err);
     }
 }
 
@@ -57,7 +69,7 @@ void agent_tell(struct keeper *keeper, const struct keeper_rank *rank,
 // Replays rank by rank, as the agent reads.
 static void replay(struct keeper *keeper)
 {
-    while (keeper->agent_known && !keeper->synced &&
+    while (keeper->agent_known && !keeper->synced && !keeper->agent_broken &&
            keeper->agent.out.length - keeper->agent.out_at < REPLAY_BELOW_BYTES) {
         if (keeper->replayed < keeper->ranks_count) {
             rank_write(keeper->ranks[keeper->replayed], &keeper->agent.out);
@@ -69,7 +81,7 @@ static void replay(struct keeper *keeper)
         }
         struct dp_error err = {0};
         if (dp_link_flush(&keeper->agent, &err) != DP_OK) {
-            agent_drop(keeper, err.message);
+            give_up_writing(keeper, &err);
         }
     }
 }
@@ -78,8 +90,7 @@ void agent_writable(struct keeper *keeper)
 {
     struct dp_error err = {0};
     if (dp_link_flush(&keeper->agent, &err) != DP_OK) {
-        agent_drop(keeper, err.message);
-        return;
+        give_up_writing(keeper, &err);
     }
     replay(keeper);
 }
@@ -210,10 +221,18 @@ void agent_readable(struct keeper *keeper)
             status = handlers[frame.type](keeper, &frame, &err);
         }
         if (status != DP_OK) {
-            agent_drop(keeper, err.message);
+            drop(keeper, err.message);
         }
     }
     if (keeper->agent.fd >= 0 && keeper->agent.at_end) {
-        agent_drop(keeper, "the agent closed the connection");
+        drop(keeper, "the agent closed the connection");
+    }
+}
+
+void agent_drop_broken(struct keeper *keeper)
+{
+    if (keeper->agent_broken) {
+        agent_readable(keeper);
+        drop(keeper, "it could not be written to");
     }
 }

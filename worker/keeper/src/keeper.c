@@ -202,7 +202,7 @@ static void serve_rank(struct keeper *keeper, struct keeper_rank *rank, short co
 // stopped or starved still renews the lease.
 static void serve(struct keeper *keeper, const struct pollfd *entries, size_t ranks_count)
 {
-    if (entries[2].revents != 0 && (entries[2].revents & POLLOUT) != 0) {
+    if ((entries[2].revents & POLLOUT) != 0) {
         agent_writable(keeper);
     }
     if ((entries[2].revents & ~POLLOUT) != 0 && keeper->agent.fd >= 0) {
@@ -215,6 +215,7 @@ static void serve(struct keeper *keeper, const struct pollfd *entries, size_t ra
     if (entries[0].revents != 0) {
         on_signals(keeper);
     }
+    agent_drop_broken(keeper);
     if (entries[1].revents != 0) {
         agent_accept(keeper);
     }

@@ -30,6 +30,7 @@ struct keeper {
     int listen_fd;
     struct dp_link agent;
     bool agent_known;      // it said HELLO
+    bool agent_broken;     // writing failed; what it sent before is still obeyed
     size_t replayed;       // ranks whose state the agent has; the others wait for room
     bool synced;
     int64_t lease_ns;
@@ -60,7 +61,8 @@ void keeper_end(struct keeper *keeper, uint32_t grace_ms);
 void agent_accept(struct keeper *keeper);
 void agent_readable(struct keeper *keeper);
 void agent_writable(struct keeper *keeper);
-void agent_drop(struct keeper *keeper, const char *why);
+// Obeys what a broken agent had sent, then closes its connection.
+void agent_drop_broken(struct keeper *keeper);
 // Tells the agent what happened to a rank, unless the replay will.
 void agent_tell(struct keeper *keeper, const struct keeper_rank *rank,
                 const struct dp_link_frame *frame);

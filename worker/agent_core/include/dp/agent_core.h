@@ -76,13 +76,14 @@ struct dp_agent_assignment {
     bool releasing;
     bool fenced;            // ended by this node itself: the controller was away too long
     int64_t force_at_ns;    // a polite stop ends then; INT64_MAX = none
-    struct dp_agent_blob start_order;  // a RankStart that waits for the keeper
+    struct dp_agent_blob prepare;      // as it was ordered, until the keeper was started
+    struct dp_agent_blob start_order;  // a RankStart, for ranks that have not had it
     char error[DP_AGENT_TEXT_MAX];     // why the node could not do its part
 };
 
 typedef enum dp_agent_event_type {
     // From the controller; `fence` is the order's.
-    DP_AGENT_PREPARE,     // numbers = the ranks
+    DP_AGENT_PREPARE,     // numbers = the ranks; bytes = packed dp.v1.Prepare
     DP_AGENT_START,       // bytes = packed RankOrder for each rank
     DP_AGENT_STOP,        // bytes = packed RankOrder to finish the step and stop, or none; grace_ms
     DP_AGENT_RELEASE,
@@ -137,7 +138,7 @@ struct dp_agent_event {
 };
 
 typedef enum dp_agent_effect_type {
-    DP_AGENT_DO_START_KEEPER,  // record the assignment, start its keeper, connect
+    DP_AGENT_DO_START_KEEPER,  // record the assignment (bytes), start its keeper, connect
     DP_AGENT_DO_SPAWN,         // `rank`, with its RankPrepare
     DP_AGENT_DO_ORDER,         // bytes to `rank`; start
     DP_AGENT_DO_STOP,          // `rank` or DP_AGENT_ALL_RANKS within grace_ms
@@ -146,6 +147,7 @@ typedef enum dp_agent_effect_type {
     DP_AGENT_DO_LEVEL,         // the assignment's level to the controller
     DP_AGENT_DO_REPORT,        // bytes = packed RankReport to the controller
     DP_AGENT_DO_LOG,           // text
+    DP_AGENT_EFFECT_COUNT
 } dp_agent_effect_type;
 
 #define DP_AGENT_ALL_RANKS UINT32_MAX
@@ -157,6 +159,7 @@ struct dp_agent_effect {
     uint32_t rank;
     uint32_t grace_ms;
     bool start;
+    bool sample;  // a report that the next one makes up for
     const void *bytes;
     size_t length;
     char text[DP_AGENT_TEXT_MAX];

@@ -1,0 +1,277 @@
+#include "fake_controller.h"
+
+#include <poll.h>
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+#include "dp/wire.h"
+#include "dp_test.h"
+#include "harness.h"
+
+static void send(struct fake_controller *controller, const Dp__V1__ControllerMessage *message)
+{
+    assert_int_equal(dp_rpc_call_send(controller->server, controller->call, &message->base), DP_OK);
+}
+
+static void see_level(struct fake_controller *controller, const Dp__V1__AssignmentLevel *level)
+{
+    controller->keeper_lost = level->keeper_lost;
+    controller->keeper_signal = level->keeper_signal;
+    (void)DP_COPY_TEXT(controller->error, level->error);
+    for (size_t i = 0; i < level->n_ranks; i++) {
+        const Dp__V1__RankLevel *rank = level->ranks[i];
+        assert_true(rank->rank < FAKE_RANKS_MAX);
+        struct fake_rank_view *view = &controller->ranks[rank->rank];
+        view->phase = rank->phase;
+        view->pid = rank->pid;
+        view->exit_status = rank->exit_status;
+        view->signal = rank->signal;
+        view->step = rank->step;
+        view->ready = rank->ready != NULL;
+        view->finished = rank->finished != NULL;
+        view->finished_ok = rank->finished != NULL && rank->finished->ok;
+    }
+}
+
+static void see_levels(struct fake_controller *controller, Dp__V1__AssignmentLevel **levels,
+                       size_t count)
+{
+    controller->assignments = count;
+    for (size_t i = 0; i < count; i++) {
+        see_level(controller, levels[i]);
+    }
+}
+
+static void on_hello(struct fake_controller *controller, const Dp__V1__Hello *hello)
+{
+    Dp__V1__Welcome welcome = DP__V1__WELCOME__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    controller->hellos++;
+    controller->has_profile = hello->inventory->profile_json.len > 0;
+    (void)DP_COPY_TEXT(controller->node, hello->node);
+    // Nothing that an earlier session said counts any more.
+    memset(controller->ranks, 0, sizeof controller->ranks);
+    see_levels(controller, hello->assignments, hello->n_assignments);
+    welcome.version = (char *)DP_VERSION;
+    welcome.protocol = controller->protocol;
+    welcome.heartbeat_ms = 100;
+    welcome.controller = (char *)"fake";
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME;
+    message.welcome = &welcome;
+    send(controller, &message);
+}
+
+static void on_heartbeat(struct fake_controller *controller, const Dp__V1__Heartbeat *heartbeat)
+{
+    Dp__V1__Ack ack = DP__V1__ACK__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    controller->heartbeats++;
+    see_levels(controller, heartbeat->assignments, heartbeat->n_assignments);
+    ack.sequence = heartbeat->sequence;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK;
+    message.ack = &ack;
+    send(controller, &message);
+}
+
+static void on_report(struct fake_controller *controller, const Dp__V1__RankReport *report)
+{
+    assert_true(report->rank < FAKE_RANKS_MAX);
+    struct fake_rank_view *view = &controller->ranks[report->rank];
+    if (report->report_case == DP__V1__RANK_REPORT__REPORT_STEP) {
+        view->steps_heard++;
+        view->spans_heard += report->step->n_spans;
+    }
+    if (report->report_case == DP__V1__RANK_REPORT__REPORT_UTILISATION) {
+        view->samples_heard++;
+    }
+}
+
+static void on_log(struct fake_controller *controller, const Dp__V1__LogChunk *chunk)
+{
+    dp_buf_append(&controller->log, chunk->data.data, chunk->data.len);
+    controller->log_offset = chunk->offset + chunk->data.len;
+    controller->log_end = chunk->end;
+    controller->log_answers++;
+    (void)DP_COPY_TEXT(controller->log_error, chunk->error);
+}
+
+static void on_message(void *context, uint64_t call, const void *bytes, size_t length)
+{
+    struct fake_controller *controller = context;
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *any;
+    assert_ok(dp_wire_unpack(&dp__v1__agent_message__descriptor, bytes, length, &arena, &any, &err),
+              &err);
+    const Dp__V1__AgentMessage *message = (const Dp__V1__AgentMessage *)any;
+    controller->call = call;
+    switch (message->message_case) {
+    case DP__V1__AGENT_MESSAGE__MESSAGE_HELLO:
+        on_hello(controller, message->hello);
+        break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_HEARTBEAT:
+        on_heartbeat(controller, message->heartbeat);
+        break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_LEVEL:
+        see_level(controller, message->level);
+        break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_REPORT:
+        on_report(controller, message->report);
+        break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_LOG:
+        on_log(controller, message->log);
+        break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_INVENTORY:
+        controller->has_profile = message->inventory->profile_json.len > 0;
+        break;
+    default:
+        fail_msg("an empty message arrived");
+    }
+}
+
+static void on_closed(void *context, uint64_t call, bool cancelled)
+{
+    (void)cancelled;
+    struct fake_controller *controller = context;
+    if (controller->call == call) {
+        controller->call = 0;
+    }
+}
+
+static const struct dp_rpc_handler session_handler = {
+    .method = DP_METHOD_SESSION,
+    .on_message = on_message,
+    .on_closed = on_closed,
+};
+
+void fake_controller_open(struct fake_controller *controller, const char *listen)
+{
+    struct dp_error err = {0};
+    *controller = (struct fake_controller){.protocol = DP_PROTOCOL_VERSION};
+    struct dp_rpc_server_options options = {
+        .listen = listen,
+        .handlers = &session_handler,
+        .handlers_count = 1,
+        .context = controller,
+    };
+    assert_ok(dp_rpc_server_new(&options, &controller->server, &err), &err);
+}
+
+void fake_controller_close(struct fake_controller *controller)
+{
+    dp_rpc_server_free(controller->server);
+    dp_buf_deinit(&controller->log);
+}
+
+const char *fake_controller_address(const struct fake_controller *controller)
+{
+    return dp_rpc_server_address(controller->server);
+}
+
+void fake_controller_until(struct fake_controller *controller,
+                           bool (*ready)(struct fake_controller *controller), const char *what)
+{
+    int64_t deadline_ns = dp_clock_monotonic_ns() + HARNESS_DEADLINE_MS * DP_NS_PER_MS;
+    while (!ready(controller)) {
+        struct pollfd entry = {.fd = dp_rpc_server_fd(controller->server), .events = POLLIN};
+        (void)poll(&entry, 1, 100);
+        dp_rpc_server_pump(controller->server);
+        if (dp_clock_monotonic_ns() > deadline_ns) {
+            fail_msg("not in time: %s", what);
+        }
+    }
+}
+
+static Dp__V1__Fence fence_of(const char *job, uint32_t epoch)
+{
+    Dp__V1__Fence fence = DP__V1__FENCE__INIT;
+    fence.job = (char *)job;
+    fence.attempt = 1;
+    fence.epoch = epoch;
+    return fence;
+}
+
+// The smallest plan that is one: a single stage of one layer.
+static void fill_plan(Dp__V1__Plan *plan)
+{
+    static uint32_t layer_begin[] = {0, 1};
+    plan->pipeline = 1;
+    plan->expert = 1;
+    plan->data = 1;
+    plan->microbatches = 1;
+    plan->micro_batch_size = 1;
+    plan->stages = 1;
+    plan->virtual_stages = 1;
+    plan->schedule = (char *)"gpipe";
+    plan->layer_begin = layer_begin;
+    plan->n_layer_begin = 2;
+}
+
+void fake_controller_prepare(struct fake_controller *controller, const char *job, uint32_t epoch,
+                             const uint32_t *ranks, size_t count)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Plan plan = DP__V1__PLAN__INIT;
+    Dp__V1__Prepare prepare = DP__V1__PREPARE__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    fill_plan(&plan);
+    prepare.fence = &fence;
+    prepare.plan = &plan;
+    prepare.ranks = (uint32_t *)ranks;
+    prepare.n_ranks = count;
+    prepare.device = (char *)"cpu";
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE;
+    message.prepare = &prepare;
+    send(controller, &message);
+}
+
+void fake_controller_start(struct fake_controller *controller, const char *job, uint32_t epoch)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Start start = DP__V1__START__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    start.fence = &fence;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_START;
+    message.start = &start;
+    send(controller, &message);
+}
+
+void fake_controller_stop(struct fake_controller *controller, const char *job, uint32_t epoch,
+                          uint32_t grace_ms)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Stop stop = DP__V1__STOP__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    stop.fence = &fence;
+    stop.grace_ms = grace_ms;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP;
+    message.stop = &stop;
+    send(controller, &message);
+}
+
+void fake_controller_release(struct fake_controller *controller, const char *job, uint32_t epoch)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Release release = DP__V1__RELEASE__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    release.fence = &fence;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE;
+    message.release = &release;
+    send(controller, &message);
+}
+
+void fake_controller_read_log(struct fake_controller *controller, const char *job, uint32_t epoch,
+                              uint32_t rank)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__ReadLog read_log = DP__V1__READ_LOG__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    read_log.fence = &fence;
+    read_log.request = 1;
+    read_log.rank = rank;
+    read_log.offset = controller->log_offset;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG;
+    message.read_log = &read_log;
+    send(controller, &message);
+}

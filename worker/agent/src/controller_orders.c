@@ -1,0 +1,193 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/arena.h"
+#include "dp/cleanup.h"
+#include "dp/log.h"
+#include "dp/wire.h"
+#include "worker.h"
+
+// A job's id becomes the name of a directory.
+static bool is_plain(const char *id)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    size_t length = strlen(id);
+    return length > 0 && length < DP_ID_MAX && strspn(id, plain) == length;
+}
+
+bool orders_fence(const Dp__V1__Fence *fence, struct dp_agent_fence *ret_fence)
+{
+    if (fence == NULL || !is_plain(fence->job)) {
+        dp_log_warn("order.without_fence", "job=\"%s\"", fence == NULL ? "" : fence->job);
+        return false;
+    }
+    *ret_fence = (struct dp_agent_fence){.attempt = fence->attempt, .epoch = fence->epoch};
+    (void)DP_COPY_TEXT(ret_fence->job, fence->job);
+    return true;
+}
+
+static void pack_order(const Dp__V1__RankOrder *order, struct dp_buf *buf)
+{
+    dp_wire_pack(&order->base, buf);
+}
+
+dp_status orders_prepare_rank(const struct worker *worker, const struct dp_buf *prepare,
+                              uint32_t rank, struct dp_buf *buf, struct dp_error *err)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    ProtobufCMessage *any;
+    dp_status status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare->bytes,
+                                      prepare->length, &arena, &any, err);
+    if (status != DP_OK) {
+        return dp_fail_in(err, "cannot prepare rank %u", rank);
+    }
+    const Dp__V1__Prepare *known = (const Dp__V1__Prepare *)any;
+    Dp__V1__RankPrepare order = DP__V1__RANK_PREPARE__INIT;
+    Dp__V1__RankOrder message = DP__V1__RANK_ORDER__INIT;
+    order.fence = known->fence;
+    order.rank = rank;
+    order.job_toml = known->job_toml;
+    order.plan = known->plan;
+    order.bind_host = (char *)worker->options.data_host;
+    order.checkpoint_directory = known->checkpoint_directory;
+    order.token = known->token;
+    message.order_case = DP__V1__RANK_ORDER__ORDER_PREPARE;
+    message.prepare = &order;
+    pack_order(&message, buf);
+    return DP_OK;
+}
+
+static dp_status check_ranks(const Dp__V1__Prepare *prepare, struct dp_error *err)
+{
+    if (prepare->n_ranks == 0 || prepare->n_ranks > DP_NODE_SLOTS_MAX) {
+        return dp_fail(err, DP_INVALID, "%zu ranks on one node; 1 to %d are possible",
+                       prepare->n_ranks, DP_NODE_SLOTS_MAX);
+    }
+    for (size_t i = 0; i < prepare->n_ranks; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (prepare->ranks[i] == prepare->ranks[j]) {
+                return dp_fail(err, DP_INVALID, "rank %u is named twice", prepare->ranks[i]);
+            }
+        }
+    }
+    return prepare->plan == NULL ? dp_fail(err, DP_INVALID, "there is no plan") : DP_OK;
+}
+
+static void on_prepare(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    const Dp__V1__Prepare *prepare = message->prepare;
+    struct dp_agent_event event = {
+        .type = DP_AGENT_PREPARE,
+        .numbers = prepare->ranks,
+        .numbers_count = prepare->n_ranks,
+    };
+    if (!orders_fence(prepare->fence, &event.fence)) {
+        return;
+    }
+    struct dp_error err = {0};
+    if (check_ranks(prepare, &err) != DP_OK) {
+        dp_log_error("prepare.refused", "job=%s reason=\"%s\"", event.fence.job, err.message);
+        return;
+    }
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
+    dp_wire_pack(&prepare->base, &packed);
+    event.bytes = packed.bytes;
+    event.length = packed.length;
+    worker_event(worker, &event);
+}
+
+static void on_start(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    struct dp_agent_event event = {.type = DP_AGENT_START};
+    if (!orders_fence(message->start->fence, &event.fence)) {
+        return;
+    }
+    Dp__V1__RankStart start = DP__V1__RANK_START__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
+    start.fence = message->start->fence;
+    start.endpoints = message->start->endpoints;
+    start.n_endpoints = message->start->n_endpoints;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_START;
+    order.start = &start;
+    pack_order(&order, &packed);
+    event.bytes = packed.bytes;
+    event.length = packed.length;
+    worker_event(worker, &event);
+}
+
+static void on_stop(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    const Dp__V1__Stop *stop = message->stop;
+    struct dp_agent_event event = {.type = DP_AGENT_STOP, .grace_ms = stop->grace_ms};
+    if (!orders_fence(stop->fence, &event.fence)) {
+        return;
+    }
+    Dp__V1__RankStop rank_stop = DP__V1__RANK_STOP__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
+    if (stop->checkpoint) {
+        rank_stop.fence = stop->fence;
+        rank_stop.checkpoint = true;
+        order.order_case = DP__V1__RANK_ORDER__ORDER_STOP;
+        order.stop = &rank_stop;
+        pack_order(&order, &packed);
+    }
+    dp_log_info("job.stop", "job=%s attempt=%u epoch=%u checkpoint=%d grace_ms=%u reason=\"%s\"",
+                event.fence.job, event.fence.attempt, event.fence.epoch, stop->checkpoint,
+                stop->grace_ms, stop->reason);
+    event.bytes = packed.bytes;
+    event.length = packed.length;
+    worker_event(worker, &event);
+}
+
+static void on_release(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    struct dp_agent_event event = {.type = DP_AGENT_RELEASE};
+    if (orders_fence(message->release->fence, &event.fence)) {
+        worker_event(worker, &event);
+    }
+}
+
+static void on_checkpoint(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    struct dp_agent_event event = {.type = DP_AGENT_CHECKPOINT};
+    if (!orders_fence(message->checkpoint->fence, &event.fence)) {
+        return;
+    }
+    Dp__V1__RankCheckpoint checkpoint = DP__V1__RANK_CHECKPOINT__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
+    checkpoint.fence = message->checkpoint->fence;
+    checkpoint.request = message->checkpoint->request;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_CHECKPOINT;
+    order.checkpoint = &checkpoint;
+    pack_order(&order, &packed);
+    event.bytes = packed.bytes;
+    event.length = packed.length;
+    worker_event(worker, &event);
+}
+
+static void on_read_log(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    logs_answer(worker, message->read_log);
+}
+
+typedef void (*order_handler)(struct worker *worker, const Dp__V1__ControllerMessage *message);
+
+void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    static const order_handler handlers[] = {
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE] = on_prepare,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_START] = on_start,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP] = on_stop,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE] = on_release,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_CHECKPOINT] = on_checkpoint,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG] = on_read_log,
+    };
+    size_t kind = (size_t)message->message_case;
+    if (kind < sizeof handlers / sizeof handlers[0] && handlers[kind] != NULL) {
+        handlers[kind](worker, message);
+    }
+}

@@ -1,0 +1,251 @@
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/arena.h"
+#include "dp/cleanup.h"
+#include "dp/log.h"
+#include "dp/rand.h"
+#include "dp/wire.h"
+#include "worker.h"
+
+#define ASSIGNMENT_FILE "assignment"
+#define RELEASED_FILE "released"
+#define HEADER_BYTES 64
+#define RELEASED_KEPT 64
+
+dp_status directory_lock(const char *state_dir, int *ret_fd, struct dp_error *err)
+{
+    dp_status status = dp_make_directories(state_dir, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_AUTO_FREE char *path = dp_asprintf("%s/lock", state_dir);
+    DP_AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return dp_fail_errno(err, errno, "cannot open %s", path);
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        return dp_fail(err, DP_CONFLICT,
+                       "another dp-worker runs on %s; stop it or give another --state-dir",
+                       state_dir);
+    }
+    *ret_fd = dp_steal_fd(&fd);
+    return DP_OK;
+}
+
+char *directory_of(const char *state_dir, const struct dp_agent_fence *fence)
+{
+    return dp_asprintf("%s/jobs/%s.%u.%u", state_dir, fence->job, fence->attempt, fence->epoch);
+}
+
+// A header with length and hash, so that half a file or a flipped bit is noticed.
+static void write_header(char *header, const void *bytes, size_t length)
+{
+    memset(header, ' ', HEADER_BYTES);
+    int used = snprintf(header, HEADER_BYTES, "dp.assignment/1 %zu %016" PRIx64, length,
+                        dp_hash64(bytes, length, 0));
+    header[used] = ' ';
+    header[HEADER_BYTES - 1] = '\n';
+}
+
+dp_status directory_make(const char *directory, const void *prepare, size_t length,
+                         struct dp_error *err)
+{
+    dp_status status = dp_make_directories(directory, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    char header[HEADER_BYTES];
+    write_header(header, prepare, length);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf file = {0};
+    dp_buf_append(&file, header, sizeof header);
+    dp_buf_append(&file, prepare, length);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" ASSIGNMENT_FILE, directory);
+    return dp_write_file(path, file.bytes, file.length, err);
+}
+
+static dp_status read_assignment(const char *directory, struct dp_buf *ret_prepare,
+                                 struct dp_error *err)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" ASSIGNMENT_FILE, directory);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf file = {0};
+    dp_status status = dp_read_file(path, DP_MESSAGE_BYTES_MAX + HEADER_BYTES, &file, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    char header[HEADER_BYTES];
+    if (file.length >= HEADER_BYTES) {
+        write_header(header, file.bytes + HEADER_BYTES, file.length - HEADER_BYTES);
+    }
+    if (file.length < HEADER_BYTES || memcmp(header, file.bytes, HEADER_BYTES) != 0) {
+        DP_AUTO_FREE char *aside = dp_asprintf("%s.corrupt", path);
+        (void)rename(path, aside);
+        return dp_fail(err, DP_INVALID, "%s was damaged; it was renamed to %s", path, aside);
+    }
+    dp_buf_append(ret_prepare, file.bytes + HEADER_BYTES, file.length - HEADER_BYTES);
+    return DP_OK;
+}
+
+bool directory_has_keeper(const char *directory)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.pid", directory);
+    DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+}
+
+static bool is_released(const char *directory)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" RELEASED_FILE, directory);
+    return access(path, F_OK) == 0;
+}
+
+static void remove_directory(const char *directory)
+{
+    DIR *listing = opendir(directory);
+    if (listing == NULL) {
+        return;
+    }
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            (void)unlinkat(dirfd(listing), entry->d_name, 0);
+        }
+    }
+    closedir(listing);
+    if (rmdir(directory) != 0) {
+        dp_log_warn("directory.not_removed", "path=%s reason=\"%s\"", directory, strerror(errno));
+    }
+}
+
+struct released {
+    char *path;
+    int64_t time_ns;
+};
+
+static int by_time(const void *a, const void *b)
+{
+    int64_t left = ((const struct released *)a)->time_ns;
+    int64_t right = ((const struct released *)b)->time_ns;
+    return left < right ? -1 : left > right;
+}
+
+// Keeps the output of the newest jobs for people, and the disk from filling up.
+static void prune(const char *state_dir)
+{
+    DP_AUTO_FREE char *jobs = dp_asprintf("%s/jobs", state_dir);
+    struct released *found = NULL;
+    size_t count = 0;
+    DIR *listing = opendir(jobs);
+    for (struct dirent *entry = listing == NULL ? NULL : readdir(listing); entry != NULL;
+         entry = readdir(listing)) {
+        DP_AUTO_FREE char *path = dp_asprintf("%s/%s", jobs, entry->d_name);
+        DP_AUTO_FREE char *mark = dp_asprintf("%s/" RELEASED_FILE, path);
+        struct stat info;
+        if (stat(mark, &info) == 0) {
+            found = dp_realloc(found, count + 1, sizeof *found);
+            found[count++] = (struct released){
+                .path = dp_steal(path),
+                .time_ns = info.st_mtim.tv_sec * 1000000000ll + info.st_mtim.tv_nsec,
+            };
+        }
+    }
+    if (listing != NULL) {
+        closedir(listing);
+    }
+    if (count > 0) {
+        qsort(found, count, sizeof *found, by_time);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (count - i > RELEASED_KEPT) {
+            remove_directory(found[i].path);
+        }
+        free(found[i].path);
+    }
+    free(found);
+}
+
+void directory_release(const char *state_dir, const char *directory)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" RELEASED_FILE, directory);
+    DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        dp_log_warn("directory.not_released", "path=%s reason=\"%s\"", path, strerror(errno));
+    }
+    prune(state_dir);
+}
+
+// JOB.ATTEMPT.EPOCH; a job id has no dot.
+static bool fence_of_name(const char *name, struct dp_agent_fence *ret_fence)
+{
+    struct dp_agent_fence fence = {0};
+    const char *dot = strchr(name, '.');
+    size_t length = dot == NULL ? 0 : (size_t)(dot - name);
+    if (length == 0 || length >= sizeof fence.job) {
+        return false;
+    }
+    memcpy(fence.job, name, length);
+    char again[DP_ID_MAX + 32];
+    if (sscanf(dot, ".%" SCNu32 ".%" SCNu32, &fence.attempt, &fence.epoch) != 2) {
+        return false;
+    }
+    snprintf(again, sizeof again, "%s.%u.%u", fence.job, fence.attempt, fence.epoch);
+    *ret_fence = fence;
+    return strcmp(again, name) == 0;
+}
+
+static void found(struct worker *worker, const struct dp_agent_fence *fence, const char *directory)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf prepare = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *message = NULL;
+    dp_status status = read_assignment(directory, &prepare, &err);
+    if (status == DP_OK) {
+        status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare.bytes, prepare.length,
+                                &arena, &message, &err);
+    }
+    if (status != DP_OK) {
+        // The keeper still knows which ranks it holds.
+        dp_log_warn("assignment.unreadable", "directory=%s reason=\"%s\"", directory, err.message);
+        dp_buf_clear(&prepare);
+    }
+    const Dp__V1__Prepare *known = (const Dp__V1__Prepare *)message;
+    struct dp_agent_event event = {
+        .type = DP_AGENT_FOUND,
+        .fence = *fence,
+        .numbers = known == NULL ? NULL : known->ranks,
+        .numbers_count = known == NULL ? 0 : known->n_ranks,
+    };
+    worker_event(worker, &event);
+    keeper_adopt(worker, fence, &prepare);
+}
+
+void directory_scan(struct worker *worker)
+{
+    DP_AUTO_FREE char *jobs = dp_asprintf("%s/jobs", worker->options.state_dir);
+    DIR *listing = opendir(jobs);
+    if (listing == NULL) {
+        return;
+    }
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        struct dp_agent_event event = {.type = DP_AGENT_WAS_RELEASED};
+        if (!fence_of_name(entry->d_name, &event.fence)) {
+            continue;
+        }
+        DP_AUTO_FREE char *directory = dp_asprintf("%s/%s", jobs, entry->d_name);
+        if (is_released(directory)) {
+            worker_event(worker, &event);
+        } else {
+            found(worker, &event.fence, directory);
+        }
+    }
+    closedir(listing);
+}

@@ -1,0 +1,446 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/arena.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/log.h"
+#include "dp/method.h"
+#include "dp/rand.h"
+#include "dp/rpc.h"
+#include "dp/wire.h"
+#include "worker.h"
+
+#define WELCOME_MS 3000        // to connect and be welcomed
+#define RETRY_FIRST_MS 200
+#define RETRY_MAX_MS 3000
+#define REFUSED_RETRY_MS 5000
+#define HEARTBEAT_DEFAULT_MS 1000
+#define STREAM_FILL (DP_STREAM_QUEUE_MAX / 2)  // leaves room for heartbeats
+#define OUTBOX_BYTES_MAX (32u << 20)
+
+typedef enum outbox_kind { OUTBOX_LEVEL, OUTBOX_REPORT, OUTBOX_KIND_COUNT } outbox_kind;
+
+// A level is made when it is sent, so it is never stale.
+struct outbox_entry {
+    struct outbox_entry *next;
+    outbox_kind kind;
+    struct dp_agent_fence fence;
+    void *bytes;
+    size_t length;
+};
+
+struct session {
+    struct worker *worker;
+    char instance[32];
+    char boot_id[64];
+    struct dp_rand rand;
+    struct dp_rpc_client *client;
+    struct dp_rpc_stream *stream;
+    uv_poll_t *poll;
+    bool welcomed;
+    int64_t give_up_ns;    // when not welcomed
+    int64_t heard_ns;      // last word of the controller
+    int64_t retry_at_ns;
+    uint32_t retry_ms;
+    uint32_t heartbeat_ms;
+    int64_t heartbeat_at_ns;
+    uint64_t sequence;
+    struct outbox_entry *first, **last;
+    size_t outbox_bytes;
+    uint64_t dropped;
+    bool said_unreachable;
+};
+
+static void clear_outbox(struct session *session)
+{
+    while (session->first != NULL) {
+        struct outbox_entry *entry = session->first;
+        session->first = entry->next;
+        free(entry->bytes);
+        free(entry);
+    }
+    session->last = &session->first;
+    session->outbox_bytes = 0;
+}
+
+struct session *session_new(struct worker *worker)
+{
+    struct session *session = dp_new(struct session);
+    uint64_t seed[2] = {0};
+    session->worker = worker;
+    session->last = &session->first;
+    session->retry_ms = RETRY_FIRST_MS;
+    session->heartbeat_ms = HEARTBEAT_DEFAULT_MS;
+    if (getrandom(seed, sizeof seed, 0) != sizeof seed) {
+        seed[0] = (uint64_t)dp_clock_realtime_ns();
+        seed[1] = (uint64_t)getpid();
+    }
+    dp_rand_init(&session->rand, seed[1]);
+    snprintf(session->instance, sizeof session->instance, "%016llx", (unsigned long long)seed[0]);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf boot = {0};
+    if (dp_read_file("/proc/sys/kernel/random/boot_id", 4096, &boot, NULL) == DP_OK) {
+        boot.bytes[strcspn(boot.bytes, "\n")] = '\0';
+        (void)DP_COPY_TEXT(session->boot_id, boot.bytes);
+    }
+    return session;
+}
+
+static void free_handle(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+// Leaves the stream and tries again after a while, longer each time, never all agents at once.
+static void leave(struct session *session, uint32_t retry_ms)
+{
+    bool was_welcomed = session->welcomed;
+    if (session->poll != NULL) {
+        (void)uv_poll_stop(session->poll);
+        uv_close((uv_handle_t *)session->poll, free_handle);
+        session->poll = NULL;
+    }
+    dp_rpc_stream_free(session->stream);
+    session->stream = NULL;
+    dp_rpc_client_close(session->client);
+    session->client = NULL;
+    session->welcomed = false;
+    clear_outbox(session);
+    double spread = 0.5 + dp_rand_double(&session->rand);
+    session->retry_at_ns = worker_now_ns() + (int64_t)(retry_ms * spread) * DP_NS_PER_MS;
+    session->retry_ms = retry_ms * 3 / 2 > RETRY_MAX_MS ? RETRY_MAX_MS : retry_ms * 3 / 2;
+    if (was_welcomed) {
+        struct dp_agent_event event = {.type = DP_AGENT_STREAM_DOWN};
+        worker_event(session->worker, &event);
+    }
+}
+
+void session_free(struct session *session)
+{
+    leave(session, RETRY_FIRST_MS);
+    free(session);
+}
+
+static void on_closed(void *context, const struct dp_error *err)
+{
+    struct session *session = context;
+    if (session->welcomed || !session->said_unreachable) {
+        dp_log_warn("controller.lost", "address=%s reason=\"%s\"",
+                    dp_rpc_client_address(session->client),
+                    err->status == DP_OK ? "it ended the session" : err->message);
+        session->said_unreachable = true;
+    }
+    leave(session, session->retry_ms);
+}
+
+static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
+{
+    if (welcome->protocol != DP_PROTOCOL_VERSION) {
+        dp_log_error("controller.other_protocol",
+                     "protocol=%u ours=%u version=%s next=\"install the same version on both\"",
+                     welcome->protocol, DP_PROTOCOL_VERSION, welcome->version);
+        leave(session, REFUSED_RETRY_MS);
+        return;
+    }
+    session->welcomed = true;
+    session->said_unreachable = false;
+    session->retry_ms = RETRY_FIRST_MS;
+    session->heartbeat_ms = welcome->heartbeat_ms > 0 ? welcome->heartbeat_ms
+                                                      : HEARTBEAT_DEFAULT_MS;
+    session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
+    dp_log_info("controller.connected", "address=%s version=%s heartbeat_ms=%u",
+                dp_rpc_client_address(session->client), welcome->version, session->heartbeat_ms);
+    struct dp_agent_event event = {.type = DP_AGENT_STREAM_UP};
+    worker_event(session->worker, &event);
+}
+
+static void on_message(void *context, const void *bytes, size_t length)
+{
+    struct session *session = context;
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *any;
+    if (session->stream == NULL) {
+        return;
+    }
+    if (dp_wire_unpack(&dp__v1__controller_message__descriptor, bytes, length, &arena, &any,
+                       &err) != DP_OK) {
+        dp_log_error("controller.bad_message", "reason=\"%s\"", err.message);
+        return;
+    }
+    const Dp__V1__ControllerMessage *message = (const Dp__V1__ControllerMessage *)any;
+    session->heard_ns = worker_now_ns();
+    if (message->message_case == DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME) {
+        on_welcome(session, message->welcome);
+    } else if (session->welcomed) {
+        orders_handle(session->worker, message);
+    }
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct session *session = poll->data;
+    if (session->stream != NULL) {
+        dp_rpc_stream_pump(session->stream);
+    }
+}
+
+static dp_status controller_address(const char *controller, char *ret_address, size_t size,
+                                    struct dp_error *err)
+{
+    if (controller[0] != '@') {
+        (void)dp_copy_text(ret_address, size, controller);
+        return DP_OK;
+    }
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_read_file(controller + 1, DP_ADDRESS_MAX, &text, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    text.bytes[strcspn(text.bytes, " \r\n")] = '\0';
+    if (text.bytes[0] == '\0') {
+        return dp_fail(err, DP_INVALID, "%s holds no address", controller + 1);
+    }
+    (void)dp_copy_text(ret_address, size, text.bytes);
+    return DP_OK;
+}
+
+static dp_status send_hello(struct session *session, struct dp_error *err)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct worker *worker = session->worker;
+    Dp__V1__Hello hello = DP__V1__HELLO__INIT;
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    hello.node = (char *)worker->options.name;
+    hello.boot_id = session->boot_id;
+    hello.instance = session->instance;
+    hello.version = (char *)DP_VERSION;
+    hello.protocol = DP_PROTOCOL_VERSION;
+    hello.inventory = levels_inventory(worker, &arena);
+    hello.assignments = levels_all(worker->core, &arena, &hello.n_assignments);
+    hello.lease_ms = worker->options.lease_ms;
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HELLO;
+    message.hello = &hello;
+    return dp_rpc_stream_send(session->stream, &message.base, err);
+}
+
+static dp_status open_stream(struct session *session, struct dp_error *err)
+{
+    char address[DP_ADDRESS_MAX];
+    dp_status status =
+        controller_address(session->worker->options.controller, address, sizeof address, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    struct dp_rpc_client_options options = {.address = address, .own_connection = true};
+    struct dp_rpc_stream_events events = {on_message, on_closed, session};
+    status = dp_rpc_client_open(&options, &session->client, err);
+    if (status == DP_OK) {
+        status = dp_rpc_stream_open(session->client, DP_METHOD_SESSION, &events, &session->stream,
+                                    err);
+    }
+    if (status == DP_OK) {
+        status = send_hello(session, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    session->poll = dp_new(uv_poll_t);
+    session->poll->data = session;
+    (void)uv_poll_init(&session->worker->loop, session->poll, dp_rpc_stream_fd(session->stream));
+    (void)uv_poll_start(session->poll, UV_READABLE, on_poll);
+    session->give_up_ns = worker_now_ns() + WELCOME_MS * DP_NS_PER_MS;
+    session->heard_ns = worker_now_ns();
+    return DP_OK;
+}
+
+static void try_open(struct session *session)
+{
+    struct dp_error err = {0};
+    if (open_stream(session, &err) != DP_OK) {
+        if (!session->said_unreachable) {
+            dp_log_warn("controller.unreachable", "reason=\"%s\" next=\"trying on\"", err.message);
+            session->said_unreachable = true;
+        }
+        leave(session, session->retry_ms);
+    }
+}
+
+static void send_heartbeat(struct session *session)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__Heartbeat heartbeat = DP__V1__HEARTBEAT__INIT;
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    heartbeat.sequence = ++session->sequence;
+    heartbeat.assignments =
+        levels_all(session->worker->core, &arena, &heartbeat.n_assignments);
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    // One that finds no room is made up for by the next.
+    (void)dp_rpc_stream_send(session->stream, &message.base, NULL);
+    session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
+}
+
+static bool write_level(struct session *session, const struct outbox_entry *entry,
+                        struct dp_arena *arena, Dp__V1__AgentMessage *message)
+{
+    const struct dp_agent_assignment *assignment =
+        dp_agent_core_find(session->worker->core, &entry->fence);
+    if (assignment == NULL) {
+        return false;
+    }
+    message->message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LEVEL;
+    message->level = levels_of(assignment, arena);
+    return true;
+}
+
+static bool write_report(struct session *session, const struct outbox_entry *entry,
+                         struct dp_arena *arena, Dp__V1__AgentMessage *message)
+{
+    (void)session;
+    ProtobufCMessage *report;
+    if (dp_wire_unpack(&dp__v1__rank_report__descriptor, entry->bytes, entry->length, arena,
+                       &report, NULL) != DP_OK) {
+        return false;
+    }
+    message->message_case = DP__V1__AGENT_MESSAGE__MESSAGE_REPORT;
+    message->report = (Dp__V1__RankReport *)report;
+    return true;
+}
+
+static bool (*const writers[OUTBOX_KIND_COUNT])(struct session *session,
+                                                const struct outbox_entry *entry,
+                                                struct dp_arena *arena,
+                                                Dp__V1__AgentMessage *message) = {
+    [OUTBOX_LEVEL] = write_level,
+    [OUTBOX_REPORT] = write_report,
+};
+
+static struct outbox_entry *take_first(struct session *session)
+{
+    struct outbox_entry *entry = session->first;
+    session->first = entry->next;
+    if (session->first == NULL) {
+        session->last = &session->first;
+    }
+    session->outbox_bytes -= entry->length;
+    return entry;
+}
+
+static void drain(struct session *session)
+{
+    while (session->welcomed && session->first != NULL &&
+           dp_rpc_stream_queued(session->stream) < STREAM_FILL) {
+        DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+        Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+        struct dp_error err = {0};
+        struct outbox_entry *entry = take_first(session);
+        if (writers[entry->kind](session, entry, &arena, &message) &&
+            dp_rpc_stream_send(session->stream, &message.base, &err) != DP_OK) {
+            dp_log_debug("report.not_sent", "reason=\"%s\"", err.message);
+        }
+        free(entry->bytes);
+        free(entry);
+    }
+}
+
+static void append(struct session *session, struct outbox_entry *entry)
+{
+    *session->last = entry;
+    session->last = &entry->next;
+    session->outbox_bytes += entry->length;
+    while (session->outbox_bytes > OUTBOX_BYTES_MAX) {
+        struct outbox_entry *oldest = take_first(session);
+        free(oldest->bytes);
+        free(oldest);
+        if (session->dropped++ == 0) {
+            dp_log_warn("reports.dropped", "reason=\"the controller reads too slowly\"");
+        }
+    }
+    drain(session);
+}
+
+void session_send_level(struct session *session, const struct dp_agent_fence *fence)
+{
+    if (session->welcomed) {
+        struct outbox_entry *entry = dp_new(struct outbox_entry);
+        entry->kind = OUTBOX_LEVEL;
+        entry->fence = *fence;
+        append(session, entry);
+    }
+}
+
+void session_send_report(struct session *session, const void *bytes, size_t length, bool sample)
+{
+    if (!session->welcomed || (sample && session->first != NULL)) {
+        return;
+    }
+    struct outbox_entry *entry = dp_new(struct outbox_entry);
+    entry->kind = OUTBOX_REPORT;
+    entry->bytes = dp_memdup(bytes, length);
+    entry->length = length;
+    append(session, entry);
+}
+
+void session_send_log(struct session *session, Dp__V1__LogChunk *chunk)
+{
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
+    message.log = chunk;
+    if (session->welcomed) {
+        // The asker asks again when no answer comes.
+        (void)dp_rpc_stream_send(session->stream, &message.base, NULL);
+    }
+}
+
+void session_send_inventory(struct session *session)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_INVENTORY;
+    message.inventory = levels_inventory(session->worker, &arena);
+    struct dp_error err = {0};
+    if (session->welcomed && dp_rpc_stream_send(session->stream, &message.base, &err) != DP_OK) {
+        // The hello of the next session says it, too.
+        dp_log_warn("inventory.not_sent", "reason=\"%s\"", err.message);
+    }
+}
+
+void session_end(struct session *session)
+{
+    if (session->stream != NULL) {
+        dp_rpc_stream_half_close(session->stream);
+    }
+}
+
+void session_tick(struct session *session)
+{
+    int64_t now_ns = worker_now_ns();
+    int64_t silence_ns = session->worker->options.lease_ms * DP_NS_PER_MS;
+    if (session->stream == NULL) {
+        if (now_ns >= session->retry_at_ns) {
+            try_open(session);
+        }
+        return;
+    }
+    if (!session->welcomed && now_ns > session->give_up_ns) {
+        // Its address may have changed since.
+        leave(session, session->retry_ms);
+        return;
+    }
+    if (session->welcomed && now_ns - session->heard_ns > silence_ns) {
+        dp_log_warn("controller.silent", "lease_ms=%u", session->worker->options.lease_ms);
+        leave(session, session->retry_ms);
+        return;
+    }
+    if (session->welcomed && now_ns >= session->heartbeat_at_ns) {
+        send_heartbeat(session);
+    }
+    drain(session);
+}

@@ -1,0 +1,155 @@
+// The agent of one node: one stream to the controller, one connection to each keeper, and the core
+// between them. Everything here runs on the loop's thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+#include "dp/agent_core.h"
+#include "dp/buf.h"
+#include "dp/error.h"
+#include "dp/link.h"
+#include "dp/v1/agent.pb-c.h"
+
+struct worker_options {
+    const char *state_dir;
+    const char *name;
+    const char *controller;  // host:port, or @FILE that holds it
+    const char *data_host;
+    const char *rank_program;
+    const char *keeper_program;
+    uint32_t slots;
+    uint32_t lease_ms;
+    uint32_t orphan_ms;
+    bool kill_ranks_on_exit;
+};
+
+struct session;
+struct keeper_conn;
+struct calibration;
+struct pending_event;
+
+struct worker {
+    struct worker_options options;
+    int lock_fd;
+    uv_loop_t loop;
+    uv_timer_t tick;
+    uv_signal_t signals[3];
+    struct dp_agent_core *core;
+    struct session *session;
+    struct keeper_conn *keepers;  // a list
+    struct calibration *calibration;
+    struct dp_buf profile;        // dp.profile/1, empty until calibrated
+    bool performing;              // effects of one event
+    struct pending_event *pending;  // events that came up meanwhile
+    int64_t adopt_until_ns;  // the controller hears nothing before keepers were asked, or then
+    bool ending;
+    int64_t end_by_ns;
+};
+
+// worker.c
+dp_status worker_open(struct worker *worker, const struct worker_options *options,
+                      struct dp_error *err);
+void worker_run(struct worker *worker);
+void worker_close(struct worker *worker);
+// Gives an event (its time is set here) to the core and performs what follows. One that comes up
+// while effects are performed waits until they are done; it may have no bytes.
+void worker_event(struct worker *worker, struct dp_agent_event *event);
+// Looks after everything that is due, soon.
+void worker_hurry(struct worker *worker);
+int64_t worker_now_ns(void);
+
+// session.c: the stream to the controller.
+struct session *session_new(struct worker *worker);
+void session_free(struct session *session);
+void session_tick(struct session *session);
+// Queued behind what waits already; all are dropped while there is no welcomed stream.
+void session_send_level(struct session *session, const struct dp_agent_fence *fence);
+// A packed dp.v1.RankReport; a `sample` is left out when the controller reads too slowly.
+void session_send_report(struct session *session, const void *bytes, size_t length, bool sample);
+void session_send_log(struct session *session, Dp__V1__LogChunk *chunk);
+void session_send_inventory(struct session *session);
+// Ends the stream in good order.
+void session_end(struct session *session);
+
+// controller_orders.c: messages of the controller, other than those about the stream itself.
+void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *message);
+// The RankOrder that a rank starts with, appended to buf.
+dp_status orders_prepare_rank(const struct worker *worker, const struct dp_buf *prepare,
+                              uint32_t rank, struct dp_buf *buf, struct dp_error *err);
+bool orders_fence(const Dp__V1__Fence *fence, struct dp_agent_fence *ret_fence);
+
+// levels.c: what the core holds, as messages in `arena`.
+struct dp_arena;
+Dp__V1__AssignmentLevel *levels_of(const struct dp_agent_assignment *assignment,
+                                   struct dp_arena *arena);
+Dp__V1__AssignmentLevel **levels_all(const struct dp_agent_core *core, struct dp_arena *arena,
+                                     size_t *ret_count);
+Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena *arena);
+
+// directory.c: STATE/jobs/JOB.ATTEMPT.EPOCH, one for each assignment.
+dp_status directory_lock(const char *state_dir, int *ret_fd, struct dp_error *err);
+char *directory_of(const char *state_dir, const struct dp_agent_fence *fence);
+dp_status directory_make(const char *directory, const void *prepare, size_t length,
+                         struct dp_error *err);
+void directory_release(const char *state_dir, const char *directory);
+// Whether a keeper lives there.
+bool directory_has_keeper(const char *directory);
+// Tells the core of every assignment found and connects to their keepers.
+void directory_scan(struct worker *worker);
+
+// keeper_conn.c: a keeper's process and the connection to it.
+struct keeper_conn {
+    struct keeper_conn *next;
+    struct worker *worker;
+    struct dp_agent_fence fence;
+    char *directory;        // owned
+    struct dp_buf prepare;  // packed dp.v1.Prepare, empty when it could not be read
+    pid_t child;            // 0: started in another life, or reaped
+    int signal;             // that ended it, when known
+    struct dp_link link;    // fd < 0: not connected
+    uv_poll_t *poll;        // NULL while not connected
+    bool synced;            // on this connection
+    bool was_synced;        // ever
+    bool released;          // the core has let it go: only its end is waited for
+    int64_t give_up_ns;     // when connecting takes too long
+    int64_t ping_ns;        // when the next is due
+    bool over;              // to be removed
+};
+// Makes the directory, starts the keeper and connects; failures go to the core.
+void keeper_start(struct worker *worker, const struct dp_agent_fence *fence,
+                  const void *prepare, size_t length);
+void keeper_adopt(struct worker *worker, const struct dp_agent_fence *fence,
+                  struct dp_buf *prepare);
+struct keeper_conn *keeper_find(struct worker *worker, const struct dp_agent_fence *fence);
+void keeper_tick(struct keeper_conn *conn);
+void keeper_send(struct keeper_conn *conn, const struct dp_link_frame *frame);
+void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank);
+void keeper_free(struct keeper_conn *conn);
+// Connected and in step, or over; otherwise there is something to wait for.
+bool keeper_is_settled(const struct keeper_conn *conn);
+
+// keeper_frames.c
+// Turns one frame of a keeper into an event.
+dp_status keeper_frame(struct keeper_conn *conn, const struct dp_link_frame *frame,
+                       struct dp_error *err);
+// As if they had come from the socket: the frames in the levels file a keeper leaves behind.
+void keeper_replay_file(struct keeper_conn *conn);
+
+// logs.c
+void logs_answer(struct worker *worker, const Dp__V1__ReadLog *request);
+
+// calibrate.c: the figures of this node's ranks, made once and kept in STATE/profile.json.
+struct calibration *calibration_new(struct worker *worker);
+void calibration_free(struct calibration *calibration);
+void calibration_tick(struct calibration *calibration);
+
+// child.c
+// posix_spawn with a clean signal state in its own session: null input, `output` (truncated, NULL =
+// none) as standard output, `log` (appended) as standard error.
+dp_status child_start(char *const *arguments, const char *output, const char *log, pid_t *ret_pid,
+                      struct dp_error *err);
+// True once it has ended and was reaped; signal or exit status.
+bool child_ended(pid_t pid, int *ret_status, int *ret_signal);
