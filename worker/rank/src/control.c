@@ -42,6 +42,7 @@ struct control {
     struct control_wish wish;
     struct queued *first, **last;
     struct dp_exec_meter *meter;
+    int32_t pipeline;
     char job[DP_ID_MAX];
     Dp__V1__Fence fence;             // its job is the above; NULL before it is known
     bool closing;
@@ -133,10 +134,11 @@ void control_set_fence(struct control *control, const Dp__V1__Fence *fence)
     pthread_mutex_unlock(&control->lock);
 }
 
-void control_set_meter(struct control *control, struct dp_exec_meter *meter)
+void control_set_meter(struct control *control, struct dp_exec_meter *meter, int32_t pipeline)
 {
     pthread_mutex_lock(&control->lock);
     control->meter = meter;
+    control->pipeline = pipeline;
     pthread_mutex_unlock(&control->lock);
     wake(control);
 }
@@ -288,8 +290,8 @@ static void send_step(struct control *self, struct queued *item)
     self->utilisation.step_ns = item->step.step_ns;
     self->utilisation.step_tokens = item->step.tokens;
     DP_AUTO_FREE Dp__V1__Span *spans = NULL;
-    size_t count = utilisation_take_step(&self->utilisation, (int64_t)item->step.step, self->rank,
-                                         SPANS_MAX, item->with_spans ? &spans : NULL);
+    size_t count = utilisation_take_step(&self->utilisation, (int64_t)item->step.step,
+                                         self->pipeline, SPANS_MAX, item->with_spans ? &spans : NULL);
     DP_AUTO_FREE Dp__V1__Span **pointers = dp_new_array(Dp__V1__Span *, count);
     for (size_t i = 0; i < count; i++) {
         pointers[i] = &spans[i];
@@ -326,14 +328,7 @@ static void send_queued(struct control *self)
 static void send_sample(struct control *self)
 {
     self->sample_at_ns = dp_clock_monotonic_ns() + SAMPLE_NS;
-    pthread_mutex_lock(&self->lock);
-    struct dp_exec_meter *meter = self->meter;
-    pthread_mutex_unlock(&self->lock);
-    if (meter == NULL) {
-        return;
-    }
     if (self->utilisation.meter == NULL) {
-        utilisation_start(&self->utilisation, meter);
         return;
     }
     Dp__V1__Utilisation sample;
@@ -361,7 +356,11 @@ static void *run(void *argument)
         }
         pthread_mutex_lock(&self->lock);
         closing = self->closing;
+        struct dp_exec_meter *meter = self->meter;
         pthread_mutex_unlock(&self->lock);
+        if (meter != NULL && self->utilisation.meter == NULL) {
+            utilisation_start(&self->utilisation, meter);
+        }
         receive_orders(self);
         send_queued(self);
         if (dp_clock_monotonic_ns() >= self->sample_at_ns) {

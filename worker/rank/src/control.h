@@ -25,8 +25,9 @@ dp_status control_wait_order(struct control *control, Dp__V1__RankOrder__OrderCa
                              struct dp_error *err);
 // From here on orders must carry this fence, others are refused, and reports do.
 void control_set_fence(struct control *control, const Dp__V1__Fence *fence);
-// From here on utilisation is reported. The meter is borrowed.
-void control_set_meter(struct control *control, struct dp_exec_meter *meter);
+// From here on utilisation is reported. The meter is borrowed; `pipeline` is the number of ranks of
+// one replica.
+void control_set_meter(struct control *control, struct dp_exec_meter *meter, int32_t pipeline);
 
 // What has been ordered and not yet been taken.
 struct control_wish {

@@ -110,7 +110,7 @@ static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, stru
 
 dp_status job_run(struct job *job, struct dp_error *err)
 {
-    control_set_meter(job->control, job->meter);
+    control_set_meter(job->control, job->meter, job->plan.pipeline);
     bool stop = false;
     bool saved = false;
     while (!stop && dp_trainer_step_done(job->trainer) < job->spec.train.steps) {

@@ -1,11 +1,11 @@
 #include "utilisation.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "dp/alloc.h"
 #include "dp/clock.h"
+#include "dp/wire.h"
 
 #define POP_MAX 256
 
@@ -117,37 +117,7 @@ void utilisation_sample(struct utilisation *self, Dp__V1__Utilisation *ret_sampl
     *ret_sample = sample;
 }
 
-// The protocol numbers what is not an action by itself.
-static uint32_t span_kind(uint8_t kind)
-{
-    switch (kind) {
-    case DP_SPAN_GRADIENT_SYNC:
-        return 16;
-    case DP_SPAN_OPTIMIZER:
-        return 17;
-    case DP_SPAN_WAIT:
-        return 18;
-    default:
-        return kind;
-    }
-}
-
-static Dp__V1__Span span_of(const struct dp_exec_record *record, uint32_t rank)
-{
-    Dp__V1__Span span = DP__V1__SPAN__INIT;
-    span.rank = rank;
-    span.kind = span_kind(record->span.kind);
-    span.stage = record->span.stage;
-    span.microbatch = record->span.microbatch;
-    span.b_kind = record->span.b_kind;
-    span.b_stage = record->span.b_stage;
-    span.b_microbatch = record->span.b_microbatch;
-    span.start_ns = record->span.start_ns;
-    span.duration_ns = record->span.end_ns - record->span.start_ns;
-    return span;
-}
-
-size_t utilisation_take_step(struct utilisation *self, int64_t step, uint32_t rank, size_t max,
+size_t utilisation_take_step(struct utilisation *self, int64_t step, int32_t pipeline, size_t max,
                              Dp__V1__Span **ret_spans)
 {
     size_t kept = 0;
@@ -158,7 +128,7 @@ size_t utilisation_take_step(struct utilisation *self, int64_t step, uint32_t ra
         if (record->span.step > step) {
             self->records[kept++] = *record;
         } else if (spans != NULL && record->span.step == step && taken < max) {
-            spans[taken++] = span_of(record, rank);
+            dp_wire_span_to_proto(&record->span, pipeline, &spans[taken++]);
         }
     }
     self->count = kept;

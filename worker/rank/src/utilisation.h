@@ -23,6 +23,6 @@ void utilisation_drain(struct utilisation *self);
 // The sample; starts the next one.
 void utilisation_sample(struct utilisation *self, Dp__V1__Utilisation *ret_sample);
 // The records of one step as spans (caller frees *ret_spans, one block), at most `max`; forgets all
-// up to that step. ret_spans may be NULL.
-size_t utilisation_take_step(struct utilisation *self, int64_t step, uint32_t rank, size_t max,
+// up to that step. `pipeline` is the number of ranks of one replica. ret_spans may be NULL.
+size_t utilisation_take_step(struct utilisation *self, int64_t step, int32_t pipeline, size_t max,
                              Dp__V1__Span **ret_spans);

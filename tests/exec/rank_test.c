@@ -1,0 +1,381 @@
+// The program dp-rank from its first order to its last word.
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "dp/alloc.h"
+#include "dp/buf.h"
+#include "dp/cleanup.h"
+#include "dp_test.h"
+#include "rank_fleet.h"
+
+#define STEP DP__V1__RANK_REPORT__REPORT_STEP
+#define FINISHED DP__V1__RANK_REPORT__REPORT_FINISHED
+#define CHECKPOINT DP__V1__RANK_REPORT__REPORT_CHECKPOINT
+#define EVAL DP__V1__RANK_REPORT__REPORT_EVAL
+#define READY DP__V1__RANK_REPORT__REPORT_READY
+#define UTILISATION DP__V1__RANK_REPORT__REPORT_UTILISATION
+
+static double loss_of(const struct fleet *fleet, int32_t rank, size_t step)
+{
+    const Dp__V1__RankReport *report = fleet_report(fleet, rank, STEP, step);
+    assert_non_null(report);
+    assert_int_equal(report->step->step, step);
+    assert_int_equal(report->step->loss_known_case, DP__V1__STEP_DONE__LOSS_KNOWN_LOSS);
+    return report->step->loss;
+}
+
+static void two_gpipe_ranks_train_report_and_finish(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet_run(&fleet);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        for (size_t step = 1; step <= 6; step++) {
+            assert_true(loss_of(&fleet, rank, step) == loss_of(&fleet, 0, step));
+            const Dp__V1__StepDone *done = fleet_report(&fleet, rank, STEP, step)->step;
+            assert_int_equal(done->tokens, 8 * 32);
+            assert_int_equal(done->peak_chunks, 4);
+            assert_true(done->peak_bytes > 0 && done->busy_ns > 0 && done->bubble_ns > 0);
+            assert_true(done->busy_ns + done->bubble_ns <= done->step_ns);
+        }
+        assert_int_equal(fleet_report(&fleet, rank, FINISHED, 1)->finished->step, 6);
+        const Dp__V1__RankReady *ready = fleet_report(&fleet, rank, READY, 1)->ready;
+        assert_true(ready->corpus_bytes > 40000 && ready->unigram_entropy > 2);
+        assert_true(ready->parameters > 0 && ready->train_samples > 1000);
+    }
+    assert_true(loss_of(&fleet, 0, 6) < loss_of(&fleet, 0, 1));
+    assert_true(fabs(loss_of(&fleet, 0, 1) - log(256)) < 0.5);
+    const Dp__V1__EvalDone *eval = fleet_report(&fleet, 0, EVAL, 1)->eval;
+    assert_true(eval->tokens > 1000 && fabs(eval->loss - loss_of(&fleet, 0, 6)) < 1);
+    const Dp__V1__CheckpointDone *saved = fleet_report(&fleet, 0, CHECKPOINT, 1)->checkpoint;
+    assert_int_equal(saved->step, 6);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/checkpoints/step-6", fleet.directory);
+    assert_string_equal(saved->path, path);
+    assert_true(saved->bytes > 100000);
+    fleet_deinit(&fleet);
+}
+
+static void the_last_step_brings_all_its_spans(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet_run(&fleet);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        const Dp__V1__StepDone *done = fleet_report(&fleet, rank, STEP, 6)->step;
+        // Four F, four B, then waiting for the slowest, the sum of gradients and the optimizer.
+        assert_int_equal(done->n_spans, 11);
+        int64_t until_ns = done->start_ns;
+        for (size_t i = 0; i < done->n_spans; i++) {
+            assert_int_equal(done->spans[i]->rank, rank);
+            assert_true(done->spans[i]->start_ns >= until_ns);
+            until_ns = done->spans[i]->start_ns + done->spans[i]->duration_ns;
+        }
+        assert_int_equal(done->spans[0]->kind, 0);
+        assert_int_equal(done->spans[8]->kind, 18);
+        assert_int_equal(done->spans[9]->kind, 16);
+        assert_int_equal(done->spans[10]->kind, 17);
+    }
+    fleet_deinit(&fleet);
+}
+
+static void dualpipe_with_expert_peers_runs_as_processes(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.parallel.data = 2;
+    fleet.spec.parallel.expert = 2;
+    fleet.spec.parallel.micro_batch_size = 1;
+    DP_COPY_TEXT(fleet.spec.parallel.schedule, "dualpipe");
+    fleet_run(&fleet);
+    assert_int_equal(fleet.count, 4);
+    for (int32_t rank = 0; rank < 4; rank++) {
+        assert_true(loss_of(&fleet, rank, 6) == loss_of(&fleet, 0, 6));
+    }
+    assert_true(loss_of(&fleet, 0, 6) < loss_of(&fleet, 0, 1));
+    fleet_deinit(&fleet);
+}
+
+static void a_resumed_run_goes_on_where_the_first_ended(void **state)
+{
+    (void)state;
+    struct fleet whole, half;
+    fleet_init(&whole);
+    whole.spec.checkpoint.every_steps = 3;
+    fleet_run(&whole);
+    fleet_init(&half);
+    half.spec.data = whole.spec.data;
+    snprintf(half.spec.checkpoint.resume, sizeof(half.spec.checkpoint.resume),
+             "%s/checkpoints/step-3", whole.directory);
+    fleet_run(&half);
+    assert_int_equal(fleet_report(&half, 0, READY, 1)->ready->resumed_step, 3);
+    assert_int_equal(fleet_report(&half, 0, STEP, 1)->step->step, 4);
+    assert_true(fleet_report(&half, 0, STEP, 3)->step->loss == loss_of(&whole, 0, 6));
+    fleet_deinit(&half);
+    fleet_deinit(&whole);
+}
+
+static void a_stop_ends_all_ranks_after_the_same_step(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.train.steps = 100000;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    fleet_await(&fleet, 0, STEP, 3);
+    fleet_stop(&fleet, true);
+    uint64_t step = fleet_await(&fleet, 0, FINISHED, 1)->finished->step;
+    assert_true(step >= 3 && step < 100000);
+    const Dp__V1__RankFinished *other = fleet_await(&fleet, 1, FINISHED, 1)->finished;
+    assert_true(other->ok);
+    assert_int_equal(other->step, step);
+    assert_int_equal(fleet_report(&fleet, 0, CHECKPOINT, 1)->checkpoint->step, step);
+    assert_int_equal(fleet_await_end(&fleet, 0), 0);
+    assert_int_equal(fleet_await_end(&fleet, 1), 0);
+    fleet_deinit(&fleet);
+}
+
+static void a_checkpoint_is_written_on_demand_and_answers_its_request(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.train.steps = 100000;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    fleet_await(&fleet, 0, STEP, 2);
+    Dp__V1__RankCheckpoint checkpoint = DP__V1__RANK_CHECKPOINT__INIT;
+    checkpoint.fence = &fleet.fence;
+    checkpoint.request = 41;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_CHECKPOINT;
+    order.checkpoint = &checkpoint;
+    fleet_order(&fleet, 1, &order);
+    fleet_order(&fleet, 0, &order);
+    assert_int_equal(fleet_await(&fleet, 0, CHECKPOINT, 1)->checkpoint->request, 41);
+    fleet_stop(&fleet, false);
+    assert_int_equal(fleet_await_end(&fleet, 0), 0);
+    assert_int_equal(fleet_await_end(&fleet, 1), 0);
+    // One request, one checkpoint; a stop that does not ask for one writes none.
+    assert_null(fleet_report(&fleet, 0, CHECKPOINT, 2));
+    fleet_deinit(&fleet);
+}
+
+static void an_order_of_another_epoch_is_not_obeyed(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.train.steps = 40;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    fleet_await(&fleet, 0, STEP, 1);
+    fleet.fence.epoch = 2;
+    fleet_stop(&fleet, false);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(fleet_await(&fleet, rank, FINISHED, 1)->finished->step, 40);
+        assert_int_equal(fleet_await_end(&fleet, rank), 0);
+    }
+    fleet_deinit(&fleet);
+}
+
+static void a_killed_rank_ends_the_others_who_say_that_a_peer_was_lost(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.train.steps = 100000;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    fleet_await(&fleet, 1, STEP, 2);
+    kill(fleet.ranks[1].pid, SIGKILL);
+    const Dp__V1__RankFinished *last = fleet_await(&fleet, 0, FINISHED, 1)->finished;
+    assert_false(last->ok);
+    assert_true(last->peer_lost);
+    assert_false(last->not_finite);
+    assert_non_null(strstr(last->error, "rank 1"));
+    assert_int_equal(WEXITSTATUS(fleet_await_end(&fleet, 0)), 1);
+    assert_int_equal(WTERMSIG(fleet_await_end(&fleet, 1)), SIGKILL);
+    fleet_deinit(&fleet);
+}
+
+static void weights_that_explode_are_named_with_their_action(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    // Every step multiplies the weights by about -1000.
+    fleet.spec.optimizer.lr = 1000;
+    fleet.spec.optimizer.lr_min = 1000;
+    fleet.spec.optimizer.weight_decay = 1;
+    fleet.spec.train.steps = 100;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    const Dp__V1__RankFinished *cause = fleet_await(&fleet, 0, FINISHED, 1)->finished;
+    assert_false(cause->ok);
+    assert_true(cause->not_finite);
+    assert_false(cause->peer_lost);
+    assert_string_equal(cause->action, "F0@0");
+    assert_non_null(strstr(cause->error, "rank 0, step 2, F0@0"));
+    const Dp__V1__RankFinished *other = fleet_await(&fleet, 1, FINISHED, 1)->finished;
+    assert_false(other->ok);
+    assert_true(other->peer_lost);
+    assert_int_equal(WEXITSTATUS(fleet_await_end(&fleet, 0)), 1);
+    assert_int_equal(WEXITSTATUS(fleet_await_end(&fleet, 1)), 1);
+    fleet_deinit(&fleet);
+}
+
+static void a_term_signal_ends_it_at_once(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_await(&fleet, 0, READY, 1);
+    kill(fleet.ranks[0].pid, SIGTERM);
+    assert_int_equal(WEXITSTATUS(fleet_await_end(&fleet, 0)), 143);
+    fleet_deinit(&fleet);
+}
+
+static void a_rank_whose_keeper_is_gone_ends(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_await(&fleet, 0, READY, 1);
+    struct fleet_rank *rank = &fleet.ranks[0];
+    dp_link_deinit(&rank->link);
+    dp_link_init(&rank->link, -1, DP_LINK_OUT_BYTES_MAX);
+    assert_int_equal(waitpid(rank->pid, &rank->status, 0), rank->pid);
+    rank->ended = true;
+    assert_int_equal(WEXITSTATUS(rank->status), 8);
+    fleet_deinit(&fleet);
+}
+
+// Prepares a job that cannot run; rank 0's last word must contain `part`.
+static void expect_refused(struct fleet *fleet, const char *part)
+{
+    fleet_spawn(fleet);
+    fleet_prepare(fleet);
+    const Dp__V1__RankFinished *last = fleet_await(fleet, 0, FINISHED, 1)->finished;
+    assert_false(last->ok);
+    if (strstr(last->error, part) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", part, last->error);
+    }
+    assert_false(last->peer_lost);
+    assert_int_equal(WEXITSTATUS(fleet_await_end(fleet, 0)), 1);
+}
+
+static void what_cannot_run_is_refused_before_the_start(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    DP_COPY_TEXT(fleet.spec.data.path, "/nonexistent/text");
+    expect_refused(&fleet, "/nonexistent/text");
+    fleet_deinit(&fleet);
+    fleet_init(&fleet);
+    DP_COPY_TEXT(fleet.spec.checkpoint.resume, "/nonexistent/step-1");
+    expect_refused(&fleet, "/nonexistent/step-1");
+    fleet_deinit(&fleet);
+}
+
+static void a_schedule_that_this_build_orders_otherwise_is_refused(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet_spawn(&fleet);
+    fleet.plan.schedule_hash ^= 1;
+    fleet_prepare(&fleet);
+    assert_non_null(strstr(fleet_await(&fleet, 0, FINISHED, 1)->finished->error, "gpipe"));
+    fleet_deinit(&fleet);
+}
+
+static void sim_ranks_take_their_time_and_report_no_loss(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.resources.device = DP_DEVICE_SIM;
+    fleet.spec.data.path[0] = '\0';
+    fleet.spec.data.holdout = 0;
+    fleet.spec.parallel.pipeline = 4;
+    fleet.spec.parallel.microbatches = 8;
+    fleet.spec.parallel.micro_batch_size = 1;
+    DP_COPY_TEXT(fleet.spec.parallel.schedule, "dualpipe");
+    fleet.spec.sim = (struct dp_sim_spec){.forward_s = 0.004,
+                                          .input_grad_s = 0.004,
+                                          .weight_grad_s = 0.002,
+                                          .pair_s = 0.006,
+                                          .hop_s = 0.001,
+                                          .scale = 1};
+    fleet_run(&fleet);
+    assert_int_equal(fleet.count, 4);
+    for (int32_t rank = 0; rank < 4; rank++) {
+        const Dp__V1__StepDone *done = fleet_report(&fleet, rank, STEP, 6)->step;
+        assert_int_equal(done->loss_known_case, DP__V1__STEP_DONE__LOSS_KNOWN__NOT_SET);
+        assert_true(done->n_spans > 20);
+        assert_true(done->peak_chunks >= 4);
+        assert_null(fleet_report(&fleet, rank, EVAL, 1));
+    }
+    fleet_deinit(&fleet);
+}
+
+static void utilisation_is_streamed_and_adds_up(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.train.steps = 100000;
+    DP_COPY_TEXT(fleet.spec.parallel.schedule, "dualpipe");
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    const Dp__V1__Utilisation *use = fleet_await(&fleet, 0, UTILISATION, 2)->utilisation;
+    int64_t sum = use->forward_ns + use->backward_ns + use->weight_ns + use->pair_ns +
+                  use->optimizer_ns + use->comm_exposed_ns + use->idle_ns;
+    assert_true(use->period_ns > 0 && use->period_ns < 5000000000);
+    assert_true(llabs(sum - use->period_ns) <= use->period_ns / 20);
+    assert_true(use->forward_ns > 0 && use->backward_ns > 0 && use->pair_ns > 0);
+    assert_true(use->optimizer_ns > 0 && use->cpu_ns > 0 && use->tokens_per_s > 0);
+    assert_true(use->step > 0 && use->step_ns > 0);
+    assert_int_equal(use->peak_chunks, 3);
+    fleet_stop(&fleet, false);
+    fleet_deinit(&fleet);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_gpipe_ranks_train_report_and_finish),
+        cmocka_unit_test(the_last_step_brings_all_its_spans),
+        cmocka_unit_test(dualpipe_with_expert_peers_runs_as_processes),
+        cmocka_unit_test(a_resumed_run_goes_on_where_the_first_ended),
+        cmocka_unit_test(a_stop_ends_all_ranks_after_the_same_step),
+        cmocka_unit_test(a_checkpoint_is_written_on_demand_and_answers_its_request),
+        cmocka_unit_test(an_order_of_another_epoch_is_not_obeyed),
+        cmocka_unit_test(a_killed_rank_ends_the_others_who_say_that_a_peer_was_lost),
+        cmocka_unit_test(weights_that_explode_are_named_with_their_action),
+        cmocka_unit_test(a_term_signal_ends_it_at_once),
+        cmocka_unit_test(a_rank_whose_keeper_is_gone_ends),
+        cmocka_unit_test(what_cannot_run_is_refused_before_the_start),
+        cmocka_unit_test(a_schedule_that_this_build_orders_otherwise_is_refused),
+        cmocka_unit_test(sim_ranks_take_their_time_and_report_no_loss),
+        cmocka_unit_test(utilisation_is_streamed_and_adds_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
