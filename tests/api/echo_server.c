@@ -19,9 +19,18 @@ static void on_get_version(void *context, uint64_t call, const void *bytes, size
     struct echo_server *server = context;
     Dp__V1__VersionInfo answer = DP__V1__VERSION_INFO__INIT;
     answer.version = "9.8.7";
-    answer.protocol = DP_PROTOCOL_VERSION;
+    answer.protocol = server->protocol;
     answer.instance = "echo";
+    answer.started_ns = atomic_load(&server->cancelled);
     dp_rpc_call_reply(server->rpc, call, &answer.base);
+}
+
+static bool refuse_garbage(struct echo_server *server, uint64_t call, const void *request)
+{
+    if (request == NULL) {
+        dp_rpc_call_fail(server->rpc, call, DP_INVALID, "the bytes are not a request");
+    }
+    return request == NULL;
 }
 
 static void answer_job(struct echo_server *server, uint64_t call, const char *id)
@@ -53,7 +62,9 @@ static void on_get_job(void *context, uint64_t call, const void *bytes, size_t l
 {
     struct echo_server *server = context;
     Dp__V1__GetJobRequest *request = dp__v1__get_job_request__unpack(NULL, length, bytes);
-    DP_CHECK(request != NULL);
+    if (refuse_garbage(server, call, request)) {
+        return;
+    }
     if (strcmp(request->id, "never") != 0) {
         answer_job(server, call, request->id);
     }
@@ -64,7 +75,9 @@ static void on_submit_job(void *context, uint64_t call, const void *bytes, size_
 {
     struct echo_server *server = context;
     Dp__V1__SubmitJobRequest *request = dp__v1__submit_job_request__unpack(NULL, length, bytes);
-    DP_CHECK(request != NULL);
+    if (refuse_garbage(server, call, request)) {
+        return;
+    }
     Dp__V1__Job job = DP__V1__JOB__INIT;
     job.id = "job-1";
     job.job_toml = request->job_toml;
@@ -77,7 +90,9 @@ static void on_watch_job(void *context, uint64_t call, const void *bytes, size_t
     struct echo_server *server = context;
     atomic_fetch_add(&server->opened, 1);
     Dp__V1__WatchJobRequest *request = dp__v1__watch_job_request__unpack(NULL, length, bytes);
-    DP_CHECK(request != NULL);
+    if (refuse_garbage(server, call, request)) {
+        return;
+    }
     for (uint64_t step = 1; step <= request->after_step; step++) {
         Dp__V1__StepPoint point = DP__V1__STEP_POINT__INIT;
         point.step = step;
@@ -143,7 +158,9 @@ static void on_session(void *context, uint64_t call, const void *bytes, size_t l
 {
     struct echo_server *server = context;
     Dp__V1__AgentMessage *message = dp__v1__agent_message__unpack(NULL, length, bytes);
-    DP_CHECK(message != NULL);
+    if (refuse_garbage(server, call, message)) {
+        return;
+    }
     if (message->message_case == DP__V1__AGENT_MESSAGE__MESSAGE_HEARTBEAT) {
         Dp__V1__Ack ack = DP__V1__ACK__INIT;
         ack.sequence = message->heartbeat->sequence;
@@ -190,7 +207,14 @@ static void *run(void *data)
 
 dp_status echo_server_start(struct echo_server *server, const char *listen, struct dp_error *err)
 {
+    return echo_server_start_protocol(server, listen, DP_PROTOCOL_VERSION, err);
+}
+
+dp_status echo_server_start_protocol(struct echo_server *server, const char *listen,
+                                     uint32_t protocol, struct dp_error *err)
+{
     memset(server, 0, sizeof *server);
+    server->protocol = protocol;
     struct dp_rpc_server_options options = {
         .listen = listen,
         .handlers = handlers,

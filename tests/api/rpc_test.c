@@ -83,6 +83,16 @@ static void a_call_brings_its_answer(void **state)
     }
 }
 
+static void an_empty_answer_is_an_answer(void **state)
+{
+    struct fixture *fixture = *state;
+    struct dp_error err = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    dp_buf_puts(&bytes, "what was here before");
+    assert_ok(get_job(fixture->client, "", LONG_MS, &bytes, &err), &err);
+    assert_int_equal(bytes.length, 0);
+}
+
 static void an_error_keeps_its_status_and_its_whole_text(void **state)
 {
     struct fixture *fixture = *state;
@@ -358,6 +368,29 @@ static void an_address_that_is_none_is_refused(void **state)
     (void)state;
 }
 
+static void nothing(void *context, uint64_t call, const void *bytes, size_t length)
+{
+    (void)context;
+    (void)call;
+    (void)bytes;
+    (void)length;
+}
+
+static void a_method_with_two_handlers_is_refused(void **state)
+{
+    struct dp_error err = {0};
+    struct dp_rpc_server *server = NULL;
+    static const struct dp_rpc_handler handlers[] = {
+        {.method = DP_METHOD_GET_JOB, .on_message = nothing},
+        {.method = DP_METHOD_GET_JOB, .on_message = nothing},
+    };
+    struct dp_rpc_server_options options = {
+        .listen = "127.0.0.1:0", .handlers = handlers, .handlers_count = 2};
+    dp_status status = dp_rpc_server_new(&options, &server, &err);
+    assert_refused(status, DP_INTERNAL, &err, "GetJob has two handlers");
+    (void)state;
+}
+
 static void a_client_finds_a_server_that_comes_back(void **state)
 {
     struct dp_error err = {0};
@@ -433,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_call_brings_its_answer, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_empty_answer_is_an_answer, setup, teardown),
         cmocka_unit_test_setup_teardown(an_error_keeps_its_status_and_its_whole_text, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(an_unknown_method_is_refused_at_once, setup, teardown),
@@ -450,6 +484,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_port_that_is_taken_is_refused, setup, teardown),
         cmocka_unit_test(a_socket_path_that_is_served_is_refused),
         cmocka_unit_test(an_address_that_is_none_is_refused),
+        cmocka_unit_test(a_method_with_two_handlers_is_refused),
         cmocka_unit_test(a_client_finds_a_server_that_comes_back),
         cmocka_unit_test_setup_teardown(a_proxy_in_the_environment_is_not_asked, setup, teardown),
         cmocka_unit_test_setup_teardown(a_child_that_execs_holds_none_of_the_ports, setup,
