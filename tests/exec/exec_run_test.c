@@ -1,0 +1,393 @@
+// What a rank accounts for, records, saves, and how it fails.
+#include <math.h>
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp_test.h"
+#include "exec_harness.h"
+
+static const char *const schedules[] = {"gpipe", "1f1b", "dualpipe", "dualpipev"};
+
+static struct trial trial_of(const char *schedule)
+{
+    struct trial trial = trial_default();
+    trial.schedule = schedule;
+    trial.pipeline = 4;
+    trial.steps = 2;
+    return trial;
+}
+
+static void peak_chunks_are_those_of_simulate(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
+        struct trial trial = trial_of(schedules[i]);
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        struct dp_sim_uniform uniform = {.f = 1, .b = 2, .i = 1, .w = 1};
+        struct dp_sim_costs costs;
+        dp_sim_costs_init_uniform(&costs, &result.schedule, &uniform);
+        struct dp_sim_result predicted;
+        struct dp_error err;
+        assert_ok(dp_simulate(&result.schedule, &costs, false, &predicted, &err), &err);
+        for (int32_t rank = 0; rank < 4; rank++) {
+            for (int64_t step = 1; step <= 2; step++) {
+                assert_int_equal(result.ranks[rank].reports[step].peak_chunks,
+                                 predicted.ranks[rank].peak_chunks);
+            }
+        }
+        dp_sim_result_deinit(&predicted);
+        dp_sim_costs_deinit(&costs);
+        trial_result_deinit(&result);
+    }
+}
+
+static void peak_chunks_are_the_published_ones(void **state)
+{
+    (void)state;
+    // GPipe keeps all micro-batches; 1F1B keeps P - p (Narayanan et al., arXiv 1806.03377).
+    for (int32_t rank = 0; rank < 4; rank++) {
+        struct trial trial = trial_of("gpipe");
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        assert_int_equal(result.ranks[rank].reports[1].peak_chunks, 16);
+        trial_result_deinit(&result);
+        trial = trial_of("1f1b");
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        assert_int_equal(result.ranks[rank].reports[1].peak_chunks, 4 - rank);
+        trial_result_deinit(&result);
+    }
+}
+
+static void peak_bytes_are_those_of_the_cost_model(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
+        struct trial trial = trial_of(schedules[i]);
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        for (int32_t rank = 0; rank < 4; rank++) {
+            if (result.ranks[rank].reports[1].peak_bytes != result.ranks[rank].planned_peak_bytes) {
+                fail_msg("%s rank %d: measured %llu bytes, planned %llu", schedules[i], rank,
+                         (unsigned long long)result.ranks[rank].reports[1].peak_bytes,
+                         (unsigned long long)result.ranks[rank].planned_peak_bytes);
+            }
+        }
+        trial_result_deinit(&result);
+    }
+}
+
+// Records of actions, in the order in which the rank made them.
+static size_t actions_of(const struct trial_rank *rank, const struct dp_exec_record **ret_actions)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < rank->records_count; i++) {
+        if (rank->records[i].span.kind < DP_ACTION_KIND_COUNT) {
+            ret_actions[count++] = &rank->records[i];
+        }
+    }
+    return count;
+}
+
+static bool is_action(const struct dp_action_span *span, const struct dp_action *action)
+{
+    return span->kind == action->kind && span->stage == action->stage &&
+           span->microbatch == action->microbatch &&
+           (span->kind != DP_ACTION_FB ||
+            (span->b_stage == action->b_stage && span->b_microbatch == action->b_microbatch));
+}
+
+static void expect_order(const struct trial_result *result, int64_t steps)
+{
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        const struct dp_schedule *schedule = &result->schedule;
+        int32_t position = rank % schedule->pipeline;
+        size_t begin = schedule->rank_begin[position];
+        size_t length = schedule->rank_begin[position + 1] - begin;
+        DP_AUTO_FREE const struct dp_exec_record **actions =
+            dp_new_array(const struct dp_exec_record *, result->ranks[rank].records_count);
+        assert_int_equal(actions_of(&result->ranks[rank], actions), (size_t)steps * length);
+        for (size_t i = 0; i < (size_t)steps * length; i++) {
+            const struct dp_action_span *span = &actions[i]->span;
+            assert_true(is_action(span, &schedule->actions[begin + i % length]));
+            assert_int_equal(span->step, 1 + i / length);
+            assert_true(span->end_ns >= span->start_ns);
+            assert_true(i == 0 || span->start_ns >= actions[i - 1]->span.end_ns);
+        }
+    }
+}
+
+// When the forward (or input gradient) of a chunk began or ended in step 1.
+static int64_t time_of(const struct trial_result *result, int32_t stage, uint32_t microbatch,
+                       bool forward, bool end)
+{
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        for (size_t i = 0; i < result->ranks[rank].records_count; i++) {
+            const struct dp_action_span *span = &result->ranks[rank].records[i].span;
+            bool is_forward = span->kind == DP_ACTION_F || span->kind == DP_ACTION_FB;
+            bool is_backward = span->kind == DP_ACTION_B || span->kind == DP_ACTION_I;
+            bool found = forward ? is_forward : is_backward;
+            if (span->kind == DP_ACTION_FB && !forward) {
+                found = span->b_stage == stage && span->b_microbatch == microbatch;
+            } else {
+                found = found && span->stage == stage && span->microbatch == microbatch;
+            }
+            if (found && span->step == 1) {
+                return end ? span->end_ns : span->start_ns;
+            }
+        }
+    }
+    fail_msg("no record of stage %d, micro-batch %u", stage, microbatch);
+    return 0;
+}
+
+static void expect_dependencies(const struct trial_result *result, int64_t hop_ns)
+{
+    const struct dp_schedule *schedule = &result->schedule;
+    for (uint32_t m = 0; m < (uint32_t)schedule->microbatches; m++) {
+        for (int32_t stage = 1; stage < schedule->stages; stage++) {
+            bool hop = dp_schedule_rank_of(schedule, stage, m) !=
+                       dp_schedule_rank_of(schedule, stage - 1, m);
+            int64_t least_ns = hop ? hop_ns : 0;
+            assert_true(time_of(result, stage, m, true, false) >=
+                        time_of(result, stage - 1, m, true, true) + least_ns);
+            assert_true(time_of(result, stage - 1, m, false, false) >=
+                        time_of(result, stage, m, false, true) + least_ns);
+        }
+    }
+}
+
+static void every_action_is_recorded_in_order_and_after_what_it_needs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
+        struct trial trial = trial_of(schedules[i]);
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        expect_order(&result, 2);
+        expect_dependencies(&result, 0);
+        trial_result_deinit(&result);
+    }
+}
+
+// From the first start to the last end of an action.
+static int64_t makespan_ns(const struct trial_result *result)
+{
+    int64_t begin_ns = INT64_MAX;
+    int64_t end_ns = 0;
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        for (size_t i = 0; i < result->ranks[rank].records_count; i++) {
+            const struct dp_action_span *span = &result->ranks[rank].records[i].span;
+            if (span->kind < DP_ACTION_KIND_COUNT) {
+                begin_ns = span->start_ns < begin_ns ? span->start_ns : begin_ns;
+                end_ns = span->end_ns > end_ns ? span->end_ns : end_ns;
+            }
+        }
+    }
+    return end_ns - begin_ns;
+}
+
+static void sim_ranks_keep_order_and_honour_hops(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
+        struct trial trial = trial_of(schedules[i]);
+        trial.sim = true;
+        trial.microbatches = 8;
+        trial.steps = 1;
+        struct dp_schedule schedule;
+        struct dp_schedule_params params = {.pipeline = 4, .microbatches = 8};
+        struct dp_error err;
+        assert_ok(dp_schedule_generate(trial.schedule, &params, &schedule, &err), &err);
+        struct dp_sim_uniform uniform = {
+            .f = 1e-3, .b = 2e-3, .i = 1e-3, .w = 1e-3, .fb = 2.5e-3, .fi = 1.5e-3};
+        uniform.hop.latency = 2e-3;
+        struct dp_sim_costs costs;
+        dp_sim_costs_init_uniform(&costs, &schedule, &uniform);
+        trial.costs = &costs;
+        struct trial_result result;
+        trial_run(&trial, &result);
+        trial_expect_ok(&result);
+        expect_order(&result, 1);
+        // The hop counts from the planned end, which lies a little before the recorded one.
+        expect_dependencies(&result, 0);
+        struct dp_sim_result predicted;
+        assert_ok(dp_simulate(&schedule, &costs, false, &predicted, &err), &err);
+        for (int32_t rank = 0; rank < 4; rank++) {
+            const struct trial_rank *got = &result.ranks[rank];
+            assert_int_equal(got->reports[1].peak_chunks, predicted.ranks[rank].peak_chunks);
+            assert_int_equal(got->reports[1].peak_bytes, predicted.ranks[rank].peak_bytes);
+            assert_false(got->reports[1].has_loss);
+        }
+        // Nothing is faster than the plan (whose times are cut to nanoseconds).
+        assert_true(makespan_ns(&result) >=
+                    (int64_t)(predicted.makespan * (double)DP_NS_PER_S) - DP_NS_PER_MS / 10);
+        dp_sim_result_deinit(&predicted);
+        trial_result_deinit(&result);
+        dp_sim_costs_deinit(&costs);
+        dp_schedule_deinit(&schedule);
+    }
+}
+
+static void make_directory(char *template)
+{
+    assert_non_null(mkdtemp(template));
+}
+
+static void remove_directory(const char *path)
+{
+    DP_AUTO_FREE char *command = dp_asprintf("rm -r '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+static void ten_steps_and_ten_more_are_twenty_bit_for_bit(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/dp-exec-test-XXXXXX";
+    make_directory(directory);
+    struct trial trial = trial_of("dualpipe");
+    trial.steps = 20;
+    trial.data = 2;
+    trial.expert = 2;
+    trial.microbatches = 8;
+    struct trial_result whole, half, rest;
+    trial_run(&trial, &whole);
+    trial_expect_ok(&whole);
+    trial.stop_after = 10;
+    trial.save = directory;
+    trial_run(&trial, &half);
+    trial_expect_ok(&half);
+    trial.stop_after = 0;
+    trial.save = NULL;
+    trial.resume = directory;
+    trial_run(&trial, &rest);
+    trial_expect_ok(&rest);
+    for (int32_t rank = 0; rank < whole.world; rank++) {
+        assert_int_equal(rest.ranks[rank].step_first, 11);
+        for (int64_t step = 11; step <= 20; step++) {
+            assert_true(rest.ranks[rank].reports[step].loss ==
+                        whole.ranks[rank].reports[step].loss);
+        }
+        for (size_t i = 0; i < whole.ranks[rank].weights_count; i++) {
+            const struct trial_tensor *wanted = &whole.ranks[rank].weights[i];
+            assert_memory_equal(rest.ranks[rank].weights[i].values, wanted->values,
+                                (size_t)wanted->count * sizeof(double));
+        }
+    }
+    trial_result_deinit(&rest);
+    // Another layout goes on from the same files.
+    struct trial other = trial_of("1f1b");
+    other.steps = 20;
+    other.resume = directory;
+    trial_run(&other, &rest);
+    trial_expect_ok(&rest);
+    for (int64_t step = 11; step <= 20; step++) {
+        double wanted = whole.ranks[0].reports[step].loss;
+        assert_true(fabs(rest.ranks[0].reports[step].loss - wanted) <= 1e-5 * wanted);
+    }
+    trial_result_deinit(&rest);
+    trial_result_deinit(&half);
+    trial_result_deinit(&whole);
+    remove_directory(directory);
+}
+
+static void a_checkpoint_of_another_batch_or_a_longer_run_is_refused(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/dp-exec-test-XXXXXX";
+    make_directory(directory);
+    struct trial trial = trial_default();
+    trial.steps = 3;
+    trial.save = directory;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    trial_result_deinit(&result);
+    trial.save = NULL;
+    trial.resume = directory;
+    trial.microbatches = 8;
+    trial_run(&trial, &result);
+    assert_refused(result.ranks[0].status, DP_INVALID, &result.ranks[0].err, "48 samples");
+    trial_result_deinit(&result);
+    trial.microbatches = 16;
+    trial.steps = 2;
+    trial_run(&trial, &result);
+    assert_refused(result.ranks[0].status, DP_INVALID, &result.ranks[0].err, "3 steps");
+    trial_result_deinit(&result);
+    remove_directory(directory);
+}
+
+static void an_exploding_run_names_rank_step_and_action(void **state)
+{
+    (void)state;
+    struct trial trial = trial_of("1f1b");
+    trial.lr = 1e30;
+    trial.steps = 4;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    int32_t causes = 0;
+    for (int32_t rank = 0; rank < result.world; rank++) {
+        const struct trial_rank *got = &result.ranks[rank];
+        assert_int_not_equal(got->status, DP_OK);
+        assert_true(got->failure.not_finite != got->failure.peer_lost);
+        if (got->failure.not_finite) {
+            causes++;
+            assert_int_equal(got->status, DP_JOB_FAILED);
+            assert_non_null(strchr(got->failure.action, '@'));
+            char where[96];
+            snprintf(where, sizeof(where), "rank %d, step 2, %s: ", rank, got->failure.action);
+            assert_memory_equal(got->err.message, where, strlen(where));
+        }
+    }
+    assert_true(causes >= 1);
+    trial_result_deinit(&result);
+}
+
+static void a_lost_peer_ends_every_rank_at_once(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        struct trial trial = trial_of("dualpipe");
+        trial.steps = 30;
+        trial.tcp = tcp == 1;
+        trial.cut_rank = 2;
+        int64_t start_ns = dp_clock_monotonic_ns();
+        struct trial_result result;
+        trial_run(&trial, &result);
+        for (int32_t rank = 0; rank < result.world; rank++) {
+            const struct trial_rank *got = &result.ranks[rank];
+            assert_int_equal(got->step_done, 1);
+            assert_true(got->ended_ns - start_ns < 30 * DP_NS_PER_S);
+            if (rank != 2) {
+                assert_int_equal(got->status, DP_UNAVAILABLE);
+                assert_true(got->failure.peer_lost);
+                assert_false(got->failure.not_finite);
+            }
+        }
+        trial_result_deinit(&result);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peak_chunks_are_those_of_simulate),
+        cmocka_unit_test(peak_chunks_are_the_published_ones),
+        cmocka_unit_test(peak_bytes_are_those_of_the_cost_model),
+        cmocka_unit_test(every_action_is_recorded_in_order_and_after_what_it_needs),
+        cmocka_unit_test(sim_ranks_keep_order_and_honour_hops),
+        cmocka_unit_test(ten_steps_and_ten_more_are_twenty_bit_for_bit),
+        cmocka_unit_test(a_checkpoint_of_another_batch_or_a_longer_run_is_refused),
+        cmocka_unit_test(an_exploding_run_names_rank_step_and_action),
+        cmocka_unit_test(a_lost_peer_ends_every_rank_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
