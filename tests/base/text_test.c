@@ -2,6 +2,7 @@
 
 #include "dp_test.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "dp/buf.h"
@@ -75,10 +76,10 @@ static void errno_chooses_the_nearest_status(void **state)
 {
     (void)state;
     struct dp_error err = {0};
-    assert_int_equal(dp_fail_errno(&err, 2 /* ENOENT */, "open"), DP_NOT_FOUND);
+    assert_int_equal(dp_fail_errno(&err, ENOENT, "open"), DP_NOT_FOUND);
     assert_non_null(strstr(err.message, "No such file"));
-    assert_int_equal(dp_fail_errno(&err, 13 /* EACCES */, "open"), DP_DENIED);
-    assert_int_equal(dp_fail_errno(&err, 5 /* EIO */, "open"), DP_IO);
+    assert_int_equal(dp_fail_errno(&err, EACCES, "open"), DP_DENIED);
+    assert_int_equal(dp_fail_errno(&err, EIO, "open"), DP_IO);
 }
 
 static void statuses_answer_with_the_documented_exit_codes(void **state)

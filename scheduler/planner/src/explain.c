@@ -5,7 +5,6 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
 #include "search.h"
 
 enum { CANDIDATES_MAX = 64 };
@@ -21,11 +20,6 @@ char *explain_provenance(const struct problem *problem)
     }
     const struct dp_profile *profile = problem->profile;
     dp_buf_printf(&text, "seconds: profile \"%s\", %s", profile->name, profile->provenance);
-    if (profile->measured_at_s > 0) {
-        char when[32];
-        dp_buf_printf(&text, " (%s)",
-                      dp_clock_format_utc(when, profile->measured_at_s * DP_NS_PER_S));
-    }
     dp_buf_printf(&text, "; expect errors of %.0f %%\n", profile->error_share * 100);
     dp_buf_puts(&text, "bytes: shapes of the model; routing taken as balanced\n");
     return dp_buf_take(&text);

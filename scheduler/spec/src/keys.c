@@ -166,7 +166,7 @@ static void store_text(const struct dp_section *section, const struct dp_key *ke
         key->type == DP_KEY_PATH && text[0] != '\0' && text[0] != '/' && base_directory != NULL
             ? dp_path_join(base_directory, text)
             : dp_strdup(text);
-    memset(member, 0, key->size);  // equal specs have equal bytes
+    memset(member, 0, key->size); // equal specs have equal bytes
     if (!dp_copy_text(member, key->size, joined)) {
         dp_diags_add(diags, node->line, node->column, NULL,
                      "\"%s\" in %s is too long: %zu bytes, at most %zu fit", key->name, label,

@@ -15,11 +15,11 @@
 // A node with room for ranks.
 struct dp_planner_node {
     char name[DP_NAME_MAX];
-    char host[DP_NAME_MAX];    // nodes of one machine share its cores (a boot id); "" = its own
-    int32_t slots;             // free rank slots
-    int32_t first_slot;        // number of the first free one
-    int32_t cores;             // of the machine; 0 = as many as ranks need
-    double memory_bytes;       // for each rank; 0 = unlimited
+    char host[DP_NAME_MAX]; // nodes of one machine share its cores (a boot id); "" = its own
+    int32_t slots;          // free rank slots
+    int32_t first_slot;     // number of the first free one
+    int32_t cores;          // of the machine; 0 = as many as ranks need
+    double memory_bytes;    // for each rank; 0 = unlimited
 };
 
 struct dp_planner_resources {

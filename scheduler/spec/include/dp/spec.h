@@ -15,55 +15,55 @@
 struct dp_model_spec {
     char name[DP_NAME_MAX];
     int32_t layers;
-    int32_t dense_layers;      // the first ones have a dense FFN; the rest are MoE (when experts > 0)
+    int32_t dense_layers; // the first ones, with a dense FFN; the rest are MoE if experts > 0
     int32_t hidden;
     int32_t heads, kv_heads, head_dim;
-    int32_t ffn;               // intermediate width of a dense layer
-    int32_t experts;           // routed experts per MoE layer; 0 = dense model
+    int32_t ffn;     // intermediate width of a dense layer
+    int32_t experts; // routed experts per MoE layer; 0 = dense model
     int32_t top_k;
-    int32_t shared_experts;    // their widths add up: shared width = shared_experts * expert_ffn
-    int32_t expert_ffn;        // intermediate width of one expert
-    int32_t expert_groups, top_groups;  // group-limited routing (cost model only); 0 = none
+    int32_t shared_experts; // their widths add up: shared width = shared_experts * expert_ffn
+    int32_t expert_ffn;     // intermediate width of one expert
+    int32_t expert_groups, top_groups; // group-limited routing (cost model only); 0 = none
     int32_t vocabulary;
-    int32_t mtp_layers;        // multi-token-prediction layers (cost model only)
+    int32_t mtp_layers; // multi-token-prediction layers (cost model only)
     // Multi-head latent attention widths (cost model only); mla_kv_rank 0 = plain GQA
     int32_t mla_q_rank, mla_kv_rank, mla_nope_dim, mla_rope_dim, mla_v_dim;
     double rope_theta;
     double norm_eps;
-    double aux_loss_weight;    // sequence-wise load-balance loss, 0 = off
+    double aux_loss_weight; // sequence-wise load-balance loss, 0 = off
 };
 
 struct dp_data_spec {
-    char path[DP_PATH_MAX];    // absolute after parsing (relative to the job file)
-    double holdout;            // share of the samples kept for evaluation, in [0, 0.5]
+    char path[DP_PATH_MAX]; // absolute after parsing (relative to the job file)
+    double holdout;         // share of the samples kept for evaluation, in [0, 0.5]
 };
 
 struct dp_train_spec {
     int64_t steps;
-    int32_t global_batch;      // samples (sequences) per step over the whole job
-    int32_t sequence;          // tokens per sample
-    uint64_t seed;             // weights and sample order
+    int32_t global_batch; // samples (sequences) per step over the whole job
+    int32_t sequence;     // tokens per sample
+    uint64_t seed;        // weights and sample order
 };
 
 struct dp_optimizer_spec {
-    double lr, lr_min;         // lr decays by a cosine from lr to lr_min over the steps after warm-up
+    double lr, lr_min; // from lr to lr_min by a cosine over the steps after warm-up
     int64_t warmup_steps;
     double beta1, beta2, eps, weight_decay;
-    double grad_clip;          // global L2 norm; 0 = off
+    double grad_clip; // global L2 norm; 0 = off
 };
 
 // 0 (or "") = the planner chooses; a value is obeyed or refused with the reason.
 struct dp_parallel_spec {
     int32_t pipeline, expert, data, tensor, context, virtual_stages;
-    int32_t microbatches;      // per step and pipeline replica
-    int32_t micro_batch_size;  // samples
+    int32_t microbatches;     // per step and pipeline replica
+    int32_t micro_batch_size; // samples
     char schedule[DP_NAME_MAX];
 };
 
 struct dp_checkpoint_spec {
-    char directory[DP_PATH_MAX];  // absolute; "" = under the agent's state directory
-    int64_t every_steps;          // 0 = only at the end and on demand
-    char resume[DP_PATH_MAX];     // a checkpoint to start from; "" = from scratch
+    char directory[DP_PATH_MAX]; // absolute; "" = under the agent's state directory
+    int64_t every_steps;         // 0 = only at the end and on demand
+    char resume[DP_PATH_MAX];    // a checkpoint to start from; "" = from scratch
 };
 
 typedef enum dp_device_kind { DP_DEVICE_CPU, DP_DEVICE_SIM, DP_DEVICE_CUDA } dp_device_kind;
@@ -71,16 +71,16 @@ const char *dp_device_kind_text(dp_device_kind kind);
 
 struct dp_resources_spec {
     dp_device_kind device;
-    int32_t ranks;             // wanted; 0 = what the parallel sizes need, else all that are free
-    int32_t threads_per_rank;  // BLAS threads
+    int32_t ranks;            // wanted; 0 = what the parallel sizes need, else all that are free
+    int32_t threads_per_rank; // BLAS threads
 };
 
 // Times for the sim device, seconds for one micro-batch through one layer; scaled by `scale`.
 struct dp_sim_spec {
-    double forward_s, input_grad_s, weight_grad_s, pair_s;  // F, I, W and one overlapped FB
-    double embedding_s, head_s;  // added to F of the first and last stage; I and W in proportion
-    double hop_s;              // latency of one pipeline hop
-    double scale;              // every time above is multiplied by it
+    double forward_s, input_grad_s, weight_grad_s, pair_s; // F, I, W and one overlapped FB
+    double embedding_s, head_s; // added to F of the first and last stage; I and W in proportion
+    double hop_s;               // latency of one pipeline hop
+    double scale;               // every time above is multiplied by it
 };
 
 struct dp_job_spec {
@@ -115,16 +115,16 @@ void dp_job_spec_write(const struct dp_job_spec *spec, struct dp_buf *out);
 
 // Built-in models by name ("tiny-moe", "deepseek-v3", ...); DP_NOT_FOUND lists the names.
 dp_status dp_model_preset(const char *name, struct dp_model_spec *ret_model, struct dp_error *err);
-const char *const *dp_model_preset_names(void);  // ends with NULL
+const char *const *dp_model_preset_names(void); // ends with NULL
 // A Hugging Face config.json.
 dp_status dp_model_from_hf_config(const char *json, size_t length, const char *name,
                                   struct dp_model_spec *ret_model, struct dp_error *err);
 
 // Parameter counts (exact for GQA models; MLA as in the DeepSeek papers).
 int64_t dp_model_layer_parameters(const struct dp_model_spec *model, int32_t layer);
-int64_t dp_model_parameters(const struct dp_model_spec *model);         // with embedding and head
-int64_t dp_model_active_parameters(const struct dp_model_spec *model);  // without the embedding
-int64_t dp_model_mtp_parameters(const struct dp_model_spec *model);     // of the MTP layers alone
+int64_t dp_model_parameters(const struct dp_model_spec *model);        // with embedding and head
+int64_t dp_model_active_parameters(const struct dp_model_spec *model); // without the embedding
+int64_t dp_model_mtp_parameters(const struct dp_model_spec *model);    // of the MTP layers alone
 // Of a layer's attention block with its two norms, and of the part that is not routed experts.
 int64_t dp_model_attention_parameters(const struct dp_model_spec *model);
 int64_t dp_model_layer_shared_parameters(const struct dp_model_spec *model, int32_t layer);
@@ -137,15 +137,15 @@ static inline bool dp_model_layer_is_moe(const struct dp_model_spec *model, int3
 // One kind of node, `nodes` times.
 struct dp_cluster_spec {
     char name[DP_NAME_MAX];
-    char accelerator[DP_NAME_MAX];  // preset name ("h800") or "cpu"
+    char accelerator[DP_NAME_MAX]; // preset name ("h800") or "cpu"
     int32_t nodes;
-    int32_t ranks_per_node;         // accelerators, or CPU rank slots
-    int32_t cores_per_node;         // 0 = as many as ranks
-    double memory_bytes;            // per rank
-    double flops_peak;              // dense bf16, per second and rank
-    double memory_bandwidth;        // bytes per second and rank
-    double scale_up_bandwidth, scale_up_latency_s;    // inside a node, per rank and direction
-    double scale_out_bandwidth, scale_out_latency_s;  // between nodes
+    int32_t ranks_per_node;                          // accelerators, or CPU rank slots
+    int32_t cores_per_node;                          // 0 = as many as ranks
+    double memory_bytes;                             // per rank
+    double flops_peak;                               // dense bf16, per second and rank
+    double memory_bandwidth;                         // bytes per second and rank
+    double scale_up_bandwidth, scale_up_latency_s;   // inside a node, per rank and direction
+    double scale_out_bandwidth, scale_out_latency_s; // between nodes
 };
 
 dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags *diags,
@@ -158,4 +158,4 @@ void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *ou
 // scale-up domain has (8, or 72 for NVL72); DP_NOT_FOUND lists the names.
 dp_status dp_cluster_preset(const char *accelerator, int32_t ranks, struct dp_cluster_spec *ret,
                             struct dp_error *err);
-const char *const *dp_cluster_preset_names(void);  // ends with NULL
+const char *const *dp_cluster_preset_names(void); // ends with NULL
