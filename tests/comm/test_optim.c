@@ -1,0 +1,405 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "cluster.h"
+#include "dp/alloc.h"
+#include "dp/arena.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/rand.h"
+#include "layout.h"
+
+DP_DEFINE_CLEANUP(cleanup_optim, struct dp_optim, dp_optim_free)
+#define AUTO_OPTIM DP_CLEANUP(cleanup_optim)
+
+static const struct dp_optimizer_spec spec = {.lr = 0.01,
+                                              .lr_min = 0.001,
+                                              .warmup_steps = 4,
+                                              .beta1 = 0.9,
+                                              .beta2 = 0.95,
+                                              .eps = 1e-8,
+                                              .weight_decay = 0.1};
+
+static void the_rate_rises_linearly_then_falls_by_half_a_cosine(void **state)
+{
+    (void)state;
+    struct dp_optimizer_spec s = {.lr = 2, .lr_min = 1, .warmup_steps = 10};
+    const struct {
+        int64_t step;
+        double lr;
+    } cases[] = {
+        {1, 0.2},  {5, 1.0},  {10, 2.0}, {20, 1.8535533905932737}, // 1 + (1 + cos(pi / 4)) / 2
+        {30, 1.5}, {50, 1.0}, {60, 1.0},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
+        assert_true(fabs(dp_optim_lr(&s, 50, cases[i].step) - cases[i].lr) < 1e-12);
+    }
+    s.warmup_steps = 0;
+    assert_true(dp_optim_lr(&s, 1, 1) == 1.0);
+    s.warmup_steps = 50;
+    assert_true(dp_optim_lr(&s, 50, 50) == 2.0);
+}
+
+static dp_status open_optim(struct dp_transport *transport, const struct layout *layout,
+                            const struct dp_optimizer_spec *with, const struct held *held,
+                            struct dp_optim **ret_optim, struct dp_error *err)
+{
+    struct dp_optim_world world = {.transport = transport,
+                                   .pipeline = layout->pipeline,
+                                   .data = layout->data,
+                                   .expert = layout->expert};
+    return dp_optim_new(&world, with, 20, held->stages, held->count, 100, ret_optim, err);
+}
+
+#define STEPS 6
+
+// The gradient of one element on one rank at a step. Some are large, so that clipping has to act.
+static double gradient(const char *name, int64_t element, int32_t rank, int64_t step)
+{
+    return layout_value(name, element, (uint64_t)(1000 * step + rank)) * (step == 3 ? 50 : 1);
+}
+
+static void set_gradients(const struct held *held, int32_t rank, int64_t step)
+{
+    for (int32_t i = 0; i < held->count; i++) {
+        int32_t count;
+        const struct dp_tensor *tensors = dp_stage_tensors(held->stages[i].stage, &count);
+        void *gradients = dp_stage_gradients(held->stages[i].stage);
+        for (int32_t t = 0; t < count; t++) {
+            for (int64_t k = 0; k < tensors[t].count; k++) {
+                element_set(held->device, gradients, tensors[t].offset + k,
+                            gradient(tensors[t].name, k, rank, step));
+            }
+        }
+    }
+}
+
+// The sum over the ranks that hold the tensor, worked out here.
+static double wanted_sum(const struct layout *layout, const struct dp_optim_stage *stage,
+                         const char *name, int64_t element, int64_t step)
+{
+    double sum = 0;
+    int32_t expert = expert_of(name);
+    for (int32_t rank = 0; rank < layout->pipeline * layout->data; rank++) {
+        int32_t d = rank / layout->pipeline, p = rank % layout->pipeline;
+        bool holds =
+            p == stage->positions[0] || (stage->position_count == 2 && p == stage->positions[1]);
+        if (holds && (expert < 0 || expert / (4 / layout->expert) == d % layout->expert)) {
+            sum += gradient(name, element, rank, step);
+        }
+    }
+    return sum;
+}
+
+static bool is_norm(const char *name)
+{
+    size_t length = strlen(name);
+    return strcmp(name + length - 4, "norm") == 0;
+}
+
+// The squared norm of the whole model's gradient: every tensor once, from stages of the whole
+// pipeline and the experts of all of the first `expert` replicas.
+static dp_status whole_norm(const struct layout *layout, int64_t step, double *ret_norm,
+                            struct dp_error *err)
+{
+    double squares = 0;
+    for (int32_t d = 0; d < layout->expert; d++) {
+        for (int32_t p = 0; p < layout->pipeline; p++) {
+            DP_CLEANUP(held_deinit) struct held held;
+            EXPECT_OK(layout_hold(layout, d * layout->pipeline + p, &held, err));
+            int32_t count;
+            const struct dp_tensor *tensors = dp_stage_tensors(held.stages[0].stage, &count);
+            for (int32_t t = 0; t < count; t++) {
+                if (d > 0 && expert_of(tensors[t].name) < 0) {
+                    continue;
+                }
+                for (int64_t k = 0; k < tensors[t].count; k++) {
+                    double sum = wanted_sum(layout, &held.stages[0], tensors[t].name, k, step);
+                    squares += sum * sum;
+                }
+            }
+        }
+    }
+    *ret_norm = sqrt(squares);
+    return DP_OK;
+}
+
+// AdamW once more, as in the paper's algorithm 2 with the rate multiplying the decay.
+struct twin {
+    double *w, *m, *v;
+};
+
+static void twin_update(struct twin *twin, int64_t at, double g, double decay, double lr,
+                        int64_t step)
+{
+    twin->m[at] = 0.9 * twin->m[at] + 0.1 * g;
+    twin->v[at] = 0.95 * twin->v[at] + 0.05 * g * g;
+    double mhat = twin->m[at] / (1 - pow(0.9, (double)step));
+    double vhat = twin->v[at] / (1 - pow(0.95, (double)step));
+    twin->w[at] -= lr * (mhat / (sqrt(vhat) + 1e-8) + decay * twin->w[at]);
+}
+
+struct run {
+    struct layout layout;
+    uint64_t hashes[16][2]; // of every rank's weights of each stage in the end
+    int32_t indices[16][2];
+    double clip;
+};
+
+static dp_status check_sums(const struct layout *layout, const struct held *held, int64_t step,
+                            struct dp_error *err)
+{
+    for (int32_t i = 0; i < held->count; i++) {
+        int32_t count;
+        const struct dp_tensor *tensors = dp_stage_tensors(held->stages[i].stage, &count);
+        const void *gradients = dp_stage_gradients(held->stages[i].stage);
+        for (int32_t t = 0; t < count; t++) {
+            for (int64_t k = 0; k < tensors[t].count; k++) {
+                double got = element_get(held->device, gradients, tensors[t].offset + k);
+                double wanted = wanted_sum(layout, &held->stages[i], tensors[t].name, k, step);
+                EXPECT(fabs(got - wanted) <= 1e-12 * (1 + fabs(wanted)));
+            }
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status check_twins(const struct held *held, const struct layout *layout,
+                             struct twin *twins, double scale, int64_t step, struct dp_error *err)
+{
+    double lr =
+        step < 4 ? 0.01 * (double)step / 4
+                 : 0.001 + 0.009 * (1 + cos(3.14159265358979323846 * (double)(step - 4) / 16)) / 2;
+    for (int32_t i = 0; i < held->count; i++) {
+        int32_t count;
+        const struct dp_tensor *tensors = dp_stage_tensors(held->stages[i].stage, &count);
+        const void *weights = dp_stage_weights(held->stages[i].stage);
+        const void *gradients = dp_stage_gradients(held->stages[i].stage);
+        for (int32_t t = 0; t < count; t++) {
+            for (int64_t k = 0; k < tensors[t].count; k++) {
+                int64_t at = tensors[t].offset + k;
+                double sum = wanted_sum(layout, &held->stages[i], tensors[t].name, k, step);
+                twin_update(&twins[i], at, scale * sum, is_norm(tensors[t].name) ? 0 : 0.1, lr,
+                            step);
+                EXPECT(fabs(element_get(held->device, weights, at) - twins[i].w[at]) < 1e-9);
+                EXPECT(element_get(held->device, gradients, at) == 0);
+            }
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status train_rank(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    struct run *run = context;
+    const struct layout *layout = &run->layout;
+    int32_t rank = dp_transport_rank(transport);
+    struct dp_optimizer_spec with = spec;
+    with.grad_clip = run->clip;
+    DP_CLEANUP(held_deinit) struct held held;
+    EXPECT_OK(layout_hold(layout, rank, &held, err));
+    AUTO_OPTIM struct dp_optim *optim = NULL;
+    EXPECT_OK(open_optim(transport, layout, &with, &held, &optim, err));
+    struct twin twins[2] = {{0}};
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    for (int32_t i = 0; i < held.count; i++) {
+        int64_t count = dp_stage_parameter_count(held.stages[i].stage);
+        double **parts[3] = {&twins[i].w, &twins[i].m, &twins[i].v};
+        for (int part = 0; part < 3; part++) {
+            *parts[part] = dp_arena_alloc(&arena, (size_t)count * sizeof(double));
+        }
+        for (int64_t k = 0; k < count; k++) {
+            twins[i].w[k] = element_get(held.device, dp_stage_weights(held.stages[i].stage), k);
+        }
+    }
+    for (int64_t step = 1; step <= STEPS; step++) {
+        set_gradients(&held, rank, step);
+        EXPECT_OK(dp_optim_sum_gradients(optim, err));
+        EXPECT_OK(check_sums(layout, &held, step, err));
+        struct dp_optim_report report;
+        EXPECT_OK(dp_optim_step(optim, step, &report, err));
+        double norm;
+        EXPECT_OK(whole_norm(layout, step, &norm, err));
+        EXPECT(fabs(report.grad_norm - norm) < 1e-10 * norm);
+        double scale = run->clip > 0 && norm > run->clip ? run->clip / norm : 1;
+        EXPECT(fabs(report.grad_scale - scale) < 1e-10);
+        EXPECT_OK(check_twins(&held, layout, twins, scale, step, err));
+    }
+    for (int32_t i = 0; i < held.count; i++) {
+        size_t shared = (size_t)dp_stage_expert_offset(held.stages[i].stage);
+        run->hashes[rank][i] = dp_hash64(dp_stage_weights(held.stages[i].stage),
+                                         shared * dp_element_bytes(layout->element), 0);
+        run->indices[rank][i] = held.stages[i].index;
+    }
+    return DP_OK;
+}
+
+static const struct layout layouts[] = {
+    {1, 1, 1, false, DP_F64}, {2, 1, 1, false, DP_F64}, {1, 2, 1, false, DP_F64},
+    {1, 2, 2, false, DP_F64}, {2, 2, 1, true, DP_F64},  {2, 2, 2, true, DP_F64},
+    {1, 4, 2, false, DP_F64}, {4, 1, 1, true, DP_F64},
+};
+
+static void every_layout_sums_clips_and_updates_as_a_second_implementation(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(layouts); i++) {
+        struct run run = {.layout = layouts[i], .clip = 30};
+        int32_t world = run.layout.pipeline * run.layout.data;
+        cluster_run(i % 2 == 0 ? CLUSTER_LOOPBACK : CLUSTER_TCP, world, train_rank, &run);
+        int32_t held = run.layout.is_mirrored ? 2 : 1;
+        // All copies of a stage's shared tensors are alike to the last bit.
+        for (int32_t a = 0; a < world * held; a++) {
+            for (int32_t b = 0; b < a; b++) {
+                if (run.indices[a / held][a % held] == run.indices[b / held][b % held]) {
+                    assert_true(run.hashes[a / held][a % held] == run.hashes[b / held][b % held]);
+                }
+            }
+        }
+    }
+}
+
+static void without_a_limit_nothing_is_clipped(void **state)
+{
+    (void)state;
+    struct run run = {.layout = layouts[5], .clip = 0};
+    cluster_run(CLUSTER_LOOPBACK, 4, train_rank, &run);
+}
+
+// The first step by hand: both bias corrections cancel, so that every weight moves by the rate
+// times the sign of its gradient (up to eps), after shrinking by rate * decay.
+static void the_first_step_is_the_sign_of_the_gradient(void **state)
+{
+    (void)state;
+    struct dp_transport *transport;
+    dp_transport_loopback(1, &transport);
+    struct layout layout = {1, 1, 1, false, DP_F64};
+    struct dp_error err = {0};
+    struct held held;
+    struct dp_optim *optim;
+    assert_ok(layout_hold(&layout, 0, &held, &err), &err);
+    struct dp_optimizer_spec with = spec;
+    with.warmup_steps = 0;
+    with.lr_min = with.lr;
+    assert_ok(open_optim(transport, &layout, &with, &held, &optim, &err), &err);
+    struct dp_stage *stage = held.stages[0].stage;
+    int32_t tensor_count;
+    const struct dp_tensor *tensors = dp_stage_tensors(stage, &tensor_count);
+    int64_t count = dp_stage_parameter_count(stage);
+    double *weights = dp_stage_weights(stage), *gradients = dp_stage_gradients(stage);
+    DP_AUTO_FREE double *before = dp_memdup(weights, (size_t)count * sizeof(double));
+    for (int64_t i = 0; i < count; i++) {
+        gradients[i] = i % 3 == 0 ? 2.5 : -0.75;
+    }
+    struct dp_optim_report report;
+    assert_ok(dp_optim_sum_gradients(optim, &err), &err);
+    assert_ok(dp_optim_step(optim, 1, &report, &err), &err);
+    assert_true(report.lr == 0.01 && report.grad_scale == 1);
+    for (int32_t t = 0; t < tensor_count; t++) {
+        double shrink = is_norm(tensors[t].name) ? 1 : 1 - 0.01 * 0.1;
+        for (int64_t i = tensors[t].offset; i < tensors[t].offset + tensors[t].count; i++) {
+            double wanted = before[i] * shrink - (i % 3 == 0 ? 0.01 : -0.01);
+            assert_true(fabs(weights[i] - wanted) < 1e-9);
+        }
+    }
+    dp_optim_free(optim);
+    held_deinit(&held);
+    dp_transport_free(transport);
+}
+
+static dp_status poisoned(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    const struct layout *layout = context;
+    int32_t rank = dp_transport_rank(transport);
+    DP_CLEANUP(held_deinit) struct held held;
+    EXPECT_OK(layout_hold(layout, rank, &held, err));
+    AUTO_OPTIM struct dp_optim *optim = NULL;
+    EXPECT_OK(open_optim(transport, layout, &spec, &held, &optim, err));
+    set_gradients(&held, rank, 1);
+    // Rank 3 is replica 1 of position 1 and holds experts 2 and 3 of layers 2 and 3.
+    const char *bad = "layers.3.experts.2.down";
+    int32_t count;
+    const struct dp_tensor *tensors = dp_stage_tensors(held.stages[0].stage, &count);
+    for (int32_t t = 0; t < count && rank == 3; t++) {
+        if (strcmp(tensors[t].name, bad) == 0) {
+            element_set(held.device, dp_stage_gradients(held.stages[0].stage),
+                        tensors[t].offset + 7, (double)NAN);
+        }
+    }
+    const void *weights = dp_stage_weights(held.stages[0].stage);
+    size_t bytes =
+        (size_t)dp_stage_parameter_count(held.stages[0].stage) * dp_element_bytes(layout->element);
+    uint64_t before = dp_hash64(weights, bytes, 0);
+    EXPECT_OK(dp_optim_sum_gradients(optim, err));
+    struct dp_optim_report report;
+    struct dp_error got = {0};
+    dp_status status = dp_optim_step(optim, 1, &report, &got);
+    EXPECT_REFUSED(status, DP_JOB_FAILED, &got,
+                   rank == 3 ? "step 1: the gradient of layers.3.experts.2.down (stage 1) is NaN"
+                             : "a gradient that other ranks hold is NaN");
+    EXPECT(dp_hash64(weights, bytes, 0) == before);
+    return DP_OK;
+}
+
+static void a_gradient_that_is_not_finite_stops_all_ranks_and_is_named(void **state)
+{
+    (void)state;
+    struct layout layout = {2, 2, 2, false, DP_F32};
+    cluster_run(CLUSTER_LOOPBACK, 4, poisoned, &layout);
+}
+
+static dp_status owners(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    const struct layout *layout = context;
+    int32_t rank = dp_transport_rank(transport), d = rank / 2, p = rank % 2;
+    DP_CLEANUP(held_deinit) struct held held;
+    EXPECT_OK(layout_hold(layout, rank, &held, err));
+    AUTO_OPTIM struct dp_optim *optim = NULL;
+    EXPECT_OK(open_optim(transport, layout, &spec, &held, &optim, err));
+    for (int32_t i = 0; i < 2; i++) {
+        bool shared, experts;
+        dp_optim_owns(optim, i, &shared, &experts);
+        // Both stages are held by both positions: the lower one stands for them.
+        EXPECT(shared == (d == 0 && p == 0));
+        EXPECT(experts == (d < 2 && p == 0));
+    }
+    return DP_OK;
+}
+
+static void one_rank_stands_for_each_tensor(void **state)
+{
+    (void)state;
+    struct layout layout = {2, 4, 2, true, DP_F32};
+    cluster_run(CLUSTER_LOOPBACK, 8, owners, &layout);
+}
+
+static void a_world_that_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    struct dp_transport *ends[2];
+    dp_transport_loopback(2, ends);
+    struct dp_optim *optim;
+    struct dp_error err = {0};
+    struct dp_optim_world world = {ends[0], 2, 2, 1};
+    dp_status status = dp_optim_new(&world, &spec, 1, NULL, 0, 1, &optim, &err);
+    assert_refused(status, DP_INVALID, &err, "does not make a world of 2 ranks");
+    world = (struct dp_optim_world){ends[0], 1, 2, 3};
+    status = dp_optim_new(&world, &spec, 1, NULL, 0, 1, &optim, &err);
+    assert_refused(status, DP_INVALID, &err, "expert 3");
+    dp_transport_free(ends[0]);
+    dp_transport_free(ends[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_rate_rises_linearly_then_falls_by_half_a_cosine),
+        cmocka_unit_test(every_layout_sums_clips_and_updates_as_a_second_implementation),
+        cmocka_unit_test(without_a_limit_nothing_is_clipped),
+        cmocka_unit_test(the_first_step_is_the_sign_of_the_gradient),
+        cmocka_unit_test(a_gradient_that_is_not_finite_stops_all_ranks_and_is_named),
+        cmocka_unit_test(one_rank_stands_for_each_tensor),
+        cmocka_unit_test(a_world_that_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
