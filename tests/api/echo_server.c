@@ -61,6 +61,7 @@ static void answer_job(struct echo_server *server, uint64_t call, const char *id
 static void on_get_job(void *context, uint64_t call, const void *bytes, size_t length)
 {
     struct echo_server *server = context;
+    atomic_fetch_add(&server->opened, 1);
     Dp__V1__GetJobRequest *request = dp__v1__get_job_request__unpack(NULL, length, bytes);
     if (refuse_garbage(server, call, request)) {
         return;

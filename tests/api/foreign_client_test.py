@@ -110,9 +110,9 @@ class ForeignClient(unittest.TestCase):
     def test_a_session(self):
         call = self.method("stream_stream", "Session", agent.ControllerMessage,
                            service="dp.v1.AgentService")
-        beats = [agent.AgentMessage(heartbeat=agent.Heartbeat(sequence=i)) for i in range(1, 20)]
+        beats = [agent.AgentMessage(heartbeat=agent.Heartbeat(sequence=i)) for i in range(1, 13)]
         acks = [answer.ack.sequence for answer in call(iter(beats), timeout=LONG_S)]
-        self.assertEqual(acks, list(range(1, 20)))
+        self.assertEqual(acks, list(range(1, 13)))
 
     def test_an_unknown_method_is_unimplemented_at_once(self):
         for service, name in (("dp.v1.Controller", "Nothing"), ("no.Such", "GetJob")):
@@ -144,7 +144,10 @@ class ForeignClient(unittest.TestCase):
         self.assertEqual(self.get_job("a", metadata=[("x-token", "t" * 12000)]).id, "a")
         self.refused(grpc.StatusCode.RESOURCE_EXHAUSTED, self.get_job, "a",
                      metadata=[("x-token", "t" * 20000)])
-        self.assertEqual(self.get_job("b", wait_for_ready=True).id, "b")
+        # That costs the library its connection, not the server.
+        self.channel.close()
+        self.channel = grpc.insecure_channel(self.server.address)
+        self.assertEqual(self.get_job("b").id, "b")
 
     def test_a_deadline_is_noticed_by_the_server(self):
         self.refused(grpc.StatusCode.DEADLINE_EXCEEDED, self.get_job, "never", timeout=0.2)

@@ -8,8 +8,6 @@
 #include "dp/clock.h"
 #include "dp/log.h"
 
-#define STOPPING_TEXT "the server is stopping; try again in a moment"
-
 static void make_core(struct dp_rpc_server *server, unsigned threads)
 {
     struct rpc_args args = {0};
@@ -129,7 +127,7 @@ static void end_calls(struct dp_rpc_server *server)
     struct rpc_call *call = NULL, *next = NULL;
     HASH_ITER(hh, server->calls, call, next)
     {
-        rpc_call_end(call, DP_UNAVAILABLE, STOPPING_TEXT);
+        rpc_call_cut(call);
     }
 }
 

@@ -61,6 +61,7 @@ struct rpc_call {
     bool send_refused; // on_writable is owed
     bool ending;       // the trailer is set; sent when the queue is empty
     bool ended;        // the status batch was started
+    bool cut;          // the server stopped before the call had its answer
     UT_hash_handle hh;
 };
 
@@ -90,3 +91,5 @@ void rpc_posted_start(struct dp_rpc_server *server);
 void rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *handler,
                     grpc_call *core, grpc_byte_buffer *payload, const char *method);
 void rpc_call_end(struct rpc_call *call, dp_status status, const char *message);
+// Ends a call because the server stops.
+void rpc_call_cut(struct rpc_call *call);

@@ -81,7 +81,7 @@ static void on_close(struct rpc_tag *tag, bool success)
     (void)success;
     struct rpc_call *call = call_of(tag);
     struct dp_rpc_server *server = call->server;
-    bool answered = call->ended && call->cancelled == 0 && !server->stopping;
+    bool answered = call->ended && call->cancelled == 0 && !call->cut;
     call->closed = true;
     drop_queue(call);
     if (call->told && call->handler->on_closed != NULL) {
@@ -221,6 +221,12 @@ static void write_next(struct rpc_call *call)
     start(call, &call->send_tag, ops, count);
 }
 
+void rpc_call_cut(struct rpc_call *call)
+{
+    call->cut = call->cut || !call->ended;
+    rpc_call_end(call, DP_UNAVAILABLE, "the server is stopping; try again in a moment");
+}
+
 void rpc_call_end(struct rpc_call *call, dp_status status, const char *message)
 {
     if (call->ended || call->closed) {
@@ -279,7 +285,7 @@ void rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *h
         snprintf(text, sizeof text, "this server has no method %s", method);
         rpc_call_end(call, DP_UNSUPPORTED, text);
     } else if (server->stopping) {
-        rpc_call_end(call, DP_UNAVAILABLE, "the server is stopping; try again in a moment");
+        rpc_call_cut(call);
     } else if (method_of(call)->client_streaming) {
         open_stream(call);
     } else if (payload == NULL) {
