@@ -19,7 +19,7 @@
 char *harness_directory(void)
 {
     const char *base = getenv("TMPDIR");
-    char *path = dp_asprintf("%s/dp-test-XXXXXX", base == NULL ? "/tmp" : base);
+    char *path = dp_asprintf("%s/dp-worker-test-XXXXXX", base == NULL ? "/tmp" : base);
     assert_non_null(mkdtemp(path));
     return path;
 }

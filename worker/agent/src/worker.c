@@ -268,6 +268,8 @@ dp_status worker_open(struct worker *worker, const struct worker_options *option
         return status;
     }
     (void)signal(SIGPIPE, SIG_IGN);
+    // Ignored, as some starters hand it down, it would hide how keepers ended.
+    (void)signal(SIGCHLD, SIG_DFL);
     worker->core = dp_agent_core_new(options->orphan_ms, worker_now_ns());
     start_handles(worker);
     worker->session = session_new(worker);

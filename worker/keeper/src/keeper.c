@@ -58,6 +58,10 @@ static dp_status take_lock(const char *directory, struct dp_error *err)
 
 static dp_status take_signals(struct keeper *keeper, struct dp_error *err)
 {
+    // An ignored SIGCHLD, handed down by whoever started this, would hide how ranks ended.
+    for (int number = 1; number < NSIG; number++) {
+        (void)signal(number, SIG_DFL);
+    }
     sigset_t handled;
     sigemptyset(&handled);
     sigaddset(&handled, SIGCHLD);
