@@ -17,7 +17,9 @@ static void add_scaled(struct tally *tally, const struct tally *part, double tim
     tally->weight_s += times * part->weight_s;
 }
 
-// y[m, n] = x[m, k] W[n, k]^T and its two gradients.
+// y[m, n] = x[m, k] W[n, k]^T and its two gradients. Rates are measured on operands that lie in
+// caches; the weights of a whole stage do not, so they are read (their gradients read and written)
+// at the speed of memory.
 static void add_linear(struct tally *tally, double m, double k, double n)
 {
     if (m <= 0) {
@@ -25,12 +27,10 @@ static void add_linear(struct tally *tally, double m, double k, double n)
     }
     const struct dp_profile *p = tally->profile;
     double flops = 2 * m * k * n;
-    tally->forward_s +=
-        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NT, m, k, n) + p->op_overhead_s;
-    tally->input_s +=
-        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NN, m, n, k) + p->op_overhead_s;
-    tally->weight_s +=
-        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_TN, n, m, k) + p->op_overhead_s;
+    double load_s = k * n * p->element_bytes / p->memory_bytes_per_s + p->op_overhead_s;
+    tally->forward_s += flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NT, m, k, n) + load_s;
+    tally->input_s += flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NN, m, n, k) + load_s;
+    tally->weight_s += flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_TN, n, m, k) + 2 * load_s;
 }
 
 // Elementwise work: how many times `elements` are read or written in each pass.
