@@ -125,6 +125,17 @@ static dp_status refuse_damage(const char *path, const char *found, struct dp_er
                    path, found, path);
 }
 
+// SQLite reads a last page that is cut as if zeros followed. Only its log can make up for that.
+static bool ends_inside_a_page(sqlite3 *db, const char *path)
+{
+    DP_AUTO_FREE char *wal = dp_asprintf("%s-wal", path);
+    struct stat file, log;
+    int64_t page_size = 0;
+    return stat(path, &file) == 0 && (stat(wal, &log) != 0 || log.st_size == 0) &&
+           dp_store_integer(db, "PRAGMA page_size", &page_size, NULL) == DP_OK && page_size > 0 &&
+           file.st_size % page_size != 0;
+}
+
 static dp_status examine(sqlite3 *db, const char *path, struct dp_error *err)
 {
     struct dp_error found = {0};
@@ -138,6 +149,9 @@ static dp_status examine(sqlite3 *db, const char *path, struct dp_error *err)
     }
     if (status == DP_OK) {
         status = dp_store_integer(db, "SELECT count(*) FROM sqlite_schema", &pages, &found);
+    }
+    if (status == DP_OK && ends_inside_a_page(db, path)) {
+        status = dp_fail(&found, DP_INVALID, "its last page is cut");
     }
     sqlite3_stmt *check = NULL;
     if (status == DP_OK &&
