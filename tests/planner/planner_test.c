@@ -315,6 +315,78 @@ static void the_costs_of_a_plan_give_its_prediction(void **state)
     dp_sim_costs_deinit(&costs);
 }
 
+static void get_costs(const struct dp_job_spec *spec, const struct dp_planner_resources *resources,
+                      struct dp_plan *ret_plan, struct dp_sim_costs *ret_costs)
+{
+    struct dp_error err = {0};
+    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+    assert_ok(dp_planner_plan(spec, resources, NULL, ret_plan, &err), &err);
+    assert_ok(dp_plan_schedule(ret_plan, &schedule, &err), &err);
+    assert_ok(dp_planner_costs(spec, ret_plan, resources, 0, &schedule, ret_costs, &err), &err);
+}
+
+// Two pipelines of two on one machine of two cores and two nodes: each replica has one core, its
+// hop stays on its node, its gradients go over the network to all four copies of a stage.
+static void costs_know_links_cores_and_copies(void **state)
+{
+    (void)state;
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    profile.local = (struct dp_link_profile){.latency_s = 1e-3, .bytes_per_s = 1e8};
+    profile.network = (struct dp_link_profile){.latency_s = 2e-3, .bytes_per_s = 1e7};
+    struct dp_planner_node nodes[] = {{.name = "a", .host = "h", .slots = 2, .cores = 2},
+                                      {.name = "b", .host = "h", .slots = 2, .cores = 2}};
+    struct dp_planner_resources resources = {nodes, 2, &profile};
+    struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "pipeline=2", "data=2", "expert=1",
+                                  "schedule=dualpipe", "micro_batch_size=2");
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0}, across = {0};
+    DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs = {0}, far = {0};
+    get_costs(&spec, &resources, &plan, &costs);
+    assert_int_equal(costs.hosts, 1);
+    assert_near(costs.cores[0], 1, 0);
+    assert_near(dp_sim_hop_at(&costs, 0, 1)->latency, 1e-3, 0);
+    assert_near(dp_sim_hop_at(&costs, 0, 1)->bytes_per_second, 1e8, 0);
+    assert_near(costs.message_bytes_f, 2 * 128 * 128 * 4, 0);
+    // A rank holds both stages, so the whole model: rings of four, six rounds each, for experts and
+    // for the rest.
+    double bytes = 4.0 * (double)dp_model_parameters(&spec.model);
+    assert_near(costs.gradient_sync[0], 12 * 2e-3 + 6 * bytes / 4 / 1e7, 1e-9);
+    // One pipeline over both nodes: its hop and its two copies are far.
+    assert_int_equal(dp_job_spec_set(&spec, "data=1", NULL), DP_OK);
+    nodes[0].slots = nodes[1].slots = 1;
+    get_costs(&spec, &resources, &across, &far);
+    assert_near(dp_sim_hop_at(&far, 0, 1)->latency, 2e-3, 0);
+    assert_near(far.gradient_sync[0], 4 * 2e-3 + 2 * bytes / 2 / 1e7, 1e-9);
+    assert_near(far.cores[0], 0, 0);
+}
+
+// With an exchange that overlaps, MoE layers of a paired schedule weigh less than one after the
+// other, so the dense layers' stage gets fewer layers.
+static void a_paired_schedule_splits_layers_by_their_pairs(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_cluster_spec cluster;
+    assert_ok(dp_cluster_preset("h800", 64, &cluster, &err), &err);
+    DP_AUTO_FREE struct dp_planner_node *nodes = NULL;
+    struct dp_profile profile;
+    struct dp_planner_resources resources = {.profile = &profile};
+    dp_planner_cluster_nodes(&cluster, &nodes, &resources.nodes_count);
+    dp_profile_from_cluster(&cluster, &profile);
+    for (size_t i = 0; i < resources.nodes_count; i++) {
+        nodes[i].memory_bytes = 0;
+    }
+    resources.nodes = nodes;
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan pairs = {0}, apart = {0};
+    struct dp_job_spec spec =
+        JOB("deepseek-v3", 128, 4096, "pipeline=4", "data=16", "expert=16", "schedule=dualpipe",
+            "micro_batch_size=1", "resources.device=cuda");
+    assert_ok(dp_planner_plan(&spec, &resources, NULL, &pairs, &err), &err);
+    assert_ok(dp_job_spec_set(&spec, "schedule=1f1b", &err), &err);
+    assert_ok(dp_planner_plan(&spec, &resources, NULL, &apart, &err), &err);
+    assert_true(pairs.layer_begin[1] < apart.layer_begin[1]);
+}
+
 // DeepSeek-V3 on 2048 H800: 19.93 s a step measured at pipeline 16, 64 expert ranks, DualPipe, in
 // 80 GB (arXiv 2412.19437, 2505.09343 table 4). Published figures are good for 25 %.
 static void deepseek_v3s_measured_step_is_predicted_within_the_error_bar(void **state)
@@ -358,6 +430,8 @@ int main(void)
         cmocka_unit_test(slots_in_use_are_left_alone),
         cmocka_unit_test(a_search_stops_when_asked_and_keeps_to_its_budget),
         cmocka_unit_test(the_costs_of_a_plan_give_its_prediction),
+        cmocka_unit_test(costs_know_links_cores_and_copies),
+        cmocka_unit_test(a_paired_schedule_splits_layers_by_their_pairs),
         cmocka_unit_test(deepseek_v3s_measured_step_is_predicted_within_the_error_bar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
