@@ -11,11 +11,11 @@ struct layout {
 };
 
 static const struct layout layouts[] = {
-    {"gpipe", 4, 1, 1, 1},    {"1f1b", 4, 1, 1, 2},      {"dualpipe", 4, 1, 1, 1},
-    {"dualpipev", 4, 1, 1, 1}, {"gpipe", 2, 1, 2, 2},     {"1f1b", 4, 2, 2, 1},
-    {"dualpipe", 4, 1, 2, 1}, {"dualpipe", 4, 2, 2, 1},  {"dualpipev", 4, 1, 2, 1},
+    {"gpipe", 4, 1, 1, 1},     {"1f1b", 4, 1, 1, 2},     {"dualpipe", 4, 1, 1, 1},
+    {"dualpipev", 4, 1, 1, 1}, {"gpipe", 2, 1, 2, 2},    {"1f1b", 4, 2, 2, 1},
+    {"dualpipe", 4, 1, 2, 1},  {"dualpipe", 4, 2, 2, 1}, {"dualpipev", 4, 1, 2, 1},
     {"dualpipev", 4, 2, 2, 1}, {"gpipe", 2, 2, 2, 1},    {"1f1b", 2, 1, 2, 1},
-    {"gpipe", 1, 2, 2, 1},    {"dualpipe", 2, 2, 4, 1},
+    {"gpipe", 1, 2, 2, 1},     {"dualpipe", 2, 2, 4, 1},
 };
 
 static struct trial trial_of(const struct layout *layout)
@@ -58,9 +58,8 @@ static void compare_gradients(const struct trial_result *reference,
             double distance =
                 trial_distance(got, trial_find(one->gradients, one->gradients_count, got->name));
             if (!(distance <= tolerance)) {
-                fail_msg("%s P%d EP%d D%d rank %d: gradient of %s is off by %.3g",
-                         layout->schedule, layout->pipeline, layout->expert, layout->data, rank,
-                         got->name, distance);
+                fail_msg("%s P%d EP%d D%d rank %d: gradient of %s is off by %.3g", layout->schedule,
+                         layout->pipeline, layout->expert, layout->data, rank, got->name, distance);
             }
             seen++;
         }
@@ -113,8 +112,7 @@ static void expect_same_weights(const struct trial_result *a, const struct trial
             const struct trial_tensor *left = &a->ranks[rank].weights[i];
             const struct trial_tensor *right = &b->ranks[rank].weights[i];
             assert_string_equal(left->name, right->name);
-            assert_memory_equal(left->values, right->values,
-                                (size_t)left->count * sizeof(double));
+            assert_memory_equal(left->values, right->values, (size_t)left->count * sizeof(double));
         }
     }
 }
@@ -202,8 +200,8 @@ static void evaluation_does_not_depend_on_the_layout(void **state)
         trial_expect_ok(&result);
         for (int32_t rank = 0; rank < result.world; rank++) {
             assert_int_equal(result.ranks[rank].evaluated_tokens, 7 * TRIAL_SEQUENCE);
-            assert_true(fabs(result.ranks[rank].evaluated_loss -
-                             reference.ranks[0].evaluated_loss) < 1e-5);
+            assert_true(
+                fabs(result.ranks[rank].evaluated_loss - reference.ranks[0].evaluated_loss) < 1e-5);
         }
         trial_result_deinit(&result);
     }

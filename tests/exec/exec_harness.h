@@ -9,18 +9,18 @@
 struct trial {
     const char *schedule;
     int32_t pipeline, data, expert;
-    int32_t microbatches;          // per replica
+    int32_t microbatches; // per replica
     int32_t micro_batch_size;
     dp_element element;
-    int64_t steps;                 // length of the run
-    int64_t stop_after;            // steps actually run; 0 = all
+    int64_t steps;      // length of the run
+    int64_t stop_after; // steps actually run; 0 = all
     double lr;
     bool tcp, no_overlap, sim, evaluate;
-    const char *resume;            // checkpoint to start from
-    const char *save;              // directory to write one to at the end
-    int32_t cut_rank;              // this rank's transport is aborted before step 2; -1 = none
-    int32_t delay_us;              // every message is delayed by up to this
-    const struct dp_sim_costs *costs;  // of a sim trial
+    const char *resume;               // checkpoint to start from
+    const char *save;                 // directory to write one to at the end
+    int32_t cut_rank;                 // this rank's transport is aborted before step 2; -1 = none
+    int32_t delay_us;                 // every message is delayed by up to this
+    const struct dp_sim_costs *costs; // of a sim trial
 };
 
 // Every default of the tests: the tiny model on one rank, 16 samples a step.
@@ -42,14 +42,14 @@ struct trial_rank {
     struct dp_exec_failure failure;
     struct dp_trainer_report reports[TRIAL_STEPS_MAX];
     int64_t step_first, step_done;
-    struct trial_tensor *gradients;   // of the first step run, summed; copies too
+    struct trial_tensor *gradients; // of the first step run, summed; copies too
     size_t gradients_count;
-    struct trial_tensor *weights;     // at the end
+    struct trial_tensor *weights; // at the end
     size_t weights_count;
-    uint64_t planned_peak_bytes;      // by the planner, all experts on the rank
+    uint64_t planned_peak_bytes; // by the cost model, all experts on the rank
     double evaluated_loss;
     uint64_t evaluated_tokens;
-    struct dp_exec_record *records;   // of all steps
+    struct dp_exec_record *records; // of all steps
     size_t records_count;
     int64_t ended_ns;
 };
@@ -57,7 +57,7 @@ struct trial_rank {
 struct trial_result {
     int32_t world;
     struct dp_schedule schedule;
-    struct trial_rank *ranks;         // by global rank
+    struct trial_rank *ranks; // by global rank
 };
 
 // Runs it; ranks may fail, setting it up may not.

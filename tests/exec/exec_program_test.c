@@ -6,7 +6,7 @@
 #include "program.h"
 
 static const struct dp_component moe_layers[] = {
-    {DP_COMPONENT_ATTENTION, 2}, {DP_COMPONENT_DISPATCH, 2}, {DP_COMPONENT_EXPERTS, 2},
+    {DP_COMPONENT_ATTENTION, 2}, {DP_COMPONENT_DISPATCH, 2},  {DP_COMPONENT_EXPERTS, 2},
     {DP_COMPONENT_COMBINE, 2},   {DP_COMPONENT_ATTENTION, 3}, {DP_COMPONENT_DISPATCH, 3},
     {DP_COMPONENT_EXPERTS, 3},   {DP_COMPONENT_COMBINE, 3},
 };
@@ -36,8 +36,8 @@ static void expect(const struct program_stage *forward, const struct program_sta
         const struct program_op *op = &program.ops[i];
         const struct program_stage *stage = op->backward ? backward : forward;
         const struct dp_component *component = &stage->components[op->component];
-        dp_buf_printf(&got, "%s%s(%c)", i == 0 ? "" : " ",
-                      dp_component_kind_text(component->kind), letters[op->pass]);
+        dp_buf_printf(&got, "%s%s(%c)", i == 0 ? "" : " ", dp_component_kind_text(component->kind),
+                      letters[op->pass]);
         if (component->layer >= 0) {
             dp_buf_printf(&got, "%d", component->layer);
         }

@@ -1,6 +1,5 @@
 // What a rank accounts for, records, saves, and how it fails.
 #include <math.h>
-#include <stdlib.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
@@ -8,6 +7,7 @@
 #include "dp/clock.h"
 #include "dp_test.h"
 #include "exec_harness.h"
+#include "temporary.h"
 
 static const char *const schedules[] = {"gpipe", "1f1b", "dualpipe", "dualpipev"};
 
@@ -178,17 +178,18 @@ static void every_action_is_recorded_in_order_and_after_what_it_needs(void **sta
     }
 }
 
-// From the first start to the last end of an action.
+// From the start of the step on the first rank to the last end of an action.
 static int64_t makespan_ns(const struct trial_result *result)
 {
     int64_t begin_ns = INT64_MAX;
     int64_t end_ns = 0;
     for (int32_t rank = 0; rank < result->world; rank++) {
+        int64_t start_ns = result->ranks[rank].reports[1].start_ns;
+        begin_ns = start_ns < begin_ns ? start_ns : begin_ns;
         for (size_t i = 0; i < result->ranks[rank].records_count; i++) {
             const struct dp_action_span *span = &result->ranks[rank].records[i].span;
-            if (span->kind < DP_ACTION_KIND_COUNT) {
-                begin_ns = span->start_ns < begin_ns ? span->start_ns : begin_ns;
-                end_ns = span->end_ns > end_ns ? span->end_ns : end_ns;
+            if (span->kind < DP_ACTION_KIND_COUNT && span->end_ns > end_ns) {
+                end_ns = span->end_ns;
             }
         }
     }
@@ -237,22 +238,11 @@ static void sim_ranks_keep_order_and_honour_hops(void **state)
     }
 }
 
-static void make_directory(char *template)
-{
-    assert_non_null(mkdtemp(template));
-}
-
-static void remove_directory(const char *path)
-{
-    DP_AUTO_FREE char *command = dp_asprintf("rm -r '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 static void ten_steps_and_ten_more_are_twenty_bit_for_bit(void **state)
 {
     (void)state;
-    char directory[] = "/tmp/dp-exec-test-XXXXXX";
-    make_directory(directory);
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
     struct trial trial = trial_of("dualpipe");
     trial.steps = 20;
     trial.data = 2;
@@ -296,14 +286,14 @@ static void ten_steps_and_ten_more_are_twenty_bit_for_bit(void **state)
     trial_result_deinit(&rest);
     trial_result_deinit(&half);
     trial_result_deinit(&whole);
-    remove_directory(directory);
+    temporary_remove(directory);
 }
 
 static void a_checkpoint_of_another_batch_or_a_longer_run_is_refused(void **state)
 {
     (void)state;
-    char directory[] = "/tmp/dp-exec-test-XXXXXX";
-    make_directory(directory);
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
     struct trial trial = trial_default();
     trial.steps = 3;
     trial.save = directory;
@@ -322,7 +312,7 @@ static void a_checkpoint_of_another_batch_or_a_longer_run_is_refused(void **stat
     trial_run(&trial, &result);
     assert_refused(result.ranks[0].status, DP_INVALID, &result.ranks[0].err, "3 steps");
     trial_result_deinit(&result);
-    remove_directory(directory);
+    temporary_remove(directory);
 }
 
 static void an_exploding_run_names_rank_step_and_action(void **state)

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -13,6 +12,7 @@
 #include "dp/planner.h"
 #include "dp/wire.h"
 #include "dp_test.h"
+#include "temporary.h"
 
 #define DEADLINE_MS 60000
 
@@ -28,8 +28,8 @@ static void write_text(const char *path)
 
 void fleet_init(struct fleet *fleet)
 {
-    *fleet = (struct fleet){.directory = "/tmp/dp-rank-test-XXXXXX"};
-    assert_non_null(mkdtemp(fleet->directory));
+    *fleet = (struct fleet){0};
+    temporary_make(fleet->directory);
     struct dp_job_spec *spec = &fleet->spec;
     dp_job_spec_init(spec);
     DP_COPY_TEXT(spec->name, "rank-test");
@@ -84,8 +84,7 @@ void fleet_deinit(struct fleet *fleet)
         dp_arena_deinit(&rank->arena);
     }
     dp_plan_deinit(&fleet->plan);
-    DP_AUTO_FREE char *command = dp_asprintf("rm -r '%s'", fleet->directory);
-    assert_int_equal(system(command), 0);
+    temporary_remove(fleet->directory);
 }
 
 static void plan_job(struct fleet *fleet)

@@ -8,6 +8,7 @@
 #include "dp/plan.h"
 #include "dp/spec.h"
 #include "dp/v1/rank.pb-c.h"
+#include "temporary.h"
 
 #define FLEET_RANKS_MAX 8
 #define FLEET_REPORTS_MAX 4096
@@ -15,15 +16,15 @@
 struct fleet_rank {
     pid_t pid;
     struct dp_link link;
-    struct dp_arena arena;             // of its reports
+    struct dp_arena arena; // of its reports
     Dp__V1__RankReport *reports[FLEET_REPORTS_MAX];
     size_t reports_count;
     bool ended;
-    int status;                        // of waitpid
+    int status; // of waitpid
 };
 
 struct fleet {
-    char directory[64];                // temporary: text and checkpoints
+    char directory[TEMPORARY_MAX]; // temporary: text and checkpoints
     struct dp_job_spec spec;
     struct dp_plan plan;
     Dp__V1__Fence fence;

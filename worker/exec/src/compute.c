@@ -44,11 +44,10 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     struct slot *slot = slot_of(exec, part);
     int64_t batch = dp_exec_global_batch(exec);
     int64_t row = (int64_t)config->replica * config->schedule->microbatches + part->microbatch;
-    struct samples samples = {
-        .first = (exec->step - 1) * batch + row * config->micro_batch_size,
-        .count = config->micro_batch_size};
-    struct dp_chunk *chunk = dp_chunk_new(slot->stage, samples.count,
-                                          1.0 / (double)(batch * config->sequence));
+    struct samples samples = {.first = (exec->step - 1) * batch + row * config->micro_batch_size,
+                              .count = config->micro_batch_size};
+    struct dp_chunk *chunk =
+        dp_chunk_new(slot->stage, samples.count, 1.0 / (double)(batch * config->sequence));
     part->cell->chunk = chunk;
     dp_status status = fill_tokens(exec, slot, chunk, &samples, err);
     void *input = NULL;
@@ -90,8 +89,8 @@ static dp_status run_program(struct dp_exec *exec, const struct task *task,
                                     (uint32_t)(layer < 0 ? 0 : layer), op->pass),
             .waited_ns = ret_exchange_ns};
         struct dp_exchanger exchanger = {.exchange = exchange_run, .context = &context};
-        dp_status status = dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, component,
-                                        &exchanger, err);
+        dp_status status =
+            dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, component, &exchanger, err);
         if (status != DP_OK) {
             return status;
         }
@@ -138,8 +137,7 @@ static dp_status check_tensor(struct dp_exec *exec, const struct dp_chunk *chunk
 }
 
 // What leaves the action must be finite: the first rank that finds it is the cause.
-static dp_status check_results(struct dp_exec *exec, const struct task *task,
-                               struct dp_error *err)
+static dp_status check_results(struct dp_exec *exec, const struct task *task, struct dp_error *err)
 {
     dp_status status = DP_OK;
     const struct part *part = &task->forward;
@@ -171,8 +169,8 @@ static void count_routed_rows(struct dp_exec *exec, const struct part *part)
     }
 }
 
-// Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run counts
-// as before it: its layers went one by one.
+// Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run
+// counts as before it: its layers went one by one.
 static uint64_t bytes_at_end(struct dp_exec *exec, const struct task *task)
 {
     uint64_t bytes = exec->levels.live_bytes;
@@ -207,8 +205,7 @@ static dp_status finish_backward(struct dp_exec *exec, const struct task *task, 
     const struct part *part = &task->backward;
     struct dp_chunk *chunk = part->cell->chunk;
     dp_status status = DP_OK;
-    if ((task->backward_passes & PROGRAM_INPUT) != 0 &&
-        part->cell->peer[DP_SEND_B] != NO_PEER) {
+    if ((task->backward_passes & PROGRAM_INPUT) != 0 && part->cell->peer[DP_SEND_B] != NO_PEER) {
         status = message_send(exec, part, false, end_ns, dp_chunk_input_grad(chunk),
                               dp_chunk_hidden_bytes(chunk), err);
         dp_chunk_drop_input_grad(chunk);

@@ -44,9 +44,8 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
         return status;
     }
     int64_t waited_ns = 0;
-    struct exchange_context context = {.exec = exec,
-                                       .tag = tag_of(slot->index, batch),
-                                       .waited_ns = &waited_ns};
+    struct exchange_context context = {
+        .exec = exec, .tag = tag_of(slot->index, batch), .waited_ns = &waited_ns};
     struct dp_exchanger exchanger = {.exchange = exchange_run, .context = &context};
     status = dp_chunk_run_all(chunk, DP_PASS_FORWARD, &exchanger, err);
     struct dp_device *device = exec->config.device;
@@ -107,9 +106,8 @@ dp_status dp_exec_evaluate(struct dp_exec *exec, double *ret_loss_sum, uint64_t 
     int64_t end = batch.samples.first + share;
     while (batch.samples.first < end) {
         int64_t left = end - batch.samples.first;
-        batch.samples.count = (int32_t)(left < config->micro_batch_size
-                                            ? left
-                                            : config->micro_batch_size);
+        batch.samples.count =
+            (int32_t)(left < config->micro_batch_size ? left : config->micro_batch_size);
         dp_status status = run_batch(exec, &batch, &loss_sum, err);
         if (status != DP_OK) {
             return status;

@@ -21,8 +21,7 @@ static dp_status check_config(const struct dp_exec_config *config, struct dp_err
     }
     if (world != schedule->pipeline * config->data) {
         return dp_fail(err, DP_INVALID, "%d ranks are connected; pipeline %d times data %d is %d",
-                       world, schedule->pipeline, config->data,
-                       schedule->pipeline * config->data);
+                       world, schedule->pipeline, config->data, schedule->pipeline * config->data);
     }
     DP_CHECK(config->position >= 0 && config->position < schedule->pipeline);
     DP_CHECK(config->replica >= 0 && config->replica < config->data);
@@ -62,17 +61,16 @@ static dp_status make_groups(struct dp_exec *exec, struct dp_error *err)
 static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_error *err)
 {
     const struct dp_exec_config *config = &exec->config;
-    struct dp_stage_config stage = {
-        .model = config->model,
-        .layer_begin = config->layer_begin[slot->index],
-        .layer_end = config->layer_begin[slot->index + 1],
-        .has_embedding = slot->index == 0,
-        .has_head = slot->index == config->schedule->stages - 1,
-        .ep_rank = config->replica % config->expert,
-        .ep_size = config->expert,
-        .sequence = config->sequence,
-        .seed = config->seed,
-        .poison = config->poison};
+    struct dp_stage_config stage = {.model = config->model,
+                                    .layer_begin = config->layer_begin[slot->index],
+                                    .layer_end = config->layer_begin[slot->index + 1],
+                                    .has_embedding = slot->index == 0,
+                                    .has_head = slot->index == config->schedule->stages - 1,
+                                    .ep_rank = config->replica % config->expert,
+                                    .ep_size = config->expert,
+                                    .sequence = config->sequence,
+                                    .seed = config->seed,
+                                    .poison = config->poison};
     dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);
     if (status != DP_OK) {
         return dp_fail_in(err, "stage %d", slot->index);
@@ -111,8 +109,8 @@ static void default_peers(struct dp_exec *exec)
         bool first = exec->slots[i].index == 0;
         bool last = exec->slots[i].index == schedule->stages - 1;
         for (int32_t m = 0; m < schedule->microbatches; m++) {
-            struct cell *cell = &exec->cells[(size_t)i * (size_t)schedule->microbatches +
-                                             (size_t)m];
+            struct cell *cell =
+                &exec->cells[(size_t)i * (size_t)schedule->microbatches + (size_t)m];
             cell->peer[DP_RECV_F] = cell->peer[DP_SEND_B] = first ? NO_PEER : self;
             cell->peer[DP_SEND_F] = cell->peer[DP_RECV_B] = last ? NO_PEER : self;
         }
@@ -122,8 +120,8 @@ static void default_peers(struct dp_exec *exec)
 static dp_status make_cells(struct dp_exec *exec, struct dp_error *err)
 {
     const struct dp_schedule *schedule = exec->config.schedule;
-    exec->cells = dp_new_array(struct cell,
-                               (size_t)exec->slot_count * (size_t)schedule->microbatches);
+    exec->cells =
+        dp_new_array(struct cell, (size_t)exec->slot_count * (size_t)schedule->microbatches);
     default_peers(exec);
     DP_AUTO_FREE struct dp_p2p *list = NULL;
     size_t count = 0;
@@ -157,8 +155,8 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
         status = make_cells(exec, err);
     }
     if (status == DP_OK && config->device != NULL) {
-        exec->config.layer_begin = dp_memdup(
-            config->layer_begin, ((size_t)schedule->stages + 1) * sizeof(*config->layer_begin));
+        exec->config.layer_begin = dp_memdup(config->layer_begin, ((size_t)schedule->stages + 1) *
+                                                                      sizeof(*config->layer_begin));
         size_t tokens = (size_t)config->micro_batch_size * (size_t)config->sequence;
         exec->tokens = dp_new_array(int32_t, tokens);
         exec->targets = dp_new_array(int32_t, tokens);

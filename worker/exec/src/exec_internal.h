@@ -5,53 +5,53 @@
 
 // The executor's own kinds of message: dp_transport_tag's first part.
 typedef enum message_kind {
-    MESSAGE_FORWARD = 1,   // an activation, for F of the tag's stage
-    MESSAGE_BACKWARD,      // a gradient, for B or I of the tag's stage
-    MESSAGE_EVALUATE,      // an activation of a held-out micro-batch
-    MESSAGE_EXCHANGE,      // between expert-parallel peers
-    MESSAGE_WORLD,         // a few numbers, of all ranks
+    MESSAGE_FORWARD = 1, // an activation, for F of the tag's stage
+    MESSAGE_BACKWARD,    // a gradient, for B or I of the tag's stage
+    MESSAGE_EVALUATE,    // an activation of a held-out micro-batch
+    MESSAGE_EXCHANGE,    // between expert-parallel peers
+    MESSAGE_WORLD,       // a few numbers, of all ranks
 } message_kind;
 
 #define NO_PEER (-1)
 
 // A stage of this rank and a micro-batch.
 struct cell {
-    struct dp_chunk *chunk;  // NULL when not in flight, and always on a sim rank
-    uint64_t bytes;          // that it is accounted with
-    int32_t peer[4];         // by dp_p2p_kind: pipeline position, may be this rank's; or NO_PEER
+    struct dp_chunk *chunk; // NULL when not in flight, and always on a sim rank
+    uint64_t bytes;         // that it is accounted with
+    int32_t peer[4];        // by dp_p2p_kind: pipeline position, may be this rank's; or NO_PEER
 };
 
 struct slot {
-    int32_t index;                // of the stage, in the pipeline
-    struct dp_stage *stage;       // NULL on a sim rank
+    int32_t index;          // of the stage, in the pipeline
+    struct dp_stage *stage; // NULL on a sim rank
     struct dp_component *components;
     struct program_stage program;
 };
 
 struct dp_exec {
-    struct dp_exec_config config;  // layer_begin is owned
+    struct dp_exec_config config; // layer_begin is owned
     int32_t slot_count;
     struct slot slots[DP_RANK_STAGES_MAX];
-    struct cell *cells;            // [slot_count][microbatches]
-    struct program program;        // of the action at hand
+    struct cell *cells;     // [slot_count][microbatches]
+    struct program program; // of the action at hand
     struct dp_group world;
-    struct dp_group peers;         // expert-parallel
+    struct dp_group peers; // expert-parallel
     uint32_t group_id_end;
-    int64_t wall_offset_ns;        // wall clock minus monotonic, fixed at the start
-    int32_t *tokens, *targets;     // of one micro-batch
+    int64_t wall_offset_ns;    // wall clock minus monotonic, fixed at the start
+    int32_t *tokens, *targets; // of one micro-batch
 
     int64_t step;
-    int64_t free_ns;               // sim: when the planned time of the last action ended
-    struct dp_exec_levels levels;  // of the whole run
-    struct dp_exec_step result;    // of the step at hand
+    int64_t free_ns;              // sim: when the planned time of the last action ended
+    struct dp_exec_levels levels; // of the whole run
+    struct dp_exec_step result;   // of the step at hand
     int64_t routed_rows;
-    int64_t last_end_ns;           // of what was recorded last
+    int64_t last_end_ns; // of what was recorded last
     struct dp_exec_failure failure;
 };
 
 // One chunk's share of an action.
 struct part {
-    struct cell *cell;  // NULL: the action has no such part
+    struct cell *cell; // NULL: the action has no such part
     int32_t slot, stage;
     uint32_t microbatch;
 };
@@ -59,14 +59,14 @@ struct part {
 struct task {
     const struct dp_action *action;
     struct part forward, backward;
-    int backward_passes;  // PROGRAM_INPUT, PROGRAM_WEIGHT
+    int backward_passes; // PROGRAM_INPUT, PROGRAM_WEIGHT
 };
 
 // Time lost before an action could start.
 struct wait {
-    int64_t idle_ns;     // nothing had been sent yet
-    int64_t comm_ns;     // it was on its way
-    int64_t arrival_ns;  // sim: when the last message has arrived by plan
+    int64_t idle_ns;    // nothing had been sent yet
+    int64_t comm_ns;    // it was on its way
+    int64_t arrival_ns; // sim: when the last message has arrived by plan
 };
 
 static inline int32_t exec_rank_of(const struct dp_exec *exec, int32_t position)
@@ -79,12 +79,11 @@ dp_status exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp
 
 // Sends what the part made: an activation (forward) or a gradient. A message is the wall clock at
 // which it was sent, then the bytes. Does nothing without a peer.
-dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward,
-                       int64_t sent_ns, const void *bytes, size_t length, struct dp_error *err);
+dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward, int64_t sent_ns,
+                       const void *bytes, size_t length, struct dp_error *err);
 // Waits for what the part needs; adds to ret_wait.
-dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward,
-                          void *bytes, size_t length, struct wait *ret_wait,
-                          struct dp_error *err);
+dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward, void *bytes,
+                          size_t length, struct wait *ret_wait, struct dp_error *err);
 
 struct samples {
     bool holdout;

@@ -9,8 +9,8 @@ static uint64_t tag_of(const struct dp_exec *exec, const struct part *part, bool
                             part->microbatch, 0, (uint32_t)(exec->step & 0xff));
 }
 
-dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward,
-                       int64_t sent_ns, const void *bytes, size_t length, struct dp_error *err)
+dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward, int64_t sent_ns,
+                       const void *bytes, size_t length, struct dp_error *err)
 {
     int32_t peer = part->cell->peer[forward ? DP_SEND_F : DP_SEND_B];
     if (peer == NO_PEER) {
@@ -18,8 +18,8 @@ dp_status message_send(struct dp_exec *exec, const struct part *part, bool forwa
     }
     struct iovec parts[2] = {{&sent_ns, sizeof(sent_ns)}, {(void *)bytes, length}};
     return dp_transport_sendv(exec->config.transport, exec_rank_of(exec, peer),
-                              tag_of(exec, part, forward, part->stage + (forward ? 1 : -1)),
-                              parts, length > 0 ? 2 : 1, err);
+                              tag_of(exec, part, forward, part->stage + (forward ? 1 : -1)), parts,
+                              length > 0 ? 2 : 1, err);
 }
 
 static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
@@ -28,15 +28,14 @@ static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
     const struct dp_sim_hop *hop = dp_sim_hop_at(costs, peer, exec->config.position);
     double seconds = peer == exec->config.position ? 0 : hop->latency;
     if (peer != exec->config.position && hop->bytes_per_second > 0) {
-        seconds += (forward ? costs->message_bytes_f : costs->message_bytes_b) /
-                   hop->bytes_per_second;
+        seconds +=
+            (forward ? costs->message_bytes_f : costs->message_bytes_b) / hop->bytes_per_second;
     }
     return (int64_t)(seconds * (double)DP_NS_PER_S);
 }
 
-dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward,
-                          void *bytes, size_t length, struct wait *ret_wait,
-                          struct dp_error *err)
+dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward, void *bytes,
+                          size_t length, struct wait *ret_wait, struct dp_error *err)
 {
     int32_t peer = part->cell->peer[forward ? DP_RECV_F : DP_RECV_B];
     if (peer == NO_PEER) {

@@ -9,13 +9,13 @@
 
 // One pass of one component.
 struct program_op {
-    bool backward;  // of the chunk that goes backward
-    uint8_t pass;   // dp_pass
+    bool backward; // of the chunk that goes backward
+    uint8_t pass;  // dp_pass
     int32_t component;
 };
 
 struct program {
-    struct program_op *ops;  // owned
+    struct program_op *ops; // owned
     size_t count, capacity;
 };
 

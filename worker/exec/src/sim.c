@@ -53,8 +53,7 @@ dp_status sim_action(struct dp_exec *exec, const struct task *task,
     dp_clock_sleep_until_ns(start_ns - exec->wall_offset_ns);
     int64_t now_ns = dp_exec_now_ns(exec);
     start_ns = now_ns - start_ns > LATE_NS ? now_ns : start_ns;
-    int64_t end_ns =
-        start_ns + (int64_t)(planned_seconds(exec, task) * (double)DP_NS_PER_S);
+    int64_t end_ns = start_ns + (int64_t)(planned_seconds(exec, task) * (double)DP_NS_PER_S);
     dp_clock_sleep_until_ns(end_ns - exec->wall_offset_ns);
     ret_record->span.start_ns = now_ns;
     ret_record->span.end_ns = dp_exec_now_ns(exec);

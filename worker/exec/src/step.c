@@ -17,8 +17,8 @@ static struct part part_of(struct dp_exec *exec, uint16_t stage, uint32_t microb
     while (exec->slots[part.slot].index != stage) {
         part.slot++;
     }
-    part.cell = &exec->cells[(size_t)part.slot * (size_t)exec->config.schedule->microbatches +
-                             microbatch];
+    part.cell =
+        &exec->cells[(size_t)part.slot * (size_t)exec->config.schedule->microbatches + microbatch];
     return part;
 }
 
@@ -135,8 +135,8 @@ static dp_status run_action(struct dp_exec *exec, const struct dp_action *action
     return DP_OK;
 }
 
-static dp_status fail_action(struct dp_exec *exec, const struct dp_action *action,
-                             dp_status status, struct dp_error *err)
+static dp_status fail_action(struct dp_exec *exec, const struct dp_action *action, dp_status status,
+                             struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf name = {0};
     dp_action_format(action, &name);

@@ -25,9 +25,9 @@ static dp_status give_up(struct dp_trainer *trainer, const struct dp_exec_failur
 dp_status trainer_give_up(struct dp_trainer *trainer, const char *what, dp_status status,
                           struct dp_error *err)
 {
-    struct dp_exec_failure failure = {
-        .not_finite = status == DP_JOB_FAILED,
-        .peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT};
+    struct dp_exec_failure failure = {.not_finite = status == DP_JOB_FAILED,
+                                      .peer_lost =
+                                          status == DP_UNAVAILABLE || status == DP_TIMEOUT};
     dp_fail_in(err, "rank %d, step %lld, %s", dp_exec_world_rank(trainer->exec),
                (long long)trainer->step_done + 1, what);
     return give_up(trainer, &failure, status, err);
@@ -109,8 +109,8 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
                             struct dp_error *err)
 {
     double values[] = {loss_sum, wish != NULL && wish->stop, wish != NULL && wish->checkpoint};
-    dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP),
-                                            values, 3, err);
+    dp_status status =
+        dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP), values, 3, err);
     if (status != DP_OK) {
         return status;
     }
@@ -209,8 +209,8 @@ dp_status dp_trainer_evaluate(struct dp_trainer *trainer, double *ret_loss, uint
     if (status != DP_OK) {
         return give_up(trainer, dp_exec_failure(trainer->exec), status, err);
     }
-    status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_EVALUATE), &loss_sum,
-                                  1, err);
+    status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_EVALUATE),
+                                  &loss_sum, 1, err);
     if (status != DP_OK) {
         return trainer_give_up(trainer, "evaluation", status, err);
     }

@@ -33,12 +33,12 @@ dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *director
         return DP_OK;
     }
     const struct dp_exec_config *config = &trainer->config.exec;
-    struct dp_checkpoint_meta meta = {
-        .model = config->model,
-        .seed = config->seed,
-        .step = trainer->step_done,
-        .next_sample = trainer->step_done * dp_exec_global_batch(trainer->exec),
-        .corpus_hash = trainer->config.corpus_hash};
+    struct dp_checkpoint_meta meta = {.model = config->model,
+                                      .seed = config->seed,
+                                      .step = trainer->step_done,
+                                      .next_sample =
+                                          trainer->step_done * dp_exec_global_batch(trainer->exec),
+                                      .corpus_hash = trainer->config.corpus_hash};
     struct dp_checkpoint_stage stages[DP_RANK_STAGES_MAX];
     int32_t count = checkpoint_stages(trainer, stages);
     struct dp_group *world = dp_exec_world(trainer->exec);
@@ -74,12 +74,10 @@ static dp_status check(const struct dp_trainer *trainer, const struct dp_checkpo
         return dp_fail(err, DP_INVALID,
                        "%s has seen %lld samples in %lld steps; resume it with that global_batch, "
                        "not %lld",
-                       path, (long long)meta->next_sample, (long long)meta->step,
-                       (long long)batch);
+                       path, (long long)meta->next_sample, (long long)meta->step, (long long)batch);
     }
     if (meta->step > trainer->config.steps) {
-        return dp_fail(err, DP_INVALID,
-                       "%s has %lld steps; [train] steps = %lld is fewer", path,
+        return dp_fail(err, DP_INVALID, "%s has %lld steps; [train] steps = %lld is fewer", path,
                        (long long)meta->step, (long long)trainer->config.steps);
     }
     return dp_checkpoint_check_model(checkpoint, &config->model, err);

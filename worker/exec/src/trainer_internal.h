@@ -6,13 +6,19 @@
 struct dp_trainer {
     struct dp_trainer_config config;
     struct dp_exec *exec;
-    struct dp_optim *optim;  // NULL on a sim rank
+    struct dp_optim *optim; // NULL on a sim rank
     int64_t step_done;
     struct dp_exec_failure failure;
 };
 
 // What the calls of the world group are for: their tags.
-typedef enum trainer_call { CALL_STEP = 1, CALL_SYNC, CALL_EVALUATE, CALL_SAVE, CALL_BYTES } trainer_call;
+typedef enum trainer_call {
+    CALL_STEP = 1,
+    CALL_SYNC,
+    CALL_EVALUATE,
+    CALL_SAVE,
+    CALL_BYTES,
+} trainer_call;
 
 static inline uint64_t trainer_tag(trainer_call call)
 {

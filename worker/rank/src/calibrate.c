@@ -12,15 +12,14 @@
 #include "dp/transport.h"
 
 #define MESSAGE_BYTES (256u << 10)
-#define SMALL_ROUNDS 300
-#define LARGE_ROUNDS 40
+#define ROUNDS 200
 #define CONNECT_NS (10 * DP_NS_PER_S)
 
 // One of two ranks that send a message to and fro.
 struct end {
     struct dp_transport *transport;
     const char *addresses[2];
-    double small_s, large_s;  // one way
+    double small_s, large_s; // one way
     dp_status status;
     struct dp_error err;
 };
@@ -48,16 +47,28 @@ static dp_status bounce(struct end *end, void *buffer, size_t bytes, struct dp_e
     return status;
 }
 
-static dp_status time_bounces(struct end *end, void *buffer, size_t bytes, int rounds,
-                              double *ret_seconds, struct dp_error *err)
+static int compare(const void *a, const void *b)
 {
+    double left = *(const double *)a;
+    double right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+// The median way there: now and then something else runs in between.
+static dp_status time_bounces(struct end *end, void *buffer, size_t bytes, double *ret_seconds,
+                              struct dp_error *err)
+{
+    double seconds[ROUNDS];
     dp_status status = bounce(end, buffer, bytes, err);
-    int64_t start_ns = dp_clock_monotonic_ns();
-    for (int i = 0; status == DP_OK && i < rounds; i++) {
+    for (int i = 0; status == DP_OK && i < ROUNDS; i++) {
+        int64_t start_ns = dp_clock_monotonic_ns();
         status = bounce(end, buffer, bytes, err);
+        seconds[i] = (double)(dp_clock_monotonic_ns() - start_ns) / (double)DP_NS_PER_S / 2;
     }
-    int64_t length_ns = dp_clock_monotonic_ns() - start_ns;
-    *ret_seconds = (double)length_ns / (double)DP_NS_PER_S / (2.0 * rounds);
+    if (status == DP_OK) {
+        qsort(seconds, ROUNDS, sizeof(seconds[0]), compare);
+        *ret_seconds = seconds[ROUNDS / 2];
+    }
     return status;
 }
 
@@ -71,9 +82,9 @@ static dp_status run_end(struct end *end, struct dp_error *err)
     pthread_t thread;
     DP_CHECK(pthread_create(&thread, NULL, progress, end->transport) == 0);
     DP_AUTO_FREE void *buffer = dp_alloc(1, MESSAGE_BYTES);
-    status = time_bounces(end, buffer, 8, SMALL_ROUNDS, &end->small_s, err);
+    status = time_bounces(end, buffer, 8, &end->small_s, err);
     if (status == DP_OK) {
-        status = time_bounces(end, buffer, MESSAGE_BYTES, LARGE_ROUNDS, &end->large_s, err);
+        status = time_bounces(end, buffer, MESSAGE_BYTES, &end->large_s, err);
     }
     dp_transport_close(end->transport, dp_clock_monotonic_ns() + CONNECT_NS);
     pthread_join(thread, NULL);
@@ -110,7 +121,7 @@ dp_status calibrate_link(struct dp_profile *profile, struct dp_error *err)
     }
     double bytes_s = ends[0].large_s - ends[0].small_s;
     profile->local.latency_s = ends[0].small_s;
-    profile->local.bytes_per_s = bytes_s > 0 ? MESSAGE_BYTES / bytes_s : 1e10;
+    profile->local.bytes_per_s = MESSAGE_BYTES / (bytes_s > 1e-6 ? bytes_s : 1e-6);
     // Nodes that share this machine are what there is to measure.
     profile->network = profile->local;
     return DP_OK;

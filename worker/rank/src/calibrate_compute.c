@@ -8,11 +8,12 @@
 
 // Rows of a micro-batch or of one expert's share, and widths between which a layer's weights lie.
 static const int32_t gemm_rows[] = {32, 128, 512};
-static const int32_t gemm_shapes[][2] = {{128, 128}, {128, 512}, {512, 128}, {512, 512},
-                                         {1024, 1024}};
+static const int32_t gemm_shapes[][2] = {
+    {128, 128}, {128, 512}, {512, 128}, {512, 512}, {1024, 1024}};
 #define ROWS_MAX 512
-#define WIDTH_MAX 1024
-#define FILL_BYTE 0x3d  // makes 0.046 of every float
+// More than a cache holds.
+#define ELEMENTS_MAX (4 << 20)
+#define FILL_BYTE 0x3d // makes 0.046 of every float
 #define ROUNDS 3
 #define ROUND_NS (4 * DP_NS_PER_MS)
 
@@ -106,12 +107,8 @@ static void measure_gemms(struct timed *t, struct dp_profile *profile)
 static void work_elements(struct timed *t)
 {
     const struct dp_device_ops *ops = t->device->ops;
-    struct dp_rmsnorm norm = {.rows = t->rows,
-                              .cols = t->cols,
-                              .eps = 1e-5,
-                              .x = t->a,
-                              .gain = t->b,
-                              .rstd = t->d};
+    struct dp_rmsnorm norm = {
+        .rows = t->rows, .cols = t->cols, .eps = 1e-5, .x = t->a, .gain = t->b, .rstd = t->d};
     struct dp_swiglu swiglu = {.rows = t->rows, .width = t->cols / 2, .gate_up = t->a};
     ops->add(t->device->stream, t->rows * t->cols, t->a, t->c);
     ops->rmsnorm_forward(t->device->stream, &norm, t->c);
@@ -173,10 +170,9 @@ static void work_adamw(struct timed *t)
 static void measure_optimizer(struct timed *t, struct dp_profile *profile)
 {
     t->work = work_adamw;
-    t->rows = (int64_t)WIDTH_MAX * WIDTH_MAX;
+    t->rows = ELEMENTS_MAX;
     // Weights and moments are read and written, the gradient counts once (dp_cost_optimizer_s).
-    double bytes = 2 * (profile->weight_bytes + profile->optimizer_bytes) +
-                   profile->gradient_bytes;
+    double bytes = 2 * (profile->weight_bytes + profile->optimizer_bytes) + profile->gradient_bytes;
     profile->optimizer_bytes_per_s = bytes * (double)t->rows / seconds_of(t);
 }
 
@@ -198,7 +194,7 @@ dp_status calibrate_compute(struct dp_profile *profile, struct dp_error *err)
         return status;
     }
     void **buffers[] = {&timed.a, &timed.b, &timed.c, &timed.d};
-    size_t bytes = sizeof(float) * WIDTH_MAX * WIDTH_MAX;
+    size_t bytes = sizeof(float) * ELEMENTS_MAX;
     for (size_t i = 0; status == DP_OK && i < DP_ARRAY_LENGTH(buffers); i++) {
         status = timed.device->ops->alloc(timed.device, bytes, buffers[i], err);
         if (status == DP_OK) {

@@ -23,7 +23,7 @@
 struct queued {
     struct queued *next;
     dp_link_slot slot;
-    struct dp_buf bytes;            // of a whole report; empty for a step:
+    struct dp_buf bytes; // of a whole report; empty for a step:
     Dp__V1__StepDone step;
     bool with_spans;
 };
@@ -33,18 +33,18 @@ struct control {
     uint32_t rank;
     int wake_fd;
     pthread_t thread;
-    struct utilisation utilisation;  // of the thread
+    struct utilisation utilisation; // of the thread
     int64_t sample_at_ns;
 
-    pthread_mutex_t lock;            // of all that follows
+    pthread_mutex_t lock; // of all that follows
     pthread_cond_t changed;
-    struct dp_buf prepare, start;    // packed orders that were not asked for yet
+    struct dp_buf prepare, start; // packed orders that were not asked for yet
     struct control_wish wish;
     struct queued *first, **last;
     struct dp_exec_meter *meter;
     int32_t pipeline;
     char job[DP_ID_MAX];
-    Dp__V1__Fence fence;             // its job is the above; NULL before it is known
+    Dp__V1__Fence fence; // its job is the above; NULL before it is known
     bool closing;
 };
 
@@ -97,8 +97,8 @@ static dp_status unpack(const void *bytes, size_t length, struct dp_arena *arena
                         Dp__V1__RankOrder **ret_order, struct dp_error *err)
 {
     ProtobufCMessage *message = NULL;
-    dp_status status = dp_wire_unpack(&dp__v1__rank_order__descriptor, bytes, length, arena,
-                                      &message, err);
+    dp_status status =
+        dp_wire_unpack(&dp__v1__rank_order__descriptor, bytes, length, arena, &message, err);
     if (status == DP_OK) {
         *ret_order = (Dp__V1__RankOrder *)message;
     }
@@ -290,8 +290,9 @@ static void send_step(struct control *self, struct queued *item)
     self->utilisation.step_ns = item->step.step_ns;
     self->utilisation.step_tokens = item->step.tokens;
     DP_AUTO_FREE Dp__V1__Span *spans = NULL;
-    size_t count = utilisation_take_step(&self->utilisation, (int64_t)item->step.step,
-                                         self->pipeline, SPANS_MAX, item->with_spans ? &spans : NULL);
+    size_t count =
+        utilisation_take_step(&self->utilisation, (int64_t)item->step.step, self->pipeline,
+                              SPANS_MAX, item->with_spans ? &spans : NULL);
     DP_AUTO_FREE Dp__V1__Span **pointers = dp_new_array(Dp__V1__Span *, count);
     for (size_t i = 0; i < count; i++) {
         pointers[i] = &spans[i];

@@ -33,7 +33,7 @@ void control_set_meter(struct control *control, struct dp_exec_meter *meter, int
 struct control_wish {
     bool stop;
     bool checkpoint;
-    uint64_t request;  // of the newest checkpoint order
+    uint64_t request; // of the newest checkpoint order
 };
 void control_peek_wish(struct control *control, struct control_wish *ret_wish);
 // The checkpoint that was asked for is made.

@@ -12,22 +12,22 @@
 #include "dp/trainer.h"
 
 struct job {
-    struct control *control;     // borrowed
+    struct control *control; // borrowed
     uint32_t rank;
     struct dp_job_spec spec;
     struct dp_plan plan;
     struct dp_schedule schedule;
-    struct dp_sim_costs costs;   // of a sim rank
-    struct dp_corpus *corpus;    // of a rank that computes
+    struct dp_sim_costs costs; // of a sim rank
+    struct dp_corpus *corpus;  // of a rank that computes
     struct dp_device *device;
     struct dp_exec_meter *meter;
     struct dp_transport *transport;
     struct dp_trainer *trainer;
     char address[DP_ADDRESS_MAX];
-    char directory[DP_PATH_MAX];  // of checkpoints
+    char directory[DP_PATH_MAX]; // of checkpoints
     pthread_t comm;
     bool comm_running;
-    int64_t trace_every;          // steps between two whose spans are reported
+    int64_t trace_every; // steps between two whose spans are reported
 };
 
 // A zeroed job may be deinited.

@@ -48,8 +48,8 @@ static dp_status read_spec(struct job *job, const Dp__V1__RankPrepare *prepare,
     const char *text = (const char *)prepare->job_toml.data;
     struct dp_diags diags;
     dp_diags_init(&diags, "job.toml", text, prepare->job_toml.len);
-    dp_status status = dp_job_spec_parse(text, prepare->job_toml.len, NULL, &diags, &job->spec,
-                                         err);
+    dp_status status =
+        dp_job_spec_parse(text, prepare->job_toml.len, NULL, &diags, &job->spec, err);
     if (status == DP_INVALID) {
         dp_diags_status(&diags, err);
     }
@@ -78,8 +78,7 @@ static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
                        prepare->rank, dp_plan_world(&job->plan), job->rank);
     }
     const char *directory = job->spec.checkpoint.directory;
-    DP_COPY_TEXT(job->directory,
-                 directory[0] != '\0' ? directory : prepare->checkpoint_directory);
+    DP_COPY_TEXT(job->directory, directory[0] != '\0' ? directory : prepare->checkpoint_directory);
     double every = job->plan.step_s > 0 ? ceil(1.0 / job->plan.step_s) : 1;
     job->trace_every = every < 1e6 ? (int64_t)every : 1000000;
     return DP_OK;
@@ -119,28 +118,27 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
     int32_t position = (int32_t)job->rank % job->plan.pipeline;
     size_t actions = job->schedule.rank_begin[position + 1] - job->schedule.rank_begin[position];
     job->meter = dp_exec_meter_new(METER_RECORDS_MIN + METER_STEPS * actions);
-    struct dp_trainer_config config = {
-        .exec = {.schedule = &job->schedule,
-                 .position = position,
-                 .replica = (int32_t)job->rank / job->plan.pipeline,
-                 .data = job->plan.data,
-                 .expert = job->plan.expert,
-                 .transport = job->transport,
-                 .meter = job->meter,
-                 .device = job->device,
-                 .model = job->spec.model,
-                 .layer_begin = job->plan.layer_begin,
-                 .micro_batch_size = job->plan.micro_batch_size,
-                 .sequence = job->spec.train.sequence,
-                 .seed = job->spec.train.seed,
-                 .costs = is_sim(job) ? &job->costs : NULL},
-        .optimizer = job->spec.optimizer,
-        .steps = job->spec.train.steps};
+    struct dp_trainer_config config = {.exec = {.schedule = &job->schedule,
+                                                .position = position,
+                                                .replica = (int32_t)job->rank / job->plan.pipeline,
+                                                .data = job->plan.data,
+                                                .expert = job->plan.expert,
+                                                .transport = job->transport,
+                                                .meter = job->meter,
+                                                .device = job->device,
+                                                .model = job->spec.model,
+                                                .layer_begin = job->plan.layer_begin,
+                                                .micro_batch_size = job->plan.micro_batch_size,
+                                                .sequence = job->spec.train.sequence,
+                                                .seed = job->spec.train.seed,
+                                                .costs = is_sim(job) ? &job->costs : NULL},
+                                       .optimizer = job->spec.optimizer,
+                                       .steps = job->spec.train.steps};
     if (job->corpus != NULL) {
-        config.exec.source = (struct dp_exec_source){
-            .fill = fill,
-            .context = job->corpus,
-            .holdout_samples = dp_corpus_holdout_samples(job->corpus)};
+        config.exec.source =
+            (struct dp_exec_source){.fill = fill,
+                                    .context = job->corpus,
+                                    .holdout_samples = dp_corpus_holdout_samples(job->corpus)};
         config.corpus_hash = dp_corpus_hash(job->corpus);
     }
     dp_status status = dp_trainer_new(&config, &job->trainer, err);

@@ -58,12 +58,10 @@ static bool parse_number(const char *text, long max, long *ret_number)
 // False: *ret_exit is what the program ends with.
 static bool parse_options(int count, char **arguments, struct options *ret_options, int *ret_exit)
 {
-    static const struct option table[] = {{"control-fd", required_argument, NULL, 'f'},
-                                          {"rank", required_argument, NULL, 'r'},
-                                          {"calibrate", no_argument, NULL, 'c'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {"version", no_argument, NULL, 'v'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option table[] = {
+        {"control-fd", required_argument, NULL, 'f'}, {"rank", required_argument, NULL, 'r'},
+        {"calibrate", no_argument, NULL, 'c'},        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},          {NULL, 0, NULL, 0}};
     struct options options = {.control_fd = -1, .rank = -1};
     bool good = true;
     int letter;
@@ -103,8 +101,8 @@ static dp_status prepare(struct job *job, struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__RankOrder *order;
-    dp_status status = control_wait_order(job->control, DP__V1__RANK_ORDER__ORDER_PREPARE, &arena,
-                                          &order, err);
+    dp_status status =
+        control_wait_order(job->control, DP__V1__RANK_ORDER__ORDER_PREPARE, &arena, &order, err);
     if (status != DP_OK) {
         return status;
     }
@@ -122,8 +120,8 @@ static dp_status start(struct job *job, struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__RankOrder *order;
-    dp_status status = control_wait_order(job->control, DP__V1__RANK_ORDER__ORDER_START, &arena,
-                                          &order, err);
+    dp_status status =
+        control_wait_order(job->control, DP__V1__RANK_ORDER__ORDER_START, &arena, &order, err);
     return status == DP_OK ? job_connect(job, order->start, err) : status;
 }
 

@@ -107,9 +107,9 @@ void utilisation_sample(struct utilisation *self, Dp__V1__Utilisation *ret_sampl
     sample.live_bytes = levels.live_bytes;
     sample.peak_bytes = levels.peak_bytes;
     sample.step_ns = self->step_ns;
-    sample.tokens_per_s = self->step_ns > 0 ? (double)self->step_tokens * (double)DP_NS_PER_S /
-                                                  (double)self->step_ns
-                                            : 0;
+    sample.tokens_per_s =
+        self->step_ns > 0 ? (double)self->step_tokens * (double)DP_NS_PER_S / (double)self->step_ns
+                          : 0;
     if (any) {
         self->until_ns = self->last_end_ns;
     }

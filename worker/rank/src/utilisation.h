@@ -5,14 +5,14 @@
 #include "dp/v1/rank.pb-c.h"
 
 struct utilisation {
-    struct dp_exec_meter *meter;        // borrowed, NULL = none yet
-    int64_t until_ns;                   // wall clock up to which time has been reported
-    int64_t last_end_ns;                // of the newest record
-    int64_t cpu_ns;                     // of the process, at the last sample
-    Dp__V1__Utilisation sums;           // since the last sample
-    int64_t step_ns;                    // of the newest whole step
+    struct dp_exec_meter *meter; // borrowed, NULL = none yet
+    int64_t until_ns;            // wall clock up to which time has been reported
+    int64_t last_end_ns;         // of the newest record
+    int64_t cpu_ns;              // of the process, at the last sample
+    Dp__V1__Utilisation sums;    // since the last sample
+    int64_t step_ns;             // of the newest whole step
     uint64_t step_tokens;
-    struct dp_exec_record *records;     // of steps not yet reported; owned
+    struct dp_exec_record *records; // of steps not yet reported; owned
     size_t count, capacity;
 };
 

@@ -33,31 +33,31 @@ struct dp_exec_source {
 };
 
 struct dp_exec_config {
-    const struct dp_schedule *schedule;  // valid; borrowed
-    int32_t position, replica;           // p, d
-    int32_t data, expert;                // D, EP
-    struct dp_transport *transport;      // of P * D ranks; borrowed
-    struct dp_exec_meter *meter;         // borrowed; NULL = none
+    const struct dp_schedule *schedule; // valid; borrowed
+    int32_t position, replica;          // p, d
+    int32_t data, expert;               // D, EP
+    struct dp_transport *transport;     // of P * D ranks; borrowed
+    struct dp_exec_meter *meter;        // borrowed; NULL = none
 
     // A rank that computes.
-    struct dp_device *device;            // borrowed; NULL = sim
+    struct dp_device *device; // borrowed; NULL = sim
     struct dp_model_spec model;
-    const int32_t *layer_begin;          // [stages + 1]; copied
+    const int32_t *layer_begin; // [stages + 1]; copied
     int32_t micro_batch_size, sequence;
     uint64_t seed;
     struct dp_exec_source source;
-    bool poison;                         // tests: as in dp_stage_config
-    bool no_overlap;                     // an FB runs as F, then B
+    bool poison;     // tests: as in dp_stage_config
+    bool no_overlap; // an FB runs as F, then B
 
     // A sim rank.
-    const struct dp_sim_costs *costs;    // borrowed
+    const struct dp_sim_costs *costs; // borrowed
 };
 
 // What went wrong in the last failed call, apart from its message.
 struct dp_exec_failure {
-    char action[DP_NAME_MAX];  // "F3@2", or "" when it was none
-    bool not_finite;           // a loss, activation or gradient is NaN or infinite
-    bool peer_lost;            // a consequence: another rank is the cause
+    char action[DP_NAME_MAX]; // "F3@2", or "" when it was none
+    bool not_finite;          // a loss, activation or gradient is NaN or infinite
+    bool peer_lost;           // a consequence: another rank is the cause
 };
 
 struct dp_exec;
@@ -80,22 +80,23 @@ struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_
 int64_t dp_exec_global_batch(const struct dp_exec *exec);
 
 struct dp_exec_step {
-    double loss_sum;       // of the heads that this rank ran, nats; 0 without a head
-    int64_t busy_ns;       // in actions, waits for EP peers not counted
+    double loss_sum; // of the heads that this rank ran, nats; 0 without a head
+    int64_t busy_ns; // in actions, waits for EP peers not counted
     uint32_t peak_chunks;
     uint64_t peak_bytes;
 };
-// Runs the whole list once. `step` counts from 1; samples are those of that step. Gradients are left
-// in the stages, not yet summed over ranks.
+// Runs the whole list once. `step` counts from 1; samples are those of that step. Gradients are
+// left in the stages, not yet summed over ranks.
 // DP_JOB_FAILED: something is not finite; DP_UNAVAILABLE: a peer is gone. The message names rank,
 // step and action; the caller then aborts the transport, so that peers need not wait.
 dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_step *ret_step,
                            struct dp_error *err);
 
-// A forward pass over held-out samples through the stages of direction 0: every rank takes part. Each
-// replica takes an equal share, so up to data - 1 samples are left out. *ret_tokens is how many
-// tokens were evaluated in all (0 on a sim rank or without held-out samples) and *ret_loss_sum the
-// sum over the heads this rank ran.
+// A forward pass over held-out samples through the stages of direction 0: every rank takes part.
+// Each replica takes an equal share, so up to data - 1 samples are left out; of a long held-out
+// part, DP_EVALUATE_TOKENS_MAX tokens are taken. *ret_tokens is how many tokens were evaluated in
+// all (0 on a sim rank or without held-out samples) and *ret_loss_sum the sum over the heads that
+// this rank ran.
 dp_status dp_exec_evaluate(struct dp_exec *exec, double *ret_loss_sum, uint64_t *ret_tokens,
                            struct dp_error *err);
 

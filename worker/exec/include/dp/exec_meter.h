@@ -10,19 +10,19 @@
 #include "dp/action_span.h"
 
 struct dp_exec_record {
-    struct dp_action_span span;  // wall clock, UTC nanoseconds
+    struct dp_action_span span; // wall clock, UTC nanoseconds
     // Before the span began, since the end of what the rank did last:
-    int64_t idle_ns;             // the input had not been sent yet
-    int64_t comm_ns;             // the input was on its way
-    int64_t exchange_ns;         // inside the span: waiting for expert-parallel peers
+    int64_t idle_ns;     // the input had not been sent yet
+    int64_t comm_ns;     // the input was on its way
+    int64_t exchange_ns; // inside the span: waiting for expert-parallel peers
 };
 
 struct dp_exec_levels {
-    uint32_t live_chunks, peak_chunks;  // between the start of F and the end of B or I
+    uint32_t live_chunks, peak_chunks; // between the start of F and the end of B or I
     // What chunks keep between their actions, and the most that they hold at the end of one: of the
     // running chunks with the result that is not sent yet, or for a B what it held before.
     uint64_t live_bytes, peak_bytes;
-    int64_t step;                       // completed
+    int64_t step; // completed
 };
 
 struct dp_exec_meter;

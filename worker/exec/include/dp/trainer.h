@@ -13,7 +13,7 @@
 struct dp_trainer_config {
     struct dp_exec_config exec;
     struct dp_optimizer_spec optimizer;
-    int64_t steps;                     // length of the run: the learning rate depends on it
+    int64_t steps; // length of the run: the learning rate depends on it
     uint64_t corpus_hash;
 };
 
@@ -37,19 +37,19 @@ struct dp_trainer_wish {
 };
 
 struct dp_trainer_report {
-    int64_t step;             // completed; counts from 1
-    int64_t start_ns;         // wall clock
+    int64_t step;     // completed; counts from 1
+    int64_t start_ns; // wall clock
     int64_t step_ns;
-    int64_t busy_ns;          // in actions
-    int64_t bubble_ns;        // until the slowest rank had run its last action, and not busy
-    bool has_loss;            // not on the sim device
-    double loss;              // mean over the global batch, nats per token
+    int64_t busy_ns;   // in actions
+    int64_t bubble_ns; // until the slowest rank had run its last action, and not busy
+    bool has_loss;     // not on the sim device
+    double loss;       // mean over the global batch, nats per token
     double grad_norm, lr;
-    uint64_t tokens;          // of the global batch
+    uint64_t tokens; // of the global batch
     uint32_t peak_chunks;
     uint64_t peak_bytes;
     int64_t routed_rows;
-    struct dp_trainer_wish agreed;  // what any rank wished
+    struct dp_trainer_wish agreed; // what any rank wished
 };
 // One step. On failure the transport is aborted, so that peers need not wait.
 dp_status dp_trainer_step(struct dp_trainer *trainer, const struct dp_trainer_wish *wish,
