@@ -315,6 +315,41 @@ static void the_costs_of_a_plan_give_its_prediction(void **state)
     dp_sim_costs_deinit(&costs);
 }
 
+// By hand, on the one rank of a pipeline of one: two chunks live at most under GPipe, one under
+// 1F1B. A chunk keeps 100 bytes, 130 after I; its output takes 10.
+static void peak_bytes_follow_from_the_order_of_a_rank(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    const struct dp_cost_chunk_bytes bytes = {
+        .after_forward = 100, .after_input = 130, .end_of_forward = 110, .end_of_input = 140};
+    const struct {
+        const char *family;
+        double peak;
+    } table[] = {{"gpipe", 210}, {"1f1b", 110}};
+    const struct dp_schedule_params params = {.pipeline = 1, .microbatches = 2};
+    for (size_t i = 0; i < 2; i++) {
+        DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+        assert_ok(dp_schedule_generate(table[i].family, &params, &schedule, &err), &err);
+        assert_near(dp_planner_peak_bytes(&schedule, 0, &bytes), table[i].peak, 0);
+    }
+    // F F I I W W: both after I, the second at its end.
+    struct dp_action split[] = {
+        {.kind = DP_ACTION_F, .microbatch = 0}, {.kind = DP_ACTION_F, .microbatch = 1},
+        {.kind = DP_ACTION_I, .microbatch = 0}, {.kind = DP_ACTION_I, .microbatch = 1},
+        {.kind = DP_ACTION_W, .microbatch = 0}, {.kind = DP_ACTION_W, .microbatch = 1}};
+    size_t begin[] = {0, 6};
+    int32_t placement[] = {0, 0};
+    struct dp_schedule schedule = {.pipeline = 1,
+                                   .microbatches = 2,
+                                   .stages = 1,
+                                   .directions = 1,
+                                   .placement = placement,
+                                   .actions = split,
+                                   .rank_begin = begin};
+    assert_near(dp_planner_peak_bytes(&schedule, 0, &bytes), 270, 0);
+}
+
 static void get_costs(const struct dp_job_spec *spec, const struct dp_planner_resources *resources,
                       struct dp_plan *ret_plan, struct dp_sim_costs *ret_costs)
 {
@@ -430,6 +465,7 @@ int main(void)
         cmocka_unit_test(slots_in_use_are_left_alone),
         cmocka_unit_test(a_search_stops_when_asked_and_keeps_to_its_budget),
         cmocka_unit_test(the_costs_of_a_plan_give_its_prediction),
+        cmocka_unit_test(peak_bytes_follow_from_the_order_of_a_rank),
         cmocka_unit_test(costs_know_links_cores_and_copies),
         cmocka_unit_test(a_paired_schedule_splits_layers_by_their_pairs),
         cmocka_unit_test(deepseek_v3s_measured_step_is_predicted_within_the_error_bar),

@@ -15,12 +15,16 @@ static void forward(struct walk *walk, int32_t stage, double *during)
     walk->live += bytes->after_forward;
 }
 
+// B gives back each component's bytes right after its gradients; I keeps them for W, and the
+// input's gradient besides until it is sent.
 static void backward(struct walk *walk, int32_t stage, dp_action_kind kind, double *during)
 {
     const struct dp_cost_chunk_bytes *bytes = &walk->bytes[walk->slot_of[stage]];
-    *during += bytes->end_of_input - bytes->after_forward;
     walk->live -= bytes->after_forward;
-    walk->live += kind == DP_ACTION_I ? bytes->after_input : 0;
+    if (kind == DP_ACTION_I) {
+        *during += bytes->end_of_input - bytes->after_forward;
+        walk->live += bytes->after_input;
+    }
 }
 
 double dp_planner_peak_bytes(const struct dp_schedule *schedule, int32_t rank,

@@ -56,8 +56,8 @@ dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan 
                            const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
                            struct dp_error *err);
 
-// The most that the chunks of one pipeline rank hold at a time when it runs its list: what is kept
-// of each live chunk, and of the running ones what they hold at the end of their pass. bytes[slot]
-// is of the rank's stages in the order of dp_schedule_rank_stages.
+// The most that the chunks of one pipeline rank hold at a time when it runs its list, as the
+// executor counts them: what is kept of each live chunk, and of a running F or I what it holds at
+// its end. bytes[slot] is of the rank's stages in the order of dp_schedule_rank_stages.
 double dp_planner_peak_bytes(const struct dp_schedule *schedule, int32_t rank,
                              const struct dp_cost_chunk_bytes *bytes);
