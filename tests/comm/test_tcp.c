@@ -313,6 +313,34 @@ static dp_status wide(struct dp_transport *transport, void *context, struct dp_e
     return DP_OK;
 }
 
+static void addresses_may_be_v6(void **state)
+{
+    (void)state;
+    struct end ends[2];
+    struct dp_error err = {0};
+    for (int32_t i = 0; i < 2; i++) {
+        dp_status status =
+            dp_transport_tcp_listen("::1", i, 2, TOKEN, ends[i].address, &ends[i].transport, &err);
+        if (status != DP_OK && i == 0) {
+            print_message("skipped: %s\n", err.message);
+            skip();
+        }
+        assert_ok(status, &err);
+        assert_memory_equal(ends[i].address, "[::1]:", 6);
+    }
+    const char *addresses[2] = {ends[0].address, ends[1].address};
+    struct connecting one = {ends[1].transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting zero = {ends[0].transport, addresses, 20000, DP_OK, {0}, 0};
+    start(&one);
+    start(&zero);
+    pthread_join(one.thread, NULL);
+    pthread_join(zero.thread, NULL);
+    assert_ok(one.status, &one.err);
+    assert_ok(zero.status, &zero.err);
+    struct dp_transport *both[2] = {ends[0].transport, ends[1].transport};
+    cluster_run_on(both, 2, ping, NULL, NULL, NULL);
+}
+
 static void thirty_two_ranks_are_all_linked(void **state)
 {
     (void)state;
@@ -331,6 +359,7 @@ int main(void)
         cmocka_unit_test(an_abort_ends_a_connect_that_waits),
         cmocka_unit_test(addresses_and_hosts_that_are_none_are_refused),
         cmocka_unit_test(bytes_that_are_no_message_close_the_link),
+        cmocka_unit_test(addresses_may_be_v6),
         cmocka_unit_test(thirty_two_ranks_are_all_linked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

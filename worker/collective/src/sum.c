@@ -8,8 +8,8 @@
 
 #include "group.h"
 
-// Elements that are added up at a time: bounds the memory for what the peers send.
-#define BLOCK_BYTES (16u << 20)
+// What is added up at a time: bounds the memory for what the peers send, and stays in the cache.
+#define BLOCK_BYTES (2u << 20)
 
 // Member i forms the sums of its share of a block.
 static int64_t share_begin(int64_t count, int32_t members, int32_t i)
