@@ -192,32 +192,51 @@ static Dp__V1__Fence fence_of(const char *job, uint32_t epoch)
     return fence;
 }
 
-// The smallest plan that is one: a single stage of one layer.
-static void fill_plan(Dp__V1__Plan *plan)
+#define PLAN_RANKS 2
+
+// The smallest plan that is one for two ranks: a layer each.
+struct small_plan {
+    Dp__V1__Plan plan;
+    Dp__V1__RankPlan ranks[PLAN_RANKS];
+    Dp__V1__RankPlan *rank_pointers[PLAN_RANKS];
+    uint32_t layer_begin[PLAN_RANKS + 1];
+};
+
+static void fill_plan(struct small_plan *small)
 {
-    static uint32_t layer_begin[] = {0, 1};
-    plan->pipeline = 1;
-    plan->expert = 1;
-    plan->data = 1;
-    plan->microbatches = 1;
-    plan->micro_batch_size = 1;
-    plan->stages = 1;
-    plan->virtual_stages = 1;
-    plan->schedule = (char *)"gpipe";
-    plan->layer_begin = layer_begin;
-    plan->n_layer_begin = 2;
+    dp__v1__plan__init(&small->plan);
+    for (uint32_t i = 0; i < PLAN_RANKS; i++) {
+        dp__v1__rank_plan__init(&small->ranks[i]);
+        small->ranks[i].rank = i;
+        small->ranks[i].node = (char *)"node-a";
+        small->ranks[i].slot = i;
+        small->rank_pointers[i] = &small->ranks[i];
+        small->layer_begin[i + 1] = i + 1;
+    }
+    small->plan.pipeline = PLAN_RANKS;
+    small->plan.expert = 1;
+    small->plan.data = 1;
+    small->plan.microbatches = 2;
+    small->plan.micro_batch_size = 1;
+    small->plan.stages = PLAN_RANKS;
+    small->plan.virtual_stages = 1;
+    small->plan.schedule = (char *)"gpipe";
+    small->plan.ranks = small->rank_pointers;
+    small->plan.n_ranks = PLAN_RANKS;
+    small->plan.layer_begin = small->layer_begin;
+    small->plan.n_layer_begin = PLAN_RANKS + 1;
 }
 
 void fake_controller_prepare(struct fake_controller *controller, const char *job, uint32_t epoch,
                              const uint32_t *ranks, size_t count)
 {
     Dp__V1__Fence fence = fence_of(job, epoch);
-    Dp__V1__Plan plan = DP__V1__PLAN__INIT;
+    struct small_plan small = {0};
     Dp__V1__Prepare prepare = DP__V1__PREPARE__INIT;
     Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
-    fill_plan(&plan);
+    fill_plan(&small);
     prepare.fence = &fence;
-    prepare.plan = &plan;
+    prepare.plan = &small.plan;
     prepare.ranks = (uint32_t *)ranks;
     prepare.n_ranks = count;
     prepare.device = (char *)"cpu";

@@ -22,25 +22,25 @@ struct fake_rank_view {
     bool finished;
     bool finished_ok;
     uint64_t step;
-    uint64_t steps_heard;  // StepDone reports since the session was opened
+    uint64_t steps_heard; // StepDone reports since the session was opened
     uint64_t spans_heard;
     uint64_t samples_heard;
 };
 
 struct fake_controller {
     struct dp_rpc_server *server;
-    uint64_t call;  // the agent's stream; 0 = none
+    uint64_t call; // the agent's stream; 0 = none
     uint32_t protocol;
     uint64_t hellos;
     uint64_t heartbeats;
     bool has_profile;
     char node[64];
-    size_t assignments;  // in the newest hello or heartbeat
+    size_t assignments; // in the newest hello or heartbeat
     bool keeper_lost;
     int32_t keeper_signal;
     char error[512];
     struct fake_rank_view ranks[FAKE_RANKS_MAX];
-    pid_t watched;  // for the test's own conditions
+    pid_t watched; // for the test's own conditions
     struct dp_buf log;
     uint64_t log_offset;
     uint64_t log_answers;
@@ -55,8 +55,8 @@ const char *fake_controller_address(const struct fake_controller *controller);
 void fake_controller_until(struct fake_controller *controller,
                            bool (*ready)(struct fake_controller *controller), const char *what);
 
-void fake_controller_prepare(struct fake_controller *controller, const char *job,
-                             uint32_t epoch, const uint32_t *ranks, size_t count);
+void fake_controller_prepare(struct fake_controller *controller, const char *job, uint32_t epoch,
+                             const uint32_t *ranks, size_t count);
 void fake_controller_start(struct fake_controller *controller, const char *job, uint32_t epoch);
 void fake_controller_stop(struct fake_controller *controller, const char *job, uint32_t epoch,
                           uint32_t grace_ms);

@@ -217,13 +217,11 @@ static const struct {
     const char *word;
     void (*run)(const char *argument);
 } words[] = {
-    {"ready", do_ready},     {"start", do_start},
-    {"steps", do_steps},     {"sample", do_sample},
-    {"finish", do_finish},   {"fail", do_fail},
-    {"print", do_print},     {"state", do_state},
-    {"flood", do_flood},     {"exit", do_exit},
-    {"crash", do_crash},     {"ignore-term", do_ignore_term},
-    {"sleep", do_sleep},     {"grandchild", do_grandchild},
+    {"ready", do_ready},   {"start", do_start},           {"steps", do_steps},
+    {"sample", do_sample}, {"finish", do_finish},         {"fail", do_fail},
+    {"print", do_print},   {"state", do_state},           {"flood", do_flood},
+    {"exit", do_exit},     {"crash", do_crash},           {"ignore-term", do_ignore_term},
+    {"sleep", do_sleep},   {"grandchild", do_grandchild},
 };
 
 static void run_word(char *word)
@@ -266,8 +264,7 @@ int main(int argc, char **argv)
     dp_link_init(&keeper_link, atoi(argv[2]), DP_LINK_OUT_BYTES_MAX);
     char *text = script();
     char *rest = NULL;
-    for (char *word = strtok_r(text, " ", &rest); word != NULL;
-         word = strtok_r(NULL, " ", &rest)) {
+    for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         run_word(word);
     }
     free(text);

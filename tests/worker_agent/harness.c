@@ -43,6 +43,38 @@ void harness_remove(const char *directory)
     assert_int_equal(rmdir(directory), 0);
 }
 
+static pid_t started[256];
+static size_t started_count;
+
+// What a failed test did not get to end.
+static void kill_started(void)
+{
+    for (size_t i = 0; i < started_count; i++) {
+        if (started[i] > 0) {
+            (void)kill(started[i], SIGKILL);
+        }
+    }
+}
+
+static void remember(pid_t pid)
+{
+    if (started_count == 0) {
+        atexit(kill_started);
+    }
+    if (started_count < sizeof started / sizeof started[0]) {
+        started[started_count++] = pid;
+    }
+}
+
+static void forget(pid_t pid)
+{
+    for (size_t i = 0; i < started_count; i++) {
+        if (started[i] == pid) {
+            started[i] = 0;
+        }
+    }
+}
+
 pid_t harness_start(char *const *arguments, char *const *environment)
 {
     char *merged[1024];
@@ -56,6 +88,7 @@ pid_t harness_start(char *const *arguments, char *const *environment)
     merged[count] = NULL;
     pid_t pid;
     assert_int_equal(posix_spawn(&pid, arguments[0], NULL, NULL, arguments, merged), 0);
+    remember(pid);
     return pid;
 }
 
@@ -76,6 +109,7 @@ int harness_wait(pid_t pid)
     await_end(pidfd);
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
+    forget(pid);
     return status;
 }
 

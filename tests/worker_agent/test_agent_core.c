@@ -11,7 +11,7 @@
 
 struct fixture {
     struct dp_agent_core *core;
-    struct dp_agent_effects effects;  // of the last event
+    struct dp_agent_effects effects; // of the last event
     int64_t now_ns;
 };
 
@@ -117,10 +117,9 @@ static void report(struct fixture *fixture, uint32_t rank, dp_agent_report kind,
 
 static void start(struct fixture *fixture, uint32_t epoch)
 {
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_START,
-                                          .fence = fence(epoch),
-                                          .bytes = "start",
-                                          .length = 5});
+    step(fixture,
+         (struct dp_agent_event){
+             .type = DP_AGENT_START, .fence = fence(epoch), .bytes = "start", .length = 5});
 }
 
 static const struct dp_agent_assignment *held(const struct fixture *fixture, uint32_t epoch)
@@ -192,10 +191,9 @@ static void a_start_that_comes_twice_is_passed_on_once(void **state)
 static void a_start_that_comes_before_the_keeper_waits_for_it(void **state)
 {
     struct fixture *fixture = *state;
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_FOUND,
-                                          .fence = fence(1),
-                                          .numbers = ranks,
-                                          .numbers_count = 2});
+    step(fixture,
+         (struct dp_agent_event){
+             .type = DP_AGENT_FOUND, .fence = fence(1), .numbers = ranks, .numbers_count = 2});
     start(fixture, 1);
     assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 0);
     spawned(fixture, 1, 4, true);
@@ -392,10 +390,9 @@ static void ranks_found_without_their_file_are_held_as_the_keeper_knows_them(voi
 static void ranks_the_last_life_did_not_start_are_started_now(void **state)
 {
     struct fixture *fixture = *state;
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_FOUND,
-                                          .fence = fence(1),
-                                          .numbers = ranks,
-                                          .numbers_count = 2});
+    step(fixture,
+         (struct dp_agent_event){
+             .type = DP_AGENT_FOUND, .fence = fence(1), .numbers = ranks, .numbers_count = 2});
     spawned(fixture, 1, 4, false);
     simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
     assert_int_equal(only(fixture, DP_AGENT_DO_SPAWN)->rank, 5);

@@ -22,8 +22,8 @@ struct keeper {
 static pid_t start_process(const char *directory, const char *lease_ms, const char *log_bytes)
 {
     char *arguments[] = {
-        (char *)DP_KEEPER,      (char *)"--directory", (char *)directory, (char *)"--lease-ms",
-        (char *)lease_ms,       (char *)"--log-bytes", (char *)log_bytes, NULL,
+        (char *)DP_KEEPER, (char *)"--directory", (char *)directory, (char *)"--lease-ms",
+        (char *)lease_ms,  (char *)"--log-bytes", (char *)log_bytes, NULL,
     };
     char *environment[] = {(char *)"DP_LOG=error", NULL};
     return harness_start(arguments, environment);
@@ -126,8 +126,8 @@ static void send_spawn(struct keeper *keeper, uint32_t rank, const char *program
     DP_CLEANUP(dp_buf_deinit) struct dp_buf payload = {0};
     DP_AUTO_FREE char *number = dp_asprintf("%u", rank);
     DP_AUTO_FREE char *variable = dp_asprintf("DP_FAKE_RANK=%s", script);
-    char *arguments[] = {(char *)program,  (char *)"--control-fd", (char *)"3",
-                         (char *)"--rank", number,                 NULL};
+    char *arguments[] = {
+        (char *)program, (char *)"--control-fd", (char *)"3", (char *)"--rank", number, NULL};
     char *environment[] = {variable, NULL};
     struct dp_link_spawn spawn = {arguments, environment, "order", 5};
     dp_link_spawn_write(&spawn, &payload);
@@ -187,7 +187,7 @@ static void a_rank_starts_with_clean_signals_descriptors_and_session(void **stat
     (void)signal(SIGUSR1, SIG_IGN);
     (void)signal(SIGTSTP, SIG_IGN);
     (void)signal(SIGCHLD, SIG_IGN);
-    int leaked = open("/dev/null", O_RDONLY);  // NOLINT: without O_CLOEXEC on purpose
+    int leaked = open("/dev/null", O_RDONLY); // NOLINT: without O_CLOEXEC on purpose
     struct keeper keeper = {.directory = harness_directory()};
     keeper.pid = start_process(keeper.directory, "60000", "100000");
     (void)signal(SIGUSR1, SIG_DFL);
@@ -245,8 +245,8 @@ static void the_last_words_of_a_rank_come_before_its_end(void **state)
     do {
         frame = next_frame(&keeper);
         steps += frame.type == DP_LINK_REPORT && frame.slot == DP_LINK_SLOT_STEP;
-        finished = finished ||
-                   (frame.type == DP_LINK_REPORT && frame.slot == DP_LINK_SLOT_FINISHED);
+        finished =
+            finished || (frame.type == DP_LINK_REPORT && frame.slot == DP_LINK_SLOT_FINISHED);
     } while (frame.type != DP_LINK_EXITED);
     assert_int_equal(steps, 200);
     assert_true(finished);

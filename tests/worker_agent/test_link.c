@@ -156,8 +156,8 @@ static void a_peer_that_never_reads_costs_a_bounded_queue(void **state)
     dp_status status = DP_OK;
     int sent = 0;
     for (; status == DP_OK && sent < 10000; sent++) {
-        status = dp_link_queue(&pair.a, &(struct dp_link_frame){DP_LINK_REPORT, 0, 0, block,
-                                                               sizeof block}, &err);
+        status = dp_link_queue(
+            &pair.a, &(struct dp_link_frame){DP_LINK_REPORT, 0, 0, block, sizeof block}, &err);
     }
     assert_refused(status, DP_TOO_LARGE, &err, "does not read");
     assert_true(pair.a.out.length - pair.a.out_at <= 100000);
@@ -179,9 +179,9 @@ static void a_report_over_the_limit_is_refused_by_the_sender(void **state)
     struct dp_error err = {0};
     struct pair pair = pair_open(DP_LINK_OUT_BYTES_MAX);
     char *large = dp_alloc(DP_FRAME_BYTES_MAX + 1, 1);
-    assert_refused(dp_link_rank_report(&pair.a, 0, DP_LINK_SLOT_STEP, large,
-                                       DP_FRAME_BYTES_MAX + 1, &err),
-                   DP_TOO_LARGE, &err, "limit");
+    assert_refused(
+        dp_link_rank_report(&pair.a, 0, DP_LINK_SLOT_STEP, large, DP_FRAME_BYTES_MAX + 1, &err),
+        DP_TOO_LARGE, &err, "limit");
     free(large);
     pair_close(&pair);
 }
@@ -236,7 +236,10 @@ static void an_exit_travels_whole(void **state)
 {
     (void)state;
     struct dp_error err = {0};
-    struct dp_link_exited sent = {.pid = 1ll << 40, .status = -3, .signal = 9, .log_dropped = 17,
+    struct dp_link_exited sent = {.pid = 1ll << 40,
+                                  .status = -3,
+                                  .signal = 9,
+                                  .log_dropped = 17,
                                   .error = "why"},
                           got;
     struct dp_buf buf = {0};
@@ -300,8 +303,8 @@ static void random_bytes_on_a_connection_never_do_more_than_end_it(void **state)
         struct dp_link link = {.fd = -1};
         for (int i = 0; i < 64; i++) {
             // Small numbers are often valid headers.
-            uint64_t word = dp_rand_below(&rand, 3) == 0 ? dp_rand_u64(&rand)
-                                                         : dp_rand_below(&rand, 16);
+            uint64_t word =
+                dp_rand_below(&rand, 3) == 0 ? dp_rand_u64(&rand) : dp_rand_below(&rand, 16);
             dp_buf_append(&link.in, &word, 1 + dp_rand_below(&rand, 8));
         }
         struct dp_link_frame frame = {.type = DP_LINK_HELLO};

@@ -12,7 +12,7 @@
 
 struct cluster {
     struct fake_controller controller;
-    char *directory;  // of everything
+    char *directory; // of everything
     char *state_dir;
     char *address_file;
     char *script;     // DP_FAKE_RANK=...
@@ -24,8 +24,7 @@ struct cluster {
 static void write_address(const struct cluster *cluster)
 {
     struct dp_error err = {0};
-    DP_AUTO_FREE char *line =
-        dp_asprintf("%s\n", fake_controller_address(&cluster->controller));
+    DP_AUTO_FREE char *line = dp_asprintf("%s\n", fake_controller_address(&cluster->controller));
     assert_ok(dp_write_file(cluster->address_file, line, strlen(line), &err), &err);
 }
 
@@ -33,11 +32,21 @@ static pid_t start_worker(const struct cluster *cluster)
 {
     DP_AUTO_FREE char *controller = dp_asprintf("@%s", cluster->address_file);
     char *arguments[] = {
-        (char *)DP_WORKER,        (char *)"--state-dir",      cluster->state_dir,
-        (char *)"--name",         (char *)"node-a",           (char *)"--controller",
-        controller,               (char *)"--rank-program",   (char *)DP_FAKE_RANK,
-        (char *)"--keeper-program", (char *)DP_KEEPER,        (char *)"--slots",
-        (char *)"4",              (char *)cluster->mode,      NULL,
+        (char *)DP_WORKER,
+        (char *)"--state-dir",
+        cluster->state_dir,
+        (char *)"--name",
+        (char *)"node-a",
+        (char *)"--controller",
+        controller,
+        (char *)"--rank-program",
+        (char *)DP_FAKE_RANK,
+        (char *)"--keeper-program",
+        (char *)DP_KEEPER,
+        (char *)"--slots",
+        (char *)"4",
+        (char *)cluster->mode,
+        NULL,
     };
     char *environment[] = {cluster->script, (char *)"DP_LOG=warn", NULL};
     return harness_start(arguments, environment);
@@ -388,10 +397,18 @@ static void a_program_that_cannot_start_is_named(void **state)
     end_worker(&cluster);
     DP_AUTO_FREE char *controller = dp_asprintf("@%s", cluster.address_file);
     char *arguments[] = {
-        (char *)DP_WORKER,     (char *)"--state-dir",    cluster.state_dir,
-        (char *)"--name",      (char *)"node-a",         (char *)"--controller",
-        controller,            (char *)"--rank-program", (char *)"/nonexistent/dp-rank",
-        (char *)"--keeper-program", (char *)DP_KEEPER,   NULL,
+        (char *)DP_WORKER,
+        (char *)"--state-dir",
+        cluster.state_dir,
+        (char *)"--name",
+        (char *)"node-a",
+        (char *)"--controller",
+        controller,
+        (char *)"--rank-program",
+        (char *)"/nonexistent/dp-rank",
+        (char *)"--keeper-program",
+        (char *)DP_KEEPER,
+        NULL,
     };
     cluster.controller.heartbeats = 0;
     cluster.worker = harness_start(arguments, NULL);

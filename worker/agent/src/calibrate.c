@@ -21,11 +21,11 @@
 
 struct calibration {
     struct worker *worker;
-    char *file;       // STATE/profile.json
-    char *unchecked;  // where the run writes
+    char *file;      // STATE/profile.json
+    char *unchecked; // where the run writes
     char *log;
     bool wanted;
-    int turn_fd;      // held while it runs: one calibration at a time on a host
+    int turn_fd; // held while it runs: one calibration at a time on a host
     pid_t child;
     int64_t give_up_ns;
 };
@@ -120,8 +120,10 @@ static void finish(struct calibration *calibration, int status, int signal)
     calibration->turn_fd = -1;
     struct dp_error err = {0};
     if (status != 0 || signal != 0) {
-        (void)dp_fail(&err, DP_INTERNAL, "dp-rank --calibrate ended with status %d, signal %d; "
-                      "see %s", status, signal, calibration->log);
+        (void)dp_fail(&err, DP_INTERNAL,
+                      "dp-rank --calibrate ended with status %d, signal %d; "
+                      "see %s",
+                      status, signal, calibration->log);
     } else if (read_profile(calibration->unchecked, &calibration->worker->profile, &err) == DP_OK &&
                rename(calibration->unchecked, calibration->file) != 0) {
         (void)dp_fail_errno(&err, errno, "cannot keep %s", calibration->file);

@@ -15,8 +15,8 @@ static void set_signals(posix_spawnattr_t *attributes)
     sigfillset(&all);
     posix_spawnattr_setsigmask(attributes, &none);
     posix_spawnattr_setsigdefault(attributes, &all);
-    posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                             POSIX_SPAWN_SETSID);
+    posix_spawnattr_setflags(attributes,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
 }
 
 dp_status child_start(char *const *arguments, const char *output, const char *log, pid_t *ret_pid,

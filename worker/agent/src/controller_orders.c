@@ -37,8 +37,8 @@ dp_status orders_prepare_rank(const struct worker *worker, const struct dp_buf *
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     ProtobufCMessage *any;
-    dp_status status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare->bytes,
-                                      prepare->length, &arena, &any, err);
+    dp_status status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare->bytes, prepare->length,
+                                      &arena, &any, err);
     if (status != DP_OK) {
         return dp_fail_in(err, "cannot prepare rank %u", rank);
     }

@@ -209,8 +209,8 @@ static void found(struct worker *worker, const struct dp_agent_fence *fence, con
     ProtobufCMessage *message = NULL;
     dp_status status = read_assignment(directory, &prepare, &err);
     if (status == DP_OK) {
-        status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare.bytes, prepare.length,
-                                &arena, &message, &err);
+        status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare.bytes, prepare.length, &arena,
+                                &message, &err);
     }
     if (status != DP_OK) {
         // The keeper still knows which ranks it holds.

@@ -79,15 +79,20 @@ static dp_status start_process(struct keeper_conn *conn, struct dp_error *err)
     DP_AUTO_FREE char *log = dp_asprintf("%s/keeper.log", conn->directory);
     DP_AUTO_FREE char *lease = dp_asprintf("%u", options->lease_ms);
     char *arguments[] = {
-        (char *)options->keeper_program, (char *)"--directory", conn->directory,
-        (char *)"--socket",              (char *)SOCKET_NAME,   (char *)"--lease-ms",
-        lease,                           NULL,
+        (char *)options->keeper_program,
+        (char *)"--directory",
+        conn->directory,
+        (char *)"--socket",
+        (char *)SOCKET_NAME,
+        (char *)"--lease-ms",
+        lease,
+        NULL,
     };
     return child_start(arguments, NULL, log, &conn->child, err);
 }
 
-void keeper_start(struct worker *worker, const struct dp_agent_fence *fence,
-                  const void *prepare, size_t length)
+void keeper_start(struct worker *worker, const struct dp_agent_fence *fence, const void *prepare,
+                  size_t length)
 {
     struct dp_error err = {0};
     struct keeper_conn *conn = conn_new(worker, fence);
@@ -103,8 +108,7 @@ void keeper_start(struct worker *worker, const struct dp_agent_fence *fence,
     worker_hurry(worker);
 }
 
-void keeper_adopt(struct worker *worker, const struct dp_agent_fence *fence,
-                  struct dp_buf *prepare)
+void keeper_adopt(struct worker *worker, const struct dp_agent_fence *fence, struct dp_buf *prepare)
 {
     struct keeper_conn *conn = conn_new(worker, fence);
     conn->prepare = *prepare;
@@ -254,8 +258,9 @@ void keeper_tick(struct keeper_conn *conn)
         on_ended(conn, status);
     } else if (!connect_to(conn) && now_ns > conn->give_up_ns) {
         conn->over = true;
-        report_failure(conn->worker, &conn->fence, "the keeper lives but its socket "
-                                                   "could not be reached");
+        report_failure(conn->worker, &conn->fence,
+                       "the keeper lives but its socket "
+                       "could not be reached");
     }
 }
 
@@ -277,8 +282,12 @@ void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank)
     }
     DP_AUTO_FREE char *number = dp_asprintf("%u", rank);
     char *arguments[] = {
-        (char *)conn->worker->options.rank_program, (char *)"--control-fd", (char *)"3",
-        (char *)"--rank",                           number,                 NULL,
+        (char *)conn->worker->options.rank_program,
+        (char *)"--control-fd",
+        (char *)"3",
+        (char *)"--rank",
+        number,
+        NULL,
     };
     struct dp_link_spawn spawn = {
         .arguments = arguments,

@@ -59,8 +59,7 @@ static dp_status on_exited(struct keeper_conn *conn, const struct dp_link_frame 
 }
 
 // A step is kept without its spans, which are many and of use only while they are new.
-static void keep_step(Dp__V1__RankReport *report, struct dp_agent_event *event,
-                      struct dp_buf *kept)
+static void keep_step(Dp__V1__RankReport *report, struct dp_agent_event *event, struct dp_buf *kept)
 {
     size_t spans = report->step->n_spans;
     report->step->n_spans = 0;
@@ -70,8 +69,8 @@ static void keep_step(Dp__V1__RankReport *report, struct dp_agent_event *event,
     event->step = report->step->step;
 }
 
-static void describe(Dp__V1__RankReport *report, struct dp_agent_event *event,
-                     struct dp_buf *inner, struct dp_buf *kept)
+static void describe(Dp__V1__RankReport *report, struct dp_agent_event *event, struct dp_buf *inner,
+                     struct dp_buf *kept)
 {
     switch (report->report_case) {
     case DP__V1__RANK_REPORT__REPORT_READY:
@@ -112,8 +111,8 @@ static dp_status on_report(struct keeper_conn *conn, const struct dp_link_frame 
     (void)err;
     if (dp_wire_unpack(&dp__v1__rank_report__descriptor, frame->payload, frame->length, &arena,
                        &any, &why) != DP_OK) {
-        dp_log_warn("rank.bad_report", "job=%s rank=%u reason=\"%s\"", conn->fence.job,
-                    frame->rank, why.message);
+        dp_log_warn("rank.bad_report", "job=%s rank=%u reason=\"%s\"", conn->fence.job, frame->rank,
+                    why.message);
         return DP_OK;
     }
     Dp__V1__RankReport *report = (Dp__V1__RankReport *)any;
@@ -160,9 +159,8 @@ dp_status keeper_frame(struct keeper_conn *conn, const struct dp_link_frame *fra
 {
     static dp_status (*const handlers[DP_LINK_TYPE_COUNT])(
         struct keeper_conn * conn, const struct dp_link_frame *frame, struct dp_error *err) = {
-        [DP_LINK_HELLO] = on_hello,   [DP_LINK_SPAWNED] = on_spawned,
-        [DP_LINK_EXITED] = on_exited, [DP_LINK_REPORT] = on_report,
-        [DP_LINK_SYNCED] = on_synced, [DP_LINK_PING] = on_ping,
+        [DP_LINK_HELLO] = on_hello,   [DP_LINK_SPAWNED] = on_spawned, [DP_LINK_EXITED] = on_exited,
+        [DP_LINK_REPORT] = on_report, [DP_LINK_SYNCED] = on_synced,   [DP_LINK_PING] = on_ping,
     };
     if (handlers[frame->type] == NULL) {
         return dp_fail(err, DP_INVALID, "the keeper sent a frame of type %d", (int)frame->type);

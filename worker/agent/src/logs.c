@@ -38,8 +38,8 @@ void logs_answer(struct worker *worker, const Dp__V1__ReadLog *request)
         }
         // Asked before the read: what a rank wrote before it ended is then surely read.
         bool ended = has_ended(worker, &fence, request->rank);
-        (void)dp_rank_log_read(directory, request->rank, request->offset, bytes_max,
-                               &chunk.offset, &data, &err);
+        (void)dp_rank_log_read(directory, request->rank, request->offset, bytes_max, &chunk.offset,
+                               &data, &err);
         chunk.end = ended && data.length == 0;
     }
     chunk.data.data = (uint8_t *)data.bytes;

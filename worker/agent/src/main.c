@@ -33,8 +33,8 @@ static const struct argp_option option_list[] = {
     {"orphan-ms", OPTION_ORPHAN_MS, "N", 0,
      "the agent ends its ranks after this long without a controller (600000)", 0},
     {"rank-program", OPTION_RANK_PROGRAM, "PATH", 0, "dp-rank (default: beside this program)", 0},
-    {"keeper-program", OPTION_KEEPER_PROGRAM, "PATH", 0,
-     "dp-keeper (default: beside this program)", 0},
+    {"keeper-program", OPTION_KEEPER_PROGRAM, "PATH", 0, "dp-keeper (default: beside this program)",
+     0},
     {"kill-ranks-on-exit", OPTION_KILL_RANKS, NULL, 0,
      "end all ranks and keepers on SIGTERM (default: they go on)", 0},
     {0},
@@ -163,7 +163,9 @@ int main(int argc, char **argv)
     struct worker_options options = {
         .name = host,
         .data_host = "127.0.0.1",
-        .slots = cores < 1 ? 1 : cores > DP_NODE_SLOTS_MAX ? DP_NODE_SLOTS_MAX : (uint32_t)cores,
+        .slots = cores < 1                   ? 1
+                 : cores > DP_NODE_SLOTS_MAX ? DP_NODE_SLOTS_MAX
+                                             : (uint32_t)cores,
         .lease_ms = 10000,
         .orphan_ms = 600000,
     };

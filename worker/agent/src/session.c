@@ -15,12 +15,12 @@
 #include "dp/wire.h"
 #include "worker.h"
 
-#define WELCOME_MS 3000        // to connect and be welcomed
+#define WELCOME_MS 3000 // to connect and be welcomed
 #define RETRY_FIRST_MS 200
 #define RETRY_MAX_MS 3000
 #define REFUSED_RETRY_MS 5000
 #define HEARTBEAT_DEFAULT_MS 1000
-#define STREAM_FILL (DP_STREAM_QUEUE_MAX / 2)  // leaves room for heartbeats
+#define STREAM_FILL (DP_STREAM_QUEUE_MAX / 2) // leaves room for heartbeats
 #define OUTBOX_BYTES_MAX (32u << 20)
 
 typedef enum outbox_kind { OUTBOX_LEVEL, OUTBOX_REPORT, OUTBOX_KIND_COUNT } outbox_kind;
@@ -43,8 +43,8 @@ struct session {
     struct dp_rpc_stream *stream;
     uv_poll_t *poll;
     bool welcomed;
-    int64_t give_up_ns;    // when not welcomed
-    int64_t heard_ns;      // last word of the controller
+    int64_t give_up_ns; // when not welcomed
+    int64_t heard_ns;   // last word of the controller
     int64_t retry_at_ns;
     uint32_t retry_ms;
     uint32_t heartbeat_ms;
@@ -149,8 +149,8 @@ static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
     session->welcomed = true;
     session->said_unreachable = false;
     session->retry_ms = RETRY_FIRST_MS;
-    session->heartbeat_ms = welcome->heartbeat_ms > 0 ? welcome->heartbeat_ms
-                                                      : HEARTBEAT_DEFAULT_MS;
+    session->heartbeat_ms =
+        welcome->heartbeat_ms > 0 ? welcome->heartbeat_ms : HEARTBEAT_DEFAULT_MS;
     session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
     dp_log_info("controller.connected", "address=%s version=%s heartbeat_ms=%u",
                 dp_rpc_client_address(session->client), welcome->version, session->heartbeat_ms);
@@ -242,8 +242,8 @@ static dp_status open_stream(struct session *session, struct dp_error *err)
     struct dp_rpc_stream_events events = {on_message, on_closed, session};
     status = dp_rpc_client_open(&options, &session->client, err);
     if (status == DP_OK) {
-        status = dp_rpc_stream_open(session->client, DP_METHOD_SESSION, &events, &session->stream,
-                                    err);
+        status =
+            dp_rpc_stream_open(session->client, DP_METHOD_SESSION, &events, &session->stream, err);
     }
     if (status == DP_OK) {
         status = send_hello(session, err);
@@ -278,8 +278,7 @@ static void send_heartbeat(struct session *session)
     Dp__V1__Heartbeat heartbeat = DP__V1__HEARTBEAT__INIT;
     Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
     heartbeat.sequence = ++session->sequence;
-    heartbeat.assignments =
-        levels_all(session->worker->core, &arena, &heartbeat.n_assignments);
+    heartbeat.assignments = levels_all(session->worker->core, &arena, &heartbeat.n_assignments);
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HEARTBEAT;
     message.heartbeat = &heartbeat;
     // One that finds no room is made up for by the next.

@@ -20,7 +20,7 @@
 struct pending_event {
     struct pending_event *next;
     struct dp_agent_event event;
-    char *text;  // owned
+    char *text; // owned
 };
 
 int64_t worker_now_ns(void)
@@ -108,8 +108,8 @@ static void do_log(struct worker *worker, const struct dp_agent_effect *effect)
 
 static void perform(struct worker *worker, const struct dp_agent_effects *effects)
 {
-    static void (*const performers[DP_AGENT_EFFECT_COUNT])(
-        struct worker * worker, const struct dp_agent_effect *effect) = {
+    static void (*const performers[DP_AGENT_EFFECT_COUNT])(struct worker * worker,
+                                                           const struct dp_agent_effect *effect) = {
         [DP_AGENT_DO_START_KEEPER] = do_start_keeper,
         [DP_AGENT_DO_SPAWN] = do_spawn,
         [DP_AGENT_DO_ORDER] = do_order,

@@ -16,7 +16,7 @@
 struct worker_options {
     const char *state_dir;
     const char *name;
-    const char *controller;  // host:port, or @FILE that holds it
+    const char *controller; // host:port, or @FILE that holds it
     const char *data_host;
     const char *rank_program;
     const char *keeper_program;
@@ -39,12 +39,12 @@ struct worker {
     uv_signal_t signals[3];
     struct dp_agent_core *core;
     struct session *session;
-    struct keeper_conn *keepers;  // a list
+    struct keeper_conn *keepers; // a list
     struct calibration *calibration;
-    struct dp_buf profile;        // dp.profile/1, empty until calibrated
-    bool performing;              // effects of one event
-    struct pending_event *pending;  // events that came up meanwhile
-    int64_t adopt_until_ns;  // the controller hears nothing before keepers were asked, or then
+    struct dp_buf profile;         // dp.profile/1, empty until calibrated
+    bool performing;               // effects of one event
+    struct pending_event *pending; // events that came up meanwhile
+    int64_t adopt_until_ns; // the controller hears nothing before keepers were asked, or then
     bool ending;
     int64_t end_by_ns;
 };
@@ -105,22 +105,22 @@ struct keeper_conn {
     struct keeper_conn *next;
     struct worker *worker;
     struct dp_agent_fence fence;
-    char *directory;        // owned
-    struct dp_buf prepare;  // packed dp.v1.Prepare, empty when it could not be read
-    pid_t child;            // 0: started in another life, or reaped
-    int signal;             // that ended it, when known
-    struct dp_link link;    // fd < 0: not connected
-    uv_poll_t *poll;        // NULL while not connected
-    bool synced;            // on this connection
-    bool was_synced;        // ever
-    bool released;          // the core has let it go: only its end is waited for
-    int64_t give_up_ns;     // when connecting takes too long
-    int64_t ping_ns;        // when the next is due
-    bool over;              // to be removed
+    char *directory;       // owned
+    struct dp_buf prepare; // packed dp.v1.Prepare, empty when it could not be read
+    pid_t child;           // 0: started in another life, or reaped
+    int signal;            // that ended it, when known
+    struct dp_link link;   // fd < 0: not connected
+    uv_poll_t *poll;       // NULL while not connected
+    bool synced;           // on this connection
+    bool was_synced;       // ever
+    bool released;         // the core has let it go: only its end is waited for
+    int64_t give_up_ns;    // when connecting takes too long
+    int64_t ping_ns;       // when the next is due
+    bool over;             // to be removed
 };
 // Makes the directory, starts the keeper and connects; failures go to the core.
-void keeper_start(struct worker *worker, const struct dp_agent_fence *fence,
-                  const void *prepare, size_t length);
+void keeper_start(struct worker *worker, const struct dp_agent_fence *fence, const void *prepare,
+                  size_t length);
 void keeper_adopt(struct worker *worker, const struct dp_agent_fence *fence,
                   struct dp_buf *prepare);
 struct keeper_conn *keeper_find(struct worker *worker, const struct dp_agent_fence *fence);

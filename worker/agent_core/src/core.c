@@ -80,8 +80,7 @@ void core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence)
     core->seen_count += core->seen_count < FENCES_KEPT ? 1 : 0;
 }
 
-struct dp_agent_assignment *core_add(struct dp_agent_core *core,
-                                     const struct dp_agent_fence *fence)
+struct dp_agent_assignment *core_add(struct dp_agent_core *core, const struct dp_agent_fence *fence)
 {
     if (core->count == DP_AGENT_ASSIGNMENTS_MAX) {
         return NULL;
@@ -127,8 +126,7 @@ void core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignmen
 {
     assignment->stopping = true;
     if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
-        struct dp_agent_effect *effect =
-            effects_add(effects, DP_AGENT_DO_STOP, &assignment->fence);
+        struct dp_agent_effect *effect = effects_add(effects, DP_AGENT_DO_STOP, &assignment->fence);
         effect->grace_ms = grace_ms;
     }
     if (assignment->keeper == DP_AGENT_KEEPER_NONE) {

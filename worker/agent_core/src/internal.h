@@ -55,8 +55,7 @@ void core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignmen
 void core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects);
 
 typedef void (*event_handler)(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                              const struct dp_agent_event *event,
-                              struct dp_agent_effects *effects);
+                              const struct dp_agent_event *event, struct dp_agent_effects *effects);
 
 // orders.c
 // Passes the controller's Start on to the ranks that have not had it; the keeper is connected.

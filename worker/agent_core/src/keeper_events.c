@@ -96,8 +96,10 @@ void on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assignment *ass
     if (!had_ended && !was_stopping) {
         assignment->keeper_lost = true;
         assignment->keeper_signal = event->signal;
-        effects_log(effects, &assignment->fence, "the keeper is gone (signal %d) and with it the "
-                    "ranks", event->signal);
+        effects_log(effects, &assignment->fence,
+                    "the keeper is gone (signal %d) and with it the "
+                    "ranks",
+                    event->signal);
     }
     core_level(core, assignment, effects);
     core_settle(core, effects);

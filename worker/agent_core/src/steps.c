@@ -4,7 +4,7 @@
 #include "internal.h"
 
 struct dp_agent_steps {
-    struct dp_agent_blob items[DP_LINK_STEPS_KEPT];  // a ring
+    struct dp_agent_blob items[DP_LINK_STEPS_KEPT]; // a ring
     size_t first;
     size_t count;
     struct dp_agent_blob lasting;

@@ -4,13 +4,13 @@
 #include "dp/link.h"
 
 struct kept_report {
-    void *bytes;  // owned; NULL = none
+    void *bytes; // owned; NULL = none
     size_t length;
 };
 
 struct report_cache {
     struct kept_report latest[DP_LINK_SLOT_LATEST_END];
-    struct kept_report steps[DP_LINK_STEPS_KEPT];  // a ring
+    struct kept_report steps[DP_LINK_STEPS_KEPT]; // a ring
     size_t steps_first;
     size_t steps_count;
     size_t steps_bytes;

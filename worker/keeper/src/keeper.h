@@ -12,31 +12,31 @@
 
 struct keeper_rank {
     uint32_t rank;
-    pid_t pid;           // 0 when it could not be started
+    pid_t pid; // 0 when it could not be started
     bool ended;
-    bool started;        // DP_LINK_ORDER_START was passed on
-    int64_t kill_at_ns;  // when patience ends; INT64_MAX = nobody asked
+    bool started;       // DP_LINK_ORDER_START was passed on
+    int64_t kill_at_ns; // when patience ends; INT64_MAX = nobody asked
     struct dp_link link;
     int output_fd;
     struct dp_rank_log log;
     struct report_cache cache;
-    struct dp_link_exited exited;  // when ended
+    struct dp_link_exited exited; // when ended
 };
 
 struct keeper {
-    int directory_fd;  // also the working directory
+    int directory_fd; // also the working directory
     uint64_t log_bytes_max;
     int signal_fd;
     int listen_fd;
     struct dp_link agent;
-    bool agent_known;      // it said HELLO
-    bool agent_broken;     // writing failed; what it sent before is still obeyed
-    size_t replayed;       // ranks whose state the agent has; the others wait for room
+    bool agent_known;  // it said HELLO
+    bool agent_broken; // writing failed; what it sent before is still obeyed
+    size_t replayed;   // ranks whose state the agent has; the others wait for room
     bool synced;
     int64_t lease_ns;
     int64_t lease_until_ns;
-    bool ending;           // exits once all ranks have
-    int64_t give_up_ns;    // when ending: ranks that cannot be killed are left behind
+    bool ending;        // exits once all ranks have
+    int64_t give_up_ns; // when ending: ranks that cannot be killed are left behind
     struct keeper_rank **ranks;
     size_t ranks_count;
 };

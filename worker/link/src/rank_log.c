@@ -42,8 +42,8 @@ static void open_segment(struct dp_rank_log *log)
 {
     char name[NAME_BYTES];
     name_of(name, log->rank, log->end);
-    int fd = openat(log->directory_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC,
-                    0600);
+    int fd =
+        openat(log->directory_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
     if (fd < 0) {
         return;
     }

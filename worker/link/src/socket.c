@@ -19,8 +19,8 @@ static dp_status short_address(const char *directory, const char *name, int *ret
         return dp_fail_errno(err, errno, "cannot open directory %s", directory);
     }
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", fd,
-                          name);
+    int length =
+        snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", fd, name);
     if (length >= (int)sizeof address.sun_path) {
         close(fd);
         return dp_fail(err, DP_TOO_LARGE, "the socket name %s is too long", name);
@@ -30,8 +30,7 @@ static dp_status short_address(const char *directory, const char *name, int *ret
     return DP_OK;
 }
 
-dp_status dp_link_listen(const char *directory, const char *name, int *ret_fd,
-                         struct dp_error *err)
+dp_status dp_link_listen(const char *directory, const char *name, int *ret_fd, struct dp_error *err)
 {
     DP_AUTO_CLOSE int directory_fd = -1;
     struct sockaddr_un address;

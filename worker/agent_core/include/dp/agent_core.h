@@ -27,18 +27,18 @@ struct dp_agent_fence {
 bool dp_agent_fence_equal(const struct dp_agent_fence *a, const struct dp_agent_fence *b);
 
 struct dp_agent_blob {
-    void *bytes;  // owned; NULL = none
+    void *bytes; // owned; NULL = none
     size_t length;
 };
 
 // The numbers of dp.v1.RankPhase.
 typedef enum dp_agent_phase {
-    DP_AGENT_UNKNOWN,   // not started yet
+    DP_AGENT_UNKNOWN, // not started yet
     DP_AGENT_STARTING,
     DP_AGENT_READY,
     DP_AGENT_RUNNING,
-    DP_AGENT_FINISHED,  // has ended and said how
-    DP_AGENT_DIED,      // has ended without a word
+    DP_AGENT_FINISHED, // has ended and said how
+    DP_AGENT_DIED,     // has ended without a word
 } dp_agent_phase;
 
 struct dp_agent_steps;
@@ -46,21 +46,21 @@ struct dp_agent_steps;
 struct dp_agent_rank {
     uint32_t rank;
     dp_agent_phase phase;
-    bool started;        // told to run
+    bool started; // told to run
     bool ended;
     int64_t pid;
     int32_t exit_status;
     int32_t signal;
-    uint64_t step;       // completed
-    struct dp_agent_blob ready;     // packed dp.v1.RankReady
-    struct dp_agent_blob finished;  // packed dp.v1.RankFinished
-    struct dp_agent_steps *steps;   // reports kept for a controller that was away
+    uint64_t step;                 // completed
+    struct dp_agent_blob ready;    // packed dp.v1.RankReady
+    struct dp_agent_blob finished; // packed dp.v1.RankFinished
+    struct dp_agent_steps *steps;  // reports kept for a controller that was away
 };
 
 typedef enum dp_agent_keeper {
-    DP_AGENT_KEEPER_NONE,       // waits until an older assignment of the job has ended
+    DP_AGENT_KEEPER_NONE, // waits until an older assignment of the job has ended
     DP_AGENT_KEEPER_STARTING,
-    DP_AGENT_KEEPER_CONNECTED,  // and everything it knew was replayed
+    DP_AGENT_KEEPER_CONNECTED, // and everything it knew was replayed
     DP_AGENT_KEEPER_GONE,
 } dp_agent_keeper;
 
@@ -69,54 +69,54 @@ struct dp_agent_assignment {
     struct dp_agent_rank *ranks;
     size_t ranks_count;
     dp_agent_keeper keeper;
-    bool keeper_lost;       // it died while ranks ran
+    bool keeper_lost; // it died while ranks ran
     int32_t keeper_signal;
-    bool adopted;           // found on disk, not prepared in this life
+    bool adopted; // found on disk, not prepared in this life
     bool stopping;
     bool releasing;
-    bool fenced;            // ended by this node itself: the controller was away too long
-    int64_t force_at_ns;    // a polite stop ends then; INT64_MAX = none
-    struct dp_agent_blob prepare;      // as it was ordered, until the keeper was started
-    struct dp_agent_blob start_order;  // a RankStart, for ranks that have not had it
-    char error[DP_AGENT_TEXT_MAX];     // why the node could not do its part
+    bool fenced;                      // ended by this node itself: the controller was away too long
+    int64_t force_at_ns;              // a polite stop ends then; INT64_MAX = none
+    struct dp_agent_blob prepare;     // as it was ordered, until the keeper was started
+    struct dp_agent_blob start_order; // a RankStart, for ranks that have not had it
+    char error[DP_AGENT_TEXT_MAX];    // why the node could not do its part
 };
 
 typedef enum dp_agent_event_type {
     // From the controller; `fence` is the order's.
-    DP_AGENT_PREPARE,     // numbers = the ranks; bytes = packed dp.v1.Prepare
-    DP_AGENT_START,       // bytes = packed RankOrder for each rank
-    DP_AGENT_STOP,        // bytes = packed RankOrder to finish the step and stop, or none; grace_ms
+    DP_AGENT_PREPARE, // numbers = the ranks; bytes = packed dp.v1.Prepare
+    DP_AGENT_START,   // bytes = packed RankOrder for each rank
+    DP_AGENT_STOP,    // bytes = packed RankOrder to finish the step and stop, or none; grace_ms
     DP_AGENT_RELEASE,
-    DP_AGENT_CHECKPOINT,  // bytes = packed RankOrder
-    DP_AGENT_STREAM_UP,   // the controller said welcome
+    DP_AGENT_CHECKPOINT, // bytes = packed RankOrder
+    DP_AGENT_STREAM_UP,  // the controller said welcome
     DP_AGENT_STREAM_DOWN,
     // From the disk, when the agent starts.
-    DP_AGENT_FOUND,       // numbers = the ranks, none when the file was unreadable
+    DP_AGENT_FOUND, // numbers = the ranks, none when the file was unreadable
     DP_AGENT_WAS_RELEASED,
     // From a keeper.
     DP_AGENT_KEEPER_SYNCED,
-    DP_AGENT_KEEPER_FAILED,  // could not be started or reached; text
-    DP_AGENT_KEEPER_ENDED,   // and every frame of it was handed over; signal when known
-    DP_AGENT_SPAWNED,     // rank, pid, started
-    DP_AGENT_EXITED,      // rank, pid, status, signal, text
-    DP_AGENT_REPORT,      // rank, kind, step, bytes = packed RankReport, inner, kept
+    DP_AGENT_KEEPER_FAILED, // could not be started or reached; text
+    DP_AGENT_KEEPER_ENDED,  // and every frame of it was handed over; signal when known
+    DP_AGENT_SPAWNED,       // rank, pid, started
+    DP_AGENT_EXITED,        // rank, pid, status, signal, text
+    DP_AGENT_REPORT,        // rank, kind, step, bytes = packed RankReport, inner, kept
     DP_AGENT_TICK,
-    DP_AGENT_END_ALL,     // the agent ends and takes its ranks with it
+    DP_AGENT_END_ALL, // the agent ends and takes its ranks with it
     DP_AGENT_EVENT_COUNT
 } dp_agent_event_type;
 
 typedef enum dp_agent_report {
-    DP_AGENT_REPORT_READY,     // inner = packed RankReady
-    DP_AGENT_REPORT_STEP,      // kept = the report without what need not be sent twice
-    DP_AGENT_REPORT_FINISHED,  // inner = packed RankFinished
-    DP_AGENT_REPORT_LASTING,   // evaluation, checkpoint: the newest is sent again, kept = it
-    DP_AGENT_REPORT_SAMPLE,    // utilisation: `step` counts, the rest passes through
+    DP_AGENT_REPORT_READY,    // inner = packed RankReady
+    DP_AGENT_REPORT_STEP,     // kept = the report without what need not be sent twice
+    DP_AGENT_REPORT_FINISHED, // inner = packed RankFinished
+    DP_AGENT_REPORT_LASTING,  // evaluation, checkpoint: the newest is sent again, kept = it
+    DP_AGENT_REPORT_SAMPLE,   // utilisation: `step` counts, the rest passes through
 } dp_agent_report;
 
 // Pointers are borrowed for the duration of the call.
 struct dp_agent_event {
     dp_agent_event_type type;
-    int64_t now_ns;  // monotonic
+    int64_t now_ns; // monotonic
     struct dp_agent_fence fence;
     uint32_t rank;
     const uint32_t *numbers;
@@ -138,15 +138,15 @@ struct dp_agent_event {
 };
 
 typedef enum dp_agent_effect_type {
-    DP_AGENT_DO_START_KEEPER,  // record the assignment (bytes), start its keeper, connect
-    DP_AGENT_DO_SPAWN,         // `rank`, with its RankPrepare
-    DP_AGENT_DO_ORDER,         // bytes to `rank`; start
-    DP_AGENT_DO_STOP,          // `rank` or DP_AGENT_ALL_RANKS within grace_ms
-    DP_AGENT_DO_SHUTDOWN,      // all is known: the keeper may go
-    DP_AGENT_DO_FORGET,        // mark the directory released
-    DP_AGENT_DO_LEVEL,         // the assignment's level to the controller
-    DP_AGENT_DO_REPORT,        // bytes = packed RankReport to the controller
-    DP_AGENT_DO_LOG,           // text
+    DP_AGENT_DO_START_KEEPER, // record the assignment (bytes), start its keeper, connect
+    DP_AGENT_DO_SPAWN,        // `rank`, with its RankPrepare
+    DP_AGENT_DO_ORDER,        // bytes to `rank`; start
+    DP_AGENT_DO_STOP,         // `rank` or DP_AGENT_ALL_RANKS within grace_ms
+    DP_AGENT_DO_SHUTDOWN,     // all is known: the keeper may go
+    DP_AGENT_DO_FORGET,       // mark the directory released
+    DP_AGENT_DO_LEVEL,        // the assignment's level to the controller
+    DP_AGENT_DO_REPORT,       // bytes = packed RankReport to the controller
+    DP_AGENT_DO_LOG,          // text
     DP_AGENT_EFFECT_COUNT
 } dp_agent_effect_type;
 
@@ -159,7 +159,7 @@ struct dp_agent_effect {
     uint32_t rank;
     uint32_t grace_ms;
     bool start;
-    bool sample;  // a report that the next one makes up for
+    bool sample; // a report that the next one makes up for
     const void *bytes;
     size_t length;
     char text[DP_AGENT_TEXT_MAX];

@@ -24,29 +24,29 @@
 
 #define DP_LINK_PROTOCOL 1
 #define DP_LINK_HEADER_BYTES 12
-#define DP_LINK_OUT_BYTES_MAX (2u * DP_FRAME_BYTES_MAX)  // a usual bound of the waiting output
+#define DP_LINK_OUT_BYTES_MAX (2u * DP_FRAME_BYTES_MAX) // a usual bound of the waiting output
 #define DP_LINK_ALL_RANKS UINT32_MAX
 #define DP_LINK_RANK_FD 3
 
 typedef enum dp_link_type {
-    DP_LINK_NONE,      // no whole frame is there
-    DP_LINK_HELLO,     // agent -> keeper, then the answer; dp_link_hello
-    DP_LINK_SPAWN,     // agent -> keeper: start `rank`; dp_link_spawn
-    DP_LINK_SPAWNED,   // keeper -> agent: `rank` was started; dp_link_spawned
-    DP_LINK_EXITED,    // keeper -> agent: `rank` has ended, or could not start; dp_link_exited
-    DP_LINK_ORDER,     // agent -> keeper -> rank: a packed dp.v1.RankOrder; slot dp_link_order
-    DP_LINK_REPORT,    // rank -> keeper -> agent: a packed dp.v1.RankReport; slot dp_link_slot
-    DP_LINK_STOP,      // agent -> keeper: end `rank` or DP_LINK_ALL_RANKS; payload u32 grace_ms
-    DP_LINK_PING,      // agent -> keeper renews the lease; the keeper answers with the same
-    DP_LINK_SYNCED,    // keeper -> agent: everything known was replayed
-    DP_LINK_SHUTDOWN,  // agent -> keeper: all is recorded; end what still runs and exit
+    DP_LINK_NONE,     // no whole frame is there
+    DP_LINK_HELLO,    // agent -> keeper, then the answer; dp_link_hello
+    DP_LINK_SPAWN,    // agent -> keeper: start `rank`; dp_link_spawn
+    DP_LINK_SPAWNED,  // keeper -> agent: `rank` was started; dp_link_spawned
+    DP_LINK_EXITED,   // keeper -> agent: `rank` has ended, or could not start; dp_link_exited
+    DP_LINK_ORDER,    // agent -> keeper -> rank: a packed dp.v1.RankOrder; slot dp_link_order
+    DP_LINK_REPORT,   // rank -> keeper -> agent: a packed dp.v1.RankReport; slot dp_link_slot
+    DP_LINK_STOP,     // agent -> keeper: end `rank` or DP_LINK_ALL_RANKS; payload u32 grace_ms
+    DP_LINK_PING,     // agent -> keeper renews the lease; the keeper answers with the same
+    DP_LINK_SYNCED,   // keeper -> agent: everything known was replayed
+    DP_LINK_SHUTDOWN, // agent -> keeper: all is recorded; end what still runs and exit
     DP_LINK_TYPE_COUNT
 } dp_link_type;
 
 // How the keeper remembers a report for an agent that connects later.
 typedef enum dp_link_slot {
-    DP_LINK_SLOT_NONE,         // not at all: dropped while no agent is connected
-    DP_LINK_SLOT_READY,        // the newest of each of these
+    DP_LINK_SLOT_NONE,  // not at all: dropped while no agent is connected
+    DP_LINK_SLOT_READY, // the newest of each of these
     DP_LINK_SLOT_UTILISATION,
     DP_LINK_SLOT_EVALUATION,
     DP_LINK_SLOT_CHECKPOINT,
@@ -77,9 +77,9 @@ struct dp_link_frame {
 struct dp_link {
     int fd;
     struct dp_buf in;
-    size_t in_at;  // first byte not yet handed out
+    size_t in_at; // first byte not yet handed out
     struct dp_buf out;
-    size_t out_at;  // first byte not yet written
+    size_t out_at; // first byte not yet written
     size_t out_bytes_max;
     bool at_end;
 };
@@ -116,8 +116,7 @@ dp_status dp_link_recv(struct dp_link *link, int timeout_ms, struct dp_link_fram
 // returning DP_UNAVAILABLE; frames that came before are still given out by dp_link_next.
 dp_status dp_link_read(struct dp_link *link, struct dp_error *err);
 // The next whole frame, or type DP_LINK_NONE. DP_INVALID: the peer broke the protocol; close.
-dp_status dp_link_next(struct dp_link *link, struct dp_link_frame *ret_frame,
-                       struct dp_error *err);
+dp_status dp_link_next(struct dp_link *link, struct dp_link_frame *ret_frame, struct dp_error *err);
 // Appends a frame and writes what the socket takes now. DP_TOO_LARGE, with nothing appended, when
 // more than out_bytes_max would wait or the payload is over the limit.
 dp_status dp_link_queue(struct dp_link *link, const struct dp_link_frame *frame,
@@ -132,8 +131,8 @@ void dp_link_frame_write(const struct dp_link_frame *frame, struct dp_buf *buf);
 
 struct dp_link_hello {
     uint32_t protocol;
-    uint32_t lease_ms;  // of the keeper; from an agent: what it wants from now on, 0 = no change
-    int64_t pid;        // of the sender
+    uint32_t lease_ms; // of the keeper; from an agent: what it wants from now on, 0 = no change
+    int64_t pid;       // of the sender
 };
 void dp_link_hello_write(const struct dp_link_hello *hello, struct dp_buf *buf);
 dp_status dp_link_hello_read(const struct dp_link_frame *frame, struct dp_link_hello *ret_hello,
@@ -141,8 +140,8 @@ dp_status dp_link_hello_read(const struct dp_link_frame *frame, struct dp_link_h
 
 // Start one rank and give it its first order, all or nothing.
 struct dp_link_spawn {
-    char **arguments;    // ends with NULL; [0] is the program's path
-    char **environment;  // ends with NULL; the whole of it
+    char **arguments;   // ends with NULL; [0] is the program's path
+    char **environment; // ends with NULL; the whole of it
     const void *order;
     size_t order_length;
 };
@@ -154,7 +153,7 @@ void dp_link_spawn_deinit(struct dp_link_spawn *spawn);
 
 struct dp_link_spawned {
     int64_t pid;
-    bool started;  // DP_LINK_ORDER_START was passed on
+    bool started; // DP_LINK_ORDER_START was passed on
 };
 void dp_link_spawned_write(const struct dp_link_spawned *spawned, struct dp_buf *buf);
 dp_status dp_link_spawned_read(const struct dp_link_frame *frame,
@@ -162,11 +161,11 @@ dp_status dp_link_spawned_read(const struct dp_link_frame *frame,
 
 #define DP_LINK_TEXT_MAX 512
 struct dp_link_exited {
-    int64_t pid;          // 0: it could not be started
-    int32_t status;       // exit status, when signal is 0
-    int32_t signal;       // that ended it
-    uint64_t log_dropped; // bytes of its output that were not kept
-    char error[DP_LINK_TEXT_MAX];  // why it could not be started, or ""
+    int64_t pid;                  // 0: it could not be started
+    int32_t status;               // exit status, when signal is 0
+    int32_t signal;               // that ended it
+    uint64_t log_dropped;         // bytes of its output that were not kept
+    char error[DP_LINK_TEXT_MAX]; // why it could not be started, or ""
 };
 void dp_link_exited_write(const struct dp_link_exited *exited, struct dp_buf *buf);
 dp_status dp_link_exited_read(const struct dp_link_frame *frame, struct dp_link_exited *ret_exited,

@@ -12,22 +12,21 @@
 #include "dp/error.h"
 
 struct dp_rank_log {
-    int directory_fd;  // borrowed
+    int directory_fd; // borrowed
     uint32_t rank;
     uint64_t bytes_max;
     int fd;
-    uint64_t start;     // offset of the newest file
-    uint64_t end;       // offset after the last byte kept
-    uint64_t previous;  // start of the file before, when start > 0
-    uint64_t dropped;   // bytes not kept: too fast, no space, or rotated away
-    uint64_t unsaid;    // of those, not yet told in the stream
-    int64_t budget;     // bytes that may be written now
-    int64_t budget_ns;  // when budget was last filled
+    uint64_t start;    // offset of the newest file
+    uint64_t end;      // offset after the last byte kept
+    uint64_t previous; // start of the file before, when start > 0
+    uint64_t dropped;  // bytes not kept: too fast, no space, or rotated away
+    uint64_t unsaid;   // of those, not yet told in the stream
+    int64_t budget;    // bytes that may be written now
+    int64_t budget_ns; // when budget was last filled
 };
 
 // directory_fd must stay open. Files appear with the first byte.
-void dp_rank_log_init(struct dp_rank_log *log, int directory_fd, uint32_t rank,
-                      uint64_t bytes_max);
+void dp_rank_log_init(struct dp_rank_log *log, int directory_fd, uint32_t rank, uint64_t bytes_max);
 void dp_rank_log_deinit(struct dp_rank_log *log);
 // Never fails: what cannot be kept is counted in `dropped`, and a line in the stream says so once
 // there is room again. A rank that writes faster than DP_RANK_LOG_BYTES_PER_S for long loses the
