@@ -156,7 +156,7 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
             DP_COPY_TEXT(rank->node, problem->nodes[place->node].name);
             rank->slot = place->slot;
             rank->busy_s = dp_sim_rank_busy(sim);
-            rank->bubble_s = sim->bubble;
+            rank->bubble_s = fmax(0, sim->bubble); // rounding may leave -1e-17
             rank->peak_chunks = (int32_t)sim->peak_chunks;
             rank->peak_activation_bytes = activations;
             rank->memory_bytes = state + activations;
@@ -185,9 +185,9 @@ static void fill_parts(const struct problem *problem, const struct evaluation *e
     double exchange = exposed_exchange_s(problem, &evaluation->layout, &evaluation->schedule,
                                          &slowest->costs, busiest);
     plan->step_s = result->step;
-    plan->compute_s = dp_sim_rank_busy(rank) - exchange;
+    plan->compute_s = fmax(0, dp_sim_rank_busy(rank) - exchange);
     plan->comm_s = exchange + rank->comm;
-    plan->bubble_s = rank->bubble - rank->comm;
+    plan->bubble_s = fmax(0, rank->bubble - rank->comm);
     plan->optimizer_s = optimizer;
     plan->grad_sync_s = fmax(0, result->step - result->makespan - optimizer);
     const struct dp_train_spec *train = &problem->spec->train;
