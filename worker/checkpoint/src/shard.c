@@ -265,7 +265,7 @@ dp_status shard_read(const char *directory, const char *file, struct shard *ret_
     DP_CLEANUP(shard_deinit)
     struct shard shard = {.file = dp_strdup(file), .bytes = (uint64_t)info.st_size};
     DP_AUTO_JSON json_t *header = NULL;
-    uint64_t data;
+    uint64_t data = 0;
     dp_status status = read_header(fd, path, &data, &header, err);
     if (status == DP_OK) {
         status = read_tensors(header, path, data, &shard, err);
