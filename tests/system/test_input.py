@@ -159,7 +159,7 @@ class Database(ClusterTest):
         cluster.wait_state(job, "COMPLETED")
         cluster.down()
         databases = [p for p in (cluster.state / "controller").iterdir()
-                     if p.read_bytes()[:15] == b"SQLite format 3"]
+                     if p.is_file() and p.read_bytes()[:15] == b"SQLite format 3"]
         self.assertEqual(len(databases), 1)
         return databases[0], job
 

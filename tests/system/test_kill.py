@@ -98,7 +98,7 @@ class Kill(ClusterTest):
 
     def test_a_loss_that_is_not_a_number_names_rank_and_action(self):
         cluster = self.cluster.up()
-        job = cluster.submit(optimizer_lr=1e30, train_steps=50)
+        job = cluster.submit(optimizer_lr=1000.0, train_steps=50)
         done = cluster.dpctl("status", "-f", job, check=9)
         self.assertRegex(done.stderr, r"rank \d+")
         self.assertRegex(done.stderr, r"\bF\w*\(?\d+@\d+|F\d+@\d+")

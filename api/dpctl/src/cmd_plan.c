@@ -102,7 +102,7 @@ static dp_status spec_of_model(const char *model, struct dp_job_spec *ret_spec,
     DP_CLEANUP(dp_buf_deinit) struct dp_buf toml = {0};
     dp_buf_printf(&toml,
                   "name = \"%s\"\n[model]\npreset = \"%s\"\n[train]\nsteps = 1\nsequence = 4096\n"
-                  "global_batch = 1024\n",
+                  "global_batch = 1024\n[resources]\ndevice = \"cuda\"\n",
                   model, model);
     DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
     dp_diags_init(&diags, "--model", toml.bytes, toml.length);

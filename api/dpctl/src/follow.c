@@ -112,6 +112,12 @@ dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id
                      struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
 {
     struct progress progress = {.ctl = ctl, .quiet = quiet};
+    // Steps may come before the first word on the job's state.
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena first = {0};
+    Dp__V1__Job *job = NULL;
+    if (dp_client_get_job(client, id, &first, &job, err) == DP_OK) {
+        progress.steps_total = job->steps_total;
+    }
     DP_CLEANUP(cleanup_watch) struct dp_client_watch *watch = NULL;
     Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
     request.id = (char *)id;
