@@ -92,16 +92,21 @@ static void render_step(const struct dp_plan *plan, struct dp_buf *out)
     }
 }
 
+// Of a large world only the first replica: the others repeat it on other nodes.
+#define RANKS_SHOWN_MAX 64
+
 static void render_ranks(const struct dp_plan *plan, struct dp_buf *out)
 {
+    int32_t world = dp_plan_world(plan);
+    int32_t shown = world > RANKS_SHOWN_MAX ? plan->pipeline : world;
     size_t width = strlen("node");
-    for (int32_t i = 0; i < dp_plan_world(plan); i++) {
+    for (int32_t i = 0; i < shown; i++) {
         size_t length = strlen(plan->ranks[i].node);
         width = length > width ? length : width;
     }
     dp_buf_printf(out, "\nrank  %-*s  slot       busy     bubble  chunks  activations     memory\n",
                   (int)width, "node");
-    for (int32_t i = 0; i < dp_plan_world(plan); i++) {
+    for (int32_t i = 0; i < shown; i++) {
         const struct dp_plan_rank *rank = &plan->ranks[i];
         char busy[32], bubble[32], activations[32], memory[32];
         dp_buf_printf(out, "%4d  %-*s  %4d  %9s  %9s  %6d  %11s  %9s\n", i, (int)width, rank->node,
@@ -109,6 +114,11 @@ static void render_ranks(const struct dp_plan *plan, struct dp_buf *out)
                       format_seconds(bubble, rank->bubble_s), rank->peak_chunks,
                       format_bytes(activations, rank->peak_activation_bytes),
                       format_bytes(memory, rank->memory_bytes));
+    }
+    if (shown < world) {
+        dp_buf_printf(out, "and %d more replicas of these %d ranks, up to slot %d of %s\n",
+                      plan->data - 1, shown, plan->ranks[world - 1].slot,
+                      plan->ranks[world - 1].node);
     }
 }
 
