@@ -41,6 +41,7 @@ struct fake_controller {
     char error[512];
     struct fake_rank_view ranks[FAKE_RANKS_MAX];
     pid_t watched; // for the test's own conditions
+    size_t watched_count;
     struct dp_buf log;
     uint64_t log_offset;
     uint64_t log_answers;

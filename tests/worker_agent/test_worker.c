@@ -1,4 +1,5 @@
 // The agent and its keepers as they run, against a controller in this process.
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -445,6 +446,140 @@ static void told_to_take_its_ranks_along_an_agent_leaves_nothing(void **state)
     cluster_close(&cluster);
 }
 
+static void a_controller_of_another_protocol_is_not_obeyed(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ready sleep", NULL);
+    struct fake_controller *controller = &cluster.controller;
+    controller->protocol = 99;
+    controller->hellos = 0;
+    controller->heartbeats = 0;
+    assert_int_equal(kill(cluster.worker, SIGKILL), 0);
+    (void)harness_wait(cluster.worker);
+    cluster.worker = start_worker(&cluster);
+    fake_controller_until(controller, has_hello, "the agent says hello");
+    fake_controller_prepare(controller, "job-1", 1, two_ranks, 2);
+    // It leaves and tries again, in case the controller is replaced.
+    controller->protocol = DP_PROTOCOL_VERSION;
+    fake_controller_until(controller, is_connected, "the agent connects to the right one");
+    assert_int_equal(controller->assignments, 0);
+    DP_AUTO_FREE char *directory = dp_asprintf("%s/jobs/job-1.1.1", cluster.state_dir);
+    assert_int_equal(access(directory, F_OK), -1);
+    cluster_close(&cluster);
+}
+
+static void the_ranks_of_an_agent_that_stays_away_end_and_it_says_so_later(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ready start steps=3 sleep", "--lease-ms=500");
+    struct fake_controller *controller = &cluster.controller;
+    run_two(&cluster);
+    pid_t keeper = keeper_pid(&cluster, "job-1.1.1");
+    assert_int_equal(kill(cluster.worker, SIGKILL), 0);
+    (void)harness_wait(cluster.worker);
+    harness_wait_gone(keeper);
+    harness_wait_gone((pid_t)controller->ranks[0].pid);
+    controller->hellos = 0;
+    cluster.worker = start_worker(&cluster);
+    fake_controller_until(controller, has_hello, "the agent returns");
+    fake_controller_until(controller, both_died, "the ends are told");
+    assert_int_equal(controller->ranks[0].signal, SIGTERM);
+    assert_int_equal(controller->ranks[0].step, 3);
+    // Nobody was lost: the keeper did what it is for.
+    assert_false(controller->keeper_lost);
+    fake_controller_release(controller, "job-1", 1);
+    controller->heartbeats = 0;
+    fake_controller_until(controller, holds_nothing, "the assignment is forgotten");
+    cluster_close(&cluster);
+}
+
+static void alone_too_long_an_agent_ends_its_ranks(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ready start sleep", "--orphan-ms=200");
+    run_two(&cluster);
+    pid_t pids[] = {(pid_t)cluster.controller.ranks[0].pid, (pid_t)cluster.controller.ranks[1].pid};
+    fake_controller_close(&cluster.controller);
+    harness_wait_gone(pids[0]);
+    harness_wait_gone(pids[1]);
+    fake_controller_open(&cluster.controller, "127.0.0.1:0");
+    write_address(&cluster);
+    fake_controller_until(&cluster.controller, both_died, "the agent tells why");
+    assert_non_null(strstr(cluster.controller.error, "out of reach"));
+    release(&cluster);
+    cluster_close(&cluster);
+}
+
+static void spoil_levels(struct cluster *cluster)
+{
+    struct dp_error err = {0};
+    pid_t keeper = keeper_pid(cluster, "job-1.1.1");
+    assert_int_equal(kill(keeper, SIGKILL), 0);
+    harness_wait_gone(keeper);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/jobs/job-1.1.1/keeper.levels", cluster->state_dir);
+    assert_ok(dp_write_file(path, "\xff\xff\xff\xff not frames", 15, &err), &err);
+    DP_AUTO_FREE char *profile = dp_asprintf("%s/profile.json", cluster->state_dir);
+    assert_ok(dp_write_file(profile, "{", 1, &err), &err);
+}
+
+static void files_that_are_damaged_while_it_is_away_stop_no_agent(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ready start sleep", NULL);
+    run_two(&cluster);
+    restart_after_kill(&cluster, spoil_levels);
+    fake_controller_until(&cluster.controller, has_hello, "the agent returns");
+    fake_controller_until(&cluster.controller, keeper_is_lost, "the loss is told");
+    fake_controller_until(&cluster.controller, is_calibrated, "the profile is made again");
+    release(&cluster);
+    cluster_close(&cluster);
+}
+
+static size_t count_descriptors(pid_t pid)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("/proc/%d/fd", (int)pid);
+    size_t count = 0;
+    DIR *listing = opendir(path);
+    assert_non_null(listing);
+    while (readdir(listing) != NULL) {
+        count++;
+    }
+    closedir(listing);
+    return count;
+}
+
+static bool same_descriptors(struct fake_controller *controller)
+{
+    return count_descriptors(controller->watched) == controller->watched_count;
+}
+
+static void jobs_that_come_and_go_leave_no_descriptor_behind(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ready start finish exit=0", NULL);
+    struct fake_controller *controller = &cluster.controller;
+    fake_controller_until(controller, is_calibrated, "the agent calibrates");
+    controller->watched = cluster.worker;
+    controller->watched_count = count_descriptors(cluster.worker);
+    for (uint32_t epoch = 1; epoch <= 5; epoch++) {
+        memset(controller->ranks, 0, sizeof controller->ranks);
+        fake_controller_prepare(controller, "job-1", epoch, two_ranks, 2);
+        fake_controller_until(controller, both_ready, "both ranks are ready");
+        fake_controller_start(controller, "job-1", epoch);
+        fake_controller_until(controller, both_finished, "both ranks finish");
+        fake_controller_release(controller, "job-1", epoch);
+        controller->heartbeats = 0;
+        fake_controller_until(controller, holds_nothing, "the assignment is forgotten");
+        fake_controller_until(controller, same_descriptors, "all descriptors are closed");
+    }
+    cluster_close(&cluster);
+}
+
 // Flips one byte of the assignment's file, or cuts the file there.
 static void damage(struct cluster *cluster)
 {
@@ -494,6 +629,11 @@ int main(void)
         cmocka_unit_test(a_program_that_cannot_start_is_named),
         cmocka_unit_test(a_second_agent_on_the_same_directory_says_so_and_exits),
         cmocka_unit_test(told_to_take_its_ranks_along_an_agent_leaves_nothing),
+        cmocka_unit_test(a_controller_of_another_protocol_is_not_obeyed),
+        cmocka_unit_test(the_ranks_of_an_agent_that_stays_away_end_and_it_says_so_later),
+        cmocka_unit_test(alone_too_long_an_agent_ends_its_ranks),
+        cmocka_unit_test(files_that_are_damaged_while_it_is_away_stop_no_agent),
+        cmocka_unit_test(jobs_that_come_and_go_leave_no_descriptor_behind),
         cmocka_unit_test(a_damaged_assignment_file_is_put_aside_and_the_ranks_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,17 +124,19 @@ static void watch(struct keeper_conn *conn)
     (void)uv_poll_start(conn->poll, events, on_poll);
 }
 
-void keeper_send(struct keeper_conn *conn, const struct dp_link_frame *frame)
+dp_status keeper_send(struct keeper_conn *conn, const struct dp_link_frame *frame,
+                      struct dp_error *err)
 {
-    struct dp_error err = {0};
     if (conn->poll == NULL) {
-        return;
+        return dp_fail(err, DP_UNAVAILABLE, "the keeper is not connected");
     }
-    if (dp_link_queue(&conn->link, frame, &err) != DP_OK) {
+    dp_status status = dp_link_queue(&conn->link, frame, err);
+    if (status != DP_OK) {
         dp_log_warn("keeper.not_told", "job=%s type=%d reason=\"%s\"", conn->fence.job,
-                    (int)frame->type, err.message);
+                    (int)frame->type, err->message);
     }
     watch(conn);
+    return status;
 }
 
 // Hands over every frame that has come; a keeper that breaks the protocol is left.
@@ -196,10 +198,13 @@ static bool connect_to(struct keeper_conn *conn)
         .pid = getpid(),
     };
     dp_link_hello_write(&hello, &payload);
-    keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_HELLO,
-                                              .payload = payload.bytes,
-                                              .length = payload.length});
-    return true;
+    struct dp_link_frame frame = {
+        .type = DP_LINK_HELLO,
+        .payload = payload.bytes,
+        .length = payload.length,
+    };
+    struct dp_error err = {0};
+    return keeper_send(conn, &frame, &err) == DP_OK;
 }
 
 // The keeper's end is known once its process was reaped, or, for one of another life, once its
@@ -249,7 +254,8 @@ void keeper_tick(struct keeper_conn *conn)
     if (conn->poll != NULL) {
         if (now_ns >= conn->ping_ns) {
             conn->ping_ns = now_ns + conn->worker->options.lease_ms * DP_NS_PER_MS / 4;
-            keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_PING});
+            struct dp_error err = {0};
+            (void)keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_PING}, &err);
         }
         return;
     }
@@ -264,22 +270,10 @@ void keeper_tick(struct keeper_conn *conn)
     }
 }
 
-void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank)
+static dp_status send_spawn(struct keeper_conn *conn, uint32_t rank, const struct dp_buf *order,
+                            struct dp_error *err)
 {
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf order = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf payload = {0};
-    struct dp_error err = {0};
-    if (orders_prepare_rank(conn->worker, &conn->prepare, rank, &order, &err) != DP_OK) {
-        struct dp_agent_event event = {
-            .type = DP_AGENT_EXITED,
-            .fence = conn->fence,
-            .rank = rank,
-            .status = 127,
-            .text = err.message,
-        };
-        worker_event(conn->worker, &event);
-        return;
-    }
     DP_AUTO_FREE char *number = dp_asprintf("%u", rank);
     char *arguments[] = {
         (char *)conn->worker->options.rank_program,
@@ -292,12 +286,36 @@ void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank)
     struct dp_link_spawn spawn = {
         .arguments = arguments,
         .environment = environ,
-        .order = order.bytes,
-        .order_length = order.length,
+        .order = order->bytes,
+        .order_length = order->length,
     };
     dp_link_spawn_write(&spawn, &payload);
-    keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_SPAWN,
-                                              .rank = rank,
-                                              .payload = payload.bytes,
-                                              .length = payload.length});
+    struct dp_link_frame frame = {
+        .type = DP_LINK_SPAWN,
+        .rank = rank,
+        .payload = payload.bytes,
+        .length = payload.length,
+    };
+    return keeper_send(conn, &frame, err);
+}
+
+void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf order = {0};
+    struct dp_error err = {0};
+    dp_status status = orders_prepare_rank(conn->worker, &conn->prepare, rank, &order, &err);
+    if (status == DP_OK) {
+        status = send_spawn(conn, rank, &order, &err);
+    }
+    // When the keeper went away just now, its end says the same of all ranks.
+    if (status != DP_OK && status != DP_UNAVAILABLE) {
+        struct dp_agent_event event = {
+            .type = DP_AGENT_EXITED,
+            .fence = conn->fence,
+            .rank = rank,
+            .status = 127,
+            .text = err.message,
+        };
+        worker_event(conn->worker, &event);
+    }
 }

@@ -18,7 +18,7 @@
 #define WELCOME_MS 3000 // to connect and be welcomed
 #define RETRY_FIRST_MS 200
 #define RETRY_MAX_MS 3000
-#define REFUSED_RETRY_MS 5000
+#define REFUSED_RETRY_MS 3000
 #define HEARTBEAT_DEFAULT_MS 1000
 #define STREAM_FILL (DP_STREAM_QUEUE_MAX / 2) // leaves room for heartbeats
 #define OUTBOX_BYTES_MAX (32u << 20)
@@ -43,6 +43,7 @@ struct session {
     struct dp_rpc_stream *stream;
     uv_poll_t *poll;
     bool welcomed;
+    bool refused;       // it speaks another protocol
     int64_t give_up_ns; // when not welcomed
     int64_t heard_ns;   // last word of the controller
     int64_t retry_at_ns;
@@ -109,6 +110,7 @@ static void leave(struct session *session, uint32_t retry_ms)
     dp_rpc_client_close(session->client);
     session->client = NULL;
     session->welcomed = false;
+    session->refused = false;
     clear_outbox(session);
     double spread = 0.5 + dp_rand_double(&session->rand);
     session->retry_at_ns = worker_now_ns() + (int64_t)(retry_ms * spread) * DP_NS_PER_MS;
@@ -143,7 +145,8 @@ static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
         dp_log_error("controller.other_protocol",
                      "protocol=%u ours=%u version=%s next=\"install the same version on both\"",
                      welcome->protocol, DP_PROTOCOL_VERSION, welcome->version);
-        leave(session, REFUSED_RETRY_MS);
+        // The stream cannot be closed while it calls; see on_poll.
+        session->refused = true;
         return;
     }
     session->welcomed = true;
@@ -164,7 +167,7 @@ static void on_message(void *context, const void *bytes, size_t length)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     struct dp_error err = {0};
     ProtobufCMessage *any;
-    if (session->stream == NULL) {
+    if (session->refused) {
         return;
     }
     if (dp_wire_unpack(&dp__v1__controller_message__descriptor, bytes, length, &arena, &any,
@@ -188,6 +191,9 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     struct session *session = poll->data;
     if (session->stream != NULL) {
         dp_rpc_stream_pump(session->stream);
+    }
+    if (session->refused) {
+        leave(session, REFUSED_RETRY_MS);
     }
 }
 
@@ -408,13 +414,6 @@ void session_send_inventory(struct session *session)
     if (session->welcomed && dp_rpc_stream_send(session->stream, &message.base, &err) != DP_OK) {
         // The hello of the next session says it, too.
         dp_log_warn("inventory.not_sent", "reason=\"%s\"", err.message);
-    }
-}
-
-void session_end(struct session *session)
-{
-    if (session->stream != NULL) {
-        dp_rpc_stream_half_close(session->stream);
     }
 }
 

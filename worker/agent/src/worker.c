@@ -47,7 +47,8 @@ static void send_to_keeper(struct worker *worker, const struct dp_agent_effect *
     struct keeper_conn *conn = keeper_find(worker, &effect->fence);
     frame.rank = effect->rank;
     if (conn != NULL) {
-        keeper_send(conn, &frame);
+        struct dp_error err = {0};
+        (void)keeper_send(conn, &frame, &err);
     }
 }
 

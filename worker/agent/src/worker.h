@@ -71,8 +71,6 @@ void session_send_level(struct session *session, const struct dp_agent_fence *fe
 void session_send_report(struct session *session, const void *bytes, size_t length, bool sample);
 void session_send_log(struct session *session, Dp__V1__LogChunk *chunk);
 void session_send_inventory(struct session *session);
-// Ends the stream in good order.
-void session_end(struct session *session);
 
 // controller_orders.c: messages of the controller, other than those about the stream itself.
 void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *message);
@@ -125,7 +123,9 @@ void keeper_adopt(struct worker *worker, const struct dp_agent_fence *fence,
                   struct dp_buf *prepare);
 struct keeper_conn *keeper_find(struct worker *worker, const struct dp_agent_fence *fence);
 void keeper_tick(struct keeper_conn *conn);
-void keeper_send(struct keeper_conn *conn, const struct dp_link_frame *frame);
+// A failure is logged; DP_UNAVAILABLE while not connected.
+dp_status keeper_send(struct keeper_conn *conn, const struct dp_link_frame *frame,
+                      struct dp_error *err);
 void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank);
 void keeper_free(struct keeper_conn *conn);
 // Connected and in step, or over; otherwise there is something to wait for.
