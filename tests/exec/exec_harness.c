@@ -12,7 +12,6 @@
 #include "dp/rand.h"
 #include "dp_test.h"
 
-#define HOLDOUT_SAMPLES 7
 #define DEADLINE_NS (60 * DP_NS_PER_S)
 
 const struct dp_model_spec *trial_model(void)
@@ -47,6 +46,7 @@ struct trial trial_default(void)
                           .element = DP_F32,
                           .steps = 20,
                           .lr = 2e-3,
+                          .holdout = 7,
                           .cut_rank = -1};
 }
 
@@ -280,7 +280,7 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                  .micro_batch_size = trial->micro_batch_size,
                  .sequence = TRIAL_SEQUENCE,
                  .seed = 11,
-                 .source = {.fill = fill, .holdout_samples = HOLDOUT_SAMPLES},
+                 .source = {.fill = fill, .holdout_samples = trial->holdout},
                  .poison = true,
                  .no_overlap = trial->no_overlap,
                  .costs = trial->costs},

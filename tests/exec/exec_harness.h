@@ -19,6 +19,7 @@ struct trial {
     const char *resume;               // checkpoint to start from
     const char *save;                 // directory to write one to at the end
     int32_t cut_rank;                 // this rank's transport is aborted before step 2; -1 = none
+    int64_t holdout;                  // samples held out
     int32_t delay_us;                 // every message is delayed by up to this
     const struct dp_sim_costs *costs; // of a sim trial
 };

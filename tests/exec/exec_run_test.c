@@ -341,6 +341,21 @@ static void an_exploding_run_names_rank_step_and_action(void **state)
     trial_result_deinit(&result);
 }
 
+static void a_loss_that_is_not_finite_is_the_fault_of_its_forward(void **state)
+{
+    (void)state;
+    struct trial trial = trial_default();
+    trial.lr = 1e38;
+    trial.steps = 2;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    assert_refused(result.ranks[0].status, DP_JOB_FAILED, &result.ranks[0].err,
+                   "rank 0, step 2, F0@0: the loss is NaN or infinite");
+    assert_string_equal(result.ranks[0].failure.action, "F0@0");
+    assert_true(result.ranks[0].failure.not_finite);
+    trial_result_deinit(&result);
+}
+
 static void a_lost_peer_ends_every_rank_at_once(void **state)
 {
     (void)state;
@@ -377,6 +392,7 @@ int main(void)
         cmocka_unit_test(ten_steps_and_ten_more_are_twenty_bit_for_bit),
         cmocka_unit_test(a_checkpoint_of_another_batch_or_a_longer_run_is_refused),
         cmocka_unit_test(an_exploding_run_names_rank_step_and_action),
+        cmocka_unit_test(a_loss_that_is_not_finite_is_the_fault_of_its_forward),
         cmocka_unit_test(a_lost_peer_ends_every_rank_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -160,15 +160,6 @@ static dp_status check_results(struct dp_exec *exec, const struct task *task, st
     return status;
 }
 
-static void count_routed_rows(struct dp_exec *exec, const struct part *part)
-{
-    const struct program_stage *stage = &slot_of(exec, part)->program;
-    const int64_t *rows = dp_chunk_routed_rows(part->cell->chunk);
-    for (int32_t i = 0; i < stage->layer_end - stage->layer_begin; i++) {
-        exec->routed_rows += rows[i];
-    }
-}
-
 // Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run
 // counts as before it: its layers went one by one.
 static uint64_t bytes_at_end(struct dp_exec *exec, const struct task *task)
@@ -188,7 +179,6 @@ static dp_status finish_forward(struct dp_exec *exec, const struct part *part, i
                                 struct dp_error *err)
 {
     struct dp_chunk *chunk = part->cell->chunk;
-    count_routed_rows(exec, part);
     dp_status status = DP_OK;
     if (part->cell->peer[DP_SEND_F] != NO_PEER) {
         status = message_send(exec, part, true, end_ns, dp_chunk_output(chunk),

@@ -239,11 +239,6 @@ int64_t dp_exec_now_ns(const struct dp_exec *exec)
     return dp_clock_monotonic_ns() + exec->wall_offset_ns;
 }
 
-int64_t dp_exec_routed_rows(const struct dp_exec *exec)
-{
-    return exec->routed_rows;
-}
-
 void dp_exec_record(struct dp_exec *exec, int kind, int64_t step, int64_t start_ns)
 {
     struct dp_exec_record record = {.span = {.rank = exec->config.position,

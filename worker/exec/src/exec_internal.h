@@ -44,8 +44,7 @@ struct dp_exec {
     int64_t free_ns;              // sim: when the planned time of the last action ended
     struct dp_exec_levels levels; // of the whole run
     struct dp_exec_step result;   // of the step at hand
-    int64_t routed_rows;
-    int64_t last_end_ns; // of what was recorded last
+    int64_t last_end_ns;          // of what was recorded last
     struct dp_exec_failure failure;
 };
 

@@ -170,7 +170,6 @@ dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_st
     exec->step = step;
     exec->result = (struct dp_exec_step){0};
     exec->failure = (struct dp_exec_failure){0};
-    exec->routed_rows = 0;
     exec->free_ns = dp_exec_now_ns(exec);
     exec->last_end_ns = exec->free_ns;
     size_t end = schedule->rank_begin[exec->config.position + 1];

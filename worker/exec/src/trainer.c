@@ -162,7 +162,6 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     report.bubble_ns = sync_ns - report.start_ns - step.busy_ns;
     report.peak_chunks = step.peak_chunks;
     report.peak_bytes = step.peak_bytes;
-    report.routed_rows = dp_exec_routed_rows(exec);
     status = sum_gradients(trainer, err);
     if (status != DP_OK) {
         return trainer_give_up(trainer, "summing gradients", status, err);

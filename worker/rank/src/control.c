@@ -255,12 +255,14 @@ static void receive_orders(struct control *self)
     const uint8_t *bytes;
     size_t length;
     struct dp_error err;
+    char reason[DP_ERROR_MESSAGE_MAX];
     dp_status status;
     while ((status = dp_link_rank_order(&self->link, 0, &bytes, &length, &err)) == DP_OK) {
         DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
         Dp__V1__RankOrder *order;
         if (unpack(bytes, length, &arena, &order, &err) != DP_OK) {
-            dp_log_error("rank.order_refused", "reason=\"%s\"", err.message);
+            dp_log_error("rank.order_refused", "reason=%s",
+                         dp_log_quote(reason, sizeof(reason), err.message));
             continue;
         }
         pthread_mutex_lock(&self->lock);
@@ -270,7 +272,8 @@ static void receive_orders(struct control *self)
     }
     if (status != DP_TIMEOUT) {
         // Without a keeper nobody watches this process or wants its results.
-        dp_log_error("rank.keeper_lost", "reason=\"%s\"", err.message);
+        dp_log_error("rank.keeper_lost", "reason=%s",
+                     dp_log_quote(reason, sizeof(reason), err.message));
         _exit(dp_status_exit_code(DP_UNAVAILABLE));
     }
 }
@@ -280,7 +283,9 @@ static void send_bytes(struct control *self, dp_link_slot slot, const struct dp_
     struct dp_error err;
     if (dp_link_rank_report(&self->link, self->rank, slot, bytes->bytes, bytes->length, &err) !=
         DP_OK) {
-        dp_log_warn("rank.report_lost", "slot=%d reason=\"%s\"", (int)slot, err.message);
+        char reason[DP_ERROR_MESSAGE_MAX];
+        dp_log_warn("rank.report_lost", "slot=%d reason=%s", (int)slot,
+                    dp_log_quote(reason, sizeof(reason), err.message));
     }
 }
 

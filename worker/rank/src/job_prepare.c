@@ -15,7 +15,10 @@
 #define CLOSE_NS (10 * DP_NS_PER_S)
 // The meter's reader comes at least twice a second and after every step.
 #define METER_STEPS 4
+// Without a word from a peer for this many planned steps it counts as lost.
+#define STEPS_WAITED 10
 #define METER_RECORDS_MIN 4096
+#define BYTES 256
 
 void job_deinit(struct job *job)
 {
@@ -106,6 +109,10 @@ static dp_status open_device(struct job *job, struct dp_error *err)
     if (status == DP_OK && job->spec.resources.threads_per_rank > 0) {
         dp_device_set_threads(job->spec.resources.threads_per_rank);
     }
+    if (status == DP_OK && job->spec.model.vocabulary < BYTES) {
+        return dp_fail(err, DP_INVALID, "[model] vocabulary = %d; text of bytes needs %d",
+                       job->spec.model.vocabulary, BYTES);
+    }
     if (status == DP_OK) {
         status = dp_corpus_open(&job->spec.data, job->spec.train.sequence, job->spec.train.seed,
                                 &job->corpus, err);
@@ -149,6 +156,15 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
     return status;
 }
 
+// A peer that computes for long is not a lost one.
+static void wait_as_planned(struct job *job)
+{
+    double planned_ms = STEPS_WAITED * 1e3 * job->plan.step_s;
+    if (planned_ms > DP_TRANSPORT_BLOCKED_MS_MAX) {
+        dp_transport_set_blocked_ms(job->transport, (int64_t)planned_ms);
+    }
+}
+
 dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struct dp_error *err)
 {
     dp_status status = read_plan(job, prepare, err);
@@ -161,6 +177,7 @@ dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struc
                                          &job->transport, err);
     }
     if (status == DP_OK) {
+        wait_as_planned(job);
         status = make_trainer(job, err);
     }
     return status;

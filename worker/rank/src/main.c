@@ -138,7 +138,9 @@ static dp_status run_job(struct job *job, struct dp_error *err)
         dp_log_info("rank.finished", "rank=%u step=%lld", job->rank,
                     (long long)dp_trainer_step_done(job->trainer));
     } else {
-        dp_log_error("rank.failed", "rank=%u reason=\"%s\"", job->rank, err->message);
+        char reason[DP_ERROR_MESSAGE_MAX];
+        dp_log_error("rank.failed", "rank=%u reason=%s", job->rank,
+                     dp_log_quote(reason, sizeof(reason), err->message));
     }
     job_report_finished(job, status, err);
     return status;
@@ -155,7 +157,9 @@ int main(int count, char **arguments)
     struct dp_error err = {0};
     if (options.calibrate) {
         if (calibrate(stdout, &err) != DP_OK) {
-            dp_log_error("rank.calibration_failed", "reason=\"%s\"", err.message);
+            char reason[DP_ERROR_MESSAGE_MAX];
+            dp_log_error("rank.calibration_failed", "reason=%s",
+                         dp_log_quote(reason, sizeof(reason), err.message));
             return EXIT_FAILURE;
         }
         return EXIT_SUCCESS;

@@ -106,5 +106,3 @@ const struct dp_exec_failure *dp_exec_failure(const struct dp_exec *exec);
 // For whoever goes on after the list: wall clock of the spans, and spans of its own kind.
 int64_t dp_exec_now_ns(const struct dp_exec *exec);
 void dp_exec_record(struct dp_exec *exec, int kind, int64_t step, int64_t start_ns);
-// Rows that this rank's experts received in the last step, all layers and micro-batches.
-int64_t dp_exec_routed_rows(const struct dp_exec *exec);

@@ -48,7 +48,6 @@ struct dp_trainer_report {
     uint64_t tokens; // of the global batch
     uint32_t peak_chunks;
     uint64_t peak_bytes;
-    int64_t routed_rows;
     struct dp_trainer_wish agreed; // what any rank wished
 };
 // One step. On failure the transport is aborted, so that peers need not wait.
