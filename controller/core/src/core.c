@@ -11,7 +11,7 @@ void dp_core_config_init(struct dp_core_config *config)
     *config = (struct dp_core_config){
         .heartbeat_ms = 1000,
         .late_ms = 3500,
-        .lease_margin_ms = 2000,
+        .lease_margin_ms = 3000,
         .lease_default_ms = 10000,
         .prepare_timeout_ms = 120000,
         .collect_ms = 1000,

@@ -150,6 +150,10 @@ static bool is_over(struct dp_core *core, const struct dp_fence *fence)
 static void meet_foreign(struct dp_core *core, struct core_node *node,
                          const struct dp_assignment_level *level)
 {
+    const struct core_job *job = core_job_find(core, level->fence.job);
+    if (job != NULL && dp_job_state_ended(job->row.state) && !core_job_clean(job)) {
+        return;  // its end is not on disk yet, so nobody is told
+    }
     struct core_foreign *foreign = find_foreign(node, &level->fence);
     bool over = is_over(core, &level->fence);
     if (foreign == NULL) {
