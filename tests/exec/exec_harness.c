@@ -8,7 +8,6 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
-#include "dp/cost.h"
 #include "dp/rand.h"
 #include "dp_test.h"
 
@@ -85,7 +84,7 @@ struct worker {
     bool comm_running;
 };
 
-static int32_t layer_begin(const struct dp_schedule *schedule, int32_t stage)
+int32_t trial_layer_begin(const struct dp_schedule *schedule, int32_t stage)
 {
     return stage * trial_model()->layers / schedule->stages;
 }
@@ -125,68 +124,6 @@ static void free_tensors(struct trial_tensor *list, size_t count)
         free(list[i].values);
     }
     free(list);
-}
-
-// What a chunk adds to the rank's bytes while its action runs, and afterwards.
-static void walk_part(int32_t kind, const struct dp_cost_chunk_bytes *bytes, double *live,
-                      double *during)
-{
-    switch (kind) {
-    case DP_ACTION_F:
-        *during += bytes->end_of_forward;
-        *live += bytes->after_forward;
-        break;
-    case DP_ACTION_I:
-        *during += bytes->end_of_input - bytes->after_forward;
-        *live += bytes->after_input - bytes->after_forward;
-        break;
-    case DP_ACTION_B:
-        *live -= bytes->after_forward;
-        break;
-    default:
-        *live -= bytes->after_input;
-        break;
-    }
-}
-
-static double walk_peak(const struct dp_schedule *schedule, int32_t rank,
-                        const struct dp_cost_chunk_bytes *bytes_of_stage)
-{
-    double live = 0, peak = 0;
-    for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
-        const struct dp_action *action = &schedule->actions[i];
-        double during = live;
-        bool pair = action->kind == DP_ACTION_FB;
-        walk_part(pair ? DP_ACTION_F : action->kind, &bytes_of_stage[action->stage], &live,
-                  &during);
-        if (pair) {
-            walk_part(action->b_kind, &bytes_of_stage[action->b_stage], &live, &during);
-        }
-        peak = during > peak ? during : peak;
-    }
-    return peak;
-}
-
-// The peak by the cost model's closed form, with all experts on the rank.
-static uint64_t planned_peak(const struct worker *self)
-{
-    const struct trial *trial = self->trial;
-    const struct dp_model_spec *model = trial_model();
-    struct dp_profile profile;
-    dp_profile_default_cpu(&profile);
-    profile.element_bytes = (int32_t)dp_element_bytes(trial->element);
-    struct dp_cost_batch batch = {
-        .samples = trial->micro_batch_size, .sequence = TRIAL_SEQUENCE, .ep_size = 1};
-    struct dp_cost_chunk_bytes bytes[16];
-    DP_CHECK(self->schedule->stages <= 16);
-    for (int32_t i = 0; i < self->schedule->stages; i++) {
-        struct dp_cost_stage stage = {.layer_begin = layer_begin(self->schedule, i),
-                                      .layer_end = layer_begin(self->schedule, i + 1),
-                                      .has_embedding = i == 0,
-                                      .has_head = i == self->schedule->stages - 1};
-        dp_cost_chunk_bytes(model, &profile, &stage, &batch, NULL, &bytes[i]);
-    }
-    return (uint64_t)walk_peak(self->schedule, self->rank % trial->pipeline, bytes);
 }
 
 static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
@@ -234,7 +171,6 @@ static dp_status run_trainer(struct worker *self, struct dp_trainer *trainer)
     }
     result->failure = *dp_trainer_failure(trainer);
     if (status == DP_OK && !trial->sim) {
-        result->planned_peak_bytes = planned_peak(self);
         copy_tensors(trainer, true, &result->weights, &result->weights_count);
     }
     return status;
@@ -309,7 +245,7 @@ static void *run_worker(void *argument)
     int32_t stages = self->schedule->stages;
     DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, (size_t)stages + 1);
     for (int32_t i = 0; i <= stages; i++) {
-        begin[i] = layer_begin(self->schedule, i);
+        begin[i] = trial_layer_begin(self->schedule, i);
     }
     struct dp_device *device = NULL;
     if (!self->trial->sim) {

@@ -28,6 +28,8 @@ struct trial {
 struct trial trial_default(void);
 const struct dp_model_spec *trial_model(void);
 #define TRIAL_SEQUENCE 32
+// First layer of the stage.
+int32_t trial_layer_begin(const struct dp_schedule *schedule, int32_t stage);
 int64_t trial_global_batch(const struct trial *trial);
 
 struct trial_tensor {
@@ -47,7 +49,6 @@ struct trial_rank {
     size_t gradients_count;
     struct trial_tensor *weights; // at the end
     size_t weights_count;
-    uint64_t planned_peak_bytes; // by the cost model, all experts on the rank
     double evaluated_loss;
     uint64_t evaluated_tokens;
     struct dp_exec_record *records; // of all steps

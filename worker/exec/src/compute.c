@@ -160,6 +160,17 @@ static dp_status check_results(struct dp_exec *exec, const struct task *task, st
     return status;
 }
 
+static int64_t routed_rows(struct dp_exec *exec, const struct part *part)
+{
+    const struct program_stage *stage = &slot_of(exec, part)->program;
+    const int64_t *rows = dp_chunk_routed_rows(part->cell->chunk);
+    int64_t sum = 0;
+    for (int32_t i = 0; i < stage->layer_end - stage->layer_begin; i++) {
+        sum += rows[i];
+    }
+    return sum;
+}
+
 // Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run
 // counts as before it: its layers went one by one.
 static uint64_t bytes_at_end(struct dp_exec *exec, const struct task *task)
@@ -245,6 +256,7 @@ dp_status compute_action(struct dp_exec *exec, const struct task *task,
     ret_record->comm_ns = wait.comm_ns;
     account_peak(exec, bytes_at_end(exec, task));
     if (task->forward.cell != NULL) {
+        ret_record->routed_rows = routed_rows(exec, &task->forward);
         status = finish_forward(exec, &task->forward, end_ns, err);
     }
     if (status == DP_OK && task->backward.cell != NULL) {
