@@ -95,15 +95,20 @@ static void plan_job(struct fleet *fleet)
     assert_ok(dp_planner_plan(&fleet->spec, &resources, NULL, &fleet->plan, &err), &err);
 }
 
-static void spawn_rank(struct fleet *fleet, int32_t number)
+char *fleet_program(void)
 {
-    int pair[2];
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     char self[512];
     ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
     assert_true(length > 0);
     self[length] = '\0';
-    DP_AUTO_FREE char *program = dp_asprintf("%s/dp-rank", dirname(self));
+    return dp_asprintf("%s/dp-rank", dirname(self));
+}
+
+static void spawn_rank(struct fleet *fleet, int32_t number)
+{
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    DP_AUTO_FREE char *program = fleet_program();
     DP_AUTO_FREE char *name = dp_asprintf("%d", number);
     pid_t pid = fork();
     assert_true(pid >= 0);

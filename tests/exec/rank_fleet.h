@@ -32,6 +32,8 @@ struct fleet {
     struct fleet_rank ranks[FLEET_RANKS_MAX];
 };
 
+// Path of dp-rank, beside the test; the caller frees it.
+char *fleet_program(void);
 // A directory with a text, and the job: the tiny model of the tests. Change the spec before
 // fleet_plan.
 void fleet_init(struct fleet *fleet);

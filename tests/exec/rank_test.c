@@ -7,6 +7,7 @@
 #include "dp/alloc.h"
 #include "dp/buf.h"
 #include "dp/cleanup.h"
+#include "dp/profile.h"
 #include "dp_test.h"
 #include "rank_fleet.h"
 
@@ -371,6 +372,52 @@ static void utilisation_is_streamed_and_adds_up(void **state)
     fleet_deinit(&fleet);
 }
 
+// Runs dp-rank with one argument; its output goes to `path`. Returns waitpid's status.
+static int run_alone(const char *argument, const char *path)
+{
+    DP_AUTO_FREE char *program = fleet_program();
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (freopen(path, "w", stdout) == NULL || freopen("/dev/null", "w", stderr) == NULL) {
+            _exit(126);
+        }
+        execl(program, program, argument, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void calibration_writes_a_profile_that_can_be_read(void **state)
+{
+    (void)state;
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/profile.json", directory);
+    assert_int_equal(run_alone("--calibrate", path), 0);
+    struct dp_profile profile;
+    struct dp_error err;
+    assert_ok(dp_profile_load(path, &profile, &err), &err);
+    assert_true(profile.measured_at_s > 0 && profile.cores >= 1);
+    assert_true(profile.gemms_count >= 3 * 3 * 4);
+    assert_true(profile.gemm_flops_per_s > 1e8 && profile.gemm_flops_per_s < 1e13);
+    assert_true(profile.local.latency_s > 0 && profile.local.latency_s < 1);
+    assert_true(profile.op_overhead_s > 0 && profile.op_overhead_s < 1e-3);
+    temporary_remove(directory);
+}
+
+static void wrong_usage_ends_with_2(void **state)
+{
+    (void)state;
+    assert_int_equal(WEXITSTATUS(run_alone("--rank=99999999", "/dev/null")), 2);
+    assert_int_equal(WEXITSTATUS(run_alone("--unknown", "/dev/null")), 2);
+    assert_int_equal(WEXITSTATUS(run_alone("--rank=0", "/dev/null")), 2);
+    assert_int_equal(run_alone("--help", "/dev/null"), 0);
+    assert_int_equal(run_alone("--version", "/dev/null"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +436,8 @@ int main(void)
         cmocka_unit_test(a_schedule_that_this_build_orders_otherwise_is_refused),
         cmocka_unit_test(sim_ranks_take_their_time_and_report_no_loss),
         cmocka_unit_test(utilisation_is_streamed_and_adds_up),
+        cmocka_unit_test(calibration_writes_a_profile_that_can_be_read),
+        cmocka_unit_test(wrong_usage_ends_with_2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
