@@ -19,7 +19,7 @@ struct echo_server {
     char address[DP_ADDRESS_MAX];
     pthread_t thread;
     int wake[2]; // a pipe: closing its writing end stops the thread
-    unsigned grace_ms;
+    atomic_uint grace_ms;
     uint32_t protocol; // that GetVersion tells
     unsigned logs_sent;
     atomic_uint opened, closed, cancelled, refused, queued_max, calls;

@@ -168,6 +168,9 @@ static void a_hash_is_hexadecimal(void **state)
     DP_AUTO_JSON json_t *json = dp_message_to_json(&sample_plan(&arena)->base);
     assert_string_equal(json_string_value(json_object_get(json, "schedule_hash")),
                         "0xfedcba9876543210");
+    DP_AUTO_JSON json_t *order = dp_message_to_json(&sample_prepare(&arena)->base);
+    const json_t *prepare = json_object_get(order, "prepare");
+    assert_string_equal(json_string_value(json_object_get(prepare, "token")), "0x0000000000000001");
     (void)state;
 }
 

@@ -41,6 +41,12 @@ static void what_was_packed_is_unpacked(void **state)
         assert_memory_equal(first.bytes, second.bytes, first.length);
     }
     struct dp_error err;
+    char *text = dp_arena_alloc(&arena, DP_WIRE_TEXT_MAX + 1);
+    memset(text, 'x', DP_WIRE_TEXT_MAX);
+    Dp__V1__Job job = DP__V1__JOB__INIT;
+    job.message = text;
+    job.job_toml = (ProtobufCBinaryData){.len = DP_WIRE_TEXT_MAX, .data = (uint8_t *)text};
+    assert_ok(repack(&job.base, &err), &err);
     assert_ok(unpack(&dp__v1__list_nodes_request__descriptor, "", 0, &err), &err);
     (void)state;
 }

@@ -57,6 +57,8 @@ void dp_rpc_client_close(struct dp_rpc_client *client)
     if (client == NULL) {
         return;
     }
+    // Their batches would never come back, and the wait below never end.
+    DP_CHECK(client->users == 0);
     grpc_completion_queue_shutdown(client->cq);
     while (grpc_completion_queue_pluck(client->cq, NULL, rpc_deadline_never(), NULL).type !=
            GRPC_QUEUE_SHUTDOWN) {

@@ -10,6 +10,7 @@ struct dp_rpc_client {
     grpc_channel *channel;
     grpc_completion_queue *cq; // pluck: of the blocking calls, one tag for each batch
     size_t message_bytes_max;
+    unsigned users; // readers and streams that are open
     struct rpc_address peer;
     char address[DP_ADDRESS_MAX];
 };

@@ -8,11 +8,37 @@
 #include "core.h"
 #include "dp/check.h"
 
+static void set_out(struct rpc_loop *loop, struct rpc_tag *tag, bool out)
+{
+    pthread_mutex_lock(&loop->lock);
+    DP_CHECK(tag->out != out);
+    tag->out = out;
+    pthread_mutex_unlock(&loop->lock);
+}
+
+void rpc_loop_hand_over(struct rpc_loop *loop, struct rpc_tag *tag)
+{
+    set_out(loop, tag, true);
+}
+
+bool rpc_loop_start(struct rpc_loop *loop, struct rpc_tag *tag, grpc_call *call, const grpc_op *ops,
+                    size_t count)
+{
+    rpc_loop_hand_over(loop, tag);
+    bool started = rpc_batch_start(call, ops, count, tag);
+    if (!started) {
+        set_out(loop, tag, false);
+    }
+    return started;
+}
+
 static void complete(struct rpc_loop *loop, struct rpc_tag *tag, bool success)
 {
+    pthread_mutex_lock(&loop->lock);
+    DP_CHECK(tag->out);
+    tag->out = false;
     tag->success = success;
     tag->next = NULL;
-    pthread_mutex_lock(&loop->lock);
     bool was_empty = loop->first == NULL;
     *loop->last = tag;
     loop->last = &tag->next;

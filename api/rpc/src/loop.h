@@ -11,6 +11,7 @@ struct rpc_tag {
     void (*run)(struct rpc_tag *tag, bool success);
     struct rpc_tag *next;
     bool success;
+    bool out; // with the library; under the loop's lock
 };
 
 #define RPC_THREADS_MAX 16
@@ -26,6 +27,12 @@ struct rpc_loop {
 };
 
 void rpc_loop_init(struct rpc_loop *loop, unsigned threads);
+// Before the library gets a tag, which is with one batch at a time. Taking the lock also makes what
+// was written to it before visible to the thread that completes it.
+void rpc_loop_hand_over(struct rpc_loop *loop, struct rpc_tag *tag);
+// rpc_batch_start with a tag of the loop.
+bool rpc_loop_start(struct rpc_loop *loop, struct rpc_tag *tag, grpc_call *call, const grpc_op *ops,
+                    size_t count);
 // Runs what has completed.
 void rpc_loop_pump(struct rpc_loop *loop);
 // Waits for something to pump; false after timeout_ms.

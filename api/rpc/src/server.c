@@ -154,6 +154,7 @@ void dp_rpc_server_stop(struct dp_rpc_server *server, unsigned grace_ms)
     }
     server->stopping = true;
     server->shutdown_tag.run = on_shut_down;
+    rpc_loop_hand_over(&server->loop, &server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->core, server->loop.cq, &server->shutdown_tag);
     end_calls(server);
     pump_until_shut_down(server, grace_ms);

@@ -25,7 +25,7 @@ static struct rpc_call *find(const struct dp_rpc_server *server, uint64_t id)
 
 static void start(struct rpc_call *call, struct rpc_call_tag *tag, const grpc_op *ops, size_t count)
 {
-    if (rpc_batch_start(call->core, ops, count, &tag->base)) {
+    if (rpc_loop_start(&call->server->loop, &tag->base, call->core, ops, count)) {
         call->tags_out++;
     }
 }

@@ -16,6 +16,7 @@ static void post(struct rpc_posted *posted)
     posted->payload = NULL;
     grpc_metadata_array_init(&posted->metadata);
     grpc_call_details_init(&posted->details);
+    rpc_loop_hand_over(&server->loop, &posted->tag);
     if (posted->handler == NULL) {
         error = grpc_server_request_call(server->core, &posted->core, &posted->details,
                                          &posted->metadata, server->loop.cq, server->loop.cq,

@@ -64,6 +64,12 @@ static bool is_open(const struct dp_rpc_stream *stream)
     return !stream->over && !stream->doomed;
 }
 
+static bool start_batch(struct dp_rpc_stream *stream, struct stream_tag *tag, const grpc_op *ops,
+                        size_t count)
+{
+    return rpc_loop_start(&stream->loop, &tag->base, stream->call, ops, count);
+}
+
 static void write_next(struct dp_rpc_stream *stream)
 {
     grpc_op op = {0};
@@ -85,14 +91,14 @@ static void write_next(struct dp_rpc_stream *stream)
     } else {
         return;
     }
-    stream->send_out = rpc_batch_start(stream->call, &op, 1, &stream->send_tag);
+    stream->send_out = start_batch(stream, &stream->send_tag, &op, 1);
 }
 
 static void receive_next(struct dp_rpc_stream *stream)
 {
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &stream->received;
-    rpc_batch_start(stream->call, &op, 1, &stream->receive_tag);
+    start_batch(stream, &stream->receive_tag, &op, 1);
 }
 
 static void on_headers(struct rpc_tag *tag, bool success)
@@ -153,10 +159,10 @@ static void start(struct dp_rpc_stream *stream)
     grpc_op ops[2];
     rpc_client_headers_op(true, &ops[0]);
     rpc_result_headers_op(&stream->result, &ops[1]);
-    rpc_batch_start(stream->call, ops, 2, &stream->headers_tag);
+    start_batch(stream, &stream->headers_tag, ops, 2);
     grpc_op status;
     rpc_result_status_op(&stream->result, &status);
-    rpc_batch_start(stream->call, &status, 1, &stream->status_tag);
+    start_batch(stream, &stream->status_tag, &status, 1);
     receive_next(stream);
 }
 
@@ -171,6 +177,7 @@ dp_status dp_rpc_stream_open(struct dp_rpc_client *client, dp_method_id method,
     struct dp_rpc_stream *stream = dp_new(struct dp_rpc_stream);
     rpc_loop_init(&stream->loop, 1);
     stream->client = client;
+    client->users++;
     stream->events = *events;
     stream->last = &stream->first;
     stream->headers_tag = (struct stream_tag){.base.run = on_headers, .stream = stream};
@@ -263,6 +270,7 @@ void dp_rpc_stream_free(struct dp_rpc_stream *stream)
     drop(&stream->received);
     drop(&stream->sending);
     rpc_result_deinit(&stream->result);
+    stream->client->users--;
     grpc_call_unref(stream->call);
     free(stream);
 }
