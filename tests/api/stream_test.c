@@ -14,9 +14,17 @@ struct session {
     struct dp_rpc_stream *stream;
     uint64_t acked;
     unsigned closed;
-    bool free_when_acked;
+    bool leave_when_acked, leave_when_closed;
     struct dp_error err;
 };
+
+static void close_session(struct session *session)
+{
+    dp_rpc_stream_free(session->stream);
+    dp_rpc_client_close(session->client);
+    session->stream = NULL;
+    session->client = NULL;
+}
 
 static void on_message(void *context, const void *bytes, size_t length)
 {
@@ -27,9 +35,8 @@ static void on_message(void *context, const void *bytes, size_t length)
     assert_int_equal(message->ack->sequence, session->acked + 1);
     session->acked++;
     dp__v1__controller_message__free_unpacked(message, NULL);
-    if (session->free_when_acked) {
-        dp_rpc_stream_free(session->stream);
-        session->stream = NULL;
+    if (session->leave_when_acked) {
+        close_session(session);
     }
 }
 
@@ -38,6 +45,9 @@ static void on_closed(void *context, const struct dp_error *err)
     struct session *session = context;
     session->closed++;
     session->err = *err;
+    if (session->leave_when_closed) {
+        close_session(session);
+    }
 }
 
 static void open_session(struct session *session, const char *address)
@@ -51,12 +61,6 @@ static void open_session(struct session *session, const char *address)
     assert_ok(
         dp_rpc_stream_open(session->client, DP_METHOD_SESSION, &events, &session->stream, &err),
         &err);
-}
-
-static void close_session(struct session *session)
-{
-    dp_rpc_stream_free(session->stream);
-    dp_rpc_client_close(session->client);
 }
 
 static dp_status beat(struct session *session, uint64_t sequence, struct dp_error *err)
@@ -152,22 +156,31 @@ static void the_queue_of_a_stream_without_a_peer_is_bounded(void **state)
     (void)state;
 }
 
-static void a_stream_may_be_freed_in_its_own_callback(void **state)
+static void a_stream_and_its_client_may_go_in_a_callback(void **state)
 {
     struct dp_error err = {0};
     struct echo_server server;
     struct session session;
     assert_ok(echo_server_start(&server, "127.0.0.1:0", &err), &err);
     open_session(&session, server.address);
-    session.free_when_acked = true;
+    session.leave_when_acked = true;
     assert_ok(beat(&session, 1, &err), &err);
     while (session.stream != NULL) {
         pump_once(&session);
     }
     assert_int_equal(session.closed, 0);
-    dp_rpc_client_close(session.client);
+    open_session(&session, server.address);
+    session.leave_when_closed = true;
+    assert_ok(beat(&session, 1, &err), &err);
+    while (session.acked == 0) {
+        pump_once(&session);
+    }
     echo_server_stop(&server, LONG_MS);
-    assert_int_equal(atomic_load(&server.cancelled), 1);
+    assert_int_equal(atomic_load(&server.cancelled), 2);
+    while (session.stream != NULL) {
+        pump_once(&session);
+    }
+    assert_int_equal(session.closed, 1);
     (void)state;
 }
 
@@ -177,7 +190,7 @@ int main(void)
         cmocka_unit_test(messages_go_both_ways_in_order),
         cmocka_unit_test(a_stream_waits_for_a_server_that_starts_later),
         cmocka_unit_test(the_queue_of_a_stream_without_a_peer_is_bounded),
-        cmocka_unit_test(a_stream_may_be_freed_in_its_own_callback),
+        cmocka_unit_test(a_stream_and_its_client_may_go_in_a_callback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

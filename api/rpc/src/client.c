@@ -52,13 +52,8 @@ dp_status dp_rpc_client_open(const struct dp_rpc_client_options *options,
     return DP_OK;
 }
 
-void dp_rpc_client_close(struct dp_rpc_client *client)
+static void destroy(struct dp_rpc_client *client)
 {
-    if (client == NULL) {
-        return;
-    }
-    // Their batches would never come back, and the wait below never end.
-    DP_CHECK(client->users == 0);
     grpc_completion_queue_shutdown(client->cq);
     while (grpc_completion_queue_pluck(client->cq, NULL, rpc_deadline_never(), NULL).type !=
            GRPC_QUEUE_SHUTDOWN) {
@@ -67,6 +62,30 @@ void dp_rpc_client_close(struct dp_rpc_client *client)
     grpc_channel_destroy(client->channel);
     rpc_core_leave();
     free(client);
+}
+
+void dp_rpc_client_close(struct dp_rpc_client *client)
+{
+    if (client == NULL) {
+        return;
+    }
+    client->closing = true;
+    if (client->users == 0) {
+        destroy(client);
+    }
+}
+
+void rpc_client_enter(struct dp_rpc_client *client)
+{
+    client->users++;
+}
+
+void rpc_client_leave(struct dp_rpc_client *client)
+{
+    client->users--;
+    if (client->closing && client->users == 0) {
+        destroy(client);
+    }
 }
 
 const char *dp_rpc_client_address(const struct dp_rpc_client *client)

@@ -11,10 +11,14 @@ struct dp_rpc_client {
     grpc_completion_queue *cq; // pluck: of the blocking calls, one tag for each batch
     size_t message_bytes_max;
     unsigned users; // readers and streams that are open
+    bool closing;   // goes with the last of them
     struct rpc_address peer;
     char address[DP_ADDRESS_MAX];
 };
 
+// A reader or stream opens, or has gone.
+void rpc_client_enter(struct dp_rpc_client *client);
+void rpc_client_leave(struct dp_rpc_client *client);
 // A call on the client's channel whose batches complete in cq; 0 ms = no deadline.
 grpc_call *rpc_client_make_call(struct dp_rpc_client *client, dp_method_id method,
                                 grpc_completion_queue *cq, unsigned deadline_ms);

@@ -46,7 +46,7 @@ dp_status dp_rpc_reader_open(struct dp_rpc_client *client, dp_method_id method,
     }
     struct dp_rpc_reader *reader = dp_new(struct dp_rpc_reader);
     reader->client = client;
-    client->users++;
+    rpc_client_enter(client);
     reader->request = bytes;
     reader->call = rpc_client_make_call(client, method, client->cq,
                                         options == NULL ? 0 : options->deadline_ms);
@@ -137,7 +137,7 @@ void dp_rpc_reader_close(struct dp_rpc_reader *reader)
     drop_received(reader);
     grpc_byte_buffer_destroy(reader->request);
     rpc_result_deinit(&reader->result);
-    reader->client->users--;
     grpc_call_unref(reader->call);
+    rpc_client_leave(reader->client);
     free(reader);
 }

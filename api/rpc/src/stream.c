@@ -177,7 +177,7 @@ dp_status dp_rpc_stream_open(struct dp_rpc_client *client, dp_method_id method,
     struct dp_rpc_stream *stream = dp_new(struct dp_rpc_stream);
     rpc_loop_init(&stream->loop, 1);
     stream->client = client;
-    client->users++;
+    rpc_client_enter(client);
     stream->events = *events;
     stream->last = &stream->first;
     stream->headers_tag = (struct stream_tag){.base.run = on_headers, .stream = stream};
@@ -196,6 +196,7 @@ int dp_rpc_stream_fd(const struct dp_rpc_stream *stream)
     return stream->loop.fd;
 }
 
+// The last that happens to a stream; the callback may free it.
 static void tell_closed(struct dp_rpc_stream *stream)
 {
     struct dp_error err = {0};
@@ -209,12 +210,11 @@ void dp_rpc_stream_pump(struct dp_rpc_stream *stream)
 {
     stream->pumping = true;
     rpc_loop_pump(&stream->loop);
-    if (stream->over && !stream->told && !stream->doomed) {
-        tell_closed(stream);
-    }
     stream->pumping = false;
     if (stream->doomed) {
         dp_rpc_stream_free(stream);
+    } else if (stream->over && !stream->told) {
+        tell_closed(stream);
     }
 }
 
@@ -270,7 +270,7 @@ void dp_rpc_stream_free(struct dp_rpc_stream *stream)
     drop(&stream->received);
     drop(&stream->sending);
     rpc_result_deinit(&stream->result);
-    stream->client->users--;
     grpc_call_unref(stream->call);
+    rpc_client_leave(stream->client);
     free(stream);
 }

@@ -117,7 +117,7 @@ struct dp_rpc_client_options {
 // DP_INVALID when the address is not one.
 dp_status dp_rpc_client_open(const struct dp_rpc_client_options *options,
                              struct dp_rpc_client **ret_client, struct dp_error *err);
-// All readers and streams must be closed before. Accepts NULL.
+// Readers and streams that are still open keep the connection until they are closed. Accepts NULL.
 void dp_rpc_client_close(struct dp_rpc_client *client);
 const char *dp_rpc_client_address(const struct dp_rpc_client *client);
 // Blocks until the channel is connected; DP_UNAVAILABLE after wait_ms (0 = the first refusal).
@@ -162,8 +162,7 @@ struct dp_rpc_stream;
 struct dp_rpc_stream_events {
     // Bytes are borrowed for the duration of the callback.
     void (*on_message)(void *context, const void *bytes, size_t length);
-    // Once, and the last callback: err->status is DP_OK when the server ended the stream so. The
-    // stream may be freed from inside it.
+    // Once, and the last callback: err->status is DP_OK when the server ended the stream so.
     void (*on_closed)(void *context, const struct dp_error *err);
     void *context;
 };
@@ -183,6 +182,6 @@ dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessag
 size_t dp_rpc_stream_queued(const struct dp_rpc_stream *stream);
 // Says that nothing more will be sent; on_closed follows when the server ends the call.
 void dp_rpc_stream_half_close(struct dp_rpc_stream *stream);
-// Cancels if still open, without callbacks; returns when no thread touches the stream. Accepts
+// Cancels if still open; no callback runs any more. Allowed in the stream's own callbacks. Accepts
 // NULL.
 void dp_rpc_stream_free(struct dp_rpc_stream *stream);
