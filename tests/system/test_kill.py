@@ -98,10 +98,11 @@ class Kill(ClusterTest):
 
     def test_a_loss_that_is_not_a_number_names_rank_and_action(self):
         cluster = self.cluster.up()
-        job = cluster.submit(optimizer_lr=1000.0, train_steps=50)
+        job = cluster.submit(optimizer_lr=1000.0, optimizer_lr_min=1000.0,
+                             optimizer_weight_decay=1.0, train_steps=50)
         done = cluster.dpctl("status", "-f", job, check=9)
         self.assertRegex(done.stderr, r"rank \d+")
-        self.assertRegex(done.stderr, r"\bF\w*\(?\d+@\d+|F\d+@\d+")
+        self.assertRegex(done.stderr, r"action [FBI]\w*\(?\d+@\d+")
         self.assertEqual(cluster.job(job)["reason"], "NotFinite")
         self.leaves_no_rank()
 
