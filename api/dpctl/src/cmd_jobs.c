@@ -202,8 +202,10 @@ static void print_job(const Dp__V1__Job *job)
 dp_status dpctl_cmd_status(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB", "One job: state and reason, progress, plan, ranks.", status_options, handle};
-    struct request request = {.needs_id = true, .takes_id = true};
+        "[JOB]",
+        "One job (the newest, when none is named): state and reason, progress, plan, ranks.",
+        status_options, handle};
+    struct request request = {.takes_id = true};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
     if (status != DP_OK) {
@@ -211,7 +213,10 @@ dp_status dpctl_cmd_status(struct dpctl *ctl, int argc, char **argv, struct dp_e
     }
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__Job *job = NULL;
-    status = dp_client_get_job(client, request.id, &arena, &job, err);
+    status = newest_job(client, request.id, true, &arena, &request.id, err);
+    if (status == DP_OK) {
+        status = dp_client_get_job(client, request.id, &arena, &job, err);
+    }
     if (status == DP_OK && request.follow) {
         interrupted();
         status = follow_job(ctl, client, job->id, false, &arena, &job, err);

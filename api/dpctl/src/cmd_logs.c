@@ -41,11 +41,6 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         }
         request->id = arg;
         return 0;
-    case ARGP_KEY_END:
-        if (request->id == NULL) {
-            argp_error(state, "say which job (`dpctl jobs` lists them)");
-        }
-        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -108,12 +103,19 @@ static void close_logs(struct dp_client_logs **logs)
 dp_status dpctl_cmd_logs(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB", "The output of a job's ranks; each line says whose it is, unless --rank names one.",
+        "[JOB]",
+        "The output of a job's ranks (the newest job's, when none is named); each line says whose "
+        "it is, unless --rank names one.",
         options, handle};
     struct request request = {.rank = -1};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = connect_controller(ctl, &client, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena id_arena = {0};
+    status = newest_job(client, request.id, true, &id_arena, &request.id, err);
     if (status != DP_OK) {
         return status;
     }

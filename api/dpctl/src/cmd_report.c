@@ -34,11 +34,6 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         }
         request->id = arg;
         return 0;
-    case ARGP_KEY_END:
-        if (request->id == NULL) {
-            argp_error(state, "say which job (`dpctl jobs` lists them)");
-        }
-        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -152,14 +147,19 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
 dp_status dpctl_cmd_report(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB",
-        "How a job did: loss beside the corpus's unigram entropy, step time, busy time and bubble "
+        "[JOB]",
+        "How a job (the newest, when none is named) did: loss beside the corpus's unigram entropy, "
+        "step time, busy time and bubble "
         "per rank, each beside its prediction.",
         NULL, handle};
     struct request request = {0};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = connect_controller(ctl, &client, err);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    if (status == DP_OK) {
+        status = newest_job(client, request.id, false, &arena, &request.id, err);
+    }
     return status == DP_OK ? print_report(ctl, client, request.id, err) : status;
 }
 
@@ -217,7 +217,7 @@ static dp_status render_timeline(const Dp__V1__Timeline *timeline, struct dp_buf
 dp_status dpctl_cmd_timeline(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB",
+        "[JOB]",
         "What really ran when, with the prediction beside it, as a trace that ui.perfetto.dev "
         "opens (Chrome JSON).\v"
         "Example: dpctl timeline job-3 --out t.json\n",
@@ -231,7 +231,10 @@ dp_status dpctl_cmd_timeline(struct dpctl *ctl, int argc, char **argv, struct dp
     }
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__Timeline *timeline = NULL;
-    status = dp_client_get_timeline(client, request.id, &arena, &timeline, err);
+    status = newest_job(client, request.id, false, &arena, &request.id, err);
+    if (status == DP_OK) {
+        status = dp_client_get_timeline(client, request.id, &arena, &timeline, err);
+    }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     if (status == DP_OK) {
         status = render_timeline(timeline, &text, err);

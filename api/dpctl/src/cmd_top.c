@@ -45,24 +45,6 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     }
 }
 
-// The newest job that has not ended, when none was named.
-static dp_status pick_job(struct dp_client *client, struct dp_arena *arena, const char **ret_id,
-                          struct dp_error *err)
-{
-    Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
-    list.active = true;
-    list.limit = 1;
-    Dp__V1__ListJobsResponse *jobs = NULL;
-    dp_status status = dp_client_list_jobs(client, &list, arena, &jobs, err);
-    if (status == DP_OK && jobs->n_jobs == 0) {
-        return dp_fail(err, DP_NOT_FOUND, "no job runs; name one that has ended, or submit one");
-    }
-    if (status == DP_OK) {
-        *ret_id = jobs->jobs[0]->id;
-    }
-    return status;
-}
-
 static void cell_share(struct dpctl_table *table, int64_t part, int64_t whole)
 {
     if (whole <= 0) {
@@ -132,15 +114,15 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
         "Live utilisation per rank: share of the last second by kind (F forward, I/B backward, W "
         "weight gradients, FB overlapped pairs, optimizer), communication not hidden, idle, live "
         "and peak chunks.\v"
-        "Without JOB: the newest that runs. Ends with the job; Ctrl-C ends it earlier.\n",
+        "Without JOB: the newest, running ones first. Ends with the job; Ctrl-C ends it earlier.\n",
         options, handle};
     struct request request = {.interval_s = 1};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
     DP_CLEANUP(dp_arena_deinit) struct dp_arena id_arena = {0};
     dp_status status = connect_controller(ctl, &client, err);
-    if (status == DP_OK && request.id == NULL) {
-        status = pick_job(client, &id_arena, &request.id, err);
+    if (status == DP_OK) {
+        status = newest_job(client, request.id, true, &id_arena, &request.id, err);
     }
     interrupted();
     while (status == DP_OK) {

@@ -21,6 +21,30 @@ void connect_cleanup(struct dp_client **client)
     dp_client_close(*client);
 }
 
+dp_status newest_job(struct dp_client *client, const char *given, bool active_first,
+                     struct dp_arena *arena, const char **ret_id, struct dp_error *err)
+{
+    if (given != NULL) {
+        *ret_id = given;
+        return DP_OK;
+    }
+    Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
+    list.limit = 1;
+    list.active = active_first;
+    Dp__V1__ListJobsResponse *jobs = NULL;
+    dp_status status = dp_client_list_jobs(client, &list, arena, &jobs, err);
+    if (status == DP_OK && jobs->n_jobs == 0 && active_first) {
+        return newest_job(client, NULL, false, arena, ret_id, err);
+    }
+    if (status == DP_OK && jobs->n_jobs == 0) {
+        return dp_fail(err, DP_NOT_FOUND, "there is no job yet; `dpctl submit FILE` makes one");
+    }
+    if (status == DP_OK) {
+        *ret_id = jobs->jobs[0]->id;
+    }
+    return status;
+}
+
 const char *job_state_text(Dp__V1__JobState state)
 {
     const ProtobufCEnumValue *value =

@@ -11,6 +11,12 @@ dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client,
 void connect_cleanup(struct dp_client **client);
 #define AUTO_CLIENT DP_CLEANUP(connect_cleanup)
 
+// The job a command is about: `given`, or without one the newest (of those that have not ended, if
+// there is any and `active_first`). *ret_id lies in arena or is `given`. DP_NOT_FOUND when there is
+// no job at all.
+dp_status newest_job(struct dp_client *client, const char *given, bool active_first,
+                     struct dp_arena *arena, const char **ret_id, struct dp_error *err);
+
 // "RUNNING" without the enum's prefix.
 const char *job_state_text(Dp__V1__JobState state);
 bool job_state_is_final(Dp__V1__JobState state);
