@@ -1,7 +1,7 @@
 // Stands in for dp-rank: speaks frames, and behaves or misbehaves as DP_FAKE_RANK says. Words:
 //   ready start steps=N finish fail sample   the usual life, in this order
 //   print=TEXT state flood=KIB               output
-//   exit=N crash ignore-term grandchild sleep
+//   exit=N crash ignore-term handle-term grandchild sleep
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -186,6 +186,18 @@ static void do_ignore_term(const char *argument)
     (void)signal(SIGTERM, SIG_IGN);
 }
 
+static void end_on_term(int number)
+{
+    (void)number;
+    _exit(77);
+}
+
+static void do_handle_term(const char *argument)
+{
+    (void)argument;
+    (void)signal(SIGTERM, end_on_term);
+}
+
 static void sleep_for_ever(void)
 {
     for (;;) {
@@ -217,11 +229,21 @@ static const struct {
     const char *word;
     void (*run)(const char *argument);
 } words[] = {
-    {"ready", do_ready},   {"start", do_start},           {"steps", do_steps},
-    {"sample", do_sample}, {"finish", do_finish},         {"fail", do_fail},
-    {"print", do_print},   {"state", do_state},           {"flood", do_flood},
-    {"exit", do_exit},     {"crash", do_crash},           {"ignore-term", do_ignore_term},
-    {"sleep", do_sleep},   {"grandchild", do_grandchild},
+    {"ready", do_ready},
+    {"start", do_start},
+    {"steps", do_steps},
+    {"sample", do_sample},
+    {"finish", do_finish},
+    {"fail", do_fail},
+    {"print", do_print},
+    {"state", do_state},
+    {"flood", do_flood},
+    {"exit", do_exit},
+    {"crash", do_crash},
+    {"ignore-term", do_ignore_term},
+    {"handle-term", do_handle_term},
+    {"sleep", do_sleep},
+    {"grandchild", do_grandchild},
 };
 
 static void run_word(char *word)

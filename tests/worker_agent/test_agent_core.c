@@ -353,6 +353,8 @@ static void a_node_left_alone_too_long_ends_its_ranks_itself(void **state)
     fixture->now_ns += ORPHAN_MS * DP_NS_PER_MS;
     simple(fixture, DP_AGENT_TICK, 0);
     assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
+    // To hear the same again does not start anew.
+    simple(fixture, DP_AGENT_STREAM_DOWN, 0);
     fixture->now_ns += 1;
     simple(fixture, DP_AGENT_TICK, 0);
     assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 1);

@@ -310,14 +310,16 @@ static void a_stopped_rank_gets_its_grace_and_no_more(void **state)
     keeper_close(&keeper);
 }
 
-static void a_rank_that_was_stopped_with_a_signal_can_be_ended(void **state)
+static void a_rank_that_was_stopped_with_a_signal_still_ends_politely(void **state)
 {
     (void)state;
     struct keeper keeper = keeper_open();
-    pid_t pid = spawn_rank(&keeper, 0, "sleep");
+    pid_t pid = spawn_rank(&keeper, 0, "handle-term print=up sleep");
+    struct dp_buf log = await_log(&keeper, 0, "up");
+    dp_buf_deinit(&log);
     assert_int_equal(kill(pid, SIGSTOP), 0);
     stop_rank(&keeper, DP_LINK_ALL_RANKS, 20000);
-    assert_int_equal(await_exit(&keeper, 0).signal, SIGTERM);
+    assert_int_equal(await_exit(&keeper, 0).status, 77);
     keeper_close(&keeper);
 }
 
@@ -367,6 +369,36 @@ static void a_newer_agent_takes_the_place_of_the_older(void **state)
                    &err, "closed");
     dp_link_deinit(&keeper.link);
     keeper_close(&newer);
+}
+
+static void what_an_agent_ordered_before_it_died_is_done(void **state)
+{
+    (void)state;
+    struct keeper keeper = keeper_open();
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        (void)spawn_rank(&keeper, rank, "sleep");
+    }
+    // The keeper finds the orders, the end of their sender and its successor all at once.
+    assert_int_equal(kill(keeper.pid, SIGSTOP), 0);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        send_frame(&keeper,
+                   &(struct dp_link_frame){DP_LINK_ORDER, DP_LINK_ORDER_START, rank, "start", 5});
+    }
+    dp_link_deinit(&keeper.link);
+    connect_agent(&keeper);
+    assert_int_equal(kill(keeper.pid, SIGCONT), 0);
+    int started = 0;
+    struct dp_link_frame frame;
+    for (frame = next_frame(&keeper); frame.type != DP_LINK_SYNCED; frame = next_frame(&keeper)) {
+        struct dp_error err = {0};
+        struct dp_link_spawned spawned;
+        if (frame.type == DP_LINK_SPAWNED) {
+            assert_ok(dp_link_spawned_read(&frame, &spawned, &err), &err);
+            started += spawned.started;
+        }
+    }
+    assert_int_equal(started, 3);
+    keeper_close(&keeper);
 }
 
 static void the_start_is_passed_on_once(void **state)
@@ -530,9 +562,10 @@ int main(void)
         cmocka_unit_test(a_program_that_is_not_there_is_told_with_its_name),
         cmocka_unit_test(a_rank_that_floods_its_output_fills_no_disk),
         cmocka_unit_test(a_stopped_rank_gets_its_grace_and_no_more),
-        cmocka_unit_test(a_rank_that_was_stopped_with_a_signal_can_be_ended),
+        cmocka_unit_test(a_rank_that_was_stopped_with_a_signal_still_ends_politely),
         cmocka_unit_test(an_agent_that_comes_back_is_told_everything_again),
         cmocka_unit_test(a_newer_agent_takes_the_place_of_the_older),
+        cmocka_unit_test(what_an_agent_ordered_before_it_died_is_done),
         cmocka_unit_test(the_start_is_passed_on_once),
         cmocka_unit_test(what_a_rank_left_behind_ends_with_the_keeper),
         cmocka_unit_test(a_keeper_that_is_killed_takes_its_ranks_along),

@@ -84,6 +84,7 @@ dp_status keeper_open(struct keeper *keeper, const struct keeper_options *option
         .log_bytes_max = options->log_bytes_max,
         .signal_fd = -1,
         .listen_fd = -1,
+        .socket = options->socket,
         .agent = {.fd = -1},
         .lease_ns = options->lease_ms * DP_NS_PER_MS,
         .lease_until_ns = dp_clock_monotonic_ns() + options->lease_ms * DP_NS_PER_MS,
@@ -113,6 +114,9 @@ void keeper_close(struct keeper *keeper)
         rank_free(keeper->ranks[i]);
     }
     free(keeper->ranks);
+    if (keeper->listen_fd >= 0) {
+        (void)unlinkat(keeper->directory_fd, keeper->socket, 0);
+    }
     dp_cleanup_close(&keeper->listen_fd);
     dp_cleanup_close(&keeper->signal_fd);
     dp_cleanup_close(&keeper->directory_fd);

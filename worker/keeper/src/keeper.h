@@ -28,6 +28,7 @@ struct keeper {
     uint64_t log_bytes_max;
     int signal_fd;
     int listen_fd;
+    const char *socket; // its name, borrowed
     struct dp_link agent;
     bool agent_known;  // it said HELLO
     bool agent_broken; // writing failed; what it sent before is still obeyed
