@@ -9,6 +9,7 @@
 #include "dp/cleanup.h"
 #include "dp/method.h"
 #include "dp/render.h"
+#include "dp/wire.h"
 
 enum { KEY_OUT = 1 };
 
@@ -163,25 +164,6 @@ dp_status dpctl_cmd_report(struct dpctl *ctl, int argc, char **argv, struct dp_e
     return status == DP_OK ? print_report(ctl, client, request.id, err) : status;
 }
 
-static void take_span(const Dp__V1__Span *from, uint32_t pipeline, uint64_t step, int64_t origin_ns,
-                      struct dp_action_span *to)
-{
-    uint32_t p = pipeline == 0 ? 1 : pipeline;
-    *to = (struct dp_action_span){
-        .rank = (int32_t)(from->rank % p),
-        .replica = (int32_t)(from->rank / p),
-        .kind = (uint8_t)from->kind,
-        .b_kind = (uint8_t)from->b_kind,
-        .stage = (uint16_t)from->stage,
-        .microbatch = from->microbatch,
-        .b_stage = (uint16_t)from->b_stage,
-        .b_microbatch = from->b_microbatch,
-        .step = (int64_t)step,
-        .start_ns = from->start_ns - origin_ns,
-        .end_ns = from->start_ns - origin_ns + from->duration_ns,
-    };
-}
-
 // Measured steps as one track, the prediction as another. Both begin at their earliest span.
 static dp_status render_timeline(const Dp__V1__Timeline *timeline, struct dp_buf *out,
                                  struct dp_error *err)
@@ -195,19 +177,20 @@ static dp_status render_timeline(const Dp__V1__Timeline *timeline, struct dp_buf
                        "no step of %s was traced yet; try again after its first step",
                        timeline->job->id);
     }
-    uint32_t pipeline = timeline->job->plan == NULL ? 1 : timeline->job->plan->pipeline;
+    const Dp__V1__Plan *plan = timeline->job->plan;
+    int32_t pipeline = plan == NULL || plan->pipeline == 0 ? 1 : (int32_t)plan->pipeline;
     DP_AUTO_FREE struct dp_action_span *spans = dp_new_array(struct dp_action_span, count);
     size_t used = 0;
     for (size_t i = 0; i < timeline->n_measured; i++) {
         const Dp__V1__TimelineStep *step = timeline->measured[i];
         for (size_t j = 0; j < step->n_spans; j++) {
-            take_span(step->spans[j], pipeline, step->step, 0, &spans[used++]);
+            dp_wire_span_from_proto(step->spans[j], pipeline, (int64_t)step->step, &spans[used++]);
         }
     }
     struct dp_trace_track tracks[2] = {{.name = "measured", .spans = spans, .count = used},
                                        {.name = "predicted", .spans = spans + used}};
     for (size_t i = 0; i < timeline->n_predicted; i++) {
-        take_span(timeline->predicted[i], pipeline, 0, 0, &spans[used++]);
+        dp_wire_span_from_proto(timeline->predicted[i], pipeline, 0, &spans[used++]);
     }
     tracks[1].count = timeline->n_predicted;
     dp_render_trace(tracks, 2, out);
