@@ -120,9 +120,7 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
     }
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 7};
     const char *const heads[] = {"ID", "NAME", "STATE", "STEP", "LOSS", "TIME", "REASON"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (size_t i = 0; i < jobs->n_jobs; i++) {
         const Dp__V1__Job *job = jobs->jobs[i];
         dpctl_cell(&table, "%s", job->id);
@@ -146,9 +144,7 @@ static void print_job_ranks(const Dp__V1__Job *job)
     }
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 4};
     const char *const heads[] = {"RANK", "NODE", "PHASE", "PID"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (size_t i = 0; i < job->n_ranks; i++) {
         const Dp__V1__JobRank *rank = job->ranks[i];
         dpctl_cell(&table, "%u", rank->rank);
@@ -308,9 +304,7 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
     }
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 6};
     const char *const heads[] = {"ID", "TIME", "JOB", "NODE", "EVENT", "MESSAGE"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (size_t i = 0; i < events->n_events; i++) {
         const Dp__V1__Event *event = events->events[i];
         char time[32];
@@ -348,9 +342,7 @@ dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_er
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
     const char *const heads[] = {"NAME",   "STATE",      "SLOTS", "CORES",
                                  "MEMORY", "CALIBRATED", "SEEN",  "REASON"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (size_t i = 0; i < nodes->n_nodes; i++) {
         const Dp__V1__Node *node = nodes->nodes[i];
         char bytes[32];

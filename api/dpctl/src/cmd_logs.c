@@ -36,10 +36,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->tail = dpctl_number(state, "--tail", arg, 1, 1000000);
         return 0;
     case ARGP_KEY_ARG:
-        if (request->id != NULL) {
-            argp_error(state, "one job at a time, not also \"%s\"", arg);
-        }
-        request->id = arg;
+        dpctl_take_argument(state, "job", arg, &request->id);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

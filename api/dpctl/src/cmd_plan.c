@@ -13,17 +13,7 @@
 #include "dp/profile.h"
 #include "dp/spec.h"
 
-enum {
-    KEY_CLUSTER = 1,
-    KEY_PROFILE,
-    KEY_MODEL,
-    KEY_GPU,
-    KEY_GPUS,
-    KEY_SET,
-    KEY_ALL,
-    KEY_OUT,
-    SETS_MAX = 64
-};
+enum { KEY_CLUSTER = 1, KEY_PROFILE, KEY_MODEL, KEY_GPU, KEY_GPUS, KEY_SET, KEY_ALL, KEY_OUT };
 
 static const struct argp_option options[] = {
     {"cluster", KEY_CLUSTER, "FILE", 0, "plan for this cluster.toml (else this machine)", 0},
@@ -40,8 +30,7 @@ static const struct argp_option options[] = {
 struct request {
     const char *file, *cluster, *profile, *model, *gpu, *out;
     int32_t gpus;
-    const char *sets[SETS_MAX];
-    int sets_count;
+    struct dpctl_sets sets;
     bool all;
 };
 
@@ -65,10 +54,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->gpus = (int32_t)dpctl_number(state, "--gpus", arg, 1, DP_RANKS_MAX);
         return 0;
     case KEY_SET:
-        if (request->sets_count == SETS_MAX) {
-            argp_error(state, "more than %d --set", SETS_MAX);
-        }
-        request->sets[request->sets_count++] = arg;
+        dpctl_sets_take(state, arg, &request->sets);
         return 0;
     case KEY_ALL:
         request->all = true;
@@ -77,10 +63,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->out = arg;
         return 0;
     case ARGP_KEY_ARG:
-        if (request->file != NULL) {
-            argp_error(state, "one job file at a time, not also \"%s\"", arg);
-        }
-        request->file = arg;
+        dpctl_take_argument(state, "job file", arg, &request->file);
         return 0;
     case ARGP_KEY_END:
         if ((request->file == NULL) == (request->model == NULL)) {
@@ -116,15 +99,12 @@ static dp_status load_spec(const struct request *request, struct dp_job_spec *re
                            struct dp_error *err)
 {
     dp_status status = request->model != NULL ? spec_of_model(request->model, ret_spec, err)
-                                              : load_job(request->file, ret_spec, NULL, err);
+                                              : dp_job_spec_load(request->file, ret_spec, err);
     if (status == DP_OK && request->gpus > 0) {
         ret_spec->resources.device = DP_DEVICE_CUDA;
         ret_spec->resources.ranks = request->gpus;
     }
-    for (int i = 0; status == DP_OK && i < request->sets_count; i++) {
-        status = dp_job_spec_set(ret_spec, request->sets[i], err);
-    }
-    return status == DP_OK ? dp_job_spec_check(ret_spec, err) : status;
+    return status == DP_OK ? dpctl_sets_apply(&request->sets, ret_spec, err) : status;
 }
 
 // What `dpctl run` would make of this machine: two agents that share its cores and memory.

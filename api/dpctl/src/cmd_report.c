@@ -30,10 +30,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->out = arg;
         return 0;
     case ARGP_KEY_ARG:
-        if (request->id != NULL) {
-            argp_error(state, "one job at a time, not also \"%s\"", arg);
-        }
-        request->id = arg;
+        dpctl_take_argument(state, "job", arg, &request->id);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -104,9 +101,7 @@ static void print_ranks(const Dp__V1__JobReport *report)
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
     const char *const heads[] = {"RANK",   "NODE",      "BUSY",        "PREDICTED",
                                  "BUBBLE", "PREDICTED", "PEAK CHUNKS", "PEAK BYTES"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (size_t i = 0; i < report->n_ranks; i++) {
         const Dp__V1__RankResult *rank = report->ranks[i];
         char text[32], other[32];

@@ -10,7 +10,7 @@
 #include "dp/spec.h"
 #include "local.h"
 
-enum { KEY_NODES = 1, KEY_SLOTS, KEY_KEEP };
+enum { KEY_NODES = 1, KEY_SLOTS, KEY_KEEP, KEY_SET };
 
 static const struct argp_option local_options_table[] = {
     {"nodes", KEY_NODES, "COUNT", 0, "agents of the local cluster (2)", 0},
@@ -20,6 +20,7 @@ static const struct argp_option local_options_table[] = {
 static const struct argp_option run_options[] = {
     {"nodes", KEY_NODES, "COUNT", 0, "agents of the local cluster (2)", 0},
     {"slots", KEY_SLOTS, "COUNT", 0, "ranks per agent (as many as the job needs)", 0},
+    {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 0},
     {"keep", KEY_KEEP, NULL, 0, "leave the local cluster running afterwards", 0},
     {0},
 };
@@ -27,6 +28,7 @@ static const struct argp_option run_options[] = {
 struct request {
     const char *subject;
     struct local_options local;
+    struct dpctl_sets sets;
     bool keep;
 };
 
@@ -42,6 +44,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_KEEP:
         request->keep = true;
+        return 0;
+    case KEY_SET:
+        dpctl_sets_take(state, arg, &request->sets);
         return 0;
     case ARGP_KEY_ARG:
         if (request->subject != NULL) {
@@ -112,10 +117,14 @@ dp_status dpctl_cmd_run(struct dpctl *ctl, int argc, char **argv, struct dp_erro
     interrupted(); // from here on Ctrl-C is ours
     struct dp_job_spec spec;
     DP_CLEANUP(dp_buf_deinit) struct dp_buf toml = {0};
-    dp_status status = load_job(request.subject, &spec, &toml, err);
+    dp_status status = dp_job_spec_load(request.subject, &spec, err);
+    if (status == DP_OK) {
+        status = dpctl_sets_apply(&request.sets, &spec, err);
+    }
     if (status != DP_OK) {
         return status;
     }
+    dp_job_spec_write(&spec, &toml);
     int nodes = request.local.nodes > 0 ? request.local.nodes : 2;
     request.local.nodes = nodes;
     if (request.local.slots == 0) {

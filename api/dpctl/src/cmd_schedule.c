@@ -281,9 +281,7 @@ static dp_status print_simulation(struct dpctl *ctl, const struct request *reque
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
     const char *const heads[] = {"RANK",         "BUSY_S", "BUBBLE_S",   "WARMUP_S",
                                  "DEPENDENCY_S", "COMM_S", "COOLDOWN_S", "PEAK_CHUNKS"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (int32_t r = 0; r < result.pipeline; r++) {
         const struct dp_sim_rank *rank = &result.ranks[r];
         dpctl_cell(&table, "%d", (int)r);
@@ -323,9 +321,7 @@ static void print_comparison(const json_t *rows)
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 6};
     const char *const heads[] = {"SCHEDULE",     "STAGES",      "MAKESPAN_S",
                                  "BUBBLE_MAX_S", "PEAK_CHUNKS", "NOTE"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     size_t index;
     json_t *row;
     json_array_foreach(rows, index, row)

@@ -9,7 +9,7 @@
 #include "dp/rand.h"
 #include "dp/spec.h"
 
-enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID, SETS_MAX = 64 };
+enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID };
 
 static const struct argp_option submit_options[] = {
     {"wait", KEY_WAIT, NULL, 0, "follow the job; the exit code is the job's", 0},
@@ -25,8 +25,7 @@ static const struct argp_option validate_options[] = {
 
 struct request {
     const char *file, *request_id;
-    const char *sets[SETS_MAX];
-    int sets_count;
+    struct dpctl_sets sets;
     bool wait, quiet;
 };
 
@@ -44,16 +43,10 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->request_id = arg;
         return 0;
     case KEY_SET:
-        if (request->sets_count == SETS_MAX) {
-            argp_error(state, "more than %d --set", SETS_MAX);
-        }
-        request->sets[request->sets_count++] = arg;
+        dpctl_sets_take(state, arg, &request->sets);
         return 0;
     case ARGP_KEY_ARG:
-        if (request->file != NULL) {
-            argp_error(state, "one job file at a time, not also \"%s\"", arg);
-        }
-        request->file = arg;
+        dpctl_take_argument(state, "job file", arg, &request->file);
         return 0;
     case ARGP_KEY_END:
         if (request->file == NULL) {
@@ -68,12 +61,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
 static dp_status load(const struct request *request, struct dp_job_spec *ret_spec,
                       struct dp_buf *ret_toml, struct dp_error *err)
 {
-    dp_status status = load_job(request->file, ret_spec, NULL, err);
-    for (int i = 0; status == DP_OK && i < request->sets_count; i++) {
-        status = dp_job_spec_set(ret_spec, request->sets[i], err);
-    }
+    dp_status status = dp_job_spec_load(request->file, ret_spec, err);
     if (status == DP_OK) {
-        status = dp_job_spec_check(ret_spec, err);
+        status = dpctl_sets_apply(&request->sets, ret_spec, err);
     }
     if (status == DP_OK) {
         dp_job_spec_write(ret_spec, ret_toml);

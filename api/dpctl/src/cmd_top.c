@@ -35,10 +35,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->interval_s = dpctl_real(state, "--interval", arg, 0.1);
         return 0;
     case ARGP_KEY_ARG:
-        if (request->id != NULL) {
-            argp_error(state, "one job at a time, not also \"%s\"", arg);
-        }
-        request->id = arg;
+        dpctl_take_argument(state, "job", arg, &request->id);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -97,9 +94,7 @@ static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 13};
     const char *const heads[] = {"RANK", "NODE", "STEP", "BUSY", "F",      "I/B",       "W",
                                  "FB",   "OPT",  "COMM", "IDLE", "CHUNKS", "PEAK  STEP"};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(heads); i++) {
-        dpctl_cell(&table, "%s", heads[i]);
-    }
+    dpctl_heads(&table, heads);
     for (size_t i = 0; i < job->n_ranks; i++) {
         rank_row(&table, job->ranks[i]);
     }

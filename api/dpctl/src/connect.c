@@ -6,7 +6,6 @@
 
 #include "dp/check.h"
 #include "dp/cleanup.h"
-#include "dp/spec.h"
 #include "local.h"
 
 dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client, struct dp_error *err)
@@ -70,16 +69,6 @@ dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err)
                        job->state == DP__V1__JOB_STATE__JOB_LOST ? "is lost" : "failed",
                        job->reason, job->message);
     }
-}
-
-dp_status load_job(const char *path, struct dp_job_spec *ret_spec, struct dp_buf *ret_toml,
-                   struct dp_error *err)
-{
-    dp_status status = dp_job_spec_load(path, ret_spec, err);
-    if (status == DP_OK && ret_toml != NULL) {
-        dp_job_spec_write(ret_spec, ret_toml);
-    }
-    return status;
 }
 
 static volatile sig_atomic_t interrupt_seen;

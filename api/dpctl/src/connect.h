@@ -23,12 +23,6 @@ bool job_state_is_final(Dp__V1__JobState state);
 // DP_OK for COMPLETED, DP_JOB_FAILED, DP_JOB_CANCELLED with the job's message in err.
 dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err);
 
-// Reads a job file, checks it with the one parser, and makes what SubmitJob takes: canonical TOML
-// with absolute paths. A problem is DP_INVALID with all of them.
-struct dp_job_spec;
-dp_status load_job(const char *path, struct dp_job_spec *ret_spec, struct dp_buf *ret_toml,
-                   struct dp_error *err);
-
 // Follows a job until it ends, with a progress line on stderr. Ctrl-C is DP_INTERRUPTED: the job
 // goes on and err says how to come back. *ret_job lies in arena.
 dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id, bool quiet,

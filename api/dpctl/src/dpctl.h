@@ -11,6 +11,8 @@
 #include "dp/json.h"
 #include "dp/limits.h"
 
+#define DPCTL_SETS_MAX 64
+
 struct dpctl {
     const char *controller; // --controller or DPCTL_CONTROLLER; NULL = the local cluster's
     char state_directory[DP_PATH_MAX]; // $XDG_STATE_HOME/dp
@@ -37,6 +39,20 @@ struct dpctl_syntax {
 };
 void dpctl_parse(struct dpctl *ctl, const struct dpctl_syntax *syntax, void *data, int argc,
                  char **argv);
+// Puts an argument into its slot; a usage error when there was one already. `what`: "job".
+void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, const char **slot);
+
+// `--set KEY=VALUE`, given any number of times up to the limit.
+struct dpctl_sets {
+    const char *items[DPCTL_SETS_MAX];
+    int count;
+};
+void dpctl_sets_take(struct argp_state *state, char *arg, struct dpctl_sets *sets);
+// Applies them in order and checks the whole.
+struct dp_job_spec;
+dp_status dpctl_sets_apply(const struct dpctl_sets *sets, struct dp_job_spec *spec,
+                           struct dp_error *err);
+
 // A whole number in [min, max] from an option, or a usage error.
 long dpctl_number(struct argp_state *state, const char *what, const char *text, long min, long max);
 // A finite number not under min, or a usage error.
@@ -58,6 +74,8 @@ void dpctl_table_deinit(struct dpctl_table *table);
 // Adds a cell; empty text becomes "-".
 void dpctl_cell(struct dpctl_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+// A first row: one cell for each column.
+void dpctl_heads(struct dpctl_table *table, const char *const *heads);
 void dpctl_table_print(const struct dpctl_table *table);
 
 // "1.2 MiB", "3.4 s", "12 ms".

@@ -53,6 +53,13 @@ void dpctl_cell(struct dpctl_table *table, const char *format, ...)
     table->count++;
 }
 
+void dpctl_heads(struct dpctl_table *table, const char *const *heads)
+{
+    for (int i = 0; i < table->columns; i++) {
+        dpctl_cell(table, "%s", heads[i]);
+    }
+}
+
 // Characters, not bytes, of UTF-8 text.
 static int text_width(const char *text)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dp/check.h"
+#include "dp/spec.h"
 #include "dpctl.h"
 
 enum { KEY_CONTROLLER = 0x10000 };
@@ -88,4 +89,32 @@ double dpctl_real(struct argp_state *state, const char *what, const char *text, 
         argp_error(state, "%s must be a number, at least %g, not \"%s\"", what, min, text);
     }
     return value;
+}
+
+void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, const char **slot)
+{
+    if (*slot != NULL) {
+        argp_error(state, "one %s at a time, not also \"%s\"", what, arg);
+    }
+    *slot = arg;
+}
+
+void dpctl_sets_take(struct argp_state *state, char *arg, struct dpctl_sets *sets)
+{
+    if (sets->count == DPCTL_SETS_MAX) {
+        argp_error(state, "more than %d --set", DPCTL_SETS_MAX);
+    }
+    sets->items[sets->count++] = arg;
+}
+
+dp_status dpctl_sets_apply(const struct dpctl_sets *sets, struct dp_job_spec *spec,
+                           struct dp_error *err)
+{
+    for (int i = 0; i < sets->count; i++) {
+        dp_status status = dp_job_spec_set(spec, sets->items[i], err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    return dp_job_spec_check(spec, err);
 }
