@@ -51,7 +51,7 @@ static void a_signal_explains_more_than_what_the_other_ranks_say(void **state)
     // The others are left to say what they know, for a moment.
     assert_int_equal(world_sent(&world, DP_ORDER_STOP, ""), 0);
     die(&world, sessions[1], 2, SIGSEGV);
-    assert_fails(&world, "RankDied", "rank 2 on b (pid 102) was ended by signal 11");
+    assert_fails(&world, "RankDied", "rank 2 on b (pid 102) was ended by signal 11 (SIGSEGV)");
     assert_int_equal(world_sent(&world, DP_ORDER_STOP, ""), 2);
     finish(&world, sessions[0], 0, peer_lost);
     world.hold_store = true;

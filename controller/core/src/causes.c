@@ -87,6 +87,12 @@ static void blame_finished(struct dp_core *core, struct core_job *job,
                    rank->error[0] == '\0' ? "failed without a word" : rank->error);
 }
 
+const char *core_signal_name(int signal_number)
+{
+    const char *text = sigabbrev_np(signal_number);
+    return text == NULL ? "?" : text;
+}
+
 void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp_rank_record *rank)
 {
     if (ended_by_order(core, job, rank)) {
@@ -96,9 +102,9 @@ void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp
         blame_finished(core, job, rank);
     } else if (rank->phase == DP_RANK_DIED && rank->signal != 0) {
         core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
-                       "rank %u on %s (pid %lld) was ended by signal %d (%s) after step %llu",
+                       "rank %u on %s (pid %lld) was ended by signal %d (SIG%s) after step %llu",
                        rank->rank, rank->node, (long long)rank->pid, rank->signal,
-                       strsignal(rank->signal), (unsigned long long)rank->step);
+                       core_signal_name(rank->signal), (unsigned long long)rank->step);
     } else if (rank->phase == DP_RANK_DIED) {
         core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
                        "rank %u on %s (pid %lld) ended with exit status %d after step %llu: see "

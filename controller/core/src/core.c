@@ -13,6 +13,7 @@ void dp_core_config_init(struct dp_core_config *config)
         .late_ms = 3500,
         .lease_margin_ms = 3000,
         .lease_default_ms = 10000,
+        .calibrate_ms = 60000,
         .prepare_timeout_ms = 120000,
         .collect_ms = 1000,
         .settle_ms = 2000,
@@ -258,6 +259,10 @@ static int64_t next_timer(const struct dp_core *core)
     }
     FOR_EACH_NODE(core, node)
     {
+        if (node->state == DP_NODE_REGISTERING &&
+            core->now_ns < core_node_calibrated_ns(core, node)) {
+            sooner(&timer_ns, core_node_calibrated_ns(core, node));
+        }
         if (node->state != DP_NODE_LATE && node->state != DP_NODE_LOST) {
             sooner(&timer_ns, core_node_late_ns(core, node));
         }

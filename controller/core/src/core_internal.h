@@ -68,7 +68,7 @@ struct core_node {
     dp_node_state state;
     char reason[DP_TEXT_MAX];
     uint64_t session;
-    int64_t seen_ns;
+    int64_t seen_ns, connected_ns;
     struct core_foreign *foreign;
     size_t foreign_count;
     struct core_node *next;
@@ -149,6 +149,8 @@ void core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64
 // The job fails, or ends for a better reason than known so far.
 void core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause, const char *reason,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
+// "KILL" of SIGKILL; static.
+const char *core_signal_name(int signal_number);
 void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp_rank_record *rank);
 // Ends as `outcome` when all ranks have ended.
 void core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome);
@@ -168,6 +170,8 @@ void core_inventory(struct dp_core *core, const struct dp_inventory_event *inven
 void core_session_closed(struct dp_core *core, uint64_t session);
 void core_node_seen(struct dp_core *core, struct core_node *node);
 void core_nodes_deadline(struct dp_core *core);
+// When a node that is still being calibrated is no longer waited for.
+int64_t core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node);
 int64_t core_node_late_ns(const struct dp_core *core, const struct core_node *node);
 int64_t core_node_lost_ns(const struct dp_core *core, const struct core_node *node);
 

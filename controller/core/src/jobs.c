@@ -318,11 +318,21 @@ void core_job_deadline(struct dp_core *core, struct core_job *job)
     }
 }
 
+// The core lets go of jobs that have ended.
+static void refuse_absent(struct dp_core *core, const struct dp_ask *ask)
+{
+    if (core_has_ended(core, core_number_of(ask->job))) {
+        core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already", ask->job);
+    } else {
+        core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
+    }
+}
+
 void core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
 {
     struct core_job *job = core_job_find(core, ask->job);
     if (job == NULL) {
-        core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
+        refuse_absent(core, ask);
         return;
     }
     const char *why = ask->reason[0] == '\0' ? "cancelled" : ask->reason;
@@ -355,10 +365,14 @@ void core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
 void core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
 {
     struct core_job *job = core_job_find(core, ask->job);
-    if (job == NULL || job->row.state != DP_STATE_RUNNING) {
-        core_reply_error(core, ask->reply, job == NULL ? DP_NOT_FOUND : DP_CONFLICT,
+    if (job == NULL) {
+        refuse_absent(core, ask);
+        return;
+    }
+    if (job->row.state != DP_STATE_RUNNING) {
+        core_reply_error(core, ask->reply, DP_CONFLICT,
                          "%s is %s: only a running job can write a checkpoint", ask->job,
-                         job == NULL ? "not there" : dp_job_state_text(job->row.state));
+                         dp_job_state_text(job->row.state));
         return;
     }
     if (strcmp(job->row.device, "sim") == 0) {

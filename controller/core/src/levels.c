@@ -64,8 +64,8 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
     if (member->told != DP_ORDER_STOP) {
         char how[64] = "";
         if (level->keeper_signal != 0) {
-            snprintf(how, sizeof(how), " by signal %d (%s)", level->keeper_signal,
-                     strsignal(level->keeper_signal));
+            snprintf(how, sizeof(how), " by signal %d (SIG%s)", level->keeper_signal,
+                     core_signal_name(level->keeper_signal));
         }
         core_job_blame(core, job, DP_CAUSE_NODE, "KeeperLost",
                        "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
@@ -152,7 +152,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
 {
     const struct core_job *job = core_job_find(core, level->fence.job);
     if (job != NULL && dp_job_state_ended(job->row.state) && !core_job_clean(job)) {
-        return;  // its end is not on disk yet, so nobody is told
+        return; // its end is not on disk yet, so nobody is told
     }
     struct core_foreign *foreign = find_foreign(node, &level->fence);
     bool over = is_over(core, &level->fence);

@@ -66,6 +66,11 @@ static int64_t lease_ns(const struct dp_core *core, const struct core_node *node
     return (lease_ms != 0 ? lease_ms : core->config.lease_default_ms) * DP_NS_PER_MS;
 }
 
+int64_t core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node)
+{
+    return node->connected_ns + core->config.calibrate_ms * DP_NS_PER_MS;
+}
+
 int64_t core_node_late_ns(const struct dp_core *core, const struct core_node *node)
 {
     return node->seen_ns + core->config.late_ms * DP_NS_PER_MS;
@@ -261,6 +266,7 @@ void core_hello(struct dp_core *core, const struct dp_hello *hello)
         core->effects->items[core->effects->count - 1].status = DP_CONFLICT;
     }
     node->session = session;
+    node->connected_ns = core->now_ns;
     DP_COPY_TEXT(node->row.boot_id, row->boot_id);
     DP_COPY_TEXT(node->row.instance, row->instance);
     DP_COPY_TEXT(node->row.version, row->version);

@@ -107,7 +107,8 @@ static struct supply measure(const struct dp_core *core, const struct core_job *
             supply.nodes++;
             supply.free += slots_free(core, node);
             supply.total += node->row.slots;
-        } else if (node->state == DP_NODE_REGISTERING) {
+        } else if (node->state == DP_NODE_REGISTERING &&
+                   core->now_ns < core_node_calibrated_ns(core, node)) {
             supply.registering = node;
             supply.registering_slots += node->row.slots;
         }
@@ -227,8 +228,9 @@ void core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
     }
     core_job_set_members(job);
     job->ranks_changed = true;
-    core_job_move(core, job, DP_STATE_PLANNED, "", "%zu ranks on %zu nodes", job->ranks_count,
-                  job->members_count);
+    core_job_move(core, job, DP_STATE_PLANNED, "", "%zu rank%s on %zu node%s", job->ranks_count,
+                  job->ranks_count == 1 ? "" : "s", job->members_count,
+                  job->members_count == 1 ? "" : "s");
     job->row.attempt = 1;
     job->row.epoch++;
     core_job_move(core, job, DP_STATE_ASSIGNING, "", "%s", "");

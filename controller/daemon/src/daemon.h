@@ -45,6 +45,7 @@ struct daemon {
     struct log_stream *log_streams;
     struct planning *plannings;
     bool stepping, stopping;
+    bool store_behind;
 };
 
 // daemon.c

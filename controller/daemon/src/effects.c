@@ -10,6 +10,8 @@
 #include "dp/cleanup.h"
 #include "dp/log.h"
 
+#define STORE_QUEUED_MAX 20000 // transactions
+
 typedef void send_function(struct daemon *daemon, const struct dp_effect *effect,
                            struct dp_arena *arena, Dp__V1__ControllerMessage *message);
 
@@ -217,11 +219,37 @@ static void perform_log(const struct dp_effect *effect)
            dp_log_quote(text, sizeof(text), effect->text));
 }
 
+// Steps and traces pile up when the disk stalls; jobs, ranks and nodes are few and never dropped.
+static bool may_drop(const struct dp_effects *effects)
+{
+    for (size_t i = 0; i < effects->records_count; i++) {
+        dp_record_kind kind = effects->records[i].kind;
+        if (kind != DP_RECORD_STEP && kind != DP_RECORD_TRACE) {
+            return false;
+        }
+    }
+    return effects->records_count > 0;
+}
+
+static void perform_store(struct daemon *daemon, const struct dp_effects *effects)
+{
+    bool behind = dp_store_queued(daemon->store) > STORE_QUEUED_MAX;
+    if (behind != daemon->store_behind) {
+        dp_log_warn(behind ? "store.behind" : "store.caught_up", "queued=%zu effect=\"%s\"",
+                    dp_store_queued(daemon->store),
+                    behind ? "steps and traces are dropped" : "all is stored again");
+        daemon->store_behind = behind;
+    }
+    if (!behind || !may_drop(effects)) {
+        dp_store_submit(daemon->store, effects->store_token, effects->records,
+                        effects->records_count);
+    }
+}
+
 void effects_perform(struct daemon *daemon, const struct dp_effects *effects)
 {
     if (effects->store_token != 0) {
-        dp_store_submit(daemon->store, effects->store_token, effects->records,
-                        effects->records_count);
+        perform_store(daemon, effects);
     }
     for (size_t i = 0; i < effects->count && !daemon->stopping; i++) {
         const struct dp_effect *effect = &effects->items[i];

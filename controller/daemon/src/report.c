@@ -67,6 +67,9 @@ static uint32_t cores_of(struct daemon *daemon, const char *name, const char **r
 static void note_cores(struct daemon *daemon, const struct job_view *view, struct dp_arena *arena,
                        Dp__V1__JobReport *report)
 {
+    bool waits_only = strcmp(view->job->device, "sim") == 0;
+    const char *effect = waits_only ? "which is enough for ranks that only wait"
+                                    : "so their times include waiting for a core";
     for (size_t i = 0; i < view->ranks_count; i++) {
         const char *host = "";
         uint32_t cores = cores_of(daemon, view->ranks[i].node, &host), ranks = 0;
@@ -80,10 +83,9 @@ static void note_cores(struct daemon *daemon, const struct job_view *view, struc
             }
         }
         if (first && cores > 0 && ranks > cores) {
-            add_note(report, dp_arena_printf(arena,
-                                             "%u ranks share %u cores on the machine of %s: their "
-                                             "times include waiting for a core",
-                                             ranks, cores, view->ranks[i].node));
+            add_note(report,
+                     dp_arena_printf(arena, "%u ranks share %u cores on the machine of %s, %s",
+                                     ranks, cores, view->ranks[i].node, effect));
         }
     }
 }

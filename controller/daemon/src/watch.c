@@ -93,7 +93,9 @@ static void pump_one(struct daemon *daemon, struct watch *watch)
     bool all_sent = send_steps(daemon, watch);
     // What was not sent for want of time is looked at again by the next tick.
     watch->changed = !all_sent || ended || !(state_changed || due);
-    if (ended && all_sent && dp_store_queued(daemon->store) == 0) {
+    // A job that the core has let go has all of its steps on disk, if they ever get there.
+    bool all_stored = view.job == &view.owned_job || watch->step >= view.job->step;
+    if (ended && all_sent && all_stored) {
         send_job(daemon, watch, &view);
         dp_rpc_call_finish(daemon->server, watch->call);
         watch->changed = false;

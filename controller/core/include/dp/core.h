@@ -21,6 +21,7 @@ struct dp_core_config {
     uint32_t late_ms;            // silence after which a node is LATE
     uint32_t lease_margin_ms;    // a node is LOST this long after its own lease ended
     uint32_t lease_default_ms;   // of a node whose lease is not known
+    uint32_t calibrate_ms;       // a node that is being calibrated is waited for so long
     uint32_t prepare_timeout_ms; // for all ranks to be READY, then RUNNING
     uint32_t collect_ms;         // wait for the cause when only its consequences are known
     uint32_t settle_ms;          // wait for the last steps when the ranks have finished

@@ -1,0 +1,60 @@
+// A real dp-controller, a typed client, and an agent that does what the test says.
+#pragma once
+
+#include <sys/types.h>
+
+#include "dp/client.h"
+#include "dp/rpc.h"
+#include "dp/v1/agent.pb-c.h"
+#include "dp_test.h"
+
+#define DEADLINE_MS 20000
+
+struct daemon_process {
+    pid_t pid;           // 0 = not running
+    char directory[256]; // the test's; the state lies in state/
+    char address_file[300];
+};
+
+// *state is a struct daemon_process in a fresh directory; teardown kills what runs and removes it.
+int daemon_setup(void **state);
+int daemon_teardown(void **state);
+// Starts it and waits until it serves.
+void daemon_start(struct daemon_process *process);
+// Runs it with these arguments until it exits; the exit status, and what it wrote on stderr.
+int daemon_run_once(const struct daemon_process *process, const char *const *arguments,
+                    char *ret_text, size_t size);
+// Sends the signal and waits; the exit status, or 128 + the signal that ended it.
+int daemon_end(struct daemon_process *process, int signal_number);
+struct dp_client *daemon_client(const struct daemon_process *process);
+
+struct fake_agent {
+    struct dp_rpc_client *client;
+    struct dp_rpc_stream *stream;
+    bool closed;
+    struct dp_error error; // why it closed
+    struct dp_arena arena; // holds what came
+    Dp__V1__ControllerMessage *got[64];
+    size_t got_count, taken;
+};
+
+void agent_connect(struct fake_agent *agent, const struct daemon_process *process,
+                   uint32_t protocol, Dp__V1__AssignmentLevel *level);
+void agent_close(struct fake_agent *agent);
+// The next message of this kind, within the deadline; acknowledgements are passed over.
+const Dp__V1__ControllerMessage *agent_expect(struct fake_agent *agent,
+                                              Dp__V1__ControllerMessage__MessageCase kind);
+// Waits until the controller has ended the session.
+void agent_expect_closed(struct fake_agent *agent);
+// Sends what is queued and takes what came; waits at most this long for either.
+void agent_pump(struct fake_agent *agent, int timeout_ms);
+void agent_send(struct fake_agent *agent, const Dp__V1__AgentMessage *message);
+// All `count` ranks of this assignment are in one phase.
+void agent_level(struct fake_agent *agent, Dp__V1__Fence *fence, uint32_t count,
+                 Dp__V1__RankPhase phase);
+void agent_step(struct fake_agent *agent, Dp__V1__Fence *fence, uint32_t rank, uint64_t step,
+                double loss);
+void agent_heartbeat(struct fake_agent *agent);
+// A level with `count` ranks, in static memory, for agent_connect.
+Dp__V1__AssignmentLevel *agent_make_level(Dp__V1__Fence *fence, uint32_t count,
+                                          Dp__V1__RankPhase phase);

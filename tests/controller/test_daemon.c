@@ -1,0 +1,406 @@
+// dp-controller as a process: its doors, its exit codes, its restarts.
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon_support.h"
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+
+#define AUTO_CLIENT __attribute__((cleanup(close_client)))
+#define AUTO_AGENT __attribute__((cleanup(agent_close)))
+#define AUTO_WATCH __attribute__((cleanup(close_watch)))
+
+static void close_client(struct dp_client **client)
+{
+    dp_client_close(*client);
+}
+
+static void close_watch(struct dp_client_watch **watch)
+{
+    dp_client_watch_close(*watch);
+}
+
+// Two ranks that compute nothing, so no profile and no data are needed.
+static const char sim_job[] = "name = \"little\"\n"
+                              "[model]\npreset = \"tiny-moe\"\n"
+                              "[train]\nsteps = 3\nglobal_batch = 4\nsequence = 16\n"
+                              "[parallel]\npipeline = 2\nexpert = 1\ndata = 1\n"
+                              "schedule = \"1f1b\"\nmicrobatches = 4\nmicro_batch_size = 1\n"
+                              "[resources]\ndevice = \"sim\"\n"
+                              "[sim]\nforward_s = 0.001\ninput_grad_s = 0.001\n"
+                              "weight_grad_s = 0.001\npair_s = 0.002\n";
+
+static dp_status submit(struct dp_client *client, const char *toml, const char *request_id,
+                        struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
+{
+    Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
+    request.job_toml.data = (uint8_t *)toml;
+    request.job_toml.len = strlen(toml);
+    request.request_id = (char *)request_id;
+    request.file = (char *)"my.toml";
+    return dp_client_submit_job(client, &request, arena, ret_job, err);
+}
+
+static const char *get_state(struct dp_client *client, const char *id, struct dp_arena *arena)
+{
+    Dp__V1__Job *job = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_get_job(client, id, arena, &job, &err), &err);
+    const ProtobufCEnumValue *value =
+        protobuf_c_enum_descriptor_get_value(&dp__v1__job_state__descriptor, (int)job->state);
+    return value->name + strlen("JOB_");
+}
+
+static void the_second_controller_says_so_and_exits_with_6(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    char text[4096], pid[64], taken[64], other[300], used[300];
+    snprintf(used, sizeof(used), "%s/state", process->directory);
+    const char *same_directory[] = {"--state-dir", used, NULL};
+    assert_int_equal(daemon_run_once(process, same_directory, text, sizeof(text)), 6);
+    snprintf(pid, sizeof(pid), "in use by process %d", (int)process->pid);
+    assert_non_null(strstr(text, pid));
+
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf address = {0};
+    struct dp_error err = {0};
+    assert_ok(dp_read_file(process->address_file, 1024, &address, &err), &err);
+    dp_copy_text(taken, sizeof(taken), address.bytes);
+    taken[strcspn(taken, "\n")] = '\0';
+    snprintf(other, sizeof(other), "%s/other", process->directory);
+    const char *same_port[] = {"--state-dir", other, "--listen", taken, NULL};
+    assert_int_equal(daemon_run_once(process, same_port, text, sizeof(text)), 6);
+    assert_non_null(strstr(text, taken));
+    // The first does not mind.
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    assert_int_equal(daemon_end(process, SIGTERM), 0);
+    assert_int_not_equal(access(process->address_file, F_OK), 0);
+}
+
+static void a_damaged_database_is_named_and_the_exit_status_is_3(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    assert_int_equal(daemon_end(process, SIGTERM), 0);
+    char path[300], directory[300], text[4096];
+    snprintf(directory, sizeof(directory), "%s/state", process->directory);
+    snprintf(path, sizeof(path), "%s/controller.db", directory);
+    const char *check[] = {"--state-dir", directory, "--check", NULL};
+    assert_int_equal(daemon_run_once(process, check, text, sizeof(text)), 0);
+    assert_int_equal(truncate(path, 5000), 0);
+    const char *start[] = {"--state-dir", directory, NULL};
+    assert_int_equal(daemon_run_once(process, start, text, sizeof(text)), 3);
+    assert_non_null(strstr(text, path));
+    assert_non_null(strstr(text, "is damaged"));
+    assert_int_equal(daemon_run_once(process, check, text, sizeof(text)), 3);
+}
+
+static void a_bad_job_file_is_refused_with_its_positions(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__Job *job = NULL;
+    struct dp_error err = {0};
+    assert_refused(submit(client, "[train]\nstepz = 3\n", "", &arena, &job, &err), DP_INVALID, &err,
+                   "my.toml:2:1");
+    Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
+    Dp__V1__ListJobsResponse *jobs = NULL;
+    assert_ok(dp_client_list_jobs(client, &list, &arena, &jobs, &err), &err);
+    assert_int_equal(jobs->n_jobs, 0);
+}
+
+static void a_job_that_waits_survives_kill_9_and_keeps_its_request_id(void **state)
+{
+    struct daemon_process *process = *state;
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    for (int i = 0; i < 3; i++) {
+        daemon_start(process);
+        AUTO_CLIENT struct dp_client *client = daemon_client(process);
+        Dp__V1__Job *job = NULL;
+        assert_ok(submit(client, sim_job, "abc", &arena, &job, &err), &err);
+        assert_string_equal(job->id, "job-1");
+        assert_string_equal(get_state(client, "little", &arena), "QUEUED");
+        assert_ok(dp_client_get_job(client, "job-1", &arena, &job, &err), &err);
+        assert_string_equal(job->reason, "WaitingForNodes");
+        assert_int_equal(daemon_end(process, SIGKILL), 128 + SIGKILL);
+    }
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    Dp__V1__Job *job = NULL;
+    assert_ok(dp_client_cancel_job(client, "job-1", "not needed", &arena, &job, &err), &err);
+    assert_string_equal(get_state(client, "job-1", &arena), "CANCELLED");
+    assert_refused(dp_client_cancel_job(client, "job-1", "", &arena, &job, &err), DP_CONFLICT, &err,
+                   "job-1 has ended already");
+    assert_refused(dp_client_get_job(client, "job-9", &arena, &job, &err), DP_NOT_FOUND, &err,
+                   "no job \"job-9\"");
+}
+
+static void an_agent_of_another_protocol_is_refused_with_both_versions(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION + 1, NULL);
+    agent_expect_closed(&agent);
+    assert_int_equal(agent.error.status, DP_UNSUPPORTED);
+    assert_non_null(strstr(agent.error.message, "0.0.1"));
+    assert_non_null(strstr(agent.error.message, DP_VERSION));
+}
+
+static void a_session_that_does_not_begin_with_hello_is_ended(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
+    agent_close(&agent);
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION + 7, NULL);
+    agent_heartbeat(&agent);
+    agent_expect_closed(&agent);
+    assert_int_not_equal(agent.error.status, DP_OK);
+}
+
+static void wait_for_state(struct dp_client *client, struct fake_agent *agent, const char *wanted)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS;
+    while (strcmp(get_state(client, "job-1", &arena), wanted) != 0) {
+        assert_true(dp_clock_monotonic_ns() < end_ns);
+        agent_pump(agent, 10);
+    }
+}
+
+// Submits the job to a connected agent and brings it to RUNNING; its fence is the agent's.
+static Dp__V1__Fence *start_job(struct dp_client *client, struct fake_agent *agent,
+                                struct dp_arena *arena)
+{
+    Dp__V1__Job *job = NULL;
+    struct dp_error err = {0};
+    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
+    assert_ok(submit(client, sim_job, "", arena, &job, &err), &err);
+    const Dp__V1__Prepare *prepare =
+        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE)->prepare;
+    assert_string_equal(prepare->fence->job, "job-1");
+    assert_int_equal(prepare->n_ranks, 2);
+    assert_int_equal(prepare->job_toml.len, strlen(sim_job));
+    assert_int_equal(prepare->plan->pipeline, 2);
+    assert_string_equal(prepare->plan->schedule, "1f1b");
+    assert_string_equal(prepare->device, "sim");
+    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_READY);
+    const Dp__V1__Start *start =
+        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START)->start;
+    assert_int_equal(start->n_endpoints, 2);
+    assert_string_equal(start->endpoints[1]->address, "127.0.0.1:4242");
+    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
+    return prepare->fence;
+}
+
+static void run_steps(struct fake_agent *agent, Dp__V1__Fence *fence, uint64_t first, uint64_t last)
+{
+    for (uint64_t step = first; step <= last; step++) {
+        agent_step(agent, fence, 0, step, 6.0 - (double)step);
+        agent_step(agent, fence, 1, step, 6.0 - (double)step);
+    }
+}
+
+// Follows until the stream ends; counts the steps and keeps the last state.
+static uint64_t follow(struct dp_client_watch *watch, Dp__V1__JobState *ret_state)
+{
+    uint64_t steps = 0;
+    bool end = false;
+    while (!end) {
+        DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+        Dp__V1__JobEvent *event = NULL;
+        struct dp_error err = {0};
+        assert_ok(dp_client_watch_next(watch, DEADLINE_MS, &arena, &event, &end, &err), &err);
+        if (event != NULL && event->event_case == DP__V1__JOB_EVENT__EVENT_JOB) {
+            *ret_state = event->job->state;
+        } else if (event != NULL) {
+            assert_int_equal(event->step->step, ++steps);
+        }
+        assert_true(event != NULL || end);
+    }
+    return steps;
+}
+
+static void assert_reported(struct dp_client *client)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    Dp__V1__JobReport *report = NULL;
+    assert_ok(dp_client_get_report(client, "little", &arena, &report, &err), &err);
+    assert_int_equal(report->n_ranks, 2);
+    assert_int_equal(report->n_steps, 3);
+    assert_true(report->first_loss == 5.0);
+    assert_true(report->measured_step_s > 0.000999 && report->measured_step_s < 0.001001);
+    assert_true(report->ranks[1]->measured_busy_s == 0.0007);
+    assert_true(report->ranks[1]->predicted_busy_s > 0);
+    Dp__V1__Timeline *timeline = NULL;
+    assert_ok(dp_client_get_timeline(client, "little", &arena, &timeline, &err), &err);
+    assert_int_equal(timeline->n_measured, 3);
+    assert_int_equal(timeline->measured[0]->n_spans, 2);
+    // 4 micro-batches, forward and backward, on two ranks.
+    assert_int_equal(timeline->n_predicted, 16);
+}
+
+static void a_job_runs_from_submission_to_report(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    Dp__V1__Fence *fence = start_job(client, &agent, &arena);
+    run_steps(&agent, fence, 1, 3);
+    agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    AUTO_WATCH struct dp_client_watch *watch = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
+    Dp__V1__JobState last = DP__V1__JOB_STATE__JOB_UNKNOWN;
+    assert_int_equal(follow(watch, &last), 3);
+    assert_int_equal(last, DP__V1__JOB_STATE__JOB_COMPLETED);
+    assert_reported(client);
+}
+
+static void a_job_goes_on_when_its_controller_is_killed_and_started_again(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    fence.job = (char *)"job-1";
+    run_steps(&agent, &fence, 1, 1);
+    wait_for_state(client, &agent, "RUNNING");
+    dp_client_close(client);
+    assert_int_equal(daemon_end(process, SIGKILL), 128 + SIGKILL);
+    agent_expect_closed(&agent);
+    agent_close(&agent);
+
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *again = daemon_client(process);
+    assert_string_equal(get_state(again, "job-1", &arena), "RUNNING");
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION,
+                  agent_make_level(&fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING));
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
+    run_steps(&agent, &fence, 1, 3); // what was kept is told again
+    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    assert_string_equal(get_state(again, "job-1", &arena), "COMPLETED");
+    Dp__V1__JobReport *report = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_get_report(again, "job-1", &arena, &report, &err), &err);
+    assert_int_equal(report->n_steps, 3);
+}
+
+static void logs_are_read_from_the_node_that_has_them(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    start_job(client, &agent, &arena);
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    request.rank = 1;
+    request.tail_lines = 2;
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    static const char *const parts[] = {"one\ntwo\nth", "ree\nfour\n", ""};
+    uint64_t offset = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const Dp__V1__ReadLog *read =
+            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        assert_int_equal(read->rank, 1);
+        assert_int_equal(read->offset, offset);
+        Dp__V1__LogChunk chunk = DP__V1__LOG_CHUNK__INIT;
+        chunk.request = read->request;
+        chunk.rank = 1;
+        chunk.offset = offset;
+        chunk.data.data = (uint8_t *)parts[i];
+        chunk.data.len = strlen(parts[i]);
+        offset += chunk.data.len;
+        Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+        message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
+        message.log = &chunk;
+        agent_send(&agent, &message);
+    }
+    Dp__V1__LogText *text = NULL;
+    bool end = false;
+    assert_ok(dp_client_logs_next(logs, DEADLINE_MS, &arena, &text, &end, &err), &err);
+    assert_int_equal(text->data.len, strlen("three\nfour\n"));
+    assert_memory_equal(text->data.data, "three\nfour\n", text->data.len);
+    assert_string_equal(text->node, "node-x");
+    assert_ok(dp_client_logs_next(logs, DEADLINE_MS, &arena, &text, &end, &err), &err);
+    assert_true(end);
+    dp_client_logs_close(logs);
+}
+
+static void sigterm_ends_streams_and_leaves_jobs_alone(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    start_job(client, &agent, &arena);
+    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    struct dp_client_watch *watch = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
+    Dp__V1__JobEvent *event = NULL;
+    bool end = false;
+    assert_ok(dp_client_watch_next(watch, DEADLINE_MS, &arena, &event, &end, &err), &err);
+    assert_int_equal(daemon_end(process, SIGTERM), 0);
+    dp_status status = DP_OK;
+    while (status == DP_OK && !end) {
+        status = dp_client_watch_next(watch, DEADLINE_MS, &arena, &event, &end, &err);
+    }
+    assert_int_equal(status, DP_UNAVAILABLE);
+    agent_expect_closed(&agent);
+    assert_int_equal(agent.taken, agent.got_count); // no STOP was sent
+    dp_client_watch_close(watch);
+    dp_client_close(client);
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *again = daemon_client(process);
+    const char *now = get_state(again, "job-1", &arena);
+    assert_true(strcmp(now, "RUNNING") == 0 || strcmp(now, "ASSIGNING") == 0);
+}
+
+#define DAEMON_TEST(name) cmocka_unit_test_setup_teardown(name, daemon_setup, daemon_teardown)
+
+static const struct CMUnitTest tests[] = {
+    DAEMON_TEST(the_second_controller_says_so_and_exits_with_6),
+    DAEMON_TEST(a_damaged_database_is_named_and_the_exit_status_is_3),
+    DAEMON_TEST(a_bad_job_file_is_refused_with_its_positions),
+    DAEMON_TEST(a_job_that_waits_survives_kill_9_and_keeps_its_request_id),
+    DAEMON_TEST(an_agent_of_another_protocol_is_refused_with_both_versions),
+    DAEMON_TEST(a_session_that_does_not_begin_with_hello_is_ended),
+    DAEMON_TEST(a_job_runs_from_submission_to_report),
+    DAEMON_TEST(a_job_goes_on_when_its_controller_is_killed_and_started_again),
+    DAEMON_TEST(logs_are_read_from_the_node_that_has_them),
+    DAEMON_TEST(sigterm_ends_streams_and_leaves_jobs_alone),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
