@@ -8,6 +8,8 @@
 #include "dp/log.h"
 #include "worker.h"
 
+#define LEASE_MS_MIN 500 // several ticks of the agent
+
 enum option_key {
     OPTION_STATE_DIR = 'd',
     OPTION_NAME = 'n',
@@ -64,6 +66,9 @@ static void check_all(const struct worker_options *options, struct argp_state *s
     }
     if (options->controller == NULL) {
         argp_error(state, "--controller is missing");
+    }
+    if (options->lease_ms < LEASE_MS_MIN) {
+        argp_error(state, "--lease-ms is at least %d: %u", LEASE_MS_MIN, options->lease_ms);
     }
 }
 

@@ -51,6 +51,7 @@ struct session {
     uint32_t heartbeat_ms;
     int64_t heartbeat_at_ns;
     uint64_t sequence;
+    bool told_profile; // in this session
     struct outbox_entry *first, **last;
     size_t outbox_bytes;
     uint64_t dropped;
@@ -157,6 +158,10 @@ static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
     session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
     dp_log_info("controller.connected", "address=%s version=%s heartbeat_ms=%u",
                 dp_rpc_client_address(session->client), welcome->version, session->heartbeat_ms);
+    if (!session->told_profile && session->worker->profile.length > 0) {
+        // Calibration finished between hello and welcome.
+        session_send_inventory(session);
+    }
     struct dp_agent_event event = {.type = DP_AGENT_STREAM_UP};
     worker_event(session->worker, &event);
 }
@@ -231,6 +236,7 @@ static dp_status send_hello(struct session *session, struct dp_error *err)
     hello.inventory = levels_inventory(worker, &arena);
     hello.assignments = levels_all(worker->core, &arena, &hello.n_assignments);
     hello.lease_ms = worker->options.lease_ms;
+    session->told_profile = worker->profile.length > 0;
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HELLO;
     message.hello = &hello;
     return dp_rpc_stream_send(session->stream, &message.base, err);
@@ -417,10 +423,17 @@ void session_send_inventory(struct session *session)
     }
 }
 
+// It answers each heartbeat, so a few of them must have gone by.
+static uint32_t silence_max_ms(const struct session *session)
+{
+    uint32_t lease_ms = session->worker->options.lease_ms;
+    return lease_ms > 3 * session->heartbeat_ms ? lease_ms : 3 * session->heartbeat_ms;
+}
+
 void session_tick(struct session *session)
 {
     int64_t now_ns = worker_now_ns();
-    int64_t silence_ns = session->worker->options.lease_ms * DP_NS_PER_MS;
+    int64_t silence_ns = silence_max_ms(session) * DP_NS_PER_MS;
     if (session->stream == NULL) {
         if (now_ns >= session->retry_at_ns) {
             try_open(session);
@@ -433,7 +446,7 @@ void session_tick(struct session *session)
         return;
     }
     if (session->welcomed && now_ns - session->heard_ns > silence_ns) {
-        dp_log_warn("controller.silent", "lease_ms=%u", session->worker->options.lease_ms);
+        dp_log_warn("controller.silent", "for_ms=%u", silence_max_ms(session));
         leave(session, session->retry_ms);
         return;
     }
