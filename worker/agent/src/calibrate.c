@@ -18,6 +18,7 @@
 
 #define PROFILE_SCHEMA "dp.profile/1"
 #define CALIBRATION_MS 120000
+#define TURN_MS 15000 // others' calibrations may hold this one back so long
 
 struct calibration {
     struct worker *worker;
@@ -26,6 +27,7 @@ struct calibration {
     char *log;
     bool wanted;
     int turn_fd; // held while it runs: one calibration at a time on a host
+    int64_t turn_by_ns;
     pid_t child;
     int64_t give_up_ns;
 };
@@ -60,6 +62,7 @@ struct calibration *calibration_new(struct worker *worker)
     calibration->unchecked = dp_asprintf("%s/profile.json.new", state);
     calibration->log = dp_asprintf("%s/calibrate.log", state);
     calibration->turn_fd = -1;
+    calibration->turn_by_ns = worker_now_ns() + TURN_MS * DP_NS_PER_MS;
     struct dp_error err = {0};
     dp_status status = read_profile(calibration->file, &worker->profile, &err);
     calibration->wanted = status != DP_OK;
@@ -98,6 +101,12 @@ static bool take_turn(struct calibration *calibration)
     return false;
 }
 
+static void end_turn(struct calibration *calibration)
+{
+    dp_cleanup_close(&calibration->turn_fd);
+    calibration->turn_fd = -1;
+}
+
 static void start(struct calibration *calibration)
 {
     char *arguments[] = {(char *)calibration->worker->options.rank_program, (char *)"--calibrate",
@@ -107,6 +116,7 @@ static void start(struct calibration *calibration)
     if (child_start(arguments, calibration->unchecked, calibration->log, &calibration->child,
                     &err) != DP_OK) {
         dp_log_error("calibration.failed", "reason=\"%s\"", err.message);
+        end_turn(calibration);
         return;
     }
     calibration->give_up_ns = worker_now_ns() + CALIBRATION_MS * DP_NS_PER_MS;
@@ -116,8 +126,7 @@ static void start(struct calibration *calibration)
 static void finish(struct calibration *calibration, int status, int signal)
 {
     calibration->child = 0;
-    close(calibration->turn_fd);
-    calibration->turn_fd = -1;
+    end_turn(calibration);
     struct dp_error err = {0};
     if (status != 0 || signal != 0) {
         (void)dp_fail(&err, DP_INTERNAL,
@@ -140,7 +149,8 @@ static void finish(struct calibration *calibration, int status, int signal)
 
 void calibration_tick(struct calibration *calibration)
 {
-    if (calibration->wanted && take_turn(calibration)) {
+    if (calibration->wanted &&
+        (take_turn(calibration) || worker_now_ns() > calibration->turn_by_ns)) {
         start(calibration);
     }
     int status, signal;
