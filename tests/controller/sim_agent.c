@@ -137,6 +137,19 @@ static void check_order(struct sim *sim, const struct sim_message *message)
     }
 }
 
+static void release(const struct sim *sim, const struct sim_agent *agent, struct sim_assignment *a)
+{
+    for (uint32_t i = 0; a != NULL && i < a->ranks_count; i++) {
+        if (sim_rank_alive(&a->ranks[i])) {
+            sim_fail(sim, "%s was released on %s while rank %u ran", a->fence.job, agent->name,
+                     a->ranks[i].rank);
+        }
+    }
+    if (a != NULL) {
+        a->used = false;
+    }
+}
+
 void sim_agent_take(struct sim *sim, struct sim_agent *agent, const struct sim_message *message)
 {
     check_order(sim, message);
@@ -167,9 +180,7 @@ void sim_agent_take(struct sim *sim, struct sim_agent *agent, const struct sim_m
         }
         break;
     case DP_ORDER_RELEASE:
-        if (a != NULL) {
-            a->used = false;
-        }
+        release(sim, agent, a);
         break;
     default:
         return; // an ACK tells nothing new

@@ -132,7 +132,11 @@ static void a_keeper_that_died_explains_the_end_of_its_ranks(void **state)
     uint64_t sessions[2];
     world_bring(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[1], 2, peer_lost);
-    struct dp_assignment_level assignment = {.keeper_lost = true, .keeper_signal = SIGKILL};
+    // The node cannot know what became of the ranks; without their parent they are gone.
+    struct dp_rank_level ranks[2] = {world_rank_level(0, DP_RANK_RUNNING),
+                                     world_rank_level(1, DP_RANK_RUNNING)};
+    struct dp_assignment_level assignment = {
+        .ranks = ranks, .ranks_count = 2, .keeper_lost = true, .keeper_signal = SIGKILL};
     world_send_level(&world, sessions[0], &assignment);
     assert_fails(&world, "KeeperLost", "on a was ended by signal 9");
     world.hold_store = true;
@@ -204,6 +208,35 @@ static void a_node_that_comes_back_within_its_lease_goes_on(void **state)
     world_level(&world, sessions[0], 0, 1, DP_RANK_FINISHED);
     world_level(&world, sessions[1], 2, 3, DP_RANK_FINISHED);
     assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, ""), 2);
+}
+
+static void a_node_that_was_given_up_and_comes_back_has_its_ranks_stopped_first(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_close(&world, sessions[1]);
+    struct dp_rank_level ranks[4];
+    for (uint32_t r = 0; r < 4; r++) {
+        ranks[r] = world_rank_level(r, DP_RANK_RUNNING);
+    }
+    struct dp_assignment_level a = {
+        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_assignment_level b = {
+        .fence = world_fence("job-1"), .ranks = ranks + 2, .ranks_count = 2, .error = ""};
+    for (int64_t at = 0; at < 10000 + world.config.lease_margin_ms; at += 1000) {
+        world_pass(&world, 1000);
+        world_heartbeat(&world, sessions[0], &a, 1);
+    }
+    assert_fails(&world, "NodeLost", "node b");
+    sessions[1] = world_hello(&world, "b", 2, &b, 1);
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "b"), 1);
+    world_level(&world, sessions[0], 0, 1, DP_RANK_DIED);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_STOPPING);
+    world_level(&world, sessions[1], 2, 3, DP_RANK_DIED);
+    assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, "b"), 1);
 }
 
 static void a_node_that_forgot_a_running_assignment_fails_the_job(void **state)
@@ -322,6 +355,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_node_that_cannot_prepare_fails_the_job_with_its_words),
     cmocka_unit_test(a_node_is_late_when_its_stream_closes_and_lost_after_its_lease),
     cmocka_unit_test(a_node_that_comes_back_within_its_lease_goes_on),
+    cmocka_unit_test(a_node_that_was_given_up_and_comes_back_has_its_ranks_stopped_first),
     cmocka_unit_test(a_node_that_forgot_a_running_assignment_fails_the_job),
     cmocka_unit_test(a_prepare_that_was_lost_with_its_stream_is_sent_again),
     cmocka_unit_test(reports_of_another_epoch_or_node_change_nothing),

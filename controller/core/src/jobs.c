@@ -187,6 +187,7 @@ void core_job_end_ranks(struct core_job *job, const char *node)
         struct dp_rank_record *rank = &job->ranks[i];
         if (strcmp(rank->node, node) == 0 && !dp_rank_phase_ended(rank->phase)) {
             rank->phase = DP_RANK_DIED;
+            rank->presumed = true;
             job->show = true;
         }
     }

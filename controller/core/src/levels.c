@@ -43,6 +43,11 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     if (level->ready_known && rank->address[0] == '\0') {
         core_rank_ready(core, job, rank, &level->ready);
     }
+    // A node that was given up came back, and its rank with it: that one must be stopped, too.
+    if (rank->presumed && !dp_rank_phase_ended(level->phase)) {
+        rank->phase = DP_RANK_UNKNOWN;
+    }
+    rank->presumed = false;
     bool ended = dp_rank_phase_ended(rank->phase);
     if (!ended && level->phase > rank->phase) {
         rank->phase = level->phase;
@@ -105,9 +110,6 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
                         const struct dp_assignment_level *level)
 {
     core_job_member(job, node->row.name)->reached = true;
-    if (level->keeper_lost) {
-        lose_keeper(core, job, node, level);
-    }
     for (size_t i = 0; i < level->ranks_count; i++) {
         const struct dp_rank_level *given = &level->ranks[i];
         if (given->rank >= job->ranks_count ||
@@ -117,6 +119,9 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
             continue;
         }
         merge_rank(core, job, &job->ranks[given->rank], given);
+    }
+    if (level->keeper_lost) {
+        lose_keeper(core, job, node, level);
     }
     if (level->error[0] != '\0') {
         refuse_prepare(core, job, node, level);

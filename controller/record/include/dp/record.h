@@ -116,6 +116,7 @@ struct dp_rank_record {
     char address[DP_ADDRESS_MAX]; // data port, once READY
     uint64_t parameters;
     bool finished, ok, not_finite, peer_lost; // its last word
+    bool presumed;                            // DIED because its node was lost; not stored
     uint64_t final_step;                      // in it; not stored
     char action[DP_NAME_MAX];
     char error[DP_TEXT_MAX];
