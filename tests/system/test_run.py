@@ -24,6 +24,7 @@ class Run(ClusterTest):
         self.assertEqual(self.cluster.sockets_in_state(), [])
 
     def test_by_hand_each_command_shows_the_job(self):
+        self.cluster.calibrated = False  # so that the nodes do it
         cluster = self.cluster.up()
         cluster.up()  # a second up changes nothing
         self.assertEqual(len(cluster.processes("dp-worker")), 2)

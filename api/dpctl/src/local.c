@@ -22,7 +22,7 @@ static void local_cleanup_client(struct dp_client **client)
     dp_client_close(*client);
 }
 
-enum { NODES_MAX = 64, UP_TIMEOUT_MS = 60000, STOP_TIMEOUT_MS = 15000 };
+enum { NODES_MAX = 64, UP_TIMEOUT_MS = 120000, STOP_TIMEOUT_MS = 15000 };
 
 static char *local_path(const struct dpctl *ctl, const char *name)
 {
@@ -164,6 +164,27 @@ static dp_status start_node(const struct dpctl *ctl, int index, int slots, struc
     return start_part(ctl, name, argv, err);
 }
 
+static char *profile_path(const struct dpctl *ctl, int node)
+{
+    return dp_asprintf("%s/local/node-%d/profile.json", ctl->state_directory, node);
+}
+
+// The nodes are one machine: what node-0 measured holds for all, and measuring once is enough.
+static dp_status share_profile(const struct dpctl *ctl, int node, struct dp_error *err)
+{
+    DP_AUTO_FREE char *from = profile_path(ctl, 0);
+    DP_AUTO_FREE char *to = profile_path(ctl, node);
+    DP_AUTO_FREE char *name = dp_asprintf("node-%d", node);
+    DP_AUTO_FREE char *directory = local_path(ctl, name);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_make_directories(directory, err);
+    if (status != DP_OK || access(to, R_OK) == 0 ||
+        dp_read_file(from, DP_PROFILE_BYTES_MAX, &text, NULL) != DP_OK) {
+        return status;
+    }
+    return dp_write_file(to, text.bytes, text.length, err);
+}
+
 // The last lines of a part's log: why it ended.
 static void append_log_tail(const struct dpctl *ctl, const char *name, struct dp_error *err)
 {
@@ -259,6 +280,30 @@ static dp_status wait_for_nodes(struct dpctl *ctl, struct dp_client *client, int
     }
 }
 
+// Starts those that do not run; the first one calibrates, when nobody has, before the others start.
+static dp_status start_nodes(struct dpctl *ctl, struct dp_client *client,
+                             const struct local_options *wanted, struct dp_error *err)
+{
+    for (int i = 0; i < wanted->nodes; i++) {
+        DP_AUTO_FREE char *name = dp_asprintf("node-%d", i);
+        DP_AUTO_FREE char *calibrated = profile_path(ctl, 0);
+        dp_status status = DP_OK;
+        if (i == 1 && access(calibrated, R_OK) != 0) {
+            status = wait_for_nodes(ctl, client, 1, err);
+        }
+        if (status == DP_OK && i > 0) {
+            status = share_profile(ctl, i, err);
+        }
+        if (status == DP_OK && part_pid(ctl, name) == 0) {
+            status = start_node(ctl, i, wanted->slots, err);
+        }
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    return wait_for_nodes(ctl, client, wanted->nodes, err);
+}
+
 static dp_status count_active(struct dp_client *client, size_t *ret_active, struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -335,12 +380,8 @@ dp_status local_up(struct dpctl *ctl, const struct local_options *options, bool 
     if (status == DP_OK) {
         status = write_shape(ctl, &wanted, err);
     }
-    for (int i = 0; status == DP_OK && i < wanted.nodes; i++) {
-        DP_AUTO_FREE char *name = dp_asprintf("node-%d", i);
-        status = part_pid(ctl, name) != 0 ? DP_OK : start_node(ctl, i, wanted.slots, err);
-    }
     if (status == DP_OK) {
-        status = wait_for_nodes(ctl, client, wanted.nodes, err);
+        status = start_nodes(ctl, client, &wanted, err);
     }
     if (status == DP_OK && ret_started != NULL) {
         *ret_started = !anything_ran;
