@@ -226,6 +226,9 @@ static void on_ended(struct keeper_conn *conn, int status)
 {
     struct worker *worker = conn->worker;
     conn->over = true;
+    // A keeper that was killed could not remove its socket.
+    DP_AUTO_FREE char *socket_path = dp_asprintf("%s/%s", conn->directory, SOCKET_NAME);
+    (void)unlink(socket_path);
     if (conn->released) {
         return;
     }
