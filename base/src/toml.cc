@@ -108,44 +108,114 @@ void convert(dp_toml &toml, const toml::node &from, dp_toml_node &to)
     }
 }
 
-// Brackets outside strings and comments, so that a bomb of "[[[[..." never reaches the parser.
-// Dotted keys nest as well and are counted per line.
-bool too_deep(const char *text, size_t length)
+// Walks the text as the parser will, to find nesting before the parser does: brackets and the dots
+// of one key, outside strings and comments. Every table that a dotted key makes is a level of
+// recursion when it is destroyed, so the parser must not see a bomb of either kind. Where the text
+// is no TOML the parser stops; it matters only that nothing is skipped here that is not skipped
+// there.
+class depth_scan
 {
-    int depth = 0, dots = 0;
-    char quote = 0;
-    bool comment = false;
-    for (size_t i = 0; i < length; i++) {
-        char c = text[i];
-        if (c == '\n') {
-            comment = false;
-            quote = 0;
-            dots = 0;
-        } else if (comment) {
-            continue;
-        } else if (quote != 0) {
-            if (c == '\\' && quote == '"') {
-                i++;
-            } else if (c == quote) {
-                quote = 0;
+  public:
+    depth_scan(const char *text, size_t length) : at_(text), end_(text + length)
+    {
+    }
+
+    bool too_deep()
+    {
+        while (at_ < end_) {
+            char c = *at_;
+            if (c == '#') {
+                while (at_ < end_ && *at_ != '\n') {
+                    at_++;
+                }
+            } else if (c == '"' || c == '\'') {
+                skip_string(c);
+            } else if (!take(c)) {
+                return true;
+            } else {
+                at_++;
             }
-        } else if (c == '"' || c == '\'') {
-            quote = c;
-        } else if (c == '#') {
-            comment = true;
-        } else if (c == '[' || c == '{') {
-            depth++;
-        } else if (c == ']' || c == '}') {
-            depth -= depth > 0;
-        } else if (c == '.') {
-            dots++;
         }
-        if (depth > DP_SPEC_DEPTH_MAX || dots > DP_SPEC_DEPTH_MAX) {
-            return true;
+        return false;
+    }
+
+    int line() const
+    {
+        return line_;
+    }
+
+  private:
+    bool take(char c)
+    {
+        switch (c) {
+        case '\n':
+            line_++;
+            dots_ = 0;
+            break;
+        case '.':
+            dots_++;
+            break;
+        case '[':
+        case '{':
+            depth_++;
+            dots_ = 0;
+            break;
+        case ']':
+        case '}':
+            depth_ -= depth_ > 0;
+            dots_ = 0;
+            break;
+        case '=':
+        case ',':
+            dots_ = 0;
+            break;
+        default:
+            break;
+        }
+        return depth_ <= DP_SPEC_DEPTH_MAX && dots_ <= DP_SPEC_DEPTH_MAX;
+    }
+
+    bool three(char quote) const
+    {
+        return end_ - at_ >= 3 && at_[0] == quote && at_[1] == quote && at_[2] == quote;
+    }
+
+    void skip_string(char quote)
+    {
+        bool multi_line = three(quote);
+        at_ += multi_line ? 3 : 1;
+        while (at_ < end_) {
+            if (*at_ == '\n') {
+                if (!multi_line) {
+                    return; // not closed: the parser stops here
+                }
+                line_++;
+            }
+            if (*at_ == '\\' && quote == '"') {
+                line_ += at_ + 1 < end_ && at_[1] == '\n';
+                at_ += end_ - at_ >= 2 ? 2 : 1;
+            } else if (*at_ == quote && !multi_line) {
+                at_++;
+                return;
+            } else if (multi_line && three(quote)) {
+                at_ += 3;
+                // Up to two more quotes belong to the string.
+                for (int i = 0; i < 2 && at_ < end_ && *at_ == quote; i++) {
+                    at_++;
+                }
+                return;
+            } else {
+                at_++;
+            }
         }
     }
-    return false;
-}
+
+    const char *at_;
+    const char *end_;
+    int line_ = 1;
+    int depth_ = 0;
+    int dots_ = 0;
+};
 
 } // namespace
 
@@ -156,8 +226,10 @@ extern "C" dp_status dp_toml_parse(const char *text, size_t length, struct dp_di
         return dp_fail(err, DP_TOO_LARGE, "%s has %zu bytes; the limit for a spec is %u",
                        diags->file, length, DP_SPEC_BYTES_MAX);
     }
-    if (too_deep(text, length)) {
-        dp_diags_add(diags, 0, 0, nullptr, "nested deeper than %d levels", DP_SPEC_DEPTH_MAX);
+    depth_scan scan(text, length);
+    if (scan.too_deep()) {
+        dp_diags_add(diags, scan.line(), 1, nullptr, "nested deeper than %d levels",
+                     DP_SPEC_DEPTH_MAX);
         return dp_diags_status(diags, err);
     }
     auto toml = std::make_unique<dp_toml>();

@@ -105,6 +105,47 @@ static void too_large_and_too_deep_inputs_never_reach_the_parser(void **state)
 }
 
 // Whatever the bytes, the parser answers with a document or one refusal.
+// Each opening would hide what follows from a scan that mistakes where a string or comment ends.
+static void a_bomb_is_found_behind_any_string(void **state)
+{
+    (void)state;
+    static const char *const openings[] = {
+        "x = [\"\"\"\n# \"\"\", ",   "x = ['''\n# ''', ",       "x = [\"\"\"a\"\"\"\"\", ",
+        "x = ['''a''''', ",          "x = [\"\\\"\", ",         "x = ['\\', ",
+        "x = [\"\"\"\\\"\"\"\"\", ", "x = [\"#\", # \"\"\"\n ", "x = [\"\", ",
+    };
+    for (size_t i = 0; i < sizeof openings / sizeof openings[0]; i++) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+        dp_buf_printf(&text, "%s{a", openings[i]);
+        for (int dots = 0; dots < 200000; dots++) {
+            dp_buf_puts(&text, ".a");
+        }
+        dp_buf_puts(&text, " = 1}]\n");
+        struct dp_error err = {0};
+        DP_CLEANUP(cleanup_toml) struct dp_toml *toml = NULL;
+        assert_refused(parse(text.bytes, text.length, &toml, &err), DP_INVALID, &err, "deeper");
+        // The same with a shallow key is a document.
+        dp_buf_clear(&text);
+        dp_buf_printf(&text, "%s{a.b = 1}]\n", openings[i]);
+        assert_ok(parse(text.bytes, text.length, &toml, &err), &err);
+    }
+}
+
+static void flat_values_are_not_deep(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_buf_puts(&text, "s = \"\"\"................................................\"\"\"\nf = [");
+    for (int i = 0; i < 100; i++) {
+        dp_buf_puts(&text, "1.5, ");
+    }
+    dp_buf_puts(&text, "2.5]\n");
+    struct dp_error err = {0};
+    DP_CLEANUP(cleanup_toml) struct dp_toml *toml = NULL;
+    assert_ok(parse(text.bytes, text.length, &toml, &err), &err);
+    assert_int_equal(dp_toml_get(dp_toml_root(toml), "f")->children_count, 101);
+}
+
 static void damaged_documents_are_answered(void **state)
 {
     (void)state;
@@ -134,6 +175,8 @@ int main(void)
         cmocka_unit_test(children_come_in_the_order_of_the_file),
         cmocka_unit_test(a_syntax_error_has_its_position),
         cmocka_unit_test(too_large_and_too_deep_inputs_never_reach_the_parser),
+        cmocka_unit_test(a_bomb_is_found_behind_any_string),
+        cmocka_unit_test(flat_values_are_not_deep),
         cmocka_unit_test(damaged_documents_are_answered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
