@@ -27,7 +27,7 @@ sim: dev
 	DP_SIM_RUNS=20000 ctest --preset dev -L sim --timeout 3600
 
 fuzz: dev
-	DP_FUZZ_RUNS=2000000 ctest --preset dev -L fuzz --timeout 3600
+	DP_FUZZ_RUNS=200000 ctest --preset dev -L fuzz --timeout 3600
 
 tsan:
 	cmake --preset tsan >/dev/null

@@ -316,7 +316,7 @@ static void damaged_bytes_never_do_harm(void **state)
                                                 &sample_report(&samples)->base,
                                                 &sample_prepare(&samples)->base};
     size_t accepted = 0, refused = 0;
-    for (uint64_t seed = 0; seed < 12000; seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)dp_fuzz_runs(12000); seed++) {
         struct dp_rand rand;
         dp_rand_init(&rand, seed);
         const ProtobufCMessage *message = messages[seed % 3];

@@ -152,7 +152,7 @@ static void damaged_documents_are_answered(void **state)
     const char good[] = "name = \"x\"\n[a]\nb = [1, 2.5, {c = true}]\n[[d]]\ne = '''z'''\n";
     struct dp_rand rand;
     dp_rand_init(&rand, 5);
-    for (int round = 0; round < 3000; round++) {
+    for (long round = 0; round < dp_fuzz_runs(3000); round++) {
         char text[sizeof(good)];
         memcpy(text, good, sizeof(good));
         size_t length = sizeof(good) - 1;

@@ -175,7 +175,7 @@ static void documents_with_flipped_bytes_do_no_harm(void **state)
     struct dp_rand rand;
     dp_rand_init(&rand, 11);
     int read = 0;
-    for (int round = 0; round < 2000; round++) {
+    for (long round = 0; round < dp_fuzz_runs(2000); round++) {
         size_t index = (size_t)round % (sizeof(fixtures) / sizeof(fixtures[0]));
         struct dp_buf text = {0};
         read_fixture(index, &text);

@@ -127,7 +127,7 @@ static void a_damaged_job_is_answered(void **state)
     (void)state;
     dp_rand_init(&rand_state, 12);
     int accepted = 0, refused = 0;
-    for (int round = 0; round < 3000; round++) {
+    for (long round = 0; round < dp_fuzz_runs(3000); round++) {
         struct dp_job_spec spec;
         struct dp_error err = {0};
         some_job(&spec);

@@ -10,6 +10,7 @@
 // clang-format on
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dp/error.h"
@@ -31,3 +32,11 @@
             fail_msg("\"%s\" is not in \"%s\"", (part), (err)->message);                           \
         }                                                                                          \
     } while (0)
+
+// How often a campaign of random input runs: `short_form`, or DP_FUZZ_RUNS (make fuzz).
+static inline long dp_fuzz_runs(long short_form)
+{
+    const char *wanted = getenv("DP_FUZZ_RUNS");
+    long runs = wanted == NULL ? 0 : strtol(wanted, NULL, 10);
+    return runs > 0 ? runs : short_form;
+}

@@ -280,7 +280,7 @@ static void cut_and_changed_payloads_are_refused_or_read_within_bounds(void **st
     struct dp_link_spawn spawn = {arguments, environment, "order", 5};
     struct dp_buf whole = {0};
     dp_link_spawn_write(&spawn, &whole);
-    for (int round = 0; round < 20000; round++) {
+    for (long round = 0; round < dp_fuzz_runs(20000); round++) {
         size_t length = dp_rand_below(&rand, whole.length + 1);
         // Exactly as large as it claims, so that one byte too far is caught.
         char *bytes = dp_memdup(whole.bytes, length);
