@@ -66,7 +66,8 @@ static pid_t spawn(const char *const *arguments, const char *path)
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 2, path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_addopen(&actions, 1, path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
     pid_t pid = 0;
     assert_int_equal(posix_spawn(&pid, DP_CONTROLLER_PATH, &actions, NULL, argv, environ), 0);
     posix_spawn_file_actions_destroy(&actions);

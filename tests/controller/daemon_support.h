@@ -21,7 +21,7 @@ int daemon_setup(void **state);
 int daemon_teardown(void **state);
 // Starts it and waits until it serves.
 void daemon_start(struct daemon_process *process);
-// Runs it with these arguments until it exits; the exit status, and what it wrote on stderr.
+// Runs it with these arguments until it exits; the exit status, and what it wrote.
 int daemon_run_once(const struct daemon_process *process, const char *const *arguments,
                     char *ret_text, size_t size);
 // Sends the signal and waits; the exit status, or 128 + the signal that ended it.

@@ -311,6 +311,12 @@ const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t num
     return &job->row;
 }
 
+bool dp_core_job_stored(const struct dp_core *core, uint64_t number)
+{
+    const struct core_job *job = core_job_number(core, number);
+    return job == NULL || core_job_clean(job);
+}
+
 size_t dp_core_jobs_count(const struct dp_core *core)
 {
     size_t count = 0;

@@ -72,12 +72,13 @@ extern const size_t service_handlers_count;
 void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessageDescriptor *type,
                      const void *bytes, size_t length, struct dp_arena *arena);
 
-// views.c: what is known of a job, from the core or else from the store
+// views.c: what may be told of a job: from the core as far as it is stored, else from the store
 struct job_view {
     const struct dp_job_record *job;
     const struct dp_rank_record *ranks;
     size_t ranks_count;
-    struct dp_job_record owned_job; // when it came from the store
+    bool in_core;                    // it has not ended, or just now
+    struct dp_job_record *owned_job; // when it came from the store
     struct dp_rank_record *owned_ranks;
 };
 // By id, name or prefix. What was found in the core is borrowed until its next step.

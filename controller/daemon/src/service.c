@@ -150,8 +150,7 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
     Dp__V1__ListJobsResponse response = DP__V1__LIST_JOBS_RESPONSE__INIT;
     response.jobs = arena_take(arena, count * sizeof(void *));
     for (size_t i = 0; i < count; i++) {
-        const struct dp_job_record *live = dp_core_job(daemon->core, jobs[i].number, NULL, NULL);
-        struct job_view view = {.job = live != NULL ? live : &jobs[i]};
+        struct job_view view = {.job = &jobs[i]};
         response.jobs[response.n_jobs++] = message_job(&view, JOB_BRIEF, arena);
     }
     dp_rpc_call_reply(daemon->server, call, &response.base);
@@ -171,7 +170,7 @@ static void ask_core(struct daemon *daemon, uint64_t call, dp_method_id method, 
         dp_rpc_call_fail_error(daemon->server, call, &err);
         return;
     }
-    if (view.job == &view.owned_job) {
+    if (!view.in_core) {
         dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
                 dp_job_state_text(view.job->state));
         dp_rpc_call_fail_error(daemon->server, call, &err);

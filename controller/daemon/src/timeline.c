@@ -78,6 +78,39 @@ static void add_measured(const struct dp_trace_record *traces, size_t count, str
     }
 }
 
+static void add_span(Dp__V1__Timeline *timeline, struct dp_action_span span, int32_t pipeline,
+                     double start, double end, struct dp_arena *arena)
+{
+    Dp__V1__Span *message = arena_take(arena, sizeof(*message));
+    span.start_ns = (int64_t)(start * 1e9);
+    span.end_ns = (int64_t)(end * 1e9);
+    dp_wire_span_to_proto(&span, pipeline, message);
+    timeline->predicted[timeline->n_predicted++] = message;
+}
+
+// What follows the last action. Sums are drawn as late as the optimizer allows.
+static void add_tail(Dp__V1__Timeline *timeline, const struct dp_sim_costs *costs,
+                     const struct dp_sim_result *result, int32_t replica, struct dp_arena *arena)
+{
+    double longest = 0;
+    for (int32_t p = 0; p < costs->pipeline; p++) {
+        longest = costs->optimizer[p] > longest ? costs->optimizer[p] : longest;
+    }
+    double summed = result->step - longest;
+    for (int32_t p = 0; p < costs->pipeline; p++) {
+        struct dp_action_span span = {.rank = p, .replica = replica};
+        span.kind = DP_SPAN_GRADIENT_SYNC;
+        if (costs->gradient_sync[p] > 0) {
+            add_span(timeline, span, costs->pipeline, summed - costs->gradient_sync[p], summed,
+                     arena);
+        }
+        span.kind = DP_SPAN_OPTIMIZER;
+        if (costs->optimizer[p] > 0) {
+            add_span(timeline, span, costs->pipeline, summed, summed + costs->optimizer[p], arena);
+        }
+    }
+}
+
 static void add_predicted(Dp__V1__Timeline *timeline, const struct dp_schedule *schedule,
                           const struct dp_sim_result *result, int32_t replica,
                           struct dp_arena *arena)
@@ -85,18 +118,18 @@ static void add_predicted(Dp__V1__Timeline *timeline, const struct dp_schedule *
     for (int32_t p = 0; p < schedule->pipeline; p++) {
         for (size_t i = schedule->rank_begin[p]; i < schedule->rank_begin[p + 1]; i++) {
             const struct dp_action *action = &schedule->actions[i];
-            Dp__V1__Span *span = arena_take(arena, sizeof(*span));
-            dp__v1__span__init(span);
-            span->rank = (uint32_t)(replica * schedule->pipeline + p);
-            span->kind = action->kind;
-            span->stage = action->stage;
-            span->microbatch = action->microbatch;
-            span->b_kind = action->b_kind;
-            span->b_stage = action->b_stage;
-            span->b_microbatch = action->b_microbatch;
-            span->start_ns = (int64_t)(result->spans[i].start * 1e9);
-            span->duration_ns = (int64_t)((result->spans[i].end - result->spans[i].start) * 1e9);
-            timeline->predicted[timeline->n_predicted++] = span;
+            struct dp_action_span span = {
+                .rank = p,
+                .replica = replica,
+                .kind = action->kind,
+                .b_kind = action->b_kind,
+                .stage = action->stage,
+                .microbatch = action->microbatch,
+                .b_stage = action->b_stage,
+                .b_microbatch = action->b_microbatch,
+            };
+            add_span(timeline, span, schedule->pipeline, result->spans[i].start,
+                     result->spans[i].end, arena);
         }
     }
 }
@@ -145,6 +178,7 @@ static dp_status simulate_replica(const struct dp_job_spec *spec, const struct d
     status = dp_simulate(schedule, &costs, true, &result, err);
     if (status == DP_OK) {
         add_predicted(timeline, schedule, &result, replica, arena);
+        add_tail(timeline, &costs, &result, replica, arena);
         dp_sim_result_deinit(&result);
     }
     dp_sim_costs_deinit(&costs);
@@ -167,7 +201,9 @@ static dp_status predict(struct daemon *daemon, const struct dp_job_spec *spec,
         .nodes_count = known.count,
         .profile = known.profile_known ? &known.profile : NULL,
     };
-    size_t spans = dp_schedule_action_count(&schedule) * (size_t)plan->data;
+    // Each rank may have two more after its actions.
+    size_t actions = dp_schedule_action_count(&schedule);
+    size_t spans = (actions + 2 * (size_t)plan->pipeline) * (size_t)plan->data;
     timeline->predicted = arena_take(arena, spans * sizeof(void *));
     for (int32_t d = 0; status == DP_OK && d < plan->data; d++) {
         status = simulate_replica(spec, plan, &resources, d, &schedule, arena, timeline, err);

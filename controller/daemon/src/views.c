@@ -2,26 +2,30 @@
 #include <string.h>
 
 #include "daemon.h"
-#include "dp/cleanup.h"
+#include "dp/alloc.h"
 
-static bool from_core(struct daemon *daemon, uint64_t number, struct job_view *ret_view)
+// The core knows more of a job than the store does; but a state that is not on disk yet is not
+// told.
+static bool from_core(struct daemon *daemon, uint64_t number, struct job_view *view)
 {
-    ret_view->job = dp_core_job(daemon->core, number, &ret_view->ranks, &ret_view->ranks_count);
-    return ret_view->job != NULL;
+    const struct dp_job_record *job =
+        dp_core_job(daemon->core, number, &view->ranks, &view->ranks_count);
+    view->in_core = job != NULL;
+    view->job = view->in_core && dp_core_job_stored(daemon->core, number) ? job : NULL;
+    return view->job != NULL;
 }
 
-// The core knows more of a job that it has than the store does.
-static dp_status complete(struct daemon *daemon, struct job_view *view, struct dp_error *err)
+// The row is taken over.
+static dp_status from_store(struct daemon *daemon, struct dp_job_record *row, struct job_view *view,
+                            struct dp_error *err)
 {
-    struct job_view live = {0};
-    if (from_core(daemon, view->owned_job.number, &live)) {
-        dp_job_record_deinit(&view->owned_job);
-        *view = live;
+    view->owned_job = dp_memdup(row, sizeof(*row));
+    view->job = view->owned_job;
+    if (view->in_core) {
         return DP_OK;
     }
-    view->job = &view->owned_job;
-    dp_status status = dp_store_load_ranks(daemon->store, view->owned_job.number,
-                                           &view->owned_ranks, &view->ranks_count, err);
+    dp_status status = dp_store_load_ranks(daemon->store, row->number, &view->owned_ranks,
+                                           &view->ranks_count, err);
     view->ranks = view->owned_ranks;
     if (status != DP_OK) {
         view_deinit(view);
@@ -38,14 +42,18 @@ dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret
         *ret_view = view;
         return DP_OK;
     }
-    dp_status status = dp_store_find_job(daemon->store, key, &view.owned_job, err);
-    if (status == DP_OK) {
-        status = complete(daemon, &view, err);
+    struct dp_job_record row = {0};
+    dp_status status = dp_store_find_job(daemon->store, key, &row, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (from_core(daemon, row.number, &view)) {
+        dp_job_record_deinit(&row);
+    } else {
+        status = from_store(daemon, &row, &view, err);
     }
     if (status == DP_OK) {
         *ret_view = view;
-        // The view moved, and what it points to inside itself with it.
-        ret_view->job = view.job == &view.owned_job ? &ret_view->owned_job : view.job;
     }
     return status;
 }
@@ -53,9 +61,6 @@ dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret
 dp_status view_get(struct daemon *daemon, uint64_t number, struct job_view *ret_view,
                    struct dp_error *err)
 {
-    if (from_core(daemon, number, ret_view)) {
-        return DP_OK;
-    }
     char id[DP_ID_MAX];
     snprintf(id, sizeof(id), "job-%llu", (unsigned long long)number);
     return view_find(daemon, id, ret_view, err);
@@ -63,7 +68,10 @@ dp_status view_get(struct daemon *daemon, uint64_t number, struct job_view *ret_
 
 void view_deinit(struct job_view *view)
 {
-    dp_job_record_deinit(&view->owned_job);
+    if (view->owned_job != NULL) {
+        dp_job_record_deinit(view->owned_job);
+    }
+    free(view->owned_job);
     free(view->owned_ranks);
     *view = (struct job_view){0};
 }

@@ -94,7 +94,7 @@ static void pump_one(struct daemon *daemon, struct watch *watch)
     // What was not sent for want of time is looked at again by the next tick.
     watch->changed = !all_sent || ended || !(state_changed || due);
     // A job that the core has let go has all of its steps on disk, if they ever get there.
-    bool all_stored = view.job == &view.owned_job || watch->step >= view.job->step;
+    bool all_stored = !view.in_core || watch->step >= view.job->step;
     if (ended && all_sent && all_stored) {
         send_job(daemon, watch, &view);
         dp_rpc_call_finish(daemon->server, watch->call);

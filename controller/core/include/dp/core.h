@@ -295,6 +295,8 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
 // A job that has not ended, or ended a moment ago; NULL = look into the store.
 const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t number,
                                         const struct dp_rank_record **ret_ranks, size_t *ret_count);
+// Whether all of that is on disk: what is not yet may be taken back by a crash, so nobody is told.
+bool dp_core_job_stored(const struct dp_core *core, uint64_t number);
 // Jobs in the core, oldest first.
 size_t dp_core_jobs_count(const struct dp_core *core);
 const struct dp_job_record *dp_core_job_at(const struct dp_core *core, size_t index);
