@@ -235,6 +235,59 @@ static void rules_hold_after_edits_too(void **state)
     assert_refused(dp_job_spec_check(&empty, &err), DP_INVALID, &err, "the model has no shape");
 }
 
+static void the_ranks_of_a_job_are_what_its_sizes_need(void **state)
+{
+    (void)state;
+    const struct {
+        const char *settings[4];
+        int32_t ranks;
+        bool fixed;
+    } table[] = {
+        {{NULL}, 1, false},
+        {{"pipeline=4"}, 4, false},
+        {{"pipeline=2", "data=3"}, 6, true},
+        {{"pipeline=2", "expert=4"}, 8, false}, // expert groups lie inside data
+        {{"expert=4"}, 4, false},
+        {{"pipeline=2", "expert=2", "data=4"}, 8, true},
+        {{"resources.ranks=12", "pipeline=2"}, 12, true},
+        {{"pipeline=256", "data=65536"}, DP_RANKS_MAX, true},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_job_spec spec;
+        assert_ok(parse_job(MINIMAL, NULL, &spec, &err), &err);
+        for (size_t k = 0; table[i].settings[k] != NULL; k++) {
+            assert_ok(dp_job_spec_set(&spec, table[i].settings[k], &err), &err);
+        }
+        bool fixed = !table[i].fixed;
+        assert_int_equal(dp_job_spec_ranks(&spec, &fixed), table[i].ranks);
+        assert_int_equal(fixed, table[i].fixed);
+        assert_int_equal(dp_job_spec_ranks(&spec, NULL), table[i].ranks);
+    }
+}
+
+static void the_problems_of_a_file_can_be_listed(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dp-spec-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    dprintf(fd, "[train]\nsteps = 0\n\n[modell]\n");
+    close(fd);
+    struct dp_error err = {0};
+    struct dp_job_spec spec;
+    struct dp_diags problems;
+    assert_refused(dp_job_spec_examine(path, &problems, &spec, &err), DP_INVALID, &err, path);
+    assert_true(problems.count >= 2);
+    assert_int_equal(problems.items[problems.count - 1].line, 4);
+    assert_non_null(strstr(problems.items[problems.count - 1].help, "[model]"));
+    dp_diags_deinit(&problems);
+    unlink(path);
+    assert_int_equal(dp_job_spec_examine(path, &problems, &spec, &err), DP_NOT_FOUND);
+    assert_int_equal(problems.count, 0);
+    dp_diags_deinit(&problems);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +303,8 @@ int main(void)
         cmocka_unit_test(settings_change_one_key),
         cmocka_unit_test(a_refused_setting_changes_nothing),
         cmocka_unit_test(rules_hold_after_edits_too),
+        cmocka_unit_test(the_ranks_of_a_job_are_what_its_sizes_need),
+        cmocka_unit_test(the_problems_of_a_file_can_be_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -255,20 +255,47 @@ static dp_status locate(const char *path, char **ret_directory, char **ret_stem,
     return DP_OK;
 }
 
-dp_status dp_job_spec_load(const char *path, struct dp_job_spec *ret_spec, struct dp_error *err)
+dp_status dp_job_spec_examine(const char *path, struct dp_diags *ret_problems,
+                              struct dp_job_spec *ret_spec, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     DP_AUTO_FREE char *directory = NULL;
     DP_AUTO_FREE char *stem = NULL;
+    dp_diags_init(ret_problems, strcmp(path, "-") == 0 ? "standard input" : path, NULL, 0);
     dp_status status = dp_read_file(path, DP_SPEC_BYTES_MAX, &text, err);
     status = status == DP_OK ? locate(path, &directory, &stem, err) : status;
     if (status != DP_OK) {
         return status;
     }
-    DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
-    dp_diags_init(&diags, strcmp(path, "-") == 0 ? "standard input" : path, text.bytes,
-                  text.length);
-    return parse_job(text.bytes, text.length, directory, stem, true, &diags, ret_spec, err);
+    ret_problems->text = text.bytes;
+    ret_problems->text_length = text.length;
+    status =
+        parse_job(text.bytes, text.length, directory, stem, true, ret_problems, ret_spec, err);
+    ret_problems->text = NULL;
+    ret_problems->text_length = 0;
+    return status;
+}
+
+dp_status dp_job_spec_load(const char *path, struct dp_job_spec *ret_spec, struct dp_error *err)
+{
+    DP_CLEANUP(dp_diags_deinit) struct dp_diags problems;
+    return dp_job_spec_examine(path, &problems, ret_spec, err);
+}
+
+int32_t dp_job_spec_ranks(const struct dp_job_spec *spec, bool *ret_fixed)
+{
+    const struct dp_parallel_spec *parallel = &spec->parallel;
+    int32_t given = spec->resources.ranks;
+    if (ret_fixed != NULL) {
+        *ret_fixed = given > 0 || (parallel->pipeline > 0 && parallel->data > 0);
+    }
+    if (given > 0) {
+        return given;
+    }
+    int64_t pipeline = parallel->pipeline > 0 ? parallel->pipeline : 1;
+    int64_t data = parallel->data > 0 ? parallel->data : parallel->expert;
+    int64_t ranks = pipeline * (data > 0 ? data : 1);
+    return ranks < DP_RANKS_MAX ? (int32_t)ranks : DP_RANKS_MAX;
 }
 
 void dp_job_spec_write(const struct dp_job_spec *spec, struct dp_buf *out)

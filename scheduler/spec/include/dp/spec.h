@@ -105,11 +105,19 @@ dp_status dp_job_spec_parse(const char *text, size_t length, const char *base_di
                             struct dp_error *err);
 // Reads and parses a file ("-" = standard input); err holds the rendered problems.
 dp_status dp_job_spec_load(const char *path, struct dp_job_spec *ret_spec, struct dp_error *err);
+// The same, and lists the problems of the text in *ret_problems, which the caller deinits whatever
+// came out (its text is gone by then).
+dp_status dp_job_spec_examine(const char *path, struct dp_diags *ret_problems,
+                              struct dp_job_spec *ret_spec, struct dp_error *err);
 // `--set key=value` on a spec: keys of [parallel] by name, others as "section.key"; "auto" gives a
 // key of [parallel] back to the planner. Check the spec afterwards.
 dp_status dp_job_spec_set(struct dp_job_spec *spec, const char *assignment, struct dp_error *err);
 // Checks what a struct must satisfy after edits (the parser has already done so).
 dp_status dp_job_spec_check(const struct dp_job_spec *spec, struct dp_error *err);
+// How many ranks the job asks for: [resources] ranks, else the fewest that the sizes of [parallel]
+// allow (expert stands in for an absent data); 1 when it sets none. *ret_fixed (may be NULL) says
+// whether it cannot use more.
+int32_t dp_job_spec_ranks(const struct dp_job_spec *spec, bool *ret_fixed);
 // Canonical TOML with absolute paths that parses back to the same spec: what submit sends.
 void dp_job_spec_write(const struct dp_job_spec *spec, struct dp_buf *out);
 
