@@ -5,8 +5,8 @@ dp_status dp_client_submit_job(struct dp_client *client, const Dp__V1__SubmitJob
                                struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
 {
     ProtobufCMessage *answer = NULL;
-    dp_status status = client_call(client, DP_METHOD_SUBMIT_JOB, &request->base,
-                                   request->request_id[0] != '\0', arena, &answer, err);
+    dp_status status = dp_client_call(client, DP_METHOD_SUBMIT_JOB, &request->base,
+                                      request->request_id[0] != '\0', arena, &answer, err);
     if (status == DP_OK) {
         *ret_job = (Dp__V1__Job *)answer;
     }
@@ -19,7 +19,7 @@ dp_status dp_client_validate_job(struct dp_client *client,
 {
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_VALIDATE_JOB, &request->base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_VALIDATE_JOB, &request->base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__ValidateJobResponse *)answer;
     }
@@ -33,7 +33,7 @@ dp_status dp_client_get_job(struct dp_client *client, const char *id, struct dp_
     request.id = (char *)id;
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_GET_JOB, &request.base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_GET_JOB, &request.base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_job = (Dp__V1__Job *)answer;
     }
@@ -46,7 +46,7 @@ dp_status dp_client_list_jobs(struct dp_client *client, const Dp__V1__ListJobsRe
 {
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_LIST_JOBS, &request->base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_LIST_JOBS, &request->base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__ListJobsResponse *)answer;
     }
@@ -61,7 +61,7 @@ dp_status dp_client_cancel_job(struct dp_client *client, const char *id, const c
     request.reason = (char *)reason;
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_CANCEL_JOB, &request.base, false, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_CANCEL_JOB, &request.base, false, arena, &answer, err);
     if (status == DP_OK) {
         *ret_job = (Dp__V1__Job *)answer;
     }
@@ -76,7 +76,7 @@ dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, str
     request.id = (char *)id;
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_CHECKPOINT_JOB, &request.base, false, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_CHECKPOINT_JOB, &request.base, false, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__CheckpointJobResponse *)answer;
     }
@@ -89,7 +89,7 @@ dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
     Dp__V1__ListNodesRequest request = DP__V1__LIST_NODES_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_LIST_NODES, &request.base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_LIST_NODES, &request.base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__ListNodesResponse *)answer;
     }
@@ -103,7 +103,7 @@ dp_status dp_client_get_report(struct dp_client *client, const char *id, struct 
     request.id = (char *)id;
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_GET_REPORT, &request.base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_GET_REPORT, &request.base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_report = (Dp__V1__JobReport *)answer;
     }
@@ -117,7 +117,7 @@ dp_status dp_client_get_timeline(struct dp_client *client, const char *id, struc
     request.id = (char *)id;
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_GET_TIMELINE, &request.base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_GET_TIMELINE, &request.base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_timeline = (Dp__V1__Timeline *)answer;
     }
@@ -130,7 +130,7 @@ dp_status dp_client_list_events(struct dp_client *client, const Dp__V1__ListEven
 {
     ProtobufCMessage *answer = NULL;
     dp_status status =
-        client_call(client, DP_METHOD_LIST_EVENTS, &request->base, true, arena, &answer, err);
+        dp_client_call(client, DP_METHOD_LIST_EVENTS, &request->base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__ListEventsResponse *)answer;
     }

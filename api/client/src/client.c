@@ -9,9 +9,9 @@
 
 #define ADDRESS_FILE_BYTES_MAX 1024
 
-dp_status client_call(struct dp_client *client, dp_method_id method,
-                      const ProtobufCMessage *request, bool again, struct dp_arena *arena,
-                      ProtobufCMessage **ret_answer, struct dp_error *err)
+dp_status dp_client_call(struct dp_client *client, dp_method_id method,
+                         const ProtobufCMessage *request, bool again, struct dp_arena *arena,
+                         ProtobufCMessage **ret_answer, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
     dp_status status = dp_rpc_client_call(client->rpc, method, request, NULL, &bytes, err);
@@ -64,8 +64,8 @@ static dp_status check_version(struct dp_client *client, struct dp_error *err)
     request.client_version = DP_VERSION;
     request.client_protocol = DP_PROTOCOL_VERSION;
     ProtobufCMessage *answer = NULL;
-    dp_status status = client_call(client, DP_METHOD_GET_VERSION, &request.base, true,
-                                   &client->arena, &answer, err);
+    dp_status status = dp_client_call(client, DP_METHOD_GET_VERSION, &request.base, true,
+                                      &client->arena, &answer, err);
     if (status != DP_OK) {
         return status;
     }

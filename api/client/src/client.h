@@ -14,6 +14,6 @@ struct dp_client {
 };
 
 // One unary call; the answer is checked. `again`: once more when the connection broke.
-dp_status client_call(struct dp_client *client, dp_method_id method,
-                      const ProtobufCMessage *request, bool again, struct dp_arena *arena,
-                      ProtobufCMessage **ret_answer, struct dp_error *err);
+dp_status dp_client_call(struct dp_client *client, dp_method_id method,
+                         const ProtobufCMessage *request, bool again, struct dp_arena *arena,
+                         ProtobufCMessage **ret_answer, struct dp_error *err);

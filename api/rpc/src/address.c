@@ -41,8 +41,8 @@ static dp_status parse_port(const char *text, const char *digits, unsigned least
     return DP_OK;
 }
 
-dp_status rpc_address_parse(const char *text, bool listening, struct rpc_address *ret_address,
-                            struct dp_error *err)
+dp_status dp_rpc_address_parse(const char *text, bool listening, struct rpc_address *ret_address,
+                               struct dp_error *err)
 {
     struct rpc_address address = {0};
     if (strlen(text) >= DP_ADDRESS_MAX) {
@@ -77,8 +77,8 @@ dp_status rpc_address_parse(const char *text, bool listening, struct rpc_address
     return DP_OK;
 }
 
-void rpc_address_print(const struct rpc_address *address, unsigned port, char *ret_text,
-                       size_t size)
+void dp_rpc_address_print(const struct rpc_address *address, unsigned port, char *ret_text,
+                          size_t size)
 {
     if (address->is_unix) {
         snprintf(ret_text, size, "unix:%s", address->host);
@@ -108,14 +108,14 @@ static void free_addresses(struct addrinfo **list)
     }
 }
 
-dp_status rpc_address_probe(const struct rpc_address *address, struct dp_error *err)
+dp_status dp_rpc_address_probe(const struct rpc_address *address, struct dp_error *err)
 {
     if (address->is_unix) {
         return probe_unix(address, err);
     }
     char port[16], text[DP_ADDRESS_MAX + 16];
     snprintf(port, sizeof port, "%u", address->port);
-    rpc_address_print(address, address->port, text, sizeof text);
+    dp_rpc_address_print(address, address->port, text, sizeof text);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     DP_CLEANUP(free_addresses) struct addrinfo *list = NULL;
     int failed = getaddrinfo(address->host, port, &hints, &list);

@@ -14,10 +14,10 @@ struct rpc_address {
 };
 
 // Port 0 only when listening.
-dp_status rpc_address_parse(const char *text, bool listening, struct rpc_address *ret_address,
-                            struct dp_error *err);
+dp_status dp_rpc_address_parse(const char *text, bool listening, struct rpc_address *ret_address,
+                               struct dp_error *err);
 // "host:port" or "unix:/path".
-void rpc_address_print(const struct rpc_address *address, unsigned port, char *ret_text,
-                       size_t size);
+void dp_rpc_address_print(const struct rpc_address *address, unsigned port, char *ret_text,
+                          size_t size);
 // Why nobody can listen there: tries, and tells what the system says; DP_OK when it works.
-dp_status rpc_address_probe(const struct rpc_address *address, struct dp_error *err);
+dp_status dp_rpc_address_probe(const struct rpc_address *address, struct dp_error *err);

@@ -17,12 +17,12 @@ struct dp_rpc_client {
 };
 
 // A reader or stream opens, or has gone.
-void rpc_client_enter(struct dp_rpc_client *client);
-void rpc_client_leave(struct dp_rpc_client *client);
+void dp_rpc_client_enter(struct dp_rpc_client *client);
+void dp_rpc_client_leave(struct dp_rpc_client *client);
 // A call on the client's channel whose batches complete in cq; 0 ms = no deadline.
-grpc_call *rpc_client_make_call(struct dp_rpc_client *client, dp_method_id method,
-                                grpc_completion_queue *cq, unsigned deadline_ms);
+grpc_call *dp_rpc_client_make_call(struct dp_rpc_client *client, dp_method_id method,
+                                   grpc_completion_queue *cq, unsigned deadline_ms);
 // Waits for one batch of the client's own queue; false after the deadline.
-bool rpc_client_pluck(struct dp_rpc_client *client, void *tag, gpr_timespec deadline,
-                      bool *ret_success);
-void rpc_client_headers_op(bool wait_for_ready, grpc_op *ret_op);
+bool dp_rpc_client_pluck(struct dp_rpc_client *client, void *tag, gpr_timespec deadline,
+                         bool *ret_success);
+void dp_rpc_client_headers_op(bool wait_for_ready, grpc_op *ret_op);

@@ -41,7 +41,7 @@ static void log_line(gpr_log_func_args *args)
     }
 }
 
-void rpc_signals_block(sigset_t *ret_old)
+void dp_rpc_signals_block(sigset_t *ret_old)
 {
     // Faults stay deliverable: they belong to the thread that makes them.
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF};
@@ -53,37 +53,37 @@ void rpc_signals_block(sigset_t *ret_old)
     pthread_sigmask(SIG_SETMASK, &all, ret_old);
 }
 
-void rpc_signals_restore(const sigset_t *old)
+void dp_rpc_signals_restore(const sigset_t *old)
 {
     pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
-void rpc_core_enter(void)
+void dp_rpc_core_enter(void)
 {
     sigset_t old;
-    rpc_signals_block(&old);
+    dp_rpc_signals_block(&old);
     gpr_set_log_function(log_line);
     grpc_init();
-    rpc_signals_restore(&old);
+    dp_rpc_signals_restore(&old);
 }
 
-void rpc_core_leave(void)
+void dp_rpc_core_leave(void)
 {
     grpc_shutdown();
 }
 
-gpr_timespec rpc_deadline_ms(unsigned ms)
+gpr_timespec dp_rpc_deadline_ms(unsigned ms)
 {
     return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
-gpr_timespec rpc_deadline_never(void)
+gpr_timespec dp_rpc_deadline_never(void)
 {
     return gpr_inf_future(GPR_CLOCK_MONOTONIC);
 }
 
-grpc_byte_buffer *rpc_message_pack(const ProtobufCMessage *message, size_t bytes_max,
-                                   size_t *ret_bytes)
+grpc_byte_buffer *dp_rpc_message_pack(const ProtobufCMessage *message, size_t bytes_max,
+                                      size_t *ret_bytes)
 {
     size_t length = protobuf_c_message_get_packed_size(message);
     *ret_bytes = length;
@@ -97,7 +97,7 @@ grpc_byte_buffer *rpc_message_pack(const ProtobufCMessage *message, size_t bytes
     return buffer;
 }
 
-bool rpc_bytes_read(grpc_byte_buffer *buffer, struct dp_buf *out)
+bool dp_rpc_bytes_read(grpc_byte_buffer *buffer, struct dp_buf *out)
 {
     dp_buf_clear(out);
     grpc_byte_buffer_reader reader;
@@ -113,7 +113,7 @@ bool rpc_bytes_read(grpc_byte_buffer *buffer, struct dp_buf *out)
     return true;
 }
 
-bool rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t count, void *tag)
+bool dp_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t count, void *tag)
 {
     grpc_call_error error = grpc_call_start_batch(call, ops, count, tag, NULL);
     if (error != GRPC_CALL_OK) {
@@ -123,29 +123,29 @@ bool rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t count, void *ta
     return error == GRPC_CALL_OK;
 }
 
-void rpc_args_int(struct rpc_args *args, const char *key, int value)
+void dp_rpc_args_int(struct rpc_args *args, const char *key, int value)
 {
     DP_CHECK(args->count < RPC_ARGS_MAX);
     args->args[args->count++] =
         (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
 }
 
-void rpc_args_common(struct rpc_args *args, size_t message_bytes_max)
+void dp_rpc_args_common(struct rpc_args *args, size_t message_bytes_max)
 {
     DP_CHECK(message_bytes_max <= INT_MAX);
     // The receiver's limit is the one that counts, so both ends set both.
-    rpc_args_int(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)message_bytes_max);
-    rpc_args_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)message_bytes_max);
+    dp_rpc_args_int(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)message_bytes_max);
+    dp_rpc_args_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)message_bytes_max);
     // Over this a call costs its whole connection, so there is room to spare.
-    rpc_args_int(args, GRPC_ARG_MAX_METADATA_SIZE, RPC_METADATA_BYTES_MAX);
+    dp_rpc_args_int(args, GRPC_ARG_MAX_METADATA_SIZE, RPC_METADATA_BYTES_MAX);
     // A peer that vanished without a word is noticed within 15 s.
-    rpc_args_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
-    rpc_args_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-    rpc_args_int(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-    rpc_args_int(args, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    dp_rpc_args_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+    dp_rpc_args_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+    dp_rpc_args_int(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    dp_rpc_args_int(args, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
 
-grpc_channel_args rpc_args_view(struct rpc_args *args)
+grpc_channel_args dp_rpc_args_view(struct rpc_args *args)
 {
     return (grpc_channel_args){.num_args = args->count, .args = args->args};
 }

@@ -16,16 +16,16 @@ static void set_out(struct rpc_loop *loop, struct rpc_tag *tag, bool out)
     pthread_mutex_unlock(&loop->lock);
 }
 
-void rpc_loop_hand_over(struct rpc_loop *loop, struct rpc_tag *tag)
+void dp_rpc_loop_hand_over(struct rpc_loop *loop, struct rpc_tag *tag)
 {
     set_out(loop, tag, true);
 }
 
-bool rpc_loop_start(struct rpc_loop *loop, struct rpc_tag *tag, grpc_call *call, const grpc_op *ops,
-                    size_t count)
+bool dp_rpc_loop_start(struct rpc_loop *loop, struct rpc_tag *tag, grpc_call *call,
+                       const grpc_op *ops, size_t count)
 {
-    rpc_loop_hand_over(loop, tag);
-    bool started = rpc_batch_start(call, ops, count, tag);
+    dp_rpc_loop_hand_over(loop, tag);
+    bool started = dp_rpc_batch_start(call, ops, count, tag);
     if (!started) {
         set_out(loop, tag, false);
     }
@@ -53,7 +53,7 @@ static void *poll_queue(void *data)
 {
     struct rpc_loop *loop = data;
     for (;;) {
-        grpc_event event = grpc_completion_queue_next(loop->cq, rpc_deadline_never(), NULL);
+        grpc_event event = grpc_completion_queue_next(loop->cq, dp_rpc_deadline_never(), NULL);
         if (event.type == GRPC_QUEUE_SHUTDOWN) {
             return NULL;
         }
@@ -63,7 +63,7 @@ static void *poll_queue(void *data)
     }
 }
 
-void rpc_loop_init(struct rpc_loop *loop, unsigned threads)
+void dp_rpc_loop_init(struct rpc_loop *loop, unsigned threads)
 {
     DP_CHECK(threads >= 1 && threads <= RPC_THREADS_MAX);
     *loop = (struct rpc_loop){.threads_count = threads};
@@ -73,15 +73,15 @@ void rpc_loop_init(struct rpc_loop *loop, unsigned threads)
     DP_CHECK(loop->fd >= 0);
     pthread_mutex_init(&loop->lock, NULL);
     sigset_t old;
-    rpc_signals_block(&old);
+    dp_rpc_signals_block(&old);
     for (unsigned i = 0; i < threads; i++) {
         DP_CHECK(pthread_create(&loop->threads[i], NULL, poll_queue, loop) == 0);
         pthread_setname_np(loop->threads[i], "dp-rpc");
     }
-    rpc_signals_restore(&old);
+    dp_rpc_signals_restore(&old);
 }
 
-void rpc_loop_pump(struct rpc_loop *loop)
+void dp_rpc_loop_pump(struct rpc_loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
     struct rpc_tag *tag = loop->first;
@@ -100,20 +100,20 @@ void rpc_loop_pump(struct rpc_loop *loop)
     }
 }
 
-bool rpc_loop_wait(struct rpc_loop *loop, int timeout_ms)
+bool dp_rpc_loop_wait(struct rpc_loop *loop, int timeout_ms)
 {
     struct pollfd wait = {.fd = loop->fd, .events = POLLIN};
     return poll(&wait, 1, timeout_ms) > 0;
 }
 
-void rpc_loop_deinit(struct rpc_loop *loop)
+void dp_rpc_loop_deinit(struct rpc_loop *loop)
 {
     // The threads hand over every batch that is still out before they see the end.
     grpc_completion_queue_shutdown(loop->cq);
     for (unsigned i = 0; i < loop->threads_count; i++) {
         pthread_join(loop->threads[i], NULL);
     }
-    rpc_loop_pump(loop);
+    dp_rpc_loop_pump(loop);
     grpc_completion_queue_destroy(loop->cq);
     pthread_mutex_destroy(&loop->lock);
     close(loop->fd);

@@ -26,16 +26,16 @@ struct rpc_loop {
     struct rpc_tag **last;
 };
 
-void rpc_loop_init(struct rpc_loop *loop, unsigned threads);
+void dp_rpc_loop_init(struct rpc_loop *loop, unsigned threads);
 // Before the library gets a tag, which is with one batch at a time. Taking the lock also makes what
 // was written to it before visible to the thread that completes it.
-void rpc_loop_hand_over(struct rpc_loop *loop, struct rpc_tag *tag);
-// rpc_batch_start with a tag of the loop.
-bool rpc_loop_start(struct rpc_loop *loop, struct rpc_tag *tag, grpc_call *call, const grpc_op *ops,
-                    size_t count);
+void dp_rpc_loop_hand_over(struct rpc_loop *loop, struct rpc_tag *tag);
+// dp_rpc_batch_start with a tag of the loop.
+bool dp_rpc_loop_start(struct rpc_loop *loop, struct rpc_tag *tag, grpc_call *call,
+                       const grpc_op *ops, size_t count);
 // Runs what has completed.
-void rpc_loop_pump(struct rpc_loop *loop);
+void dp_rpc_loop_pump(struct rpc_loop *loop);
 // Waits for something to pump; false after timeout_ms.
-bool rpc_loop_wait(struct rpc_loop *loop, int timeout_ms);
+bool dp_rpc_loop_wait(struct rpc_loop *loop, int timeout_ms);
 // Waits for all batches, runs them, and ends the threads. No batch may start from now on.
-void rpc_loop_deinit(struct rpc_loop *loop);
+void dp_rpc_loop_deinit(struct rpc_loop *loop);

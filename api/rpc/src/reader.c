@@ -21,15 +21,16 @@ struct dp_rpc_reader {
 static void start_call(struct dp_rpc_reader *reader, bool wait_for_ready)
 {
     grpc_op ops[4] = {0};
-    rpc_client_headers_op(wait_for_ready, &ops[0]);
+    dp_rpc_client_headers_op(wait_for_ready, &ops[0]);
     ops[1].op = GRPC_OP_SEND_MESSAGE;
     ops[1].data.send_message.send_message = reader->request;
     ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
-    rpc_result_headers_op(&reader->result, &ops[3]);
-    reader->starting = rpc_batch_start(reader->call, ops, DP_ARRAY_LENGTH(ops), &reader->starting);
+    dp_rpc_result_headers_op(&reader->result, &ops[3]);
+    reader->starting =
+        dp_rpc_batch_start(reader->call, ops, DP_ARRAY_LENGTH(ops), &reader->starting);
     grpc_op status;
-    rpc_result_status_op(&reader->result, &status);
-    reader->running = rpc_batch_start(reader->call, &status, 1, &reader->running);
+    dp_rpc_result_status_op(&reader->result, &status);
+    reader->running = dp_rpc_batch_start(reader->call, &status, 1, &reader->running);
 }
 
 dp_status dp_rpc_reader_open(struct dp_rpc_client *client, dp_method_id method,
@@ -39,18 +40,18 @@ dp_status dp_rpc_reader_open(struct dp_rpc_client *client, dp_method_id method,
 {
     DP_CHECK(dp_methods[method].server_streaming && !dp_methods[method].client_streaming);
     size_t length = 0;
-    grpc_byte_buffer *bytes = rpc_message_pack(request, client->message_bytes_max, &length);
+    grpc_byte_buffer *bytes = dp_rpc_message_pack(request, client->message_bytes_max, &length);
     if (bytes == NULL) {
         return dp_fail(err, DP_TOO_LARGE, "the request has %zu bytes; the limit is %zu", length,
                        client->message_bytes_max);
     }
     struct dp_rpc_reader *reader = dp_new(struct dp_rpc_reader);
     reader->client = client;
-    rpc_client_enter(client);
+    dp_rpc_client_enter(client);
     reader->request = bytes;
-    reader->call = rpc_client_make_call(client, method, client->cq,
-                                        options == NULL ? 0 : options->deadline_ms);
-    rpc_result_init(&reader->result);
+    reader->call = dp_rpc_client_make_call(client, method, client->cq,
+                                           options == NULL ? 0 : options->deadline_ms);
+    dp_rpc_result_init(&reader->result);
     start_call(reader, options != NULL && options->wait_for_ready);
     *ret_reader = reader;
     return DP_OK;
@@ -60,7 +61,7 @@ dp_status dp_rpc_reader_open(struct dp_rpc_client *client, dp_method_id method,
 static bool take_back(struct dp_rpc_reader *reader, bool *out, gpr_timespec deadline)
 {
     bool success = false;
-    if (*out && !rpc_client_pluck(reader->client, out, deadline, &success)) {
+    if (*out && !dp_rpc_client_pluck(reader->client, out, deadline, &success)) {
         return false;
     }
     *out = false;
@@ -72,9 +73,9 @@ static bool receive(struct dp_rpc_reader *reader, unsigned timeout_ms)
     if (!reader->receiving) {
         grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
         op.data.recv_message.recv_message = &reader->received;
-        reader->receiving = rpc_batch_start(reader->call, &op, 1, &reader->receiving);
+        reader->receiving = dp_rpc_batch_start(reader->call, &op, 1, &reader->receiving);
     }
-    return take_back(reader, &reader->receiving, rpc_deadline_ms(timeout_ms));
+    return take_back(reader, &reader->receiving, dp_rpc_deadline_ms(timeout_ms));
 }
 
 static void drop_received(struct dp_rpc_reader *reader)
@@ -87,15 +88,16 @@ static void drop_received(struct dp_rpc_reader *reader)
 
 static void end(struct dp_rpc_reader *reader)
 {
-    take_back(reader, &reader->running, rpc_deadline_never());
+    take_back(reader, &reader->running, dp_rpc_deadline_never());
     reader->over = true;
-    reader->err.status = rpc_result_status(&reader->result, reader->client->address, &reader->err);
+    reader->err.status =
+        dp_rpc_result_status(&reader->result, reader->client->address, &reader->err);
 }
 
 static dp_status take_message(struct dp_rpc_reader *reader, struct dp_buf *ret_bytes,
                               struct dp_error *err)
 {
-    bool readable = rpc_bytes_read(reader->received, ret_bytes);
+    bool readable = dp_rpc_bytes_read(reader->received, ret_bytes);
     drop_received(reader);
     if (!readable) {
         return dp_fail(err, DP_INVALID, "%s: a message cannot be decompressed",
@@ -131,13 +133,13 @@ void dp_rpc_reader_close(struct dp_rpc_reader *reader)
         return;
     }
     grpc_call_cancel(reader->call, NULL);
-    take_back(reader, &reader->starting, rpc_deadline_never());
-    take_back(reader, &reader->receiving, rpc_deadline_never());
-    take_back(reader, &reader->running, rpc_deadline_never());
+    take_back(reader, &reader->starting, dp_rpc_deadline_never());
+    take_back(reader, &reader->receiving, dp_rpc_deadline_never());
+    take_back(reader, &reader->running, dp_rpc_deadline_never());
     drop_received(reader);
     grpc_byte_buffer_destroy(reader->request);
-    rpc_result_deinit(&reader->result);
+    dp_rpc_result_deinit(&reader->result);
     grpc_call_unref(reader->call);
-    rpc_client_leave(reader->client);
+    dp_rpc_client_leave(reader->client);
     free(reader);
 }

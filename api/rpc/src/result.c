@@ -5,7 +5,7 @@
 #include "core.h"
 #include "dp/utf8.h"
 
-void rpc_trailer_ok(struct rpc_trailer *trailer)
+void dp_rpc_trailer_ok(struct rpc_trailer *trailer)
 {
     *trailer = (struct rpc_trailer){.code = GRPC_STATUS_OK, .details = grpc_empty_slice()};
 }
@@ -20,7 +20,7 @@ static void add_metadata(struct rpc_trailer *trailer, const char *key, const cha
     };
 }
 
-void rpc_trailer_fail(struct rpc_trailer *trailer, dp_status status, const char *message)
+void dp_rpc_trailer_fail(struct rpc_trailer *trailer, dp_status status, const char *message)
 {
     size_t length = strlen(message);
     size_t cut = dp_utf8_cut(message, length, DP_STATUS_DETAIL_MAX);
@@ -36,7 +36,7 @@ void rpc_trailer_fail(struct rpc_trailer *trailer, dp_status status, const char 
     }
 }
 
-void rpc_trailer_deinit(struct rpc_trailer *trailer)
+void dp_rpc_trailer_deinit(struct rpc_trailer *trailer)
 {
     grpc_slice_unref(trailer->details);
     for (size_t i = 0; i < trailer->metadata_count; i++) {
@@ -46,7 +46,7 @@ void rpc_trailer_deinit(struct rpc_trailer *trailer)
     trailer->details = grpc_empty_slice();
 }
 
-void rpc_trailer_op(struct rpc_trailer *trailer, grpc_op *ret_op)
+void dp_rpc_trailer_op(struct rpc_trailer *trailer, grpc_op *ret_op)
 {
     *ret_op = (grpc_op){.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
     ret_op->data.send_status_from_server.status = trailer->code;
@@ -55,27 +55,27 @@ void rpc_trailer_op(struct rpc_trailer *trailer, grpc_op *ret_op)
     ret_op->data.send_status_from_server.trailing_metadata_count = trailer->metadata_count;
 }
 
-void rpc_result_init(struct rpc_result *result)
+void dp_rpc_result_init(struct rpc_result *result)
 {
     *result = (struct rpc_result){.code = GRPC_STATUS_UNKNOWN, .details = grpc_empty_slice()};
     grpc_metadata_array_init(&result->headers);
     grpc_metadata_array_init(&result->trailers);
 }
 
-void rpc_result_deinit(struct rpc_result *result)
+void dp_rpc_result_deinit(struct rpc_result *result)
 {
     grpc_metadata_array_destroy(&result->headers);
     grpc_metadata_array_destroy(&result->trailers);
     grpc_slice_unref(result->details);
 }
 
-void rpc_result_headers_op(struct rpc_result *result, grpc_op *ret_op)
+void dp_rpc_result_headers_op(struct rpc_result *result, grpc_op *ret_op)
 {
     *ret_op = (grpc_op){.op = GRPC_OP_RECV_INITIAL_METADATA};
     ret_op->data.recv_initial_metadata.recv_initial_metadata = &result->headers;
 }
 
-void rpc_result_status_op(struct rpc_result *result, grpc_op *ret_op)
+void dp_rpc_result_status_op(struct rpc_result *result, grpc_op *ret_op)
 {
     *ret_op = (grpc_op){.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
     ret_op->data.recv_status_on_client.trailing_metadata = &result->trailers;
@@ -112,8 +112,8 @@ static dp_status status_by_name(const grpc_slice *name, grpc_status_code code)
     return DP_OK;
 }
 
-dp_status rpc_result_status(const struct rpc_result *result, const char *address,
-                            struct dp_error *err)
+dp_status dp_rpc_result_status(const struct rpc_result *result, const char *address,
+                               struct dp_error *err)
 {
     if (result->code == GRPC_STATUS_OK) {
         return DP_OK;

@@ -13,11 +13,11 @@ struct rpc_trailer {
     size_t metadata_count;
 };
 
-void rpc_trailer_ok(struct rpc_trailer *trailer);
-void rpc_trailer_fail(struct rpc_trailer *trailer, dp_status status, const char *message);
-void rpc_trailer_deinit(struct rpc_trailer *trailer);
+void dp_rpc_trailer_ok(struct rpc_trailer *trailer);
+void dp_rpc_trailer_fail(struct rpc_trailer *trailer, dp_status status, const char *message);
+void dp_rpc_trailer_deinit(struct rpc_trailer *trailer);
 // The batch's op.
-void rpc_trailer_op(struct rpc_trailer *trailer, grpc_op *ret_op);
+void dp_rpc_trailer_op(struct rpc_trailer *trailer, grpc_op *ret_op);
 
 // Client side: where the library puts headers and status. Keys and values belong to the call:
 // read them before the call goes.
@@ -28,11 +28,11 @@ struct rpc_result {
     grpc_slice details;
 };
 
-void rpc_result_init(struct rpc_result *result);
-void rpc_result_deinit(struct rpc_result *result);
-void rpc_result_headers_op(struct rpc_result *result, grpc_op *ret_op);
-void rpc_result_status_op(struct rpc_result *result, grpc_op *ret_op);
+void dp_rpc_result_init(struct rpc_result *result);
+void dp_rpc_result_deinit(struct rpc_result *result);
+void dp_rpc_result_headers_op(struct rpc_result *result, grpc_op *ret_op);
+void dp_rpc_result_status_op(struct rpc_result *result, grpc_op *ret_op);
 // The status that the server meant, with its own text; else what the library says, with the
 // address.
-dp_status rpc_result_status(const struct rpc_result *result, const char *address,
-                            struct dp_error *err);
+dp_status dp_rpc_result_status(const struct rpc_result *result, const char *address,
+                               struct dp_error *err);

@@ -11,14 +11,14 @@
 static void make_core(struct dp_rpc_server *server, unsigned threads)
 {
     struct rpc_args args = {0};
-    rpc_args_common(&args, server->message_bytes_max);
+    dp_rpc_args_common(&args, server->message_bytes_max);
     // Otherwise a second server would share the port without a word.
-    rpc_args_int(&args, GRPC_ARG_ALLOW_REUSEPORT, 0);
+    dp_rpc_args_int(&args, GRPC_ARG_ALLOW_REUSEPORT, 0);
     // Agents ping every 10 s; by default more than one in 5 min costs them the connection.
-    rpc_args_int(&args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-    grpc_channel_args view = rpc_args_view(&args);
+    dp_rpc_args_int(&args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+    grpc_channel_args view = dp_rpc_args_view(&args);
     server->core = grpc_server_create(&view, NULL);
-    rpc_loop_init(&server->loop, threads);
+    dp_rpc_loop_init(&server->loop, threads);
     // A queue that is registered late, or not at all, serves nothing and says nothing.
     grpc_server_register_completion_queue(server->core, server->loop.cq, NULL);
 }
@@ -26,7 +26,7 @@ static void make_core(struct dp_rpc_server *server, unsigned threads)
 static dp_status bind_port(struct dp_rpc_server *server, struct dp_error *err)
 {
     if (server->listen.is_unix) {
-        dp_status status = rpc_address_probe(&server->listen, err);
+        dp_status status = dp_rpc_address_probe(&server->listen, err);
         if (status != DP_OK) {
             return status;
         }
@@ -36,12 +36,12 @@ static dp_status bind_port(struct dp_rpc_server *server, struct dp_error *err)
     grpc_server_credentials_release(plain);
     if (port == 0) {
         // The library does not say why.
-        dp_status status = rpc_address_probe(&server->listen, err);
+        dp_status status = dp_rpc_address_probe(&server->listen, err);
         return status != DP_OK
                    ? status
                    : dp_fail(err, DP_UNAVAILABLE, "cannot listen on %s", server->listen.target);
     }
-    rpc_address_print(&server->listen, (unsigned)port, server->address, sizeof server->address);
+    dp_rpc_address_print(&server->listen, (unsigned)port, server->address, sizeof server->address);
     return DP_OK;
 }
 
@@ -49,13 +49,13 @@ static dp_status start(struct dp_rpc_server *server, const struct dp_rpc_server_
                        struct dp_error *err)
 {
     make_core(server, options->threads == 0 ? 2 : options->threads);
-    dp_status status = rpc_posted_register(server, options, err);
+    dp_status status = dp_rpc_posted_register(server, options, err);
     if (status == DP_OK) {
         status = bind_port(server, err);
     }
     if (status == DP_OK) {
         grpc_server_start(server->core);
-        rpc_posted_start(server);
+        dp_rpc_posted_start(server);
     }
     return status;
 }
@@ -64,7 +64,7 @@ dp_status dp_rpc_server_new(const struct dp_rpc_server_options *options,
                             struct dp_rpc_server **ret_server, struct dp_error *err)
 {
     struct rpc_address listen = {0};
-    dp_status status = rpc_address_parse(options->listen, true, &listen, err);
+    dp_status status = dp_rpc_address_parse(options->listen, true, &listen, err);
     if (status != DP_OK) {
         return status;
     }
@@ -79,11 +79,11 @@ dp_status dp_rpc_server_new(const struct dp_rpc_server_options *options,
     server->queue_bytes_max =
         options->queue_bytes_max == 0 ? 2 * server->message_bytes_max : options->queue_bytes_max;
     server->next_id = 1;
-    rpc_core_enter();
+    dp_rpc_core_enter();
     sigset_t old;
-    rpc_signals_block(&old);
+    dp_rpc_signals_block(&old);
     status = start(server, options, err);
-    rpc_signals_restore(&old);
+    dp_rpc_signals_restore(&old);
     if (status != DP_OK) {
         dp_rpc_server_free(server);
         return status;
@@ -105,7 +105,7 @@ int dp_rpc_server_fd(const struct dp_rpc_server *server)
 void dp_rpc_server_pump(struct dp_rpc_server *server)
 {
     if (!server->stopped) {
-        rpc_loop_pump(&server->loop);
+        dp_rpc_loop_pump(&server->loop);
     }
 }
 
@@ -127,7 +127,7 @@ static void end_calls(struct dp_rpc_server *server)
     struct rpc_call *call = NULL, *next = NULL;
     HASH_ITER(hh, server->calls, call, next)
     {
-        rpc_call_cut(call);
+        dp_rpc_call_cut(call);
     }
 }
 
@@ -139,8 +139,8 @@ static void pump_until_shut_down(struct dp_rpc_server *server, unsigned grace_ms
         if (left_ns <= 0) {
             return;
         }
-        rpc_loop_wait(&server->loop, (int)(left_ns / DP_NS_PER_MS) + 1);
-        rpc_loop_pump(&server->loop);
+        dp_rpc_loop_wait(&server->loop, (int)(left_ns / DP_NS_PER_MS) + 1);
+        dp_rpc_loop_pump(&server->loop);
         end_calls(server); // those that were already accepted
     }
 }
@@ -154,7 +154,7 @@ void dp_rpc_server_stop(struct dp_rpc_server *server, unsigned grace_ms)
     }
     server->stopping = true;
     server->shutdown_tag.run = on_shut_down;
-    rpc_loop_hand_over(&server->loop, &server->shutdown_tag);
+    dp_rpc_loop_hand_over(&server->loop, &server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->core, server->loop.cq, &server->shutdown_tag);
     end_calls(server);
     pump_until_shut_down(server, grace_ms);
@@ -162,14 +162,14 @@ void dp_rpc_server_stop(struct dp_rpc_server *server, unsigned grace_ms)
         grpc_server_cancel_all_calls(server->core);
     }
     while (!server->shut_down || server->posted_out > 0 || server->calls != NULL) {
-        rpc_loop_wait(&server->loop, -1);
-        rpc_loop_pump(&server->loop);
+        dp_rpc_loop_wait(&server->loop, -1);
+        dp_rpc_loop_pump(&server->loop);
         end_calls(server);
     }
     grpc_server_destroy(server->core);
     server->core = NULL;
-    rpc_loop_deinit(&server->loop);
-    rpc_core_leave();
+    dp_rpc_loop_deinit(&server->loop);
+    dp_rpc_core_leave();
     server->stopped = true;
 }
 

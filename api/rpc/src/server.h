@@ -83,13 +83,13 @@ struct dp_rpc_server {
 };
 
 // Registers the handlers' methods (before the start) and posts requests (after it).
-dp_status rpc_posted_register(struct dp_rpc_server *server,
-                              const struct dp_rpc_server_options *options, struct dp_error *err);
-void rpc_posted_start(struct dp_rpc_server *server);
+dp_status dp_rpc_posted_register(struct dp_rpc_server *server,
+                                 const struct dp_rpc_server_options *options, struct dp_error *err);
+void dp_rpc_posted_start(struct dp_rpc_server *server);
 
 // Takes over a call that arrived, and its payload (NULL = none came).
-void rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *handler,
-                    grpc_call *core, grpc_byte_buffer *payload, const char *method);
-void rpc_call_end(struct rpc_call *call, dp_status status, const char *message);
+void dp_rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *handler,
+                       grpc_call *core, grpc_byte_buffer *payload, const char *method);
+void dp_rpc_call_end(struct rpc_call *call, dp_status status, const char *message);
 // Ends a call because the server stops.
-void rpc_call_cut(struct rpc_call *call);
+void dp_rpc_call_cut(struct rpc_call *call);

@@ -25,7 +25,7 @@ static struct rpc_call *find(const struct dp_rpc_server *server, uint64_t id)
 
 static void start(struct rpc_call *call, struct rpc_call_tag *tag, const grpc_op *ops, size_t count)
 {
-    if (rpc_loop_start(&call->server->loop, &tag->base, call->core, ops, count)) {
+    if (dp_rpc_loop_start(&call->server->loop, &tag->base, call->core, ops, count)) {
         call->tags_out++;
     }
 }
@@ -56,7 +56,7 @@ static void destroy(struct rpc_call *call)
     drop_queue(call);
     drop_buffer(&call->received);
     drop_buffer(&call->sending);
-    rpc_trailer_deinit(&call->trailer);
+    dp_rpc_trailer_deinit(&call->trailer);
     grpc_call_unref(call->core);
     free(call);
 }
@@ -107,8 +107,8 @@ static void receive_next(struct rpc_call *call)
 static void deliver(struct rpc_call *call, grpc_byte_buffer *buffer)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
-    if (!rpc_bytes_read(buffer, &bytes)) {
-        rpc_call_end(call, DP_INVALID, "the message cannot be decompressed");
+    if (!dp_rpc_bytes_read(buffer, &bytes)) {
+        dp_rpc_call_end(call, DP_INVALID, "the message cannot be decompressed");
         return;
     }
     call->told = true;
@@ -190,7 +190,7 @@ static void send_status(struct rpc_call *call, grpc_byte_buffer *answer)
         ops[count++].data.send_message.send_message = answer;
         call->sending = answer;
     }
-    rpc_trailer_op(&call->trailer, &ops[count++]);
+    dp_rpc_trailer_op(&call->trailer, &ops[count++]);
     call->ended = true;
     start(call, &call->status_tag, ops, count);
 }
@@ -221,21 +221,21 @@ static void write_next(struct rpc_call *call)
     start(call, &call->send_tag, ops, count);
 }
 
-void rpc_call_cut(struct rpc_call *call)
+void dp_rpc_call_cut(struct rpc_call *call)
 {
     call->cut = call->cut || !call->ended;
-    rpc_call_end(call, DP_UNAVAILABLE, "the server is stopping; try again in a moment");
+    dp_rpc_call_end(call, DP_UNAVAILABLE, "the server is stopping; try again in a moment");
 }
 
-void rpc_call_end(struct rpc_call *call, dp_status status, const char *message)
+void dp_rpc_call_end(struct rpc_call *call, dp_status status, const char *message)
 {
     if (call->ended || call->closed) {
         return;
     }
     // A finish that still waits for its queue gives way to an error.
-    rpc_trailer_deinit(&call->trailer);
+    dp_rpc_trailer_deinit(&call->trailer);
     drop_queue(call);
-    rpc_trailer_fail(&call->trailer, status, message);
+    dp_rpc_trailer_fail(&call->trailer, status, message);
     call->ending = true;
     write_next(call);
 }
@@ -254,7 +254,7 @@ static struct rpc_call *make_call(struct dp_rpc_server *server,
     call->receive_tag = (struct rpc_call_tag){.base.run = on_received, .call = call};
     call->send_tag = (struct rpc_call_tag){.base.run = on_sent, .call = call};
     call->status_tag = (struct rpc_call_tag){.base.run = on_status, .call = call};
-    rpc_trailer_ok(&call->trailer);
+    dp_rpc_trailer_ok(&call->trailer);
     HASH_ADD(hh, server->calls, id, sizeof call->id, call);
     return call;
 }
@@ -272,8 +272,8 @@ static void open_stream(struct rpc_call *call)
     }
 }
 
-void rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *handler,
-                    grpc_call *core, grpc_byte_buffer *payload, const char *method)
+void dp_rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *handler,
+                       grpc_call *core, grpc_byte_buffer *payload, const char *method)
 {
     struct rpc_call *call = make_call(server, handler, core);
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
@@ -283,13 +283,13 @@ void rpc_call_begin(struct dp_rpc_server *server, const struct dp_rpc_handler *h
     if (handler == NULL) {
         char text[320];
         snprintf(text, sizeof text, "this server has no method %s", method);
-        rpc_call_end(call, DP_UNSUPPORTED, text);
+        dp_rpc_call_end(call, DP_UNSUPPORTED, text);
     } else if (server->stopping) {
-        rpc_call_cut(call);
+        dp_rpc_call_cut(call);
     } else if (method_of(call)->client_streaming) {
         open_stream(call);
     } else if (payload == NULL) {
-        rpc_call_end(call, DP_INVALID, "the call holds no message");
+        dp_rpc_call_end(call, DP_INVALID, "the call holds no message");
     } else {
         deliver(call, payload);
     }
@@ -304,12 +304,12 @@ void dp_rpc_call_reply(struct dp_rpc_server *server, uint64_t id, const Protobuf
     }
     DP_CHECK(!method_of(call)->server_streaming);
     size_t length = 0;
-    grpc_byte_buffer *bytes = rpc_message_pack(message, server->message_bytes_max, &length);
+    grpc_byte_buffer *bytes = dp_rpc_message_pack(message, server->message_bytes_max, &length);
     if (bytes == NULL) {
         char text[128];
         snprintf(text, sizeof text, "the answer has %zu bytes; the limit is %zu", length,
                  server->message_bytes_max);
-        rpc_call_end(call, DP_TOO_LARGE, text);
+        dp_rpc_call_end(call, DP_TOO_LARGE, text);
         return;
     }
     call->ending = true;
@@ -341,7 +341,7 @@ dp_status dp_rpc_call_send(struct dp_rpc_server *server, uint64_t id,
         return DP_TOO_LARGE;
     }
     size_t length = 0;
-    grpc_byte_buffer *bytes = rpc_message_pack(message, server->message_bytes_max, &length);
+    grpc_byte_buffer *bytes = dp_rpc_message_pack(message, server->message_bytes_max, &length);
     if (bytes == NULL) {
         return DP_TOO_LARGE;
     }
@@ -373,7 +373,7 @@ void dp_rpc_call_fail(struct dp_rpc_server *server, uint64_t id, dp_status statu
     DP_CHECK(status != DP_OK);
     struct rpc_call *call = find(server, id);
     if (call != NULL && !call->ending) {
-        rpc_call_end(call, status, message);
+        dp_rpc_call_end(call, status, message);
     }
 }
 

@@ -16,7 +16,7 @@ static void post(struct rpc_posted *posted)
     posted->payload = NULL;
     grpc_metadata_array_init(&posted->metadata);
     grpc_call_details_init(&posted->details);
-    rpc_loop_hand_over(&server->loop, &posted->tag);
+    dp_rpc_loop_hand_over(&server->loop, &posted->tag);
     if (posted->handler == NULL) {
         error = grpc_server_request_call(server->core, &posted->core, &posted->details,
                                          &posted->metadata, server->loop.cq, server->loop.cq,
@@ -59,7 +59,7 @@ static void on_call(struct rpc_tag *tag, bool success)
     if (!server->stopping) {
         post(posted);
     }
-    rpc_call_begin(server, posted->handler, core, payload, method);
+    dp_rpc_call_begin(server, posted->handler, core, payload, method);
 }
 
 static void add(struct dp_rpc_server *server, const struct dp_rpc_handler *handler,
@@ -75,8 +75,8 @@ static void add(struct dp_rpc_server *server, const struct dp_rpc_handler *handl
     }
 }
 
-dp_status rpc_posted_register(struct dp_rpc_server *server,
-                              const struct dp_rpc_server_options *options, struct dp_error *err)
+dp_status dp_rpc_posted_register(struct dp_rpc_server *server,
+                                 const struct dp_rpc_server_options *options, struct dp_error *err)
 {
     size_t count = options->handlers_count * RPC_POSTED_PER_METHOD + RPC_POSTED_CATCH_ALL;
     server->posted = dp_new_array(struct rpc_posted, count);
@@ -100,7 +100,7 @@ dp_status rpc_posted_register(struct dp_rpc_server *server,
     return DP_OK;
 }
 
-void rpc_posted_start(struct dp_rpc_server *server)
+void dp_rpc_posted_start(struct dp_rpc_server *server)
 {
     for (size_t i = 0; i < server->posted_count; i++) {
         post(&server->posted[i]);

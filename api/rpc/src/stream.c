@@ -67,7 +67,7 @@ static bool is_open(const struct dp_rpc_stream *stream)
 static bool start_batch(struct dp_rpc_stream *stream, struct stream_tag *tag, const grpc_op *ops,
                         size_t count)
 {
-    return rpc_loop_start(&stream->loop, &tag->base, stream->call, ops, count);
+    return dp_rpc_loop_start(&stream->loop, &tag->base, stream->call, ops, count);
 }
 
 static void write_next(struct dp_rpc_stream *stream)
@@ -125,7 +125,7 @@ static void on_received(struct rpc_tag *tag, bool success)
         return;
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
-    bool readable = rpc_bytes_read(buffer, &bytes);
+    bool readable = dp_rpc_bytes_read(buffer, &bytes);
     drop(&buffer);
     if (!readable) {
         grpc_call_cancel(stream->call, NULL);
@@ -157,11 +157,11 @@ static void start(struct dp_rpc_stream *stream)
 {
     // Waiting for a connection keeps the channel polled, so a controller that comes back is found.
     grpc_op ops[2];
-    rpc_client_headers_op(true, &ops[0]);
-    rpc_result_headers_op(&stream->result, &ops[1]);
+    dp_rpc_client_headers_op(true, &ops[0]);
+    dp_rpc_result_headers_op(&stream->result, &ops[1]);
     start_batch(stream, &stream->headers_tag, ops, 2);
     grpc_op status;
-    rpc_result_status_op(&stream->result, &status);
+    dp_rpc_result_status_op(&stream->result, &status);
     start_batch(stream, &stream->status_tag, &status, 1);
     receive_next(stream);
 }
@@ -175,17 +175,17 @@ dp_status dp_rpc_stream_open(struct dp_rpc_client *client, dp_method_id method,
                        dp_methods[method].name);
     }
     struct dp_rpc_stream *stream = dp_new(struct dp_rpc_stream);
-    rpc_loop_init(&stream->loop, 1);
+    dp_rpc_loop_init(&stream->loop, 1);
     stream->client = client;
-    rpc_client_enter(client);
+    dp_rpc_client_enter(client);
     stream->events = *events;
     stream->last = &stream->first;
     stream->headers_tag = (struct stream_tag){.base.run = on_headers, .stream = stream};
     stream->status_tag = (struct stream_tag){.base.run = on_status, .stream = stream};
     stream->receive_tag = (struct stream_tag){.base.run = on_received, .stream = stream};
     stream->send_tag = (struct stream_tag){.base.run = on_sent, .stream = stream};
-    rpc_result_init(&stream->result);
-    stream->call = rpc_client_make_call(client, method, stream->loop.cq, 0);
+    dp_rpc_result_init(&stream->result);
+    stream->call = dp_rpc_client_make_call(client, method, stream->loop.cq, 0);
     start(stream);
     *ret_stream = stream;
     return DP_OK;
@@ -200,7 +200,7 @@ int dp_rpc_stream_fd(const struct dp_rpc_stream *stream)
 static void tell_closed(struct dp_rpc_stream *stream)
 {
     struct dp_error err = {0};
-    err.status = rpc_result_status(&stream->result, stream->client->address, &err);
+    err.status = dp_rpc_result_status(&stream->result, stream->client->address, &err);
     stream->told = true;
     drop_queue(stream);
     stream->events.on_closed(stream->events.context, &err);
@@ -209,7 +209,7 @@ static void tell_closed(struct dp_rpc_stream *stream)
 void dp_rpc_stream_pump(struct dp_rpc_stream *stream)
 {
     stream->pumping = true;
-    rpc_loop_pump(&stream->loop);
+    dp_rpc_loop_pump(&stream->loop);
     stream->pumping = false;
     if (stream->doomed) {
         dp_rpc_stream_free(stream);
@@ -230,7 +230,8 @@ dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessag
                        address);
     }
     size_t length = 0;
-    grpc_byte_buffer *bytes = rpc_message_pack(message, stream->client->message_bytes_max, &length);
+    grpc_byte_buffer *bytes =
+        dp_rpc_message_pack(message, stream->client->message_bytes_max, &length);
     if (bytes == NULL) {
         return dp_fail(err, DP_TOO_LARGE, "a message for %s has %zu bytes; the limit is %zu",
                        address, length, stream->client->message_bytes_max);
@@ -265,12 +266,12 @@ void dp_rpc_stream_free(struct dp_rpc_stream *stream)
         return;
     }
     grpc_call_cancel(stream->call, NULL);
-    rpc_loop_deinit(&stream->loop);
+    dp_rpc_loop_deinit(&stream->loop);
     drop_queue(stream);
     drop(&stream->received);
     drop(&stream->sending);
-    rpc_result_deinit(&stream->result);
+    dp_rpc_result_deinit(&stream->result);
     grpc_call_unref(stream->call);
-    rpc_client_leave(stream->client);
+    dp_rpc_client_leave(stream->client);
     free(stream);
 }

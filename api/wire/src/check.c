@@ -41,7 +41,7 @@ static dp_status check_unsigned(const ProtobufCMessage *message,
                                 const ProtobufCFieldDescriptor *field, uint64_t value,
                                 struct dp_error *err)
 {
-    uint64_t max = wire_integer_max(field->name);
+    uint64_t max = dp_wire_integer_max(field->name);
     if (value > max) {
         return dp_fail(err, DP_INVALID, "%s.%s is %" PRIu64 "; the limit is %" PRIu64,
                        message->descriptor->short_name, field->name, value, max);
@@ -76,12 +76,12 @@ static dp_status check_value(const ProtobufCMessage *message, const ProtobufCFie
                    ? DP_OK
                    : refuse(message, field, err, "has a value that this version does not know");
     case PROTOBUF_C_TYPE_STRING:
-        if (wire_string_rule_find(field->name)->kind == WIRE_STRING_TEXT) {
+        if (dp_wire_string_rule_find(field->name)->kind == WIRE_STRING_TEXT) {
             mend(*(char *const *)at);
         }
         return DP_OK;
     case PROTOBUF_C_TYPE_MESSAGE:
-        return wire_check(*(ProtobufCMessage *const *)at, err);
+        return dp_wire_check(*(ProtobufCMessage *const *)at, err);
     default:
         return DP_OK;
     }
@@ -111,10 +111,10 @@ static dp_status check_list(const ProtobufCMessage *message, const ProtobufCFiel
     const char *base = (const char *)message;
     size_t count = *(const size_t *)(base + field->quantifier_offset);
     const char *elements = *(const char *const *)(base + field->offset);
-    if (count > wire_list_max(field->name)) {
+    if (count > dp_wire_list_max(field->name)) {
         return dp_fail(err, DP_TOO_LARGE, "%s.%s has %zu elements; the limit is %zu",
                        message->descriptor->short_name, field->name, count,
-                       wire_list_max(field->name));
+                       dp_wire_list_max(field->name));
     }
     dp_status status = DP_OK;
     for (size_t i = 0; i < count && status == DP_OK && is_checked(field->type); i++) {
@@ -136,7 +136,7 @@ static dp_status check_field(const ProtobufCMessage *message, const ProtobufCFie
     }
     if (field->type == PROTOBUF_C_TYPE_MESSAGE &&
         *(const void *const *)(base + field->offset) == NULL) {
-        return wire_is_required(message->descriptor, field)
+        return dp_wire_is_required(message->descriptor, field)
                    ? refuse(message, field, err, "is missing")
                    : DP_OK;
     }
@@ -180,7 +180,7 @@ static const struct {
     {&dp__v1__span__descriptor, check_span},
 };
 
-dp_status wire_check(ProtobufCMessage *message, struct dp_error *err)
+dp_status dp_wire_check(ProtobufCMessage *message, struct dp_error *err)
 {
     const ProtobufCMessageDescriptor *descriptor = message->descriptor;
     message->n_unknown_fields = 0;

@@ -6,4 +6,4 @@
 #include "dp/error.h"
 
 // Also mends text for people and forgets unknown fields.
-dp_status wire_check(ProtobufCMessage *message, struct dp_error *err);
+dp_status dp_wire_check(ProtobufCMessage *message, struct dp_error *err);

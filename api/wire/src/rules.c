@@ -48,7 +48,7 @@ static const struct wire_string_rule string_rules[] = {
 
 static const struct wire_string_rule default_rule = {"", WIRE_STRING_LINE, DP_PATH_MAX - 1};
 
-const struct wire_string_rule *wire_string_rule_find(const char *field)
+const struct wire_string_rule *dp_wire_string_rule_find(const char *field)
 {
     for (size_t i = 0; i < DP_ARRAY_LENGTH(string_rules); i++) {
         if (strcmp(string_rules[i].field, field) == 0) {
@@ -73,7 +73,7 @@ static uint64_t limit_of(const struct limit *limits, size_t count, const char *f
     return UINT64_MAX;
 }
 
-uint64_t wire_integer_max(const char *field)
+uint64_t dp_wire_integer_max(const char *field)
 {
     static const struct limit limits[] = {
         {"b_microbatch", DP_MICROBATCHES_MAX - 1},
@@ -105,7 +105,7 @@ uint64_t wire_integer_max(const char *field)
     return limit_of(limits, DP_ARRAY_LENGTH(limits), field);
 }
 
-size_t wire_list_max(const char *field)
+size_t dp_wire_list_max(const char *field)
 {
     static const struct limit limits[] = {
         {"assignments", DP_NODE_SLOTS_MAX},
@@ -119,8 +119,8 @@ size_t wire_list_max(const char *field)
     return limit_of(limits, DP_ARRAY_LENGTH(limits), field);
 }
 
-bool wire_is_required(const ProtobufCMessageDescriptor *descriptor,
-                      const ProtobufCFieldDescriptor *field)
+bool dp_wire_is_required(const ProtobufCMessageDescriptor *descriptor,
+                         const ProtobufCFieldDescriptor *field)
 {
     static const struct {
         const ProtobufCMessageDescriptor *message;

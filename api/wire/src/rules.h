@@ -19,10 +19,10 @@ struct wire_string_rule {
 };
 
 // Never NULL.
-const struct wire_string_rule *wire_string_rule_find(const char *field);
+const struct wire_string_rule *dp_wire_string_rule_find(const char *field);
 // The largest value of an integer field, or the most elements of a list.
-uint64_t wire_integer_max(const char *field);
-size_t wire_list_max(const char *field);
+uint64_t dp_wire_integer_max(const char *field);
+size_t dp_wire_list_max(const char *field);
 // Whether this member must be there.
-bool wire_is_required(const ProtobufCMessageDescriptor *descriptor,
-                      const ProtobufCFieldDescriptor *field);
+bool dp_wire_is_required(const ProtobufCMessageDescriptor *descriptor,
+                         const ProtobufCFieldDescriptor *field);

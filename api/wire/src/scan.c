@@ -141,7 +141,7 @@ static dp_status scan_packed(struct scan *scan, const struct level *level,
 static dp_status scan_string(struct scan *scan, const struct level *level, const char *field,
                              const struct value *value)
 {
-    const struct wire_string_rule *rule = wire_string_rule_find(field);
+    const struct wire_string_rule *rule = dp_wire_string_rule_find(field);
     scan->memory += value->length + ROUNDING + 1;
     if (value->length > rule->bytes_max) {
         return dp_fail(scan->err, DP_TOO_LARGE, "%s.%s has %zu bytes; the limit is %zu",
@@ -252,8 +252,8 @@ static dp_status scan_message(struct scan *scan, const ProtobufCMessageDescripto
     return DP_OK;
 }
 
-dp_status wire_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
-                    size_t length, size_t *ret_memory, struct dp_error *err)
+dp_status dp_wire_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
+                       size_t length, size_t *ret_memory, struct dp_error *err)
 {
     struct scan scan = {.err = err};
     if (length > DP_MESSAGE_BYTES_MAX) {

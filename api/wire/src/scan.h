@@ -8,5 +8,5 @@
 #include "dp/error.h"
 
 // *ret_memory: an upper bound of what unpacking takes.
-dp_status wire_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
-                    size_t length, size_t *ret_memory, struct dp_error *err);
+dp_status dp_wire_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
+                       size_t length, size_t *ret_memory, struct dp_error *err);

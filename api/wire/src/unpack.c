@@ -30,7 +30,7 @@ dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const voi
                          struct dp_error *err)
 {
     size_t memory = 0;
-    dp_status status = wire_scan(descriptor, bytes, length, &memory, err);
+    dp_status status = dp_wire_scan(descriptor, bytes, length, &memory, err);
     if (status != DP_OK) {
         return status;
     }
@@ -44,7 +44,7 @@ dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const voi
     if (message == NULL) {
         return dp_fail(err, DP_INVALID, "the bytes are not a %s", descriptor->short_name);
     }
-    status = wire_check(message, err);
+    status = dp_wire_check(message, err);
     if (status == DP_OK) {
         *ret_message = message;
     }

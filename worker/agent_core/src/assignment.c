@@ -11,14 +11,14 @@ bool dp_agent_fence_equal(const struct dp_agent_fence *a, const struct dp_agent_
     return strcmp(a->job, b->job) == 0 && a->attempt == b->attempt && a->epoch == b->epoch;
 }
 
-void blob_set(struct dp_agent_blob *blob, const void *bytes, size_t length)
+void dp_agent_blob_set(struct dp_agent_blob *blob, const void *bytes, size_t length)
 {
     void *copy = dp_memdup(bytes, length);
     free(blob->bytes);
     *blob = (struct dp_agent_blob){.bytes = copy, .length = length};
 }
 
-struct dp_agent_assignment *assignment_new(const struct dp_agent_fence *fence)
+struct dp_agent_assignment *dp_agent_assignment_new(const struct dp_agent_fence *fence)
 {
     struct dp_agent_assignment *assignment = dp_new(struct dp_agent_assignment);
     assignment->fence = *fence;
@@ -26,12 +26,12 @@ struct dp_agent_assignment *assignment_new(const struct dp_agent_fence *fence)
     return assignment;
 }
 
-void assignment_free(struct dp_agent_assignment *assignment)
+void dp_agent_assignment_free(struct dp_agent_assignment *assignment)
 {
     for (size_t i = 0; i < assignment->ranks_count; i++) {
         free(assignment->ranks[i].ready.bytes);
         free(assignment->ranks[i].finished.bytes);
-        steps_free(assignment->ranks[i].steps);
+        dp_agent_steps_free(assignment->ranks[i].steps);
     }
     free(assignment->ranks);
     free(assignment->prepare.bytes);
@@ -39,7 +39,8 @@ void assignment_free(struct dp_agent_assignment *assignment)
     free(assignment);
 }
 
-struct dp_agent_rank *assignment_rank(struct dp_agent_assignment *assignment, uint32_t rank)
+struct dp_agent_rank *dp_agent_assignment_rank(struct dp_agent_assignment *assignment,
+                                               uint32_t rank)
 {
     for (size_t i = 0; i < assignment->ranks_count; i++) {
         if (assignment->ranks[i].rank == rank) {
@@ -49,9 +50,10 @@ struct dp_agent_rank *assignment_rank(struct dp_agent_assignment *assignment, ui
     return NULL;
 }
 
-struct dp_agent_rank *assignment_add_rank(struct dp_agent_assignment *assignment, uint32_t rank)
+struct dp_agent_rank *dp_agent_assignment_add_rank(struct dp_agent_assignment *assignment,
+                                                   uint32_t rank)
 {
-    struct dp_agent_rank *known = assignment_rank(assignment, rank);
+    struct dp_agent_rank *known = dp_agent_assignment_rank(assignment, rank);
     if (known != NULL) {
         return known;
     }
@@ -62,7 +64,7 @@ struct dp_agent_rank *assignment_add_rank(struct dp_agent_assignment *assignment
     return added;
 }
 
-void rank_end(struct dp_agent_rank *rank, int32_t status, int32_t signal)
+void dp_agent_rank_end(struct dp_agent_rank *rank, int32_t status, int32_t signal)
 {
     rank->ended = true;
     rank->exit_status = status;
@@ -86,8 +88,9 @@ void dp_agent_effects_deinit(struct dp_agent_effects *effects)
     *effects = (struct dp_agent_effects){0};
 }
 
-struct dp_agent_effect *effects_add(struct dp_agent_effects *effects, dp_agent_effect_type type,
-                                    const struct dp_agent_fence *fence)
+struct dp_agent_effect *dp_agent_effects_add(struct dp_agent_effects *effects,
+                                             dp_agent_effect_type type,
+                                             const struct dp_agent_fence *fence)
 {
     if (effects->count == effects->capacity) {
         effects->capacity = effects->capacity == 0 ? 16 : 2 * effects->capacity;
@@ -101,10 +104,10 @@ struct dp_agent_effect *effects_add(struct dp_agent_effects *effects, dp_agent_e
     return effect;
 }
 
-void effects_log(struct dp_agent_effects *effects, const struct dp_agent_fence *fence,
-                 const char *format, ...)
+void dp_agent_effects_log(struct dp_agent_effects *effects, const struct dp_agent_fence *fence,
+                          const char *format, ...)
 {
-    struct dp_agent_effect *effect = effects_add(effects, DP_AGENT_DO_LOG, fence);
+    struct dp_agent_effect *effect = dp_agent_effects_add(effects, DP_AGENT_DO_LOG, fence);
     va_list args;
     va_start(args, format);
     (void)vsnprintf(effect->text, sizeof effect->text, format, args);

@@ -16,7 +16,7 @@ struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t now_ns)
 void dp_agent_core_free(struct dp_agent_core *core)
 {
     for (size_t i = 0; i < core->count; i++) {
-        assignment_free(core->assignments[i]);
+        dp_agent_assignment_free(core->assignments[i]);
     }
     free(core);
 }
@@ -31,8 +31,8 @@ const struct dp_agent_assignment *dp_agent_core_at(const struct dp_agent_core *c
     return core->assignments[index];
 }
 
-struct dp_agent_assignment *core_find(struct dp_agent_core *core,
-                                      const struct dp_agent_fence *fence)
+struct dp_agent_assignment *dp_agent_core_held(struct dp_agent_core *core,
+                                               const struct dp_agent_fence *fence)
 {
     for (size_t i = 0; i < core->count; i++) {
         if (dp_agent_fence_equal(&core->assignments[i]->fence, fence)) {
@@ -45,10 +45,10 @@ struct dp_agent_assignment *core_find(struct dp_agent_core *core,
 const struct dp_agent_assignment *dp_agent_core_find(const struct dp_agent_core *core,
                                                      const struct dp_agent_fence *fence)
 {
-    return core_find((struct dp_agent_core *)core, fence);
+    return dp_agent_core_held((struct dp_agent_core *)core, fence);
 }
 
-int fence_compare(const struct dp_agent_fence *a, const struct dp_agent_fence *b)
+int dp_agent_fence_compare(const struct dp_agent_fence *a, const struct dp_agent_fence *b)
 {
     if (a->attempt != b->attempt) {
         return a->attempt < b->attempt ? -1 : 1;
@@ -56,7 +56,7 @@ int fence_compare(const struct dp_agent_fence *a, const struct dp_agent_fence *b
     return a->epoch < b->epoch ? -1 : a->epoch > b->epoch;
 }
 
-const struct dp_agent_fence *core_seen(const struct dp_agent_core *core, const char *job)
+const struct dp_agent_fence *dp_agent_core_seen(const struct dp_agent_core *core, const char *job)
 {
     for (size_t i = 0; i < core->seen_count; i++) {
         if (strcmp(core->seen[i].job, job) == 0) {
@@ -66,11 +66,11 @@ const struct dp_agent_fence *core_seen(const struct dp_agent_core *core, const c
     return NULL;
 }
 
-void core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence)
+void dp_agent_core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence)
 {
-    struct dp_agent_fence *known = (struct dp_agent_fence *)core_seen(core, fence->job);
+    struct dp_agent_fence *known = (struct dp_agent_fence *)dp_agent_core_seen(core, fence->job);
     if (known != NULL) {
-        if (fence_compare(fence, known) > 0) {
+        if (dp_agent_fence_compare(fence, known) > 0) {
             *known = *fence;
         }
         return;
@@ -80,34 +80,35 @@ void core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence)
     core->seen_count += core->seen_count < FENCES_KEPT ? 1 : 0;
 }
 
-struct dp_agent_assignment *core_add(struct dp_agent_core *core, const struct dp_agent_fence *fence)
+struct dp_agent_assignment *dp_agent_core_add(struct dp_agent_core *core,
+                                              const struct dp_agent_fence *fence)
 {
     if (core->count == DP_AGENT_ASSIGNMENTS_MAX) {
         return NULL;
     }
-    core_see(core, fence);
-    core->assignments[core->count] = assignment_new(fence);
+    dp_agent_core_see(core, fence);
+    core->assignments[core->count] = dp_agent_assignment_new(fence);
     return core->assignments[core->count++];
 }
 
-void core_remove(struct dp_agent_core *core, struct dp_agent_assignment *assignment)
+void dp_agent_core_remove(struct dp_agent_core *core, struct dp_agent_assignment *assignment)
 {
     for (size_t i = 0; i < core->count; i++) {
         if (core->assignments[i] == assignment) {
             memmove(&core->assignments[i], &core->assignments[i + 1],
                     (core->count - i - 1) * sizeof core->assignments[0]);
             core->count--;
-            assignment_free(assignment);
+            dp_agent_assignment_free(assignment);
             return;
         }
     }
 }
 
-void core_level(struct dp_agent_core *core, const struct dp_agent_assignment *assignment,
-                struct dp_agent_effects *effects)
+void dp_agent_core_level(struct dp_agent_core *core, const struct dp_agent_assignment *assignment,
+                         struct dp_agent_effects *effects)
 {
     if (core->stream_up) {
-        (void)effects_add(effects, DP_AGENT_DO_LEVEL, &assignment->fence);
+        (void)dp_agent_effects_add(effects, DP_AGENT_DO_LEVEL, &assignment->fence);
     }
 }
 
@@ -116,23 +117,24 @@ static void end_unstarted(struct dp_agent_assignment *assignment)
 {
     for (size_t i = 0; i < assignment->ranks_count; i++) {
         if (!assignment->ranks[i].ended && assignment->ranks[i].phase == DP_AGENT_UNKNOWN) {
-            rank_end(&assignment->ranks[i], 0, 0);
+            dp_agent_rank_end(&assignment->ranks[i], 0, 0);
         }
     }
 }
 
-void core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-               uint32_t grace_ms, struct dp_agent_effects *effects)
+void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        uint32_t grace_ms, struct dp_agent_effects *effects)
 {
     assignment->stopping = true;
     if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
-        struct dp_agent_effect *effect = effects_add(effects, DP_AGENT_DO_STOP, &assignment->fence);
+        struct dp_agent_effect *effect =
+            dp_agent_effects_add(effects, DP_AGENT_DO_STOP, &assignment->fence);
         effect->grace_ms = grace_ms;
     }
     if (assignment->keeper == DP_AGENT_KEEPER_NONE) {
         assignment->keeper = DP_AGENT_KEEPER_GONE;
         end_unstarted(assignment);
-        core_level(core, assignment, effects);
+        dp_agent_core_level(core, assignment, effects);
     } else if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
         end_unstarted(assignment);
     }
@@ -142,8 +144,8 @@ static bool older_runs(const struct dp_agent_core *core, const struct dp_agent_f
 {
     for (size_t i = 0; i < core->count; i++) {
         const struct dp_agent_assignment *other = core->assignments[i];
-        if (strcmp(other->fence.job, fence->job) == 0 && fence_compare(&other->fence, fence) < 0 &&
-            !dp_agent_assignment_ended(other)) {
+        if (strcmp(other->fence.job, fence->job) == 0 &&
+            dp_agent_fence_compare(&other->fence, fence) < 0 && !dp_agent_assignment_ended(other)) {
             return true;
         }
     }
@@ -161,16 +163,16 @@ static bool let_go_one(struct dp_agent_core *core, struct dp_agent_effects *effe
             continue;
         }
         if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
-            (void)effects_add(effects, DP_AGENT_DO_SHUTDOWN, &assignment->fence);
+            (void)dp_agent_effects_add(effects, DP_AGENT_DO_SHUTDOWN, &assignment->fence);
         }
-        (void)effects_add(effects, DP_AGENT_DO_FORGET, &assignment->fence);
-        core_remove(core, assignment);
+        (void)dp_agent_effects_add(effects, DP_AGENT_DO_FORGET, &assignment->fence);
+        dp_agent_core_remove(core, assignment);
         return true;
     }
     return false;
 }
 
-void core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects)
+void dp_agent_core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects)
 {
     while (let_go_one(core, effects)) {
     }
@@ -179,7 +181,7 @@ void core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects)
         if (assignment->keeper == DP_AGENT_KEEPER_NONE && !older_runs(core, &assignment->fence)) {
             assignment->keeper = DP_AGENT_KEEPER_STARTING;
             struct dp_agent_effect *effect =
-                effects_add(effects, DP_AGENT_DO_START_KEEPER, &assignment->fence);
+                dp_agent_effects_add(effects, DP_AGENT_DO_START_KEEPER, &assignment->fence);
             effect->bytes = assignment->prepare.bytes;
             effect->length = assignment->prepare.length;
         }
@@ -193,9 +195,9 @@ static void on_stream_up(struct dp_agent_core *core, struct dp_agent_assignment 
     (void)event;
     core->stream_up = true;
     for (size_t i = 0; i < core->count; i++) {
-        core_level(core, core->assignments[i], effects);
+        dp_agent_core_level(core, core->assignments[i], effects);
         for (size_t r = 0; r < core->assignments[i]->ranks_count; r++) {
-            steps_send(core->assignments[i]->ranks[r].steps, effects);
+            dp_agent_steps_send(core->assignments[i]->ranks[r].steps, effects);
         }
     }
 }
@@ -218,8 +220,8 @@ static void fence_self(struct dp_agent_core *core, struct dp_agent_assignment *a
     (void)dp_copy_text(assignment->error, sizeof assignment->error,
                        "the node ended the ranks itself: the controller was out of reach for "
                        "longer than --orphan-ms");
-    effects_log(effects, &assignment->fence, "%s", assignment->error);
-    core_stop(core, assignment, DP_AGENT_STOP_GRACE_MS, effects);
+    dp_agent_effects_log(effects, &assignment->fence, "%s", assignment->error);
+    dp_agent_core_stop(core, assignment, DP_AGENT_STOP_GRACE_MS, effects);
 }
 
 static void on_tick(struct dp_agent_core *core, struct dp_agent_assignment *unused,
@@ -234,10 +236,10 @@ static void on_tick(struct dp_agent_core *core, struct dp_agent_assignment *unus
         }
         if (event->now_ns >= assignment->force_at_ns) {
             assignment->force_at_ns = INT64_MAX;
-            core_stop(core, assignment, DP_AGENT_STOP_GRACE_MS, effects);
+            dp_agent_core_stop(core, assignment, DP_AGENT_STOP_GRACE_MS, effects);
         }
     }
-    core_settle(core, effects);
+    dp_agent_core_settle(core, effects);
 }
 
 static void on_end_all(struct dp_agent_core *core, struct dp_agent_assignment *unused,
@@ -247,31 +249,31 @@ static void on_end_all(struct dp_agent_core *core, struct dp_agent_assignment *u
     for (size_t i = 0; i < core->count; i++) {
         core->assignments[i]->releasing = true;
         if (!dp_agent_assignment_ended(core->assignments[i])) {
-            core_stop(core, core->assignments[i], event->grace_ms, effects);
+            dp_agent_core_stop(core, core->assignments[i], event->grace_ms, effects);
         }
     }
-    core_settle(core, effects);
+    dp_agent_core_settle(core, effects);
 }
 
 static const struct {
     event_handler handle;
     bool needs_assignment;
 } handlers[DP_AGENT_EVENT_COUNT] = {
-    [DP_AGENT_PREPARE] = {on_prepare, false},
-    [DP_AGENT_START] = {on_start, true},
-    [DP_AGENT_STOP] = {on_stop, true},
-    [DP_AGENT_RELEASE] = {on_release, true},
-    [DP_AGENT_CHECKPOINT] = {on_checkpoint, true},
+    [DP_AGENT_PREPARE] = {dp_agent_on_prepare, false},
+    [DP_AGENT_START] = {dp_agent_on_start, true},
+    [DP_AGENT_STOP] = {dp_agent_on_stop, true},
+    [DP_AGENT_RELEASE] = {dp_agent_on_release, true},
+    [DP_AGENT_CHECKPOINT] = {dp_agent_on_checkpoint, true},
     [DP_AGENT_STREAM_UP] = {on_stream_up, false},
     [DP_AGENT_STREAM_DOWN] = {on_stream_down, false},
-    [DP_AGENT_FOUND] = {on_found, false},
-    [DP_AGENT_WAS_RELEASED] = {on_was_released, false},
-    [DP_AGENT_KEEPER_SYNCED] = {on_keeper_synced, true},
-    [DP_AGENT_KEEPER_FAILED] = {on_keeper_failed, true},
-    [DP_AGENT_KEEPER_ENDED] = {on_keeper_ended, true},
-    [DP_AGENT_SPAWNED] = {on_spawned, true},
-    [DP_AGENT_EXITED] = {on_exited, true},
-    [DP_AGENT_REPORT] = {on_report, true},
+    [DP_AGENT_FOUND] = {dp_agent_on_found, false},
+    [DP_AGENT_WAS_RELEASED] = {dp_agent_on_was_released, false},
+    [DP_AGENT_KEEPER_SYNCED] = {dp_agent_on_keeper_synced, true},
+    [DP_AGENT_KEEPER_FAILED] = {dp_agent_on_keeper_failed, true},
+    [DP_AGENT_KEEPER_ENDED] = {dp_agent_on_keeper_ended, true},
+    [DP_AGENT_SPAWNED] = {dp_agent_on_spawned, true},
+    [DP_AGENT_EXITED] = {dp_agent_on_exited, true},
+    [DP_AGENT_REPORT] = {dp_agent_on_report, true},
     [DP_AGENT_TICK] = {on_tick, false},
     [DP_AGENT_END_ALL] = {on_end_all, false},
 };
@@ -292,12 +294,14 @@ void dp_agent_core_step(struct dp_agent_core *core, const struct dp_agent_event 
                         struct dp_agent_effects *effects)
 {
     drop_used(core);
-    struct dp_agent_assignment *assignment = core_find(core, &event->fence);
+    struct dp_agent_assignment *assignment = dp_agent_core_held(core, &event->fence);
     if (handlers[event->type].needs_assignment && assignment == NULL) {
-        effects_log(effects, &event->fence,
-                    "event %d is about an assignment that is not held here; newest seen of the "
-                    "job: %s",
-                    (int)event->type, core_seen(core, event->fence.job) != NULL ? "other" : "none");
+        dp_agent_effects_log(
+            effects, &event->fence,
+            "event %d is about an assignment that is not held here; newest seen of the "
+            "job: %s",
+            (int)event->type,
+            dp_agent_core_seen(core, event->fence.job) != NULL ? "other" : "none");
         return;
     }
     handlers[event->type].handle(core, assignment, event, effects);

@@ -18,73 +18,78 @@ struct dp_agent_core {
 };
 
 // steps.c: the newest reports of one rank, sent again after the controller was away.
-void steps_free(struct dp_agent_steps *steps);
-void steps_put(struct dp_agent_steps **steps, const void *bytes, size_t length);
-void steps_put_lasting(struct dp_agent_steps **steps, const void *bytes, size_t length);
-void steps_send(const struct dp_agent_steps *steps, struct dp_agent_effects *effects);
+void dp_agent_steps_free(struct dp_agent_steps *steps);
+void dp_agent_steps_put(struct dp_agent_steps **steps, const void *bytes, size_t length);
+void dp_agent_steps_put_lasting(struct dp_agent_steps **steps, const void *bytes, size_t length);
+void dp_agent_steps_send(const struct dp_agent_steps *steps, struct dp_agent_effects *effects);
 
 // assignment.c
-struct dp_agent_assignment *assignment_new(const struct dp_agent_fence *fence);
-void assignment_free(struct dp_agent_assignment *assignment);
-struct dp_agent_rank *assignment_rank(struct dp_agent_assignment *assignment, uint32_t rank);
-struct dp_agent_rank *assignment_add_rank(struct dp_agent_assignment *assignment, uint32_t rank);
-void blob_set(struct dp_agent_blob *blob, const void *bytes, size_t length);
-void rank_end(struct dp_agent_rank *rank, int32_t status, int32_t signal);
+struct dp_agent_assignment *dp_agent_assignment_new(const struct dp_agent_fence *fence);
+void dp_agent_assignment_free(struct dp_agent_assignment *assignment);
+struct dp_agent_rank *dp_agent_assignment_rank(struct dp_agent_assignment *assignment,
+                                               uint32_t rank);
+struct dp_agent_rank *dp_agent_assignment_add_rank(struct dp_agent_assignment *assignment,
+                                                   uint32_t rank);
+void dp_agent_blob_set(struct dp_agent_blob *blob, const void *bytes, size_t length);
+void dp_agent_rank_end(struct dp_agent_rank *rank, int32_t status, int32_t signal);
 
-struct dp_agent_effect *effects_add(struct dp_agent_effects *effects, dp_agent_effect_type type,
-                                    const struct dp_agent_fence *fence);
-void effects_log(struct dp_agent_effects *effects, const struct dp_agent_fence *fence,
-                 const char *format, ...) __attribute__((format(printf, 3, 4)));
+struct dp_agent_effect *dp_agent_effects_add(struct dp_agent_effects *effects,
+                                             dp_agent_effect_type type,
+                                             const struct dp_agent_fence *fence);
+void dp_agent_effects_log(struct dp_agent_effects *effects, const struct dp_agent_fence *fence,
+                          const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 // core.c
 // -1, 0, 1: a is older than, the same as, newer than b. Of one job.
-int fence_compare(const struct dp_agent_fence *a, const struct dp_agent_fence *b);
-struct dp_agent_assignment *core_find(struct dp_agent_core *core,
-                                      const struct dp_agent_fence *fence);
-struct dp_agent_assignment *core_add(struct dp_agent_core *core,
-                                     const struct dp_agent_fence *fence);
-void core_remove(struct dp_agent_core *core, struct dp_agent_assignment *assignment);
-const struct dp_agent_fence *core_seen(const struct dp_agent_core *core, const char *job);
-void core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence);
+int dp_agent_fence_compare(const struct dp_agent_fence *a, const struct dp_agent_fence *b);
+struct dp_agent_assignment *dp_agent_core_held(struct dp_agent_core *core,
+                                               const struct dp_agent_fence *fence);
+struct dp_agent_assignment *dp_agent_core_add(struct dp_agent_core *core,
+                                              const struct dp_agent_fence *fence);
+void dp_agent_core_remove(struct dp_agent_core *core, struct dp_agent_assignment *assignment);
+const struct dp_agent_fence *dp_agent_core_seen(const struct dp_agent_core *core, const char *job);
+void dp_agent_core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence);
 // Tells the controller, when there is one.
-void core_level(struct dp_agent_core *core, const struct dp_agent_assignment *assignment,
-                struct dp_agent_effects *effects);
-void core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-               uint32_t grace_ms, struct dp_agent_effects *effects);
+void dp_agent_core_level(struct dp_agent_core *core, const struct dp_agent_assignment *assignment,
+                         struct dp_agent_effects *effects);
+void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        uint32_t grace_ms, struct dp_agent_effects *effects);
 // After ranks or a keeper ended: lets go what was released and starts what waited for it.
-void core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects);
+void dp_agent_core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects);
 
 typedef void (*event_handler)(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                               const struct dp_agent_event *event, struct dp_agent_effects *effects);
 
 // orders.c
 // Passes the controller's Start on to the ranks that have not had it; the keeper is connected.
-void start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects);
-void on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_start(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-              const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-             const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_release(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                   const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects);
+void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_start(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                       const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                      const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_release(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                            const struct dp_agent_event *event, struct dp_agent_effects *effects);
 
 // keeper_events.c
-void on_found(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-              const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_was_released(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                     const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                      const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_keeper_failed(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                      const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                     const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_spawned(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_exited(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-               const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void on_report(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-               const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_found(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                       const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_was_released(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                              const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                               const struct dp_agent_event *event,
+                               struct dp_agent_effects *effects);
+void dp_agent_on_keeper_failed(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                               const struct dp_agent_event *event,
+                               struct dp_agent_effects *effects);
+void dp_agent_on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                              const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_spawned(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_exited(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_report(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        const struct dp_agent_event *event, struct dp_agent_effects *effects);

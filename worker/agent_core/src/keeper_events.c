@@ -6,31 +6,32 @@
 #include "dp/alloc.h"
 #include "internal.h"
 
-void on_found(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-              const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_found(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                       const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     if (assignment != NULL) {
         return;
     }
-    assignment = core_add(core, &event->fence);
+    assignment = dp_agent_core_add(core, &event->fence);
     if (assignment == NULL) {
-        effects_log(effects, &event->fence, "not adopted: the node holds %d assignments already",
-                    DP_AGENT_ASSIGNMENTS_MAX);
+        dp_agent_effects_log(effects, &event->fence,
+                             "not adopted: the node holds %d assignments already",
+                             DP_AGENT_ASSIGNMENTS_MAX);
         return;
     }
     for (size_t i = 0; i < event->numbers_count; i++) {
-        (void)assignment_add_rank(assignment, event->numbers[i]);
+        (void)dp_agent_assignment_add_rank(assignment, event->numbers[i]);
     }
     assignment->adopted = true;
     assignment->keeper = DP_AGENT_KEEPER_STARTING;
 }
 
-void on_was_released(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                     const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_was_released(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                              const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)assignment;
     (void)effects;
-    core_see(core, &event->fence);
+    dp_agent_core_see(core, &event->fence);
 }
 
 static void spawn_missing(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects)
@@ -39,24 +40,24 @@ static void spawn_missing(struct dp_agent_assignment *assignment, struct dp_agen
         struct dp_agent_rank *rank = &assignment->ranks[i];
         if (rank->phase == DP_AGENT_UNKNOWN && !rank->ended) {
             rank->phase = DP_AGENT_STARTING;
-            effects_add(effects, DP_AGENT_DO_SPAWN, &assignment->fence)->rank = rank->rank;
+            dp_agent_effects_add(effects, DP_AGENT_DO_SPAWN, &assignment->fence)->rank = rank->rank;
         }
     }
 }
 
-void on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                      const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                               const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)event;
     assignment->keeper = DP_AGENT_KEEPER_CONNECTED;
     if (assignment->stopping || assignment->releasing) {
-        core_stop(core, assignment, 0, effects);
+        dp_agent_core_stop(core, assignment, 0, effects);
     } else {
-        start_ready(assignment, effects);
+        dp_agent_start_ready(assignment, effects);
         spawn_missing(assignment, effects);
     }
-    core_level(core, assignment, effects);
-    core_settle(core, effects);
+    dp_agent_core_level(core, assignment, effects);
+    dp_agent_core_settle(core, effects);
 }
 
 // Nobody holds the ranks any more, so whatever ran was killed with the keeper.
@@ -68,26 +69,26 @@ static bool end_all_ranks(struct dp_agent_assignment *assignment)
         if (!rank->ended) {
             bool ran = rank->phase != DP_AGENT_UNKNOWN;
             any_ran = any_ran || ran;
-            rank_end(rank, 0, ran ? SIGKILL : 0);
+            dp_agent_rank_end(rank, 0, ran ? SIGKILL : 0);
         }
     }
     return any_ran;
 }
 
-void on_keeper_failed(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                      const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_keeper_failed(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                               const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     assignment->keeper = DP_AGENT_KEEPER_GONE;
     (void)dp_copy_text(assignment->error, sizeof assignment->error,
                        event->text == NULL ? "the keeper could not be started" : event->text);
     (void)end_all_ranks(assignment);
-    effects_log(effects, &assignment->fence, "%s", assignment->error);
-    core_level(core, assignment, effects);
-    core_settle(core, effects);
+    dp_agent_effects_log(effects, &assignment->fence, "%s", assignment->error);
+    dp_agent_core_level(core, assignment, effects);
+    dp_agent_core_settle(core, effects);
 }
 
-void on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                     const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                              const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     bool was_stopping = assignment->stopping || assignment->releasing;
     bool had_ended = dp_agent_assignment_ended(assignment);
@@ -96,19 +97,19 @@ void on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assignment *ass
     if (!had_ended && !was_stopping) {
         assignment->keeper_lost = true;
         assignment->keeper_signal = event->signal;
-        effects_log(effects, &assignment->fence,
-                    "the keeper is gone (signal %d) and with it the "
-                    "ranks",
-                    event->signal);
+        dp_agent_effects_log(effects, &assignment->fence,
+                             "the keeper is gone (signal %d) and with it the "
+                             "ranks",
+                             event->signal);
     }
-    core_level(core, assignment, effects);
-    core_settle(core, effects);
+    dp_agent_core_level(core, assignment, effects);
+    dp_agent_core_settle(core, effects);
 }
 
-void on_spawned(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_spawned(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
-    struct dp_agent_rank *rank = assignment_add_rank(assignment, event->rank);
+    struct dp_agent_rank *rank = dp_agent_assignment_add_rank(assignment, event->rank);
     if (rank->ended) {
         return;
     }
@@ -120,45 +121,45 @@ void on_spawned(struct dp_agent_core *core, struct dp_agent_assignment *assignme
     if (rank->started) {
         rank->phase = DP_AGENT_RUNNING;
     }
-    core_level(core, assignment, effects);
+    dp_agent_core_level(core, assignment, effects);
 }
 
-void on_exited(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-               const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_exited(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
-    struct dp_agent_rank *rank = assignment_add_rank(assignment, event->rank);
+    struct dp_agent_rank *rank = dp_agent_assignment_add_rank(assignment, event->rank);
     if (rank->ended && rank->pid == event->pid) {
         return;
     }
     rank->pid = event->pid;
-    rank_end(rank, event->status, event->signal);
+    dp_agent_rank_end(rank, event->status, event->signal);
     if (event->text != NULL && event->text[0] != '\0') {
         (void)dp_copy_text(assignment->error, sizeof assignment->error, event->text);
     }
-    effects_log(effects, &assignment->fence, "rank %u has ended: status %d, signal %d%s%s",
-                event->rank, event->status, event->signal, event->text == NULL ? "" : " ",
-                event->text == NULL ? "" : event->text);
-    core_level(core, assignment, effects);
-    core_settle(core, effects);
+    dp_agent_effects_log(effects, &assignment->fence, "rank %u has ended: status %d, signal %d%s%s",
+                         event->rank, event->status, event->signal, event->text == NULL ? "" : " ",
+                         event->text == NULL ? "" : event->text);
+    dp_agent_core_level(core, assignment, effects);
+    dp_agent_core_settle(core, effects);
 }
 
 static void note_report(struct dp_agent_rank *rank, const struct dp_agent_event *event)
 {
     switch (event->kind) {
     case DP_AGENT_REPORT_READY:
-        blob_set(&rank->ready, event->inner, event->inner_length);
+        dp_agent_blob_set(&rank->ready, event->inner, event->inner_length);
         if (rank->phase < DP_AGENT_READY) {
             rank->phase = DP_AGENT_READY;
         }
         break;
     case DP_AGENT_REPORT_STEP:
-        steps_put(&rank->steps, event->kept, event->kept_length);
+        dp_agent_steps_put(&rank->steps, event->kept, event->kept_length);
         break;
     case DP_AGENT_REPORT_FINISHED:
-        blob_set(&rank->finished, event->inner, event->inner_length);
+        dp_agent_blob_set(&rank->finished, event->inner, event->inner_length);
         break;
     case DP_AGENT_REPORT_LASTING:
-        steps_put_lasting(&rank->steps, event->kept, event->kept_length);
+        dp_agent_steps_put_lasting(&rank->steps, event->kept, event->kept_length);
         break;
     case DP_AGENT_REPORT_SAMPLE:
         break;
@@ -166,19 +167,20 @@ static void note_report(struct dp_agent_rank *rank, const struct dp_agent_event 
     rank->step = event->step > rank->step ? event->step : rank->step;
 }
 
-void on_report(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-               const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_report(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
-    struct dp_agent_rank *rank = assignment_add_rank(assignment, event->rank);
+    struct dp_agent_rank *rank = dp_agent_assignment_add_rank(assignment, event->rank);
     note_report(rank, event);
     if (!core->stream_up) {
         return;
     }
     // What belongs to a level is told as one; a report may also be of interest by itself.
     if (event->kind == DP_AGENT_REPORT_READY || event->kind == DP_AGENT_REPORT_FINISHED) {
-        core_level(core, assignment, effects);
+        dp_agent_core_level(core, assignment, effects);
     }
-    struct dp_agent_effect *effect = effects_add(effects, DP_AGENT_DO_REPORT, &assignment->fence);
+    struct dp_agent_effect *effect =
+        dp_agent_effects_add(effects, DP_AGENT_DO_REPORT, &assignment->fence);
     effect->rank = event->rank;
     effect->sample = event->kind == DP_AGENT_REPORT_SAMPLE;
     effect->bytes = event->bytes;

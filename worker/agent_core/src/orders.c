@@ -9,49 +9,51 @@
 static bool is_refused(const struct dp_agent_core *core, const struct dp_agent_event *event,
                        struct dp_agent_effects *effects)
 {
-    const struct dp_agent_fence *seen = core_seen(core, event->fence.job);
-    if (seen == NULL || fence_compare(&event->fence, seen) > 0) {
+    const struct dp_agent_fence *seen = dp_agent_core_seen(core, event->fence.job);
+    if (seen == NULL || dp_agent_fence_compare(&event->fence, seen) > 0) {
         return false;
     }
-    effects_log(effects, &event->fence,
-                "refused to prepare attempt %u epoch %u: attempt %u epoch %u was here already",
-                event->fence.attempt, event->fence.epoch, seen->attempt, seen->epoch);
+    dp_agent_effects_log(
+        effects, &event->fence,
+        "refused to prepare attempt %u epoch %u: attempt %u epoch %u was here already",
+        event->fence.attempt, event->fence.epoch, seen->attempt, seen->epoch);
     return true;
 }
 
-void on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     if (assignment != NULL) {
         // Asked again after a lost answer.
-        core_level(core, assignment, effects);
+        dp_agent_core_level(core, assignment, effects);
         return;
     }
     if (is_refused(core, event, effects)) {
         return;
     }
-    assignment = core_add(core, &event->fence);
+    assignment = dp_agent_core_add(core, &event->fence);
     if (assignment == NULL) {
-        effects_log(effects, &event->fence, "refused: the node holds %d assignments already",
-                    DP_AGENT_ASSIGNMENTS_MAX);
+        dp_agent_effects_log(effects, &event->fence,
+                             "refused: the node holds %d assignments already",
+                             DP_AGENT_ASSIGNMENTS_MAX);
         return;
     }
-    blob_set(&assignment->prepare, event->bytes, event->length);
+    dp_agent_blob_set(&assignment->prepare, event->bytes, event->length);
     for (size_t i = 0; i < event->numbers_count; i++) {
-        (void)assignment_add_rank(assignment, event->numbers[i]);
+        (void)dp_agent_assignment_add_rank(assignment, event->numbers[i]);
     }
     for (size_t i = 0; i < core->count; i++) {
         struct dp_agent_assignment *older = core->assignments[i];
         if (older != assignment && strcmp(older->fence.job, event->fence.job) == 0 &&
             !dp_agent_assignment_ended(older)) {
-            effects_log(effects, &older->fence, "ended by a newer assignment of the job");
-            core_stop(core, older, 0, effects);
+            dp_agent_effects_log(effects, &older->fence, "ended by a newer assignment of the job");
+            dp_agent_core_stop(core, older, 0, effects);
         }
     }
-    core_settle(core, effects);
+    dp_agent_core_settle(core, effects);
 }
 
-void start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects)
+void dp_agent_start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects)
 {
     for (size_t i = 0; i < assignment->ranks_count; i++) {
         struct dp_agent_rank *rank = &assignment->ranks[i];
@@ -62,7 +64,7 @@ void start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects
         rank->started = true;
         rank->phase = DP_AGENT_RUNNING;
         struct dp_agent_effect *effect =
-            effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
+            dp_agent_effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
         effect->rank = rank->rank;
         effect->start = true;
         effect->bytes = assignment->start_order.bytes;
@@ -70,17 +72,17 @@ void start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects
     }
 }
 
-void on_start(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-              const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_start(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                       const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     if (assignment->stopping) {
         return;
     }
-    blob_set(&assignment->start_order, event->bytes, event->length);
+    dp_agent_blob_set(&assignment->start_order, event->bytes, event->length);
     if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
-        start_ready(assignment, effects);
+        dp_agent_start_ready(assignment, effects);
     }
-    core_level(core, assignment, effects);
+    dp_agent_core_level(core, assignment, effects);
 }
 
 static void order_running(struct dp_agent_assignment *assignment,
@@ -92,7 +94,7 @@ static void order_running(struct dp_agent_assignment *assignment,
             continue;
         }
         struct dp_agent_effect *effect =
-            effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
+            dp_agent_effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
         effect->rank = rank->rank;
         effect->bytes = event->bytes;
         effect->length = event->length;
@@ -109,11 +111,11 @@ static bool any_started(const struct dp_agent_assignment *assignment)
     return false;
 }
 
-void on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-             const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                      const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     if (dp_agent_assignment_ended(assignment)) {
-        core_level(core, assignment, effects);
+        dp_agent_core_level(core, assignment, effects);
         return;
     }
     bool polite = event->length > 0 && any_started(assignment) &&
@@ -123,24 +125,24 @@ void on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
         assignment->force_at_ns = event->now_ns + event->grace_ms * DP_NS_PER_MS;
         order_running(assignment, event, effects);
     } else {
-        core_stop(core, assignment, event->grace_ms, effects);
+        dp_agent_core_stop(core, assignment, event->grace_ms, effects);
     }
-    core_settle(core, effects);
+    dp_agent_core_settle(core, effects);
 }
 
-void on_release(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_release(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)event;
     assignment->releasing = true;
     if (!dp_agent_assignment_ended(assignment)) {
-        core_stop(core, assignment, 0, effects);
+        dp_agent_core_stop(core, assignment, 0, effects);
     }
-    core_settle(core, effects);
+    dp_agent_core_settle(core, effects);
 }
 
-void on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                   const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                            const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)core;
     if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED && !assignment->stopping) {

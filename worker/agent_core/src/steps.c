@@ -10,7 +10,7 @@ struct dp_agent_steps {
     struct dp_agent_blob lasting;
 };
 
-void steps_free(struct dp_agent_steps *steps)
+void dp_agent_steps_free(struct dp_agent_steps *steps)
 {
     if (steps == NULL) {
         return;
@@ -30,10 +30,11 @@ static struct dp_agent_steps *need(struct dp_agent_steps **steps)
     return *steps;
 }
 
-void steps_put(struct dp_agent_steps **steps, const void *bytes, size_t length)
+void dp_agent_steps_put(struct dp_agent_steps **steps, const void *bytes, size_t length)
 {
     struct dp_agent_steps *ring = need(steps);
-    blob_set(&ring->items[(ring->first + ring->count) % DP_LINK_STEPS_KEPT], bytes, length);
+    dp_agent_blob_set(&ring->items[(ring->first + ring->count) % DP_LINK_STEPS_KEPT], bytes,
+                      length);
     if (ring->count < DP_LINK_STEPS_KEPT) {
         ring->count++;
     } else {
@@ -41,21 +42,21 @@ void steps_put(struct dp_agent_steps **steps, const void *bytes, size_t length)
     }
 }
 
-void steps_put_lasting(struct dp_agent_steps **steps, const void *bytes, size_t length)
+void dp_agent_steps_put_lasting(struct dp_agent_steps **steps, const void *bytes, size_t length)
 {
-    blob_set(&need(steps)->lasting, bytes, length);
+    dp_agent_blob_set(&need(steps)->lasting, bytes, length);
 }
 
 static void send_blob(const struct dp_agent_blob *blob, struct dp_agent_effects *effects)
 {
     if (blob->bytes != NULL) {
-        struct dp_agent_effect *effect = effects_add(effects, DP_AGENT_DO_REPORT, NULL);
+        struct dp_agent_effect *effect = dp_agent_effects_add(effects, DP_AGENT_DO_REPORT, NULL);
         effect->bytes = blob->bytes;
         effect->length = blob->length;
     }
 }
 
-void steps_send(const struct dp_agent_steps *steps, struct dp_agent_effects *effects)
+void dp_agent_steps_send(const struct dp_agent_steps *steps, struct dp_agent_effects *effects)
 {
     for (size_t i = 0; steps != NULL && i < steps->count; i++) {
         send_blob(&steps->items[(steps->first + i) % DP_LINK_STEPS_KEPT], effects);
