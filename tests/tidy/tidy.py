@@ -51,7 +51,7 @@ def functions(lines):
     """Yields (line number, length) of each function: from a '{' in column 0 to its '}'."""
     start = None
     for number, line in enumerate(lines, 1):
-        if line.startswith("{"):
+        if line.startswith("{") and not lines[number - 2].startswith("class "):
             start = number
         elif line.startswith("}") and start is not None:
             yield start, number - start + 1
