@@ -7,14 +7,14 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-void core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome)
+void dp_core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome)
 {
     job->row.outcome = outcome;
-    core_job_move(core, job, DP_STATE_STOPPING, "", "%s", "");
+    dp_core_job_move(core, job, DP_STATE_STOPPING, "", "%s", "");
     job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
     for (size_t i = 0; i < job->members_count; i++) {
         if (!job->members[i].reached) {
-            core_job_end_ranks(job, job->members[i].node);
+            dp_core_job_end_ranks(job, job->members[i].node);
         }
     }
 }
@@ -25,11 +25,11 @@ static bool is_live(const struct core_job *job)
            job->row.state == DP_STATE_REASSIGNING;
 }
 
-void core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause, const char *reason,
-                    const char *format, ...)
+void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause,
+                       const char *reason, const char *format, ...)
 {
     if (is_live(job)) {
-        core_job_stop(core, job, DP_STATE_FAILED);
+        dp_core_job_stop(core, job, DP_STATE_FAILED);
         job->row.cause_weight = DP_CAUSE_NONE;
         // A consequence waits a little for its cause; a cause stops the other ranks at once.
         job->stop_ns = core->now_ns + core->config.collect_ms * DP_NS_PER_MS;
@@ -47,8 +47,8 @@ void core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause, 
     va_start(args, format);
     vsnprintf(job->row.message, sizeof(job->row.message), format, args);
     va_end(args);
-    core_job_changed(job);
-    core_note(core, job, NULL, true, "job.cause", "%s: %s", reason, job->row.message);
+    dp_core_job_changed(job);
+    dp_core_note(core, job, NULL, true, "job.cause", "%s: %s", reason, job->row.message);
 }
 
 // A rank that ends after its node was told to stop ends because of that, unless a signal other than
@@ -56,7 +56,7 @@ void core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause, 
 static bool ended_by_order(struct dp_core *core, struct core_job *job,
                            const struct dp_rank_record *rank)
 {
-    const struct core_member *member = core_job_member(job, rank->node);
+    const struct core_member *member = dp_core_job_member(job, rank->node);
     if (member == NULL || member->told != DP_ORDER_STOP) {
         return false;
     }
@@ -83,17 +83,18 @@ static void blame_finished(struct dp_core *core, struct core_job *job,
         cause = DP_CAUSE_PEER_LOST;
         reason = "PeerLost";
     }
-    core_job_blame(core, job, cause, reason, "rank %u on %s%s: %s", rank->rank, rank->node, where,
-                   rank->error[0] == '\0' ? "failed without a word" : rank->error);
+    dp_core_job_blame(core, job, cause, reason, "rank %u on %s%s: %s", rank->rank, rank->node,
+                      where, rank->error[0] == '\0' ? "failed without a word" : rank->error);
 }
 
-const char *core_signal_name(int signal_number)
+const char *dp_core_signal_name(int signal_number)
 {
     const char *text = sigabbrev_np(signal_number);
     return text == NULL ? "?" : text;
 }
 
-void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp_rank_record *rank)
+void dp_core_blame_rank(struct dp_core *core, struct core_job *job,
+                        const struct dp_rank_record *rank)
 {
     if (ended_by_order(core, job, rank)) {
         return;
@@ -101,15 +102,15 @@ void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp
     if (rank->finished && !rank->ok) {
         blame_finished(core, job, rank);
     } else if (rank->phase == DP_RANK_DIED && rank->signal != 0) {
-        core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
-                       "rank %u on %s (pid %lld) was ended by signal %d (SIG%s) after step %llu",
-                       rank->rank, rank->node, (long long)rank->pid, rank->signal,
-                       core_signal_name(rank->signal), (unsigned long long)rank->step);
+        dp_core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
+                          "rank %u on %s (pid %lld) was ended by signal %d (SIG%s) after step %llu",
+                          rank->rank, rank->node, (long long)rank->pid, rank->signal,
+                          dp_core_signal_name(rank->signal), (unsigned long long)rank->step);
     } else if (rank->phase == DP_RANK_DIED) {
-        core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
-                       "rank %u on %s (pid %lld) ended with exit status %d after step %llu: see "
-                       "`dpctl logs %s --rank %u`",
-                       rank->rank, rank->node, (long long)rank->pid, rank->exit_status,
-                       (unsigned long long)rank->step, job->row.id, rank->rank);
+        dp_core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
+                          "rank %u on %s (pid %lld) ended with exit status %d after step %llu: see "
+                          "`dpctl logs %s --rank %u`",
+                          rank->rank, rank->node, (long long)rank->pid, rank->exit_status,
+                          (unsigned long long)rank->step, job->row.id, rank->rank);
     }
 }

@@ -40,7 +40,7 @@ void dp_core_free(struct dp_core *core)
         return;
     }
     while (core->jobs != NULL) {
-        core_job_remove(core, core->jobs);
+        dp_core_job_remove(core, core->jobs);
     }
     while (core->nodes != NULL) {
         struct core_node *next = core->nodes->next;
@@ -63,16 +63,16 @@ static void release_replies(struct dp_core *core, const struct dp_stored *stored
     struct core_reply **link = &core->replies;
     while (*link != NULL) {
         struct core_reply *waiting = *link;
-        const struct core_job *job = core_job_number(core, waiting->job);
+        const struct core_job *job = dp_core_job_number(core, waiting->job);
         bool dropped =
             job == NULL || (job->row.state == DP_STATE_SUBMITTED && stored->error.status != DP_OK &&
                             waiting->token == stored->token);
         if (dropped) {
             dp_status status = stored->error.status;
-            core_reply_error(core, waiting->reply, status == DP_OK ? DP_INTERNAL : status,
-                             "not stored: %s", stored->error.message);
+            dp_core_reply_error(core, waiting->reply, status == DP_OK ? DP_INTERNAL : status,
+                                "not stored: %s", stored->error.message);
         } else if (job->stored_token >= waiting->token) {
-            core_reply_job(core, waiting->reply, job);
+            dp_core_reply_job(core, waiting->reply, job);
         } else {
             link = &waiting->next;
             continue;
@@ -86,8 +86,8 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
 {
     if (stored->error.status == DP_OK) {
         job->stored_token = stored->token > job->stored_token ? stored->token : job->stored_token;
-        if (job->row.state == DP_STATE_SUBMITTED && core_job_clean(job)) {
-            core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
+        if (job->row.state == DP_STATE_SUBMITTED && dp_core_job_clean(job)) {
+            dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         }
     } else if (job->dirty_token == stored->token && job->row.state != DP_STATE_SUBMITTED) {
         job->retry_ns = core->now_ns + core->config.store_retry_ms * DP_NS_PER_MS;
@@ -109,17 +109,17 @@ static void take_stored(struct dp_core *core, const struct dp_stored *stored)
         next = job->next;
         if (stored->error.status != DP_OK && job->row.state == DP_STATE_SUBMITTED &&
             job->dirty_token == stored->token) {
-            core_job_remove(core, job);
+            dp_core_job_remove(core, job);
         }
     }
 }
 
 static void take_deadlines(struct dp_core *core)
 {
-    core_nodes_deadline(core);
+    dp_core_nodes_deadline(core);
     FOR_EACH_JOB(core, job)
     {
-        core_job_deadline(core, job);
+        dp_core_job_deadline(core, job);
         if (job->retry_ns != 0 && core->now_ns >= job->retry_ns) {
             job->changed = job->ranks_changed = true;
         }
@@ -130,46 +130,46 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
 {
     switch (event->kind) {
     case DP_EVENT_LOAD_ENDED:
-        core_load_ended(core, &event->ended);
+        dp_core_load_ended(core, &event->ended);
         break;
     case DP_EVENT_LOAD_NODE:
-        core_load_node(core, event->load_node);
+        dp_core_load_node(core, event->load_node);
         break;
     case DP_EVENT_LOAD_JOB:
-        core_load_job(core, &event->load_job);
+        dp_core_load_job(core, &event->load_job);
         break;
     case DP_EVENT_SUBMIT:
-        core_submit(core, &event->submit);
+        dp_core_submit(core, &event->submit);
         break;
     case DP_EVENT_CANCEL:
-        core_job_cancel(core, &event->ask);
+        dp_core_job_cancel(core, &event->ask);
         break;
     case DP_EVENT_CHECKPOINT:
-        core_job_checkpoint(core, &event->ask);
+        dp_core_job_checkpoint(core, &event->ask);
         break;
     case DP_EVENT_HELLO:
-        core_hello(core, &event->hello);
+        dp_core_hello(core, &event->hello);
         break;
     case DP_EVENT_HEARTBEAT:
-        core_heartbeat(core, &event->levels);
+        dp_core_heartbeat(core, &event->levels);
         break;
     case DP_EVENT_LEVEL:
-        core_level(core, &event->levels);
+        dp_core_level(core, &event->levels);
         break;
     case DP_EVENT_INVENTORY:
-        core_inventory(core, &event->inventory);
+        dp_core_inventory(core, &event->inventory);
         break;
     case DP_EVENT_REPORT:
-        core_report(core, &event->report);
+        dp_core_report(core, &event->report);
         break;
     case DP_EVENT_SESSION_CLOSED:
-        core_session_closed(core, event->session);
+        dp_core_session_closed(core, event->session);
         break;
     case DP_EVENT_PLAN_DONE:
-        core_plan_done(core, &event->plan_done);
+        dp_core_plan_done(core, &event->plan_done);
         break;
     case DP_EVENT_PLAN_FAILED:
-        core_plan_failed(core, &event->plan_failed);
+        dp_core_plan_failed(core, &event->plan_failed);
         break;
     case DP_EVENT_STORED:
         take_stored(core, &event->stored);
@@ -183,7 +183,7 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
 static bool is_told(struct dp_core *core, const struct core_job *job)
 {
     for (size_t i = 0; i < job->members_count; i++) {
-        const struct core_node *node = core_node_find(core, job->members[i].node);
+        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
         if (job->row.state != DP_STATE_LOST && job->members[i].told != DP_ORDER_RELEASE &&
             node != NULL && node->session != 0) {
             return false;
@@ -198,10 +198,10 @@ static void forget_ended(struct dp_core *core)
     struct core_job *next;
     for (struct core_job *job = core->jobs; job != NULL; job = next) {
         next = job->next;
-        if (dp_job_state_ended(job->row.state) && core_job_clean(job) && !job->show &&
+        if (dp_job_state_ended(job->row.state) && dp_core_job_clean(job) && !job->show &&
             is_told(core, job)) {
-            core_add_ended(core, job->row.number);
-            core_job_remove(core, job);
+            dp_core_add_ended(core, job->row.number);
+            dp_core_job_remove(core, job);
         }
     }
 }
@@ -211,12 +211,12 @@ static void store_changes(struct dp_core *core)
     FOR_EACH_JOB(core, job)
     {
         if (job->changed || job->ranks_changed) {
-            core_store(core, DP_RECORD_JOB, &job->row);
-            job->dirty_token = core_token(core);
+            dp_core_store(core, DP_RECORD_JOB, &job->row);
+            job->dirty_token = dp_core_token(core);
             job->retry_ns = 0;
         }
         for (size_t i = 0; job->ranks_changed && i < job->ranks_count; i++) {
-            core_store(core, DP_RECORD_RANK, &job->ranks[i]);
+            dp_core_store(core, DP_RECORD_RANK, &job->ranks[i]);
         }
         job->changed = job->ranks_changed = false;
     }
@@ -226,8 +226,8 @@ static void show_changes(struct dp_core *core)
 {
     FOR_EACH_JOB(core, job)
     {
-        if (job->show && core_job_clean(job)) {
-            core_effect(core, DP_EFFECT_JOB)->job = job->row.number;
+        if (job->show && dp_core_job_clean(job)) {
+            dp_core_effect(core, DP_EFFECT_JOB)->job = job->row.number;
             job->show = false;
         }
     }
@@ -260,14 +260,14 @@ static int64_t next_timer(const struct dp_core *core)
     FOR_EACH_NODE(core, node)
     {
         if (node->state == DP_NODE_REGISTERING &&
-            core->now_ns < core_node_calibrated_ns(core, node)) {
-            sooner(&timer_ns, core_node_calibrated_ns(core, node));
+            core->now_ns < dp_core_node_calibrated_ns(core, node)) {
+            sooner(&timer_ns, dp_core_node_calibrated_ns(core, node));
         }
         if (node->state != DP_NODE_LATE && node->state != DP_NODE_LOST) {
-            sooner(&timer_ns, core_node_late_ns(core, node));
+            sooner(&timer_ns, dp_core_node_late_ns(core, node));
         }
         if (node->state != DP_NODE_LOST) {
-            sooner(&timer_ns, core_node_lost_ns(core, node));
+            sooner(&timer_ns, dp_core_node_lost_ns(core, node));
         }
     }
     return timer_ns;
@@ -286,11 +286,11 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
     forget_ended(core);
     take_event(core, event);
     take_deadlines(core);
-    core_schedule(core);
+    dp_core_schedule(core);
     store_changes(core);
     FOR_EACH_JOB(core, job)
     {
-        core_job_drive(core, job);
+        dp_core_job_drive(core, job);
     }
     show_changes(core);
     effects->timer_ns = next_timer(core);
@@ -300,7 +300,7 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
 const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t number,
                                         const struct dp_rank_record **ret_ranks, size_t *ret_count)
 {
-    const struct core_job *job = core_job_number(core, number);
+    const struct core_job *job = dp_core_job_number(core, number);
     if (job == NULL) {
         return NULL;
     }
@@ -313,8 +313,8 @@ const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t num
 
 bool dp_core_job_stored(const struct dp_core *core, uint64_t number)
 {
-    const struct core_job *job = core_job_number(core, number);
-    return job == NULL || core_job_clean(job);
+    const struct core_job *job = dp_core_job_number(core, number);
+    return job == NULL || dp_core_job_clean(job);
 }
 
 size_t dp_core_jobs_count(const struct dp_core *core)
@@ -368,7 +368,7 @@ void dp_core_node_at(const struct dp_core *core, size_t index, struct dp_node_vi
                 .node = &node->row,
                 .state = node->state,
                 .reason = node->reason,
-                .slots_used = core_node_slots_used(core, node),
+                .slots_used = dp_core_node_slots_used(core, node),
                 .session = node->session,
             };
             return;

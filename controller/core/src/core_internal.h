@@ -99,101 +99,103 @@ struct dp_core {
     for (struct core_node *node = (core)->nodes; node != NULL; node = node->next)
 
 // effects.c
-struct dp_effect *core_effect(struct dp_core *core, dp_effect_kind kind);
+struct dp_effect *dp_core_effect(struct dp_core *core, dp_effect_kind kind);
 // Adds a row to the step's transaction; the row must live until the next step.
-void core_store(struct dp_core *core, dp_record_kind kind, const void *row);
+void dp_core_store(struct dp_core *core, dp_record_kind kind, const void *row);
 // The token of the step's transaction, which then exists even when it is empty.
-uint64_t core_token(struct dp_core *core);
-void *core_keep(struct dp_core *core, const void *bytes, size_t length);
-const char *core_keep_text(struct dp_core *core, const char *text);
+uint64_t dp_core_token(struct dp_core *core);
+void *dp_core_keep(struct dp_core *core, const void *bytes, size_t length);
+const char *dp_core_keep_text(struct dp_core *core, const char *text);
 // A line in the log and in the table of events; job and node may be NULL.
-void core_note(struct dp_core *core, const struct core_job *job, const struct core_node *node,
-               bool warning, const char *kind, const char *format, ...)
+void dp_core_note(struct dp_core *core, const struct core_job *job, const struct core_node *node,
+                  bool warning, const char *kind, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
-void core_reply_error(struct dp_core *core, uint64_t reply, dp_status status, const char *format,
-                      ...) __attribute__((format(printf, 4, 5)));
-void core_reply_job(struct dp_core *core, uint64_t reply, const struct core_job *job);
+void dp_core_reply_error(struct dp_core *core, uint64_t reply, dp_status status, const char *format,
+                         ...) __attribute__((format(printf, 4, 5)));
+void dp_core_reply_job(struct dp_core *core, uint64_t reply, const struct core_job *job);
 // The same once everything that is known of the job now is on disk.
-void core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job);
-void core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
-               const struct dp_fence *fence, const char *text);
+void dp_core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job);
+void dp_core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
+                  const struct dp_fence *fence, const char *text);
 
 // jobs.c
 // Ranks of a node that cannot run any more, whatever became of them.
-void core_job_end_ranks(struct core_job *job, const char *node);
-struct core_job *core_job_find(struct dp_core *core, const char *id);
-struct core_job *core_job_number(const struct dp_core *core, uint64_t number);
-struct core_job *core_job_add(struct dp_core *core);
-void core_job_remove(struct dp_core *core, struct core_job *job);
-struct dp_fence core_job_fence(const struct core_job *job);
-bool core_job_clean(const struct core_job *job);
-void core_job_changed(struct core_job *job);
+void dp_core_job_end_ranks(struct core_job *job, const char *node);
+struct core_job *dp_core_job_by_id(struct dp_core *core, const char *id);
+struct core_job *dp_core_job_number(const struct dp_core *core, uint64_t number);
+struct core_job *dp_core_job_add(struct dp_core *core);
+void dp_core_job_remove(struct dp_core *core, struct core_job *job);
+struct dp_fence dp_core_job_fence(const struct core_job *job);
+bool dp_core_job_clean(const struct core_job *job);
+void dp_core_job_changed(struct core_job *job);
 // Moves the job by the table; checks that the move is in it.
-void core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
-                   const char *reason, const char *format, ...)
+void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
+                      const char *reason, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 // Groups the ranks' nodes into members.
-void core_job_set_members(struct core_job *job);
-struct core_member *core_job_member(struct core_job *job, const char *node);
+void dp_core_job_set_members(struct core_job *job);
+struct core_member *dp_core_job_member(struct core_job *job, const char *node);
 // Sends each node what it should be told and was not.
-void core_job_drive(struct dp_core *core, struct core_job *job);
+void dp_core_job_drive(struct dp_core *core, struct core_job *job);
 // Looks at the ranks and moves on: all ready, all running, all ended.
-void core_job_advance(struct dp_core *core, struct core_job *job);
-void core_job_deadline(struct dp_core *core, struct core_job *job);
-void core_job_cancel(struct dp_core *core, const struct dp_ask *ask);
-void core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask);
-void core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
-                              uint64_t step, const char *path);
+void dp_core_job_advance(struct dp_core *core, struct core_job *job);
+void dp_core_job_deadline(struct dp_core *core, struct core_job *job);
+void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask);
+void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask);
+void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
+                                 uint64_t step, const char *path);
 
 // causes.c
 // The job fails, or ends for a better reason than known so far.
-void core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause, const char *reason,
-                    const char *format, ...) __attribute__((format(printf, 5, 6)));
+void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause,
+                       const char *reason, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 // "KILL" of SIGKILL; static.
-const char *core_signal_name(int signal_number);
-void core_blame_rank(struct dp_core *core, struct core_job *job, const struct dp_rank_record *rank);
+const char *dp_core_signal_name(int signal_number);
+void dp_core_blame_rank(struct dp_core *core, struct core_job *job,
+                        const struct dp_rank_record *rank);
 // Ends as `outcome` when all ranks have ended.
-void core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome);
+void dp_core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome);
 
 // queue.c
-void core_submit(struct dp_core *core, const struct dp_submit *submit);
-void core_plan_done(struct dp_core *core, const struct dp_plan_done *done);
-void core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed);
-void core_schedule(struct dp_core *core);
+void dp_core_submit(struct dp_core *core, const struct dp_submit *submit);
+void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done);
+void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed);
+void dp_core_schedule(struct dp_core *core);
 
 // nodes.c
-struct core_node *core_node_find(struct dp_core *core, const char *name);
-struct core_node *core_node_session(struct dp_core *core, uint64_t session);
-uint32_t core_node_slots_used(const struct dp_core *core, const struct core_node *node);
-void core_hello(struct dp_core *core, const struct dp_hello *hello);
-void core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
-void core_session_closed(struct dp_core *core, uint64_t session);
-void core_node_seen(struct dp_core *core, struct core_node *node);
-void core_nodes_deadline(struct dp_core *core);
+struct core_node *dp_core_node_find(struct dp_core *core, const char *name);
+struct core_node *dp_core_node_session(struct dp_core *core, uint64_t session);
+uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node);
+void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
+void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
+void dp_core_session_closed(struct dp_core *core, uint64_t session);
+void dp_core_node_seen(struct dp_core *core, struct core_node *node);
+void dp_core_nodes_deadline(struct dp_core *core);
 // When a node that is still being calibrated is no longer waited for.
-int64_t core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node);
-int64_t core_node_late_ns(const struct dp_core *core, const struct core_node *node);
-int64_t core_node_lost_ns(const struct dp_core *core, const struct core_node *node);
+int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node);
+int64_t dp_core_node_late_ns(const struct dp_core *core, const struct core_node *node);
+int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node *node);
 
 // levels.c
-void core_heartbeat(struct dp_core *core, const struct dp_levels *levels);
-void core_level(struct dp_core *core, const struct dp_levels *levels);
+void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels);
+void dp_core_level(struct dp_core *core, const struct dp_levels *levels);
 // The levels that come with a hello: what they lack is lost.
-void core_hello_levels(struct dp_core *core, struct core_node *node,
-                       const struct dp_levels *levels);
+void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
+                          const struct dp_levels *levels);
 
 // reports.c
-void core_report(struct dp_core *core, const struct dp_report *report);
-void core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
-                     const struct dp_rank_ready *ready);
-void core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
-                        const struct dp_rank_finished *finished);
+void dp_core_report(struct dp_core *core, const struct dp_report *report);
+void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                        const struct dp_rank_ready *ready);
+void dp_core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                           const struct dp_rank_finished *finished);
 
 // load.c
-void core_load_ended(struct dp_core *core, const struct dp_load_ended *ended);
-void core_load_node(struct dp_core *core, const struct dp_node_record *node);
-void core_load_job(struct dp_core *core, const struct dp_load_job *load);
-bool core_has_ended(const struct dp_core *core, uint64_t number);
-void core_add_ended(struct dp_core *core, uint64_t number);
+void dp_core_load_ended(struct dp_core *core, const struct dp_load_ended *ended);
+void dp_core_load_node(struct dp_core *core, const struct dp_node_record *node);
+void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load);
+bool dp_core_has_ended(const struct dp_core *core, uint64_t number);
+void dp_core_add_ended(struct dp_core *core, uint64_t number);
 // "job-17" to 17; 0 = not such an id.
-uint64_t core_number_of(const char *id);
+uint64_t dp_core_number_of(const char *id);

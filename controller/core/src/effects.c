@@ -25,7 +25,7 @@ void dp_effects_deinit(struct dp_effects *effects)
     *effects = (struct dp_effects){0};
 }
 
-struct dp_effect *core_effect(struct dp_core *core, dp_effect_kind kind)
+struct dp_effect *dp_core_effect(struct dp_core *core, dp_effect_kind kind)
 {
     struct dp_effects *effects = core->effects;
     if (effects->count == effects->capacity) {
@@ -37,7 +37,7 @@ struct dp_effect *core_effect(struct dp_core *core, dp_effect_kind kind)
     return effect;
 }
 
-uint64_t core_token(struct dp_core *core)
+uint64_t dp_core_token(struct dp_core *core)
 {
     if (core->effects->store_token == 0) {
         core->effects->store_token = core->next_token++;
@@ -45,10 +45,10 @@ uint64_t core_token(struct dp_core *core)
     return core->effects->store_token;
 }
 
-void core_store(struct dp_core *core, dp_record_kind kind, const void *row)
+void dp_core_store(struct dp_core *core, dp_record_kind kind, const void *row)
 {
     struct dp_effects *effects = core->effects;
-    core_token(core);
+    dp_core_token(core);
     if (effects->records_count == effects->records_capacity) {
         effects->records_capacity =
             effects->records_capacity == 0 ? 16 : effects->records_capacity * 2;
@@ -58,7 +58,7 @@ void core_store(struct dp_core *core, dp_record_kind kind, const void *row)
     effects->records[effects->records_count++] = (struct dp_record){kind, row};
 }
 
-void *core_keep(struct dp_core *core, const void *bytes, size_t length)
+void *dp_core_keep(struct dp_core *core, const void *bytes, size_t length)
 {
     void *copy = dp_arena_alloc(&core->effects->arena, length + 1);
     if (length > 0) {
@@ -67,13 +67,13 @@ void *core_keep(struct dp_core *core, const void *bytes, size_t length)
     return copy;
 }
 
-const char *core_keep_text(struct dp_core *core, const char *text)
+const char *dp_core_keep_text(struct dp_core *core, const char *text)
 {
-    return core_keep(core, text, strlen(text));
+    return dp_core_keep(core, text, strlen(text));
 }
 
-void core_note(struct dp_core *core, const struct core_job *job, const struct core_node *node,
-               bool warning, const char *kind, const char *format, ...)
+void dp_core_note(struct dp_core *core, const struct core_job *job, const struct core_node *node,
+                  bool warning, const char *kind, const char *format, ...)
 {
     struct dp_event_record event = {.time_ns = core->wall_ns};
     va_list args;
@@ -83,9 +83,9 @@ void core_note(struct dp_core *core, const struct core_job *job, const struct co
     DP_COPY_TEXT(event.job, job != NULL ? job->row.id : "");
     DP_COPY_TEXT(event.node, node != NULL ? node->row.name : "");
     DP_COPY_TEXT(event.kind, kind);
-    const struct dp_event_record *kept = core_keep(core, &event, sizeof(event));
-    core_store(core, DP_RECORD_EVENT, kept);
-    struct dp_effect *effect = core_effect(core, DP_EFFECT_LOG);
+    const struct dp_event_record *kept = dp_core_keep(core, &event, sizeof(event));
+    dp_core_store(core, DP_RECORD_EVENT, kept);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_LOG);
     effect->event = kept->kind;
     effect->text = kept->message;
     effect->node = kept->node;
@@ -93,8 +93,8 @@ void core_note(struct dp_core *core, const struct core_job *job, const struct co
     effect->warning = warning;
 }
 
-void core_reply_error(struct dp_core *core, uint64_t reply, dp_status status, const char *format,
-                      ...)
+void dp_core_reply_error(struct dp_core *core, uint64_t reply, dp_status status, const char *format,
+                         ...)
 {
     if (reply == 0) {
         return;
@@ -104,51 +104,51 @@ void core_reply_error(struct dp_core *core, uint64_t reply, dp_status status, co
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    struct dp_effect *effect = core_effect(core, DP_EFFECT_REPLY);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
     effect->reply = reply;
     effect->status = status;
-    effect->text = core_keep_text(core, text);
+    effect->text = dp_core_keep_text(core, text);
 }
 
-void core_reply_job(struct dp_core *core, uint64_t reply, const struct core_job *job)
+void dp_core_reply_job(struct dp_core *core, uint64_t reply, const struct core_job *job)
 {
     if (reply != 0) {
-        struct dp_effect *effect = core_effect(core, DP_EFFECT_REPLY);
+        struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
         effect->reply = reply;
         effect->job = job->row.number;
     }
 }
 
-void core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job)
+void dp_core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job)
 {
     if (reply == 0) {
         return;
     }
-    if (core_job_clean(job)) {
-        core_reply_job(core, reply, job);
+    if (dp_core_job_clean(job)) {
+        dp_core_reply_job(core, reply, job);
         return;
     }
     struct core_reply *waiting = dp_new(struct core_reply);
     *waiting = (struct core_reply){
         .reply = reply,
-        .token = job->changed ? core_token(core) : job->dirty_token,
+        .token = job->changed ? dp_core_token(core) : job->dirty_token,
         .job = job->row.number,
         .next = core->replies,
     };
     core->replies = waiting;
 }
 
-void core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
-               const struct dp_fence *fence, const char *text)
+void dp_core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
+                  const struct dp_fence *fence, const char *text)
 {
-    struct dp_effect *effect = core_effect(core, DP_EFFECT_SEND);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_SEND);
     effect->order = order;
     effect->session = node->session;
-    effect->node = core_keep_text(core, node->row.name);
+    effect->node = dp_core_keep_text(core, node->row.name);
     effect->grace_ms = core->config.stop_grace_ms;
-    effect->text = text == NULL ? "" : core_keep_text(core, text);
+    effect->text = text == NULL ? "" : dp_core_keep_text(core, text);
     if (fence != NULL) {
         effect->fence = *fence;
-        effect->job = core_number_of(fence->job);
+        effect->job = dp_core_number_of(fence->job);
     }
 }

@@ -8,7 +8,7 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-struct core_job *core_job_find(struct dp_core *core, const char *id)
+struct core_job *dp_core_job_by_id(struct dp_core *core, const char *id)
 {
     FOR_EACH_JOB(core, job)
     {
@@ -19,7 +19,7 @@ struct core_job *core_job_find(struct dp_core *core, const char *id)
     return NULL;
 }
 
-struct core_job *core_job_number(const struct dp_core *core, uint64_t number)
+struct core_job *dp_core_job_number(const struct dp_core *core, uint64_t number)
 {
     FOR_EACH_JOB(core, job)
     {
@@ -30,7 +30,7 @@ struct core_job *core_job_number(const struct dp_core *core, uint64_t number)
     return NULL;
 }
 
-struct core_job *core_job_add(struct dp_core *core)
+struct core_job *dp_core_job_add(struct dp_core *core)
 {
     struct core_job *job = dp_new(struct core_job);
     struct core_job **end = &core->jobs;
@@ -50,7 +50,7 @@ static void free_checkpoints(struct core_job *job)
     }
 }
 
-void core_job_remove(struct dp_core *core, struct core_job *job)
+void dp_core_job_remove(struct dp_core *core, struct core_job *job)
 {
     struct core_job **link = &core->jobs;
     while (*link != job) {
@@ -65,26 +65,26 @@ void core_job_remove(struct dp_core *core, struct core_job *job)
     free(job);
 }
 
-struct dp_fence core_job_fence(const struct core_job *job)
+struct dp_fence dp_core_job_fence(const struct core_job *job)
 {
     struct dp_fence fence = {.attempt = job->row.attempt, .epoch = job->row.epoch};
     DP_COPY_TEXT(fence.job, job->row.id);
     return fence;
 }
 
-bool core_job_clean(const struct core_job *job)
+bool dp_core_job_clean(const struct core_job *job)
 {
     return !job->changed && !job->ranks_changed && job->dirty_token <= job->stored_token;
 }
 
-void core_job_changed(struct core_job *job)
+void dp_core_job_changed(struct core_job *job)
 {
     job->changed = true;
     job->show = true;
 }
 
-void core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
-                   const char *reason, const char *format, ...)
+void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
+                      const char *reason, const char *format, ...)
 {
     DP_CHECK(dp_job_state_may_move(job->row.state, state));
     job->row.state = state;
@@ -98,14 +98,14 @@ void core_job_move(struct dp_core *core, struct core_job *job, dp_job_state stat
         job->row.ended_ns = core->wall_ns;
         job->ranks_changed = true;
     }
-    core_job_changed(job);
+    dp_core_job_changed(job);
     bool bad = state == DP_STATE_FAILED || state == DP_STATE_LOST;
-    core_note(core, job, NULL, bad, "job.state", "%s%s%s%s%s", dp_job_state_text(state),
-              reason[0] == '\0' ? "" : " ", reason, job->row.message[0] == '\0' ? "" : ": ",
-              job->row.message);
+    dp_core_note(core, job, NULL, bad, "job.state", "%s%s%s%s%s", dp_job_state_text(state),
+                 reason[0] == '\0' ? "" : " ", reason, job->row.message[0] == '\0' ? "" : ": ",
+                 job->row.message);
 }
 
-struct core_member *core_job_member(struct core_job *job, const char *node)
+struct core_member *dp_core_job_member(struct core_job *job, const char *node)
 {
     for (size_t i = 0; i < job->members_count; i++) {
         if (strcmp(job->members[i].node, node) == 0) {
@@ -115,13 +115,13 @@ struct core_member *core_job_member(struct core_job *job, const char *node)
     return NULL;
 }
 
-void core_job_set_members(struct core_job *job)
+void dp_core_job_set_members(struct core_job *job)
 {
     free(job->members);
     job->members_count = 0;
     job->members = dp_new_array(struct core_member, job->ranks_count);
     for (size_t i = 0; i < job->ranks_count; i++) {
-        if (core_job_member(job, job->ranks[i].node) == NULL) {
+        if (dp_core_job_member(job, job->ranks[i].node) == NULL) {
             DP_COPY_TEXT(job->members[job->members_count++].node, job->ranks[i].node);
         }
     }
@@ -161,27 +161,27 @@ static dp_order_kind wanted_order(const struct dp_core *core, const struct core_
     }
 }
 
-void core_job_drive(struct dp_core *core, struct core_job *job)
+void dp_core_job_drive(struct dp_core *core, struct core_job *job)
 {
-    if (!core_job_clean(job)) {
+    if (!dp_core_job_clean(job)) {
         return;
     }
-    struct dp_fence fence = core_job_fence(job);
+    struct dp_fence fence = dp_core_job_fence(job);
     for (size_t i = 0; i < job->members_count; i++) {
         struct core_member *member = &job->members[i];
         dp_order_kind order = wanted_order(core, job, member);
-        const struct core_node *node = core_node_find(core, member->node);
+        const struct core_node *node = dp_core_node_find(core, member->node);
         if (order == member->told || node == NULL || node->session == 0) {
             continue;
         }
         member->told = order;
         member->told_ns = core->now_ns;
         member->reached = true;
-        core_send(core, node, order, &fence, job->row.message);
+        dp_core_send(core, node, order, &fence, job->row.message);
     }
 }
 
-void core_job_end_ranks(struct core_job *job, const char *node)
+void dp_core_job_end_ranks(struct core_job *job, const char *node)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];
@@ -196,19 +196,19 @@ void core_job_end_ranks(struct core_job *job, const char *node)
 static void finish(struct dp_core *core, struct core_job *job)
 {
     for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
-        core_reply_error(core, c->reply, DP_CONFLICT, "%s ended before the checkpoint was written",
-                         job->row.id);
+        dp_core_reply_error(core, c->reply, DP_CONFLICT,
+                            "%s ended before the checkpoint was written", job->row.id);
     }
     free_checkpoints(job);
     if (job->row.state == DP_STATE_RUNNING) {
-        core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished",
-                      job->ranks_count);
+        dp_core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished",
+                         job->ranks_count);
         return;
     }
     char reason[DP_NAME_MAX], message[DP_TEXT_MAX];
     DP_COPY_TEXT(reason, job->row.reason);
     DP_COPY_TEXT(message, job->row.message);
-    core_job_move(core, job, job->row.outcome, reason, "%s", message);
+    dp_core_job_move(core, job, job->row.outcome, reason, "%s", message);
 }
 
 static bool all_ok(const struct core_job *job)
@@ -232,13 +232,13 @@ static bool is_settled(const struct core_job *job)
     return true;
 }
 
-void core_job_advance(struct dp_core *core, struct core_job *job)
+void dp_core_job_advance(struct dp_core *core, struct core_job *job)
 {
     if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, NULL, DP_RANK_RUNNING)) {
         job->row.started_ns = core->wall_ns;
         job->ranks_changed = true;
         job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
-        core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
+        dp_core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
     }
     if (job->row.state == DP_STATE_RUNNING && all_ok(job)) {
         if (is_settled(job)) {
@@ -269,7 +269,7 @@ static void list_waiting(const struct core_job *job, dp_rank_phase phase, char *
 static void save_totals(struct dp_core *core, struct core_job *job)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
-        core_store(core, DP_RECORD_RANK, &job->ranks[i]);
+        dp_core_store(core, DP_RECORD_RANK, &job->ranks[i]);
     }
     job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
 }
@@ -283,14 +283,15 @@ static void expire_checkpoints(struct dp_core *core, struct core_job *job)
             link = &checkpoint->next;
             continue;
         }
-        core_reply_error(core, checkpoint->reply, DP_TIMEOUT, "%s wrote no checkpoint within %u s",
-                         job->row.id, core->config.checkpoint_timeout_ms / 1000);
+        dp_core_reply_error(core, checkpoint->reply, DP_TIMEOUT,
+                            "%s wrote no checkpoint within %u s", job->row.id,
+                            core->config.checkpoint_timeout_ms / 1000);
         *link = checkpoint->next;
         free(checkpoint);
     }
 }
 
-void core_job_deadline(struct dp_core *core, struct core_job *job)
+void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
 {
     char waiting[DP_TEXT_MAX / 2];
     expire_checkpoints(core, job);
@@ -304,34 +305,34 @@ void core_job_deadline(struct dp_core *core, struct core_job *job)
     if (job->row.state == DP_STATE_ASSIGNING) {
         bool started = all_reached(job, NULL, DP_RANK_READY);
         list_waiting(job, started ? DP_RANK_RUNNING : DP_RANK_READY, waiting, sizeof(waiting));
-        core_job_blame(core, job, DP_CAUSE_TIMEOUT, "PrepareTimeout", "not %s after %u s: %s",
-                       started ? "running" : "ready", core->config.prepare_timeout_ms / 1000,
-                       waiting);
-        core_job_advance(core, job);
+        dp_core_job_blame(core, job, DP_CAUSE_TIMEOUT, "PrepareTimeout", "not %s after %u s: %s",
+                          started ? "running" : "ready", core->config.prepare_timeout_ms / 1000,
+                          waiting);
+        dp_core_job_advance(core, job);
     } else if (job->row.state == DP_STATE_RUNNING) {
         finish(core, job);
     } else if (job->row.state == DP_STATE_STOPPING) {
         list_waiting(job, DP_RANK_FINISHED, waiting, sizeof(waiting));
         job->row.outcome = DP_STATE_LOST;
-        core_job_move(core, job, DP_STATE_LOST, "RanksDoNotEnd",
-                      "told to stop, but %u s later still there: %s",
-                      core->config.stop_timeout_ms / 1000, waiting);
+        dp_core_job_move(core, job, DP_STATE_LOST, "RanksDoNotEnd",
+                         "told to stop, but %u s later still there: %s",
+                         core->config.stop_timeout_ms / 1000, waiting);
     }
 }
 
 // The core lets go of jobs that have ended.
 static void refuse_absent(struct dp_core *core, const struct dp_ask *ask)
 {
-    if (core_has_ended(core, core_number_of(ask->job))) {
-        core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already", ask->job);
+    if (dp_core_has_ended(core, dp_core_number_of(ask->job))) {
+        dp_core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already", ask->job);
     } else {
-        core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
+        dp_core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
     }
 }
 
-void core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
+void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
 {
-    struct core_job *job = core_job_find(core, ask->job);
+    struct core_job *job = dp_core_job_by_id(core, ask->job);
     if (job == NULL) {
         refuse_absent(core, ask);
         return;
@@ -341,44 +342,44 @@ void core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
     case DP_STATE_SUBMITTED:
     case DP_STATE_QUEUED:
     case DP_STATE_PLANNED:
-        core_job_move(core, job, DP_STATE_CANCELLED, "Cancelled", "%s", why);
+        dp_core_job_move(core, job, DP_STATE_CANCELLED, "Cancelled", "%s", why);
         break;
     case DP_STATE_ASSIGNING:
     case DP_STATE_RUNNING:
     case DP_STATE_REASSIGNING:
-        core_job_stop(core, job, DP_STATE_CANCELLED);
+        dp_core_job_stop(core, job, DP_STATE_CANCELLED);
         DP_COPY_TEXT(job->row.reason, "Cancelled");
         DP_COPY_TEXT(job->row.message, why);
         job->stop_ns = core->now_ns;
-        core_job_advance(core, job);
+        dp_core_job_advance(core, job);
         break;
     case DP_STATE_STOPPING:
     case DP_STATE_CANCELLED:
         break;
     default:
-        core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already: %s", job->row.id,
-                         dp_job_state_text(job->row.state));
+        dp_core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already: %s", job->row.id,
+                            dp_job_state_text(job->row.state));
         return;
     }
-    core_reply_stored(core, ask->reply, job);
+    dp_core_reply_stored(core, ask->reply, job);
 }
 
-void core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
+void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
 {
-    struct core_job *job = core_job_find(core, ask->job);
+    struct core_job *job = dp_core_job_by_id(core, ask->job);
     if (job == NULL) {
         refuse_absent(core, ask);
         return;
     }
     if (job->row.state != DP_STATE_RUNNING) {
-        core_reply_error(core, ask->reply, DP_CONFLICT,
-                         "%s is %s: only a running job can write a checkpoint", ask->job,
-                         dp_job_state_text(job->row.state));
+        dp_core_reply_error(core, ask->reply, DP_CONFLICT,
+                            "%s is %s: only a running job can write a checkpoint", ask->job,
+                            dp_job_state_text(job->row.state));
         return;
     }
     if (strcmp(job->row.device, "sim") == 0) {
-        core_reply_error(core, ask->reply, DP_UNSUPPORTED,
-                         "%s runs on the sim device, which has nothing to save", job->row.id);
+        dp_core_reply_error(core, ask->reply, DP_UNSUPPORTED,
+                            "%s runs on the sim device, which has nothing to save", job->row.id);
         return;
     }
     struct core_checkpoint *checkpoint = dp_new(struct core_checkpoint);
@@ -389,24 +390,24 @@ void core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
         .next = job->checkpoints,
     };
     job->checkpoints = checkpoint;
-    struct dp_fence fence = core_job_fence(job);
+    struct dp_fence fence = dp_core_job_fence(job);
     for (size_t i = 0; i < job->members_count; i++) {
-        const struct core_node *node = core_node_find(core, job->members[i].node);
+        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
         if (node != NULL && node->session != 0) {
-            core_send(core, node, DP_ORDER_CHECKPOINT, &fence, NULL);
+            dp_core_send(core, node, DP_ORDER_CHECKPOINT, &fence, NULL);
             core->effects->items[core->effects->count - 1].request = checkpoint->request;
         }
     }
 }
 
-void core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
-                              uint64_t step, const char *path)
+void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
+                                 uint64_t step, const char *path)
 {
     if (strcmp(job->row.checkpoint, path) != 0) {
         DP_COPY_TEXT(job->row.checkpoint, path);
-        core_job_changed(job);
-        core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
-                  (unsigned long long)step, path);
+        dp_core_job_changed(job);
+        dp_core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
+                     (unsigned long long)step, path);
     }
     struct core_checkpoint **link = &job->checkpoints;
     while (*link != NULL) {
@@ -415,11 +416,11 @@ void core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64
             link = &checkpoint->next;
             continue;
         }
-        struct dp_effect *effect = core_effect(core, DP_EFFECT_REPLY);
+        struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
         effect->reply = checkpoint->reply;
         effect->job = job->row.number;
         effect->request = step;
-        effect->text = core_keep_text(core, path);
+        effect->text = dp_core_keep_text(core, path);
         *link = checkpoint->next;
         free(checkpoint);
     }

@@ -26,9 +26,9 @@ static int compare_fence(const struct dp_fence *fence, const struct core_job *jo
 static struct core_job *job_of(struct dp_core *core, const struct core_node *node,
                                const struct dp_fence *fence)
 {
-    struct core_job *job = core_job_find(core, fence->job);
+    struct core_job *job = dp_core_job_by_id(core, fence->job);
     if (job == NULL || dp_job_state_ended(job->row.state) || compare_fence(fence, job) != 0 ||
-        core_job_member(job, node->row.name) == NULL) {
+        dp_core_job_member(job, node->row.name) == NULL) {
         return NULL;
     }
     return job;
@@ -41,7 +41,7 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
         rank->pid = level->pid;
     }
     if (level->ready_known && rank->address[0] == '\0') {
-        core_rank_ready(core, job, rank, &level->ready);
+        dp_core_rank_ready(core, job, rank, &level->ready);
     }
     // A node that was given up came back, and its rank with it: that one must be stopped, too.
     if (rank->presumed && !dp_rank_phase_ended(level->phase)) {
@@ -56,25 +56,25 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
         job->show = true;
     }
     if (level->finished_known && !rank->finished) {
-        core_rank_finished(core, job, rank, &level->finished);
+        dp_core_rank_finished(core, job, rank, &level->finished);
     } else if (!ended && dp_rank_phase_ended(rank->phase)) {
-        core_blame_rank(core, job, rank);
+        dp_core_blame_rank(core, job, rank);
     }
 }
 
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level)
 {
-    const struct core_member *member = core_job_member(job, node->row.name);
+    const struct core_member *member = dp_core_job_member(job, node->row.name);
     if (member->told != DP_ORDER_STOP) {
         char how[64] = "";
         if (level->keeper_signal != 0) {
             snprintf(how, sizeof(how), " by signal %d (SIG%s)", level->keeper_signal,
-                     core_signal_name(level->keeper_signal));
+                     dp_core_signal_name(level->keeper_signal));
         }
-        core_job_blame(core, job, DP_CAUSE_NODE, "KeeperLost",
-                       "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
-                       job->row.id, node->row.name, how);
+        dp_core_job_blame(core, job, DP_CAUSE_NODE, "KeeperLost",
+                          "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
+                          job->row.id, node->row.name, how);
     }
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];
@@ -82,15 +82,15 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
             rank->signal = SIGKILL_NUMBER;
         }
     }
-    core_job_end_ranks(job, node->row.name);
+    dp_core_job_end_ranks(job, node->row.name);
 }
 
 static void refuse_prepare(struct dp_core *core, struct core_job *job, const struct core_node *node,
                            const struct dp_assignment_level *level)
 {
     bool preparing = job->row.state == DP_STATE_ASSIGNING;
-    core_job_blame(core, job, DP_CAUSE_NODE, preparing ? "PrepareFailed" : "NodeFailed",
-                   "node %s: %s", node->row.name, level->error);
+    dp_core_job_blame(core, job, DP_CAUSE_NODE, preparing ? "PrepareFailed" : "NodeFailed",
+                      "node %s: %s", node->row.name, level->error);
     // What did not start will not end either.
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];
@@ -109,13 +109,13 @@ static void refuse_prepare(struct dp_core *core, struct core_job *job, const str
 static void merge_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level)
 {
-    core_job_member(job, node->row.name)->reached = true;
+    dp_core_job_member(job, node->row.name)->reached = true;
     for (size_t i = 0; i < level->ranks_count; i++) {
         const struct dp_rank_level *given = &level->ranks[i];
         if (given->rank >= job->ranks_count ||
             strcmp(job->ranks[given->rank].node, node->row.name) != 0) {
-            core_note(core, job, node, true, "level.refused", "rank %u is not placed here",
-                      given->rank);
+            dp_core_note(core, job, node, true, "level.refused", "rank %u is not placed here",
+                         given->rank);
             continue;
         }
         merge_rank(core, job, &job->ranks[given->rank], given);
@@ -126,7 +126,7 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
     if (level->error[0] != '\0') {
         refuse_prepare(core, job, node, level);
     }
-    core_job_advance(core, job);
+    dp_core_job_advance(core, job);
 }
 
 static struct core_foreign *find_foreign(struct core_node *node, const struct dp_fence *fence)
@@ -145,9 +145,9 @@ static struct core_foreign *find_foreign(struct core_node *node, const struct dp
 // is left alone: it may belong to a state directory that was lost.
 static bool is_over(struct dp_core *core, const struct dp_fence *fence)
 {
-    const struct core_job *job = core_job_find(core, fence->job);
+    const struct core_job *job = dp_core_job_by_id(core, fence->job);
     if (job == NULL) {
-        return core_has_ended(core, core_number_of(fence->job));
+        return dp_core_has_ended(core, dp_core_number_of(fence->job));
     }
     return dp_job_state_ended(job->row.state) || compare_fence(fence, job) < 0;
 }
@@ -155,8 +155,8 @@ static bool is_over(struct dp_core *core, const struct dp_fence *fence)
 static void meet_foreign(struct dp_core *core, struct core_node *node,
                          const struct dp_assignment_level *level)
 {
-    const struct core_job *job = core_job_find(core, level->fence.job);
-    if (job != NULL && dp_job_state_ended(job->row.state) && !core_job_clean(job)) {
+    const struct core_job *job = dp_core_job_by_id(core, level->fence.job);
+    if (job != NULL && dp_job_state_ended(job->row.state) && !dp_core_job_clean(job)) {
         return; // its end is not on disk yet, so nobody is told
     }
     struct core_foreign *foreign = find_foreign(node, &level->fence);
@@ -165,11 +165,11 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
         node->foreign = dp_realloc(node->foreign, node->foreign_count + 1, sizeof(*node->foreign));
         foreign = &node->foreign[node->foreign_count++];
         *foreign = (struct core_foreign){.fence = level->fence};
-        uint64_t number = core_number_of(level->fence.job);
+        uint64_t number = dp_core_number_of(level->fence.job);
         if (!over) {
-            core_note(core, NULL, node, true, "assignment.unknown",
-                      "%s runs %s, which this controller does not know; it is left alone",
-                      node->row.name, level->fence.job);
+            dp_core_note(core, NULL, node, true, "assignment.unknown",
+                         "%s runs %s, which this controller does not know; it is left alone",
+                         node->row.name, level->fence.job);
             // Its number must not be given to another job.
             core->next_number = number >= core->next_number ? number + 1 : core->next_number;
         }
@@ -182,7 +182,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
         foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
     if (over && foreign->told != wanted) {
         foreign->told = wanted;
-        core_send(core, node, wanted, &foreign->fence, "this assignment is over");
+        dp_core_send(core, node, wanted, &foreign->fence, "this assignment is over");
     }
 }
 
@@ -210,11 +210,11 @@ static void miss_assignment(struct dp_core *core, struct core_job *job, struct c
         member->told = DP_ORDER_NONE;
         return;
     }
-    core_job_blame(core, job, DP_CAUSE_NODE_LOST, "AssignmentLost",
-                   "node %s no longer knows of %s: its state directory was lost", member->node,
-                   job->row.id);
-    core_job_end_ranks(job, member->node);
-    core_job_advance(core, job);
+    dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "AssignmentLost",
+                      "node %s no longer knows of %s: its state directory was lost", member->node,
+                      job->row.id);
+    dp_core_job_end_ranks(job, member->node);
+    dp_core_job_advance(core, job);
 }
 
 static void forget_foreign(struct core_node *node, const struct dp_levels *levels)
@@ -253,8 +253,8 @@ static void find_missing(struct dp_core *core, struct core_node *node,
 {
     FOR_EACH_JOB(core, job)
     {
-        struct core_member *member = core_job_member(job, node->row.name);
-        struct dp_fence fence = core_job_fence(job);
+        struct core_member *member = dp_core_job_member(job, node->row.name);
+        struct dp_fence fence = dp_core_job_fence(job);
         if (member == NULL || dp_job_state_ended(job->row.state) || is_listed(levels, &fence)) {
             continue;
         }
@@ -264,25 +264,25 @@ static void find_missing(struct dp_core *core, struct core_node *node,
     }
 }
 
-void core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
+void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
 {
-    struct core_node *node = core_node_session(core, levels->session);
+    struct core_node *node = dp_core_node_session(core, levels->session);
     if (node == NULL) {
         return;
     }
-    core_node_seen(core, node);
-    core_send(core, node, DP_ORDER_ACK, NULL, NULL);
+    dp_core_node_seen(core, node);
+    dp_core_send(core, node, DP_ORDER_ACK, NULL, NULL);
     merge_all(core, node, levels);
     find_missing(core, node, levels, false);
 }
 
-void core_level(struct dp_core *core, const struct dp_levels *levels)
+void dp_core_level(struct dp_core *core, const struct dp_levels *levels)
 {
-    struct core_node *node = core_node_session(core, levels->session);
+    struct core_node *node = dp_core_node_session(core, levels->session);
     if (node == NULL) {
         return;
     }
-    core_node_seen(core, node);
+    dp_core_node_seen(core, node);
     for (size_t i = 0; i < levels->count; i++) {
         struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
         if (job != NULL) {
@@ -302,13 +302,14 @@ static dp_order_kind told_before(const struct dp_assignment_level *level)
     return DP_ORDER_START;
 }
 
-void core_hello_levels(struct dp_core *core, struct core_node *node, const struct dp_levels *levels)
+void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
+                          const struct dp_levels *levels)
 {
     node->foreign_count = 0;
     for (size_t i = 0; i < levels->count; i++) {
         struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
         if (job != NULL) {
-            struct core_member *member = core_job_member(job, node->row.name);
+            struct core_member *member = dp_core_job_member(job, node->row.name);
             member->told = told_before(&levels->assignments[i]);
             member->told_ns = core->now_ns;
         }

@@ -7,7 +7,7 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-uint64_t core_number_of(const char *id)
+uint64_t dp_core_number_of(const char *id)
 {
     if (strncmp(id, "job-", 4) != 0) {
         return 0;
@@ -31,13 +31,13 @@ static size_t position_of(const struct dp_core *core, uint64_t number)
     return low;
 }
 
-bool core_has_ended(const struct dp_core *core, uint64_t number)
+bool dp_core_has_ended(const struct dp_core *core, uint64_t number)
 {
     size_t position = position_of(core, number);
     return position < core->ended_count && core->ended[position] == number;
 }
 
-void core_add_ended(struct dp_core *core, uint64_t number)
+void dp_core_add_ended(struct dp_core *core, uint64_t number)
 {
     if (core->ended_count == core->ended_capacity) {
         core->ended_capacity = core->ended_capacity == 0 ? 64 : core->ended_capacity * 2;
@@ -50,10 +50,10 @@ void core_add_ended(struct dp_core *core, uint64_t number)
     core->ended_count++;
 }
 
-void core_load_ended(struct dp_core *core, const struct dp_load_ended *ended)
+void dp_core_load_ended(struct dp_core *core, const struct dp_load_ended *ended)
 {
     for (size_t i = 0; i < ended->count; i++) {
-        core_add_ended(core, ended->numbers[i]);
+        dp_core_add_ended(core, ended->numbers[i]);
     }
     if (ended->highest >= core->next_number) {
         core->next_number = ended->highest + 1;
@@ -65,12 +65,12 @@ static void resume(struct dp_core *core, struct core_job *job)
     job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
     switch (job->row.state) {
     case DP_STATE_SUBMITTED:
-        core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
+        dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         break;
     case DP_STATE_PLANNED:
         // Nothing was told to anybody yet; the free slots are counted anew.
         job->ranks_count = 0;
-        core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
+        dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         break;
     case DP_STATE_ASSIGNING:
         job->deadline_ns = core->now_ns + core->config.prepare_timeout_ms * DP_NS_PER_MS;
@@ -83,9 +83,9 @@ static void resume(struct dp_core *core, struct core_job *job)
     }
 }
 
-void core_load_job(struct dp_core *core, const struct dp_load_job *load)
+void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
 {
-    struct core_job *job = core_job_add(core);
+    struct core_job *job = dp_core_job_add(core);
     job->row = *load->job;
     job->row.job_toml = job->row.plan = (struct dp_buf){0};
     dp_buf_append(&job->row.job_toml, load->job->job_toml.bytes, load->job->job_toml.length);
@@ -99,7 +99,7 @@ void core_load_job(struct dp_core *core, const struct dp_load_job *load)
         // Steps that every rank has completed are on disk; others are told again.
         job->ranks[i].step = job->row.step;
     }
-    core_job_set_members(job);
+    dp_core_job_set_members(job);
     for (size_t i = 0; i < job->members_count; i++) {
         job->members[i].reached = true;
     }

@@ -20,7 +20,7 @@ const char *dp_node_state_text(dp_node_state state)
     return state < DP_NODE_STATE_COUNT ? node_states[state] : "UNKNOWN";
 }
 
-struct core_node *core_node_find(struct dp_core *core, const char *name)
+struct core_node *dp_core_node_find(struct dp_core *core, const char *name)
 {
     FOR_EACH_NODE(core, node)
     {
@@ -31,7 +31,7 @@ struct core_node *core_node_find(struct dp_core *core, const char *name)
     return NULL;
 }
 
-struct core_node *core_node_session(struct dp_core *core, uint64_t session)
+struct core_node *dp_core_node_session(struct dp_core *core, uint64_t session)
 {
     FOR_EACH_NODE(core, node)
     {
@@ -42,7 +42,7 @@ struct core_node *core_node_session(struct dp_core *core, uint64_t session)
     return NULL;
 }
 
-uint32_t core_node_slots_used(const struct dp_core *core, const struct core_node *node)
+uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node)
 {
     uint32_t used = 0;
     FOR_EACH_JOB(core, job)
@@ -66,17 +66,17 @@ static int64_t lease_ns(const struct dp_core *core, const struct core_node *node
     return (lease_ms != 0 ? lease_ms : core->config.lease_default_ms) * DP_NS_PER_MS;
 }
 
-int64_t core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node)
+int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node)
 {
     return node->connected_ns + core->config.calibrate_ms * DP_NS_PER_MS;
 }
 
-int64_t core_node_late_ns(const struct dp_core *core, const struct core_node *node)
+int64_t dp_core_node_late_ns(const struct dp_core *core, const struct core_node *node)
 {
     return node->seen_ns + core->config.late_ms * DP_NS_PER_MS;
 }
 
-int64_t core_node_lost_ns(const struct dp_core *core, const struct core_node *node)
+int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node *node)
 {
     return node->seen_ns + lease_ns(core, node) + core->config.lease_margin_ms * DP_NS_PER_MS;
 }
@@ -90,8 +90,8 @@ static void set_state(struct dp_core *core, struct core_node *node, dp_node_stat
     }
     node->state = state;
     bool bad = state == DP_NODE_LATE || state == DP_NODE_LOST;
-    core_note(core, NULL, node, bad, "node.state", "%s%s%s", dp_node_state_text(state),
-              reason[0] == '\0' ? "" : ": ", reason);
+    dp_core_note(core, NULL, node, bad, "node.state", "%s%s%s", dp_node_state_text(state),
+                 reason[0] == '\0' ? "" : ": ", reason);
 }
 
 static void list_ranks(const struct core_job *job, const char *node, char *text, size_t size)
@@ -112,24 +112,25 @@ static void lose_jobs(struct dp_core *core, const struct core_node *node)
     char ranks[DP_TEXT_MAX / 2];
     FOR_EACH_JOB(core, job)
     {
-        if (core_job_member(job, node->row.name) == NULL || dp_job_state_ended(job->row.state)) {
+        if (dp_core_job_member(job, node->row.name) == NULL || dp_job_state_ended(job->row.state)) {
             continue;
         }
         list_ranks(job, node->row.name, ranks, sizeof(ranks));
-        core_job_blame(core, job, DP_CAUSE_NODE_LOST, "NodeLost",
-                       "node %s was not heard of for longer than its lease of %lld ms: its ranks "
-                       "%s are lost",
-                       node->row.name, (long long)(lease_ns(core, node) / DP_NS_PER_MS), ranks);
-        core_job_end_ranks(job, node->row.name);
-        core_job_advance(core, job);
+        dp_core_job_blame(
+            core, job, DP_CAUSE_NODE_LOST, "NodeLost",
+            "node %s was not heard of for longer than its lease of %lld ms: its ranks "
+            "%s are lost",
+            node->row.name, (long long)(lease_ns(core, node) / DP_NS_PER_MS), ranks);
+        dp_core_job_end_ranks(job, node->row.name);
+        dp_core_job_advance(core, job);
     }
 }
 
 static void lose(struct dp_core *core, struct core_node *node)
 {
     if (node->session != 0) {
-        core_send(core, node, DP_ORDER_REFUSE, NULL,
-                  "not heard of for longer than the lease: connect again");
+        dp_core_send(core, node, DP_ORDER_REFUSE, NULL,
+                     "not heard of for longer than the lease: connect again");
         core->effects->items[core->effects->count - 1].status = DP_UNAVAILABLE;
         node->session = 0;
     }
@@ -139,13 +140,13 @@ static void lose(struct dp_core *core, struct core_node *node)
 
 static void update_state(struct dp_core *core, struct core_node *node)
 {
-    if (core->now_ns >= core_node_lost_ns(core, node)) {
+    if (core->now_ns >= dp_core_node_lost_ns(core, node)) {
         if (node->state != DP_NODE_LOST) {
             lose(core, node);
         }
     } else if (node->session == 0) {
         set_state(core, node, DP_NODE_LATE, "not connected");
-    } else if (core->now_ns >= core_node_late_ns(core, node)) {
+    } else if (core->now_ns >= dp_core_node_late_ns(core, node)) {
         set_state(core, node, DP_NODE_LATE, "no heartbeat");
     } else if (node->row.profile.length == 0) {
         set_state(core, node, DP_NODE_REGISTERING, "being calibrated");
@@ -154,14 +155,14 @@ static void update_state(struct dp_core *core, struct core_node *node)
     }
 }
 
-void core_node_seen(struct dp_core *core, struct core_node *node)
+void dp_core_node_seen(struct dp_core *core, struct core_node *node)
 {
     node->seen_ns = core->now_ns;
     node->row.last_seen_ns = core->wall_ns;
     update_state(core, node);
 }
 
-void core_nodes_deadline(struct dp_core *core)
+void dp_core_nodes_deadline(struct dp_core *core)
 {
     FOR_EACH_NODE(core, node)
     {
@@ -169,9 +170,9 @@ void core_nodes_deadline(struct dp_core *core)
     }
 }
 
-void core_session_closed(struct dp_core *core, uint64_t session)
+void dp_core_session_closed(struct dp_core *core, uint64_t session)
 {
-    struct core_node *node = core_node_session(core, session);
+    struct core_node *node = dp_core_node_session(core, session);
     if (node != NULL) {
         node->session = 0;
         update_state(core, node);
@@ -189,26 +190,26 @@ static void take_inventory(struct core_node *node, const struct dp_node_record *
     dp_buf_append(&node->row.profile, row->profile.bytes, row->profile.length);
 }
 
-void core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory)
+void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory)
 {
-    struct core_node *node = core_node_session(core, inventory->session);
+    struct core_node *node = dp_core_node_session(core, inventory->session);
     if (node == NULL) {
         return;
     }
     take_inventory(node, inventory->node);
-    core_node_seen(core, node);
-    core_store(core, DP_RECORD_NODE, &node->row);
+    dp_core_node_seen(core, node);
+    dp_core_store(core, DP_RECORD_NODE, &node->row);
 }
 
 static void refuse(struct dp_core *core, uint64_t session, const char *name, dp_status status,
                    const char *text)
 {
-    struct dp_effect *effect = core_effect(core, DP_EFFECT_SEND);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_SEND);
     effect->order = DP_ORDER_REFUSE;
     effect->session = session;
     effect->status = status;
-    effect->node = core_keep_text(core, name);
-    effect->text = core_keep_text(core, text);
+    effect->node = dp_core_keep_text(core, name);
+    effect->text = dp_core_keep_text(core, text);
 }
 
 // Two agents under one name would take each other's orders.
@@ -216,7 +217,7 @@ static bool is_taken(const struct dp_core *core, const struct core_node *node,
                      const struct dp_node_record *row)
 {
     return node->session != 0 && strcmp(node->row.instance, row->instance) != 0 &&
-           core->now_ns < core_node_late_ns(core, node);
+           core->now_ns < dp_core_node_late_ns(core, node);
 }
 
 static struct core_node *add_node(struct dp_core *core, const char *name)
@@ -236,7 +237,7 @@ static struct core_node *add_node(struct dp_core *core, const char *name)
     return *end;
 }
 
-void core_load_node(struct dp_core *core, const struct dp_node_record *row)
+void dp_core_load_node(struct dp_core *core, const struct dp_node_record *row)
 {
     struct core_node *node = add_node(core, row->name);
     if (node != NULL) {
@@ -247,10 +248,10 @@ void core_load_node(struct dp_core *core, const struct dp_node_record *row)
     }
 }
 
-void core_hello(struct dp_core *core, const struct dp_hello *hello)
+void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
 {
     const struct dp_node_record *row = hello->node;
-    struct core_node *node = core_node_find(core, row->name);
+    struct core_node *node = dp_core_node_find(core, row->name);
     uint64_t session = hello->levels.session;
     if (node != NULL && is_taken(core, node, row)) {
         refuse(core, session, row->name, DP_CONFLICT,
@@ -262,7 +263,7 @@ void core_hello(struct dp_core *core, const struct dp_hello *hello)
         return;
     }
     if (node->session != 0 && node->session != session) {
-        core_send(core, node, DP_ORDER_REFUSE, NULL, "a newer session of this agent took over");
+        dp_core_send(core, node, DP_ORDER_REFUSE, NULL, "a newer session of this agent took over");
         core->effects->items[core->effects->count - 1].status = DP_CONFLICT;
     }
     node->session = session;
@@ -273,8 +274,8 @@ void core_hello(struct dp_core *core, const struct dp_hello *hello)
     DP_COPY_TEXT(node->row.address, row->address);
     node->row.lease_ms = row->lease_ms;
     take_inventory(node, row);
-    core_send(core, node, DP_ORDER_WELCOME, NULL, NULL);
-    core_node_seen(core, node);
-    core_store(core, DP_RECORD_NODE, &node->row);
-    core_hello_levels(core, node, &hello->levels);
+    dp_core_send(core, node, DP_ORDER_WELCOME, NULL, NULL);
+    dp_core_node_seen(core, node);
+    dp_core_store(core, DP_RECORD_NODE, &node->row);
+    dp_core_hello_levels(core, node, &hello->levels);
 }

@@ -29,21 +29,22 @@ static size_t count_active(const struct dp_core *core)
     return count;
 }
 
-void core_submit(struct dp_core *core, const struct dp_submit *submit)
+void dp_core_submit(struct dp_core *core, const struct dp_submit *submit)
 {
     struct core_job *job = find_request(core, submit->request_id);
     if (job != NULL) {
-        core_reply_stored(core, submit->reply, job);
+        dp_core_reply_stored(core, submit->reply, job);
         return;
     }
     if (count_active(core) >= core->config.active_jobs_max) {
-        core_reply_error(core, submit->reply, DP_UNAVAILABLE,
-                         "%u jobs are waiting or running, which is the most this controller takes: "
-                         "wait for some to end, or cancel some",
-                         core->config.active_jobs_max);
+        dp_core_reply_error(
+            core, submit->reply, DP_UNAVAILABLE,
+            "%u jobs are waiting or running, which is the most this controller takes: "
+            "wait for some to end, or cancel some",
+            core->config.active_jobs_max);
         return;
     }
-    job = core_job_add(core);
+    job = dp_core_job_add(core);
     struct dp_job_record *row = &job->row;
     row->number = core->next_number++;
     snprintf(row->id, sizeof(row->id), "job-%llu", (unsigned long long)row->number);
@@ -58,9 +59,9 @@ void core_submit(struct dp_core *core, const struct dp_submit *submit)
     row->steps_total = submit->steps_total;
     row->tokens_per_step = submit->tokens_per_step;
     row->submitted_ns = core->wall_ns;
-    core_job_move(core, job, DP_STATE_SUBMITTED, "", "%s", row->name);
+    dp_core_job_move(core, job, DP_STATE_SUBMITTED, "", "%s", row->name);
     row->message[0] = '\0';
-    core_reply_stored(core, submit->reply, job);
+    dp_core_reply_stored(core, submit->reply, job);
 }
 
 static void wait_for(struct core_job *job, const char *reason, const char *format, ...)
@@ -76,7 +77,7 @@ static void wait_for(struct core_job *job, const char *reason, const char *forma
     if (strcmp(job->row.reason, reason) != 0 || strcmp(job->row.message, message) != 0) {
         DP_COPY_TEXT(job->row.reason, reason);
         DP_COPY_TEXT(job->row.message, message);
-        core_job_changed(job);
+        dp_core_job_changed(job);
     }
 }
 
@@ -88,7 +89,7 @@ static bool usable(const struct core_job *job, const struct core_node *node)
 
 static uint32_t slots_free(const struct dp_core *core, const struct core_node *node)
 {
-    uint32_t used = core_node_slots_used(core, node);
+    uint32_t used = dp_core_node_slots_used(core, node);
     return node->row.slots > used ? node->row.slots - used : 0;
 }
 
@@ -108,7 +109,7 @@ static struct supply measure(const struct dp_core *core, const struct core_job *
             supply.free += slots_free(core, node);
             supply.total += node->row.slots;
         } else if (node->state == DP_NODE_REGISTERING &&
-                   core->now_ns < core_node_calibrated_ns(core, node)) {
+                   core->now_ns < dp_core_node_calibrated_ns(core, node)) {
             supply.registering = node;
             supply.registering_slots += node->row.slots;
         }
@@ -158,13 +159,13 @@ static void ask_for_plan(struct dp_core *core, struct core_job *job)
         }
     }
     job->planning = true;
-    struct dp_effect *effect = core_effect(core, DP_EFFECT_PLAN);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_PLAN);
     effect->job = job->row.number;
     effect->nodes = free_slots;
     effect->nodes_count = count;
 }
 
-void core_schedule(struct dp_core *core)
+void dp_core_schedule(struct dp_core *core)
 {
     const struct core_job *first = NULL;
     FOR_EACH_JOB(core, job)
@@ -198,16 +199,16 @@ static bool still_fits(struct dp_core *core, const struct core_job *job,
         }
     }
     for (size_t i = 0; i < done->ranks_count; i++) {
-        if (core_node_find(core, done->ranks[i].node) == NULL) {
+        if (dp_core_node_find(core, done->ranks[i].node) == NULL) {
             return false;
         }
     }
     return done->ranks_count > 0;
 }
 
-void core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
+void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
 {
-    struct core_job *job = core_job_number(core, done->job);
+    struct core_job *job = dp_core_job_number(core, done->job);
     if (job == NULL || job->row.state != DP_STATE_QUEUED || !job->planning) {
         return;
     }
@@ -226,24 +227,24 @@ void core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
         job->ranks[i].slot = done->ranks[i].slot;
         DP_COPY_TEXT(job->ranks[i].node, done->ranks[i].node);
     }
-    core_job_set_members(job);
+    dp_core_job_set_members(job);
     job->ranks_changed = true;
-    core_job_move(core, job, DP_STATE_PLANNED, "", "%zu rank%s on %zu node%s", job->ranks_count,
-                  job->ranks_count == 1 ? "" : "s", job->members_count,
-                  job->members_count == 1 ? "" : "s");
+    dp_core_job_move(core, job, DP_STATE_PLANNED, "", "%zu rank%s on %zu node%s", job->ranks_count,
+                     job->ranks_count == 1 ? "" : "s", job->members_count,
+                     job->members_count == 1 ? "" : "s");
     job->row.attempt = 1;
     job->row.epoch++;
-    core_job_move(core, job, DP_STATE_ASSIGNING, "", "%s", "");
+    dp_core_job_move(core, job, DP_STATE_ASSIGNING, "", "%s", "");
     job->deadline_ns = core->now_ns + core->config.prepare_timeout_ms * DP_NS_PER_MS;
 }
 
-void core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed)
+void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed)
 {
-    struct core_job *job = core_job_number(core, failed->job);
+    struct core_job *job = dp_core_job_number(core, failed->job);
     if (job == NULL || job->row.state != DP_STATE_QUEUED || !job->planning) {
         return;
     }
     job->planning = false;
     const char *reason = failed->error.status == DP_UNSCHEDULABLE ? "Unschedulable" : "PlanFailed";
-    core_job_move(core, job, DP_STATE_FAILED, reason, "%s", failed->error.message);
+    dp_core_job_move(core, job, DP_STATE_FAILED, reason, "%s", failed->error.message);
 }

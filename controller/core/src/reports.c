@@ -5,8 +5,8 @@
 
 #include "dp/alloc.h"
 
-void core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
-                     const struct dp_rank_ready *ready)
+void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                        const struct dp_rank_ready *ready)
 {
     (void)core;
     DP_COPY_TEXT(rank->address, ready->address);
@@ -24,8 +24,8 @@ void core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_
     }
 }
 
-void core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
-                        const struct dp_rank_finished *finished)
+void dp_core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                           const struct dp_rank_finished *finished)
 {
     rank->finished = true;
     rank->ok = finished->ok;
@@ -35,7 +35,7 @@ void core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_ra
     DP_COPY_TEXT(rank->action, finished->action);
     DP_COPY_TEXT(rank->error, finished->error);
     if (!finished->ok || rank->phase == DP_RANK_DIED) {
-        core_blame_rank(core, job, rank);
+        dp_core_blame_rank(core, job, rank);
     }
 }
 
@@ -47,8 +47,8 @@ static void flush_step(struct dp_core *core, struct core_job *job)
     if (row->step != step) {
         return;
     }
-    const struct dp_step_record *kept = core_keep(core, row, sizeof(*row));
-    core_store(core, DP_RECORD_STEP, kept);
+    const struct dp_step_record *kept = dp_core_keep(core, row, sizeof(*row));
+    dp_core_store(core, DP_RECORD_STEP, kept);
     job->row.step_ns = row->step_ns;
     if (row->loss_known) {
         job->row.loss = row->loss;
@@ -56,9 +56,9 @@ static void flush_step(struct dp_core *core, struct core_job *job)
     }
     if (job->row.first_step_ns == 0) {
         job->row.first_step_ns = row->time_ns;
-        core_job_changed(job);
+        dp_core_job_changed(job);
     }
-    struct dp_effect *effect = core_effect(core, DP_EFFECT_STEP);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_STEP);
     effect->job = job->row.number;
     effect->step = *row;
     *row = (struct dp_step_record){0};
@@ -89,13 +89,14 @@ static void merge_step(struct dp_step_record *into, const struct dp_step_record 
 static void keep_trace(struct dp_core *core, const struct core_job *job,
                        const struct dp_rank_record *rank, const struct dp_step_report *report)
 {
-    struct dp_trace_record *trace = core_keep(core, &(struct dp_trace_record){0}, sizeof(*trace));
+    struct dp_trace_record *trace =
+        dp_core_keep(core, &(struct dp_trace_record){0}, sizeof(*trace));
     trace->job = job->row.number;
     trace->step = report->row.step;
     trace->rank = rank->rank;
-    trace->spans.bytes = core_keep(core, report->trace, report->trace_length);
+    trace->spans.bytes = dp_core_keep(core, report->trace, report->trace_length);
     trace->spans.length = report->trace_length;
-    core_store(core, DP_RECORD_TRACE, trace);
+    dp_core_store(core, DP_RECORD_TRACE, trace);
 }
 
 static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
@@ -153,20 +154,20 @@ static void take_usage(struct dp_core *core, struct core_job *job, struct dp_ran
 static struct dp_rank_record *rank_of(struct dp_core *core, const struct dp_report *report,
                                       struct core_job **ret_job)
 {
-    struct core_node *node = core_node_session(core, report->session);
-    struct core_job *job = core_job_find(core, report->fence.job);
+    struct core_node *node = dp_core_node_session(core, report->session);
+    struct core_job *job = dp_core_job_by_id(core, report->fence.job);
     if (node == NULL || job == NULL || dp_job_state_ended(job->row.state) ||
         report->fence.attempt != job->row.attempt || report->fence.epoch != job->row.epoch ||
         report->rank >= job->ranks_count ||
         strcmp(job->ranks[report->rank].node, node->row.name) != 0) {
         return NULL;
     }
-    core_node_seen(core, node);
+    dp_core_node_seen(core, node);
     *ret_job = job;
     return &job->ranks[report->rank];
 }
 
-void core_report(struct dp_core *core, const struct dp_report *report)
+void dp_core_report(struct dp_core *core, const struct dp_report *report)
 {
     struct core_job *job = NULL;
     struct dp_rank_record *rank = rank_of(core, report, &job);
@@ -175,27 +176,27 @@ void core_report(struct dp_core *core, const struct dp_report *report)
     }
     switch (report->kind) {
     case DP_REPORT_READY:
-        core_rank_ready(core, job, rank, &report->ready);
+        dp_core_rank_ready(core, job, rank, &report->ready);
         break;
     case DP_REPORT_USAGE:
         take_usage(core, job, rank, &report->usage);
         break;
     case DP_REPORT_STEP:
         take_step(core, job, rank, &report->step);
-        core_job_advance(core, job);
+        dp_core_job_advance(core, job);
         break;
     case DP_REPORT_EVAL:
         job->row.holdout_loss = report->eval.loss;
         job->row.holdout_known = true;
-        core_job_changed(job);
+        dp_core_job_changed(job);
         break;
     case DP_REPORT_CHECKPOINT:
-        core_job_checkpoint_done(core, job, report->checkpoint.request, report->checkpoint.step,
-                                 report->checkpoint.path);
+        dp_core_job_checkpoint_done(core, job, report->checkpoint.request, report->checkpoint.step,
+                                    report->checkpoint.path);
         break;
     case DP_REPORT_FINISHED:
         if (!rank->finished) {
-            core_rank_finished(core, job, rank, &report->finished);
+            dp_core_rank_finished(core, job, rank, &report->finished);
         }
         break;
     }
