@@ -36,6 +36,9 @@ static void a_plan_reads_back_as_written(void **state)
     assert_string_equal(first, second);
     assert_string_equal(first, third);
     assert_true(again.schedule_hash == plan.schedule_hash);
+    char hash[32]; // as every other document writes hashes
+    snprintf(hash, sizeof hash, "0x%016llx", (unsigned long long)plan.schedule_hash);
+    assert_string_equal(json_string_value(json_object_get(json, "schedule_hash")), hash);
     assert_string_equal(again.ranks[3].node, "b");
 }
 
@@ -95,7 +98,8 @@ static void a_plan_that_contradicts_itself_is_refused(void **state)
         {"ranks", json_array(), "\"ranks\" needs"},
         {"ranks", json_pack("[{},{},{},{}]"), "\"node\""},
         {"step_s", json_real(-1), "finite and not negative"},
-        {"schedule_hash", json_string("12"), "16 hexadecimal"},
+        {"schedule_hash", json_string("0x12"), "16 hexadecimal"},
+        {"schedule_hash", json_string("0123456789abcdef"), "0x"},
         {"schedule_hash", json_null(), "16 hexadecimal"},
         {"schedule_json", json_integer(1), "\"schedule_json\""},
         {"explanation", json_null(), "\"explanation\""},
@@ -131,6 +135,10 @@ static void the_text_names_the_choice_its_parts_and_the_losers(void **state)
     }
     dp_plan_render(&plan, 1, &cut);
     assert_true(cut.length < text.length);
+    // Bytes in the units that every other command uses.
+    assert_non_null(strstr(text.bytes, "iB"));
+    assert_null(strstr(text.bytes, " MB"));
+    assert_null(strstr(text.bytes, " GB"));
     assert_non_null(strstr(cut.bytes, " more\n"));
 }
 

@@ -158,11 +158,16 @@ static void a_trace_shows_measured_and_predicted_side_by_side(void **state)
          .b_stage = 6, .b_microbatch = 0, .step = 42, .start_ns = 7000000, .end_ns = 7001500},
         {.rank = -1, .kind = DP_ACTION_F, .start_ns = 0, .end_ns = 1},
     };
-    const struct dp_trace_track tracks[] = {{"measured", measured, 3},
-                                            {"pre\"dicted", predicted, count}};
+    const struct dp_trace_track tracks[] = {{"measured", 2, measured, 3},
+                                            {"pre\"dicted", 2, predicted, count}};
     json_t *root;
     json_t *events = trace_events(tracks, 2, &root);
-    // Names: 2 processes and 2 threads measured, 1 and 2 predicted.
+    assert_string_equal(text_of(json_object_get(root, "otherData"), "schema"), "dp.trace/1");
+    // Names: 2 processes and 2 threads measured, 1 and 2 predicted. Threads have global ranks.
+    assert_string_equal(text_of(json_object_get(json_array_get(events, 1), "args"), "name"),
+                        "rank 0");
+    assert_string_equal(text_of(json_object_get(json_array_get(events, 3), "args"), "name"),
+                        "rank 3");
     assert_int_equal(json_array_size(events), 4 + 2 + 3 + count);
     const json_t *pair = json_array_get(events, 5);
     assert_string_equal(text_of(pair, "name"), "FB(5@1;B0@6)");

@@ -160,8 +160,8 @@ dp_status dp_plan_schedule(const struct dp_plan *plan, struct dp_schedule *ret_s
     uint64_t hash = dp_schedule_hash(&schedule);
     if (hash != plan->schedule_hash) {
         return dp_fail(err, DP_CONFLICT,
-                       "the order of schedule \"%s\" differs from the planned one (%016llx, not "
-                       "%016llx); controller and workers must be of one version",
+                       "the order of schedule \"%s\" differs from the planned one (0x%016llx, not "
+                       "0x%016llx); controller and workers must be of one version",
                        plan->schedule, (unsigned long long)hash,
                        (unsigned long long)plan->schedule_hash);
     }

@@ -93,7 +93,7 @@ json_t *dp_plan_to_json(const struct dp_plan *plan)
     json_t *json = json_object();
     json_object_set_new(json, "schema", json_string("dp.plan/1"));
     members_to_json(plan_members, COUNT(plan_members), plan, json);
-    json_object_set_new(json, "schedule_hash", json_sprintf("%016" PRIx64, plan->schedule_hash));
+    json_object_set_new(json, "schedule_hash", json_sprintf("0x%016" PRIx64, plan->schedule_hash));
     if (plan->schedule_json != NULL) {
         json_object_set_new(json, "schedule_json", json_string(plan->schedule_json));
     }
@@ -217,8 +217,9 @@ static dp_status hash_from_json(const json_t *json, struct dp_plan *plan, struct
     const char *text = json_string_value(json_object_get(json, "schedule_hash"));
     char *end = NULL;
     plan->schedule_hash = text == NULL ? 0 : strtoull(text, &end, 16);
-    if (text == NULL || strlen(text) != 16 || *end != '\0') {
-        return dp_fail(err, DP_INVALID, "plan: \"schedule_hash\" needs 16 hexadecimal digits");
+    if (text == NULL || strncmp(text, "0x", 2) != 0 || strlen(text) != 18 || *end != '\0') {
+        return dp_fail(err, DP_INVALID,
+                       "plan: \"schedule_hash\" needs 0x and 16 hexadecimal digits");
     }
     const json_t *document = json_object_get(json, "schedule_json");
     if (document != NULL && !json_is_string(document)) {

@@ -22,13 +22,13 @@ static const char *format_seconds(char buffer[32], double seconds)
     return buffer;
 }
 
-// Powers of 1000, as memory of accelerators is sold: "79.4 GB".
+// "1.23 GiB", three digits.
 static const char *format_bytes(char buffer[32], double bytes)
 {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;
     while (bytes >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0])) {
-        bytes /= 1000;
+        bytes /= 1024;
         unit++;
     }
     snprintf(buffer, 32,
@@ -54,11 +54,14 @@ static void render_lines(const char *title, const char *text, struct dp_buf *out
 
 static void render_choice(const struct dp_plan *plan, struct dp_buf *out)
 {
-    dp_buf_printf(out,
-                  "schedule %s: pipeline %d, expert %d, data %d (%d ranks), %d micro-batches of %d "
-                  "samples\n",
-                  plan->schedule, plan->pipeline, plan->expert, plan->data, dp_plan_world(plan),
-                  plan->microbatches, plan->micro_batch_size);
+    int32_t world = dp_plan_world(plan);
+    dp_buf_printf(
+        out,
+        "schedule %s: pipeline %d, expert %d, data %d (%d rank%s), %d micro-batch%s of %d "
+        "sample%s\n",
+        plan->schedule, plan->pipeline, plan->expert, plan->data, world, world == 1 ? "" : "s",
+        plan->microbatches, plan->microbatches == 1 ? "" : "es", plan->micro_batch_size,
+        plan->micro_batch_size == 1 ? "" : "s");
     dp_buf_puts(out, "layers per stage");
     for (int32_t s = 0; s < plan->stages; s++) {
         dp_buf_printf(out, " %d", plan->layer_begin[s + 1] - plan->layer_begin[s]);
@@ -116,9 +119,9 @@ static void render_ranks(const struct dp_plan *plan, struct dp_buf *out)
                       format_bytes(memory, rank->memory_bytes));
     }
     if (shown < world) {
-        dp_buf_printf(out, "and %d more replicas of these %d ranks, up to slot %d of %s\n",
-                      plan->data - 1, shown, plan->ranks[world - 1].slot,
-                      plan->ranks[world - 1].node);
+        dp_buf_printf(out, "and %d more replica%s of these %d ranks, up to slot %d of %s\n",
+                      plan->data - 1, plan->data == 2 ? "" : "s", shown,
+                      plan->ranks[world - 1].slot, plan->ranks[world - 1].node);
     }
 }
 

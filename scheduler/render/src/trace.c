@@ -66,7 +66,7 @@ static int32_t add_names(struct trace *trace, const struct dp_trace_track *track
         for (int32_t rank = 0; rank < DP_PIPELINE_MAX; rank++) {
             if (seen[replica][rank]) {
                 char thread[32];
-                snprintf(thread, sizeof(thread), "rank %d", rank);
+                snprintf(thread, sizeof(thread), "rank %d", replica * track->pipeline + rank);
                 add_name(trace, "thread_name", trace->pid + replica, rank, thread);
             }
         }
@@ -131,7 +131,8 @@ static void add_track(struct trace *trace, const struct dp_trace_track *track)
 void dp_render_trace(const struct dp_trace_track *tracks, size_t count, struct dp_buf *out)
 {
     struct trace trace = {.out = out, .first = true, .pid = 1};
-    dp_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    dp_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"schema\":\"dp.trace/1\"},"
+                     "\"traceEvents\":[");
     for (size_t i = 0; i < count; i++) {
         add_track(&trace, &tracks[i]);
     }

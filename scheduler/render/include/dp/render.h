@@ -35,15 +35,17 @@ double dp_render_table_unit(const struct dp_sim_result *result, size_t action_co
 
 // One group of processes in a trace.
 struct dp_trace_track {
-    const char *name;          // "measured", "predicted"; borrowed
-    const struct dp_action_span *spans;  // any order; borrowed
+    const char *name;                   // "measured", "predicted"; borrowed
+    int32_t pipeline;                   // ranks of one replica: how threads get global numbers
+    const struct dp_action_span *spans; // any order; borrowed
     size_t count;
 };
 
-// A trace in the Chrome JSON form that Perfetto opens: one process per track and replica, one
-// thread per pipeline rank, one X event per span (ts and dur in microseconds, name "F3@2" or
-// "FB(5@1;B0@6)", args with kind, stage, microbatch, step). Each track starts at its earliest span,
-// so that predicted and measured lie side by side.
+// A trace in the Chrome JSON form that Perfetto opens, schema "dp.trace/1" in its otherData: one
+// process per track and replica, one thread per rank (named by its global number), one X event per
+// span (ts and dur in microseconds, name "F3@2" or "FB(5@1;B0@6)", args with kind, stage,
+// microbatch, step). Each track starts at its earliest span, so that predicted and measured lie
+// side by side.
 void dp_render_trace(const struct dp_trace_track *tracks, size_t count, struct dp_buf *out);
 
 // A prediction as spans of replica 0, step `step`. The caller frees *ret_spans (one per action).
