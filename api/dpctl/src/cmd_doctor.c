@@ -1,13 +1,16 @@
 // dpctl doctor and version: what on this machine would bite, before it does.
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -47,6 +50,20 @@ static void check_cores(struct dpctl *ctl, struct finding *ret)
                    : "");
 }
 
+// What else runs makes ranks slow, and calibration measure too little.
+static void check_load(struct dpctl *ctl, struct finding *ret)
+{
+    (void)ctl;
+    double load = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    getloadavg(&load, 1);
+    bool busy = load > 0.5 * (double)cores;
+    find(ret, busy ? WORTH_KNOWING : GOOD, "load average %.1f on %ld cores%s", load, cores,
+         busy ? "; times suffer, and what was calibrated meanwhile misleads: `dpctl local up "
+                "--recalibrate` when it is quiet"
+              : "");
+}
+
 static void check_memory(struct dpctl *ctl, struct finding *ret)
 {
     (void)ctl;
@@ -75,6 +92,49 @@ static void check_disk(struct dpctl *ctl, struct finding *ret)
     bool little = bytes < 512.0 * 1024 * 1024;
     find(ret, little ? BAD : GOOD, "state directory %s: %s free%s", ctl->state_directory,
          dpctl_bytes(text, bytes), little ? "; checkpoints and logs need room" : "");
+}
+
+struct usage {
+    double all, checkpoints;
+};
+
+// Adds what lies below a directory; all below one that is called "checkpoints" belongs to them.
+static void add_usage(int parent, const char *name, bool in_checkpoint, int depth,
+                      struct usage *usage)
+{
+    DP_AUTO_CLOSE int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *directory = fd < 0 || depth == 0 ? NULL : fdopendir(fd);
+    if (directory == NULL) {
+        return;
+    }
+    fd = -1; // closedir closes it
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
+        struct stat info;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+            continue;
+        }
+        double bytes = (double)info.st_blocks * 512;
+        usage->all += bytes;
+        usage->checkpoints += in_checkpoint ? bytes : 0;
+        if (S_ISDIR(info.st_mode)) {
+            bool checkpoint = in_checkpoint || strcmp(entry->d_name, "checkpoints") == 0;
+            add_usage(dirfd(directory), entry->d_name, checkpoint, depth - 1, usage);
+        }
+    }
+    closedir(directory);
+}
+
+static void check_space(struct dpctl *ctl, struct finding *ret)
+{
+    enum { DEPTH_MAX = 16 };
+    struct usage usage = {0};
+    char all[32], checkpoints[32];
+    add_usage(AT_FDCWD, ctl->state_directory, false, DEPTH_MAX, &usage);
+    bool much = usage.all > 2.0 * 1024 * 1024 * 1024;
+    find(ret, much ? WORTH_KNOWING : GOOD, "%s in it, %s of that checkpoints%s",
+         dpctl_bytes(all, usage.all), dpctl_bytes(checkpoints, usage.checkpoints),
+         much ? "; old ones may be deleted while no job resumes from them" : "");
 }
 
 static void check_loopback(struct dpctl *ctl, struct finding *ret)
@@ -158,8 +218,10 @@ static const struct {
     check_function *check;
 } checks[] = {
     {"cores", check_cores},
+    {"load", check_load},
     {"memory", check_memory},
     {"state", check_disk},
+    {"space", check_space},
     {"loopback", check_loopback},
     {"shared memory", check_shared_memory},
     {"open files", check_descriptors},
@@ -169,21 +231,13 @@ static const struct {
     {"controller", check_controller},
 };
 
-static error_t handle_none(int key, char *arg, struct argp_state *state)
-{
-    if (key == ARGP_KEY_ARG) {
-        argp_error(state, "unexpected argument \"%s\"", arg);
-    }
-    return ARGP_ERR_UNKNOWN;
-}
-
 dp_status dpctl_cmd_doctor(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        NULL,
-        "Looks at what would bite: ports, memory, cores, versions, clocks.\v"
-        "Exit codes: 0 nothing is wrong, 1 something is.\n",
-        NULL, handle_none};
+        .doc = "Looks at what would bite: ports, memory, cores, versions, clocks.",
+        .exits = "0 nothing is wrong, 1 something is",
+        .handle = dpctl_handle_none,
+    };
     dpctl_parse(ctl, &syntax, NULL, argc, argv);
     static const char *const marks[] = {"ok", "note", "WRONG"};
     json_t *rows = json_array();
@@ -200,7 +254,7 @@ dp_status dpctl_cmd_doctor(struct dpctl *ctl, int argc, char **argv, struct dp_e
         dpctl_cell(&table, "%s", finding.text);
     }
     if (ctl->json) {
-        dpctl_print_json(json_pack("{s:o}", "checks", rows), "dp.doctor/1");
+        dpctl_print_json(ctl, json_pack("{s:o}", "checks", rows), "dp.doctor/1");
     } else {
         json_decref(rows);
         dpctl_table_print(&table);
@@ -213,14 +267,18 @@ dp_status dpctl_cmd_doctor(struct dpctl *ctl, int argc, char **argv, struct dp_e
 dp_status dpctl_cmd_version(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        NULL, "The version of dpctl, and of the controller when one answers.", NULL, handle_none};
+        .doc = "The version of dpctl, and of the controller when one answers.",
+        .exits = "0 ok, 8 the controller that was named does not answer",
+        .handle = dpctl_handle_none,
+    };
     dpctl_parse(ctl, &syntax, NULL, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
     struct dp_error ignored = {0};
     bool named = ctl->controller != NULL;
     dp_status status = connect_controller(ctl, &client, &ignored);
     if (ctl->json) {
-        dpctl_print_json(json_pack("{s:s, s:i, s:s}", "dpctl", DP_VERSION, "protocol",
+        dpctl_print_json(ctl,
+                         json_pack("{s:s, s:i, s:s}", "dpctl", DP_VERSION, "protocol",
                                    (int)DP_PROTOCOL_VERSION, "controller",
                                    status == DP_OK ? dp_client_version(client)->version : ""),
                          "dp.version/1");

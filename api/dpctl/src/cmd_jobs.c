@@ -80,9 +80,9 @@ static dp_status begin(struct dpctl *ctl, const struct dpctl_syntax *syntax,
     return connect_controller(ctl, ret_client, err);
 }
 
-static void print_message(const ProtobufCMessage *message, const char *schema)
+static void print_message(struct dpctl *ctl, const ProtobufCMessage *message, const char *schema)
 {
-    dpctl_print_json(dp_message_to_json(message), schema);
+    dpctl_print_json(ctl, dp_message_to_json(message), schema);
 }
 
 static void cell_age(struct dpctl_table *table, int64_t since_ns, int64_t until_ns)
@@ -97,8 +97,12 @@ static void cell_age(struct dpctl_table *table, int64_t since_ns, int64_t until_
 
 dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
-    static const struct dpctl_syntax syntax = {NULL, "Lists jobs, newest first.", jobs_options,
-                                               handle};
+    static const struct dpctl_syntax syntax = {
+        .doc = "Lists jobs, newest first.",
+        .exits = "0 ok, 8 no controller",
+        .options = jobs_options,
+        .handle = handle,
+    };
     struct request request = {.limit = 100};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
@@ -115,10 +119,10 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
         return status;
     }
     if (ctl->json) {
-        print_message(&jobs->base, "dp.jobs/1");
+        print_message(ctl, &jobs->base, "dp.jobs/1");
         return DP_OK;
     }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 7};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 7, .right = 7u << 3};
     const char *const heads[] = {"ID", "NAME", "STATE", "STEP", "LOSS", "TIME", "REASON"};
     dpctl_heads(&table, heads);
     for (size_t i = 0; i < jobs->n_jobs; i++) {
@@ -184,10 +188,8 @@ static void print_job(const Dp__V1__Job *job)
     }
     puts("");
     if (job->plan != NULL) {
-        const Dp__V1__Plan *plan = job->plan;
-        printf("plan       %s, pipeline %u, expert %u, data %u, %u micro-batches of %u samples\n",
-               plan->schedule, plan->pipeline, plan->expert, plan->data, plan->microbatches,
-               plan->micro_batch_size);
+        char plan[192];
+        printf("plan       %s\n", plan_text(plan, job->plan));
     }
     if (job->checkpoint[0] != '\0') {
         printf("checkpoint %s\n", job->checkpoint);
@@ -198,9 +200,13 @@ static void print_job(const Dp__V1__Job *job)
 dp_status dpctl_cmd_status(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "[JOB]",
-        "One job (the newest, when none is named): state and reason, progress, plan, ranks.",
-        status_options, handle};
+        .arguments = "[JOB]",
+        .doc = "One job (the newest, when none is named): state and reason, progress, plan, ranks.",
+        .exits = "0 ok, 4 no such job, 8 no controller; with -f also 7 it can never fit, 9 it "
+                 "failed, 10 it was cancelled, 130 Ctrl-C",
+        .options = status_options,
+        .handle = handle,
+    };
     struct request request = {.takes_id = true};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
@@ -215,13 +221,13 @@ dp_status dpctl_cmd_status(struct dpctl *ctl, int argc, char **argv, struct dp_e
     }
     if (status == DP_OK && request.follow) {
         interrupted();
-        status = follow_job(ctl, client, job->id, false, &arena, &job, err);
+        status = follow_job(ctl, client, job->id, false, job->step, &arena, &job, err);
     }
     if (status != DP_OK) {
         return status;
     }
     if (ctl->json) {
-        print_message(&job->base, "dp.job/1");
+        print_message(ctl, &job->base, "dp.job/1");
     } else {
         print_job(job);
     }
@@ -231,8 +237,12 @@ dp_status dpctl_cmd_status(struct dpctl *ctl, int argc, char **argv, struct dp_e
 dp_status dpctl_cmd_cancel(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB", "Ends a job. Returns at once; `dpctl status` tells when its ranks are gone.",
-        cancel_options, handle};
+        .arguments = "JOB",
+        .doc = "Ends a job. Returns at once; `dpctl status` tells when its ranks are gone.",
+        .exits = "0 ok, 4 no such job, 6 it has ended already, 8 no controller",
+        .options = cancel_options,
+        .handle = handle,
+    };
     struct request request = {.needs_id = true, .takes_id = true, .reason = "cancelled by a user"};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
@@ -246,7 +256,7 @@ dp_status dpctl_cmd_cancel(struct dpctl *ctl, int argc, char **argv, struct dp_e
         return status;
     }
     if (ctl->json) {
-        print_message(&job->base, "dp.job/1");
+        print_message(ctl, &job->base, "dp.job/1");
     } else {
         printf("%s %s\n", job->id, job_state_text(job->state));
     }
@@ -256,8 +266,11 @@ dp_status dpctl_cmd_cancel(struct dpctl *ctl, int argc, char **argv, struct dp_e
 dp_status dpctl_cmd_checkpoint(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB", "Has a running job write a checkpoint after its current step, and waits for it.",
-        NULL, handle};
+        .arguments = "JOB",
+        .doc = "Has a running job write a checkpoint after its current step, and waits for it.",
+        .exits = "0 written, 4 no such job, 6 it does not run, 8 no controller",
+        .handle = handle,
+    };
     struct request request = {.needs_id = true, .takes_id = true};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
@@ -271,7 +284,7 @@ dp_status dpctl_cmd_checkpoint(struct dpctl *ctl, int argc, char **argv, struct 
         return status;
     }
     if (ctl->json) {
-        print_message(&done->base, "dp.checkpoint_done/1");
+        print_message(ctl, &done->base, "dp.checkpoint_done/1");
     } else {
         printf("step %llu written to %s\n", (unsigned long long)done->step, done->path);
     }
@@ -281,7 +294,12 @@ dp_status dpctl_cmd_checkpoint(struct dpctl *ctl, int argc, char **argv, struct 
 dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "[JOB]", "What happened, in order: to one job, or to all.", events_options, handle};
+        .arguments = "[JOB]",
+        .doc = "What happened, in order: to one job, or to all.",
+        .exits = "0 ok, 4 no such job, 8 no controller",
+        .options = events_options,
+        .handle = handle,
+    };
     struct request request = {.takes_id = true, .limit = 1000};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
@@ -299,7 +317,7 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
         return status;
     }
     if (ctl->json) {
-        print_message(&events->base, "dp.events/1");
+        print_message(ctl, &events->base, "dp.events/1");
         return DP_OK;
     }
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 6};
@@ -321,8 +339,11 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
 
 dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
-    static const struct dpctl_syntax syntax = {NULL, "Lists nodes and what they have.", NULL,
-                                               handle};
+    static const struct dpctl_syntax syntax = {
+        .doc = "Lists nodes and what they have.",
+        .exits = "0 ok, 8 no controller",
+        .handle = handle,
+    };
     struct request request = {0};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
@@ -336,10 +357,10 @@ dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_er
         return status;
     }
     if (ctl->json) {
-        print_message(&nodes->base, "dp.nodes/1");
+        print_message(ctl, &nodes->base, "dp.nodes/1");
         return DP_OK;
     }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8, .right = 7u << 2};
     const char *const heads[] = {"NAME",   "STATE",      "SLOTS", "CORES",
                                  "MEMORY", "CALIBRATED", "SEEN",  "REASON"};
     dpctl_heads(&table, heads);

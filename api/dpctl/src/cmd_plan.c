@@ -1,4 +1,4 @@
-// dpctl plan and model: dry runs that need no controller.
+// dpctl plan: a dry run that needs no controller.
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +18,11 @@ enum { KEY_CLUSTER = 1, KEY_PROFILE, KEY_MODEL, KEY_GPU, KEY_GPUS, KEY_SET, KEY_
 static const struct argp_option options[] = {
     {"cluster", KEY_CLUSTER, "FILE", 0, "plan for this cluster.toml (else this machine)", 0},
     {"profile", KEY_PROFILE, "FILE", 0, "device figures measured by calibration", 0},
-    {"model", KEY_MODEL, "NAME", 0, "a built-in model instead of a job file", 1},
+    {"model", KEY_MODEL, "NAME", 0, "a built-in model or a config.json instead of a job file", 1},
     {"gpu", KEY_GPU, "NAME", 0, "accelerator preset, with --gpus", 1},
     {"gpus", KEY_GPUS, "COUNT", 0, "how many of them", 1},
     {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 1},
-    {"all", KEY_ALL, NULL, 0, "list every candidate, not the best ten", 2},
+    {"all", KEY_ALL, NULL, 0, "list every candidate that the plan names, not the best ten", 2},
     {"out", KEY_OUT, "FILE", 0, "write here instead of stdout", 2},
     {0},
 };
@@ -72,6 +72,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         if ((request->gpu == NULL) != (request->gpus == 0)) {
             argp_error(state, "--gpu and --gpus go together");
         }
+        if (request->gpu != NULL && request->cluster != NULL) {
+            argp_error(state, "give either --cluster or --gpu");
+        }
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -82,17 +85,12 @@ static error_t handle(int key, char *arg, struct argp_state *state)
 static dp_status spec_of_model(const char *model, struct dp_job_spec *ret_spec,
                                struct dp_error *err)
 {
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf toml = {0};
-    dp_buf_printf(&toml,
-                  "name = \"%s\"\n[model]\npreset = \"%s\"\n[train]\nsteps = 1\nsequence = 4096\n"
-                  "global_batch = 1024\n[resources]\ndevice = \"cuda\"\n",
-                  model, model);
-    DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
-    dp_diags_init(&diags, "--model", toml.bytes, toml.length);
-    struct dp_model_spec known;
-    dp_status status = dp_model_preset(model, &known, err);
-    return status == DP_OK ? dp_job_spec_parse(toml.bytes, toml.length, NULL, &diags, ret_spec, err)
-                           : status;
+    dp_job_spec_init(ret_spec);
+    ret_spec->train.steps = 1;
+    ret_spec->train.sequence = 4096;
+    ret_spec->train.global_batch = 1024;
+    ret_spec->resources.device = DP_DEVICE_CUDA;
+    return dpctl_load_model(model, &ret_spec->model, err);
 }
 
 static dp_status load_spec(const struct request *request, struct dp_job_spec *ret_spec,
@@ -113,10 +111,7 @@ static void this_machine(const struct dp_job_spec *spec, struct dp_cluster_spec 
     *ret = (struct dp_cluster_spec){.nodes = 2};
     DP_COPY_TEXT(ret->name, "this machine");
     DP_COPY_TEXT(ret->accelerator, "cpu");
-    int32_t ranks = spec->resources.ranks;
-    if (ranks == 0 && spec->parallel.pipeline > 0) {
-        ranks = spec->parallel.pipeline * (spec->parallel.data > 0 ? spec->parallel.data : 1);
-    }
+    int32_t ranks = dp_job_spec_ranks(spec, NULL);
     ret->ranks_per_node = ranks > 4 ? (ranks + 1) / 2 : 2;
     long cores = sysconf(_SC_NPROCESSORS_ONLN) / 2;
     ret->cores_per_node = cores < 1 ? 1 : (int32_t)cores;
@@ -163,25 +158,28 @@ static dp_status write_plan(struct dpctl *ctl, const struct request *request,
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     if (ctl->json) {
-        DP_AUTO_JSON json_t *json = dp_plan_to_json(plan);
-        dp_json_write(json, 2, &text);
+        dpctl_write_json(dp_plan_to_json(plan), "dp.plan/1", &text);
     } else {
         dp_plan_render(plan, request->all ? 0 : 10, &text);
     }
-    return dpctl_write(request->out, &text, err);
+    return dpctl_write(ctl, request->out, &text, err);
 }
 
 dp_status dpctl_cmd_plan(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "[JOB.toml]",
-        "Recommends a strategy: pipeline depth, expert and data parallel sizes, schedule, layer "
-        "split; with the predicted step time and the reasons. Runs nothing.\v"
-        "Examples:\n"
-        "  dpctl plan examples/tiny-moe.toml\n"
-        "  dpctl plan --model deepseek-v3 --gpu h800 --gpus 1024 --set expert=64\n\n"
-        "Exit codes: 0 a plan, 3 the job is wrong, 7 nothing fits.\n",
-        options, handle};
+        .arguments = "[JOB.toml]",
+        .doc = "Recommends a strategy: pipeline depth, expert and data parallel sizes, schedule, "
+               "layer split; with the predicted step time and the reasons. Runs nothing.\v"
+               "docs/cluster-file.md describes what --cluster reads.\n\nExamples:\n"
+               "  dpctl plan examples/tiny-moe.toml\n"
+               "  dpctl plan --model deepseek-v3 --gpu h800 --gpus 1024 --set expert=64\n",
+        .exits = "0 a plan, 3 the job or the cluster is wrong, 4 no such file or model, 7 nothing "
+                 "fits",
+        .offline = true,
+        .options = options,
+        .handle = handle,
+    };
     struct request request = {0};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     struct dp_job_spec spec;
@@ -204,78 +202,4 @@ dp_status dpctl_cmd_plan(struct dpctl *ctl, int argc, char **argv, struct dp_err
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
     status = dp_planner_plan(&spec, &resources, NULL, &plan, err);
     return status == DP_OK ? write_plan(ctl, &request, &plan, err) : status;
-}
-
-static error_t handle_model(int key, char *arg, struct argp_state *state)
-{
-    struct request *request = state->input;
-    if (key == ARGP_KEY_ARG && state->arg_num < 2) {
-        *(state->arg_num == 0 ? &request->file : &request->model) = arg;
-        return 0;
-    }
-    if (key == ARGP_KEY_END && request->file == NULL) {
-        argp_error(state, "say list, or show MODEL");
-    }
-    return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
-}
-
-static void print_model(struct dpctl *ctl, const struct dp_model_spec *m)
-{
-    if (ctl->json) {
-        dpctl_print_json(
-            json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I}",
-                      "name", m->name, "layers", (int)m->layers, "dense_layers",
-                      (int)m->dense_layers, "hidden", (int)m->hidden, "heads", (int)m->heads,
-                      "kv_heads", (int)m->kv_heads, "head_dim", (int)m->head_dim, "ffn",
-                      (int)m->ffn, "experts", (int)m->experts, "top_k", (int)m->top_k,
-                      "shared_experts", (int)m->shared_experts, "expert_ffn", (int)m->expert_ffn,
-                      "vocabulary", (int)m->vocabulary, "parameters",
-                      (json_int_t)dp_model_parameters(m), "active_parameters",
-                      (json_int_t)dp_model_active_parameters(m)),
-            "dp.model/1");
-        return;
-    }
-    printf("%s: %d layers (%d dense), hidden %d, %d heads (%d kv) of %d, ffn %d\n", m->name,
-           (int)m->layers, (int)m->dense_layers, (int)m->hidden, (int)m->heads, (int)m->kv_heads,
-           (int)m->head_dim, (int)m->ffn);
-    if (m->experts > 0) {
-        printf("%d experts of %d, top %d, %d shared\n", (int)m->experts, (int)m->expert_ffn,
-               (int)m->top_k, (int)m->shared_experts);
-    }
-    printf("%.2f billion parameters, %.2f active per token\n", (double)dp_model_parameters(m) / 1e9,
-           (double)dp_model_active_parameters(m) / 1e9);
-}
-
-dp_status dpctl_cmd_model(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
-{
-    static const struct dpctl_syntax syntax = {
-        "list\nshow NAME|config.json",
-        "Models: the built-in ones, or one from a Hugging Face config.json.", NULL, handle_model};
-    struct request request = {0};
-    dpctl_parse(ctl, &syntax, &request, argc, argv);
-    if (strcmp(request.file, "list") == 0) {
-        for (const char *const *name = dp_model_preset_names(); *name != NULL; name++) {
-            puts(*name);
-        }
-        return DP_OK;
-    }
-    if (strcmp(request.file, "show") != 0 || request.model == NULL) {
-        return dp_fail(err, DP_USAGE, "say list, or show NAME");
-    }
-    struct dp_model_spec model;
-    dp_status status;
-    size_t length = strlen(request.model);
-    if (length > 5 && strcmp(request.model + length - 5, ".json") == 0) {
-        DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-        status = dp_read_file(request.model, DP_SPEC_BYTES_MAX, &text, err);
-        if (status == DP_OK) {
-            status = dp_model_from_hf_config(text.bytes, text.length, request.model, &model, err);
-        }
-    } else {
-        status = dp_model_preset(request.model, &model, err);
-    }
-    if (status == DP_OK) {
-        print_model(ctl, &model);
-    }
-    return status;
 }

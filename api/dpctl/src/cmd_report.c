@@ -40,30 +40,47 @@ static error_t handle(int key, char *arg, struct argp_state *state)
 static void print_difference(double predicted, double measured)
 {
     if (predicted > 0 && measured > 0) {
-        printf("  (%+.1f %%)", 100 * (measured / predicted - 1));
+        printf(" (%+.1f %%)", 100 * (measured / predicted - 1));
     }
 }
 
 static void print_loss(const Dp__V1__JobReport *report)
 {
-    const Dp__V1__Job *job = report->job;
+    char steps[64];
     if (report->unigram_entropy > 0) {
         printf("corpus      %llu bytes, unigram entropy %.2f nats/byte\n",
                (unsigned long long)report->corpus_bytes, report->unigram_entropy);
     }
-    if (job->loss_known) {
-        printf("loss        %.4f at step 1, %.4f over the last ten steps", report->first_loss,
-               report->last_loss);
-        if (report->holdout_known) {
-            printf(", %.4f held out", report->holdout_loss);
-        }
-        puts(" (nats/byte)");
+    if (report->first_step_seen == 0 && !report->holdout_known) {
+        return;
     }
+    const char *separator = "loss        ";
+    if (report->first_step_seen > 0 && report->first_loss > 0) {
+        printf("%s%.4f at step %llu, %.4f over the last %s", separator, report->first_loss,
+               (unsigned long long)report->first_step_seen, report->last_loss,
+               dpctl_count(steps, report->averaged_steps, "step"));
+        separator = ", ";
+    }
+    if (report->holdout_known) {
+        printf("%s%.4f held out", separator, report->holdout_loss);
+    }
+    puts(" (nats/byte)");
+}
+
+static void print_resume(const Dp__V1__JobReport *report)
+{
+    const Dp__V1__Job *job = report->job;
+    if (report->resumed_step == 0) {
+        return;
+    }
+    printf("resumed     from a checkpoint at step %llu%s\n",
+           (unsigned long long)report->resumed_step,
+           report->resumed_step >= job->steps_total ? ", after which there was nothing to do" : "");
 }
 
 static void print_summary(const Dp__V1__JobReport *report)
 {
-    char a[32], b[32];
+    char a[32], b[32], plan[192];
     const Dp__V1__Job *job = report->job;
     printf("%s  %s  %s after %llu of %llu steps\n", job->id, job->name, job_state_text(job->state),
            (unsigned long long)job->step, (unsigned long long)job->steps_total);
@@ -71,18 +88,19 @@ static void print_summary(const Dp__V1__JobReport *report)
         printf("%s\n", job->message);
     }
     if (job->plan != NULL) {
-        printf("plan        %s, pipeline %u, expert %u, data %u, %u micro-batches of %u samples, "
-               "%llu parameters\n",
-               job->plan->schedule, job->plan->pipeline, job->plan->expert, job->plan->data,
-               job->plan->microbatches, job->plan->micro_batch_size,
-               (unsigned long long)report->parameters);
+        printf("plan        %s; %s parameters\n", plan_text(plan, job->plan),
+               dpctl_parameters(a, (double)report->parameters));
     }
+    print_resume(report);
     print_loss(report);
     if (report->measured_step_s > 0) {
         printf("step time   predicted %s, measured %s", dpctl_seconds(a, report->predicted_step_s),
                dpctl_seconds(b, report->measured_step_s));
         print_difference(report->predicted_step_s, report->measured_step_s);
         printf(", %.0f tokens/s\n", report->measured_tokens_per_s);
+    } else if (report->predicted_step_s > 0) {
+        printf("step time   predicted %s, measured -\n",
+               dpctl_seconds(a, report->predicted_step_s));
     }
     if (report->submit_to_first_step_s > 0) {
         printf("first step  %s after submission\n",
@@ -93,30 +111,76 @@ static void print_summary(const Dp__V1__JobReport *report)
     }
 }
 
-static void print_ranks(const Dp__V1__JobReport *report)
+// A rank's step and what it is made of; all zero when nothing is known.
+struct rank_figures {
+    double busy, exchange, bubble, sums, optimizer; // seconds
+    uint32_t peak_chunks;
+    double peak_bytes;
+};
+
+static struct rank_figures measured(const Dp__V1__RankResult *rank)
 {
-    if (report->n_ranks == 0) {
-        return;
+    return (struct rank_figures){
+        rank->measured_busy_s,      rank->measured_exchange_s,  rank->measured_bubble_s,
+        rank->measured_grad_sync_s, rank->measured_optimizer_s, rank->measured_peak_chunks,
+        rank->measured_peak_bytes,
+    };
+}
+
+static struct rank_figures predicted(const Dp__V1__RankResult *rank)
+{
+    return (struct rank_figures){
+        rank->predicted_busy_s,      rank->predicted_exchange_s,  rank->predicted_bubble_s,
+        rank->predicted_grad_sync_s, rank->predicted_optimizer_s, rank->predicted_peak_chunks,
+        rank->predicted_peak_bytes,
+    };
+}
+
+static void add_rank(struct dpctl_table *table, const Dp__V1__RankResult *rank,
+                     const struct rank_figures *figures)
+{
+    char text[32];
+    const double parts[] = {
+        figures->busy,
+        figures->exchange,
+        figures->bubble,
+        figures->sums,
+        figures->optimizer,
+        figures->busy + figures->exchange + figures->bubble + figures->sums + figures->optimizer,
+    };
+    bool known = figures->busy > 0;
+    dpctl_cell(table, "%u", rank->rank);
+    dpctl_cell(table, "%s", rank->node);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
+        dpctl_cell(table, "%s", known ? dpctl_seconds(text, parts[i]) : "");
     }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
-    const char *const heads[] = {"RANK",   "NODE",      "BUSY",        "PREDICTED",
-                                 "BUBBLE", "PREDICTED", "PEAK CHUNKS", "PEAK BYTES"};
+    dpctl_cell(table, figures->peak_chunks > 0 ? "%u" : "", figures->peak_chunks);
+    dpctl_cell(table, "%s", figures->peak_bytes > 0 ? dpctl_bytes(text, figures->peak_bytes) : "");
+}
+
+static void print_ranks(const Dp__V1__JobReport *report, const char *title,
+                        struct rank_figures (*figures_of)(const Dp__V1__RankResult *rank))
+{
+    static const char *const heads[] = {"RANK", "NODE",      "BUSY",   "EXCHANGE", "BUBBLE",
+                                        "SUMS", "OPTIMIZER", "= STEP", "CHUNKS",   "PEAK"};
+    static const int widths[] = {4, 6, 8, 8, 8, 8, 9, 8, 6, 9}; // the same in both tables
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {
+        .columns = DP_ARRAY_LENGTH(heads), .right = ~(1u << 1), .widths = widths};
     dpctl_heads(&table, heads);
     for (size_t i = 0; i < report->n_ranks; i++) {
-        const Dp__V1__RankResult *rank = report->ranks[i];
-        char text[32], other[32];
-        dpctl_cell(&table, "%u", rank->rank);
-        dpctl_cell(&table, "%s", rank->node);
-        dpctl_cell(&table, "%s", dpctl_seconds(text, rank->measured_busy_s));
-        dpctl_cell(&table, "%s", dpctl_seconds(text, rank->predicted_busy_s));
-        dpctl_cell(&table, "%s", dpctl_seconds(text, rank->measured_bubble_s));
-        dpctl_cell(&table, "%s", dpctl_seconds(text, rank->predicted_bubble_s));
-        dpctl_cell(&table, "%u of %u", rank->measured_peak_chunks, rank->predicted_peak_chunks);
-        dpctl_cell(&table, "%s of %s", dpctl_bytes(text, rank->measured_peak_bytes),
-                   dpctl_bytes(other, rank->predicted_peak_bytes));
+        struct rank_figures figures = figures_of(report->ranks[i]);
+        add_rank(&table, report->ranks[i], &figures);
     }
-    puts("");
+    printf("\n%s\n", title);
     dpctl_table_print(&table);
+}
+
+void print_next(const char *id, bool cluster_is_down)
+{
+    fflush(stdout); // the report comes first
+    fprintf(stderr, "next: %s`dpctl timeline %s --out trace.json` shows what ran when\n",
+            cluster_is_down ? "`dpctl local up`, then " : "", id);
 }
 
 dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *id,
@@ -129,11 +193,14 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
         return status;
     }
     if (ctl->json) {
-        dpctl_print_json(dp_message_to_json(&report->base), "dp.report/1");
+        dpctl_print_json(ctl, dp_message_to_json(&report->base), "dp.report/1");
         return DP_OK;
     }
     print_summary(report);
-    print_ranks(report);
+    if (report->n_ranks > 0) {
+        print_ranks(report, "measured, mean of a step", measured);
+        print_ranks(report, "predicted", predicted);
+    }
     for (size_t i = 0; i < report->n_notes; i++) {
         printf("%snote: %s\n", i == 0 ? "\n" : "", report->notes[i]);
     }
@@ -143,11 +210,16 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
 dp_status dpctl_cmd_report(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "[JOB]",
-        "How a job (the newest, when none is named) did: loss beside the corpus's unigram entropy, "
-        "step time, busy time and bubble "
-        "per rank, each beside its prediction.",
-        NULL, handle};
+        .arguments = "[JOB]",
+        .doc = "How a job (the newest, when none is named) did: loss beside the corpus's unigram "
+               "entropy, step time, and what each rank's step is made of, measured and "
+               "predicted.\v"
+               "BUSY actions, EXCHANGE waits for the expert exchange, BUBBLE other waits, SUMS of "
+               "gradients, OPTIMIZER: together the STEP. CHUNKS and PEAK (memory) are the most "
+               "that lived at once.\n",
+        .exits = "0 ok, 4 no such job, 8 no controller",
+        .handle = handle,
+    };
     struct request request = {0};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
@@ -156,38 +228,69 @@ dp_status dpctl_cmd_report(struct dpctl *ctl, int argc, char **argv, struct dp_e
     if (status == DP_OK) {
         status = newest_job(client, request.id, false, &arena, &request.id, err);
     }
-    return status == DP_OK ? print_report(ctl, client, request.id, err) : status;
+    if (status == DP_OK) {
+        status = print_report(ctl, client, request.id, err);
+    }
+    if (status == DP_OK && ctl->out_is_tty) {
+        print_next(request.id, false);
+    }
+    return status;
 }
 
-// Measured steps as one track, the prediction as another. Both begin at their earliest span.
+static int64_t earliest(Dp__V1__Span *const *spans, size_t count)
+{
+    int64_t first = INT64_MAX;
+    for (size_t i = 0; i < count; i++) {
+        first = spans[i]->start_ns < first ? spans[i]->start_ns : first;
+    }
+    return first;
+}
+
+static size_t add_spans(Dp__V1__Span *const *from, size_t count, int32_t pipeline, uint64_t step,
+                        int64_t shift_ns, struct dp_action_span *spans)
+{
+    for (size_t i = 0; i < count; i++) {
+        dp_wire_span_from_proto(from[i], pipeline, (int64_t)step, &spans[i]);
+        spans[i].start_ns += shift_ns;
+        spans[i].end_ns += shift_ns;
+    }
+    return count;
+}
+
+// Measured steps as one track, the prediction as another: under each measured step, from its start.
 static dp_status render_timeline(const Dp__V1__Timeline *timeline, struct dp_buf *out,
                                  struct dp_error *err)
 {
-    size_t count = timeline->n_predicted;
+    size_t count = 0, traced = 0;
     for (size_t i = 0; i < timeline->n_measured; i++) {
         count += timeline->measured[i]->n_spans;
+        traced += timeline->measured[i]->n_spans > 0;
     }
-    if (count == timeline->n_predicted) {
+    if (count == 0) {
         return dp_fail(err, DP_NOT_FOUND,
                        "no step of %s was traced yet; try again after its first step",
                        timeline->job->id);
     }
     const Dp__V1__Plan *plan = timeline->job->plan;
     int32_t pipeline = plan == NULL || plan->pipeline == 0 ? 1 : (int32_t)plan->pipeline;
-    DP_AUTO_FREE struct dp_action_span *spans = dp_new_array(struct dp_action_span, count);
-    size_t used = 0;
+    DP_AUTO_FREE struct dp_action_span *measured_spans = dp_new_array(struct dp_action_span, count);
+    DP_AUTO_FREE struct dp_action_span *predicted_spans =
+        dp_new_array(struct dp_action_span, traced * timeline->n_predicted);
+    struct dp_trace_track tracks[2] = {
+        {.name = "measured", .pipeline = pipeline, .spans = measured_spans},
+        {.name = "predicted", .pipeline = pipeline, .spans = predicted_spans}};
+    int64_t zero = earliest(timeline->predicted, timeline->n_predicted);
     for (size_t i = 0; i < timeline->n_measured; i++) {
         const Dp__V1__TimelineStep *step = timeline->measured[i];
-        for (size_t j = 0; j < step->n_spans; j++) {
-            dp_wire_span_from_proto(step->spans[j], pipeline, (int64_t)step->step, &spans[used++]);
+        if (step->n_spans == 0) {
+            continue;
         }
+        tracks[0].count += add_spans(step->spans, step->n_spans, pipeline, step->step, 0,
+                                     measured_spans + tracks[0].count);
+        tracks[1].count += add_spans(timeline->predicted, timeline->n_predicted, pipeline,
+                                     step->step, earliest(step->spans, step->n_spans) - zero,
+                                     predicted_spans + tracks[1].count);
     }
-    struct dp_trace_track tracks[2] = {{.name = "measured", .spans = spans, .count = used},
-                                       {.name = "predicted", .spans = spans + used}};
-    for (size_t i = 0; i < timeline->n_predicted; i++) {
-        dp_wire_span_from_proto(timeline->predicted[i], pipeline, 0, &spans[used++]);
-    }
-    tracks[1].count = timeline->n_predicted;
     dp_render_trace(tracks, 2, out);
     return DP_OK;
 }
@@ -195,11 +298,14 @@ static dp_status render_timeline(const Dp__V1__Timeline *timeline, struct dp_buf
 dp_status dpctl_cmd_timeline(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "[JOB]",
-        "What really ran when, with the prediction beside it, as a trace that ui.perfetto.dev "
-        "opens (Chrome JSON).\v"
-        "Example: dpctl timeline job-3 --out t.json\n",
-        timeline_options, handle};
+        .arguments = "[JOB]",
+        .doc = "What really ran when, with the prediction under each step, as a trace that "
+               "ui.perfetto.dev opens (Chrome JSON).\v"
+               "Example: dpctl timeline job-3 --out trace.json\n",
+        .exits = "0 ok, 4 no such job or no step traced yet, 8 no controller",
+        .options = timeline_options,
+        .handle = handle,
+    };
     struct request request = {0};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
@@ -218,9 +324,9 @@ dp_status dpctl_cmd_timeline(struct dpctl *ctl, int argc, char **argv, struct dp
         status = render_timeline(timeline, &text, err);
     }
     if (status == DP_OK) {
-        status = dpctl_write(request.out, &text, err);
+        status = dpctl_write(ctl, request.out, &text, err);
     }
-    if (status == DP_OK && request.out != NULL) {
+    if (status == DP_OK && request.out != NULL && strcmp(request.out, "-") != 0) {
         fprintf(stderr, "%s written; open it with https://ui.perfetto.dev\n", request.out);
     }
     return status;

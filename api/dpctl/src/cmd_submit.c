@@ -1,12 +1,10 @@
 // dpctl submit and validate.
 
-#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "connect.h"
 #include "dp/cleanup.h"
-#include "dp/rand.h"
 #include "dp/spec.h"
 
 enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID };
@@ -15,7 +13,8 @@ static const struct argp_option submit_options[] = {
     {"wait", KEY_WAIT, NULL, 0, "follow the job; the exit code is the job's", 0},
     {"quiet", 'q', NULL, 0, "print the job's id and nothing else", 0},
     {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 0},
-    {"request-id", KEY_REQUEST_ID, "ID", 0, "the same id gives the same job", 0},
+    {"request-id", KEY_REQUEST_ID, "ID", 0,
+     "submitting again under the same id gives the job that is there", 0},
     {0},
 };
 static const struct argp_option validate_options[] = {
@@ -58,10 +57,10 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     }
 }
 
-static dp_status load(const struct request *request, struct dp_job_spec *ret_spec,
-                      struct dp_buf *ret_toml, struct dp_error *err)
+static dp_status load(const struct request *request, struct dp_diags *ret_problems,
+                      struct dp_job_spec *ret_spec, struct dp_buf *ret_toml, struct dp_error *err)
 {
-    dp_status status = dp_job_spec_load(request->file, ret_spec, err);
+    dp_status status = dp_job_spec_examine(request->file, ret_problems, ret_spec, err);
     if (status == DP_OK) {
         status = dpctl_sets_apply(&request->sets, ret_spec, err);
     }
@@ -76,10 +75,12 @@ static void print_submitted(struct dpctl *ctl, const struct request *request, co
     if (request->quiet) {
         puts(id);
     } else if (ctl->json) {
-        dpctl_print_json(json_pack("{s:s}", "id", id), "dp.submitted/1");
+        dpctl_print_json(ctl, json_pack("{s:s}", "id", id), "dp.submitted/1");
+    } else if (request->wait) {
+        printf("%s submitted\n", id);
     } else {
-        printf("%s submitted. Look with `dpctl status %s`, follow its output with "
-               "`dpctl logs -f %s`.\n",
+        printf("%s submitted. Follow it with `dpctl status -f %s`, see its ranks with "
+               "`dpctl top %s`.\n",
                id, id, id);
     }
     fflush(stdout);
@@ -88,38 +89,29 @@ static void print_submitted(struct dpctl *ctl, const struct request *request, co
 dp_status dpctl_cmd_submit(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB.toml",
-        "Hands a job to the controller and returns its id.\v"
-        "Exit codes: 0 submitted (with --wait: completed), 3 the job file is wrong, "
-        "7 it can never fit, 8 no controller, 9 and 10 with --wait: failed, cancelled.\n",
-        submit_options, handle};
+        .arguments = "JOB.toml",
+        .doc = "Hands a job to the controller and returns its id.",
+        .exits = "0 submitted (with --wait: completed), 3 the job file is wrong, 4 no such file, "
+                 "6 the request id belongs to another job, 8 no controller; with --wait also 7 it "
+                 "can never fit, 9 it failed, 10 it was cancelled, 130 Ctrl-C",
+        .options = submit_options,
+        .handle = handle,
+    };
     struct request request = {0};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     struct dp_job_spec spec;
+    DP_CLEANUP(dp_diags_deinit) struct dp_diags problems = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf toml = {0};
-    dp_status status = load(&request, &spec, &toml, err);
-    if (status != DP_OK) {
-        return status;
-    }
+    dp_status status = load(&request, &problems, &spec, &toml, err);
     AUTO_CLIENT struct dp_client *client = NULL;
-    status = connect_controller(ctl, &client, err);
-    if (status != DP_OK) {
-        return status;
+    if (status == DP_OK) {
+        status = connect_controller(ctl, &client, err);
     }
-    char fresh[DP_NAME_MAX];
-    uint64_t random[2] = {0};
-    if (getentropy(random, sizeof random) != 0) {
-        return dp_fail_errno(err, errno, "no randomness for a request id");
-    }
-    snprintf(fresh, sizeof fresh, "dpctl-%016llx%016llx", (unsigned long long)random[0],
-             (unsigned long long)random[1]);
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    Dp__V1__SubmitJobRequest submit = DP__V1__SUBMIT_JOB_REQUEST__INIT;
-    submit.job_toml = (ProtobufCBinaryData){toml.length, (uint8_t *)toml.bytes};
-    submit.file = (char *)request.file;
-    submit.request_id = request.request_id == NULL ? fresh : (char *)request.request_id;
     Dp__V1__Job *job = NULL;
-    status = dp_client_submit_job(client, &submit, &arena, &job, err);
+    if (status == DP_OK) {
+        status = submit_job(client, &toml, request.file, request.request_id, &arena, &job, err);
+    }
     if (status != DP_OK) {
         return status;
     }
@@ -128,22 +120,50 @@ dp_status dpctl_cmd_submit(struct dpctl *ctl, int argc, char **argv, struct dp_e
         return DP_OK;
     }
     interrupted();
-    status = follow_job(ctl, client, job->id, request.quiet, &arena, &job, err);
+    status = follow_job(ctl, client, job->id, request.quiet, 0, &arena, &job, err);
     return status == DP_OK ? job_outcome(job, err) : status;
+}
+
+static void print_valid(struct dpctl *ctl, const struct request *request,
+                        const struct dp_job_spec *spec, const struct dp_buf *toml)
+{
+    int64_t all = dp_model_parameters(&spec->model);
+    int64_t active = dp_model_active_parameters(&spec->model);
+    if (ctl->json) {
+        dpctl_print_json(ctl,
+                         json_pack("{s:b, s:s, s:I, s:I}", "valid", 1, "job_toml", toml->bytes,
+                                   "parameters", (json_int_t)all, "active_parameters",
+                                   (json_int_t)active),
+                         "dp.validation/1");
+        return;
+    }
+    char a[32], b[32];
+    printf("%s: valid, %s parameters, %s active per token\n", request->file,
+           dpctl_parameters(a, (double)all), dpctl_parameters(b, (double)active));
 }
 
 dp_status dpctl_cmd_validate(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "JOB.toml",
-        "Checks a job file without a controller; every problem is listed with its position.\v"
-        "Exit codes: 0 valid, 3 not valid, 4 no such file.\n",
-        validate_options, handle};
+        .arguments = "JOB.toml",
+        .doc = "Checks a job file without a controller; every problem is listed with its position.",
+        .exits = "0 valid, 3 not valid, 4 no such file",
+        .offline = true,
+        .options = validate_options,
+        .handle = handle,
+    };
     struct request request = {0};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     struct dp_job_spec spec;
+    DP_CLEANUP(dp_diags_deinit) struct dp_diags problems = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf toml = {0};
-    dp_status status = load(&request, &spec, &toml, err);
+    dp_status status = load(&request, &problems, &spec, &toml, err);
+    if (dp_status_exit_code(status) == dp_status_exit_code(DP_INVALID) && ctl->json) {
+        dpctl_print_json(
+            ctl,
+            json_pack("{s:b, s:o}", "valid", 0, "problems", dpctl_problems_json(&problems, err)),
+            "dp.validation/1");
+    }
     if (status != DP_OK) {
         return status;
     }
@@ -153,13 +173,6 @@ dp_status dpctl_cmd_validate(struct dpctl *ctl, int argc, char **argv, struct dp
         fprintf(stderr, "warning: %s is not readable here; the nodes must have it\n",
                 spec.data.path);
     }
-    if (ctl->json) {
-        dpctl_print_json(json_pack("{s:b, s:s}", "valid", 1, "job_toml", toml.bytes),
-                         "dp.validation/1");
-    } else {
-        printf("%s: valid, %lld parameters, %lld active per token\n", request.file,
-               (long long)dp_model_parameters(&spec.model),
-               (long long)dp_model_active_parameters(&spec.model));
-    }
+    print_valid(ctl, &request, &spec, &toml);
     return DP_OK;
 }

@@ -51,6 +51,16 @@ static void cell_share(struct dpctl_table *table, int64_t part, int64_t whole)
     }
 }
 
+// Wide enough for what usually stands there, so that columns stay where they are.
+static const struct {
+    const char *head;
+    int width;
+} columns[] = {
+    {"RANK", 4}, {"NODE", 6}, {"STEP", 6}, {"BUSY", 4}, {"F", 4},      {"I/B", 4},  {"W", 4},
+    {"FB", 4},   {"OPT", 4},  {"COMM", 4}, {"IDLE", 4}, {"CHUNKS", 6}, {"PEAK", 9}, {"TIME", 8},
+};
+enum { COLUMNS = sizeof columns / sizeof columns[0], NODE_COLUMN = 1 };
+
 static void rank_row(struct dpctl_table *table, const Dp__V1__JobRank *rank)
 {
     dpctl_cell(table, "%u", rank->rank);
@@ -58,25 +68,24 @@ static void rank_row(struct dpctl_table *table, const Dp__V1__JobRank *rank)
     const Dp__V1__Utilisation *u = rank->utilisation;
     if (u == NULL) {
         dpctl_cell(table, "%s", rank->phase);
-        for (int i = 0; i < 10; i++) {
+        for (int i = 3; i < COLUMNS; i++) {
             dpctl_cell(table, "%s", "");
         }
         return;
     }
-    char bytes[32], seconds[32];
+    char text[32];
     int64_t busy = u->forward_ns + u->backward_ns + u->weight_ns + u->pair_ns + u->optimizer_ns;
+    const int64_t shares[] = {
+        busy,       u->forward_ns,   u->backward_ns,     u->weight_ns,
+        u->pair_ns, u->optimizer_ns, u->comm_exposed_ns, u->idle_ns,
+    };
     dpctl_cell(table, "%llu", (unsigned long long)u->step);
-    cell_share(table, busy, u->period_ns);
-    cell_share(table, u->forward_ns, u->period_ns);
-    cell_share(table, u->backward_ns, u->period_ns);
-    cell_share(table, u->weight_ns, u->period_ns);
-    cell_share(table, u->pair_ns, u->period_ns);
-    cell_share(table, u->optimizer_ns, u->period_ns);
-    cell_share(table, u->comm_exposed_ns, u->period_ns);
-    cell_share(table, u->idle_ns, u->period_ns);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(shares); i++) {
+        cell_share(table, shares[i], u->period_ns);
+    }
     dpctl_cell(table, "%u/%u", u->live_chunks, u->peak_chunks);
-    dpctl_cell(table, "%s  %s", dpctl_bytes(bytes, (double)u->peak_bytes),
-               u->step_ns > 0 ? dpctl_seconds(seconds, (double)u->step_ns / 1e9) : "");
+    dpctl_cell(table, "%s", dpctl_bytes(text, (double)u->peak_bytes));
+    dpctl_cell(table, "%s", u->step_ns > 0 ? dpctl_seconds(text, (double)u->step_ns / 1e9) : "");
 }
 
 static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
@@ -91,28 +100,38 @@ static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
         printf("  loss %.4f", job->loss);
     }
     puts("");
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 13};
-    const char *const heads[] = {"RANK", "NODE", "STEP", "BUSY", "F",      "I/B",       "W",
-                                 "FB",   "OPT",  "COMM", "IDLE", "CHUNKS", "PEAK  STEP"};
-    dpctl_heads(&table, heads);
+    int widths[COLUMNS];
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {
+        .columns = COLUMNS, .right = ~(1u << NODE_COLUMN), .widths = widths};
+    for (int i = 0; i < COLUMNS; i++) {
+        widths[i] = columns[i].width;
+        dpctl_cell(&table, "%s", columns[i].head);
+    }
     for (size_t i = 0; i < job->n_ranks; i++) {
         rank_row(&table, job->ranks[i]);
     }
     dpctl_table_print(&table);
-    fflush(stdout);
 }
 
 dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        "[JOB]",
-        "Live utilisation per rank: share of the last second by kind (F forward, I/B backward, W "
-        "weight gradients, FB overlapped pairs, optimizer), communication not hidden, idle, live "
-        "and peak chunks.\v"
-        "Without JOB: the newest, running ones first. Ends with the job; Ctrl-C ends it earlier.\n",
-        options, handle};
+        .arguments = "[JOB]",
+        .doc =
+            "Live utilisation per rank: share of the last second by kind (F forward, I/B "
+            "backward, W weight gradients, FB overlapped pairs, OPT optimizer), COMM "
+            "communication not hidden, IDLE, live and peak chunks, peak memory, TIME of the last "
+            "step.\v"
+            "Without JOB: the newest, running ones first. Ends with the job; Ctrl-C ends it "
+            "earlier. With -o json each refresh is one line.\n",
+        .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",
+        .options = options,
+        .handle = handle,
+    };
     struct request request = {.interval_s = 1};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
+    ctl->json_lines = !request.once;
     AUTO_CLIENT struct dp_client *client = NULL;
     DP_CLEANUP(dp_arena_deinit) struct dp_arena id_arena = {0};
     dp_status status = connect_controller(ctl, &client, err);
@@ -128,14 +147,18 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
             break;
         }
         if (ctl->json) {
-            dpctl_print_json(dp_message_to_json(&job->base), "dp.job/1");
+            dpctl_print_json(ctl, dp_message_to_json(&job->base), "dp.job/1");
         } else {
             print_top(ctl, job);
         }
-        if (request.once || job_state_is_final(job->state) || interrupted()) {
+        fflush(stdout);
+        if (request.once || job_state_is_final(job->state) || dpctl_output_lost()) {
             break;
         }
         poll(NULL, 0, (int)(request.interval_s * 1e3));
+        if (interrupted()) {
+            return dp_fail(err, DP_INTERRUPTED, "stopped watching; %s goes on", job->id);
+        }
     }
     return status;
 }

@@ -1,8 +1,10 @@
 #include "connect.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -65,10 +67,40 @@ dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err)
     case DP__V1__JOB_STATE__JOB_CANCELLED:
         return dp_fail(err, DP_JOB_CANCELLED, "%s was cancelled: %s", job->id, job->message);
     default:
-        return dp_fail(err, DP_JOB_FAILED, "%s %s (%s): %s", job->id,
+        return dp_fail(err,
+                       strcmp(job->reason, "Unschedulable") == 0 ? DP_UNSCHEDULABLE : DP_JOB_FAILED,
+                       "%s %s (%s): %s", job->id,
                        job->state == DP__V1__JOB_STATE__JOB_LOST ? "is lost" : "failed",
                        job->reason, job->message);
     }
+}
+
+const char *plan_text(char buffer[192], const Dp__V1__Plan *plan)
+{
+    char microbatches[64], samples[64];
+    snprintf(buffer, 192, "%s, pipeline %u, expert %u, data %u, %s of %s", plan->schedule,
+             plan->pipeline, plan->expert, plan->data,
+             dpctl_count(microbatches, plan->microbatches, "micro-batch"),
+             dpctl_count(samples, plan->micro_batch_size, "sample"));
+    return buffer;
+}
+
+dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const char *file,
+                     const char *request_id, struct dp_arena *arena, Dp__V1__Job **ret_job,
+                     struct dp_error *err)
+{
+    char fresh[DP_NAME_MAX];
+    uint64_t random[2] = {0};
+    if (getentropy(random, sizeof random) != 0) {
+        return dp_fail_errno(err, errno, "no randomness for a request id");
+    }
+    snprintf(fresh, sizeof fresh, "dpctl-%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    Dp__V1__SubmitJobRequest submit = DP__V1__SUBMIT_JOB_REQUEST__INIT;
+    submit.job_toml = (ProtobufCBinaryData){toml->length, (uint8_t *)toml->bytes};
+    submit.file = (char *)file;
+    submit.request_id = request_id == NULL ? fresh : (char *)request_id;
+    return dp_client_submit_job(client, &submit, arena, ret_job, err);
 }
 
 static volatile sig_atomic_t interrupt_seen;

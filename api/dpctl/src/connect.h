@@ -20,16 +20,28 @@ dp_status newest_job(struct dp_client *client, const char *given, bool active_fi
 // "RUNNING" without the enum's prefix.
 const char *job_state_text(Dp__V1__JobState state);
 bool job_state_is_final(Dp__V1__JobState state);
-// DP_OK for COMPLETED, DP_JOB_FAILED, DP_JOB_CANCELLED with the job's message in err.
+// DP_OK for COMPLETED; DP_JOB_CANCELLED, DP_UNSCHEDULABLE (it can never fit) or DP_JOB_FAILED with
+// the job's message in err.
 dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err);
 
-// Follows a job until it ends, with a progress line on stderr. Ctrl-C is DP_INTERRUPTED: the job
-// goes on and err says how to come back. *ret_job lies in arena.
+// Hands a job in. Without a request id it gets a fresh one, so that a retry after a broken
+// connection cannot submit it twice. `file` is what errors call the text.
+dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const char *file,
+                     const char *request_id, struct dp_arena *arena, Dp__V1__Job **ret_job,
+                     struct dp_error *err);
+
+// Follows a job from after_step on until it ends, with a progress line on stderr. Ctrl-C is
+// DP_INTERRUPTED: the job goes on and err says how to come back. *ret_job lies in arena.
 dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id, bool quiet,
-                     struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
+                     uint64_t after_step, struct dp_arena *arena, Dp__V1__Job **ret_job,
+                     struct dp_error *err);
 // Whether Ctrl-C was pressed since the first call, which installs the handler.
 bool interrupted(void);
 
+// "dualpipe, pipeline 4, expert 1, data 1, 8 micro-batches of 2 samples".
+const char *plan_text(char buffer[192], const Dp__V1__Plan *plan);
 // The report of a job on stdout, as text or JSON.
 dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *id,
                        struct dp_error *err);
+// On stderr, what to look at after a report.
+void print_next(const char *id, bool cluster_is_down);

@@ -5,6 +5,7 @@
 
 #include <argp.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "dp/buf.h"
 #include "dp/error.h"
@@ -17,6 +18,8 @@ struct dpctl {
     const char *controller; // --controller or DPCTL_CONTROLLER; NULL = the local cluster's
     char state_directory[DP_PATH_MAX]; // $XDG_STATE_HOME/dp
     bool json;                         // -o json
+    bool json_lines;                   // a stream of documents: one on a line
+    bool answered;                     // a document went to stdout
     bool color;                        // stdout is a terminal, NO_COLOR unset
     bool out_is_tty, err_is_tty;
     int width; // columns of the terminal, 100 when there is none
@@ -33,12 +36,16 @@ struct dpctl_command {
 // for what it does not know); common options are taken care of. Usage errors exit with 2.
 struct dpctl_syntax {
     const char *arguments; // "JOB", "[JOB]"
-    const char *doc;       // first line a summary; after \v examples and exit codes
+    const char *doc;       // what it does; after \v examples, each line with its newline
+    const char *exits;     // "0 valid, 3 not valid": exit codes but 1 and 2
+    bool offline;          // asks no controller, so that --controller would mean nothing
     const struct argp_option *options;
     error_t (*handle)(int key, char *arg, struct argp_state *state); // state->input = data
 };
 void dpctl_parse(struct dpctl *ctl, const struct dpctl_syntax *syntax, void *data, int argc,
                  char **argv);
+// For a command without arguments of its own.
+error_t dpctl_handle_none(int key, char *arg, struct argp_state *state);
 // Puts an argument into its slot; a usage error when there was one already. `what`: "job".
 void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, const char **slot);
 
@@ -53,20 +60,34 @@ struct dp_job_spec;
 dp_status dpctl_sets_apply(const struct dpctl_sets *sets, struct dp_job_spec *spec,
                            struct dp_error *err);
 
+// A built-in model by its name, or one from a Hugging Face config.json.
+struct dp_model_spec;
+dp_status dpctl_load_model(const char *name, struct dp_model_spec *ret_model, struct dp_error *err);
+
 // A whole number in [min, max] from an option, or a usage error.
 long dpctl_number(struct argp_state *state, const char *what, const char *text, long min, long max);
 // A finite number not under min, or a usage error.
 double dpctl_real(struct argp_state *state, const char *what, const char *text, double min);
 
-// Prints json with its "schema" key set and frees it.
-void dpctl_print_json(json_t *json, const char *schema);
+// Prints json with its "schema" key set and frees it. Byte counts become whole numbers.
+void dpctl_print_json(struct dpctl *ctl, json_t *json, const char *schema);
+// The same into `out`, indented.
+void dpctl_write_json(json_t *json, const char *schema, struct dp_buf *out);
+// A JSON string; bytes that are not UTF-8 become U+FFFD.
+json_t *dpctl_text_json(const char *text, size_t length);
+// A problem of an input as JSON: where it is, what is wrong, what would help.
+struct dp_diags;
+json_t *dpctl_problems_json(const struct dp_diags *problems, const struct dp_error *err);
 void dpctl_print(const struct dp_buf *text);
 // Writes to a file, or to stdout when path is NULL or "-".
-dp_status dpctl_write(const char *path, const struct dp_buf *text, struct dp_error *err);
+dp_status dpctl_write(struct dpctl *ctl, const char *path, const struct dp_buf *text,
+                      struct dp_error *err);
 
-// Tables without borders: two spaces between columns, the last column is never padded.
+// Tables without borders: two spaces between columns; the last column is never padded on its right.
 struct dpctl_table {
     int columns;
+    uint32_t right;      // bit i: column i is set flush right, as numbers are
+    const int *widths;   // the least width of each column; NULL = as wide as its cells
     struct dp_buf cells; // NUL-terminated cells, row by row
     size_t count;
 };
@@ -81,6 +102,14 @@ void dpctl_table_print(const struct dpctl_table *table);
 // "1.2 MiB", "3.4 s", "12 ms".
 const char *dpctl_bytes(char buffer[32], double bytes);
 const char *dpctl_seconds(char buffer[32], double seconds);
+// "671.03 B", "6.86 M".
+const char *dpctl_parameters(char buffer[32], double parameters);
+// "1 job", "3 jobs". Nouns have at most 30 letters.
+const char *dpctl_count(char buffer[64], unsigned long long count, const char *noun);
+// Columns of the terminal behind fd, 100 when there is none.
+int dpctl_width(int fd);
+// Whether nobody takes what is printed: a loop that goes on printing should end.
+bool dpctl_output_lost(void);
 
 #define DPCTL_COMMANDS(X)                                                                          \
     X(run, "train a job on this machine: local cluster up, submit, follow, report, stop")          \

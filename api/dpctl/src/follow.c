@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "connect.h"
 #include "dp/alloc.h"
@@ -16,6 +17,8 @@ struct progress {
     bool line_open; // a redrawn line without its newline
     int64_t last_plain_ns;
     uint64_t steps_total, step;
+    uint64_t steps_seen;
+    double mean_step_s; // of the last ten or so
     char state_shown[DP_NAME_MAX * 2];
 };
 
@@ -37,10 +40,8 @@ static void show_state(struct progress *progress, const Dp__V1__Job *job)
     DP_COPY_TEXT(progress->state_shown, shown);
     end_line(progress);
     if (job->state == DP__V1__JOB_STATE__JOB_RUNNING && job->plan != NULL) {
-        const Dp__V1__Plan *plan = job->plan;
-        fprintf(stderr, "%s running: %s, pipeline %u, expert %u, data %u, %u micro-batches of %u\n",
-                job->id, plan->schedule, plan->pipeline, plan->expert, plan->data,
-                plan->microbatches, plan->micro_batch_size);
+        char plan[192];
+        fprintf(stderr, "%s running: %s\n", job->id, plan_text(plan, job->plan));
     } else if (!job_state_is_final(job->state)) {
         fprintf(stderr, "%s %s%s%s\n", job->id, job_state_text(job->state),
                 job->message[0] == '\0' ? "" : ": ", job->message);
@@ -57,17 +58,35 @@ static void show_step(struct progress *progress, const Dp__V1__StepPoint *point)
         return;
     }
     progress->last_plain_ns = now;
-    char eta[32] = "-", loss[32] = "-";
-    if (progress->steps_total > point->step) {
-        dpctl_seconds(eta, (double)(progress->steps_total - point->step) * point->step_s);
+    char eta[32] = "-", loss[32] = "-", line[256];
+    if (progress->steps_total >= point->step) {
+        dpctl_seconds(eta, (double)(progress->steps_total - point->step) * progress->mean_step_s);
     }
     if (point->loss > 0) {
         snprintf(loss, sizeof loss, "%.4f", point->loss);
     }
-    fprintf(stderr, "%sstep %llu/%llu  loss %s  %.0f tokens/s  ETA %s%s", plain ? "" : "\r\033[K",
-            (unsigned long long)point->step, (unsigned long long)progress->steps_total, loss,
-            point->tokens_per_s, last ? "0 s" : eta, plain ? "\n" : "");
-    progress->line_open = !plain;
+    int length =
+        snprintf(line, sizeof line, "step %llu/%llu  loss %s  %.0f tokens/s  ETA %s",
+                 (unsigned long long)point->step, (unsigned long long)progress->steps_total, loss,
+                 point->tokens_per_s, eta);
+    if (plain) {
+        fprintf(stderr, "%s\n", line);
+        return;
+    }
+    // A line that fills the terminal would wrap, and could not be redrawn.
+    int room = dpctl_width(STDERR_FILENO) - 1;
+    fprintf(stderr, "\r\033[K%.*s", length < room ? length : room, line);
+    progress->line_open = true;
+}
+
+// The plain mean at first, so that one odd step does not move the ETA much; later ones fade.
+static void take_step(struct progress *progress, const Dp__V1__StepPoint *point)
+{
+    progress->step = point->step;
+    progress->steps_seen++;
+    double weight = progress->steps_seen < 10 ? 1.0 / (double)progress->steps_seen : 0.1;
+    progress->mean_step_s += weight * (point->step_s - progress->mean_step_s);
+    show_step(progress, point);
 }
 
 // The stream breaks when the controller is restarted; the job does not. Watches again from the
@@ -103,15 +122,15 @@ static void take_event(struct progress *progress, const Dp__V1__JobEvent *event,
         show_state(progress, event->job);
         *ret_final = job_state_is_final(event->job->state);
     } else if (event->event_case == DP__V1__JOB_EVENT__EVENT_STEP) {
-        progress->step = event->step->step;
-        show_step(progress, event->step);
+        take_step(progress, event->step);
     }
 }
 
 dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id, bool quiet,
-                     struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
+                     uint64_t after_step, struct dp_arena *arena, Dp__V1__Job **ret_job,
+                     struct dp_error *err)
 {
-    struct progress progress = {.ctl = ctl, .quiet = quiet};
+    struct progress progress = {.ctl = ctl, .quiet = quiet, .step = after_step};
     // Steps may come before the first word on the job's state.
     DP_CLEANUP(dp_arena_deinit) struct dp_arena first = {0};
     Dp__V1__Job *job = NULL;
@@ -121,17 +140,17 @@ dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id
     DP_CLEANUP(cleanup_watch) struct dp_client_watch *watch = NULL;
     Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
     request.id = (char *)id;
+    request.after_step = after_step;
     dp_status status = dp_client_watch_job(client, &request, &watch, err);
     int64_t broken_since_ns = 0;
     bool final = false;
     while (!final && (status == DP_OK || status == DP_UNAVAILABLE || status == DP_TIMEOUT)) {
         if (interrupted()) {
             end_line(&progress);
-            return dp_fail(
-                err, DP_INTERRUPTED,
-                "stopped following; %s goes on. Come back with `dpctl status -f %s`, read "
-                "its output with `dpctl logs -f %s`, end it with `dpctl cancel %s`",
-                id, id, id, id);
+            return dp_fail(err, DP_INTERRUPTED,
+                           "stopped following; %s goes on. Come back with `dpctl status -f %s`, "
+                           "end it with `dpctl cancel %s`",
+                           id, id, id);
         }
         DP_CLEANUP(dp_arena_deinit) struct dp_arena event_arena = {0};
         Dp__V1__JobEvent *event = NULL;

@@ -1,55 +1,23 @@
 #include "local.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
+#include "connect.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/client.h"
 #include "dp/clock.h"
+#include "local_files.h"
 #include "process.h"
 
-static void local_cleanup_client(struct dp_client **client)
-{
-    dp_client_close(*client);
-}
-
-enum { NODES_MAX = 64, UP_TIMEOUT_MS = 120000, STOP_TIMEOUT_MS = 15000 };
-
-static char *local_path(const struct dpctl *ctl, const char *name)
-{
-    return dp_asprintf("%s/local%s%s", ctl->state_directory, name[0] == '\0' ? "" : "/", name);
-}
-
-// Two dpctl that start or stop the cluster at the same time take turns.
-static dp_status lock(const struct dpctl *ctl, int *ret_fd, struct dp_error *err)
-{
-    DP_AUTO_FREE char *directory = local_path(ctl, "");
-    dp_status status = dp_make_directories(directory, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_AUTO_FREE char *path = local_path(ctl, "lock");
-    DP_AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        return dp_fail_errno(err, errno, "cannot open %s", path);
-    }
-    while (flock(fd, LOCK_EX) != 0) {
-        if (errno != EINTR) {
-            return dp_fail_errno(err, errno, "cannot lock %s", path);
-        }
-    }
-    *ret_fd = dp_steal_fd(&fd);
-    return DP_OK;
-}
+enum { UP_TIMEOUT_MS = 120000, STOP_TIMEOUT_MS = 15000 };
 
 // The programs lie beside dpctl.
 static dp_status program_path(const char *name, char **ret_path, struct dp_error *err)
@@ -69,32 +37,10 @@ static dp_status program_path(const char *name, char **ret_path, struct dp_error
     return DP_OK;
 }
 
-// "nodes slots" of the last up; both 0 when there was none.
-static void read_shape(const struct dpctl *ctl, struct local_options *ret_shape)
-{
-    DP_AUTO_FREE char *path = local_path(ctl, "shape");
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    *ret_shape = (struct local_options){0};
-    if (dp_read_file(path, 64, &text, NULL) == DP_OK &&
-        (sscanf(text.bytes, "%d %d", &ret_shape->nodes, &ret_shape->slots) != 2 ||
-         ret_shape->nodes < 1 || ret_shape->nodes > NODES_MAX || ret_shape->slots < 1 ||
-         ret_shape->slots > DP_NODE_SLOTS_MAX)) {
-        *ret_shape = (struct local_options){0};
-    }
-}
-
-static dp_status write_shape(const struct dpctl *ctl, const struct local_options *shape,
-                             struct dp_error *err)
-{
-    DP_AUTO_FREE char *path = local_path(ctl, "shape");
-    DP_AUTO_FREE char *text = dp_asprintf("%d %d\n", shape->nodes, shape->slots);
-    return dp_write_file(path, text, strlen(text), err);
-}
-
 int local_parts(const struct dpctl *ctl, struct local_part *parts, int parts_max)
 {
-    struct local_options shape;
-    read_shape(ctl, &shape);
+    struct local_shape shape;
+    local_read_shape(ctl, &shape);
     int count = 0;
     for (int i = -1; i < shape.nodes && count < parts_max; i++) {
         struct local_part *part = &parts[count++];
@@ -103,16 +49,9 @@ int local_parts(const struct dpctl *ctl, struct local_part *parts, int parts_max
         } else {
             snprintf(part->name, sizeof part->name, "node-%d", i);
         }
-        DP_AUTO_FREE char *file = dp_asprintf("%s/local/%s.pid", ctl->state_directory, part->name);
-        part->pid = process_read(file);
+        part->pid = local_part_pid(ctl, part->name);
     }
     return count;
-}
-
-static int part_pid(const struct dpctl *ctl, const char *name)
-{
-    DP_AUTO_FREE char *file = dp_asprintf("%s/local/%s.pid", ctl->state_directory, name);
-    return process_read(file);
 }
 
 static dp_status start_part(const struct dpctl *ctl, const char *name, char *const argv[],
@@ -164,41 +103,17 @@ static dp_status start_node(const struct dpctl *ctl, int index, int slots, struc
     return start_part(ctl, name, argv, err);
 }
 
-static char *profile_path(const struct dpctl *ctl, int node)
+static dp_status fail_interrupted(struct dp_error *err)
 {
-    return dp_asprintf("%s/local/node-%d/profile.json", ctl->state_directory, node);
+    return dp_fail(err, DP_INTERRUPTED,
+                   "interrupted; what has started of the local cluster goes on: `dpctl local up` "
+                   "completes it, `dpctl local down` stops it");
 }
 
-// The nodes are one machine: what node-0 measured holds for all, and measuring once is enough.
-static dp_status share_profile(const struct dpctl *ctl, int node, struct dp_error *err)
+static dp_status fail_with_log(const struct dpctl *ctl, const char *part, struct dp_error *err)
 {
-    DP_AUTO_FREE char *from = profile_path(ctl, 0);
-    DP_AUTO_FREE char *to = profile_path(ctl, node);
-    DP_AUTO_FREE char *name = dp_asprintf("node-%d", node);
-    DP_AUTO_FREE char *directory = local_path(ctl, name);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_status status = dp_make_directories(directory, err);
-    if (status != DP_OK || access(to, R_OK) == 0 ||
-        dp_read_file(from, DP_PROFILE_BYTES_MAX, &text, NULL) != DP_OK) {
-        return status;
-    }
-    return dp_write_file(to, text.bytes, text.length, err);
-}
-
-// The last lines of a part's log: why it ended.
-static void append_log_tail(const struct dpctl *ctl, const char *name, struct dp_error *err)
-{
-    DP_AUTO_FREE char *path = dp_asprintf("%s/local/%s.log", ctl->state_directory, name);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    if (dp_read_file(path, 64u << 20, &text, NULL) != DP_OK || text.length == 0) {
-        return;
-    }
-    const char *tail = text.bytes + (text.length > 600 ? text.length - 600 : 0);
-    const char *newline = tail == text.bytes ? NULL : strchr(tail, '\n');
-    tail = newline == NULL ? tail : newline + 1;
-    size_t used = strlen(err->message);
-    snprintf(err->message + used, sizeof err->message - used, "; its log %s ends with:\n%s", path,
-             tail);
+    local_append_log(ctl, part, err);
+    return err->status;
 }
 
 static dp_status wait_for_client(const struct dpctl *ctl, struct dp_client **ret_client,
@@ -208,19 +123,22 @@ static dp_status wait_for_client(const struct dpctl *ctl, struct dp_client **ret
     DP_AUTO_FREE char *address = dp_asprintf("@%s", file);
     int64_t deadline = dp_clock_monotonic_ns() + UP_TIMEOUT_MS * DP_NS_PER_MS;
     for (;;) {
-        if (part_pid(ctl, "controller") == 0) {
+        if (interrupted()) {
+            return fail_interrupted(err);
+        }
+        if (local_part_pid(ctl, "controller") == 0) {
             dp_fail(err, DP_UNAVAILABLE, "dp-controller ended while starting");
-            append_log_tail(ctl, "controller", err);
-            return err->status;
+            return fail_with_log(ctl, "controller", err);
         }
         if (access(file, R_OK) == 0) {
-            return dp_client_open(address, UP_TIMEOUT_MS, ret_client, err);
+            dp_status status = dp_client_open(address, 200, ret_client, err);
+            if (status != DP_UNAVAILABLE && status != DP_TIMEOUT) {
+                return status;
+            }
         }
         if (dp_clock_monotonic_ns() > deadline) {
-            dp_fail(err, DP_TIMEOUT, "dp-controller did not say where it listens in %d s",
-                    UP_TIMEOUT_MS / 1000);
-            append_log_tail(ctl, "controller", err);
-            return err->status;
+            dp_fail(err, DP_TIMEOUT, "dp-controller did not answer in %d s", UP_TIMEOUT_MS / 1000);
+            return fail_with_log(ctl, "controller", err);
         }
         poll(NULL, 0, 20);
     }
@@ -239,11 +157,35 @@ static int ready_nodes(const Dp__V1__ListNodesResponse *nodes, int wanted)
     return ready;
 }
 
-static dp_status wait_for_nodes(struct dpctl *ctl, struct dp_client *client, int wanted,
-                                struct dp_error *err)
+// Redrawn on a terminal; elsewhere one line, the first time that something is missing.
+static void show_starting(const struct dpctl *ctl, int ready, int wanted, int *shown)
+{
+    bool first = *shown < 0;
+    if (ready == wanted) {
+        fputs(first || !ctl->err_is_tty ? "" : "\r\033[K", stderr);
+    } else if (ctl->err_is_tty ? ready != *shown : first) {
+        fprintf(stderr, "%sstarting: %d of %d nodes ready (the first start calibrates)%s",
+                ctl->err_is_tty ? "\r\033[K" : "", ready, wanted, ctl->err_is_tty ? "" : "\n");
+    }
+    *shown = ready;
+}
+
+static dp_status look_for_ended_nodes(const struct dpctl *ctl, int wanted, struct dp_error *err)
+{
+    for (int i = 0; i < wanted; i++) {
+        if (local_node_pid(ctl, i) == 0) {
+            DP_AUTO_FREE char *name = dp_asprintf("node-%d", i);
+            dp_fail(err, DP_UNAVAILABLE, "dp-worker %s ended while starting", name);
+            return fail_with_log(ctl, name, err);
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status wait_for_nodes(struct dpctl *ctl, struct dp_client *client, int wanted, int of,
+                                int *shown, struct dp_error *err)
 {
     int64_t deadline = dp_clock_monotonic_ns() + UP_TIMEOUT_MS * DP_NS_PER_MS;
-    int reported = -1;
     for (;;) {
         DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
         Dp__V1__ListNodesResponse *nodes = NULL;
@@ -252,24 +194,13 @@ static dp_status wait_for_nodes(struct dpctl *ctl, struct dp_client *client, int
             return status;
         }
         int ready = ready_nodes(nodes, wanted);
+        show_starting(ctl, ready, of, shown);
         if (ready == wanted) {
-            if (reported >= 0 && ctl->err_is_tty) {
-                fputs("\r\033[K", stderr);
-            }
             return DP_OK;
         }
-        if (ready != reported && ctl->err_is_tty) {
-            fprintf(stderr, "\r\033[Kstarting: %d of %d nodes ready (the first start calibrates)",
-                    ready, wanted);
-        }
-        reported = ready;
-        for (int i = 0; i < wanted; i++) {
-            DP_AUTO_FREE char *name = dp_asprintf("node-%d", i);
-            if (part_pid(ctl, name) == 0) {
-                dp_fail(err, DP_UNAVAILABLE, "dp-worker %s ended while starting", name);
-                append_log_tail(ctl, name, err);
-                return err->status;
-            }
+        status = interrupted() ? fail_interrupted(err) : look_for_ended_nodes(ctl, wanted, err);
+        if (status != DP_OK) {
+            return status;
         }
         if (dp_clock_monotonic_ns() > deadline) {
             return dp_fail(err, DP_TIMEOUT,
@@ -282,44 +213,58 @@ static dp_status wait_for_nodes(struct dpctl *ctl, struct dp_client *client, int
 
 // Starts those that do not run; the first one calibrates, when nobody has, before the others start.
 static dp_status start_nodes(struct dpctl *ctl, struct dp_client *client,
-                             const struct local_options *wanted, struct dp_error *err)
+                             const struct local_shape *wanted, struct dp_error *err)
 {
+    int shown = -1;
     for (int i = 0; i < wanted->nodes; i++) {
-        DP_AUTO_FREE char *name = dp_asprintf("node-%d", i);
-        DP_AUTO_FREE char *calibrated = profile_path(ctl, 0);
         dp_status status = DP_OK;
-        if (i == 1 && access(calibrated, R_OK) != 0) {
-            status = wait_for_nodes(ctl, client, 1, err);
+        if (i == 1 && !local_is_calibrated(ctl, 0)) {
+            status = wait_for_nodes(ctl, client, 1, wanted->nodes, &shown, err);
         }
         if (status == DP_OK && i > 0) {
-            status = share_profile(ctl, i, err);
+            status = local_share_profile(ctl, i, err);
         }
-        if (status == DP_OK && part_pid(ctl, name) == 0) {
+        if (status == DP_OK && local_node_pid(ctl, i) == 0) {
             status = start_node(ctl, i, wanted->slots, err);
         }
         if (status != DP_OK) {
             return status;
         }
     }
-    return wait_for_nodes(ctl, client, wanted->nodes, err);
+    return wait_for_nodes(ctl, client, wanted->nodes, wanted->nodes, &shown, err);
 }
 
-static dp_status count_active(struct dp_client *client, size_t *ret_active, struct dp_error *err)
+// Who is on the cluster: "job-3 is", "job-3 and 2 more are"; empty when no job is active.
+static dp_status list_active(struct dp_client *client, struct dp_buf *ret_text,
+                             struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__ListJobsRequest request = DP__V1__LIST_JOBS_REQUEST__INIT;
     request.active = true;
     Dp__V1__ListJobsResponse *jobs = NULL;
     dp_status status = dp_client_list_jobs(client, &request, &arena, &jobs, err);
-    if (status == DP_OK) {
-        *ret_active = jobs->n_jobs;
+    if (status == DP_OK && jobs->n_jobs == 1) {
+        dp_buf_printf(ret_text, "%s is", jobs->jobs[0]->id);
+    } else if (status == DP_OK && jobs->n_jobs > 1) {
+        dp_buf_printf(ret_text, "%s and %zu more are", jobs->jobs[0]->id, jobs->n_jobs - 1);
+    }
+    return status;
+}
+
+static dp_status require_idle(struct dp_client *client, const char *why, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf busy = {0};
+    dp_status status = list_active(client, &busy, err);
+    if (status == DP_OK && busy.length > 0) {
+        return dp_fail(err, DP_CONFLICT, "%s, but %s on the local cluster: wait or cancel", why,
+                       busy.bytes);
     }
     return status;
 }
 
 static dp_status stop_nodes(const struct dpctl *ctl, int from, struct dp_error *err)
 {
-    for (int i = from; i < NODES_MAX; i++) {
+    for (int i = from; i < LOCAL_NODES_MAX; i++) {
         DP_AUTO_FREE char *file = dp_asprintf("%s/local/node-%d.pid", ctl->state_directory, i);
         dp_status status = process_stop(file, SIGTERM, STOP_TIMEOUT_MS, err);
         if (status != DP_OK) {
@@ -329,62 +274,105 @@ static dp_status stop_nodes(const struct dpctl *ctl, int from, struct dp_error *
     return DP_OK;
 }
 
-// Another number of nodes or slots than what runs: only while no job is there to be disturbed.
-static dp_status reshape(const struct dpctl *ctl, struct dp_client *client,
-                         const struct local_options *was, const struct local_options *wanted,
-                         struct dp_error *err)
+static int larger(int a, int b)
 {
-    if (was->nodes == 0 || (was->nodes == wanted->nodes && was->slots == wanted->slots)) {
-        return DP_OK;
-    }
-    size_t active = 0;
-    dp_status status = count_active(client, &active, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    if (active > 0) {
-        return dp_fail(err, DP_CONFLICT,
-                       "the local cluster has %d nodes with %d slots, %d with %d are needed, and "
-                       "%zu jobs are on it; wait for them or cancel them",
-                       was->nodes, was->slots, wanted->nodes, wanted->slots, active);
-    }
-    return stop_nodes(ctl, was->slots == wanted->slots ? wanted->nodes : 0, err);
+    return a > b ? a : b;
 }
 
-dp_status local_up(struct dpctl *ctl, const struct local_options *options, bool *ret_started,
+// `was` is what runs, or what a bare `local up` brings back; zeroes when there is neither.
+static dp_status choose_shape(const struct local_options *options, const struct local_shape *was,
+                              struct local_shape *ret_shape, struct dp_error *err)
+{
+    enum { NODES = 2, SLOTS = 2 };
+    struct local_shape shape = {
+        .nodes = options->nodes > 0 ? options->nodes
+                 : was->nodes > 0   ? was->nodes
+                                    : NODES,
+        .slots = options->slots > 0 ? options->slots
+                 : was->slots > 0   ? was->slots
+                                    : SLOTS,
+    };
+    if (options->ranks > 0) {
+        shape.nodes = larger(shape.nodes, was->nodes);
+        shape.slots = larger(shape.slots, was->slots);
+        int needed = (options->ranks - 1) / shape.nodes + 1;
+        if (shape.slots < needed && (options->slots > 0 || needed > DP_NODE_SLOTS_MAX)) {
+            return dp_fail(err, DP_UNSCHEDULABLE,
+                           "the job needs %d ranks; that is %d slots on each of %d nodes%s",
+                           options->ranks, needed, shape.nodes,
+                           options->slots > 0 ? ", more than --slots allows"
+                                              : ": give more --nodes");
+        }
+        shape.slots = larger(shape.slots, needed);
+    }
+    *ret_shape = shape;
+    return DP_OK;
+}
+
+// Stops the nodes that cannot stay as they are: only while no job is there to be disturbed.
+static dp_status reshape(const struct dpctl *ctl, struct dp_client *client,
+                         const struct local_options *options, const struct local_shape *was,
+                         const struct local_shape *wanted, struct dp_error *err)
+{
+    bool restart = was->slots != wanted->slots || options->recalibrate;
+    if (!restart && wanted->nodes >= was->nodes) {
+        return DP_OK;
+    }
+    char a[64], b[64], c[64], d[64];
+    DP_AUTO_FREE char *why = options->recalibrate
+                                 ? dp_strdup("calibration restarts the nodes")
+                                 : dp_asprintf("%s with %s each are needed instead of %s with %s",
+                                               dpctl_count(a, (unsigned)wanted->nodes, "node"),
+                                               dpctl_count(b, (unsigned)wanted->slots, "slot"),
+                                               dpctl_count(c, (unsigned)was->nodes, "node"),
+                                               dpctl_count(d, (unsigned)was->slots, "slot"));
+    dp_status status = require_idle(client, why, err);
+    return status == DP_OK ? stop_nodes(ctl, restart ? 0 : wanted->nodes, err) : status;
+}
+
+static dp_status up(struct dpctl *ctl, const struct local_options *options, struct dp_error *err)
+{
+    struct local_shape was, wanted;
+    local_read_shape(ctl, &was);
+    bool controller_ran = local_part_pid(ctl, "controller") != 0;
+    bool anything_ran = controller_ran || local_any_node_runs(ctl);
+    if (options->ranks > 0 && !anything_ran) {
+        was = (struct local_shape){0};
+    }
+    dp_status status = choose_shape(options, &was, &wanted, err);
+    if (status == DP_OK && (!options->temporary || !anything_ran)) {
+        status = local_set_temporary(ctl, options->temporary, err);
+    }
+    if (status == DP_OK && !controller_ran) {
+        status = start_controller(ctl, err);
+    }
+    AUTO_CLIENT struct dp_client *client = NULL;
+    if (status == DP_OK) {
+        status = wait_for_client(ctl, &client, err);
+    }
+    if (status == DP_OK && anything_ran) {
+        status = reshape(ctl, client, options, &was, &wanted, err);
+    }
+    if (status == DP_OK && options->recalibrate) {
+        local_forget_profiles(ctl);
+    }
+    if (status == DP_OK) {
+        status = local_write_shape(ctl, &wanted, err);
+    }
+    return status == DP_OK ? start_nodes(ctl, client, &wanted, err) : status;
+}
+
+dp_status local_up(struct dpctl *ctl, const struct local_options *options, int *ret_lock_fd,
                    struct dp_error *err)
 {
+    interrupted(); // from here on Ctrl-C is ours
     DP_AUTO_CLOSE int lock_fd = -1;
-    dp_status status = lock(ctl, &lock_fd, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    struct local_options was, wanted;
-    read_shape(ctl, &was);
-    wanted.nodes = options->nodes > 0 ? options->nodes : was.nodes > 0 ? was.nodes : 2;
-    wanted.slots = options->slots > 0 ? options->slots : was.slots > 0 ? was.slots : 2;
-    bool controller_ran = part_pid(ctl, "controller") != 0;
-    bool anything_ran = controller_ran;
-    for (int i = 0; i < was.nodes; i++) {
-        DP_AUTO_FREE char *name = dp_asprintf("node-%d", i);
-        anything_ran = anything_ran || part_pid(ctl, name) != 0;
-    }
-    if (!controller_ran && (status = start_controller(ctl, err)) != DP_OK) {
-        return status;
-    }
-    DP_CLEANUP(local_cleanup_client) struct dp_client *client = NULL;
-    status = wait_for_client(ctl, &client, err);
+    dp_status status = local_lock(ctl, &lock_fd, err);
     if (status == DP_OK) {
-        status = reshape(ctl, client, &was, &wanted, err);
+        status = up(ctl, options, err);
     }
-    if (status == DP_OK) {
-        status = write_shape(ctl, &wanted, err);
-    }
-    if (status == DP_OK) {
-        status = start_nodes(ctl, client, &wanted, err);
-    }
-    if (status == DP_OK && ret_started != NULL) {
-        *ret_started = !anything_ran;
+    if (status == DP_OK && ret_lock_fd != NULL) {
+        *ret_lock_fd = dp_steal_fd(&lock_fd);
     }
     return status;
 }
@@ -402,10 +390,10 @@ static dp_status cancel_all(struct dp_client *client, struct dp_error *err)
                                       &arena, &job, err);
     }
     int64_t deadline = dp_clock_monotonic_ns() + STOP_TIMEOUT_MS * DP_NS_PER_MS;
-    size_t active = status == DP_OK ? 1 : 0;
-    while (active > 0 && dp_clock_monotonic_ns() < deadline) {
-        status = count_active(client, &active, err);
-        if (status != DP_OK || active == 0) {
+    while (status == DP_OK && dp_clock_monotonic_ns() < deadline) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf busy = {0};
+        status = list_active(client, &busy, err);
+        if (busy.length == 0) {
             break;
         }
         poll(NULL, 0, 50);
@@ -413,28 +401,70 @@ static dp_status cancel_all(struct dp_client *client, struct dp_error *err)
     return status;
 }
 
-dp_status local_down(struct dpctl *ctl, struct dp_error *err)
+// A client of the local controller, or NULL: one that does not answer must not keep the cluster up.
+static struct dp_client *open_if_it_answers(const struct dpctl *ctl)
 {
-    DP_AUTO_CLOSE int lock_fd = -1;
-    dp_status status = lock(ctl, &lock_fd, err);
-    if (status != DP_OK) {
-        return status;
+    struct dp_client *client = NULL;
+    struct dp_error ignored = {0};
+    DP_AUTO_FREE char *address = dp_asprintf("@%s/local/controller.addr", ctl->state_directory);
+    if (local_part_pid(ctl, "controller") != 0) {
+        dp_client_open(address, 2000, &client, &ignored);
     }
-    if (part_pid(ctl, "controller") != 0) {
-        // Best effort: a controller that does not answer must not keep the cluster up.
-        DP_CLEANUP(local_cleanup_client) struct dp_client *client = NULL;
-        struct dp_error ignored = {0};
-        DP_AUTO_FREE char *address = dp_asprintf("@%s/local/controller.addr", ctl->state_directory);
-        if (dp_client_open(address, 2000, &client, &ignored) == DP_OK) {
-            cancel_all(client, &ignored);
-        }
+    return client;
+}
+
+static void cancel_what_runs(const struct dpctl *ctl)
+{
+    AUTO_CLIENT struct dp_client *client = open_if_it_answers(ctl);
+    struct dp_error ignored = {0};
+    if (client != NULL) {
+        cancel_all(client, &ignored);
     }
-    status = stop_nodes(ctl, 0, err);
+}
+
+static void look_for_jobs(const struct dpctl *ctl, struct dp_buf *ret_busy)
+{
+    AUTO_CLIENT struct dp_client *client = open_if_it_answers(ctl);
+    struct dp_error ignored = {0};
+    if (client != NULL) {
+        list_active(client, ret_busy, &ignored);
+    }
+}
+
+static dp_status stop_all(struct dpctl *ctl, struct dp_error *err)
+{
+    dp_status status = stop_nodes(ctl, 0, err);
     DP_AUTO_FREE char *pid_file = local_path(ctl, "controller.pid");
     dp_status last = process_stop(pid_file, SIGTERM, STOP_TIMEOUT_MS, err);
     DP_AUTO_FREE char *address = local_path(ctl, "controller.addr");
     unlink(address);
-    return status == DP_OK ? last : status;
+    status = status == DP_OK ? last : status;
+    return status == DP_OK ? local_set_temporary(ctl, false, err) : status;
+}
+
+dp_status local_down(struct dpctl *ctl, struct dp_error *err)
+{
+    DP_AUTO_CLOSE int lock_fd = -1;
+    dp_status status = local_lock(ctl, &lock_fd, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    cancel_what_runs(ctl);
+    return stop_all(ctl, err);
+}
+
+dp_status local_down_if_idle(struct dpctl *ctl, struct dp_buf *ret_busy, bool *ret_down,
+                             struct dp_error *err)
+{
+    DP_AUTO_CLOSE int lock_fd = -1;
+    *ret_down = false;
+    dp_status status = local_lock(ctl, &lock_fd, err);
+    if (status != DP_OK || !local_is_temporary(ctl)) {
+        return status;
+    }
+    look_for_jobs(ctl, ret_busy);
+    *ret_down = ret_busy->length == 0;
+    return *ret_down ? stop_all(ctl, err) : DP_OK;
 }
 
 dp_status local_find_controller(struct dpctl *ctl, char buffer[DP_ADDRESS_MAX],
@@ -450,13 +480,18 @@ dp_status local_find_controller(struct dpctl *ctl, char buffer[DP_ADDRESS_MAX],
     }
     DP_AUTO_FREE char *file = local_path(ctl, "controller.addr");
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    if (part_pid(ctl, "controller") == 0 ||
-        dp_read_file(file, DP_ADDRESS_MAX - 1, &text, NULL) != DP_OK) {
-        return dp_fail(err, DP_UNAVAILABLE,
-                       "no local cluster runs; start one with `dpctl local up`, or name a "
-                       "controller with --controller HOST:PORT");
+    if (local_part_pid(ctl, "controller") != 0 &&
+        dp_read_file(file, DP_ADDRESS_MAX - 1, &text, NULL) == DP_OK) {
+        text.bytes[strcspn(text.bytes, "\n")] = '\0';
+        dp_copy_text(buffer, DP_ADDRESS_MAX, text.bytes);
+        return DP_OK;
     }
-    text.bytes[strcspn(text.bytes, "\n")] = '\0';
-    dp_copy_text(buffer, DP_ADDRESS_MAX, text.bytes);
-    return DP_OK;
+    if (local_any_node_runs(ctl)) {
+        return dp_fail(err, DP_UNAVAILABLE,
+                       "the local cluster's controller is gone; its nodes and their ranks go on. "
+                       "`dpctl local up` restarts it");
+    }
+    return dp_fail(err, DP_UNAVAILABLE,
+                   "no local cluster runs; start one with `dpctl local up`, or name a controller "
+                   "with --controller HOST:PORT");
 }

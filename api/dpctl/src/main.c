@@ -1,10 +1,10 @@
 // dpctl: finds the command in the table, runs it, prints its failure once.
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
@@ -35,17 +35,14 @@ static void print_help(FILE *out)
 
 static dp_status init(struct dpctl *ctl, struct dp_error *err)
 {
-    *ctl = (struct dpctl){.controller = getenv("DPCTL_CONTROLLER"), .width = 100};
+    *ctl = (struct dpctl){.controller = getenv("DPCTL_CONTROLLER")};
+    ctl->width = dpctl_width(STDOUT_FILENO);
     ctl->out_is_tty = isatty(STDOUT_FILENO);
     ctl->err_is_tty = isatty(STDERR_FILENO);
     const char *no_color = getenv("NO_COLOR");
     const char *term = getenv("TERM");
     ctl->color = ctl->out_is_tty && (no_color == NULL || no_color[0] == '\0') &&
                  !(term != NULL && strcmp(term, "dumb") == 0);
-    struct winsize size;
-    if (ctl->out_is_tty && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20) {
-        ctl->width = size.ws_col;
-    }
     const char *state = getenv("XDG_STATE_HOME");
     const char *home = getenv("HOME");
     int length;
@@ -83,6 +80,35 @@ static const struct dpctl_command *find(const char *name)
     return NULL;
 }
 
+// `| head` has read enough: nobody is left to be told.
+static bool reader_is_gone(void)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
+// With -o json there is one document on stdout, whatever came out: the answer or the failure.
+static int finish(struct dpctl *ctl, dp_status status, struct dp_error *err)
+{
+    bool silent = err->message[0] == '\0';
+    if (status != DP_OK && !silent && ctl->json && !ctl->answered) {
+        dpctl_print_json(ctl,
+                         json_pack("{s:s, s:i, s:o}", "status", dp_status_name(status), "exit_code",
+                                   dp_status_exit_code(status), "message",
+                                   dpctl_text_json(err->message, strlen(err->message))),
+                         "dp.error/1");
+    }
+    bool written = fflush(stdout) == 0 && !dpctl_output_lost();
+    if (status != DP_OK && !silent) {
+        fprintf(stderr, "%s: %s\n", status == DP_INTERRUPTED ? "note" : "error", err->message);
+    }
+    if (!written && !reader_is_gone()) {
+        fputs("error: cannot write to standard output\n", stderr);
+        status = status == DP_OK ? DP_IO : status;
+    }
+    return dp_status_exit_code(status);
+}
+
 int main(int argc, char **argv)
 {
     dp_log_init("dpctl", DP_LOG_WARN);
@@ -103,18 +129,12 @@ int main(int argc, char **argv)
         return dp_status_exit_code(DP_USAGE);
     }
     struct dp_error err = {0};
-    struct dpctl ctl;
+    struct dpctl ctl = {0};
     dp_status status = init(&ctl, &err);
     DP_AUTO_FREE char *full_name = dp_asprintf("dpctl %s", command->name);
     argv[1] = full_name;
     if (status == DP_OK) {
         status = command->run(&ctl, argc - 1, argv + 1, &err);
     }
-    if (fflush(stdout) != 0 && status == DP_OK) {
-        status = dp_fail(&err, DP_IO, "cannot write to standard output");
-    }
-    if (status != DP_OK && err.message[0] != '\0') {
-        fprintf(stderr, "error: %s\n", err.message);
-    }
-    return dp_status_exit_code(status);
+    return finish(&ctl, status, &err);
 }

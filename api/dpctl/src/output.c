@@ -1,12 +1,16 @@
 // Tables, JSON, files and units.
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/diag.h"
+#include "dp/utf8.h"
 #include "dpctl.h"
 
 void dpctl_print(const struct dp_buf *text)
@@ -14,21 +18,116 @@ void dpctl_print(const struct dp_buf *text)
     fwrite(text->bytes, 1, text->length, stdout);
 }
 
-void dpctl_print_json(json_t *json, const char *schema)
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+// Bytes are whole. Of seconds, what is under a picosecond is what a subtraction left of nothing.
+static void tidy(json_t *json)
+{
+    const char *key;
+    size_t index;
+    json_t *value;
+    json_array_foreach(json, index, value)
+    {
+        tidy(value);
+    }
+    json_object_foreach(json, key, value)
+    {
+        double number = json_real_value(value);
+        if (json_is_real(value) && ends_with(key, "_bytes") && fabs(number) < 9e15) {
+            json_object_set_new(json, key, json_integer(llround(number)));
+        } else if (json_is_real(value) && ends_with(key, "_s") && fabs(number) < 1e-12) {
+            json_real_set(value, 0);
+        } else {
+            tidy(value);
+        }
+    }
+}
+
+static void write_document(json_t *json, const char *schema, int indent, struct dp_buf *out)
 {
     DP_AUTO_JSON json_t *document = json_object();
     json_object_set_new(document, "schema", json_string(schema));
     json_object_update(document, json);
     json_decref(json);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_json_write(document, 2, &text);
-    dpctl_print(&text);
+    tidy(document);
+    dp_json_write(document, indent, out);
+    if (indent == 0) {
+        dp_buf_puts(out, "\n");
+    }
 }
 
-dp_status dpctl_write(const char *path, const struct dp_buf *text, struct dp_error *err)
+void dpctl_write_json(json_t *json, const char *schema, struct dp_buf *out)
+{
+    write_document(json, schema, 2, out);
+}
+
+void dpctl_print_json(struct dpctl *ctl, json_t *json, const char *schema)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    write_document(json, schema, ctl->json_lines ? 0 : 2, &text);
+    dpctl_print(&text);
+    ctl->answered = true;
+}
+
+json_t *dpctl_text_json(const char *text, size_t length)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf valid = {0};
+    for (size_t at = 0; at < length;) {
+        size_t step = dp_utf8_length(text + at, length - at);
+        dp_buf_append(&valid, step == 0 ? "\xef\xbf\xbd" : text + at, step == 0 ? 3 : step);
+        at += step == 0 ? 1 : step;
+    }
+    return json_stringn(valid.length == 0 ? "" : valid.bytes, valid.length);
+}
+
+static json_t *text_json(const char *text)
+{
+    return dpctl_text_json(text, strlen(text));
+}
+
+// Of the whole input when line is 0.
+static json_t *problem_json(int line, int column, const char *message, const char *help)
+{
+    return json_pack("{s:o, s:o, s:o, s:o}", "line", line > 0 ? json_integer(line) : json_null(),
+                     "column", line > 0 ? json_integer(column) : json_null(), "message",
+                     text_json(message), "help", help == NULL ? json_null() : text_json(help));
+}
+
+json_t *dpctl_problems_json(const struct dp_diags *problems, const struct dp_error *err)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < problems->count; i++) {
+        const struct dp_diag *diag = &problems->items[i];
+        json_array_append_new(list,
+                              problem_json(diag->line, diag->column, diag->message, diag->help));
+    }
+    if (problems->count == 0) {
+        json_array_append_new(list, problem_json(0, 0, err->message, NULL));
+    }
+    return list;
+}
+
+int dpctl_width(int fd)
+{
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 100;
+}
+
+bool dpctl_output_lost(void)
+{
+    return ferror(stdout) != 0;
+}
+
+dp_status dpctl_write(struct dpctl *ctl, const char *path, const struct dp_buf *text,
+                      struct dp_error *err)
 {
     if (path == NULL || strcmp(path, "-") == 0) {
         dpctl_print(text);
+        ctl->answered = true;
         return DP_OK;
     }
     return dp_write_file(path, text->bytes, text->length, err);
@@ -70,9 +169,25 @@ static int text_width(const char *text)
     return width;
 }
 
+static void print_cell(const struct dpctl_table *table, int column, int width, const char *cell)
+{
+    bool last = column + 1 == table->columns;
+    int room = width - text_width(cell);
+    if ((table->right & (1u << column)) != 0) {
+        printf("%*s%s%s", room, "", cell, last ? "\n" : "  ");
+    } else if (last) {
+        printf("%s\n", cell);
+    } else {
+        printf("%s%*s", cell, room + 2, "");
+    }
+}
+
 void dpctl_table_print(const struct dpctl_table *table)
 {
     DP_AUTO_FREE int *widths = dp_new_array(int, (size_t)table->columns);
+    for (int i = 0; table->widths != NULL && i < table->columns; i++) {
+        widths[i] = table->widths[i];
+    }
     const char *cell = table->cells.bytes;
     for (size_t i = 0; i < table->count; i++) {
         int width = text_width(cell);
@@ -82,42 +197,59 @@ void dpctl_table_print(const struct dpctl_table *table)
     }
     cell = table->cells.bytes;
     for (size_t i = 0; i < table->count; i++) {
-        size_t column = i % (size_t)table->columns;
-        fputs(cell, stdout);
-        if (column + 1 == (size_t)table->columns) {
-            fputs("\n", stdout);
-        } else {
-            printf("%*s", widths[column] - text_width(cell) + 2, "");
-        }
+        int column = (int)(i % (size_t)table->columns);
+        print_cell(table, column, widths[column], cell);
         cell += strlen(cell) + 1;
     }
 }
 
-const char *dpctl_bytes(char buffer[32], double bytes)
+// The number with the unit in which it is at least 1.
+static const char *scaled(char buffer[32], double number, double step, const char *const *units,
+                          const char *format)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;
-    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
-        bytes /= 1024;
+    while (number >= step && units[unit + 1] != NULL) {
+        number /= step;
         unit++;
     }
-    snprintf(buffer, 32, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    snprintf(buffer, 32, unit == 0 ? "%.0f%s" : format, number, units[unit]);
+    return buffer;
+}
+
+const char *dpctl_bytes(char buffer[32], double bytes)
+{
+    static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", NULL};
+    return scaled(buffer, bytes, 1024, units, "%.1f%s");
+}
+
+const char *dpctl_parameters(char buffer[32], double parameters)
+{
+    static const char *const units[] = {"", " k", " M", " B", " T", NULL};
+    return scaled(buffer, parameters, 1000, units, "%.2f%s");
+}
+
+const char *dpctl_count(char buffer[64], unsigned long long count, const char *noun)
+{
+    const char *plural = ends_with(noun, "ch") ? "es" : "s";
+    snprintf(buffer, 64, "%llu %s%s", count, noun, count == 1 ? "" : plural);
     return buffer;
 }
 
 const char *dpctl_seconds(char buffer[32], double seconds)
 {
-    if (seconds >= 3600) {
-        snprintf(buffer, 32, "%.0fh%02.0fm", (double)(long)(seconds / 3600),
-                 (double)((long)(seconds / 60) % 60));
-    } else if (seconds >= 120) {
-        snprintf(buffer, 32, "%ldm%02lds", (long)seconds / 60, (long)seconds % 60);
+    long whole = (long)(seconds + 0.5);
+    if (whole >= 3600) {
+        snprintf(buffer, 32, "%ldh%02ldm", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+        snprintf(buffer, 32, "%ldm%02lds", whole / 60, whole % 60);
     } else if (seconds >= 1) {
         snprintf(buffer, 32, "%.2f s", seconds);
     } else if (seconds >= 1e-3) {
         snprintf(buffer, 32, "%.1f ms", seconds * 1e3);
-    } else {
+    } else if (seconds > 1e-9) {
         snprintf(buffer, 32, "%.0f us", seconds * 1e6);
+    } else {
+        snprintf(buffer, 32, "0 s");
     }
     return buffer;
 }

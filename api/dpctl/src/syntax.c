@@ -5,18 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
 #include "dp/spec.h"
 #include "dpctl.h"
 
 enum { KEY_CONTROLLER = 0x10000 };
 
-static const struct argp_option common_options[] = {
-    {"output", 'o', "FORMAT", 0, "table (default) or json", 99},
-    {"controller", KEY_CONTROLLER, "ADDRESS", 0,
-     "host:port of the controller (else $DPCTL_CONTROLLER, else the local cluster)", 99},
-    {0},
-};
+static const struct argp_option output_option = {
+    "output", 'o', "FORMAT", 0, "table (default) or json", 99};
+static const struct argp_option controller_option = {
+    "controller",
+    KEY_CONTROLLER,
+    "ADDRESS",
+    0,
+    "host:port of the controller (else $DPCTL_CONTROLLER, else the local cluster)",
+    99};
 
 struct parse {
     struct dpctl *ctl;
@@ -52,21 +57,37 @@ void dpctl_parse(struct dpctl *ctl, const struct dpctl_syntax *syntax, void *dat
                  char **argv)
 {
     enum { OPTIONS_MAX = 40 };
-    struct argp_option options[OPTIONS_MAX + DP_ARRAY_LENGTH(common_options)] = {0};
+    struct argp_option options[OPTIONS_MAX + 3] = {0};
     size_t count = 0;
     for (const struct argp_option *o = syntax->options; o != NULL && (o->name || o->doc); o++) {
         DP_CHECK(count < OPTIONS_MAX);
         options[count++] = *o;
     }
-    memcpy(options + count, common_options, sizeof common_options);
+    options[count++] = output_option;
+    if (!syntax->offline) {
+        options[count++] = controller_option;
+    }
+    DP_AUTO_FREE char *doc =
+        dp_asprintf("%s%sExit codes: %s.\n", syntax->doc,
+                    strchr(syntax->doc, '\v') == NULL ? "\v" : "\n", syntax->exits);
     struct argp argp = {
         .options = options,
         .parser = handle_common,
         .args_doc = syntax->arguments,
-        .doc = syntax->doc,
+        .doc = doc,
     };
     struct parse parse = {ctl, syntax, data};
+    // Help without the paragraph on options that are mandatory in both their forms.
+    setenv("ARGP_HELP_FMT", "no-dup-args-note", 0);
     argp_parse(&argp, argc, argv, 0, NULL, &parse);
+}
+
+error_t dpctl_handle_none(int key, char *arg, struct argp_state *state)
+{
+    if (key == ARGP_KEY_ARG) {
+        argp_error(state, "unexpected argument \"%s\"", arg);
+    }
+    return ARGP_ERR_UNKNOWN;
 }
 
 long dpctl_number(struct argp_state *state, const char *what, const char *text, long min, long max)

@@ -117,7 +117,7 @@ static const struct dp_key parallel_keys[] = {
 
 static const struct dp_key checkpoint_keys[] = {
     {"directory", DP_KEY_PATH, CHECKPOINT(directory), 0, 0, false, false,
-     "where checkpoints go; default: the agent's state directory"},
+     "where checkpoints go; default: beside the controller's state"},
     {"every_steps", I64, CHECKPOINT(every_steps), 0, DP_STEPS_MAX, false, false,
      "steps between checkpoints; 0 = only the last"},
     {"resume", DP_KEY_PATH, CHECKPOINT(resume), 0, 0, false, false, "a checkpoint to start from"},

@@ -269,8 +269,7 @@ dp_status dp_job_spec_examine(const char *path, struct dp_diags *ret_problems,
     }
     ret_problems->text = text.bytes;
     ret_problems->text_length = text.length;
-    status =
-        parse_job(text.bytes, text.length, directory, stem, true, ret_problems, ret_spec, err);
+    status = parse_job(text.bytes, text.length, directory, stem, true, ret_problems, ret_spec, err);
     ret_problems->text = NULL;
     ret_problems->text_length = 0;
     return status;
