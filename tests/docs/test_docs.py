@@ -27,6 +27,7 @@ def run_file(path, bin_directory):
     failures = count = 0
     with tempfile.TemporaryDirectory(prefix="dpd") as scratch:
         os.symlink(SOURCE / "examples", pathlib.Path(scratch) / "examples")
+        os.mkdir(pathlib.Path(scratch) / "build")  # where a clone has what git ignores
         env = {**os.environ, "XDG_STATE_HOME": scratch + "/state", "NO_COLOR": "1",
                "PATH": f"{bin_directory}:{os.environ['PATH']}"}
         try:
