@@ -16,7 +16,13 @@ static void send(struct fake_controller *controller, const Dp__V1__ControllerMes
 
 static void see_level(struct fake_controller *controller, const Dp__V1__AssignmentLevel *level)
 {
+    if (level->n_ranks == 0 && level->error[0] != '\0') {
+        (void)DP_COPY_TEXT(controller->refusal, level->error);
+        controller->refused_epoch = level->fence->epoch;
+        return;
+    }
     controller->keeper_lost = level->keeper_lost;
+    controller->stopping = level->stopping;
     controller->keeper_signal = level->keeper_signal;
     (void)DP_COPY_TEXT(controller->error, level->error);
     for (size_t i = 0; i < level->n_ranks; i++) {
@@ -27,6 +33,7 @@ static void see_level(struct fake_controller *controller, const Dp__V1__Assignme
         view->pid = rank->pid;
         view->exit_status = rank->exit_status;
         view->signal = rank->signal;
+        view->stopped = rank->stopped;
         view->step = rank->step;
         view->ready = rank->ready != NULL;
         view->finished = rank->finished != NULL;
@@ -43,12 +50,19 @@ static void see_levels(struct fake_controller *controller, Dp__V1__AssignmentLev
     }
 }
 
+static void see_inventory(struct fake_controller *controller, const Dp__V1__Inventory *inventory)
+{
+    controller->has_profile = inventory->profile_json.len > 0;
+    (void)DP_COPY_TEXT(controller->calibration_error, inventory->calibration_error);
+}
+
 static void on_hello(struct fake_controller *controller, const Dp__V1__Hello *hello)
 {
     Dp__V1__Welcome welcome = DP__V1__WELCOME__INIT;
     Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
     controller->hellos++;
-    controller->has_profile = hello->inventory->profile_json.len > 0;
+    controller->fence_ms = hello->fence_ms;
+    see_inventory(controller, hello->inventory);
     (void)DP_COPY_TEXT(controller->node, hello->node);
     // Nothing that an earlier session said counts any more.
     memset(controller->ranks, 0, sizeof controller->ranks);
@@ -68,7 +82,8 @@ static void on_heartbeat(struct fake_controller *controller, const Dp__V1__Heart
     Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
     controller->heartbeats++;
     see_levels(controller, heartbeat->assignments, heartbeat->n_assignments);
-    ack.sequence = heartbeat->sequence;
+    // 0 is the sequence of no heartbeat.
+    ack.sequence = controller->silent ? 0 : heartbeat->sequence;
     message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK;
     message.ack = &ack;
     send(controller, &message);
@@ -123,7 +138,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
         on_log(controller, message->log);
         break;
     case DP__V1__AGENT_MESSAGE__MESSAGE_INVENTORY:
-        controller->has_profile = message->inventory->profile_json.len > 0;
+        see_inventory(controller, message->inventory);
         break;
     default:
         fail_msg("an empty message arrived");

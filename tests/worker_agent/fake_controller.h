@@ -18,6 +18,7 @@ struct fake_rank_view {
     int64_t pid;
     int32_t exit_status;
     int32_t signal;
+    bool stopped;
     bool ready;
     bool finished;
     bool finished_ok;
@@ -34,11 +35,17 @@ struct fake_controller {
     uint64_t hellos;
     uint64_t heartbeats;
     bool has_profile;
+    char calibration_error[512];
+    bool silent; // acknowledges no heartbeat
+    uint32_t fence_ms;
     char node[64];
     size_t assignments; // in the newest hello or heartbeat
     bool keeper_lost;
     int32_t keeper_signal;
     char error[512];
+    bool stopping;
+    char refusal[512]; // the error of the newest level without ranks, and its epoch
+    uint32_t refused_epoch;
     struct fake_rank_view ranks[FAKE_RANKS_MAX];
     pid_t watched; // for the test's own conditions
     size_t watched_count;

@@ -10,8 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "dp/buf.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
 #include "dp/link.h"
+#include "dp/profile.h"
 #include "dp/v1/rank.pb-c.h"
 
 static struct dp_link keeper_link;
@@ -272,11 +275,26 @@ static char *script(void)
     return strdup(own != NULL ? own : all != NULL ? all : "ready start finish exit=0");
 }
 
+// Fails until there is a file of the name in DP_FAKE_CALIBRATION.
+static int calibrate(void)
+{
+    const char *awaited = getenv("DP_FAKE_CALIBRATION");
+    if (awaited != NULL && access(awaited, F_OK) != 0) {
+        return 5;
+    }
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    DP_AUTO_JSON json_t *json = dp_profile_to_json(&profile);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_json_write(json, 2, &text);
+    puts(text.bytes);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--calibrate") == 0) {
-        puts("{\"schema\": \"dp.profile/1\", \"name\": \"fake\"}");
-        return 0;
+        return calibrate();
     }
     if (argc != 5 || strcmp(argv[1], "--control-fd") != 0 || strcmp(argv[3], "--rank") != 0) {
         fprintf(stderr, "usage: dp_fake_rank --control-fd 3 --rank N\n");

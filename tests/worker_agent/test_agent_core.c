@@ -1,10 +1,12 @@
 // The agent's decisions: events in, effects out.
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "dp/agent_core.h"
 #include "dp/alloc.h"
 #include "dp/clock.h"
+#include "dp/rand.h"
 #include "dp_test.h"
 
 #define ORPHAN_MS 60000
@@ -120,6 +122,11 @@ static void start(struct fixture *fixture, uint32_t epoch)
     step(fixture,
          (struct dp_agent_event){
              .type = DP_AGENT_START, .fence = fence(epoch), .bytes = "start", .length = 5});
+}
+
+static void acknowledged(struct fixture *fixture, int64_t sent_ns)
+{
+    step(fixture, (struct dp_agent_event){.type = DP_AGENT_ACKNOWLEDGED, .sent_ns = sent_ns});
 }
 
 static const struct dp_agent_assignment *held(const struct fixture *fixture, uint32_t epoch)
@@ -344,36 +351,274 @@ static void while_the_controller_is_away_steps_are_kept_and_sent_later(void **st
     assert_int_equal(held(fixture, 1)->ranks[0].step, 600);
 }
 
+// Ticks until the core stops the ranks; when, by its clock.
+static int64_t fenced_at(struct fixture *fixture, int64_t until_ns)
+{
+    for (; fixture->now_ns <= until_ns; fixture->now_ns += 100 * DP_NS_PER_MS) {
+        simple(fixture, DP_AGENT_TICK, 0);
+        if (count_of(fixture, DP_AGENT_DO_STOP) == 1) {
+            return fixture->now_ns;
+        }
+    }
+    return INT64_MAX;
+}
+
 static void a_node_left_alone_too_long_ends_its_ranks_itself(void **state)
 {
     struct fixture *fixture = *state;
     run(fixture);
-    fixture->now_ns = 5 * DP_NS_PER_S;
+    acknowledged(fixture, 5 * DP_NS_PER_S);
+    fixture->now_ns = 9 * DP_NS_PER_S;
+    // Neither a stream that breaks nor one that opens is an answer.
     simple(fixture, DP_AGENT_STREAM_DOWN, 0);
-    fixture->now_ns += ORPHAN_MS * DP_NS_PER_MS;
-    simple(fixture, DP_AGENT_TICK, 0);
-    assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
-    // To hear the same again does not start anew.
-    simple(fixture, DP_AGENT_STREAM_DOWN, 0);
-    fixture->now_ns += 1;
-    simple(fixture, DP_AGENT_TICK, 0);
-    assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 1);
-    assert_true(held(fixture, 1)->fenced);
+    simple(fixture, DP_AGENT_STREAM_UP, 0);
+    int64_t limit_ns = 5 * DP_NS_PER_S + ORPHAN_MS * DP_NS_PER_MS;
+    int64_t at_ns = fenced_at(fixture, 2 * limit_ns);
+    assert_true(at_ns > limit_ns && at_ns <= limit_ns + 100 * DP_NS_PER_MS);
+    assert_true(held(fixture, 1)->fenced && held(fixture, 1)->stopping);
+    assert_int_equal(only(fixture, DP_AGENT_DO_STOP)->grace_ms, DP_AGENT_STOP_GRACE_MS);
     simple(fixture, DP_AGENT_TICK, 0);
     assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
 }
 
-static void a_controller_that_returns_in_time_stops_that_clock(void **state)
+static void what_is_acknowledged_holds_the_end_off_from_when_it_was_sent(void **state)
 {
     struct fixture *fixture = *state;
     run(fixture);
-    for (int i = 0; i < 10; i++) {
-        simple(fixture, DP_AGENT_STREAM_DOWN, 0);
-        fixture->now_ns += ORPHAN_MS * DP_NS_PER_MS / 2;
-        simple(fixture, DP_AGENT_TICK, 0);
-        assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
-        simple(fixture, DP_AGENT_STREAM_UP, 0);
+    for (int64_t sent_s = 0; sent_s < 600; sent_s += 30) {
+        acknowledged(fixture, sent_s * DP_NS_PER_S);
+        // An answer that was overtaken takes nothing back.
+        acknowledged(fixture, (sent_s - 20) * DP_NS_PER_S);
+        assert_int_equal(fenced_at(fixture, (sent_s + 50) * DP_NS_PER_S), INT64_MAX);
     }
+    int64_t limit_ns = (600 - 30) * DP_NS_PER_S + ORPHAN_MS * DP_NS_PER_MS;
+    int64_t at_ns = fenced_at(fixture, 2 * limit_ns);
+    assert_true(at_ns > limit_ns && at_ns <= limit_ns + 100 * DP_NS_PER_MS);
+}
+
+// Whatever is lost of the traffic, no rank lives when a controller that counts from the arrival of
+// the newest word gives its work away.
+static void no_rank_outlives_the_fence_that_the_controller_counts(void **state)
+{
+    struct fixture *fixture = *state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 7);
+    run(fixture);
+    int64_t arrived_ns = 0;
+    int64_t stopped_ns = INT64_MAX;
+    for (; fixture->now_ns < 900 * DP_NS_PER_S; fixture->now_ns += 100 * DP_NS_PER_MS) {
+        bool cut_off = fixture->now_ns > 300 * DP_NS_PER_S;
+        int64_t sent_ns = fixture->now_ns - (int64_t)dp_rand_below(&rand, 2000) * DP_NS_PER_MS;
+        bool arrives = !cut_off && dp_rand_below(&rand, 3) > 0;
+        arrived_ns = arrives ? fixture->now_ns : arrived_ns;
+        if (arrives && dp_rand_below(&rand, 3) > 0) {
+            acknowledged(fixture, sent_ns > 0 ? sent_ns : 0);
+        }
+        simple(fixture, DP_AGENT_TICK, 0);
+        if (count_of(fixture, DP_AGENT_DO_STOP) > 0) {
+            stopped_ns = fixture->now_ns;
+            break;
+        }
+    }
+    int64_t gone_ns = stopped_ns + DP_AGENT_STOP_GRACE_MS * DP_NS_PER_MS;
+    assert_true(stopped_ns > 300 * DP_NS_PER_S);
+    assert_true(gone_ns < arrived_ns + (ORPHAN_MS + DP_AGENT_STOP_MS) * DP_NS_PER_MS);
+}
+
+static void an_order_that_was_lost_with_the_connection_is_given_again(void **state)
+{
+    struct fixture *fixture = *state;
+    run(fixture);
+    simple(fixture, DP_AGENT_KEEPER_LEFT, 1);
+    // The keeper knows rank 4 without its start, and nothing of rank 5.
+    spawned(fixture, 1, 4, false);
+    assert_int_equal(held(fixture, 1)->ranks[0].phase, DP_AGENT_READY);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    assert_int_equal(only(fixture, DP_AGENT_DO_SPAWN)->rank, 5);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 2);
+    for (size_t i = 0; i < fixture->effects.count; i++) {
+        const struct dp_agent_effect *effect = &fixture->effects.items[i];
+        if (effect->type == DP_AGENT_DO_ORDER) {
+            assert_true(effect->start);
+            assert_memory_equal(effect->bytes, "start", 5);
+        }
+    }
+}
+
+static void orders_that_come_while_the_keeper_is_away_wait_for_it(void **state)
+{
+    struct fixture *fixture = *state;
+    simple(fixture, DP_AGENT_STREAM_UP, 0);
+    prepare(fixture, 1);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    simple(fixture, DP_AGENT_KEEPER_LEFT, 1);
+    start(fixture, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 0);
+    step(fixture,
+         (struct dp_agent_event){.type = DP_AGENT_STOP, .fence = fence(1), .grace_ms = 1000});
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
+    spawned(fixture, 1, 4, false);
+    spawned(fixture, 1, 5, false);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 0);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 1);
+}
+
+static void a_frame_from_before_a_start_does_not_undo_it(void **state)
+{
+    struct fixture *fixture = *state;
+    simple(fixture, DP_AGENT_STREAM_UP, 0);
+    prepare(fixture, 1);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    start(fixture, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 2);
+    spawned(fixture, 1, 4, false);
+    assert_int_equal(held(fixture, 1)->ranks[0].phase, DP_AGENT_RUNNING);
+    start(fixture, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 0);
+}
+
+static void a_prepare_that_is_refused_is_answered_with_the_reason(void **state)
+{
+    struct fixture *fixture = *state;
+    prepare(fixture, 3);
+    prepare(fixture, 2);
+    const struct dp_agent_effect *refusal = only(fixture, DP_AGENT_DO_REFUSE);
+    assert_int_equal(refusal->fence.epoch, 2);
+    assert_false(refusal->leftover);
+    assert_non_null(strstr(refusal->text, "attempt 1 epoch 2 of job-1 is older than attempt 1 "
+                                          "epoch 3"));
+    step(fixture, (struct dp_agent_event){
+                      .type = DP_AGENT_BAD_PREPARE, .fence = fence(4), .text = "no such ranks"});
+    assert_string_equal(only(fixture, DP_AGENT_DO_REFUSE)->text, "no such ranks");
+    assert_int_equal(only(fixture, DP_AGENT_DO_REFUSE)->fence.epoch, 4);
+    assert_int_equal(dp_agent_core_count(fixture->core), 1);
+    simple(fixture, DP_AGENT_RELEASE, 3);
+    simple(fixture, DP_AGENT_KEEPER_FAILED, 3);
+    prepare(fixture, 3);
+    assert_true(only(fixture, DP_AGENT_DO_REFUSE)->leftover);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_START_KEEPER), 0);
+}
+
+static void a_node_that_is_full_says_so(void **state)
+{
+    struct fixture *fixture = *state;
+    struct dp_agent_event event = {.type = DP_AGENT_PREPARE,
+                                   .fence = {.attempt = 1, .epoch = 1},
+                                   .numbers = ranks,
+                                   .numbers_count = 2,
+                                   .bytes = "p",
+                                   .length = 1};
+    for (int i = 0; i <= DP_AGENT_ASSIGNMENTS_MAX; i++) {
+        snprintf(event.fence.job, sizeof event.fence.job, "job-%d", i + 1);
+        assert_int_equal(count_of(fixture, DP_AGENT_DO_REFUSE), 0);
+        step(fixture, event);
+    }
+    assert_non_null(strstr(only(fixture, DP_AGENT_DO_REFUSE)->text, "256 assignments"));
+    assert_string_equal(only(fixture, DP_AGENT_DO_REFUSE)->fence.job, "job-257");
+}
+
+static void unreachable(struct fixture *fixture, uint32_t epoch)
+{
+    step(fixture, (struct dp_agent_event){.type = DP_AGENT_KEEPER_UNREACHABLE,
+                                          .fence = fence(epoch),
+                                          .text = "it does not answer"});
+}
+
+static void ranks_of_a_keeper_that_does_not_answer_are_not_called_dead(void **state)
+{
+    struct fixture *fixture = *state;
+    run(fixture);
+    simple(fixture, DP_AGENT_KEEPER_LEFT, 1);
+    unreachable(fixture, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_LEVEL), 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_KILL_KEEPER), 0);
+    assert_string_equal(held(fixture, 1)->trouble, "it does not answer");
+    assert_int_equal(held(fixture, 1)->ranks[0].phase, DP_AGENT_RUNNING);
+    assert_false(dp_agent_assignment_ended(held(fixture, 1)));
+    spawned(fixture, 1, 4, true);
+    spawned(fixture, 1, 5, true);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    assert_string_equal(held(fixture, 1)->trouble, "");
+    assert_string_equal(held(fixture, 1)->error, "");
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_SPAWN) + count_of(fixture, DP_AGENT_DO_ORDER),
+                     0);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_LEVEL), 1);
+}
+
+static void a_keeper_that_does_not_answer_is_killed_when_its_ranks_must_end(void **state)
+{
+    struct fixture *fixture = *state;
+    run(fixture);
+    simple(fixture, DP_AGENT_KEEPER_LEFT, 1);
+    step(fixture,
+         (struct dp_agent_event){.type = DP_AGENT_STOP, .fence = fence(1), .grace_ms = 1000});
+    unreachable(fixture, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_KILL_KEEPER), 1);
+    step(fixture, (struct dp_agent_event){
+                      .type = DP_AGENT_KEEPER_ENDED, .fence = fence(1), .signal = SIGKILL});
+    assert_false(held(fixture, 1)->keeper_lost);
+    assert_true(held(fixture, 1)->ranks[0].stopped);
+    assert_true(dp_agent_assignment_ended(held(fixture, 1)));
+}
+
+static void told_to_end(struct fixture *fixture, uint32_t rank, int32_t signal, bool by_keeper)
+{
+    step(fixture, (struct dp_agent_event){.type = DP_AGENT_EXITED,
+                                          .fence = fence(1),
+                                          .rank = rank,
+                                          .pid = 1000 + rank,
+                                          .signal = signal,
+                                          .stopped = true,
+                                          .by_keeper = by_keeper});
+}
+
+static void a_rank_that_ended_as_it_was_told_is_marked(void **state)
+{
+    struct fixture *fixture = *state;
+    run(fixture);
+    exited(fixture, 1, 4, SIGSEGV);
+    step(fixture,
+         (struct dp_agent_event){.type = DP_AGENT_STOP, .fence = fence(1), .grace_ms = 1000});
+    assert_true(held(fixture, 1)->stopping);
+    told_to_end(fixture, 5, SIGTERM, false);
+    assert_false(held(fixture, 1)->ranks[0].stopped);
+    assert_true(held(fixture, 1)->ranks[1].stopped);
+    assert_string_equal(held(fixture, 1)->error, "");
+}
+
+static void an_agent_that_returns_learns_that_a_stop_was_ordered(void **state)
+{
+    struct fixture *fixture = *state;
+    step(fixture,
+         (struct dp_agent_event){
+             .type = DP_AGENT_FOUND, .fence = fence(1), .numbers = ranks, .numbers_count = 2});
+    for (size_t i = 0; i < 2; i++) {
+        step(fixture, (struct dp_agent_event){.type = DP_AGENT_SPAWNED,
+                                              .fence = fence(1),
+                                              .rank = ranks[i],
+                                              .pid = 1000 + ranks[i],
+                                              .started = true,
+                                              .stopped = true});
+    }
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    assert_true(held(fixture, 1)->stopping);
+    // They have the grace that they were given.
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
+}
+
+static void ranks_that_their_keeper_ended_for_want_of_an_agent_say_so(void **state)
+{
+    struct fixture *fixture = *state;
+    step(fixture,
+         (struct dp_agent_event){
+             .type = DP_AGENT_FOUND, .fence = fence(1), .numbers = ranks, .numbers_count = 2});
+    for (size_t i = 0; i < 2; i++) {
+        spawned(fixture, 1, ranks[i], true);
+        told_to_end(fixture, ranks[i], SIGTERM, true);
+    }
+    assert_false(held(fixture, 1)->stopping);
+    assert_non_null(strstr(held(fixture, 1)->error, "no agent renewed its lease"));
 }
 
 static void ranks_found_without_their_file_are_held_as_the_keeper_knows_them(void **state)
@@ -416,7 +661,7 @@ static void events_about_nothing_held_do_nothing_but_say_so(void **state)
 {
     struct fixture *fixture = *state;
     for (int type = 0; type < DP_AGENT_EVENT_COUNT; type++) {
-        if (type == DP_AGENT_PREPARE || type == DP_AGENT_FOUND) {
+        if (type == DP_AGENT_PREPARE || type == DP_AGENT_BAD_PREPARE || type == DP_AGENT_FOUND) {
             continue;
         }
         simple(fixture, (dp_agent_event_type)type, 7);
@@ -445,7 +690,18 @@ int main(void)
         CASE(a_keeper_that_cannot_start_is_an_error_of_the_assignment),
         CASE(while_the_controller_is_away_steps_are_kept_and_sent_later),
         CASE(a_node_left_alone_too_long_ends_its_ranks_itself),
-        CASE(a_controller_that_returns_in_time_stops_that_clock),
+        CASE(what_is_acknowledged_holds_the_end_off_from_when_it_was_sent),
+        CASE(no_rank_outlives_the_fence_that_the_controller_counts),
+        CASE(an_order_that_was_lost_with_the_connection_is_given_again),
+        CASE(orders_that_come_while_the_keeper_is_away_wait_for_it),
+        CASE(a_frame_from_before_a_start_does_not_undo_it),
+        CASE(a_prepare_that_is_refused_is_answered_with_the_reason),
+        CASE(a_node_that_is_full_says_so),
+        CASE(ranks_of_a_keeper_that_does_not_answer_are_not_called_dead),
+        CASE(a_keeper_that_does_not_answer_is_killed_when_its_ranks_must_end),
+        CASE(a_rank_that_ended_as_it_was_told_is_marked),
+        CASE(an_agent_that_returns_learns_that_a_stop_was_ordered),
+        CASE(ranks_that_their_keeper_ended_for_want_of_an_agent_say_so),
         CASE(ranks_found_without_their_file_are_held_as_the_keeper_knows_them),
         CASE(ranks_the_last_life_did_not_start_are_started_now),
         CASE(ending_all_waits_for_every_rank),

@@ -231,6 +231,12 @@ static void how_a_rank_ended_is_told(void **state)
     (void)spawn_rank(&keeper, 1, "crash");
     exited = await_exit(&keeper, 1);
     assert_int_equal(exited.signal, SIGSEGV);
+    assert_int_equal(exited.stop, DP_LINK_STOP_NONE);
+    (void)spawn_rank(&keeper, 2, "sleep");
+    stop_rank(&keeper, 2, 20000);
+    exited = await_exit(&keeper, 2);
+    assert_int_equal(exited.signal, SIGTERM);
+    assert_int_equal(exited.stop, DP_LINK_STOP_ORDERED);
     keeper_close(&keeper);
 }
 
@@ -496,6 +502,7 @@ static void without_an_agent_the_ranks_end_and_their_ends_are_written_down(void 
             struct dp_link_exited exited;
             assert_ok(dp_link_exited_read(&frame, &exited, &err), &err);
             signals[frame.rank] = exited.signal;
+            assert_int_equal(exited.stop, DP_LINK_STOP_KEEPER);
         }
     } while (frame.type != DP_LINK_NONE);
     assert_int_equal(signals[0], SIGTERM);

@@ -239,6 +239,7 @@ static void an_exit_travels_whole(void **state)
     struct dp_link_exited sent = {.pid = 1ll << 40,
                                   .status = -3,
                                   .signal = 9,
+                                  .stop = DP_LINK_STOP_KEEPER,
                                   .log_dropped = 17,
                                   .error = "why"},
                           got;
@@ -248,7 +249,14 @@ static void an_exit_travels_whole(void **state)
     assert_ok(dp_link_exited_read(&frame, &got, &err), &err);
     assert_true(got.pid == sent.pid && got.status == -3 && got.signal == 9);
     assert_int_equal(got.log_dropped, 17);
+    assert_int_equal(got.stop, DP_LINK_STOP_KEEPER);
     assert_string_equal(got.error, "why");
+    // Who told it to end is one of those that are known.
+    dp_buf_clear(&buf);
+    sent.stop = DP_LINK_STOP_COUNT;
+    dp_link_exited_write(&sent, &buf);
+    frame = frame_of(&buf);
+    assert_refused(dp_link_exited_read(&frame, &got, &err), DP_INVALID, &err, "malformed");
     dp_buf_deinit(&buf);
 }
 

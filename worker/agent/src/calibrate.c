@@ -12,13 +12,15 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
-#include "dp/json.h"
 #include "dp/log.h"
+#include "dp/profile.h"
 #include "worker.h"
 
-#define PROFILE_SCHEMA "dp.profile/1"
-#define CALIBRATION_MS 120000
-#define TURN_MS 15000 // others' calibrations may hold this one back so long
+// Together less than the minute that a controller waits for a node's figures.
+#define TURN_MS 10000 // others' calibrations may hold this one back so long
+#define CALIBRATION_MS 40000
+#define RETRY_FIRST_MS 2000
+#define RETRY_MAX_MS 60000
 
 struct calibration {
     struct worker *worker;
@@ -26,26 +28,27 @@ struct calibration {
     char *unchecked; // where the run writes
     char *log;
     bool wanted;
-    int turn_fd; // held while it runs: one calibration at a time on a host
+    int64_t wanted_at_ns; // not before
+    uint32_t retry_ms;    // after the next failure
+    int turn_fd;          // held while it runs: one calibration at a time on a host
     int64_t turn_by_ns;
     pid_t child;
     int64_t give_up_ns;
+    bool late;
+    char error[DP_AGENT_TEXT_MAX]; // of the newest try
 };
 
+// One that is damaged, or of a form that was written before, is no profile.
 static dp_status read_profile(const char *path, struct dp_buf *ret_profile, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    DP_AUTO_JSON json_t *json = NULL;
-    dp_status status = dp_read_file(path, DP_SPEC_BYTES_MAX, &text, err);
+    struct dp_profile profile;
+    dp_status status = dp_profile_load(path, &profile, err);
     if (status == DP_OK) {
-        status = dp_json_parse(text.bytes, text.length, DP_SPEC_BYTES_MAX, path, &json, err);
+        status = dp_read_file(path, DP_PROFILE_BYTES_MAX, &text, err);
     }
     if (status != DP_OK) {
         return status;
-    }
-    const char *schema = json_string_value(json_object_get(json, "schema"));
-    if (schema == NULL || strcmp(schema, PROFILE_SCHEMA) != 0) {
-        return dp_fail(err, DP_INVALID, "%s is not a %s document", path, PROFILE_SCHEMA);
     }
     dp_buf_deinit(ret_profile);
     *ret_profile = text;
@@ -63,6 +66,7 @@ struct calibration *calibration_new(struct worker *worker)
     calibration->log = dp_asprintf("%s/calibrate.log", state);
     calibration->turn_fd = -1;
     calibration->turn_by_ns = worker_now_ns() + TURN_MS * DP_NS_PER_MS;
+    calibration->retry_ms = RETRY_FIRST_MS;
     struct dp_error err = {0};
     dp_status status = read_profile(calibration->file, &worker->profile, &err);
     calibration->wanted = status != DP_OK;
@@ -107,20 +111,63 @@ static void end_turn(struct calibration *calibration)
     calibration->turn_fd = -1;
 }
 
+const char *calibration_error(const struct calibration *calibration)
+{
+    return calibration->error;
+}
+
+// Tells the controller, and tries again after a while, longer each time.
+static void fail(struct calibration *calibration, const struct dp_error *err)
+{
+    int64_t now_ns = worker_now_ns();
+    dp_log_error("calibration.failed", "reason=\"%s\" next=\"again in %u ms\"", err->message,
+                 calibration->retry_ms);
+    (void)DP_COPY_TEXT(calibration->error, err->message);
+    (void)unlink(calibration->unchecked);
+    calibration->wanted = true;
+    calibration->wanted_at_ns = now_ns + calibration->retry_ms * DP_NS_PER_MS;
+    calibration->turn_by_ns = calibration->wanted_at_ns + TURN_MS * DP_NS_PER_MS;
+    calibration->retry_ms =
+        2 * calibration->retry_ms < RETRY_MAX_MS ? 2 * calibration->retry_ms : RETRY_MAX_MS;
+    session_send_inventory(calibration->worker->session);
+}
+
 static void start(struct calibration *calibration)
 {
     char *arguments[] = {(char *)calibration->worker->options.rank_program, (char *)"--calibrate",
                          NULL};
     struct dp_error err = {0};
     calibration->wanted = false;
+    calibration->late = false;
     if (child_start(arguments, calibration->unchecked, calibration->log, &calibration->child,
                     &err) != DP_OK) {
-        dp_log_error("calibration.failed", "reason=\"%s\"", err.message);
         end_turn(calibration);
+        fail(calibration, &err);
         return;
     }
     calibration->give_up_ns = worker_now_ns() + CALIBRATION_MS * DP_NS_PER_MS;
     dp_log_info("calibration.started", "pid=%d", (int)calibration->child);
+}
+
+static dp_status take_result(struct calibration *calibration, int status, int signal,
+                             struct dp_error *err)
+{
+    if (calibration->late) {
+        return dp_fail(err, DP_TIMEOUT, "dp-rank --calibrate did not end within %d s; see %s",
+                       CALIBRATION_MS / 1000, calibration->log);
+    }
+    if (status != 0 || signal != 0) {
+        return dp_fail(err, DP_INTERNAL,
+                       "dp-rank --calibrate ended with status %d, signal %d; see %s", status,
+                       signal, calibration->log);
+    }
+    dp_status read = read_profile(calibration->unchecked, &calibration->worker->profile, err);
+    if (read == DP_OK && rename(calibration->unchecked, calibration->file) != 0) {
+        // It serves this life of the agent.
+        dp_log_warn("profile.not_kept", "file=%s reason=\"%s\"", calibration->file,
+                    strerror(errno));
+    }
+    return read;
 }
 
 static void finish(struct calibration *calibration, int status, int signal)
@@ -128,36 +175,28 @@ static void finish(struct calibration *calibration, int status, int signal)
     calibration->child = 0;
     end_turn(calibration);
     struct dp_error err = {0};
-    if (status != 0 || signal != 0) {
-        (void)dp_fail(&err, DP_INTERNAL,
-                      "dp-rank --calibrate ended with status %d, signal %d; "
-                      "see %s",
-                      status, signal, calibration->log);
-    } else if (read_profile(calibration->unchecked, &calibration->worker->profile, &err) == DP_OK &&
-               rename(calibration->unchecked, calibration->file) != 0) {
-        (void)dp_fail_errno(&err, errno, "cannot keep %s", calibration->file);
+    if (take_result(calibration, status, signal, &err) != DP_OK) {
+        fail(calibration, &err);
+        return;
     }
-    if (err.status != DP_OK) {
-        dp_log_error("calibration.failed", "reason=\"%s\"", err.message);
-        (void)unlink(calibration->unchecked);
-    }
-    if (calibration->worker->profile.length > 0) {
-        dp_log_info("calibration.finished", "file=%s", calibration->file);
-        session_send_inventory(calibration->worker->session);
-    }
+    calibration->error[0] = '\0';
+    dp_log_info("calibration.finished", "file=%s", calibration->file);
+    session_send_inventory(calibration->worker->session);
 }
 
 void calibration_tick(struct calibration *calibration)
 {
-    if (calibration->wanted &&
-        (take_turn(calibration) || worker_now_ns() > calibration->turn_by_ns)) {
+    int64_t now_ns = worker_now_ns();
+    if (calibration->wanted && now_ns >= calibration->wanted_at_ns &&
+        (take_turn(calibration) || now_ns > calibration->turn_by_ns)) {
         start(calibration);
     }
     int status, signal;
     if (calibration->child > 0 && child_ended(calibration->child, &status, &signal)) {
         finish(calibration, status, signal);
     }
-    if (calibration->child > 0 && worker_now_ns() > calibration->give_up_ns) {
+    if (calibration->child > 0 && !calibration->late && now_ns > calibration->give_up_ns) {
+        calibration->late = true;
         (void)kill(-calibration->child, SIGKILL);
     }
 }

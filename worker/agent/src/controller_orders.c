@@ -8,23 +8,12 @@
 #include "dp/wire.h"
 #include "worker.h"
 
-// A job's id becomes the name of a directory.
-static bool is_plain(const char *id)
+// The wire has seen to it that there is one, and that the job's id can name a directory.
+struct dp_agent_fence orders_fence(const Dp__V1__Fence *fence)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-    size_t length = strlen(id);
-    return length > 0 && length < DP_ID_MAX && strspn(id, plain) == length;
-}
-
-bool orders_fence(const Dp__V1__Fence *fence, struct dp_agent_fence *ret_fence)
-{
-    if (fence == NULL || !is_plain(fence->job)) {
-        dp_log_warn("order.without_fence", "job=\"%s\"", fence == NULL ? "" : fence->job);
-        return false;
-    }
-    *ret_fence = (struct dp_agent_fence){.attempt = fence->attempt, .epoch = fence->epoch};
-    (void)DP_COPY_TEXT(ret_fence->job, fence->job);
-    return true;
+    struct dp_agent_fence known = {.attempt = fence->attempt, .epoch = fence->epoch};
+    (void)DP_COPY_TEXT(known.job, fence->job);
+    return known;
 }
 
 static void pack_order(const Dp__V1__RankOrder *order, struct dp_buf *buf)
@@ -71,7 +60,7 @@ static dp_status check_ranks(const Dp__V1__Prepare *prepare, struct dp_error *er
             }
         }
     }
-    return prepare->plan == NULL ? dp_fail(err, DP_INVALID, "there is no plan") : DP_OK;
+    return DP_OK;
 }
 
 static void on_prepare(struct worker *worker, const Dp__V1__ControllerMessage *message)
@@ -79,15 +68,15 @@ static void on_prepare(struct worker *worker, const Dp__V1__ControllerMessage *m
     const Dp__V1__Prepare *prepare = message->prepare;
     struct dp_agent_event event = {
         .type = DP_AGENT_PREPARE,
+        .fence = orders_fence(prepare->fence),
         .numbers = prepare->ranks,
         .numbers_count = prepare->n_ranks,
     };
-    if (!orders_fence(prepare->fence, &event.fence)) {
-        return;
-    }
     struct dp_error err = {0};
     if (check_ranks(prepare, &err) != DP_OK) {
-        dp_log_error("prepare.refused", "job=%s reason=\"%s\"", event.fence.job, err.message);
+        struct dp_agent_event bad = {
+            .type = DP_AGENT_BAD_PREPARE, .fence = event.fence, .text = err.message};
+        worker_event(worker, &bad);
         return;
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
@@ -99,10 +88,8 @@ static void on_prepare(struct worker *worker, const Dp__V1__ControllerMessage *m
 
 static void on_start(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
-    struct dp_agent_event event = {.type = DP_AGENT_START};
-    if (!orders_fence(message->start->fence, &event.fence)) {
-        return;
-    }
+    struct dp_agent_event event = {.type = DP_AGENT_START,
+                                   .fence = orders_fence(message->start->fence)};
     Dp__V1__RankStart start = DP__V1__RANK_START__INIT;
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
     DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
@@ -120,10 +107,8 @@ static void on_start(struct worker *worker, const Dp__V1__ControllerMessage *mes
 static void on_stop(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
     const Dp__V1__Stop *stop = message->stop;
-    struct dp_agent_event event = {.type = DP_AGENT_STOP, .grace_ms = stop->grace_ms};
-    if (!orders_fence(stop->fence, &event.fence)) {
-        return;
-    }
+    struct dp_agent_event event = {
+        .type = DP_AGENT_STOP, .fence = orders_fence(stop->fence), .grace_ms = stop->grace_ms};
     Dp__V1__RankStop rank_stop = DP__V1__RANK_STOP__INIT;
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
     DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
@@ -144,18 +129,15 @@ static void on_stop(struct worker *worker, const Dp__V1__ControllerMessage *mess
 
 static void on_release(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
-    struct dp_agent_event event = {.type = DP_AGENT_RELEASE};
-    if (orders_fence(message->release->fence, &event.fence)) {
-        worker_event(worker, &event);
-    }
+    struct dp_agent_event event = {.type = DP_AGENT_RELEASE,
+                                   .fence = orders_fence(message->release->fence)};
+    worker_event(worker, &event);
 }
 
 static void on_checkpoint(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
-    struct dp_agent_event event = {.type = DP_AGENT_CHECKPOINT};
-    if (!orders_fence(message->checkpoint->fence, &event.fence)) {
-        return;
-    }
+    struct dp_agent_event event = {.type = DP_AGENT_CHECKPOINT,
+                                   .fence = orders_fence(message->checkpoint->fence)};
     Dp__V1__RankCheckpoint checkpoint = DP__V1__RANK_CHECKPOINT__INIT;
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
     DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};

@@ -60,6 +60,12 @@ static void write_header(char *header, const void *bytes, size_t length)
 dp_status directory_make(const char *directory, const void *prepare, size_t length,
                          struct dp_error *err)
 {
+    if (access(directory, F_OK) == 0) {
+        return dp_fail(err, DP_CONFLICT,
+                       "%s is there already, with what an earlier assignment of that name left: "
+                       "move it away",
+                       directory);
+    }
     dp_status status = dp_make_directories(directory, err);
     if (status != DP_OK) {
         return status;
@@ -100,6 +106,18 @@ bool directory_has_keeper(const char *directory)
     DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.pid", directory);
     DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
     return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+}
+
+pid_t directory_keeper_pid(const char *directory)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.pid", directory);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    if (dp_read_file(path, 64, &text, NULL) != DP_OK || text.length == 0) {
+        return 0;
+    }
+    long pid = strtol(text.bytes, NULL, 10);
+    // Who holds the lock is the one who wrote its number, and lives.
+    return pid > 1 && pid <= INT32_MAX && directory_has_keeper(directory) ? (pid_t)pid : 0;
 }
 
 static bool is_released(const char *directory)

@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 #include "worker.h"
 
 #define SOCKET_NAME "keeper.sock"
-#define CONNECT_MS 10000
+#define ANSWER_NS (DP_AGENT_KEEPER_ANSWER_MS * DP_NS_PER_MS)
 
 static struct keeper_conn *conn_new(struct worker *worker, const struct dp_agent_fence *fence)
 {
@@ -18,7 +19,7 @@ static struct keeper_conn *conn_new(struct worker *worker, const struct dp_agent
     conn->fence = *fence;
     conn->directory = directory_of(worker->options.state_dir, fence);
     conn->link.fd = -1;
-    conn->give_up_ns = worker_now_ns() + CONNECT_MS * DP_NS_PER_MS;
+    conn->give_up_ns = worker_now_ns() + ANSWER_NS;
     conn->next = worker->keepers;
     worker->keepers = conn;
     return conn;
@@ -37,6 +38,24 @@ static void disconnect(struct keeper_conn *conn)
         conn->poll = NULL;
     }
     dp_link_deinit(&conn->link);
+}
+
+// Whatever was not read is lost, and nobody can tell what was: the core asks the keeper when it is
+// connected again.
+static void lose(struct keeper_conn *conn)
+{
+    if (conn->poll == NULL) {
+        return;
+    }
+    disconnect(conn);
+    conn->synced = false;
+    conn->broken = false;
+    conn->give_up_ns = worker_now_ns() + ANSWER_NS;
+    if (!conn->released) {
+        struct dp_agent_event event = {.type = DP_AGENT_KEEPER_LEFT, .fence = conn->fence};
+        worker_event(conn->worker, &event);
+    }
+    worker_hurry(conn->worker);
 }
 
 void keeper_free(struct keeper_conn *conn)
@@ -62,15 +81,10 @@ bool keeper_is_settled(const struct keeper_conn *conn)
     return conn->over || (conn->poll != NULL && conn->synced);
 }
 
-static void report_failure(struct worker *worker, const struct dp_agent_fence *fence,
-                           const char *text)
+static void report(const struct keeper_conn *conn, dp_agent_event_type type, const char *text)
 {
-    struct dp_agent_event event = {
-        .type = DP_AGENT_KEEPER_FAILED,
-        .fence = *fence,
-        .text = text,
-    };
-    worker_event(worker, &event);
+    struct dp_agent_event event = {.type = type, .fence = conn->fence, .text = text};
+    worker_event(conn->worker, &event);
 }
 
 static dp_status start_process(struct keeper_conn *conn, struct dp_error *err)
@@ -103,7 +117,7 @@ void keeper_start(struct worker *worker, const struct dp_agent_fence *fence, con
     }
     if (status != DP_OK) {
         conn->over = true;
-        report_failure(worker, fence, err.message);
+        report(conn, DP_AGENT_KEEPER_FAILED, err.message);
     }
     worker_hurry(worker);
 }
@@ -134,6 +148,9 @@ dp_status keeper_send(struct keeper_conn *conn, const struct dp_link_frame *fram
     if (status != DP_OK) {
         dp_log_warn("keeper.not_told", "job=%s type=%d reason=\"%s\"", conn->fence.job,
                     (int)frame->type, err->message);
+        // Its frames may be in use right now, so the connection is closed later.
+        conn->broken = true;
+        worker_hurry(conn->worker);
     }
     watch(conn);
     return status;
@@ -148,6 +165,7 @@ static dp_status take_frames(struct keeper_conn *conn, struct dp_error *err)
         if (status != DP_OK || frame.type == DP_LINK_NONE) {
             return status;
         }
+        conn->give_up_ns = worker_now_ns() + ANSWER_NS;
         status = keeper_frame(conn, &frame, err);
         if (status != DP_OK || conn->poll == NULL) {
             return status;
@@ -171,20 +189,17 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         return;
     }
     if (result != DP_OK || conn->link.at_end) {
-        disconnect(conn);
-        conn->give_up_ns = worker_now_ns() + CONNECT_MS * DP_NS_PER_MS;
-        conn->synced = false;
-        worker_hurry(conn->worker);
+        lose(conn);
         return;
     }
     watch(conn);
 }
 
-static bool connect_to(struct keeper_conn *conn)
+static void connect_to(struct keeper_conn *conn)
 {
     int fd;
     if (dp_link_connect(conn->directory, SOCKET_NAME, &fd, NULL) != DP_OK) {
-        return false;
+        return;
     }
     dp_link_init(&conn->link, fd, 4 * DP_LINK_OUT_BYTES_MAX);
     conn->poll = dp_new(uv_poll_t);
@@ -204,7 +219,7 @@ static bool connect_to(struct keeper_conn *conn)
         .length = payload.length,
     };
     struct dp_error err = {0};
-    return keeper_send(conn, &frame, &err) == DP_OK;
+    (void)keeper_send(conn, &frame, &err);
 }
 
 // The keeper's end is known once its process was reaped, or, for one of another life, once its
@@ -235,7 +250,7 @@ static void on_ended(struct keeper_conn *conn, int status)
     if (!conn->was_synced && status != 0) {
         DP_AUTO_FREE char *text = dp_asprintf("the keeper ended with status %d; see %s/keeper.log",
                                               status, conn->directory);
-        report_failure(worker, &conn->fence, text);
+        report(conn, DP_AGENT_KEEPER_FAILED, text);
         return;
     }
     // Events may let the assignment go; the connection stays until the tick is over.
@@ -248,28 +263,63 @@ static void on_ended(struct keeper_conn *conn, int status)
     worker_event(worker, &event);
 }
 
+// Renews the lease, and asks for a sign of life.
+static void ping(struct keeper_conn *conn, int64_t now_ns)
+{
+    int64_t lease_ns = conn->worker->options.lease_ms * DP_NS_PER_MS;
+    if (now_ns >= conn->ping_ns) {
+        conn->ping_ns = now_ns + (lease_ns < ANSWER_NS ? lease_ns : ANSWER_NS) / 4;
+        struct dp_error err = {0};
+        (void)keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_PING}, &err);
+    }
+}
+
+// It is not known to be dead, and neither are its ranks.
+static void miss(struct keeper_conn *conn)
+{
+    lose(conn);
+    conn->give_up_ns = worker_now_ns() + ANSWER_NS;
+    if (conn->released) {
+        keeper_kill(conn);
+        return;
+    }
+    DP_AUTO_FREE char *text =
+        dp_asprintf("the keeper in %s lives and has not answered for %d s; what its ranks do is "
+                    "not known, and it is asked again",
+                    conn->directory, DP_AGENT_KEEPER_ANSWER_MS / 1000);
+    report(conn, DP_AGENT_KEEPER_UNREACHABLE, text);
+}
+
 void keeper_tick(struct keeper_conn *conn)
 {
     int64_t now_ns = worker_now_ns();
+    int status;
     if (conn->over) {
         return;
     }
-    if (conn->poll != NULL) {
-        if (now_ns >= conn->ping_ns) {
-            conn->ping_ns = now_ns + conn->worker->options.lease_ms * DP_NS_PER_MS / 4;
-            struct dp_error err = {0};
-            (void)keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_PING}, &err);
-        }
-        return;
+    if (conn->broken) {
+        lose(conn);
     }
-    int status;
-    if (has_ended(conn, &status)) {
+    if (conn->poll != NULL) {
+        ping(conn, now_ns);
+    } else if (has_ended(conn, &status)) {
         on_ended(conn, status);
-    } else if (!connect_to(conn) && now_ns > conn->give_up_ns) {
-        conn->over = true;
-        report_failure(conn->worker, &conn->fence,
-                       "the keeper lives but its socket "
-                       "could not be reached");
+        return;
+    } else {
+        connect_to(conn);
+    }
+    if (now_ns > conn->give_up_ns) {
+        miss(conn);
+    }
+}
+
+void keeper_kill(struct keeper_conn *conn)
+{
+    pid_t pid = conn->child > 0 ? conn->child : directory_keeper_pid(conn->directory);
+    if (pid > 0) {
+        dp_log_warn("keeper.killed", "job=%s pid=%d reason=\"it does not answer\"", conn->fence.job,
+                    (int)pid);
+        (void)kill(pid, SIGKILL);
     }
 }
 
@@ -299,7 +349,13 @@ static dp_status send_spawn(struct keeper_conn *conn, uint32_t rank, const struc
         .payload = payload.bytes,
         .length = payload.length,
     };
-    return keeper_send(conn, &frame, err);
+    if (payload.length > DP_FRAME_BYTES_MAX) {
+        return dp_fail(err, DP_TOO_LARGE, "rank %u needs %zu bytes to start; the limit is %u", rank,
+                       payload.length, DP_FRAME_BYTES_MAX);
+    }
+    // One that is lost is sent again: the keeper will not know of the rank.
+    (void)keeper_send(conn, &frame, err);
+    return DP_OK;
 }
 
 void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank)
@@ -310,8 +366,7 @@ void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank)
     if (status == DP_OK) {
         status = send_spawn(conn, rank, &order, &err);
     }
-    // When the keeper went away just now, its end says the same of all ranks.
-    if (status != DP_OK && status != DP_UNAVAILABLE) {
+    if (status != DP_OK) {
         struct dp_agent_event event = {
             .type = DP_AGENT_EXITED,
             .fence = conn->fence,

@@ -37,6 +37,8 @@ static dp_status on_spawned(struct keeper_conn *conn, const struct dp_link_frame
         struct dp_agent_event event = event_for(conn, DP_AGENT_SPAWNED, frame->rank);
         event.pid = spawned.pid;
         event.started = spawned.started;
+        event.stopped = spawned.stop != DP_LINK_STOP_NONE;
+        event.by_keeper = spawned.stop == DP_LINK_STOP_KEEPER;
         worker_event(conn->worker, &event);
     }
     return status;
@@ -52,6 +54,8 @@ static dp_status on_exited(struct keeper_conn *conn, const struct dp_link_frame 
         event.pid = exited.pid;
         event.status = exited.status;
         event.signal = exited.signal;
+        event.stopped = exited.stop != DP_LINK_STOP_NONE;
+        event.by_keeper = exited.stop == DP_LINK_STOP_KEEPER;
         event.text = exited.error;
         worker_event(conn->worker, &event);
     }
@@ -116,9 +120,8 @@ static dp_status on_report(struct keeper_conn *conn, const struct dp_link_frame 
         return DP_OK;
     }
     Dp__V1__RankReport *report = (Dp__V1__RankReport *)any;
-    struct dp_agent_fence fence;
-    if (!orders_fence(report->fence, &fence) || !dp_agent_fence_equal(&fence, &conn->fence) ||
-        report->rank != frame->rank) {
+    struct dp_agent_fence fence = orders_fence(report->fence);
+    if (!dp_agent_fence_equal(&fence, &conn->fence) || report->rank != frame->rank) {
         dp_log_warn("rank.foreign_report", "job=%s rank=%u", conn->fence.job, frame->rank);
         return DP_OK;
     }
@@ -140,6 +143,10 @@ static dp_status on_synced(struct keeper_conn *conn, const struct dp_link_frame 
     (void)err;
     conn->synced = true;
     conn->was_synced = true;
+    if (conn->released) {
+        // It was told to go, and the connection broke before it heard.
+        return keeper_send(conn, &(struct dp_link_frame){.type = DP_LINK_SHUTDOWN}, err);
+    }
     struct dp_agent_event event = event_for(conn, DP_AGENT_KEEPER_SYNCED, frame->rank);
     worker_event(conn->worker, &event);
     return DP_OK;

@@ -48,6 +48,7 @@ static Dp__V1__RankLevel *rank_level(const struct dp_agent_rank *rank, struct dp
     level->exit_status = rank->exit_status;
     level->signal = rank->signal;
     level->pid = rank->pid;
+    level->stopped = rank->stopped;
     return level;
 }
 
@@ -64,7 +65,18 @@ Dp__V1__AssignmentLevel *levels_of(const struct dp_agent_assignment *assignment,
     }
     level->keeper_lost = assignment->keeper_lost;
     level->keeper_signal = assignment->keeper_signal;
-    level->error = (char *)assignment->error;
+    level->error = (char *)(assignment->error[0] != '\0' ? assignment->error : assignment->trouble);
+    level->stopping = assignment->stopping || assignment->releasing;
+    return level;
+}
+
+Dp__V1__AssignmentLevel *levels_refusal(const struct dp_agent_fence *fence, const char *text,
+                                        struct dp_arena *arena)
+{
+    Dp__V1__AssignmentLevel *level = take(arena, sizeof *level);
+    dp__v1__assignment_level__init(level);
+    level->fence = fence_of(fence, arena);
+    level->error = (char *)text;
     return level;
 }
 
@@ -93,5 +105,6 @@ Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena
     inventory->data_host = (char *)worker->options.data_host;
     inventory->profile_json.data = (uint8_t *)worker->profile.bytes;
     inventory->profile_json.len = worker->profile.length;
+    inventory->calibration_error = (char *)calibration_error(worker->calibration);
     return inventory;
 }

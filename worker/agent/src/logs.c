@@ -27,21 +27,17 @@ void logs_answer(struct worker *worker, const Dp__V1__ReadLog *request)
     chunk.offset = request->offset;
     DP_CLEANUP(dp_buf_deinit) struct dp_buf data = {0};
     struct dp_error err = {0};
-    struct dp_agent_fence fence;
-    if (!orders_fence(request->fence, &fence)) {
-        (void)dp_fail(&err, DP_INVALID, "the request names no assignment");
-    } else {
-        DP_AUTO_FREE char *directory = directory_of(worker->options.state_dir, &fence);
-        size_t bytes_max = request->bytes_max;
-        if (bytes_max == 0 || bytes_max > DP_LOG_CHUNK_BYTES_MAX) {
-            bytes_max = DP_LOG_CHUNK_BYTES_MAX;
-        }
-        // Asked before the read: what a rank wrote before it ended is then surely read.
-        bool ended = has_ended(worker, &fence, request->rank);
-        (void)dp_rank_log_read(directory, request->rank, request->offset, bytes_max, &chunk.offset,
-                               &data, &err);
-        chunk.end = ended && data.length == 0;
+    struct dp_agent_fence fence = orders_fence(request->fence);
+    DP_AUTO_FREE char *directory = directory_of(worker->options.state_dir, &fence);
+    size_t bytes_max = request->bytes_max;
+    if (bytes_max == 0 || bytes_max > DP_LOG_CHUNK_BYTES_MAX) {
+        bytes_max = DP_LOG_CHUNK_BYTES_MAX;
     }
+    // Asked before the read: what a rank wrote before it ended is then surely read.
+    bool ended = has_ended(worker, &fence, request->rank);
+    (void)dp_rank_log_read(directory, request->rank, request->offset, bytes_max, &chunk.offset,
+                           &data, &err);
+    chunk.end = ended && data.length == 0;
     chunk.data.data = (uint8_t *)data.bytes;
     chunk.data.len = data.length;
     chunk.error = err.message;

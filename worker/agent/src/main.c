@@ -9,6 +9,8 @@
 #include "worker.h"
 
 #define LEASE_MS_MIN 500 // several ticks of the agent
+#define ORPHAN_MS_MIN 1000
+#define MS_MAX (24u * 3600 * 1000)
 
 enum option_key {
     OPTION_STATE_DIR = 'd',
@@ -33,7 +35,9 @@ static const struct argp_option option_list[] = {
     {"lease-ms", OPTION_LEASE_MS, "N", 0,
      "ranks end after this long without an agent; the node counts as lost (10000)", 0},
     {"orphan-ms", OPTION_ORPHAN_MS, "N", 0,
-     "the agent ends its ranks after this long without a controller (600000)", 0},
+     "the agent ends its ranks when the controller has acknowledged nothing for this long "
+     "(600000)",
+     0},
     {"rank-program", OPTION_RANK_PROGRAM, "PATH", 0, "dp-rank (default: beside this program)", 0},
     {"keeper-program", OPTION_KEEPER_PROGRAM, "PATH", 0, "dp-keeper (default: beside this program)",
      0},
@@ -70,6 +74,9 @@ static void check_all(const struct worker_options *options, struct argp_state *s
     if (options->lease_ms < LEASE_MS_MIN) {
         argp_error(state, "--lease-ms is at least %d: %u", LEASE_MS_MIN, options->lease_ms);
     }
+    if (options->orphan_ms < ORPHAN_MS_MIN) {
+        argp_error(state, "--orphan-ms is at least %d: %u", ORPHAN_MS_MIN, options->orphan_ms);
+    }
 }
 
 static error_t parse_option(int key, char *argument, struct argp_state *state)
@@ -93,10 +100,10 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         options->data_host = argument;
         return 0;
     case OPTION_LEASE_MS:
-        options->lease_ms = number_of(argument, INT32_MAX, state);
+        options->lease_ms = number_of(argument, MS_MAX, state);
         return 0;
     case OPTION_ORPHAN_MS:
-        options->orphan_ms = number_of(argument, INT32_MAX, state);
+        options->orphan_ms = number_of(argument, MS_MAX, state);
         return 0;
     case OPTION_RANK_PROGRAM:
         options->rank_program = argument;

@@ -20,24 +20,17 @@
 #define RETRY_MAX_MS 3000
 #define REFUSED_RETRY_MS 3000
 #define HEARTBEAT_DEFAULT_MS 1000
-#define STREAM_FILL (DP_STREAM_QUEUE_MAX / 2) // leaves room for heartbeats
-#define OUTBOX_BYTES_MAX (32u << 20)
+#define HEARTBEATS_KEPT 64
+#define HEARTBEAT_MS_MIN 100
 
-typedef enum outbox_kind { OUTBOX_LEVEL, OUTBOX_REPORT, OUTBOX_KIND_COUNT } outbox_kind;
-
-// A level is made when it is sent, so it is never stale.
-struct outbox_entry {
-    struct outbox_entry *next;
-    outbox_kind kind;
-    struct dp_agent_fence fence;
-    void *bytes;
-    size_t length;
+struct heartbeat {
+    uint64_t sequence;
+    int64_t sent_ns;
 };
 
 struct session {
     struct worker *worker;
     char instance[32];
-    char boot_id[64];
     struct dp_rand rand;
     struct dp_rpc_client *client;
     struct dp_rpc_stream *stream;
@@ -50,32 +43,20 @@ struct session {
     uint32_t retry_ms;
     uint32_t heartbeat_ms;
     int64_t heartbeat_at_ns;
+    int64_t hello_ns;
     uint64_t sequence;
-    bool told_profile; // in this session
-    struct outbox_entry *first, **last;
-    size_t outbox_bytes;
-    uint64_t dropped;
+    struct heartbeat heartbeats[HEARTBEATS_KEPT]; // of this stream, by sequence
+    bool inventory_due;
+    struct outbox *outbox;
     bool said_unreachable;
 };
-
-static void clear_outbox(struct session *session)
-{
-    while (session->first != NULL) {
-        struct outbox_entry *entry = session->first;
-        session->first = entry->next;
-        free(entry->bytes);
-        free(entry);
-    }
-    session->last = &session->first;
-    session->outbox_bytes = 0;
-}
 
 struct session *session_new(struct worker *worker)
 {
     struct session *session = dp_new(struct session);
     uint64_t seed[2] = {0};
     session->worker = worker;
-    session->last = &session->first;
+    session->outbox = outbox_new(worker);
     session->retry_ms = RETRY_FIRST_MS;
     session->heartbeat_ms = HEARTBEAT_DEFAULT_MS;
     if (getrandom(seed, sizeof seed, 0) != sizeof seed) {
@@ -84,11 +65,6 @@ struct session *session_new(struct worker *worker)
     }
     dp_rand_init(&session->rand, seed[1]);
     snprintf(session->instance, sizeof session->instance, "%016llx", (unsigned long long)seed[0]);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf boot = {0};
-    if (dp_read_file("/proc/sys/kernel/random/boot_id", 4096, &boot, NULL) == DP_OK) {
-        boot.bytes[strcspn(boot.bytes, "\n")] = '\0';
-        (void)DP_COPY_TEXT(session->boot_id, boot.bytes);
-    }
     return session;
 }
 
@@ -112,7 +88,7 @@ static void leave(struct session *session, uint32_t retry_ms)
     session->client = NULL;
     session->welcomed = false;
     session->refused = false;
-    clear_outbox(session);
+    outbox_clear(session->outbox);
     double spread = 0.5 + dp_rand_double(&session->rand);
     session->retry_at_ns = worker_now_ns() + (int64_t)(retry_ms * spread) * DP_NS_PER_MS;
     session->retry_ms = retry_ms * 3 / 2 > RETRY_MAX_MS ? RETRY_MAX_MS : retry_ms * 3 / 2;
@@ -125,6 +101,7 @@ static void leave(struct session *session, uint32_t retry_ms)
 void session_free(struct session *session)
 {
     leave(session, RETRY_FIRST_MS);
+    outbox_free(session->outbox);
     free(session);
 }
 
@@ -140,6 +117,31 @@ static void on_closed(void *context, const struct dp_error *err)
     leave(session, session->retry_ms);
 }
 
+// What was sent then has reached the controller.
+static void note_contact(struct session *session, int64_t sent_ns)
+{
+    contact_note(&session->worker->contact, sent_ns);
+    struct dp_agent_event event = {.type = DP_AGENT_ACKNOWLEDGED, .sent_ns = sent_ns};
+    worker_event(session->worker, &event);
+}
+
+static void on_ack(struct session *session, const Dp__V1__Ack *ack)
+{
+    const struct heartbeat *heartbeat = &session->heartbeats[ack->sequence % HEARTBEATS_KEPT];
+    if (ack->sequence != 0 && heartbeat->sequence == ack->sequence) {
+        note_contact(session, heartbeat->sent_ns);
+    }
+}
+
+// Several fit into the time after which this node ends its ranks.
+static uint32_t heartbeat_ms(const struct session *session, uint32_t wanted_ms)
+{
+    uint32_t max_ms = session->worker->options.orphan_ms / 4;
+    uint32_t given_ms = wanted_ms > 0 ? wanted_ms : HEARTBEAT_DEFAULT_MS;
+    given_ms = given_ms < max_ms ? given_ms : max_ms;
+    return given_ms > HEARTBEAT_MS_MIN ? given_ms : HEARTBEAT_MS_MIN;
+}
+
 static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
 {
     if (welcome->protocol != DP_PROTOCOL_VERSION) {
@@ -153,15 +155,11 @@ static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
     session->welcomed = true;
     session->said_unreachable = false;
     session->retry_ms = RETRY_FIRST_MS;
-    session->heartbeat_ms =
-        welcome->heartbeat_ms > 0 ? welcome->heartbeat_ms : HEARTBEAT_DEFAULT_MS;
+    session->heartbeat_ms = heartbeat_ms(session, welcome->heartbeat_ms);
     session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
     dp_log_info("controller.connected", "address=%s version=%s heartbeat_ms=%u",
                 dp_rpc_client_address(session->client), welcome->version, session->heartbeat_ms);
-    if (!session->told_profile && session->worker->profile.length > 0) {
-        // Calibration finished between hello and welcome.
-        session_send_inventory(session);
-    }
+    note_contact(session, session->hello_ns);
     struct dp_agent_event event = {.type = DP_AGENT_STREAM_UP};
     worker_event(session->worker, &event);
 }
@@ -184,8 +182,18 @@ static void on_message(void *context, const void *bytes, size_t length)
     session->heard_ns = worker_now_ns();
     if (message->message_case == DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME) {
         on_welcome(session, message->welcome);
+    } else if (session->welcomed &&
+               message->message_case == DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK) {
+        on_ack(session, message->ack);
     } else if (session->welcomed) {
         orders_handle(session->worker, message);
+    }
+}
+
+static void drain(struct session *session)
+{
+    if (session->welcomed) {
+        outbox_drain(session->outbox, session->stream);
     }
 }
 
@@ -200,6 +208,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     if (session->refused) {
         leave(session, REFUSED_RETRY_MS);
     }
+    drain(session);
 }
 
 static dp_status controller_address(const char *controller, char *ret_address, size_t size,
@@ -229,14 +238,17 @@ static dp_status send_hello(struct session *session, struct dp_error *err)
     Dp__V1__Hello hello = DP__V1__HELLO__INIT;
     Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
     hello.node = (char *)worker->options.name;
-    hello.boot_id = session->boot_id;
+    hello.boot_id = worker->contact.boot_id;
     hello.instance = session->instance;
     hello.version = (char *)DP_VERSION;
     hello.protocol = DP_PROTOCOL_VERSION;
     hello.inventory = levels_inventory(worker, &arena);
     hello.assignments = levels_all(worker->core, &arena, &hello.n_assignments);
     hello.lease_ms = worker->options.lease_ms;
-    session->told_profile = worker->profile.length > 0;
+    hello.fence_ms = worker->options.orphan_ms + DP_AGENT_STOP_MS + worker->options.lease_ms;
+    session->inventory_due = false;
+    session->hello_ns = worker_now_ns();
+    memset(session->heartbeats, 0, sizeof session->heartbeats);
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HELLO;
     message.hello = &hello;
     return dp_rpc_stream_send(session->stream, &message.base, err);
@@ -293,110 +305,38 @@ static void send_heartbeat(struct session *session)
     heartbeat.assignments = levels_all(session->worker->core, &arena, &heartbeat.n_assignments);
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HEARTBEAT;
     message.heartbeat = &heartbeat;
+    int64_t now_ns = worker_now_ns();
     // One that finds no room is made up for by the next.
-    (void)dp_rpc_stream_send(session->stream, &message.base, NULL);
-    session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
-}
-
-static bool write_level(struct session *session, const struct outbox_entry *entry,
-                        struct dp_arena *arena, Dp__V1__AgentMessage *message)
-{
-    const struct dp_agent_assignment *assignment =
-        dp_agent_core_find(session->worker->core, &entry->fence);
-    if (assignment == NULL) {
-        return false;
+    if (dp_rpc_stream_send(session->stream, &message.base, NULL) == DP_OK) {
+        session->heartbeats[heartbeat.sequence % HEARTBEATS_KEPT] =
+            (struct heartbeat){.sequence = heartbeat.sequence, .sent_ns = now_ns};
     }
-    message->message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LEVEL;
-    message->level = levels_of(assignment, arena);
-    return true;
-}
-
-static bool write_report(struct session *session, const struct outbox_entry *entry,
-                         struct dp_arena *arena, Dp__V1__AgentMessage *message)
-{
-    (void)session;
-    ProtobufCMessage *report;
-    if (dp_wire_unpack(&dp__v1__rank_report__descriptor, entry->bytes, entry->length, arena,
-                       &report, NULL) != DP_OK) {
-        return false;
-    }
-    message->message_case = DP__V1__AGENT_MESSAGE__MESSAGE_REPORT;
-    message->report = (Dp__V1__RankReport *)report;
-    return true;
-}
-
-static bool (*const writers[OUTBOX_KIND_COUNT])(struct session *session,
-                                                const struct outbox_entry *entry,
-                                                struct dp_arena *arena,
-                                                Dp__V1__AgentMessage *message) = {
-    [OUTBOX_LEVEL] = write_level,
-    [OUTBOX_REPORT] = write_report,
-};
-
-static struct outbox_entry *take_first(struct session *session)
-{
-    struct outbox_entry *entry = session->first;
-    session->first = entry->next;
-    if (session->first == NULL) {
-        session->last = &session->first;
-    }
-    session->outbox_bytes -= entry->length;
-    return entry;
-}
-
-static void drain(struct session *session)
-{
-    while (session->welcomed && session->first != NULL &&
-           dp_rpc_stream_queued(session->stream) < STREAM_FILL) {
-        DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-        Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
-        struct dp_error err = {0};
-        struct outbox_entry *entry = take_first(session);
-        if (writers[entry->kind](session, entry, &arena, &message) &&
-            dp_rpc_stream_send(session->stream, &message.base, &err) != DP_OK) {
-            dp_log_debug("report.not_sent", "reason=\"%s\"", err.message);
-        }
-        free(entry->bytes);
-        free(entry);
-    }
-}
-
-static void append(struct session *session, struct outbox_entry *entry)
-{
-    *session->last = entry;
-    session->last = &entry->next;
-    session->outbox_bytes += entry->length;
-    while (session->outbox_bytes > OUTBOX_BYTES_MAX) {
-        struct outbox_entry *oldest = take_first(session);
-        free(oldest->bytes);
-        free(oldest);
-        if (session->dropped++ == 0) {
-            dp_log_warn("reports.dropped", "reason=\"the controller reads too slowly\"");
-        }
-    }
-    drain(session);
+    session->heartbeat_at_ns = now_ns + session->heartbeat_ms * DP_NS_PER_MS;
 }
 
 void session_send_level(struct session *session, const struct dp_agent_fence *fence)
 {
     if (session->welcomed) {
-        struct outbox_entry *entry = dp_new(struct outbox_entry);
-        entry->kind = OUTBOX_LEVEL;
-        entry->fence = *fence;
-        append(session, entry);
+        outbox_put_level(session->outbox, fence);
+        drain(session);
+    }
+}
+
+void session_send_refusal(struct session *session, const struct dp_agent_fence *fence,
+                          const char *text)
+{
+    if (session->welcomed) {
+        outbox_put_refusal(session->outbox, fence, text);
+        drain(session);
     }
 }
 
 void session_send_report(struct session *session, const void *bytes, size_t length, bool sample)
 {
-    if (!session->welcomed || (sample && session->first != NULL)) {
-        return;
+    if (session->welcomed && !(sample && outbox_waits(session->outbox))) {
+        outbox_put_report(session->outbox, bytes, length);
+        drain(session);
     }
-    struct outbox_entry *entry = dp_new(struct outbox_entry);
-    entry->kind = OUTBOX_REPORT;
-    entry->bytes = dp_memdup(bytes, length);
-    entry->length = length;
-    append(session, entry);
 }
 
 void session_send_log(struct session *session, Dp__V1__LogChunk *chunk)
@@ -412,15 +352,17 @@ void session_send_log(struct session *session, Dp__V1__LogChunk *chunk)
 
 void session_send_inventory(struct session *session)
 {
+    session->inventory_due = true;
+}
+
+static void send_inventory(struct session *session)
+{
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_INVENTORY;
     message.inventory = levels_inventory(session->worker, &arena);
-    struct dp_error err = {0};
-    if (session->welcomed && dp_rpc_stream_send(session->stream, &message.base, &err) != DP_OK) {
-        // The hello of the next session says it, too.
-        dp_log_warn("inventory.not_sent", "reason=\"%s\"", err.message);
-    }
+    // Without room now it is due still.
+    session->inventory_due = dp_rpc_stream_send(session->stream, &message.base, NULL) != DP_OK;
 }
 
 // It answers each heartbeat, so a few of them must have gone by.
@@ -452,6 +394,9 @@ void session_tick(struct session *session)
     }
     if (session->welcomed && now_ns >= session->heartbeat_at_ns) {
         send_heartbeat(session);
+    }
+    if (session->welcomed && session->inventory_due) {
+        send_inventory(session);
     }
     drain(session);
 }

@@ -78,6 +78,26 @@ static void do_shutdown(struct worker *worker, const struct dp_agent_effect *eff
     send_to_keeper(worker, effect, (struct dp_link_frame){.type = DP_LINK_SHUTDOWN});
 }
 
+static void do_kill_keeper(struct worker *worker, const struct dp_agent_effect *effect)
+{
+    struct keeper_conn *conn = keeper_find(worker, &effect->fence);
+    if (conn != NULL) {
+        keeper_kill(conn);
+    }
+}
+
+static void do_refuse(struct worker *worker, const struct dp_agent_effect *effect)
+{
+    DP_AUTO_FREE char *directory = directory_of(worker->options.state_dir, &effect->fence);
+    DP_AUTO_FREE char *text =
+        effect->leftover
+            ? dp_asprintf("%s; its files are in %s. When the controller's state was lost, move "
+                          "that directory away and restart dp-worker",
+                          effect->text, directory)
+            : dp_strdup(effect->text);
+    session_send_refusal(worker->session, &effect->fence, text);
+}
+
 static void do_forget(struct worker *worker, const struct dp_agent_effect *effect)
 {
     struct keeper_conn *conn = keeper_find(worker, &effect->fence);
@@ -116,9 +136,11 @@ static void perform(struct worker *worker, const struct dp_agent_effects *effect
         [DP_AGENT_DO_ORDER] = do_order,
         [DP_AGENT_DO_STOP] = do_stop,
         [DP_AGENT_DO_SHUTDOWN] = do_shutdown,
+        [DP_AGENT_DO_KILL_KEEPER] = do_kill_keeper,
         [DP_AGENT_DO_FORGET] = do_forget,
         [DP_AGENT_DO_LEVEL] = do_level,
         [DP_AGENT_DO_REPORT] = do_report,
+        [DP_AGENT_DO_REFUSE] = do_refuse,
         [DP_AGENT_DO_LOG] = do_log,
     };
     for (size_t i = 0; i < effects->count; i++) {
@@ -264,17 +286,27 @@ dp_status worker_open(struct worker *worker, const struct worker_options *option
                       struct dp_error *err)
 {
     *worker = (struct worker){.options = *options, .lock_fd = -1};
+    int64_t heard_ns;
     dp_status status = directory_lock(options->state_dir, &worker->lock_fd, err);
+    if (status == DP_OK) {
+        status = contact_open(options->state_dir, &worker->contact, &heard_ns, err);
+    }
     if (status != DP_OK) {
+        dp_cleanup_close(&worker->lock_fd);
         return status;
+    }
+    if (heard_ns == INT64_MIN) {
+        // Who cannot know how long it was alone gets one lease to find the controller.
+        int64_t alone_ms = (int64_t)options->orphan_ms - options->lease_ms;
+        heard_ns = worker_now_ns() - (alone_ms > 0 ? alone_ms : 0) * DP_NS_PER_MS;
     }
     (void)signal(SIGPIPE, SIG_IGN);
     // Ignored, as some starters hand it down, it would hide how keepers ended.
     (void)signal(SIGCHLD, SIG_DFL);
-    worker->core = dp_agent_core_new(options->orphan_ms, worker_now_ns());
+    worker->core = dp_agent_core_new(options->orphan_ms, heard_ns);
     start_handles(worker);
-    worker->session = session_new(worker);
     worker->calibration = calibration_new(worker);
+    worker->session = session_new(worker);
     directory_scan(worker);
     worker->adopt_until_ns = worker_now_ns() + ADOPT_MS * DP_NS_PER_MS;
     dp_log_info("worker.started", "node=%s slots=%u state_dir=%s assignments=%zu", options->name,
@@ -311,6 +343,7 @@ void worker_close(struct worker *worker)
         DP_CHECK(uv_loop_close(&worker->loop) == 0);
         dp_agent_core_free(worker->core);
         dp_buf_deinit(&worker->profile);
+        contact_close(&worker->contact);
     }
     dp_cleanup_close(&worker->lock_fd);
 }

@@ -11,6 +11,7 @@
 #include "dp/buf.h"
 #include "dp/error.h"
 #include "dp/link.h"
+#include "dp/rpc.h"
 #include "dp/v1/agent.pb-c.h"
 
 struct worker_options {
@@ -31,9 +32,16 @@ struct keeper_conn;
 struct calibration;
 struct pending_event;
 
+// contact.c: STATE/contact, where an agent that starts finds when the one before it was last heard.
+struct contact {
+    int fd;
+    char boot_id[64]; // of this boot of the machine
+};
+
 struct worker {
     struct worker_options options;
     int lock_fd;
+    struct contact contact;
     uv_loop_t loop;
     uv_timer_t tick;
     uv_signal_t signals[3];
@@ -61,28 +69,55 @@ void worker_event(struct worker *worker, struct dp_agent_event *event);
 void worker_hurry(struct worker *worker);
 int64_t worker_now_ns(void);
 
+// Opens the file. *ret_heard_ns: the newest word of the agent that was acknowledged was sent then;
+// INT64_MIN when that is not known.
+dp_status contact_open(const char *state_dir, struct contact *contact, int64_t *ret_heard_ns,
+                       struct dp_error *err);
+void contact_note(struct contact *contact, int64_t heard_ns);
+void contact_close(struct contact *contact);
+
 // session.c: the stream to the controller.
 struct session *session_new(struct worker *worker);
 void session_free(struct session *session);
 void session_tick(struct session *session);
 // Queued behind what waits already; all are dropped while there is no welcomed stream.
 void session_send_level(struct session *session, const struct dp_agent_fence *fence);
+// The level of an assignment that is not held: why not.
+void session_send_refusal(struct session *session, const struct dp_agent_fence *fence,
+                          const char *text);
 // A packed dp.v1.RankReport; a `sample` is left out when the controller reads too slowly.
 void session_send_report(struct session *session, const void *bytes, size_t length, bool sample);
 void session_send_log(struct session *session, Dp__V1__LogChunk *chunk);
+// At the next tick of a welcomed stream.
 void session_send_inventory(struct session *session);
+
+// outbox.c: what waits for room on the stream. A bounded number of bytes; the oldest give way.
+struct outbox;
+struct outbox *outbox_new(struct worker *worker);
+void outbox_free(struct outbox *outbox);
+void outbox_clear(struct outbox *outbox);
+bool outbox_waits(const struct outbox *outbox);
+// One of each assignment is enough.
+void outbox_put_level(struct outbox *outbox, const struct dp_agent_fence *fence);
+void outbox_put_refusal(struct outbox *outbox, const struct dp_agent_fence *fence,
+                        const char *text);
+void outbox_put_report(struct outbox *outbox, const void *bytes, size_t length);
+void outbox_drain(struct outbox *outbox, struct dp_rpc_stream *stream);
 
 // controller_orders.c: messages of the controller, other than those about the stream itself.
 void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *message);
 // The RankOrder that a rank starts with, appended to buf.
 dp_status orders_prepare_rank(const struct worker *worker, const struct dp_buf *prepare,
                               uint32_t rank, struct dp_buf *buf, struct dp_error *err);
-bool orders_fence(const Dp__V1__Fence *fence, struct dp_agent_fence *ret_fence);
+struct dp_agent_fence orders_fence(const Dp__V1__Fence *fence);
 
 // levels.c: what the core holds, as messages in `arena`.
 struct dp_arena;
 Dp__V1__AssignmentLevel *levels_of(const struct dp_agent_assignment *assignment,
                                    struct dp_arena *arena);
+// Of an assignment that is not held: why not.
+Dp__V1__AssignmentLevel *levels_refusal(const struct dp_agent_fence *fence, const char *text,
+                                        struct dp_arena *arena);
 Dp__V1__AssignmentLevel **levels_all(const struct dp_agent_core *core, struct dp_arena *arena,
                                      size_t *ret_count);
 Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena *arena);
@@ -90,11 +125,14 @@ Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena
 // directory.c: STATE/jobs/JOB.ATTEMPT.EPOCH, one for each assignment.
 dp_status directory_lock(const char *state_dir, int *ret_fd, struct dp_error *err);
 char *directory_of(const char *state_dir, const struct dp_agent_fence *fence);
+// DP_CONFLICT when it is there already: what others left must not pass for ours.
 dp_status directory_make(const char *directory, const void *prepare, size_t length,
                          struct dp_error *err);
 void directory_release(const char *state_dir, const char *directory);
 // Whether a keeper lives there.
 bool directory_has_keeper(const char *directory);
+// Its process; 0 when there is none.
+pid_t directory_keeper_pid(const char *directory);
 // Tells the core of every assignment found and connects to their keepers.
 void directory_scan(struct worker *worker);
 
@@ -112,7 +150,8 @@ struct keeper_conn {
     bool synced;           // on this connection
     bool was_synced;       // ever
     bool released;         // the core has let it go: only its end is waited for
-    int64_t give_up_ns;    // when connecting takes too long
+    bool broken;           // a frame was not taken: all is to be told anew
+    int64_t give_up_ns;    // it is unreachable when it has not said anything by then
     int64_t ping_ns;       // when the next is due
     bool over;             // to be removed
 };
@@ -123,10 +162,12 @@ void keeper_adopt(struct worker *worker, const struct dp_agent_fence *fence,
                   struct dp_buf *prepare);
 struct keeper_conn *keeper_find(struct worker *worker, const struct dp_agent_fence *fence);
 void keeper_tick(struct keeper_conn *conn);
-// A failure is logged; DP_UNAVAILABLE while not connected.
+// DP_UNAVAILABLE while not connected. Any other failure is logged and ends the connection: the core
+// orders again what the keeper then does not know.
 dp_status keeper_send(struct keeper_conn *conn, const struct dp_link_frame *frame,
                       struct dp_error *err);
 void keeper_spawn_rank(struct keeper_conn *conn, uint32_t rank);
+void keeper_kill(struct keeper_conn *conn);
 void keeper_free(struct keeper_conn *conn);
 // Connected and in step, or over; otherwise there is something to wait for.
 bool keeper_is_settled(const struct keeper_conn *conn);
@@ -145,6 +186,8 @@ void logs_answer(struct worker *worker, const Dp__V1__ReadLog *request);
 struct calibration *calibration_new(struct worker *worker);
 void calibration_free(struct calibration *calibration);
 void calibration_tick(struct calibration *calibration);
+// Why the newest try failed, or "".
+const char *calibration_error(const struct calibration *calibration);
 
 // child.c
 // posix_spawn with a clean signal state in its own session: null input, `output` (truncated, NULL =

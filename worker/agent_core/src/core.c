@@ -5,11 +5,11 @@
 #include "dp/clock.h"
 #include "internal.h"
 
-struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t now_ns)
+struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t heard_ns)
 {
     struct dp_agent_core *core = dp_new(struct dp_agent_core);
     core->orphan_ns = orphan_ms * DP_NS_PER_MS;
-    core->away_since_ns = now_ns;
+    core->heard_ns = heard_ns;
     return core;
 }
 
@@ -159,7 +159,7 @@ static bool let_go_one(struct dp_agent_core *core, struct dp_agent_effects *effe
         if (!assignment->releasing || !dp_agent_assignment_ended(assignment)) {
             continue;
         }
-        if (assignment->keeper == DP_AGENT_KEEPER_STARTING) {
+        if (assignment->keeper == DP_AGENT_KEEPER_AWAY) {
             continue;
         }
         if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
@@ -179,7 +179,7 @@ void dp_agent_core_settle(struct dp_agent_core *core, struct dp_agent_effects *e
     for (size_t i = 0; i < core->count; i++) {
         struct dp_agent_assignment *assignment = core->assignments[i];
         if (assignment->keeper == DP_AGENT_KEEPER_NONE && !older_runs(core, &assignment->fence)) {
-            assignment->keeper = DP_AGENT_KEEPER_STARTING;
+            assignment->keeper = DP_AGENT_KEEPER_AWAY;
             struct dp_agent_effect *effect =
                 dp_agent_effects_add(effects, DP_AGENT_DO_START_KEEPER, &assignment->fence);
             effect->bytes = assignment->prepare.bytes;
@@ -206,11 +206,17 @@ static void on_stream_down(struct dp_agent_core *core, struct dp_agent_assignmen
                            const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)assignment;
+    (void)event;
     (void)effects;
-    if (core->stream_up) {
-        core->stream_up = false;
-        core->away_since_ns = event->now_ns;
-    }
+    core->stream_up = false;
+}
+
+static void on_acknowledged(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                            const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    (void)assignment;
+    (void)effects;
+    core->heard_ns = event->sent_ns > core->heard_ns ? event->sent_ns : core->heard_ns;
 }
 
 static void fence_self(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
@@ -228,7 +234,7 @@ static void on_tick(struct dp_agent_core *core, struct dp_agent_assignment *unus
                     const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)unused;
-    bool orphaned = !core->stream_up && event->now_ns - core->away_since_ns > core->orphan_ns;
+    bool orphaned = event->now_ns - core->heard_ns > core->orphan_ns;
     for (size_t i = 0; i < core->count; i++) {
         struct dp_agent_assignment *assignment = core->assignments[i];
         if (orphaned && !assignment->fenced && !dp_agent_assignment_ended(assignment)) {
@@ -260,15 +266,19 @@ static const struct {
     bool needs_assignment;
 } handlers[DP_AGENT_EVENT_COUNT] = {
     [DP_AGENT_PREPARE] = {dp_agent_on_prepare, false},
+    [DP_AGENT_BAD_PREPARE] = {dp_agent_on_bad_prepare, false},
     [DP_AGENT_START] = {dp_agent_on_start, true},
     [DP_AGENT_STOP] = {dp_agent_on_stop, true},
     [DP_AGENT_RELEASE] = {dp_agent_on_release, true},
     [DP_AGENT_CHECKPOINT] = {dp_agent_on_checkpoint, true},
     [DP_AGENT_STREAM_UP] = {on_stream_up, false},
+    [DP_AGENT_ACKNOWLEDGED] = {on_acknowledged, false},
     [DP_AGENT_STREAM_DOWN] = {on_stream_down, false},
     [DP_AGENT_FOUND] = {dp_agent_on_found, false},
     [DP_AGENT_WAS_RELEASED] = {dp_agent_on_was_released, false},
     [DP_AGENT_KEEPER_SYNCED] = {dp_agent_on_keeper_synced, true},
+    [DP_AGENT_KEEPER_LEFT] = {dp_agent_on_keeper_left, true},
+    [DP_AGENT_KEEPER_UNREACHABLE] = {dp_agent_on_keeper_unreachable, true},
     [DP_AGENT_KEEPER_FAILED] = {dp_agent_on_keeper_failed, true},
     [DP_AGENT_KEEPER_ENDED] = {dp_agent_on_keeper_ended, true},
     [DP_AGENT_SPAWNED] = {dp_agent_on_spawned, true},

@@ -8,7 +8,7 @@
 struct dp_agent_core {
     int64_t orphan_ns;
     bool stream_up;
-    int64_t away_since_ns;
+    int64_t heard_ns; // when the newest word that was acknowledged was sent
     struct dp_agent_assignment *assignments[DP_AGENT_ASSIGNMENTS_MAX];
     size_t count;
     // The newest fence seen of each job; the oldest entry gives way.
@@ -65,6 +65,8 @@ typedef void (*event_handler)(struct dp_agent_core *core, struct dp_agent_assign
 void dp_agent_start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects);
 void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                          const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_bad_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                             const struct dp_agent_event *event, struct dp_agent_effects *effects);
 void dp_agent_on_start(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                        const struct dp_agent_event *event, struct dp_agent_effects *effects);
 void dp_agent_on_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
@@ -82,6 +84,12 @@ void dp_agent_on_was_released(struct dp_agent_core *core, struct dp_agent_assign
 void dp_agent_on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                                const struct dp_agent_event *event,
                                struct dp_agent_effects *effects);
+void dp_agent_on_keeper_left(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                             const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_keeper_unreachable(struct dp_agent_core *core,
+                                    struct dp_agent_assignment *assignment,
+                                    const struct dp_agent_event *event,
+                                    struct dp_agent_effects *effects);
 void dp_agent_on_keeper_failed(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                                const struct dp_agent_event *event,
                                struct dp_agent_effects *effects);

@@ -23,7 +23,7 @@ void dp_agent_on_found(struct dp_agent_core *core, struct dp_agent_assignment *a
         (void)dp_agent_assignment_add_rank(assignment, event->numbers[i]);
     }
     assignment->adopted = true;
-    assignment->keeper = DP_AGENT_KEEPER_STARTING;
+    assignment->keeper = DP_AGENT_KEEPER_AWAY;
 }
 
 void dp_agent_on_was_released(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
@@ -45,19 +45,74 @@ static void spawn_missing(struct dp_agent_assignment *assignment, struct dp_agen
     }
 }
 
+// What the replay did not name never reached the keeper, whatever was ordered.
+static void forget_unnamed(struct dp_agent_assignment *assignment)
+{
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        struct dp_agent_rank *rank = &assignment->ranks[i];
+        if (!rank->named && !rank->ended) {
+            rank->phase = DP_AGENT_UNKNOWN;
+            rank->started = false;
+            rank->stopping = false;
+            rank->pid = 0;
+        }
+    }
+}
+
+static bool all_told_to_end(const struct dp_agent_assignment *assignment)
+{
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        if (!assignment->ranks[i].ended && !assignment->ranks[i].stopping) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void dp_agent_on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                                const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)event;
     assignment->keeper = DP_AGENT_KEEPER_CONNECTED;
-    if (assignment->stopping || assignment->releasing) {
-        dp_agent_core_stop(core, assignment, 0, effects);
-    } else {
-        dp_agent_start_ready(assignment, effects);
+    assignment->trouble[0] = '\0';
+    forget_unnamed(assignment);
+    if (!assignment->stopping && !assignment->releasing) {
         spawn_missing(assignment, effects);
+        dp_agent_start_ready(assignment, effects);
+    } else if (!all_told_to_end(assignment)) {
+        dp_agent_core_stop(core, assignment, 0, effects);
     }
     dp_agent_core_level(core, assignment, effects);
     dp_agent_core_settle(core, effects);
+}
+
+void dp_agent_on_keeper_left(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                             const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    (void)core;
+    (void)event;
+    (void)effects;
+    if (assignment->keeper != DP_AGENT_KEEPER_CONNECTED &&
+        assignment->keeper != DP_AGENT_KEEPER_AWAY) {
+        return;
+    }
+    assignment->keeper = DP_AGENT_KEEPER_AWAY;
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        assignment->ranks[i].named = false;
+    }
+}
+
+void dp_agent_on_keeper_unreachable(struct dp_agent_core *core,
+                                    struct dp_agent_assignment *assignment,
+                                    const struct dp_agent_event *event,
+                                    struct dp_agent_effects *effects)
+{
+    (void)dp_copy_text(assignment->trouble, sizeof assignment->trouble, event->text);
+    dp_agent_effects_log(effects, &assignment->fence, "%s", assignment->trouble);
+    if (assignment->stopping || assignment->releasing) {
+        (void)dp_agent_effects_add(effects, DP_AGENT_DO_KILL_KEEPER, &assignment->fence);
+    }
+    dp_agent_core_level(core, assignment, effects);
 }
 
 // Nobody holds the ranks any more, so whatever ran was killed with the keeper.
@@ -70,6 +125,7 @@ static bool end_all_ranks(struct dp_agent_assignment *assignment)
             bool ran = rank->phase != DP_AGENT_UNKNOWN;
             any_ran = any_ran || ran;
             dp_agent_rank_end(rank, 0, ran ? SIGKILL : 0);
+            rank->stopped = ran && (assignment->stopping || assignment->releasing);
         }
     }
     return any_ran;
@@ -93,6 +149,7 @@ void dp_agent_on_keeper_ended(struct dp_agent_core *core, struct dp_agent_assign
     bool was_stopping = assignment->stopping || assignment->releasing;
     bool had_ended = dp_agent_assignment_ended(assignment);
     assignment->keeper = DP_AGENT_KEEPER_GONE;
+    assignment->trouble[0] = '\0';
     (void)end_all_ranks(assignment);
     if (!had_ended && !was_stopping) {
         assignment->keeper_lost = true;
@@ -110,35 +167,56 @@ void dp_agent_on_spawned(struct dp_agent_core *core, struct dp_agent_assignment 
                          const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     struct dp_agent_rank *rank = dp_agent_assignment_add_rank(assignment, event->rank);
+    rank->named = true;
     if (rank->ended) {
         return;
     }
     rank->pid = event->pid;
-    rank->started = rank->started || event->started;
-    if (rank->phase < DP_AGENT_STARTING) {
-        rank->phase = DP_AGENT_STARTING;
+    // A frame from before the start that is on its way right now does not undo it; a replay does.
+    bool replay = assignment->keeper == DP_AGENT_KEEPER_AWAY;
+    rank->started = event->started || (rank->started && !replay);
+    rank->stopping = event->stopped;
+    if (event->stopped && !event->by_keeper && replay) {
+        // Ordered, in this life or an earlier one.
+        assignment->stopping = true;
     }
-    if (rank->started) {
-        rank->phase = DP_AGENT_RUNNING;
-    }
+    rank->phase = rank->started               ? DP_AGENT_RUNNING
+                  : rank->ready.bytes != NULL ? DP_AGENT_READY
+                                              : DP_AGENT_STARTING;
     dp_agent_core_level(core, assignment, effects);
+}
+
+static void note_end(struct dp_agent_assignment *assignment, const struct dp_agent_event *event)
+{
+    const char *text = event->text == NULL ? "" : event->text;
+    if (event->by_keeper && !assignment->stopping && !assignment->releasing) {
+        text = "the keeper ended the ranks: no agent renewed its lease, or it was told to by a "
+               "signal";
+    }
+    if (text[0] != '\0') {
+        (void)dp_copy_text(assignment->error, sizeof assignment->error, text);
+    }
+    if (event->stopped && !event->by_keeper) {
+        assignment->stopping = true;
+    }
 }
 
 void dp_agent_on_exited(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                         const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     struct dp_agent_rank *rank = dp_agent_assignment_add_rank(assignment, event->rank);
+    rank->named = true;
     if (rank->ended && rank->pid == event->pid) {
         return;
     }
     rank->pid = event->pid;
+    rank->stopped = event->stopped;
     dp_agent_rank_end(rank, event->status, event->signal);
-    if (event->text != NULL && event->text[0] != '\0') {
-        (void)dp_copy_text(assignment->error, sizeof assignment->error, event->text);
-    }
-    dp_agent_effects_log(effects, &assignment->fence, "rank %u has ended: status %d, signal %d%s%s",
-                         event->rank, event->status, event->signal, event->text == NULL ? "" : " ",
-                         event->text == NULL ? "" : event->text);
+    note_end(assignment, event);
+    dp_agent_effects_log(effects, &assignment->fence,
+                         "rank %u has ended: status %d, signal %d%s%s%s", event->rank,
+                         event->status, event->signal, event->stopped ? ", as it was told" : "",
+                         event->text == NULL ? "" : " ", event->text == NULL ? "" : event->text);
     dp_agent_core_level(core, assignment, effects);
     dp_agent_core_settle(core, effects);
 }

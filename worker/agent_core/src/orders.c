@@ -1,4 +1,6 @@
 // Orders from the controller.
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,18 +8,54 @@
 #include "dp/clock.h"
 #include "internal.h"
 
+static struct dp_agent_effect *refuse(const struct dp_agent_event *event,
+                                      struct dp_agent_effects *effects, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// The controller gets the reason as the level of an assignment that is not held here.
+static struct dp_agent_effect *refuse(const struct dp_agent_event *event,
+                                      struct dp_agent_effects *effects, const char *format, ...)
+{
+    char text[DP_AGENT_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    dp_agent_effects_log(effects, &event->fence, "refused: %.*s", DP_AGENT_TEXT_MAX / 2, text);
+    struct dp_agent_effect *effect =
+        dp_agent_effects_add(effects, DP_AGENT_DO_REFUSE, &event->fence);
+    (void)dp_copy_text(effect->text, sizeof effect->text, text);
+    return effect;
+}
+
 static bool is_refused(const struct dp_agent_core *core, const struct dp_agent_event *event,
                        struct dp_agent_effects *effects)
 {
     const struct dp_agent_fence *seen = dp_agent_core_seen(core, event->fence.job);
-    if (seen == NULL || dp_agent_fence_compare(&event->fence, seen) > 0) {
-        return false;
+    int order = seen == NULL ? 1 : dp_agent_fence_compare(&event->fence, seen);
+    if (order == 0) {
+        refuse(event, effects, "attempt %u epoch %u of %s was here already and was released",
+               event->fence.attempt, event->fence.epoch, event->fence.job)
+            ->leftover = true;
+    } else if (order < 0) {
+        refuse(event, effects,
+               "attempt %u epoch %u of %s is older than attempt %u epoch %u, which "
+               "this node has seen",
+               event->fence.attempt, event->fence.epoch, event->fence.job, seen->attempt,
+               seen->epoch);
     }
-    dp_agent_effects_log(
-        effects, &event->fence,
-        "refused to prepare attempt %u epoch %u: attempt %u epoch %u was here already",
-        event->fence.attempt, event->fence.epoch, seen->attempt, seen->epoch);
-    return true;
+    return order <= 0;
+}
+
+void dp_agent_on_bad_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                             const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    if (assignment != NULL) {
+        // It would not be the one that is held.
+        dp_agent_core_level(core, assignment, effects);
+        return;
+    }
+    (void)refuse(event, effects, "%s", event->text);
 }
 
 void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
@@ -33,9 +71,8 @@ void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment 
     }
     assignment = dp_agent_core_add(core, &event->fence);
     if (assignment == NULL) {
-        dp_agent_effects_log(effects, &event->fence,
-                             "refused: the node holds %d assignments already",
-                             DP_AGENT_ASSIGNMENTS_MAX);
+        (void)refuse(event, effects, "the node holds %d assignments already, which is all it can",
+                     DP_AGENT_ASSIGNMENTS_MAX);
         return;
     }
     dp_agent_blob_set(&assignment->prepare, event->bytes, event->length);

@@ -169,9 +169,11 @@ static dp_status on_stop(struct keeper *keeper, const struct dp_link_frame *fram
 {
     uint32_t grace_ms;
     dp_status status = dp_link_u32_read(frame, &grace_ms, err);
+    // What died before was not stopped.
+    rank_reap_all(keeper);
     for (size_t i = 0; status == DP_OK && i < keeper->ranks_count; i++) {
         if (frame->rank == DP_LINK_ALL_RANKS || keeper->ranks[i]->rank == frame->rank) {
-            rank_stop(keeper->ranks[i], grace_ms);
+            rank_stop(keeper->ranks[i], grace_ms, DP_LINK_STOP_ORDERED);
         }
     }
     return status;
@@ -190,7 +192,7 @@ static dp_status on_shutdown(struct keeper *keeper, const struct dp_link_frame *
 {
     (void)frame;
     (void)err;
-    keeper_end(keeper, 0);
+    keeper_end(keeper, 0, DP_LINK_STOP_ORDERED);
     return DP_OK;
 }
 

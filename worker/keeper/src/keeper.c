@@ -122,7 +122,7 @@ void keeper_close(struct keeper *keeper)
     dp_cleanup_close(&keeper->directory_fd);
 }
 
-void keeper_end(struct keeper *keeper, uint32_t grace_ms)
+void keeper_end(struct keeper *keeper, uint32_t grace_ms, dp_link_stop who)
 {
     if (!keeper->ending) {
         keeper->ending = true;
@@ -130,7 +130,7 @@ void keeper_end(struct keeper *keeper, uint32_t grace_ms)
             dp_clock_monotonic_ns() + (int64_t)(grace_ms + UNKILLABLE_MS) * DP_NS_PER_MS;
     }
     for (size_t i = 0; i < keeper->ranks_count; i++) {
-        rank_stop(keeper->ranks[i], grace_ms);
+        rank_stop(keeper->ranks[i], grace_ms, who);
     }
 }
 
@@ -140,7 +140,7 @@ static void on_signals(struct keeper *keeper)
     while (read(keeper->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
             dp_log_info("keeper.told_to_end", "signal=%u", info.ssi_signo);
-            keeper_end(keeper, END_GRACE_MS);
+            keeper_end(keeper, END_GRACE_MS, DP_LINK_STOP_KEEPER);
         }
     }
     rank_reap_all(keeper);
@@ -152,7 +152,7 @@ static void check_deadlines(struct keeper *keeper)
     if (!keeper->ending && now_ns >= keeper->lease_until_ns) {
         dp_log_warn("lease.lapsed", "lease_ms=%lld ranks=%zu",
                     (long long)(keeper->lease_ns / DP_NS_PER_MS), rank_alive_count(keeper));
-        keeper_end(keeper, END_GRACE_MS);
+        keeper_end(keeper, END_GRACE_MS, DP_LINK_STOP_KEEPER);
     }
     for (size_t i = 0; i < keeper->ranks_count; i++) {
         rank_kill_if_due(keeper->ranks[i], now_ns);

@@ -15,6 +15,7 @@ struct keeper_rank {
     pid_t pid; // 0 when it could not be started
     bool ended;
     bool started;       // DP_LINK_ORDER_START was passed on
+    dp_link_stop stop;  // who told it to end, first
     int64_t kill_at_ns; // when patience ends; INT64_MAX = nobody asked
     struct dp_link link;
     int output_fd;
@@ -56,7 +57,7 @@ void keeper_close(struct keeper *keeper);
 // Until the end; returns the exit status.
 int keeper_run(struct keeper *keeper);
 // Ends every rank: asks, then kills after grace_ms. The keeper exits when all have ended.
-void keeper_end(struct keeper *keeper, uint32_t grace_ms);
+void keeper_end(struct keeper *keeper, uint32_t grace_ms, dp_link_stop who);
 
 // agent.c
 void agent_accept(struct keeper *keeper);
@@ -74,7 +75,7 @@ void agent_write_levels(const struct keeper *keeper);
 struct keeper_rank *rank_find(const struct keeper *keeper, uint32_t number);
 void rank_spawn(struct keeper *keeper, uint32_t number, const struct dp_link_spawn *spawn);
 void rank_order(struct keeper *keeper, struct keeper_rank *rank, const struct dp_link_frame *frame);
-void rank_stop(struct keeper_rank *rank, uint32_t grace_ms);
+void rank_stop(struct keeper_rank *rank, uint32_t grace_ms, dp_link_stop who);
 void rank_kill_if_due(struct keeper_rank *rank, int64_t now_ns);
 void rank_readable(struct keeper *keeper, struct keeper_rank *rank);
 void rank_output(struct keeper_rank *rank);

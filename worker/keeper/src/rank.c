@@ -49,7 +49,8 @@ void rank_free(struct keeper_rank *rank)
 // The frame borrows `payload`.
 static struct dp_link_frame spawned_frame(const struct keeper_rank *rank, struct dp_buf *payload)
 {
-    struct dp_link_spawned spawned = {.pid = rank->pid, .started = rank->started};
+    struct dp_link_spawned spawned = {
+        .pid = rank->pid, .started = rank->started, .stop = rank->stop};
     dp_link_spawned_write(&spawned, payload);
     return (struct dp_link_frame){
         .type = DP_LINK_SPAWNED,
@@ -169,11 +170,12 @@ static void signal_group(const struct keeper_rank *rank, int number)
     }
 }
 
-void rank_stop(struct keeper_rank *rank, uint32_t grace_ms)
+void rank_stop(struct keeper_rank *rank, uint32_t grace_ms, dp_link_stop who)
 {
     if (rank->ended) {
         return;
     }
+    rank->stop = rank->stop == DP_LINK_STOP_NONE ? who : rank->stop;
     int64_t kill_at_ns = dp_clock_monotonic_ns() + (int64_t)grace_ms * DP_NS_PER_MS;
     if (grace_ms > 0) {
         signal_group(rank, SIGTERM);
@@ -271,7 +273,8 @@ static void end_rank(struct keeper *keeper, struct keeper_rank *rank, int wait_s
 {
     take_last_words(keeper, rank);
     rank->ended = true;
-    rank->exited = (struct dp_link_exited){.pid = rank->pid, .log_dropped = rank->log.dropped};
+    rank->exited = (struct dp_link_exited){
+        .pid = rank->pid, .stop = rank->stop, .log_dropped = rank->log.dropped};
     if (WIFSIGNALED(wait_status)) {
         rank->exited.signal = WTERMSIG(wait_status);
     } else {

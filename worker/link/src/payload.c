@@ -49,6 +49,14 @@ static const char *take_text(struct reader *reader)
     return take(reader, (size_t)(end - reader->at) + 1);
 }
 
+static void take_stop(struct reader *reader, dp_link_stop *ret_stop)
+{
+    uint32_t stop;
+    take_into(reader, &stop, sizeof stop);
+    reader->ok = reader->ok && stop < DP_LINK_STOP_COUNT;
+    *ret_stop = (dp_link_stop)stop;
+}
+
 static dp_status finish(const struct reader *reader, const char *what, struct dp_error *err)
 {
     if (!reader->ok || reader->left != 0) {
@@ -171,6 +179,7 @@ void dp_link_spawned_write(const struct dp_link_spawned *spawned, struct dp_buf 
 {
     dp_buf_append(buf, &spawned->pid, sizeof spawned->pid);
     dp_link_u32_write(spawned->started, buf);
+    dp_link_u32_write(spawned->stop, buf);
 }
 
 dp_status dp_link_spawned_read(const struct dp_link_frame *frame,
@@ -181,6 +190,7 @@ dp_status dp_link_spawned_read(const struct dp_link_frame *frame,
     uint32_t started;
     take_into(&reader, &spawned.pid, sizeof spawned.pid);
     take_into(&reader, &started, sizeof started);
+    take_stop(&reader, &spawned.stop);
     dp_status status = finish(&reader, "SPAWNED", err);
     if (status == DP_OK) {
         spawned.started = started != 0;
@@ -194,6 +204,7 @@ void dp_link_exited_write(const struct dp_link_exited *exited, struct dp_buf *bu
     dp_buf_append(buf, &exited->pid, sizeof exited->pid);
     dp_buf_append(buf, &exited->status, sizeof exited->status);
     dp_buf_append(buf, &exited->signal, sizeof exited->signal);
+    dp_link_u32_write(exited->stop, buf);
     dp_buf_append(buf, &exited->log_dropped, sizeof exited->log_dropped);
     dp_buf_append(buf, exited->error, strnlen(exited->error, sizeof exited->error - 1));
     dp_buf_append(buf, "", 1);
@@ -207,6 +218,7 @@ dp_status dp_link_exited_read(const struct dp_link_frame *frame, struct dp_link_
     take_into(&reader, &exited.pid, sizeof exited.pid);
     take_into(&reader, &exited.status, sizeof exited.status);
     take_into(&reader, &exited.signal, sizeof exited.signal);
+    take_stop(&reader, &exited.stop);
     take_into(&reader, &exited.log_dropped, sizeof exited.log_dropped);
     const char *text = take_text(&reader);
     dp_status status = finish(&reader, "EXITED", err);

@@ -2,9 +2,16 @@
 // controller. Pure: no clock, no I/O; the shell turns what happens into events and performs the
 // effects in order.
 //
-// An assignment is known by its fence (job, attempt, epoch). An order whose fence is older than
-// what this node has seen of the job is refused; a newer one first ends the older ranks. What is
-// told are levels, everything that is, so that a lost message costs nothing.
+// An assignment is known by its fence (job, attempt, epoch). An order whose fence is not newer than
+// what this node has seen of the job is refused, with the reason, unless the assignment is held; a
+// newer one first ends the older ranks. What is told are levels, everything that is, so that a lost
+// message costs nothing.
+//
+// A keeper that was out of touch has the last word: what its replay does not name was never started
+// there, whatever had been ordered, and is ordered again.
+//
+// A node that is cut off ends its ranks itself, counted from the sending of the last word that the
+// controller acknowledged: the controller, which counts from its arrival, is never earlier.
 //
 // One thread.
 #pragma once
@@ -18,6 +25,10 @@
 #define DP_AGENT_TEXT_MAX 512
 #define DP_AGENT_ASSIGNMENTS_MAX 256
 #define DP_AGENT_STOP_GRACE_MS 5000
+#define DP_AGENT_KEEPER_ANSWER_MS 10000 // a keeper that says nothing for so long is unreachable
+// From the moment that the core forces a stop until no rank is left: the grace, or the time until a
+// keeper that does not answer is killed, and then some for signals and the ends of processes.
+#define DP_AGENT_STOP_MS (DP_AGENT_STOP_GRACE_MS + DP_AGENT_KEEPER_ANSWER_MS)
 
 struct dp_agent_fence {
     char job[DP_ID_MAX];
@@ -46,8 +57,11 @@ struct dp_agent_steps;
 struct dp_agent_rank {
     uint32_t rank;
     dp_agent_phase phase;
-    bool started; // told to run
+    bool named;    // by its keeper, since the connection to it was made
+    bool started;  // told to run
+    bool stopping; // its keeper was told to end it
     bool ended;
+    bool stopped; // ended after it had been told to
     int64_t pid;
     int32_t exit_status;
     int32_t signal;
@@ -59,8 +73,8 @@ struct dp_agent_rank {
 
 typedef enum dp_agent_keeper {
     DP_AGENT_KEEPER_NONE, // waits until an older assignment of the job has ended
-    DP_AGENT_KEEPER_STARTING,
-    DP_AGENT_KEEPER_CONNECTED, // and everything it knew was replayed
+    DP_AGENT_KEEPER_AWAY, // started, or out of touch: orders wait until it has told what it knows
+    DP_AGENT_KEEPER_CONNECTED,
     DP_AGENT_KEEPER_GONE,
 } dp_agent_keeper;
 
@@ -79,27 +93,32 @@ struct dp_agent_assignment {
     struct dp_agent_blob prepare;     // as it was ordered, until the keeper was started
     struct dp_agent_blob start_order; // a RankStart, for ranks that have not had it
     char error[DP_AGENT_TEXT_MAX];    // why the node could not do its part
+    char trouble[DP_AGENT_TEXT_MAX];  // the same, as long as it lasts: the keeper is out of reach
 };
 
 typedef enum dp_agent_event_type {
     // From the controller; `fence` is the order's.
-    DP_AGENT_PREPARE, // numbers = the ranks; bytes = packed dp.v1.Prepare
-    DP_AGENT_START,   // bytes = packed RankOrder for each rank
-    DP_AGENT_STOP,    // bytes = packed RankOrder to finish the step and stop, or none; grace_ms
+    DP_AGENT_PREPARE,     // numbers = the ranks; bytes = packed dp.v1.Prepare
+    DP_AGENT_BAD_PREPARE, // one that makes no sense; text
+    DP_AGENT_START,       // bytes = packed RankOrder for each rank
+    DP_AGENT_STOP,        // bytes = packed RankOrder to finish the step and stop, or none; grace_ms
     DP_AGENT_RELEASE,
-    DP_AGENT_CHECKPOINT, // bytes = packed RankOrder
-    DP_AGENT_STREAM_UP,  // the controller said welcome
+    DP_AGENT_CHECKPOINT,   // bytes = packed RankOrder
+    DP_AGENT_STREAM_UP,    // the controller said welcome
+    DP_AGENT_ACKNOWLEDGED, // sent_ns: when what it answers was sent
     DP_AGENT_STREAM_DOWN,
     // From the disk, when the agent starts.
     DP_AGENT_FOUND, // numbers = the ranks, none when the file was unreadable
     DP_AGENT_WAS_RELEASED,
     // From a keeper.
     DP_AGENT_KEEPER_SYNCED,
-    DP_AGENT_KEEPER_FAILED, // could not be started or reached; text
-    DP_AGENT_KEEPER_ENDED,  // and every frame of it was handed over; signal when known
-    DP_AGENT_SPAWNED,       // rank, pid, started
-    DP_AGENT_EXITED,        // rank, pid, status, signal, text
-    DP_AGENT_REPORT,        // rank, kind, step, bytes = packed RankReport, inner, kept
+    DP_AGENT_KEEPER_LEFT,        // the connection broke; what was ordered may be lost
+    DP_AGENT_KEEPER_UNREACHABLE, // it lives and does not answer; text; said again while it lasts
+    DP_AGENT_KEEPER_FAILED,      // could not be started; text
+    DP_AGENT_KEEPER_ENDED,       // and every frame of it was handed over; signal when known
+    DP_AGENT_SPAWNED,            // rank, pid, started, stopped (was told to), by_keeper
+    DP_AGENT_EXITED,             // rank, pid, status, signal, stopped, by_keeper, text
+    DP_AGENT_REPORT,             // rank, kind, step, bytes = packed RankReport, inner, kept
     DP_AGENT_TICK,
     DP_AGENT_END_ALL, // the agent ends and takes its ranks with it
     DP_AGENT_EVENT_COUNT
@@ -117,6 +136,7 @@ typedef enum dp_agent_report {
 struct dp_agent_event {
     dp_agent_event_type type;
     int64_t now_ns; // monotonic
+    int64_t sent_ns;
     struct dp_agent_fence fence;
     uint32_t rank;
     const uint32_t *numbers;
@@ -125,6 +145,8 @@ struct dp_agent_event {
     int32_t status;
     int32_t signal;
     bool started;
+    bool stopped;
+    bool by_keeper; // it stopped the rank itself: nobody renewed its lease, or a signal
     uint32_t grace_ms;
     dp_agent_report kind;
     uint64_t step;
@@ -143,9 +165,11 @@ typedef enum dp_agent_effect_type {
     DP_AGENT_DO_ORDER,        // bytes to `rank`; start
     DP_AGENT_DO_STOP,         // `rank` or DP_AGENT_ALL_RANKS within grace_ms
     DP_AGENT_DO_SHUTDOWN,     // all is known: the keeper may go
+    DP_AGENT_DO_KILL_KEEPER,  // it does not answer, and its ranks must end: they end with it
     DP_AGENT_DO_FORGET,       // mark the directory released
     DP_AGENT_DO_LEVEL,        // the assignment's level to the controller
     DP_AGENT_DO_REPORT,       // bytes = packed RankReport to the controller
+    DP_AGENT_DO_REFUSE,       // a level of an assignment that is not held: text; leftover
     DP_AGENT_DO_LOG,          // text
     DP_AGENT_EFFECT_COUNT
 } dp_agent_effect_type;
@@ -159,7 +183,8 @@ struct dp_agent_effect {
     uint32_t rank;
     uint32_t grace_ms;
     bool start;
-    bool sample; // a report that the next one makes up for
+    bool sample;   // a report that the next one makes up for
+    bool leftover; // files of an earlier assignment with this very fence are in its directory
     const void *bytes;
     size_t length;
     char text[DP_AGENT_TEXT_MAX];
@@ -174,8 +199,9 @@ void dp_agent_effects_deinit(struct dp_agent_effects *effects);
 
 struct dp_agent_core;
 
-// After orphan_ms without a controller the node ends its ranks itself. now_ns starts that clock.
-struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t now_ns);
+// The node ends its ranks itself when what was sent within the last orphan_ms was not acknowledged.
+// heard_ns starts that clock: now, or what is known from an earlier life.
+struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t heard_ns);
 void dp_agent_core_free(struct dp_agent_core *core);
 // Appends the effects of one event. An event about an assignment that is not held does nothing but
 // say so.

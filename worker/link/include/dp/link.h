@@ -22,7 +22,7 @@
 #include "dp/buf.h"
 #include "dp/error.h"
 
-#define DP_LINK_PROTOCOL 1
+#define DP_LINK_PROTOCOL 2
 #define DP_LINK_HEADER_BYTES 12
 #define DP_LINK_OUT_BYTES_MAX (2u * DP_FRAME_BYTES_MAX) // a usual bound of the waiting output
 #define DP_LINK_ALL_RANKS UINT32_MAX
@@ -151,9 +151,18 @@ dp_status dp_link_spawn_read(const struct dp_link_frame *frame, struct dp_link_s
                              struct dp_error *err);
 void dp_link_spawn_deinit(struct dp_link_spawn *spawn);
 
+// Who told a rank to end.
+typedef enum dp_link_stop {
+    DP_LINK_STOP_NONE,
+    DP_LINK_STOP_ORDERED, // an agent
+    DP_LINK_STOP_KEEPER,  // the keeper itself: its lease lapsed, or a signal told it to end
+    DP_LINK_STOP_COUNT
+} dp_link_stop;
+
 struct dp_link_spawned {
     int64_t pid;
     bool started; // DP_LINK_ORDER_START was passed on
+    dp_link_stop stop;
 };
 void dp_link_spawned_write(const struct dp_link_spawned *spawned, struct dp_buf *buf);
 dp_status dp_link_spawned_read(const struct dp_link_frame *frame,
@@ -164,6 +173,7 @@ struct dp_link_exited {
     int64_t pid;                  // 0: it could not be started
     int32_t status;               // exit status, when signal is 0
     int32_t signal;               // that ended it
+    dp_link_stop stop;            // had it been told to?
     uint64_t log_dropped;         // bytes of its output that were not kept
     char error[DP_LINK_TEXT_MAX]; // why it could not be started, or ""
 };
