@@ -156,6 +156,32 @@ static void the_queue_of_a_stream_without_a_peer_is_bounded(void **state)
     (void)state;
 }
 
+// A thousand messages of the largest size would be four gigabytes.
+static void the_queue_is_bounded_in_bytes_too(void **state)
+{
+    static uint8_t data[1 << 20];
+    struct dp_error err = {0};
+    struct session session;
+    Dp__V1__LogChunk chunk = DP__V1__LOG_CHUNK__INIT;
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    chunk.data = (ProtobufCBinaryData){.len = sizeof data, .data = data};
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
+    message.log = &chunk;
+    open_session(&session, "127.0.0.1:1");
+    unsigned sent = 0;
+    while (dp_rpc_stream_send(session.stream, &message.base, &err) == DP_OK) {
+        sent++;
+        assert_true(sent < 100);
+    }
+    assert_refused(err.status, DP_TOO_LARGE, &err, "bytes wait for 127.0.0.1:1");
+    // One is on its way out of the queue already.
+    assert_in_range(dp_rpc_stream_queued_bytes(session.stream), 2 * DP_MESSAGE_BYTES_MAX,
+                    3 * DP_MESSAGE_BYTES_MAX);
+    assert_in_range(sent, 8, 10);
+    close_session(&session);
+    (void)state;
+}
+
 static void a_stream_and_its_client_may_go_in_a_callback(void **state)
 {
     struct dp_error err = {0};
@@ -190,6 +216,7 @@ int main(void)
         cmocka_unit_test(messages_go_both_ways_in_order),
         cmocka_unit_test(a_stream_waits_for_a_server_that_starts_later),
         cmocka_unit_test(the_queue_of_a_stream_without_a_peer_is_bounded),
+        cmocka_unit_test(the_queue_is_bounded_in_bytes_too),
         cmocka_unit_test(a_stream_and_its_client_may_go_in_a_callback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

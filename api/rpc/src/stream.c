@@ -14,6 +14,7 @@ struct stream_tag {
 struct queued {
     struct queued *next;
     grpc_byte_buffer *bytes;
+    size_t length;
 };
 
 struct dp_rpc_stream {
@@ -25,7 +26,7 @@ struct dp_rpc_stream {
     struct stream_tag headers_tag, status_tag, receive_tag, send_tag;
     grpc_byte_buffer *received, *sending;
     struct queued *first, **last;
-    size_t queued_count;
+    size_t queued_count, queued_bytes;
     bool half_closing, half_closed;
     bool send_out; // a message or the half-close
     bool over;     // the status is here
@@ -57,6 +58,7 @@ static void drop_queue(struct dp_rpc_stream *stream)
     }
     stream->last = &stream->first;
     stream->queued_count = 0;
+    stream->queued_bytes = 0;
 }
 
 static bool is_open(const struct dp_rpc_stream *stream)
@@ -81,6 +83,7 @@ static void write_next(struct dp_rpc_stream *stream)
         stream->first = queued->next;
         stream->last = stream->first == NULL ? &stream->first : stream->last;
         stream->queued_count--;
+        stream->queued_bytes -= queued->length;
         stream->sending = queued->bytes;
         free(queued);
         op.op = GRPC_OP_SEND_MESSAGE;
@@ -225,9 +228,10 @@ dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessag
     if (!is_open(stream) || stream->half_closing || stream->half_closed) {
         return dp_fail(err, DP_UNAVAILABLE, "the stream to %s is over", address);
     }
-    if (stream->queued_count >= DP_STREAM_QUEUE_MAX) {
-        return dp_fail(err, DP_TOO_LARGE, "%zu messages wait for %s", stream->queued_count,
-                       address);
+    size_t bytes_max = 2 * stream->client->message_bytes_max;
+    if (stream->queued_count >= DP_STREAM_QUEUE_MAX || stream->queued_bytes >= bytes_max) {
+        return dp_fail(err, DP_TOO_LARGE, "%zu messages of %zu bytes wait for %s",
+                       stream->queued_count, stream->queued_bytes, address);
     }
     size_t length = 0;
     grpc_byte_buffer *bytes =
@@ -238,9 +242,11 @@ dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessag
     }
     struct queued *queued = dp_new(struct queued);
     queued->bytes = bytes;
+    queued->length = length;
     *stream->last = queued;
     stream->last = &queued->next;
     stream->queued_count++;
+    stream->queued_bytes += length;
     write_next(stream);
     return DP_OK;
 }
@@ -248,6 +254,11 @@ dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessag
 size_t dp_rpc_stream_queued(const struct dp_rpc_stream *stream)
 {
     return stream->queued_count;
+}
+
+size_t dp_rpc_stream_queued_bytes(const struct dp_rpc_stream *stream)
+{
+    return stream->queued_bytes;
 }
 
 void dp_rpc_stream_half_close(struct dp_rpc_stream *stream)

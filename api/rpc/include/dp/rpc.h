@@ -175,11 +175,13 @@ int dp_rpc_stream_fd(const struct dp_rpc_stream *stream);
 // Runs the callbacks that are due; never blocks.
 void dp_rpc_stream_pump(struct dp_rpc_stream *stream);
 // Queues one message (before the connection exists, too). DP_UNAVAILABLE when the stream is over,
-// DP_TOO_LARGE when the queue (DP_STREAM_QUEUE_MAX messages) is full or the message over the limit.
+// DP_TOO_LARGE when the queue is full (DP_STREAM_QUEUE_MAX messages, or twice message_bytes_max
+// bytes, which the last of them may exceed) or the message over the limit.
 dp_status dp_rpc_stream_send(struct dp_rpc_stream *stream, const ProtobufCMessage *message,
                              struct dp_error *err);
 // Messages still waiting: the sender drops or merges telemetry when this grows.
 size_t dp_rpc_stream_queued(const struct dp_rpc_stream *stream);
+size_t dp_rpc_stream_queued_bytes(const struct dp_rpc_stream *stream);
 // Says that nothing more will be sent; on_closed follows when the server ends the call.
 void dp_rpc_stream_half_close(struct dp_rpc_stream *stream);
 // Cancels if still open; no callback runs any more. Allowed in the stream's own callbacks. Accepts
