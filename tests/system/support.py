@@ -71,11 +71,15 @@ class Cluster:
     def json(self, *args, **kwargs):
         return json.loads(self.dpctl(*args, "-o", "json", **kwargs).stdout)
 
-    def up(self):
+    def prepare(self):
+        """Lets the nodes of the first start find a profile."""
         if self.calibrated and not (self.state / "node-0" / "profile.json").exists():
             (self.state / "node-0").mkdir(parents=True, exist_ok=True)
             shutil.copy(measured_profile(), self.state / "node-0" / "profile.json")
-        self.dpctl("local", "up", "--nodes", self.nodes, "--slots", self.slots)
+
+    def up(self, nodes=None, slots=None):
+        self.prepare()
+        self.dpctl("local", "up", "--nodes", nodes or self.nodes, "--slots", slots or self.slots)
         return self
 
     def down(self):

@@ -29,7 +29,9 @@ class Kill(ClusterTest):
         ranks = cluster.processes("dp-rank")
         step = cluster.job(job)["step"]
         os.kill(cluster.pid("controller"), signal.SIGKILL)
-        cluster.dpctl("status", job, check=8)
+        gone = cluster.dpctl("status", job, check=8).stderr
+        self.assertIn("controller is gone", gone)
+        self.assertIn("dpctl local up", gone)
         cluster.up()
         started = time.monotonic()
         after = wait_for("a right status", lambda: (

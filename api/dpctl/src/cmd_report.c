@@ -161,8 +161,8 @@ static void add_rank(struct dpctl_table *table, const Dp__V1__RankResult *rank,
 static void print_ranks(const Dp__V1__JobReport *report, const char *title,
                         struct rank_figures (*figures_of)(const Dp__V1__RankResult *rank))
 {
-    static const char *const heads[] = {"RANK", "NODE",      "BUSY",   "EXCHANGE", "BUBBLE",
-                                        "SUMS", "OPTIMIZER", "= STEP", "CHUNKS",   "PEAK"};
+    static const char *const heads[] = {"RANK", "NODE",      "BUSY", "EXCHANGE", "BUBBLE",
+                                        "SUMS", "OPTIMIZER", "STEP", "CHUNKS",   "PEAK"};
     static const int widths[] = {4, 6, 8, 8, 8, 8, 9, 8, 6, 9}; // the same in both tables
     DP_CLEANUP(dpctl_table_deinit)
     struct dpctl_table table = {

@@ -200,6 +200,7 @@ static dp_status wait_for_nodes(struct dpctl *ctl, struct dp_client *client, int
         }
         status = interrupted() ? fail_interrupted(err) : look_for_ended_nodes(ctl, wanted, err);
         if (status != DP_OK) {
+            fputs(ctl->err_is_tty ? "\n" : "", stderr); // what failed gets a line of its own
             return status;
         }
         if (dp_clock_monotonic_ns() > deadline) {
