@@ -56,7 +56,7 @@ static const struct {
     const char *head;
     int width;
 } columns[] = {
-    {"RANK", 4}, {"NODE", 6}, {"STEP", 6}, {"BUSY", 4}, {"F", 4},      {"I/B", 4},  {"W", 4},
+    {"RANK", 4}, {"NODE", 6}, {"STEP", 8}, {"BUSY", 4}, {"F", 4},      {"I/B", 4},  {"W", 4},
     {"FB", 4},   {"OPT", 4},  {"COMM", 4}, {"IDLE", 4}, {"CHUNKS", 6}, {"PEAK", 9}, {"TIME", 8},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0], NODE_COLUMN = 1 };
