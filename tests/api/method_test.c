@@ -41,6 +41,18 @@ static void http_paths_name_fields_of_the_request(void **state)
     (void)state;
 }
 
+static void unary_methods_have_a_deadline_and_streams_have_none(void **state)
+{
+    for (size_t i = 0; i < DP_METHOD_COUNT; i++) {
+        const struct dp_method *method = &dp_methods[i];
+        bool streams = method->client_streaming || method->server_streaming;
+        assert_true(streams == (method->deadline_ms == 0));
+    }
+    // Longer than the two minutes that a checkpoint may take.
+    assert_true(dp_methods[DP_METHOD_CHECKPOINT_JOB].deadline_ms > 120000);
+    (void)state;
+}
+
 static void assert_json(const ProtobufCMessage *message, const char *expected)
 {
     DP_AUTO_JSON json_t *json = dp_message_to_json(message);
@@ -68,7 +80,7 @@ static void a_message_becomes_json_with_the_names_of_the_proto(void **state)
     level.phase = DP__V1__RANK_PHASE__RANK_DIED;
     level.signal = 9;
     assert_json(&level.base, "{\"rank\":0,\"phase\":\"RANK_DIED\",\"step\":0,\"exit_status\":0,"
-                             "\"signal\":9,\"pid\":0}");
+                             "\"signal\":9,\"pid\":0,\"stopped\":false}");
     (void)state;
 }
 
@@ -237,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rpc_of_the_protos_is_one_row),
         cmocka_unit_test(http_paths_name_fields_of_the_request),
+        cmocka_unit_test(unary_methods_have_a_deadline_and_streams_have_none),
         cmocka_unit_test(a_message_becomes_json_with_the_names_of_the_proto),
         cmocka_unit_test(bytes_are_text_where_they_hold_text_and_base64_elsewhere),
         cmocka_unit_test(json_comes_back_as_the_same_bytes),

@@ -1,5 +1,7 @@
 #include "dp_test.h"
 
+#include <math.h>
+
 #include "dp/alloc.h"
 #include "dp/method.h"
 #include "dp/rand.h"
@@ -91,16 +93,16 @@ static void bytes_that_are_no_message_are_refused(void **state)
              DP_INVALID, "Fence.job holds a control character"),
         CASE(fence, "\x0a\x02\xc3(", DP_INVALID, "Fence.job is not UTF-8"),
         CASE(fence, "\x0a\x03\xed\xa0\x80", DP_INVALID, "Fence.job is not UTF-8"), // a surrogate
-        CASE(fence, "", DP_INVALID, "Fence.job is empty"),
+        CASE(fence, "", DP_INVALID, "Fence.job is \"\"; a job's id is job-N"),
         CASE(job, "\x18\x63", DP_INVALID, "Job.state has a value that this version does not know"),
         CASE(endpoint, "\x08\x80\x80\x04", DP_INVALID,
              "Endpoint.rank is 65536; the limit is 65535"),
         CASE(rank_start, "", DP_INVALID, "RankStart.fence is missing"),
-        CASE(prepare, "\x0a\x03\x0a\x01j", DP_INVALID, "Prepare.plan is missing"),
+        CASE(prepare, "\x0a\x07\x0a\x05job-1", DP_INVALID, "Prepare.plan is missing"),
         CASE(span, "\x10\x05", DP_INVALID, "Span.kind 5"),
         CASE(span, "\x40\x01", DP_INVALID, "duration_ns is negative"),
         CASE(step_point, "\x38\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", DP_INVALID,
-             "StepPoint.time_ns is no time"),
+             "StepPoint.time_ns is -9223372036854775808; it may be -4000000000000000000"),
         CASE(step_done, "\x6a\x02\x80\x80", DP_INVALID, "StepDone.expert_tokens is torn"),
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -136,6 +138,123 @@ static void sizes_are_refused_before_anything_is_allocated(void **state)
     Dp__V1__Fence fence = DP__V1__FENCE__INIT;
     fence.job = name;
     assert_refused(repack(&fence.base, &err), DP_TOO_LARGE, &err, "Fence.job has 64 bytes");
+    (void)state;
+}
+
+static void a_job_id_has_one_form(void **state)
+{
+    static const char *const good[] = {"job-1", "job-17", "job-9007199254740991"};
+    static const char *const bad[] = {"job",
+                                      "job-",
+                                      "job-0",
+                                      "job-01",
+                                      "job--1",
+                                      "job-1 ",
+                                      "job-1a",
+                                      "job-+1",
+                                      "Job-1",
+                                      "xjob-1",
+                                      "job-1/../..",
+                                      "job-1.1",
+                                      "../etc",
+                                      "job-9007199254740992",
+                                      "job-18446744073709551617"};
+    struct dp_error err;
+    Dp__V1__Fence fence = DP__V1__FENCE__INIT;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        fence.job = (char *)good[i];
+        assert_ok(repack(&fence.base, &err), &err);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        fence.job = (char *)bad[i];
+        assert_refused(repack(&fence.base, &err), DP_INVALID, &err, bad[i]);
+    }
+    (void)state;
+}
+
+// The C structure's members that are doubles, wherever they are.
+static void set_doubles(ProtobufCMessage *message, unsigned wanted, double value, unsigned *count)
+{
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        char *at = (char *)message + field->offset;
+        if (field->type == PROTOBUF_C_TYPE_DOUBLE && field->label != PROTOBUF_C_LABEL_REPEATED &&
+            (*count)++ == wanted) {
+            *(double *)(void *)at = value;
+        }
+        if (field->type == PROTOBUF_C_TYPE_DOUBLE &&
+            (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0) {
+            *(uint32_t *)(void *)((char *)message + field->quantifier_offset) = field->id;
+        }
+    }
+}
+
+static void a_number_that_is_not_finite_is_refused_wherever_it_is(void **state)
+{
+    static const ProtobufCMessageDescriptor *const descriptors[] = {
+        &dp__v1__candidate__descriptor,   &dp__v1__rank_plan__descriptor,
+        &dp__v1__rank_ready__descriptor,  &dp__v1__utilisation__descriptor,
+        &dp__v1__step_done__descriptor,   &dp__v1__eval_done__descriptor,
+        &dp__v1__job__descriptor,         &dp__v1__step_point__descriptor,
+        &dp__v1__rank_result__descriptor,
+    };
+    static const double values[] = {NAN, INFINITY, -INFINITY};
+    unsigned refused = 0;
+    for (size_t i = 0; i < sizeof descriptors / sizeof descriptors[0]; i++) {
+        unsigned count = 0, fields = 1;
+        for (unsigned wanted = 0; wanted < fields; wanted++) {
+            _Alignas(16) char memory[1024];
+            ProtobufCMessage *message = (ProtobufCMessage *)(void *)memory;
+            struct dp_error err;
+            assert_true(descriptors[i]->sizeof_message <= sizeof memory);
+            protobuf_c_message_init(descriptors[i], message);
+            count = 0;
+            set_doubles(message, wanted, values[wanted % 3], &count);
+            fields = count;
+            assert_refused(repack(message, &err), DP_INVALID, &err, "is not finite");
+            refused++;
+        }
+    }
+    assert_in_range(refused, 25, 100);
+    (void)state;
+}
+
+static void numbers_stay_within_what_is_kept_whole(void **state)
+{
+    struct dp_error err;
+    Dp__V1__RankReady ready = DP__V1__RANK_READY__INIT;
+    ready.resumed_step = DP_STEPS_MAX;
+    assert_ok(repack(&ready.base, &err), &err);
+    ready.resumed_step++;
+    assert_refused(repack(&ready.base, &err), DP_INVALID, &err, "RankReady.resumed_step is");
+    ready.resumed_step = 0;
+    // A hash uses all its bits.
+    ready.corpus_hash = UINT64_MAX;
+    ready.parameters = (1ull << 53) - 1;
+    assert_ok(repack(&ready.base, &err), &err);
+    ready.parameters++;
+    assert_refused(repack(&ready.base, &err), DP_INVALID, &err,
+                   "RankReady.parameters is 9007199254740992; the limit is 9007199254740991");
+    Dp__V1__Ack ack = DP__V1__ACK__INIT;
+    ack.sequence = UINT64_MAX;
+    assert_refused(repack(&ack.base, &err), DP_INVALID, &err, "Ack.sequence is");
+    Dp__V1__Fence fence = DP__V1__FENCE__INIT;
+    fence.job = "job-1";
+    fence.epoch = 1u << 31;
+    assert_refused(repack(&fence.base, &err), DP_INVALID, &err, "Fence.epoch is 2147483648");
+    Dp__V1__RankLevel level = DP__V1__RANK_LEVEL__INIT;
+    level.signal = 9;
+    level.exit_status = 255;
+    level.pid = 4194304;
+    assert_ok(repack(&level.base, &err), &err);
+    level.signal = -9;
+    assert_refused(repack(&level.base, &err), DP_INVALID, &err, "RankLevel.signal is -9");
+    level.signal = 0;
+    level.pid = -1;
+    assert_refused(repack(&level.base, &err), DP_INVALID, &err, "RankLevel.pid is -1");
+    level.pid = 0;
+    level.exit_status = 256;
+    assert_refused(repack(&level.base, &err), DP_INVALID, &err, "RankLevel.exit_status is 256");
     (void)state;
 }
 
@@ -353,6 +472,9 @@ int main(void)
         cmocka_unit_test(what_was_packed_is_unpacked),
         cmocka_unit_test(bytes_that_are_no_message_are_refused),
         cmocka_unit_test(sizes_are_refused_before_anything_is_allocated),
+        cmocka_unit_test(a_job_id_has_one_form),
+        cmocka_unit_test(a_number_that_is_not_finite_is_refused_wherever_it_is),
+        cmocka_unit_test(numbers_stay_within_what_is_kept_whole),
         cmocka_unit_test(an_arena_that_is_too_small_is_said_so),
         cmocka_unit_test(text_for_people_is_mended_not_refused),
         cmocka_unit_test(unknown_fields_and_kinds_are_dropped),

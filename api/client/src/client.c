@@ -8,6 +8,7 @@
 #include "dp/wire.h"
 
 #define ADDRESS_FILE_BYTES_MAX 1024
+#define RECONNECT_MS 3000
 
 dp_status dp_client_call(struct dp_client *client, dp_method_id method,
                          const ProtobufCMessage *request, bool again, struct dp_arena *arena,
@@ -16,16 +17,13 @@ dp_status dp_client_call(struct dp_client *client, dp_method_id method,
     DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
     dp_status status = dp_rpc_client_call(client->rpc, method, request, NULL, &bytes, err);
     if (status == DP_UNAVAILABLE && again) {
-        const struct dp_rpc_call_options patient = {.deadline_ms = 3000, .wait_for_ready = true};
-        struct dp_error second = {0};
-        status = dp_rpc_client_call(client->rpc, method, request, &patient, &bytes, &second);
         // Waiting in vain tells less than the first refusal did.
-        if (status == DP_TIMEOUT) {
+        if (dp_rpc_client_connect(client->rpc, RECONNECT_MS, NULL) != DP_OK) {
             return DP_UNAVAILABLE;
         }
-        if (status != DP_OK) {
-            return dp_fail(err, status, "%s", second.message);
-        }
+        // What seems connected may be the connection that has just broken.
+        const struct dp_rpc_call_options patient = {.wait_for_ready = true};
+        status = dp_rpc_client_call(client->rpc, method, request, &patient, &bytes, err);
     }
     if (status != DP_OK) {
         return status;

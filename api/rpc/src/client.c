@@ -8,7 +8,6 @@
 #include "dp/clock.h"
 #include "dp/log.h"
 
-#define UNARY_DEADLINE_MS 10000
 #define CONNECT_ONCE_MS 5000 // for the first answer, yes or no
 
 static void make_channel(struct dp_rpc_client *client, bool own_connection)
@@ -203,8 +202,10 @@ dp_status dp_rpc_client_call(struct dp_rpc_client *client, dp_method_id method,
         return dp_fail(err, DP_TOO_LARGE, "the request has %zu bytes; the limit is %zu", length,
                        client->message_bytes_max);
     }
-    grpc_call *call = dp_rpc_client_make_call(client, method, client->cq,
-                                              deadline_ms == 0 ? UNARY_DEADLINE_MS : deadline_ms);
+    if (deadline_ms == 0) {
+        deadline_ms = dp_methods[method].deadline_ms;
+    }
+    grpc_call *call = dp_rpc_client_make_call(client, method, client->cq, deadline_ms);
     struct rpc_result result;
     dp_rpc_result_init(&result);
     grpc_byte_buffer *answer = NULL;

@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,9 +12,6 @@
 #include "dp/v1/controller.pb-c.h"
 #include "dp/wire.h"
 #include "rules.h"
-
-// Two of these can be added without overflow; the wall clock gets there in 2096.
-#define NS_MAX INT64_C(4000000000000000000)
 
 static dp_status refuse(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
                         struct dp_error *err, const char *why)
@@ -41,7 +39,7 @@ static dp_status check_unsigned(const ProtobufCMessage *message,
                                 const ProtobufCFieldDescriptor *field, uint64_t value,
                                 struct dp_error *err)
 {
-    uint64_t max = dp_wire_integer_max(field->name);
+    uint64_t max = (uint64_t)dp_wire_integer_rule_find(field->name).max;
     if (value > max) {
         return dp_fail(err, DP_INVALID, "%s.%s is %" PRIu64 "; the limit is %" PRIu64,
                        message->descriptor->short_name, field->name, value, max);
@@ -49,13 +47,14 @@ static dp_status check_unsigned(const ProtobufCMessage *message,
     return DP_OK;
 }
 
-static dp_status check_ns(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
-                          int64_t value, struct dp_error *err)
+static dp_status check_signed(const ProtobufCMessage *message,
+                              const ProtobufCFieldDescriptor *field, int64_t value,
+                              struct dp_error *err)
 {
-    size_t length = strlen(field->name);
-    bool is_ns = length > 3 && strcmp(field->name + length - 3, "_ns") == 0;
-    if (is_ns && (value > NS_MAX || value < -NS_MAX)) {
-        return refuse(message, field, err, "is no time");
+    struct wire_integer_rule rule = dp_wire_integer_rule_find(field->name);
+    if (value < rule.min || value > rule.max) {
+        return dp_fail(err, DP_INVALID, "%s.%s is %" PRId64 "; it may be %" PRId64 " to %" PRId64,
+                       message->descriptor->short_name, field->name, value, rule.min, rule.max);
     }
     return DP_OK;
 }
@@ -69,8 +68,12 @@ static dp_status check_value(const ProtobufCMessage *message, const ProtobufCFie
         return check_unsigned(message, field, *(const uint32_t *)at, err);
     case PROTOBUF_C_TYPE_UINT64:
         return check_unsigned(message, field, *(const uint64_t *)at, err);
+    case PROTOBUF_C_TYPE_SINT32:
+        return check_signed(message, field, *(const int32_t *)at, err);
     case PROTOBUF_C_TYPE_SINT64:
-        return check_ns(message, field, *(const int64_t *)at, err);
+        return check_signed(message, field, *(const int64_t *)at, err);
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return isfinite(*(const double *)at) ? DP_OK : refuse(message, field, err, "is not finite");
     case PROTOBUF_C_TYPE_ENUM:
         return protobuf_c_enum_descriptor_get_value(field->descriptor, *(const int *)at) != NULL
                    ? DP_OK
@@ -91,6 +94,7 @@ static size_t size_of(ProtobufCType type)
 {
     switch (type) {
     case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_SINT32:
     case PROTOBUF_C_TYPE_ENUM:
         return 4;
     default:
@@ -101,7 +105,8 @@ static size_t size_of(ProtobufCType type)
 static bool is_checked(ProtobufCType type)
 {
     return type == PROTOBUF_C_TYPE_UINT32 || type == PROTOBUF_C_TYPE_UINT64 ||
-           type == PROTOBUF_C_TYPE_SINT64 || type == PROTOBUF_C_TYPE_ENUM ||
+           type == PROTOBUF_C_TYPE_SINT32 || type == PROTOBUF_C_TYPE_SINT64 ||
+           type == PROTOBUF_C_TYPE_DOUBLE || type == PROTOBUF_C_TYPE_ENUM ||
            type == PROTOBUF_C_TYPE_STRING || type == PROTOBUF_C_TYPE_MESSAGE;
 }
 
@@ -153,10 +158,33 @@ static dp_status check_plan(const ProtobufCMessage *message, struct dp_error *er
     return status;
 }
 
+// job-N, written in one way only, with N from 1 to what a double keeps whole. It also becomes the
+// name of a directory.
+static bool is_job_id(const char *id)
+{
+    uint64_t number = 0;
+    if (strncmp(id, "job-", 4) != 0 || id[4] == '0' || id[4] == '\0') {
+        return false;
+    }
+    for (const char *at = id + 4; *at != '\0'; at++) {
+        if (*at < '0' || *at > '9') {
+            return false;
+        }
+        number = 10 * number + (uint64_t)(*at - '0');
+        if (number >> 53 != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static dp_status check_fence(const ProtobufCMessage *message, struct dp_error *err)
 {
     const Dp__V1__Fence *fence = (const Dp__V1__Fence *)message;
-    return fence->job[0] != '\0' ? DP_OK : dp_fail(err, DP_INVALID, "Fence.job is empty");
+    if (!is_job_id(fence->job)) {
+        return dp_fail(err, DP_INVALID, "Fence.job is \"%s\"; a job's id is job-N", fence->job);
+    }
+    return DP_OK;
 }
 
 static dp_status check_span(const ProtobufCMessage *message, struct dp_error *err)

@@ -58,56 +58,73 @@ const struct wire_string_rule *dp_wire_string_rule_find(const char *field)
     return &default_rule;
 }
 
-struct limit {
-    const char *field;
-    uint64_t max;
-};
+// Wall clock and durations. Two of these can be added without overflow; the wall clock gets there
+// in 2096.
+#define NS_MAX INT64_C(4000000000000000000)
+#define WHOLE_MAX ((INT64_C(1) << 53) - 1)
+#define DAY_MS (24 * 3600 * 1000)
 
-static uint64_t limit_of(const struct limit *limits, size_t count, const char *field)
+struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(limits[i].field, field) == 0) {
-            return limits[i].max;
+    static const struct wire_integer_rule rules[] = {
+        {"after_step", 0, DP_STEPS_MAX},
+        {"attempt", 0, INT32_MAX},
+        {"averaged_steps", 0, DP_STEPS_MAX},
+        {"b_microbatch", 0, DP_MICROBATCHES_MAX - 1},
+        {"b_stage", 0, DP_STAGES_MAX - 1},
+        {"bytes_max", 0, DP_LOG_CHUNK_BYTES_MAX},
+        {"cores", 0, 1 << 20},
+        {"corpus_bytes", 0, DP_CORPUS_BYTES_MAX},
+        {"data", 0, DP_RANKS_MAX},
+        {"epoch", 0, INT32_MAX},
+        {"exit_status", 0, 255},
+        {"expert", 0, DP_EXPERTS_MAX},
+        {"fence_ms", 0, 3 * DAY_MS},
+        {"first_step_seen", 0, DP_STEPS_MAX},
+        {"grace_ms", 0, DAY_MS},
+        {"heartbeat_ms", 0, DAY_MS},
+        {"keeper_signal", 0, 127},
+        {"layer_begin", 0, DP_LAYERS_MAX},
+        {"lease_ms", 0, DAY_MS},
+        {"live_chunks", 0, INT32_MAX},
+        {"measured_peak_chunks", 0, INT32_MAX},
+        {"micro_batch_size", 0, DP_GLOBAL_BATCH_MAX},
+        {"microbatch", 0, DP_MICROBATCHES_MAX - 1},
+        {"microbatches", 0, DP_MICROBATCHES_MAX},
+        {"peak_chunks", 0, INT32_MAX},
+        {"pid", 0, INT32_MAX},
+        {"pipeline", 0, DP_PIPELINE_MAX},
+        {"predicted_peak_chunks", 0, INT32_MAX},
+        {"rank", 0, DP_RANKS_MAX - 1},
+        {"ranks", 0, DP_RANKS_MAX - 1},
+        {"resumed_step", 0, DP_STEPS_MAX},
+        {"signal", 0, 127},
+        {"slot", 0, DP_NODE_SLOTS_MAX - 1},
+        {"slots", 0, DP_NODE_SLOTS_MAX},
+        {"slots_used", 0, DP_NODE_SLOTS_MAX},
+        {"stage", 0, DP_STAGES_MAX - 1},
+        {"stages", 0, DP_STAGES_MAX},
+        {"step", 0, DP_STEPS_MAX},
+        {"steps_total", 0, DP_STEPS_MAX},
+        {"virtual_stages", 0, DP_RANK_STAGES_MAX},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(rules); i++) {
+        if (strcmp(rules[i].field, field) == 0) {
+            return rules[i];
         }
     }
-    return UINT64_MAX;
-}
-
-uint64_t dp_wire_integer_max(const char *field)
-{
-    static const struct limit limits[] = {
-        {"b_microbatch", DP_MICROBATCHES_MAX - 1},
-        {"b_stage", DP_STAGES_MAX - 1},
-        {"bytes_max", DP_LOG_CHUNK_BYTES_MAX},
-        {"cores", 1u << 20},
-        {"data", DP_RANKS_MAX},
-        {"expert", DP_EXPERTS_MAX},
-        {"grace_ms", 24u * 3600 * 1000},
-        {"heartbeat_ms", 24u * 3600 * 1000},
-        {"layer_begin", DP_LAYERS_MAX},
-        {"lease_ms", 24u * 3600 * 1000},
-        {"micro_batch_size", DP_GLOBAL_BATCH_MAX},
-        {"microbatch", DP_MICROBATCHES_MAX - 1},
-        {"microbatches", DP_MICROBATCHES_MAX},
-        {"peak_chunks", INT32_MAX},
-        {"pipeline", DP_PIPELINE_MAX},
-        {"rank", DP_RANKS_MAX - 1},
-        {"ranks", DP_RANKS_MAX - 1},
-        {"slot", DP_NODE_SLOTS_MAX - 1},
-        {"slots", DP_NODE_SLOTS_MAX},
-        {"slots_used", DP_NODE_SLOTS_MAX},
-        {"stage", DP_STAGES_MAX - 1},
-        {"stages", DP_STAGES_MAX},
-        {"step", DP_STEPS_MAX},
-        {"steps_total", DP_STEPS_MAX},
-        {"virtual_stages", DP_RANK_STAGES_MAX},
-    };
-    return limit_of(limits, DP_ARRAY_LENGTH(limits), field);
+    size_t length = strlen(field);
+    bool is_ns = length > 3 && strcmp(field + length - 3, "_ns") == 0;
+    int64_t max = is_ns ? NS_MAX : WHOLE_MAX;
+    return (struct wire_integer_rule){.field = field, .min = -max, .max = max};
 }
 
 size_t dp_wire_list_max(const char *field)
 {
-    static const struct limit limits[] = {
+    static const struct {
+        const char *field;
+        size_t max;
+    } limits[] = {
         {"assignments", DP_NODE_SLOTS_MAX},
         {"candidates", DP_CANDIDATES_MAX},
         {"endpoints", DP_RANKS_MAX},
@@ -116,7 +133,12 @@ size_t dp_wire_list_max(const char *field)
         {"nodes", DP_NODES_MAX},
         {"ranks", DP_RANKS_MAX},
     };
-    return limit_of(limits, DP_ARRAY_LENGTH(limits), field);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(limits); i++) {
+        if (strcmp(limits[i].field, field) == 0) {
+            return limits[i].max;
+        }
+    }
+    return SIZE_MAX;
 }
 
 bool dp_wire_is_required(const ProtobufCMessageDescriptor *descriptor,

@@ -20,8 +20,14 @@ struct wire_string_rule {
 
 // Never NULL.
 const struct wire_string_rule *dp_wire_string_rule_find(const char *field);
-// The largest value of an integer field, or the most elements of a list.
-uint64_t dp_wire_integer_max(const char *field);
+// What an integer field may hold. Without a rule of its own: what a double, and so JSON, keeps
+// whole.
+struct wire_integer_rule {
+    const char *field;
+    int64_t min, max;
+};
+struct wire_integer_rule dp_wire_integer_rule_find(const char *field);
+// The most elements of a list.
 size_t dp_wire_list_max(const char *field);
 // Whether this member must be there.
 bool dp_wire_is_required(const ProtobufCMessageDescriptor *descriptor,

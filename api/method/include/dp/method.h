@@ -35,10 +35,14 @@ struct dp_method {
     const ProtobufCMessageDescriptor *response;
     bool client_streaming;
     bool server_streaming;
+    unsigned deadline_ms;   // how long a caller waits for the answer; streams have none
     const char *permission; // "open", "read", "submit", "operate" or "agent"
     const char *http_verb;  // NULL = not offered over HTTP
     const char *http_path;  // "/v1/jobs/{id}"; a part in braces is a field of the request
 };
+
+// What most unary methods answer within.
+#define DP_METHOD_DEADLINE_MS 10000u
 
 // One row for each id.
 extern const struct dp_method dp_methods[DP_METHOD_COUNT];

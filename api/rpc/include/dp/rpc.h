@@ -125,7 +125,7 @@ dp_status dp_rpc_client_connect(struct dp_rpc_client *client, unsigned wait_ms,
                                 struct dp_error *err);
 
 struct dp_rpc_call_options {
-    unsigned deadline_ms; // of the whole call; 0 = none (streams only; unary: 10 s)
+    unsigned deadline_ms; // of the whole call; 0 = the method's, which streams have none of
     bool wait_for_ready;  // wait for a connection within the deadline, instead of DP_UNAVAILABLE
 };
 

@@ -21,11 +21,14 @@
 // DP_WIRE_MEMORY_MAX), strings of valid UTF-8, and names, addresses and paths without control
 // characters and of bounded length. Text for people (message, error, reason, explanation, ...) is
 // mended instead: what is not UTF-8 or would steer a terminal becomes "?".
-// Afterwards: enum values known; ranks, stages, slots and the like within limits.h; lists within
-// theirs; every `fence`, and every plan in an order, present; a Plan as dp_plan_check wants it.
+// Afterwards: enum values known; ranks, stages, steps, slots and the like within limits.h, other
+// integers (fixed64 apart, which are hashes) below 2^53 and times below 2^62; every double finite, a
+// loss, too, for one that is not ends its rank with RankFinished.not_finite; lists within theirs;
+// every `fence`, with a job id of the form job-N, and every plan in an order, present; a Plan as
+// dp_plan_check wants it.
 //
-// A oneof may still be empty (a kind that this build does not know): ignore such a message. Loss
-// and gradient norm may be NaN or infinite. Unknown fields are dropped.
+// A oneof may still be empty (a kind that this build does not know): ignore such a message. Unknown
+// fields are dropped.
 dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
                          size_t length, struct dp_arena *arena, ProtobufCMessage **ret_message,
                          struct dp_error *err);
