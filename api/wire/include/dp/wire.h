@@ -22,8 +22,8 @@
 // characters and of bounded length. Text for people (message, error, reason, explanation, ...) is
 // mended instead: what is not UTF-8 or would steer a terminal becomes "?".
 // Afterwards: enum values known; ranks, stages, steps, slots and the like within limits.h, other
-// integers (fixed64 apart, which are hashes) below 2^53 and times below 2^62; every double finite, a
-// loss, too, for one that is not ends its rank with RankFinished.not_finite; lists within theirs;
+// integers (fixed64 apart, which are hashes) below 2^53 and times below 2^62; every double finite,
+// a loss, too: one that is not ends its rank with RankFinished.not_finite; lists within theirs;
 // every `fence`, with a job id of the form job-N, and every plan in an order, present; a Plan as
 // dp_plan_check wants it.
 //
