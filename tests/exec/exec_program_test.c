@@ -28,7 +28,7 @@ static void expect(const struct program_stage *forward, const struct program_sta
                    int passes, const char *wanted)
 {
     struct program program = {0};
-    program_build(&program, forward, backward, passes);
+    dp_exec_program_build(&program, forward, backward, passes);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf got = {0};
     static const char letters[] = {
         [DP_PASS_FORWARD] = 'F', [DP_PASS_INPUT] = 'B', [DP_PASS_WEIGHT] = 'W'};
@@ -43,7 +43,7 @@ static void expect(const struct program_stage *forward, const struct program_sta
         }
     }
     assert_string_equal(got.bytes, wanted);
-    program_deinit(&program);
+    dp_exec_program_deinit(&program);
 }
 
 static void a_pair_of_moe_layers_runs_in_the_published_order(void **state)

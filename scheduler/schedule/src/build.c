@@ -3,9 +3,9 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 
-void build_begin(struct build *build, struct dp_schedule *schedule,
-                 const struct dp_schedule_params *params, int32_t stages, int32_t directions,
-                 size_t actions)
+void dp_schedule_build_begin(struct build *build, struct dp_schedule *schedule,
+                             const struct dp_schedule_params *params, int32_t stages,
+                             int32_t directions, size_t actions)
 {
     schedule->pipeline = params->pipeline;
     schedule->microbatches = params->microbatches;
@@ -17,7 +17,7 @@ void build_begin(struct build *build, struct dp_schedule *schedule,
     *build = (struct build){.schedule = schedule, .capacity = actions};
 }
 
-void build_place(struct build *build, int32_t stage, int32_t direction, int32_t rank)
+void dp_schedule_build_place(struct build *build, int32_t stage, int32_t direction, int32_t rank)
 {
     int32_t *ranks = &build->schedule->placement[2 * stage];
     ranks[direction] = rank;
@@ -26,13 +26,13 @@ void build_place(struct build *build, int32_t stage, int32_t direction, int32_t 
     }
 }
 
-void build_add(struct build *build, struct dp_action action)
+void dp_schedule_build_add(struct build *build, struct dp_action action)
 {
     DP_CHECK(build->count < build->capacity);
     build->schedule->actions[build->count++] = action;
 }
 
-void build_end_rank(struct build *build)
+void dp_schedule_build_end_rank(struct build *build)
 {
     build->schedule->rank_begin[++build->rank] = build->count;
 }

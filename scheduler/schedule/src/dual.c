@@ -5,13 +5,13 @@
 struct run {
     struct build *build;
     const struct dual *dual;
-    int32_t forwards[2], backwards[2];  // done per slot
+    int32_t forwards[2], backwards[2]; // done per slot
     // Weight gradients that wait, first in first out: at most h+1, H on the innermost rank.
     struct dp_action waiting[DP_PIPELINE_MAX + 1];
     int32_t waiting_first, waiting_count;
 };
 
-size_t dual_actions_max(int32_t half, int32_t microbatches)
+size_t dp_schedule_dual_actions_max(int32_t half, int32_t microbatches)
 {
     return 4 * (size_t)microbatches + 2 * (size_t)half;
 }
@@ -23,19 +23,19 @@ static struct dp_action next(const struct run *run, dp_action_kind kind, int slo
 
 static void add_forward(struct run *run, int slot)
 {
-    build_add(run->build, next(run, DP_ACTION_F, slot, run->forwards[slot]++));
+    dp_schedule_build_add(run->build, next(run, DP_ACTION_F, slot, run->forwards[slot]++));
 }
 
 static void add_backward(struct run *run, int slot)
 {
-    build_add(run->build, next(run, DP_ACTION_B, slot, run->backwards[slot]++));
+    dp_schedule_build_add(run->build, next(run, DP_ACTION_B, slot, run->backwards[slot]++));
 }
 
 // Input gradients now, weight gradients later.
 static void add_input_backward(struct run *run, int slot)
 {
     struct dp_action action = next(run, DP_ACTION_I, slot, run->backwards[slot]++);
-    build_add(run->build, action);
+    dp_schedule_build_add(run->build, action);
     action.kind = DP_ACTION_W;
     DP_CHECK(run->waiting_count < (int32_t)DP_ARRAY_LENGTH(run->waiting));
     int32_t last = (run->waiting_first + run->waiting_count++) % (DP_PIPELINE_MAX + 1);
@@ -45,7 +45,7 @@ static void add_input_backward(struct run *run, int slot)
 static void add_weight_backward(struct run *run)
 {
     DP_CHECK(run->waiting_count > 0);
-    build_add(run->build, run->waiting[run->waiting_first]);
+    dp_schedule_build_add(run->build, run->waiting[run->waiting_first]);
     run->waiting_first = (run->waiting_first + 1) % (DP_PIPELINE_MAX + 1);
     run->waiting_count--;
 }
@@ -60,7 +60,7 @@ static void add_pair(struct run *run, int forward_slot)
     action.b_kind = DP_ACTION_B;
     action.b_stage = backward.stage;
     action.b_microbatch = backward.microbatch;
-    build_add(run->build, action);
+    dp_schedule_build_add(run->build, action);
 }
 
 // Steps 1 to 3: fill, and the first input gradients of the far stream.
@@ -125,12 +125,12 @@ static void add_cool_down(struct run *run)
     }
 }
 
-void dual_add_rank(struct build *build, const struct dual *dual)
+void dp_schedule_dual_add_rank(struct build *build, const struct dual *dual)
 {
     struct run run = {.build = build, .dual = dual};
     add_warm_up(&run);
     add_steady(&run);
     add_cool_down(&run);
     DP_CHECK(run.waiting_count == 0);
-    build_end_rank(build);
+    dp_schedule_build_end_rank(build);
 }

@@ -16,6 +16,6 @@ struct dual {
 enum { DUAL_A = 0, DUAL_Z = 1 };
 
 // Actions of one rank: 2N forwards, 2N backwards of which 2H-h-1 are split, less the pairs.
-size_t dual_actions_max(int32_t half, int32_t microbatches);
+size_t dp_schedule_dual_actions_max(int32_t half, int32_t microbatches);
 // Adds the rank's actions. Needs N >= 2H-1.
-void dual_add_rank(struct build *build, const struct dual *dual);
+void dp_schedule_dual_add_rank(struct build *build, const struct dual *dual);

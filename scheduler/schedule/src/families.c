@@ -8,15 +8,16 @@
 
 static const struct dp_schedule_family families[] = {
     {"gpipe", "all forwards, then all backwards; activations of every micro-batch stay alive",
-     "any P and M", 1, 1, gpipe_check, gpipe_generate},
+     "any P and M", 1, 1, dp_schedule_gpipe_check, dp_schedule_gpipe_generate},
     {"1f1b", "one forward, one backward in turn; at most P chunks alive", "any P and M", 1, 1,
-     one_f_one_b_check, one_f_one_b_generate},
+     dp_schedule_one_f_one_b_check, dp_schedule_one_f_one_b_generate},
     {"dualpipe",
      "two streams from both ends, overlapped pairs, split backward; every stage held twice",
-     "P even; M even, at least 2P-2 (2P and more advised)", 2, 2, dualpipe_check,
-     dualpipe_generate},
+     "P even; M even, at least 2P-2 (2P and more advised)", 2, 2, dp_schedule_dualpipe_check,
+     dp_schedule_dualpipe_generate},
     {"dualpipev", "DualPipe folded into a V: 2P stages, each held once, overlapped pairs",
-     "any P; M at least 2P-1 (2P and more advised)", 1, 2, dualpipev_check, dualpipev_generate},
+     "any P; M at least 2P-1 (2P and more advised)", 1, 2, dp_schedule_dualpipev_check,
+     dp_schedule_dualpipev_generate},
 };
 
 const struct dp_schedule_family *dp_schedule_families(size_t *ret_count)

@@ -4,9 +4,10 @@
 #include "dp/schedule.h"
 
 #define FAMILY_FUNCTIONS(name)                                                                     \
-    dp_status name##_check(const struct dp_schedule_params *params, struct dp_error *err);         \
-    dp_status name##_generate(const struct dp_schedule_params *params,                             \
-                              struct dp_schedule *schedule, struct dp_error *err)
+    dp_status dp_schedule_##name##_check(const struct dp_schedule_params *params,                  \
+                                         struct dp_error *err);                                    \
+    dp_status dp_schedule_##name##_generate(const struct dp_schedule_params *params,               \
+                                            struct dp_schedule *schedule, struct dp_error *err)
 
 FAMILY_FUNCTIONS(gpipe);
 FAMILY_FUNCTIONS(one_f_one_b);

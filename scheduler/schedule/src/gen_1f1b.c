@@ -3,33 +3,35 @@
 #include "build.h"
 #include "families.h"
 
-dp_status one_f_one_b_check(const struct dp_schedule_params *params, struct dp_error *err)
+dp_status dp_schedule_one_f_one_b_check(const struct dp_schedule_params *params,
+                                        struct dp_error *err)
 {
     (void)params;
     (void)err;
     return DP_OK;
 }
 
-dp_status one_f_one_b_generate(const struct dp_schedule_params *params,
-                               struct dp_schedule *schedule, struct dp_error *err)
+dp_status dp_schedule_one_f_one_b_generate(const struct dp_schedule_params *params,
+                                           struct dp_schedule *schedule, struct dp_error *err)
 {
     (void)err;
     int32_t ranks = params->pipeline;
     int32_t microbatches = params->microbatches;
     struct build build;
-    build_begin(&build, schedule, params, ranks, 1, 2 * (size_t)ranks * (size_t)microbatches);
+    dp_schedule_build_begin(&build, schedule, params, ranks, 1,
+                            2 * (size_t)ranks * (size_t)microbatches);
     for (int32_t rank = 0; rank < ranks; rank++) {
-        build_place(&build, rank, 0, rank);
+        dp_schedule_build_place(&build, rank, 0, rank);
         int32_t ahead = ranks - 1 - rank;
         for (int32_t m = 0; m < microbatches + ahead; m++) {
             if (m < microbatches) {
-                build_add(&build, build_single(DP_ACTION_F, rank, m));
+                dp_schedule_build_add(&build, build_single(DP_ACTION_F, rank, m));
             }
             if (m >= ahead) {
-                build_add(&build, build_single(DP_ACTION_B, rank, m - ahead));
+                dp_schedule_build_add(&build, build_single(DP_ACTION_B, rank, m - ahead));
             }
         }
-        build_end_rank(&build);
+        dp_schedule_build_end_rank(&build);
     }
     return DP_OK;
 }

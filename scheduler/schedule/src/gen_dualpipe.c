@@ -4,7 +4,7 @@
 #include "dual.h"
 #include "families.h"
 
-dp_status dualpipe_check(const struct dp_schedule_params *params, struct dp_error *err)
+dp_status dp_schedule_dualpipe_check(const struct dp_schedule_params *params, struct dp_error *err)
 {
     int32_t ranks = params->pipeline;
     int32_t microbatches = params->microbatches;
@@ -36,20 +36,20 @@ dp_status dualpipe_check(const struct dp_schedule_params *params, struct dp_erro
     return DP_OK;
 }
 
-dp_status dualpipe_generate(const struct dp_schedule_params *params, struct dp_schedule *schedule,
-                            struct dp_error *err)
+dp_status dp_schedule_dualpipe_generate(const struct dp_schedule_params *params,
+                                        struct dp_schedule *schedule, struct dp_error *err)
 {
     (void)err;
     int32_t ranks = params->pipeline;
     int32_t half = ranks / 2;
     int32_t per_slot = params->microbatches / 2;
     struct build build;
-    build_begin(&build, schedule, params, ranks, 2,
-                (size_t)ranks * dual_actions_max(half, per_slot));
+    dp_schedule_build_begin(&build, schedule, params, ranks, 2,
+                            (size_t)ranks * dp_schedule_dual_actions_max(half, per_slot));
     for (int32_t rank = 0; rank < ranks; rank++) {
         int32_t mirror = ranks - 1 - rank;
-        build_place(&build, rank, 0, rank);
-        build_place(&build, rank, 1, mirror);
+        dp_schedule_build_place(&build, rank, 0, rank);
+        dp_schedule_build_place(&build, rank, 1, mirror);
         struct dual dual = {
             .half = half, .microbatches = per_slot, .depth = rank < half ? rank : mirror};
         // The near stream of the second half of the ranks is direction 1.
@@ -57,7 +57,7 @@ dp_status dualpipe_generate(const struct dp_schedule_params *params, struct dp_s
         dual.stage[near] = rank;
         dual.stage[1 - near] = mirror;
         dual.first[1 - near] = per_slot;
-        dual_add_rank(&build, &dual);
+        dp_schedule_dual_add_rank(&build, &dual);
     }
     return DP_OK;
 }

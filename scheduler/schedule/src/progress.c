@@ -115,7 +115,7 @@ static dp_status describe_ring(const struct progress *progress, int32_t stopped,
     return dp_fail(err, DP_INVALID, "the schedule cannot finish: %s", text.bytes);
 }
 
-dp_status progress_check(const struct dp_schedule *schedule, struct dp_error *err)
+dp_status dp_schedule_progress_check(const struct dp_schedule *schedule, struct dp_error *err)
 {
     size_t ranks = (size_t)schedule->pipeline;
     DP_AUTO_FREE uint8_t *done =

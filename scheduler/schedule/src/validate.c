@@ -38,7 +38,7 @@ static const struct rule rules[DP_ACTION_FB] = {
 struct place {
     const struct dp_schedule *schedule;
     int32_t rank;
-    size_t index;  // into actions
+    size_t index; // into actions
 };
 
 static dp_status refuse(const struct place *place, const char *why, struct dp_error *err)
@@ -67,14 +67,12 @@ static dp_status check_half(const struct place *place, const struct half *half, 
                  half->stage);
         return refuse(place, why, err);
     }
-    uint8_t *bits =
-        &ran[(size_t)half->stage * (size_t)schedule->microbatches + half->microbatch];
+    uint8_t *bits = &ran[(size_t)half->stage * (size_t)schedule->microbatches + half->microbatch];
     const struct rule *rule = &rules[half->kind];
     char why[96];
     const char *chunk = dp_action_kind_text(half->kind);
     if ((*bits & rule->excludes) != 0) {
-        snprintf(why, sizeof(why), "%s%u@%d %s", chunk, half->microbatch, half->stage,
-                 rule->twice);
+        snprintf(why, sizeof(why), "%s%u@%d %s", chunk, half->microbatch, half->stage, rule->twice);
         return refuse(place, why, err);
     }
     if ((*bits & rule->needs) != rule->needs) {
@@ -156,9 +154,8 @@ static dp_status check_placement(const struct dp_schedule *schedule, struct dp_e
         for (int direction = 0; direction < 2; direction++) {
             int32_t rank = schedule->placement[2 * stage + direction];
             if (rank < 0 || rank >= schedule->pipeline) {
-                return dp_fail(err, DP_INVALID,
-                               "stage %d is placed on rank %d; ranks are 0 to %d", stage, rank,
-                               schedule->pipeline - 1);
+                return dp_fail(err, DP_INVALID, "stage %d is placed on rank %d; ranks are 0 to %d",
+                               stage, rank, schedule->pipeline - 1);
             }
             held[direction][rank]++;
         }
@@ -206,11 +203,11 @@ static dp_status check_lists(const struct dp_schedule *schedule, struct dp_error
 // it, without waiting, and before an action receives from each peer up to what the action needs, in
 // the order in which the peer sends. All of these were made before what the action needs, so the
 // lowered form waits for nothing that the actions do not wait for, and the order of actions that
-// progress_check finds is an order of the lowered form too.
+// dp_schedule_progress_check finds is an order of the lowered form too.
 dp_status dp_schedule_validate(const struct dp_schedule *schedule, struct dp_error *err)
 {
-    dp_status (*const checks[])(const struct dp_schedule *, struct dp_error *) = {
-        check_sizes, check_placement, check_lists};
+    dp_status (*const checks[])(const struct dp_schedule *,
+                                struct dp_error *) = {check_sizes, check_placement, check_lists};
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         dp_status status = checks[i](schedule, err);
         if (status != DP_OK) {
@@ -230,5 +227,5 @@ dp_status dp_schedule_validate(const struct dp_schedule *schedule, struct dp_err
         }
     }
     dp_status status = check_complete(schedule, ran, err);
-    return status == DP_OK ? progress_check(schedule, err) : status;
+    return status == DP_OK ? dp_schedule_progress_check(schedule, err) : status;
 }

@@ -90,7 +90,7 @@ static inline void run_rank(struct dp_sim_scratch *sim, int32_t rank, struct dp_
     sim->time[rank] = time;
 }
 
-bool sim_run_pass(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
+bool dp_sim_run_pass(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     while (sim->ready_count > 0) {
         run_rank(sim, sim->ready[--sim->ready_count], spans);

@@ -9,7 +9,7 @@ struct dp_sim_scratch *dp_sim_scratch_new(void)
     return dp_new(struct dp_sim_scratch);
 }
 
-void sim_release(struct dp_sim_scratch *sim)
+void dp_sim_release(struct dp_sim_scratch *sim)
 {
     free(sim->arrival);
     free(sim->slot);
@@ -23,7 +23,7 @@ void sim_release(struct dp_sim_scratch *sim)
 void dp_sim_scratch_free(struct dp_sim_scratch *scratch)
 {
     if (scratch != NULL) {
-        sim_release(scratch);
+        dp_sim_release(scratch);
         free(scratch);
     }
 }
@@ -87,8 +87,8 @@ static void set_tables(struct dp_sim_scratch *sim)
     }
 }
 
-void sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
-                 const struct dp_sim_costs *costs)
+void dp_sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
+                    const struct dp_sim_costs *costs)
 {
     size_t ranks = (size_t)schedule->pipeline;
     size_t stages = (size_t)schedule->stages;
@@ -117,7 +117,7 @@ void sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
     }
 }
 
-bool sim_has_contention(const struct dp_sim_costs *costs)
+bool dp_sim_has_contention(const struct dp_sim_costs *costs)
 {
     for (int32_t host = 0; host < costs->hosts; host++) {
         int32_t ranks = 0;

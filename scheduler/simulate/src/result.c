@@ -67,7 +67,7 @@ struct memory {
     const struct dp_sim_costs *costs;
     struct dp_sim_rank *rank;
     int32_t index;
-    uint8_t *slot_of;  // [stages]
+    uint8_t *slot_of; // [stages]
     uint32_t chunks;
     uint32_t slot_chunks[DP_RANK_STAGES_MAX];
     uint64_t bytes;
@@ -189,8 +189,8 @@ static double sync_start(const struct dp_schedule *schedule, const double *rank_
     return latest;
 }
 
-double sim_step(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
-                const double *rank_end)
+double dp_sim_step(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                   const double *rank_end)
 {
     double summed = 0;
     double optimizer = 0;
@@ -225,15 +225,15 @@ static void measure(const struct dp_schedule *schedule, const struct dp_sim_cost
         result->makespan = spans[i].end > result->makespan ? spans[i].end : result->makespan;
     }
     struct dp_sim_scratch sim = {0};
-    sim_prepare(&sim, schedule, costs);
+    dp_sim_prepare(&sim, schedule, costs);
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
         measure_memory(schedule, costs, rank, &result->ranks[rank]);
         measure_time(&made, &sim, rank, spans, &result->ranks[rank]);
         finish_rank(&result->ranks[rank], result->makespan);
         rank_end[rank] = result->ranks[rank].end;
     }
-    result->step = sim_step(schedule, costs, rank_end);
-    sim_release(&sim);
+    result->step = dp_sim_step(schedule, costs, rank_end);
+    dp_sim_release(&sim);
 }
 
 void dp_sim_result_from_spans(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,

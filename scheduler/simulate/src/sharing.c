@@ -10,7 +10,7 @@
 
 struct host {
     double cores;
-    double clock;      // seconds of work that each active rank has had
+    double clock; // seconds of work that each active rank has had
     int32_t active;
 };
 
@@ -18,8 +18,8 @@ struct sharing {
     struct dp_sim_scratch *sim;
     struct dp_sim_span *spans;
     struct host *hosts;
-    double *until;     // [pipeline]: the host's clock at the end of the rank's action; < 0 = idle
-    double *started;   // [pipeline]
+    double *until;   // [pipeline]: the host's clock at the end of the rank's action; < 0 = idle
+    double *started; // [pipeline]
     double now;
 };
 
@@ -173,7 +173,7 @@ static void run(struct sharing *sharing)
     }
 }
 
-bool sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
+bool dp_sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     size_t ranks = (size_t)sim->schedule->pipeline;
     DP_AUTO_FREE struct host *hosts = dp_new_array(struct host, (size_t)sim->costs->hosts);

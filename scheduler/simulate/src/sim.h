@@ -5,9 +5,9 @@
 
 // One ordered pair of ranks.
 struct link {
-    double free;        // when the wire has carried the last message
+    double free; // when the wire has carried the last message
     double latency;
-    double seconds[2];  // on the wire: an activation, a gradient
+    double seconds[2]; // on the wire: an activation, a gradient
 };
 
 enum { FORWARD = 0, BACKWARD = 1 };
@@ -18,33 +18,33 @@ struct dp_sim_scratch {
     // When each result reaches the rank that needs it, by the needing stage: [FORWARD, BACKWARD]
     // [stages][microbatches]; below 0 = not known yet.
     double *arrival;
-    uint8_t *slot;      // [pipeline][stages]; set only where the rank holds the stage
-    struct link *links; // [pipeline][pipeline]; set only where stages touch
-    double *time;       // [pipeline]: the end of each rank's last action
-    size_t *at;         // [pipeline]: each rank's next action
-    const double **missing;  // [pipeline]: the arrival that a stopped rank waits for
-    int32_t *ready;     // stack of ranks that may go on
+    uint8_t *slot;          // [pipeline][stages]; set only where the rank holds the stage
+    struct link *links;     // [pipeline][pipeline]; set only where stages touch
+    double *time;           // [pipeline]: the end of each rank's last action
+    size_t *at;             // [pipeline]: each rank's next action
+    const double **missing; // [pipeline]: the arrival that a stopped rank waits for
+    int32_t *ready;         // stack of ranks that may go on
     int32_t ready_count;
     // Bytes allocated for each array above, so that they grow only.
     size_t arrival_bytes, slot_bytes, links_bytes, rank_bytes;
 };
 
 // Takes schedule and costs (borrowed) and resets everything to the start of the step.
-void sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
-                 const struct dp_sim_costs *costs);
-void sim_release(struct dp_sim_scratch *sim);
+void dp_sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
+                    const struct dp_sim_costs *costs);
+void dp_sim_release(struct dp_sim_scratch *sim);
 
 // Whether some host has more ranks than cores, so that their speeds depend on each other.
-bool sim_has_contention(const struct dp_sim_costs *costs);
+bool dp_sim_has_contention(const struct dp_sim_costs *costs);
 
 // The engines fill sim->time, and spans (parallel to the actions) unless NULL. False when ranks
-// wait for each other. sim_run_pass needs a host without contention.
-bool sim_run_pass(struct dp_sim_scratch *sim, struct dp_sim_span *spans);
-bool sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans);
+// wait for each other. dp_sim_run_pass needs a host without contention.
+bool dp_sim_run_pass(struct dp_sim_scratch *sim, struct dp_sim_span *spans);
+bool dp_sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans);
 
 // Seconds of the step, given when each rank is done with its actions.
-double sim_step(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
-                const double *rank_end);
+double dp_sim_step(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                   const double *rank_end);
 
 static inline double *sim_arrival_at(const struct dp_sim_scratch *sim, int way, int32_t stage,
                                      uint32_t microbatch)

@@ -6,8 +6,8 @@
 
 static dp_status run(struct dp_sim_scratch *sim, struct dp_sim_span *spans, struct dp_error *err)
 {
-    bool finished =
-        sim_has_contention(sim->costs) ? sim_run_sharing(sim, spans) : sim_run_pass(sim, spans);
+    bool finished = dp_sim_has_contention(sim->costs) ? dp_sim_run_sharing(sim, spans)
+                                                      : dp_sim_run_pass(sim, spans);
     if (!finished) {
         return dp_fail(err, DP_INVALID,
                        "the ranks of schedule %s wait for each other; validate it first",
@@ -26,9 +26,9 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
     DP_AUTO_FREE struct dp_sim_span *spans =
         dp_new_array(struct dp_sim_span, dp_schedule_action_count(schedule));
     struct dp_sim_scratch sim = {0};
-    sim_prepare(&sim, schedule, costs);
+    dp_sim_prepare(&sim, schedule, costs);
     status = run(&sim, spans, err);
-    sim_release(&sim);
+    dp_sim_release(&sim);
     if (status != DP_OK) {
         return status;
     }
@@ -41,18 +41,18 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
 
 DP_DEFINE_CLEANUP(cleanup_scratch, struct dp_sim_scratch, dp_sim_scratch_free)
 
-dp_status dp_simulate_makespan(const struct dp_schedule *schedule,
-                               const struct dp_sim_costs *costs, struct dp_sim_scratch *scratch,
-                               double *ret_makespan, double *ret_step, struct dp_error *err)
+dp_status dp_simulate_makespan(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                               struct dp_sim_scratch *scratch, double *ret_makespan,
+                               double *ret_step, struct dp_error *err)
 {
     if (costs->pipeline != schedule->pipeline) {
         return dp_fail(err, DP_INVALID, "costs are for %d ranks; the schedule has %d",
                        costs->pipeline, schedule->pipeline);
     }
-    DP_CLEANUP(cleanup_scratch) struct dp_sim_scratch *own =
-        scratch == NULL ? dp_sim_scratch_new() : NULL;
+    DP_CLEANUP(cleanup_scratch)
+    struct dp_sim_scratch *own = scratch == NULL ? dp_sim_scratch_new() : NULL;
     struct dp_sim_scratch *sim = scratch == NULL ? own : scratch;
-    sim_prepare(sim, schedule, costs);
+    dp_sim_prepare(sim, schedule, costs);
     dp_status status = run(sim, NULL, err);
     if (status != DP_OK) {
         return status;
@@ -63,7 +63,7 @@ dp_status dp_simulate_makespan(const struct dp_schedule *schedule,
     }
     *ret_makespan = makespan;
     if (ret_step != NULL) {
-        *ret_step = sim_step(schedule, costs, sim->time);
+        *ret_step = dp_sim_step(schedule, costs, sim->time);
     }
     return DP_OK;
 }

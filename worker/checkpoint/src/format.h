@@ -29,15 +29,15 @@ struct shard {
     int32_t count;
 };
 
-void shard_deinit(struct shard *shard);
+void dp_checkpoint_shard_deinit(struct shard *shard);
 // Writes the tensors of a stage that this rank stands for; *ret_bytes is 0 when that is none, and
 // there is no file then.
-dp_status shard_write(const char *directory, const char *file, int64_t step,
-                      const struct dp_checkpoint_stage *stage, uint64_t *ret_bytes,
-                      struct dp_error *err);
+dp_status dp_checkpoint_shard_write(const char *directory, const char *file, int64_t step,
+                                    const struct dp_checkpoint_stage *stage, uint64_t *ret_bytes,
+                                    struct dp_error *err);
 // Reads and checks everything but the values.
-dp_status shard_read(const char *directory, const char *file, struct shard *ret_shard,
-                     struct dp_error *err);
+dp_status dp_checkpoint_shard_read(const char *directory, const char *file, struct shard *ret_shard,
+                                   struct dp_error *err);
 
 // The whole state of a checkpoint that is not in shards.
 struct manifest {
@@ -46,19 +46,21 @@ struct manifest {
     int32_t count;
 };
 
-void manifest_deinit(struct manifest *manifest);
-dp_status manifest_write(const char *directory, const struct manifest *manifest,
-                         struct dp_error *err);
-dp_status manifest_read(const char *directory, struct manifest *ret_manifest, struct dp_error *err);
+void dp_checkpoint_manifest_deinit(struct manifest *manifest);
+dp_status dp_checkpoint_manifest_write(const char *directory, const struct manifest *manifest,
+                                       struct dp_error *err);
+dp_status dp_checkpoint_manifest_read(const char *directory, struct manifest *ret_manifest,
+                                      struct dp_error *err);
 
 // A model's shapes as JSON, and the field in which two models differ (NULL: in none). Names and
 // what training may change freely are left out.
-json_t *model_to_json(const struct dp_model_spec *model);
-dp_status model_from_json(const json_t *json, const char *where, struct dp_model_spec *ret_model,
-                          struct dp_error *err);
-const char *model_difference(const struct dp_model_spec *a, const struct dp_model_spec *b,
-                             double *ret_a, double *ret_b);
+json_t *dp_checkpoint_model_to_json(const struct dp_model_spec *model);
+dp_status dp_checkpoint_model_from_json(const json_t *json, const char *where,
+                                        struct dp_model_spec *ret_model, struct dp_error *err);
+const char *dp_checkpoint_model_difference(const struct dp_model_spec *a,
+                                           const struct dp_model_spec *b, double *ret_a,
+                                           double *ret_b);
 
 // u64 as "0x...", since JSON's integers are signed.
-json_t *hex_to_json(uint64_t value);
-bool hex_from_json(const json_t *json, uint64_t *ret_value);
+json_t *dp_checkpoint_hex_to_json(uint64_t value);
+bool dp_checkpoint_hex_from_json(const json_t *json, uint64_t *ret_value);

@@ -25,7 +25,7 @@ void dp_checkpoint_close(struct dp_checkpoint *checkpoint)
     if (checkpoint == NULL) {
         return;
     }
-    manifest_deinit(&checkpoint->manifest);
+    dp_checkpoint_manifest_deinit(&checkpoint->manifest);
     free(checkpoint->tensors);
     free(checkpoint->path);
     free(checkpoint);
@@ -94,8 +94,8 @@ static dp_status read_shards(struct dp_checkpoint *checkpoint, struct dp_error *
     struct manifest *manifest = &checkpoint->manifest;
     for (int32_t i = 0; i < manifest->count; i++) {
         struct shard *listed = &manifest->shards[i];
-        DP_CLEANUP(shard_deinit) struct shard shard = {0};
-        dp_status status = shard_read(checkpoint->path, listed->file, &shard, err);
+        DP_CLEANUP(dp_checkpoint_shard_deinit) struct shard shard = {0};
+        dp_status status = dp_checkpoint_shard_read(checkpoint->path, listed->file, &shard, err);
         if (status != DP_OK) {
             return status;
         }
@@ -106,7 +106,7 @@ static dp_status read_shards(struct dp_checkpoint *checkpoint, struct dp_error *
                            checkpoint->path, listed->file, shard.bytes, shard.step, listed->bytes,
                            manifest->meta.step);
         }
-        shard_deinit(listed);
+        dp_checkpoint_shard_deinit(listed);
         *listed = shard;
         shard = (struct shard){0};
         checkpoint->count += (size_t)listed->count;
@@ -155,7 +155,7 @@ dp_status dp_checkpoint_open(const char *path, struct dp_checkpoint **ret_checkp
     DP_CLEANUP(cleanup_checkpoint) struct dp_checkpoint *checkpoint = dp_new(struct dp_checkpoint);
     dp_status status = find_directory(path, &checkpoint->path, err);
     if (status == DP_OK) {
-        status = manifest_read(checkpoint->path, &checkpoint->manifest, err);
+        status = dp_checkpoint_manifest_read(checkpoint->path, &checkpoint->manifest, err);
     }
     if (status == DP_OK) {
         status = read_shards(checkpoint, err);
@@ -173,7 +173,8 @@ dp_status dp_checkpoint_check_model(const struct dp_checkpoint *checkpoint,
                                     const struct dp_model_spec *model, struct dp_error *err)
 {
     double theirs, ours;
-    const char *field = model_difference(&checkpoint->manifest.meta.model, model, &theirs, &ours);
+    const char *field =
+        dp_checkpoint_model_difference(&checkpoint->manifest.meta.model, model, &theirs, &ours);
     if (field == NULL) {
         return DP_OK;
     }

@@ -38,7 +38,7 @@ static double value_of(const struct dp_model_spec *model, size_t i)
                              : (double)*(const int32_t *)(const void *)at;
 }
 
-json_t *model_to_json(const struct dp_model_spec *model)
+json_t *dp_checkpoint_model_to_json(const struct dp_model_spec *model)
 {
     json_t *json = json_object();
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
@@ -49,8 +49,8 @@ json_t *model_to_json(const struct dp_model_spec *model)
     return json;
 }
 
-dp_status model_from_json(const json_t *json, const char *where, struct dp_model_spec *ret_model,
-                          struct dp_error *err)
+dp_status dp_checkpoint_model_from_json(const json_t *json, const char *where,
+                                        struct dp_model_spec *ret_model, struct dp_error *err)
 {
     struct dp_model_spec model = {0};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
@@ -74,8 +74,9 @@ dp_status model_from_json(const json_t *json, const char *where, struct dp_model
     return DP_OK;
 }
 
-const char *model_difference(const struct dp_model_spec *a, const struct dp_model_spec *b,
-                             double *ret_a, double *ret_b)
+const char *dp_checkpoint_model_difference(const struct dp_model_spec *a,
+                                           const struct dp_model_spec *b, double *ret_a,
+                                           double *ret_b)
 {
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
         double left = value_of(a, i), right = value_of(b, i);
@@ -89,12 +90,12 @@ const char *model_difference(const struct dp_model_spec *a, const struct dp_mode
     return NULL;
 }
 
-json_t *hex_to_json(uint64_t value)
+json_t *dp_checkpoint_hex_to_json(uint64_t value)
 {
     return json_sprintf("0x%016" PRIx64, value);
 }
 
-bool hex_from_json(const json_t *json, uint64_t *ret_value)
+bool dp_checkpoint_hex_from_json(const json_t *json, uint64_t *ret_value)
 {
     const char *text = json_string_value(json);
     if (text == NULL || text[0] != '0' || text[1] != 'x') {

@@ -61,7 +61,7 @@ static dp_status write_shards(const char *partial, int32_t rank, int64_t step,
         char file[64];
         snprintf(file, sizeof file, "shard-%d-%d.dpt", rank, i);
         uint64_t bytes;
-        dp_status status = shard_write(partial, file, step, &stages[i], &bytes, err);
+        dp_status status = dp_checkpoint_shard_write(partial, file, step, &stages[i], &bytes, err);
         if (status != DP_OK) {
             return status;
         }
@@ -89,7 +89,7 @@ static dp_status collect(const char *partial, struct manifest *manifest, struct 
     for (int i = 0; i < count; i++) {
         if (status == DP_OK) {
             struct shard *shard = &manifest->shards[i];
-            status = shard_read(partial, entries[i]->d_name, shard, err);
+            status = dp_checkpoint_shard_read(partial, entries[i]->d_name, shard, err);
             manifest->count += status == DP_OK;
             for (int32_t t = 0; t < shard->count; t++) {
                 parameters += shard->tensors[t].rows * shard->tensors[t].cols;
@@ -130,10 +130,10 @@ static dp_status put_in_place(const char *directory, const char *partial, const 
 static dp_status commit(const char *directory, const char *partial, const char *final,
                         const struct dp_checkpoint_meta *meta, struct dp_error *err)
 {
-    DP_CLEANUP(manifest_deinit) struct manifest manifest = {.meta = *meta};
+    DP_CLEANUP(dp_checkpoint_manifest_deinit) struct manifest manifest = {.meta = *meta};
     dp_status status = collect(partial, &manifest, err);
     if (status == DP_OK) {
-        status = manifest_write(partial, &manifest, err);
+        status = dp_checkpoint_manifest_write(partial, &manifest, err);
     }
     if (status == DP_OK) {
         sync_directory(partial);

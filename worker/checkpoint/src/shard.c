@@ -20,7 +20,7 @@
 #define SHARD_ALIGN 64u
 #define PREAMBLE_BYTES 24u // magic, length and hash of the header
 
-void shard_deinit(struct shard *shard)
+void dp_checkpoint_shard_deinit(struct shard *shard)
 {
     free(shard->file);
     free(shard->tensors);
@@ -82,9 +82,10 @@ static json_t *make_header(struct writer *writer, int64_t step)
         }
         fetch(writer->stage, tensor, writer->values);
         uint64_t hash = dp_hash64(writer->values, tensor_bytes(writer, tensor), 0);
-        json_array_append_new(list, json_pack("[s, I, I, I, o]", tensor->name,
-                                              (json_int_t)tensor->rows, (json_int_t)tensor->cols,
-                                              (json_int_t)writer->data, hex_to_json(hash)));
+        json_array_append_new(list,
+                              json_pack("[s, I, I, I, o]", tensor->name, (json_int_t)tensor->rows,
+                                        (json_int_t)tensor->cols, (json_int_t)writer->data,
+                                        dp_checkpoint_hex_to_json(hash)));
         writer->data += align_up(tensor_bytes(writer, tensor));
     }
     const char *element = writer->element == sizeof(double) ? "f64" : "f32";
@@ -134,9 +135,9 @@ static dp_status write_file(struct writer *writer, const char *path, int64_t ste
     return DP_OK;
 }
 
-dp_status shard_write(const char *directory, const char *file, int64_t step,
-                      const struct dp_checkpoint_stage *stage, uint64_t *ret_bytes,
-                      struct dp_error *err)
+dp_status dp_checkpoint_shard_write(const char *directory, const char *file, int64_t step,
+                                    const struct dp_checkpoint_stage *stage, uint64_t *ret_bytes,
+                                    struct dp_error *err)
 {
     struct writer writer = {.stage = stage,
                             .element = dp_element_bytes(dp_stage_device(stage->stage)->element)};
@@ -220,7 +221,7 @@ static bool read_tensor(json_t *item, const struct shard *shard, uint64_t data,
         SHARD_PARTS * (uint64_t)rows * (uint64_t)cols * dp_element_bytes(shard->element);
     *ret_tensor = (struct shard_tensor){.rows = rows, .cols = cols};
     ret_tensor->offset = data + (uint64_t)offset;
-    return hex_from_json(json_array_get(item, 4), &ret_tensor->hash) &&
+    return dp_checkpoint_hex_from_json(json_array_get(item, 4), &ret_tensor->hash) &&
            DP_COPY_TEXT(ret_tensor->name, name) && (uint64_t)offset <= room &&
            length <= room - (uint64_t)offset;
 }
@@ -253,8 +254,8 @@ static dp_status read_tensors(json_t *header, const char *path, uint64_t data, s
     return DP_OK;
 }
 
-dp_status shard_read(const char *directory, const char *file, struct shard *ret_shard,
-                     struct dp_error *err)
+dp_status dp_checkpoint_shard_read(const char *directory, const char *file, struct shard *ret_shard,
+                                   struct dp_error *err)
 {
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, file);
     DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -262,7 +263,7 @@ dp_status shard_read(const char *directory, const char *file, struct shard *ret_
     if (fd < 0 || fstat(fd, &info) != 0) {
         return dp_fail_errno(err, errno, "cannot open %s", path);
     }
-    DP_CLEANUP(shard_deinit)
+    DP_CLEANUP(dp_checkpoint_shard_deinit)
     struct shard shard = {.file = dp_strdup(file), .bytes = (uint64_t)info.st_size};
     DP_AUTO_JSON json_t *header = NULL;
     uint64_t data = 0;

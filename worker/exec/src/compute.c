@@ -3,7 +3,8 @@
 #include "dp/clock.h"
 #include "exec_internal.h"
 
-dp_status exchange_run(void *context, const struct dp_exchange *exchange, struct dp_error *err)
+dp_status dp_exec_exchange_run(void *context, const struct dp_exchange *exchange,
+                               struct dp_error *err)
 {
     const struct exchange_context *self = context;
     int64_t start_ns = dp_clock_monotonic_ns();
@@ -17,8 +18,8 @@ static struct slot *slot_of(struct dp_exec *exec, const struct part *part)
     return &exec->slots[part->slot];
 }
 
-dp_status fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
-                      const struct samples *samples, struct dp_error *err)
+dp_status dp_exec_fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
+                              const struct samples *samples, struct dp_error *err)
 {
     const struct dp_exec_source *source = &exec->config.source;
     const struct dp_stage_config *stage = dp_stage_config(slot->stage);
@@ -49,7 +50,7 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     struct dp_chunk *chunk =
         dp_chunk_new(slot->stage, samples.count, 1.0 / (double)(batch * config->sequence));
     part->cell->chunk = chunk;
-    dp_status status = fill_tokens(exec, slot, chunk, &samples, err);
+    dp_status status = dp_exec_fill_tokens(exec, slot, chunk, &samples, err);
     void *input = NULL;
     if (status == DP_OK && slot->index > 0) {
         status = dp_chunk_make_input(chunk, &input, err);
@@ -57,7 +58,8 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     if (status != DP_OK || input == NULL) {
         return status;
     }
-    return message_receive(exec, part, true, input, dp_chunk_hidden_bytes(chunk), wait, err);
+    return dp_exec_message_receive(exec, part, true, input, dp_chunk_hidden_bytes(chunk), wait,
+                                   err);
 }
 
 static dp_status open_backward(struct dp_exec *exec, const struct part *part, struct wait *wait,
@@ -72,7 +74,8 @@ static dp_status open_backward(struct dp_exec *exec, const struct part *part, st
     if (status != DP_OK) {
         return status;
     }
-    return message_receive(exec, part, false, grad, dp_chunk_hidden_bytes(chunk), wait, err);
+    return dp_exec_message_receive(exec, part, false, grad, dp_chunk_hidden_bytes(chunk), wait,
+                                   err);
 }
 
 static dp_status run_program(struct dp_exec *exec, const struct task *task,
@@ -88,7 +91,7 @@ static dp_status run_program(struct dp_exec *exec, const struct task *task,
             .tag = dp_transport_tag(MESSAGE_EXCHANGE, (uint32_t)part->stage, part->microbatch,
                                     (uint32_t)(layer < 0 ? 0 : layer), op->pass),
             .waited_ns = ret_exchange_ns};
-        struct dp_exchanger exchanger = {.exchange = exchange_run, .context = &context};
+        struct dp_exchanger exchanger = {.exchange = dp_exec_exchange_run, .context = &context};
         dp_status status =
             dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, component, &exchanger, err);
         if (status != DP_OK) {
@@ -106,14 +109,14 @@ static dp_status run_components(struct dp_exec *exec, const struct task *task,
     const struct program_stage *backward =
         task->backward.cell == NULL ? NULL : &slot_of(exec, &task->backward)->program;
     if (forward != NULL && backward != NULL && exec->config.no_overlap) {
-        program_build(&exec->program, forward, NULL, 0);
+        dp_exec_program_build(&exec->program, forward, NULL, 0);
         dp_status status = run_program(exec, task, ret_exchange_ns, err);
         if (status != DP_OK) {
             return status;
         }
         forward = NULL;
     }
-    program_build(&exec->program, forward, backward, task->backward_passes);
+    dp_exec_program_build(&exec->program, forward, backward, task->backward_passes);
     dp_status status = run_program(exec, task, ret_exchange_ns, err);
     if (status != DP_OK) {
         return status;
@@ -131,7 +134,7 @@ static dp_status check_tensor(struct dp_exec *exec, const struct dp_chunk *chunk
     device->ops->sum_squares(device->stream, count, tensor, &sum);
     dp_status status = device->ops->stream_sync(device->stream, err);
     if (status == DP_OK && !isfinite(sum)) {
-        return exec_fail_not_finite(exec, what, err);
+        return dp_exec_fail_not_finite(exec, what, err);
     }
     return status;
 }
@@ -146,7 +149,7 @@ static dp_status check_results(struct dp_exec *exec, const struct task *task, st
         if (dp_stage_config(slot_of(exec, part)->stage)->has_head) {
             double loss = dp_chunk_loss_sum(chunk);
             exec->result.loss_sum += loss;
-            status = isfinite(loss) ? DP_OK : exec_fail_not_finite(exec, "the loss", err);
+            status = isfinite(loss) ? DP_OK : dp_exec_fail_not_finite(exec, "the loss", err);
         } else {
             status = check_tensor(exec, chunk, dp_chunk_output(chunk), "the activation", err);
         }
@@ -192,11 +195,11 @@ static dp_status finish_forward(struct dp_exec *exec, const struct part *part, i
     struct dp_chunk *chunk = part->cell->chunk;
     dp_status status = DP_OK;
     if (part->cell->peer[DP_SEND_F] != NO_PEER) {
-        status = message_send(exec, part, true, end_ns, dp_chunk_output(chunk),
-                              dp_chunk_hidden_bytes(chunk), err);
+        status = dp_exec_message_send(exec, part, true, end_ns, dp_chunk_output(chunk),
+                                      dp_chunk_hidden_bytes(chunk), err);
         dp_chunk_drop_output(chunk);
     }
-    account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
+    dp_exec_account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
     return status;
 }
 
@@ -207,16 +210,16 @@ static dp_status finish_backward(struct dp_exec *exec, const struct task *task, 
     struct dp_chunk *chunk = part->cell->chunk;
     dp_status status = DP_OK;
     if ((task->backward_passes & PROGRAM_INPUT) != 0 && part->cell->peer[DP_SEND_B] != NO_PEER) {
-        status = message_send(exec, part, false, end_ns, dp_chunk_input_grad(chunk),
-                              dp_chunk_hidden_bytes(chunk), err);
+        status = dp_exec_message_send(exec, part, false, end_ns, dp_chunk_input_grad(chunk),
+                                      dp_chunk_hidden_bytes(chunk), err);
         dp_chunk_drop_input_grad(chunk);
     }
     if ((task->backward_passes & PROGRAM_WEIGHT) != 0) {
         dp_chunk_free(chunk);
         part->cell->chunk = NULL;
-        account_bytes(exec, part->cell, 0);
+        dp_exec_account_bytes(exec, part->cell, 0);
     } else {
-        account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
+        dp_exec_account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
     }
     return status;
 }
@@ -234,8 +237,8 @@ static dp_status open_parts(struct dp_exec *exec, const struct task *task, struc
     return status;
 }
 
-dp_status compute_action(struct dp_exec *exec, const struct task *task,
-                         struct dp_exec_record *ret_record, struct dp_error *err)
+dp_status dp_exec_compute_action(struct dp_exec *exec, const struct task *task,
+                                 struct dp_exec_record *ret_record, struct dp_error *err)
 {
     struct wait wait = {0};
     dp_status status = open_parts(exec, task, &wait, err);
@@ -254,7 +257,7 @@ dp_status compute_action(struct dp_exec *exec, const struct task *task,
     ret_record->span.end_ns = end_ns;
     ret_record->idle_ns = wait.idle_ns;
     ret_record->comm_ns = wait.comm_ns;
-    account_peak(exec, bytes_at_end(exec, task));
+    dp_exec_account_peak(exec, bytes_at_end(exec, task));
     if (task->forward.cell != NULL) {
         ret_record->routed_rows = routed_rows(exec, &task->forward);
         status = finish_forward(exec, &task->forward, end_ns, err);

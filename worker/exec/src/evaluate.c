@@ -23,7 +23,7 @@ static uint64_t tag_of(int32_t stage, const struct batch *batch)
 static dp_status fill_chunk(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
                             const struct batch *batch, struct dp_error *err)
 {
-    dp_status status = fill_tokens(exec, slot, chunk, &batch->samples, err);
+    dp_status status = dp_exec_fill_tokens(exec, slot, chunk, &batch->samples, err);
     void *input = NULL;
     if (status == DP_OK && slot->index > 0) {
         status = dp_chunk_make_input(chunk, &input, err);
@@ -46,7 +46,7 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
     int64_t waited_ns = 0;
     struct exchange_context context = {
         .exec = exec, .tag = tag_of(slot->index, batch), .waited_ns = &waited_ns};
-    struct dp_exchanger exchanger = {.exchange = exchange_run, .context = &context};
+    struct dp_exchanger exchanger = {.exchange = dp_exec_exchange_run, .context = &context};
     status = dp_chunk_run_all(chunk, DP_PASS_FORWARD, &exchanger, err);
     struct dp_device *device = exec->config.device;
     if (status == DP_OK) {
@@ -61,7 +61,7 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
                                  dp_chunk_output(chunk), dp_chunk_hidden_bytes(chunk), err);
     }
     *loss_sum += dp_chunk_loss_sum(chunk);
-    return isfinite(*loss_sum) ? DP_OK : exec_fail_not_finite(exec, "the held-out loss", err);
+    return isfinite(*loss_sum) ? DP_OK : dp_exec_fail_not_finite(exec, "the held-out loss", err);
 }
 
 // This rank's stages of direction 0, in the order of the model.

@@ -189,7 +189,7 @@ void dp_exec_free(struct dp_exec *exec)
     }
     dp_group_deinit(&exec->peers);
     dp_group_deinit(&exec->world);
-    program_deinit(&exec->program);
+    dp_exec_program_deinit(&exec->program);
     free(exec->cells);
     free(exec->tokens);
     free(exec->targets);

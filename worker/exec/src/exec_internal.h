@@ -74,15 +74,17 @@ static inline int32_t exec_rank_of(const struct dp_exec *exec, int32_t position)
 }
 
 // Not finite, DP_JOB_FAILED; remembers it for dp_exec_failure.
-dp_status exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err);
+dp_status dp_exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err);
 
 // Sends what the part made: an activation (forward) or a gradient. A message is the wall clock at
 // which it was sent, then the bytes. Does nothing without a peer.
-dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward, int64_t sent_ns,
-                       const void *bytes, size_t length, struct dp_error *err);
+dp_status dp_exec_message_send(struct dp_exec *exec, const struct part *part, bool forward,
+                               int64_t sent_ns, const void *bytes, size_t length,
+                               struct dp_error *err);
 // Waits for what the part needs; adds to ret_wait.
-dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward, void *bytes,
-                          size_t length, struct wait *ret_wait, struct dp_error *err);
+dp_status dp_exec_message_receive(struct dp_exec *exec, const struct part *part, bool forward,
+                                  void *bytes, size_t length, struct wait *ret_wait,
+                                  struct dp_error *err);
 
 struct samples {
     bool holdout;
@@ -90,22 +92,22 @@ struct samples {
     int32_t count;
 };
 // The chunk's tokens and targets, where its stage has an embedding or a head.
-dp_status fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
-                      const struct samples *samples, struct dp_error *err);
+dp_status dp_exec_fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
+                              const struct samples *samples, struct dp_error *err);
 
 // The two ways to run an action. *ret_record gets its times.
-dp_status compute_action(struct dp_exec *exec, const struct task *task,
-                         struct dp_exec_record *ret_record, struct dp_error *err);
-dp_status sim_action(struct dp_exec *exec, const struct task *task,
-                     struct dp_exec_record *ret_record, struct dp_error *err);
+dp_status dp_exec_compute_action(struct dp_exec *exec, const struct task *task,
+                                 struct dp_exec_record *ret_record, struct dp_error *err);
+dp_status dp_exec_sim_action(struct dp_exec *exec, const struct task *task,
+                             struct dp_exec_record *ret_record, struct dp_error *err);
 
 // A chunk is alive from the start of its F to the end of its B or I; what it keeps for W lives on.
-void account_start(struct dp_exec *exec, const struct task *task);
+void dp_exec_account_start(struct dp_exec *exec, const struct task *task);
 // What the cell's chunk keeps from now on.
-void account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes);
+void dp_exec_account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes);
 // What all chunks together have held at some moment.
-void account_peak(struct dp_exec *exec, uint64_t bytes);
-void account_end(struct dp_exec *exec, const struct task *task);
+void dp_exec_account_peak(struct dp_exec *exec, uint64_t bytes);
+void dp_exec_account_end(struct dp_exec *exec, const struct task *task);
 
 // Exchanges of one chunk between expert-parallel peers; put it on the stack for each pass.
 struct exchange_context {
@@ -114,4 +116,5 @@ struct exchange_context {
     int64_t *waited_ns;
 };
 // The exchanger to hand to dp_chunk_run.
-dp_status exchange_run(void *context, const struct dp_exchange *exchange, struct dp_error *err);
+dp_status dp_exec_exchange_run(void *context, const struct dp_exchange *exchange,
+                               struct dp_error *err);

@@ -9,8 +9,9 @@ static uint64_t tag_of(const struct dp_exec *exec, const struct part *part, bool
                             part->microbatch, 0, (uint32_t)(exec->step & 0xff));
 }
 
-dp_status message_send(struct dp_exec *exec, const struct part *part, bool forward, int64_t sent_ns,
-                       const void *bytes, size_t length, struct dp_error *err)
+dp_status dp_exec_message_send(struct dp_exec *exec, const struct part *part, bool forward,
+                               int64_t sent_ns, const void *bytes, size_t length,
+                               struct dp_error *err)
 {
     int32_t peer = part->cell->peer[forward ? DP_SEND_F : DP_SEND_B];
     if (peer == NO_PEER) {
@@ -34,8 +35,9 @@ static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
     return (int64_t)(seconds * (double)DP_NS_PER_S);
 }
 
-dp_status message_receive(struct dp_exec *exec, const struct part *part, bool forward, void *bytes,
-                          size_t length, struct wait *ret_wait, struct dp_error *err)
+dp_status dp_exec_message_receive(struct dp_exec *exec, const struct part *part, bool forward,
+                                  void *bytes, size_t length, struct wait *ret_wait,
+                                  struct dp_error *err)
 {
     int32_t peer = part->cell->peer[forward ? DP_RECV_F : DP_RECV_B];
     if (peer == NO_PEER) {

@@ -121,8 +121,8 @@ static int32_t layers_of(const struct program_stage *stage)
     return stage == NULL ? 0 : stage->layer_end - stage->layer_begin;
 }
 
-void program_build(struct program *program, const struct program_stage *forward,
-                   const struct program_stage *backward, int backward_passes)
+void dp_exec_program_build(struct program *program, const struct program_stage *forward,
+                           const struct program_stage *backward, int backward_passes)
 {
     program->count = 0;
     add_steps(program, first_steps, DP_ARRAY_LENGTH(first_steps), whole(forward), whole(backward),
@@ -140,7 +140,7 @@ void program_build(struct program *program, const struct program_stage *forward,
               backward_passes);
 }
 
-void program_deinit(struct program *program)
+void dp_exec_program_deinit(struct program *program)
 {
     free(program->ops);
     *program = (struct program){0};

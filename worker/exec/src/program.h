@@ -34,6 +34,6 @@ struct program_stage {
 // the first on (of the backward chunk: from its last), each pair interleaved; layers that only one
 // of them has run alone. Each chunk sees the same order of its own passes as when it runs alone, so
 // the results are the same bit for bit.
-void program_build(struct program *program, const struct program_stage *forward,
-                   const struct program_stage *backward, int backward_passes);
-void program_deinit(struct program *program);
+void dp_exec_program_build(struct program *program, const struct program_stage *forward,
+                           const struct program_stage *backward, int backward_passes);
+void dp_exec_program_deinit(struct program *program);

@@ -22,28 +22,28 @@ static void account_plan(struct dp_exec *exec, const struct task *task)
     const struct dp_sim_costs *costs = exec->config.costs;
     int32_t rank = exec->config.position;
     if (task->forward.cell != NULL) {
-        account_bytes(exec, task->forward.cell,
-                      dp_sim_chunk_at(costs, rank, task->forward.slot)->activation_bytes);
-        account_peak(exec, exec->levels.live_bytes);
+        dp_exec_account_bytes(exec, task->forward.cell,
+                              dp_sim_chunk_at(costs, rank, task->forward.slot)->activation_bytes);
+        dp_exec_account_peak(exec, exec->levels.live_bytes);
     }
     if (task->backward.cell != NULL) {
         bool whole = (task->backward_passes & PROGRAM_WEIGHT) != 0;
         const struct dp_sim_chunk *chunk = dp_sim_chunk_at(costs, rank, task->backward.slot);
-        account_bytes(exec, task->backward.cell,
-                      whole ? 0 : chunk->activation_bytes - chunk->released_at_i_bytes);
+        dp_exec_account_bytes(exec, task->backward.cell,
+                              whole ? 0 : chunk->activation_bytes - chunk->released_at_i_bytes);
     }
 }
 
-dp_status sim_action(struct dp_exec *exec, const struct task *task,
-                     struct dp_exec_record *ret_record, struct dp_error *err)
+dp_status dp_exec_sim_action(struct dp_exec *exec, const struct task *task,
+                             struct dp_exec_record *ret_record, struct dp_error *err)
 {
     struct wait wait = {.arrival_ns = exec->free_ns};
     dp_status status = DP_OK;
     if (task->forward.cell != NULL) {
-        status = message_receive(exec, &task->forward, true, NULL, 0, &wait, err);
+        status = dp_exec_message_receive(exec, &task->forward, true, NULL, 0, &wait, err);
     }
     if (status == DP_OK && (task->backward_passes & PROGRAM_INPUT) != 0) {
-        status = message_receive(exec, &task->backward, false, NULL, 0, &wait, err);
+        status = dp_exec_message_receive(exec, &task->backward, false, NULL, 0, &wait, err);
     }
     if (status != DP_OK) {
         return status;
@@ -62,10 +62,10 @@ dp_status sim_action(struct dp_exec *exec, const struct task *task,
     exec->free_ns = end_ns;
     account_plan(exec, task);
     if (task->forward.cell != NULL) {
-        status = message_send(exec, &task->forward, true, end_ns, NULL, 0, err);
+        status = dp_exec_message_send(exec, &task->forward, true, end_ns, NULL, 0, err);
     }
     if (status == DP_OK && (task->backward_passes & PROGRAM_INPUT) != 0) {
-        status = message_send(exec, &task->backward, false, end_ns, NULL, 0, err);
+        status = dp_exec_message_send(exec, &task->backward, false, end_ns, NULL, 0, err);
     }
     return status;
 }

@@ -4,7 +4,7 @@
 #include "dp/cleanup.h"
 #include "exec_internal.h"
 
-dp_status exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err)
+dp_status dp_exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err)
 {
     exec->failure.not_finite = true;
     return dp_fail(err, DP_JOB_FAILED,
@@ -59,7 +59,7 @@ static void publish(struct dp_exec *exec)
     }
 }
 
-void account_start(struct dp_exec *exec, const struct task *task)
+void dp_exec_account_start(struct dp_exec *exec, const struct task *task)
 {
     if (task->forward.cell == NULL) {
         return;
@@ -75,13 +75,13 @@ void account_start(struct dp_exec *exec, const struct task *task)
     publish(exec);
 }
 
-void account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes)
+void dp_exec_account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes)
 {
     exec->levels.live_bytes = exec->levels.live_bytes - cell->bytes + bytes;
     cell->bytes = bytes;
 }
 
-void account_peak(struct dp_exec *exec, uint64_t bytes)
+void dp_exec_account_peak(struct dp_exec *exec, uint64_t bytes)
 {
     if (bytes > exec->levels.peak_bytes) {
         exec->levels.peak_bytes = bytes;
@@ -91,7 +91,7 @@ void account_peak(struct dp_exec *exec, uint64_t bytes)
     }
 }
 
-void account_end(struct dp_exec *exec, const struct task *task)
+void dp_exec_account_end(struct dp_exec *exec, const struct task *task)
 {
     if ((task->backward_passes & PROGRAM_INPUT) != 0) {
         exec->levels.live_chunks--;
@@ -124,13 +124,14 @@ static dp_status run_action(struct dp_exec *exec, const struct dp_action *action
 {
     struct task task = task_of(exec, action);
     struct dp_exec_record record = {0};
-    account_start(exec, &task);
-    dp_status status = exec->config.device != NULL ? compute_action(exec, &task, &record, err)
-                                                   : sim_action(exec, &task, &record, err);
+    dp_exec_account_start(exec, &task);
+    dp_status status = exec->config.device != NULL
+                           ? dp_exec_compute_action(exec, &task, &record, err)
+                           : dp_exec_sim_action(exec, &task, &record, err);
     if (status != DP_OK) {
         return status;
     }
-    account_end(exec, &task);
+    dp_exec_account_end(exec, &task);
     record_action(exec, action, &record);
     return DP_OK;
 }

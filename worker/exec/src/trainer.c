@@ -22,8 +22,8 @@ static dp_status give_up(struct dp_trainer *trainer, const struct dp_exec_failur
     return status;
 }
 
-dp_status trainer_give_up(struct dp_trainer *trainer, const char *what, dp_status status,
-                          struct dp_error *err)
+dp_status dp_trainer_give_up(struct dp_trainer *trainer, const char *what, dp_status status,
+                             struct dp_error *err)
 {
     struct dp_exec_failure failure = {.not_finite = status == DP_JOB_FAILED,
                                       .peer_lost =
@@ -154,7 +154,7 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     int64_t actions_ns = dp_exec_now_ns(exec);
     status = share_step(trainer, step.loss_sum, wish, &report, err);
     if (status != DP_OK) {
-        return trainer_give_up(trainer, "waiting for the end of the step", status, err);
+        return dp_trainer_give_up(trainer, "waiting for the end of the step", status, err);
     }
     dp_exec_record(exec, DP_SPAN_WAIT, report.step, actions_ns);
     int64_t sync_ns = dp_exec_now_ns(exec);
@@ -164,7 +164,7 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     report.peak_bytes = step.peak_bytes;
     status = sum_gradients(trainer, err);
     if (status != DP_OK) {
-        return trainer_give_up(trainer, "summing gradients", status, err);
+        return dp_trainer_give_up(trainer, "summing gradients", status, err);
     }
     dp_exec_record(exec, DP_SPAN_GRADIENT_SYNC, report.step, sync_ns);
     *ret_report = report;
@@ -181,7 +181,7 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
         struct dp_optim_report optim;
         dp_status status = dp_optim_step(trainer->optim, report->step, &optim, err);
         if (status != DP_OK) {
-            return trainer_give_up(trainer, "updating weights", status, err);
+            return dp_trainer_give_up(trainer, "updating weights", status, err);
         }
         report->grad_norm = optim.grad_norm;
         report->lr = optim.lr;
@@ -211,7 +211,7 @@ dp_status dp_trainer_evaluate(struct dp_trainer *trainer, double *ret_loss, uint
     status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_EVALUATE),
                                   &loss_sum, 1, err);
     if (status != DP_OK) {
-        return trainer_give_up(trainer, "evaluation", status, err);
+        return dp_trainer_give_up(trainer, "evaluation", status, err);
     }
     *ret_loss = tokens > 0 ? loss_sum / (double)tokens : 0;
     *ret_tokens = tokens;

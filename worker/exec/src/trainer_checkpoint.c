@@ -51,7 +51,7 @@ dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *director
         status = dp_group_sum_scalars(world, trainer_tag(CALL_BYTES), &sum, 1, err);
     }
     if (status != DP_OK) {
-        return trainer_give_up(trainer, "checkpoint", status, err);
+        return dp_trainer_give_up(trainer, "checkpoint", status, err);
     }
     *ret_bytes = (uint64_t)llround(sum);
     return DP_OK;

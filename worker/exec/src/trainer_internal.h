@@ -26,5 +26,5 @@ static inline uint64_t trainer_tag(trainer_call call)
 }
 
 // A failure outside the actions: names rank, step and `what`, and lets peers know.
-dp_status trainer_give_up(struct dp_trainer *trainer, const char *what, dp_status status,
-                          struct dp_error *err);
+dp_status dp_trainer_give_up(struct dp_trainer *trainer, const char *what, dp_status status,
+                             struct dp_error *err);
