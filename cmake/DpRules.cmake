@@ -58,6 +58,7 @@ function(dp_module name)
     list(APPEND M_USES dp_base)
   endif()
   target_link_libraries(dp_${name} PUBLIC ${M_USES} PRIVATE dp_flags ${M_LINK})
+  set_property(GLOBAL APPEND PROPERTY DP_MODULES dp_${name})
 endfunction()
 
 # dp_program(NAME SOURCES f... [USES module...] [LINK target...]) - an executable in bin/.

@@ -7,7 +7,7 @@
 #include "shade.h"
 
 enum {
-    LOOKS = 2 * DP_ACTION_KIND_COUNT,  // kind, and which stream
+    LOOKS = 2 * DP_ACTION_KIND_COUNT, // kind, and which stream
     IDLE = -1,
     WIDTH_MAX = 4096
 };
@@ -17,8 +17,8 @@ struct chart {
     const struct dp_sim_result *result;
     bool color;
     int32_t columns;
-    int32_t label;     // columns of the rank's number
-    double (*shares)[LOOKS];  // [columns]: seconds of each look
+    int32_t label;           // columns of the rank's number
+    double (*shares)[LOOKS]; // [columns]: seconds of each look
 };
 
 // Puts the action's seconds into the columns that it covers.
@@ -62,18 +62,18 @@ static void add_columns(const struct chart *chart, struct dp_buf *out)
         int look = look_of(chart, column);
         if (chart->color && look != before) {
             if (before != IDLE) {
-                shade_end(out);
+                dp_render_shade_end(out);
             }
             if (look != IDLE) {
-                shade_begin(look / 2, look % 2 == 1, out);
+                dp_render_shade_begin(look / 2, look % 2 == 1, out);
             }
         }
-        char letter = look == IDLE ? '.' : shade_letter(look / 2, look % 2 == 1);
+        char letter = look == IDLE ? '.' : dp_render_shade_letter(look / 2, look % 2 == 1);
         dp_buf_append(out, &letter, 1);
         before = look;
     }
     if (chart->color && before != IDLE) {
-        shade_end(out);
+        dp_render_shade_end(out);
     }
 }
 
@@ -86,10 +86,10 @@ static void add_row(struct chart *chart, int32_t rank, struct dp_buf *out)
         }
     }
     struct shade_rank shade;
-    shade_rank_init(&shade, schedule, rank);
+    dp_render_shade_rank_init(&shade, schedule, rank);
     for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
         const struct dp_action *action = &schedule->actions[i];
-        bool second = shade_is_second(&shade, action);
+        bool second = dp_render_shade_is_second(&shade, action);
         spread(chart, &chart->result->spans[i], 2 * action->kind + second);
     }
     dp_buf_printf(out, "%*d ", chart->label, rank);
@@ -109,15 +109,14 @@ static void add_axis(const struct chart *chart, struct dp_buf *out)
         unit++;
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf end = {0};
-    dp_buf_printf(&end, "%.4g %s", chart->result->makespan / units[unit].seconds,
-                  units[unit].name);
+    dp_buf_printf(&end, "%.4g %s", chart->result->makespan / units[unit].seconds, units[unit].name);
     dp_buf_printf(out, "%*s 0%*s\n", chart->label, "", chart->columns - 1, end.bytes);
 }
 
 static void add_legend(const struct chart *chart, struct dp_buf *out)
 {
-    static const char *const names[DP_ACTION_KIND_COUNT] = {
-        "forward", "backward", "input gradient", "weight gradient", "overlapped pair"};
+    static const char *const names[DP_ACTION_KIND_COUNT] = {"forward", "backward", "input gradient",
+                                                            "weight gradient", "overlapped pair"};
     bool used[DP_ACTION_KIND_COUNT] = {false};
     const struct dp_schedule *schedule = chart->schedule;
     size_t count = dp_schedule_action_count(schedule);
@@ -129,13 +128,13 @@ static void add_legend(const struct chart *chart, struct dp_buf *out)
         if (!used[kind]) {
             continue;
         }
-        char letter = shade_letter(kind, false);
+        char letter = dp_render_shade_letter(kind, false);
         if (chart->color) {
-            shade_begin(kind, false, out);
+            dp_render_shade_begin(kind, false, out);
         }
         dp_buf_append(out, &letter, 1);
         if (chart->color) {
-            shade_end(out);
+            dp_render_shade_end(out);
         }
         dp_buf_printf(out, " %s  ", names[kind]);
     }
@@ -160,7 +159,7 @@ void dp_render_gantt(const struct dp_schedule *schedule, const struct dp_sim_res
     chart.label = 1 + (schedule->pipeline > 10) + (schedule->pipeline > 100);
     int32_t width = options->width > 0 ? options->width : 100;
     width = width > WIDTH_MAX ? WIDTH_MAX : width;
-    chart.columns = width - chart.label - 6;  // a space, and " 100%"
+    chart.columns = width - chart.label - 6; // a space, and " 100%"
     chart.columns = chart.columns < 10 ? 10 : chart.columns;
     DP_AUTO_FREE double(*shares)[LOOKS] = dp_alloc((size_t)chart.columns, sizeof(*shares));
     chart.shares = shares;

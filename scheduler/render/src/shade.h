@@ -12,11 +12,12 @@ struct shade_rank {
     int32_t count;
 };
 
-void shade_rank_init(struct shade_rank *rank, const struct dp_schedule *schedule, int32_t index);
+void dp_render_shade_rank_init(struct shade_rank *rank, const struct dp_schedule *schedule,
+                               int32_t index);
 // Whether the action belongs to the second stream: direction 1, or the way back of a V.
-bool shade_is_second(const struct shade_rank *rank, const struct dp_action *action);
+bool dp_render_shade_is_second(const struct shade_rank *rank, const struct dp_action *action);
 // F, B, I, W or X (an overlapped pair); lower case for the second stream.
-char shade_letter(int kind, bool second);
+char dp_render_shade_letter(int kind, bool second);
 // Starts the colour of the kind (black on a coloured ground) and ends it.
-void shade_begin(int kind, bool second, struct dp_buf *out);
-void shade_end(struct dp_buf *out);
+void dp_render_shade_begin(int kind, bool second, struct dp_buf *out);
+void dp_render_shade_end(struct dp_buf *out);

@@ -13,8 +13,8 @@ struct table {
     const struct dp_sim_result *result;
     double unit;
     bool color;
-    int32_t label;  // columns of the rank's number
-    int32_t cell;   // columns of a cell's text
+    int32_t label; // columns of the rank's number
+    int32_t cell;  // columns of a cell's text
 };
 
 static void cell_text(const struct dp_action *action, char *text, size_t size)
@@ -37,11 +37,11 @@ static void add_cell(const struct table *table, const struct shade_rank *shade,
     bool shaded = table->color && action != NULL;
     dp_buf_puts(out, " ");
     if (shaded) {
-        shade_begin(action->kind, shade_is_second(shade, action), out);
+        dp_render_shade_begin(action->kind, dp_render_shade_is_second(shade, action), out);
     }
     dp_buf_printf(out, "%-*s", table->cell, text);
     if (shaded) {
-        shade_end(out);
+        dp_render_shade_end(out);
     }
 }
 
@@ -50,7 +50,7 @@ static void add_row(const struct table *table, int32_t rank, int64_t cells, stru
     const struct dp_schedule *schedule = table->schedule;
     dp_buf_printf(out, "%*d", table->label, rank);
     struct shade_rank shade;
-    shade_rank_init(&shade, schedule, rank);
+    dp_render_shade_rank_init(&shade, schedule, rank);
     int64_t at = 0;
     for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
         const struct dp_action *action = &schedule->actions[i];
