@@ -258,6 +258,39 @@ static void numbers_stay_within_what_is_kept_whole(void **state)
     (void)state;
 }
 
+static void a_member_is_found_in_a_message_that_is_refused(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    struct dp_error err = {0};
+    Dp__V1__ControllerMessage *message = sample_prepare(&arena);
+    message->prepare->plan->n_layer_begin = 1;
+    assert_refused(repack(&message->base, &err), DP_INVALID, &err, "Plan.layer_begin");
+    dp_wire_pack(&message->base, &bytes);
+    const void *at = bytes.bytes;
+    size_t length = bytes.length;
+    assert_true(dp_wire_member(message->base.descriptor, "prepare", at, length, &at, &length));
+    assert_true(dp_wire_member(&dp__v1__prepare__descriptor, "fence", at, length, &at, &length));
+    ProtobufCMessage *fence = NULL;
+    assert_ok(dp_wire_unpack(&dp__v1__fence__descriptor, at, length, &arena, &fence, &err), &err);
+    assert_string_equal(((Dp__V1__Fence *)fence)->job, "job-17");
+    assert_false(
+        dp_wire_member(message->base.descriptor, "ack", bytes.bytes, bytes.length, &at, &length));
+    // Whatever the bytes are, it stays within them.
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, seed);
+        DP_AUTO_FREE char *exact = dp_memdup(bytes.bytes, bytes.length);
+        exact[dp_rand_below(&rand, 16)] = (char)dp_rand_below(&rand, 256);
+        size_t cut = dp_rand_below(&rand, bytes.length + 1);
+        DP_AUTO_FREE char *piece = dp_memdup(exact, cut);
+        if (dp_wire_member(message->base.descriptor, "prepare", piece, cut, &at, &length)) {
+            assert_true((const char *)at >= piece && (const char *)at + length <= piece + cut);
+        }
+    }
+    (void)state;
+}
+
 static void an_arena_that_is_too_small_is_said_so(void **state)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0}, small = {0};
@@ -475,6 +508,7 @@ int main(void)
         cmocka_unit_test(a_job_id_has_one_form),
         cmocka_unit_test(a_number_that_is_not_finite_is_refused_wherever_it_is),
         cmocka_unit_test(numbers_stay_within_what_is_kept_whole),
+        cmocka_unit_test(a_member_is_found_in_a_message_that_is_refused),
         cmocka_unit_test(an_arena_that_is_too_small_is_said_so),
         cmocka_unit_test(text_for_people_is_mended_not_refused),
         cmocka_unit_test(unknown_fields_and_kinds_are_dropped),

@@ -250,6 +250,7 @@ void fake_controller_prepare(struct fake_controller *controller, const char *job
     Dp__V1__Prepare prepare = DP__V1__PREPARE__INIT;
     Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
     fill_plan(&small);
+    small.plan.n_layer_begin -= controller->bad_plans;
     prepare.fence = &fence;
     prepare.plan = &small.plan;
     prepare.ranks = (uint32_t *)ranks;

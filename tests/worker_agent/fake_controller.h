@@ -36,7 +36,8 @@ struct fake_controller {
     uint64_t heartbeats;
     bool has_profile;
     char calibration_error[512];
-    bool silent; // acknowledges no heartbeat
+    bool silent;    // acknowledges no heartbeat
+    bool bad_plans; // its plans do not fit together
     uint32_t fence_ms;
     char node[64];
     size_t assignments; // in the newest hello or heartbeat

@@ -172,6 +172,12 @@ static void a_prepare_that_cannot_be_obeyed_is_answered_with_the_reason(void **s
     fake_controller_prepare(controller, "job-1", 1, twice, 2);
     fake_controller_until(controller, is_refused, "the order that makes no sense is refused");
     assert_string_equal(controller->refusal, "rank 1 is named twice");
+    controller->refusal[0] = '\0';
+    controller->bad_plans = true;
+    fake_controller_prepare(controller, "job-1", 1, two_ranks, 2);
+    fake_controller_until(controller, is_refused, "the plan that makes no sense is refused");
+    assert_non_null(strstr(controller->refusal, "Plan.layer_begin has 2 entries for 2 stages"));
+    controller->bad_plans = false;
     // What was released may be meant by a controller that has lost its memory.
     cluster_run_two(&cluster);
     fake_controller_until(controller, both_finished, "both ranks finish");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dp/utf8.h"
+#include "dp/wire.h"
 #include "rules.h"
 
 // What protobuf-c notes for each field of a message while it unpacks; in slabs that double.
@@ -265,4 +266,27 @@ dp_status dp_wire_scan(const ProtobufCMessageDescriptor *descriptor, const uint8
         *ret_memory = scan.memory;
     }
     return status;
+}
+
+bool dp_wire_member(const ProtobufCMessageDescriptor *descriptor, const char *field,
+                    const void *bytes, size_t length, const void **ret_bytes, size_t *ret_length)
+{
+    const ProtobufCFieldDescriptor *wanted =
+        protobuf_c_message_descriptor_get_field_by_name(descriptor, field);
+    const uint8_t *start = bytes;
+    struct level level = {.descriptor = descriptor, .at = start, .end = start + length};
+    while (level.at < level.end) {
+        uint64_t key = 0;
+        struct value value;
+        if (!read_varint(&level.at, level.end, &key) ||
+            !read_value(&level, (unsigned)(key & 7), &value)) {
+            return false;
+        }
+        if (key == ((uint64_t)wanted->id << 3 | WIRE_LENGTH)) {
+            *ret_bytes = value.bytes;
+            *ret_length = value.length;
+            return true;
+        }
+    }
+    return false;
 }

@@ -86,6 +86,21 @@ static void on_prepare(struct worker *worker, const Dp__V1__ControllerMessage *m
     worker_event(worker, &event);
 }
 
+void orders_refuse(struct worker *worker, const void *bytes, size_t length, const char *reason)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    ProtobufCMessage *fence;
+    if (dp_wire_member(&dp__v1__controller_message__descriptor, "prepare", bytes, length, &bytes,
+                       &length) &&
+        dp_wire_member(&dp__v1__prepare__descriptor, "fence", bytes, length, &bytes, &length) &&
+        dp_wire_unpack(&dp__v1__fence__descriptor, bytes, length, &arena, &fence, NULL) == DP_OK) {
+        struct dp_agent_event event = {.type = DP_AGENT_BAD_PREPARE,
+                                       .fence = orders_fence((const Dp__V1__Fence *)fence),
+                                       .text = reason};
+        worker_event(worker, &event);
+    }
+}
+
 static void on_start(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
     struct dp_agent_event event = {.type = DP_AGENT_START,

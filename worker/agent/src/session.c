@@ -176,6 +176,9 @@ static void on_message(void *context, const void *bytes, size_t length)
     if (dp_wire_unpack(&dp__v1__controller_message__descriptor, bytes, length, &arena, &any,
                        &err) != DP_OK) {
         dp_log_error("controller.bad_message", "reason=\"%s\"", err.message);
+        if (session->welcomed) {
+            orders_refuse(session->worker, bytes, length, err.message);
+        }
         return;
     }
     const Dp__V1__ControllerMessage *message = (const Dp__V1__ControllerMessage *)any;

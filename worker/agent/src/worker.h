@@ -106,6 +106,8 @@ void outbox_drain(struct outbox *outbox, struct dp_rpc_stream *stream);
 
 // controller_orders.c: messages of the controller, other than those about the stream itself.
 void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *message);
+// Answers the bytes of an order that was refused, when it can be told whom it was about.
+void orders_refuse(struct worker *worker, const void *bytes, size_t length, const char *reason);
 // The RankOrder that a rank starts with, appended to buf.
 dp_status orders_prepare_rank(const struct worker *worker, const struct dp_buf *prepare,
                               uint32_t rank, struct dp_buf *buf, struct dp_error *err);

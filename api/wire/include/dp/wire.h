@@ -4,6 +4,7 @@
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "dp/action_span.h"
@@ -32,6 +33,12 @@
 dp_status dp_wire_unpack(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
                          size_t length, struct dp_arena *arena, ProtobufCMessage **ret_message,
                          struct dp_error *err);
+
+// Where a member, a message too, lies in the bytes of a message that need not be a good one: false
+// when it is not found. For an answer that says whom a refused message was about; what is found is
+// as untrusted as the rest.
+bool dp_wire_member(const ProtobufCMessageDescriptor *descriptor, const char *field,
+                    const void *bytes, size_t length, const void **ret_bytes, size_t *ret_length);
 
 // Appends the message's bytes.
 void dp_wire_pack(const ProtobufCMessage *message, struct dp_buf *out);
