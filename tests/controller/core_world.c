@@ -50,6 +50,10 @@ static void take_effects(struct world *world)
         } else if (effect->kind == DP_EFFECT_PLAN) {
             assert_int_equal(world->planned_job, 0);
             world->planned_job = effect->job;
+            world->offered_count = effect->nodes[0].slots_free;
+            DP_CHECK(world->offered_count <= DP_ARRAY_LENGTH(world->offered));
+            memcpy(world->offered, effect->nodes[0].slots,
+                   world->offered_count * sizeof(*world->offered));
         } else if (effect->kind == DP_EFFECT_STEP) {
             DP_CHECK(world->steps_count < DP_ARRAY_LENGTH(world->steps));
             world->steps[world->steps_count++] = effect->step;
@@ -172,14 +176,17 @@ void world_cancel(struct world *world, uint64_t reply, const char *job)
 uint64_t world_hello(struct world *world, const char *name, uint32_t slots,
                      const struct dp_assignment_level *levels, size_t count)
 {
-    struct dp_node_record node = {.slots = slots, .cores = slots, .lease_ms = 10000};
+    struct dp_node_record node = {
+        .slots = slots, .cores = slots, .lease_ms = 10000, .fence_ms = 60000};
     DP_COPY_TEXT(node.name, name);
     DP_COPY_TEXT(node.instance, name);
     node.profile.bytes = (char *)"{}";
     node.profile.length = 2;
     uint64_t session = ++world->sessions;
-    struct dp_core_event event = {.kind = DP_EVENT_HELLO,
-                                  .hello = {{session, levels, count}, &node}};
+    struct dp_core_event event = {
+        .kind = DP_EVENT_HELLO,
+        .hello = {.levels = {.session = session, .assignments = levels, .count = count},
+                  .node = &node}};
     world_step(world, &event);
     return session;
 }
@@ -193,7 +200,8 @@ void world_close(struct world *world, uint64_t session)
 void world_heartbeat(struct world *world, uint64_t session,
                      const struct dp_assignment_level *levels, size_t count)
 {
-    struct dp_core_event event = {.kind = DP_EVENT_HEARTBEAT, .levels = {session, levels, count}};
+    struct dp_core_event event = {.kind = DP_EVENT_HEARTBEAT,
+                                  .levels = {session, levels, count, 0}};
     world_step(world, &event);
 }
 
@@ -224,7 +232,7 @@ void world_send_level(struct world *world, uint64_t session, struct dp_assignmen
         level->fence = world_fence("job-1");
     }
     level->error = level->error == NULL ? "" : level->error;
-    struct dp_core_event event = {.kind = DP_EVENT_LEVEL, .levels = {session, level, 1}};
+    struct dp_core_event event = {.kind = DP_EVENT_LEVEL, .levels = {session, level, 1, 0}};
     world_step(world, &event);
 }
 

@@ -38,7 +38,9 @@ struct world {
     size_t steps_count;
     size_t traces;        // stored
     uint64_t planned_job; // of the PLAN effect not answered yet, 0 = none
-    uint64_t sessions;    // used so far
+    uint32_t offered[16]; // slots of the first node in it
+    size_t offered_count;
+    uint64_t sessions; // used so far
 };
 
 void world_init(struct world *world);

@@ -24,6 +24,7 @@ static void send_levels(struct sim *sim, struct sim_agent *agent, sim_message_ki
                                   .session = agent->session,
                                   .agent = (int)(agent - sim->agents),
                                   .instance = agent->instance};
+    message.sequence = kind == SIM_HEARTBEAT ? (uint64_t)sim->now_ns : 0;
     memcpy(message.levels, agent->assignments, sizeof(message.levels));
     sim_send(sim, &message);
 }
@@ -109,7 +110,7 @@ static void prepare(struct sim *sim, struct sim_agent *agent, const struct sim_m
 static void start(struct sim *sim, struct sim_assignment *a)
 {
     // A job takes the same time on all its ranks.
-    int64_t run_ns = SIM_MS(500 + (int64_t)(dp_hash64(a->fence.job, 6, sim->seed) % 15000));
+    int64_t run_ns = SIM_MS(500 + (int64_t)(dp_hash64(a->fence.job, 6, sim->seed) % 25000));
     for (uint32_t i = 0; i < a->ranks_count; i++) {
         if (a->ranks[i].phase == DP_RANK_READY) {
             a->ranks[i].phase = DP_RANK_RUNNING;
@@ -158,6 +159,7 @@ void sim_agent_take(struct sim *sim, struct sim_agent *agent, const struct sim_m
     switch (message->order) {
     case DP_ORDER_WELCOME:
         agent->welcomed = true;
+        agent->acked_ns = agent->hello_ns;
         break;
     case DP_ORDER_REFUSE:
         agent->session = 0;
@@ -176,14 +178,19 @@ void sim_agent_take(struct sim *sim, struct sim_agent *agent, const struct sim_m
         break;
     case DP_ORDER_STOP:
         if (a != NULL && a->stop_ns == 0) {
-            a->stop_ns = sim->now_ns + sim_between(sim, 0, SIM_MS(6000));
+            a->stop_ns = sim->now_ns + sim_between(sim, 0, SIM_MS(SIM_GRACE_MS));
         }
         break;
     case DP_ORDER_RELEASE:
         release(sim, agent, a);
         break;
+    case DP_ORDER_ACK:
+        if (message->sequence != 0) {
+            agent->acked_ns = (int64_t)message->sequence;
+        }
+        return;
     default:
-        return; // an ACK tells nothing new
+        return;
     }
     send_levels(sim, agent, SIM_LEVEL);
 }
@@ -214,6 +221,7 @@ static bool step_rank(struct sim *sim, struct sim_assignment *a, struct sim_rank
     if (a->stop_ns != 0 && sim->now_ns >= a->stop_ns) {
         rank->phase = DP_RANK_DIED;
         rank->signal = 15;
+        rank->stopped = true;
     } else if (rank->phase == DP_RANK_STARTING && sim->now_ns >= rank->ready_ns) {
         rank->phase = DP_RANK_READY;
     } else if (rank->phase == DP_RANK_RUNNING && is_broken(sim, &a->fence)) {
@@ -243,12 +251,29 @@ static void step_ranks(struct sim *sim, struct sim_agent *agent)
     }
 }
 
+// Nobody acknowledges anything: the node ends its ranks itself.
+static void step_orphan(struct sim *sim, struct sim_agent *agent)
+{
+    if (sim->now_ns - agent->acked_ns <= SIM_MS(SIM_ORPHAN_MS)) {
+        return;
+    }
+    FOR_EACH_ASSIGNMENT(agent, a)
+    {
+        for (uint32_t i = 0; i < a->ranks_count && a->stop_ns == 0; i++) {
+            if (sim_rank_alive(&a->ranks[i])) {
+                a->stop_ns = sim->now_ns + sim_between(sim, 0, SIM_MS(SIM_GRACE_MS));
+                snprintf(a->error, sizeof(a->error), "no controller for a long time");
+            }
+        }
+    }
+}
+
 static void step_session(struct sim *sim, struct sim_agent *agent)
 {
     bool reachable = sim->core != NULL && sim->now_ns >= agent->partition_ns;
     if (agent->session == 0 && reachable && sim->now_ns >= agent->connect_ns) {
         agent->session = ++sim->next_session;
-        agent->heard_ns = sim->now_ns;
+        agent->heard_ns = agent->hello_ns = sim->now_ns;
         agent->heartbeat_ns = sim->now_ns + SIM_MS(1000);
         send_levels(sim, agent, SIM_HELLO);
     } else if (agent->session != 0 && sim->now_ns - agent->heard_ns > SIM_MS(SIM_LEASE_MS)) {
@@ -263,6 +288,7 @@ static void step_agent(struct sim *sim, struct sim_agent *agent)
 {
     if (agent->up) {
         step_session(sim, agent);
+        step_orphan(sim, agent);
     } else if (sim->now_ns >= agent->up_ns) {
         agent->up = true;
         agent->instance++;

@@ -50,6 +50,26 @@ void sim_send(struct sim *sim, const struct sim_message *message)
     sim->messages_count++;
 }
 
+// What still runs of a job that ends is where nobody can be asked.
+static void check_end_of_job(const struct sim *sim, const char *id)
+{
+    for (int n = 0; n < sim->agents_count; n++) {
+        const struct sim_agent *agent = &sim->agents[n];
+        bool silent = sim->now_ns - agent->taken_ns > SIM_MS(SIM_LEASE_MS) ||
+                      sim->now_ns - agent->returned_ns < SIM_MS(SIM_LEASE_MS);
+        for (size_t i = 0; i < SIM_JOBS_MAX && !silent; i++) {
+            const struct sim_assignment *a = &agent->assignments[i];
+            for (uint32_t k = 0; a->used && strcmp(a->fence.job, id) == 0 && k < a->ranks_count;
+                 k++) {
+                if (sim_rank_alive(&a->ranks[k])) {
+                    sim_fail(sim, "%s has ended, and rank %u runs on %s, which can be reached", id,
+                             a->ranks[k].rank, agent->name);
+                }
+            }
+        }
+    }
+}
+
 static void commit_record(struct sim *sim, const struct dp_record *record)
 {
     const struct dp_job_record *job = record->row;
@@ -60,8 +80,15 @@ static void commit_record(struct sim *sim, const struct dp_record *record)
             sim_fail(sim, "%s went from %s to %s on disk", job->id,
                      dp_job_state_text(row->job.state), dp_job_state_text(job->state));
         }
+        bool ends =
+            dp_job_state_ended(job->state) && !(row->used && dp_job_state_ended(row->job.state));
+        sim->returns += row->used && row->job.state == DP_STATE_LOST &&
+                        (job->state == DP_STATE_RUNNING || job->state == DP_STATE_COMPLETED);
         row->used = true;
         row->job = *job;
+        if (ends) {
+            check_end_of_job(sim, job->id);
+        }
     } else if (record->kind == DP_RECORD_RANK) {
         struct sim_row *row = &sim->rows[rank->job];
         row->ranks[rank->rank] = *rank;
@@ -143,7 +170,8 @@ static void send_order(struct sim *sim, const struct dp_effect *effect)
                                   .session = effect->session,
                                   .agent = -1,
                                   .order = effect->order,
-                                  .fence = effect->fence};
+                                  .fence = effect->fence,
+                                  .sequence = effect->request};
     for (int n = 0; n < sim->agents_count; n++) {
         if (sim->agents[n].session == effect->session) {
             message.agent = n;
@@ -207,8 +235,22 @@ void sim_event(struct sim *sim, struct dp_core_event *event)
 {
     event->now_ns = sim->now_ns;
     event->wall_ns = sim->now_ns;
+    if (sim->stall_from_ns != 0) {
+        event->stalled_ns = sim->now_ns - sim->stall_from_ns;
+        sim->stall_from_ns = 0;
+    }
     dp_core_step(sim->core, event, &sim->effects);
     perform(sim);
+}
+
+// As SIGSTOP does it: nothing is read or written, and time goes on.
+void sim_stall_controller(struct sim *sim)
+{
+    if (sim->core != NULL && sim->now_ns >= sim->stall_ns) {
+        sim->stall_from_ns = sim->now_ns;
+        sim->stall_ns = sim->now_ns + sim_between(sim, SIM_MS(1500), SIM_MS(25000));
+        sim->stalls++;
+    }
 }
 
 // What was on its way to the disk is there up to some point, and nothing after it.
@@ -224,6 +266,7 @@ void sim_crash_controller(struct sim *sim)
     dp_core_free(sim->core);
     sim->core = NULL;
     sim->plan_job = 0;
+    sim->stall_ns = sim->stall_from_ns = 0;
     sim->restarts++;
     sim->up_ns = sim->now_ns + sim_between(sim, SIM_MS(100), SIM_MS(15000));
     for (int n = 0; n < sim->agents_count; n++) {
@@ -305,15 +348,17 @@ static struct dp_levels take_levels(const struct sim_message *message,
             DP_COPY_TEXT(ranks[count][k].ready.address, "x:1");
             ranks[count][k].finished_known = rank->phase == DP_RANK_FINISHED;
             ranks[count][k].finished.ok = rank->ok;
+            ranks[count][k].stopped = rank->stopped;
             ranks[count][k].finished.peer_lost = rank->peer_lost;
         }
         levels[count] = (struct dp_assignment_level){.fence = a->fence,
                                                      .ranks = ranks[count],
                                                      .ranks_count = a->ranks_count,
+                                                     .stopping = a->stop_ns != 0,
                                                      .error = a->error};
         count++;
     }
-    return (struct dp_levels){message->session, levels, count};
+    return (struct dp_levels){message->session, levels, count, message->sequence};
 }
 
 static void give_to_core(struct sim *sim, const struct sim_message *message)
@@ -323,14 +368,16 @@ static void give_to_core(struct sim *sim, const struct sim_message *message)
     memset(ranks, 0, sizeof(ranks));
     struct dp_levels taken = take_levels(message, levels, ranks);
     struct dp_core_event event = {.kind = DP_EVENT_HEARTBEAT, .levels = taken};
-    struct dp_node_record node = {
-        .slots = SIM_SLOTS, .lease_ms = SIM_LEASE_MS, .profile = {(char *)"{}", 2, 0}};
+    struct dp_node_record node = {.slots = SIM_SLOTS,
+                                  .lease_ms = SIM_LEASE_MS,
+                                  .fence_ms = SIM_FENCE_MS,
+                                  .profile = {(char *)"{}", 2, 0}};
     if (message->kind == SIM_HELLO) {
         DP_COPY_TEXT(node.name, sim->agents[message->agent].name);
         snprintf(node.instance, sizeof(node.instance), "%llu",
                  (unsigned long long)message->instance);
         event.kind = DP_EVENT_HELLO;
-        event.hello = (struct dp_hello){taken, &node};
+        event.hello = (struct dp_hello){.levels = taken, .node = &node};
     } else if (message->kind == SIM_CLOSED) {
         event.kind = DP_EVENT_SESSION_CLOSED;
         event.session = message->session;
@@ -338,6 +385,18 @@ static void give_to_core(struct sim *sim, const struct sim_message *message)
         event.kind = DP_EVENT_LEVEL;
     }
     sim_event(sim, &event);
+}
+
+static void note_taken(struct sim *sim, const struct sim_message *message)
+{
+    struct sim_agent *agent = &sim->agents[message->agent];
+    if (message->kind == SIM_CLOSED) {
+        return;
+    }
+    if (sim->now_ns - agent->taken_ns > SIM_MS(SIM_LEASE_MS)) {
+        agent->returned_ns = sim->now_ns;
+    }
+    agent->taken_ns = sim->now_ns;
 }
 
 static void deliver(struct sim *sim)
@@ -353,6 +412,7 @@ static void deliver(struct sim *sim)
                 (sim->messages_count - i) * sizeof(*sim->messages));
         struct sim_agent *agent = message.agent < 0 ? NULL : &sim->agents[message.agent];
         if (message.kind != SIM_ORDER) {
+            note_taken(sim, &message);
             give_to_core(sim, &message);
         } else if (agent->session == message.session && agent->up) {
             sim_agent_take(sim, agent, &message);
@@ -368,6 +428,9 @@ void sim_step_controller(struct sim *sim)
             return;
         }
         start_controller(sim);
+    }
+    if (sim->now_ns < sim->stall_ns) {
+        return;
     }
     deliver(sim);
     while (sim->transactions_count > 0 && first_transaction(sim)->due_ns <= sim->now_ns) {
@@ -401,6 +464,7 @@ void sim_init(struct sim *sim, uint64_t seed)
     for (int n = 0; n < sim->agents_count; n++) {
         snprintf(sim->agents[n].name, sizeof(sim->agents[n].name), "node-%d", n);
         sim->agents[n].up = true;
+        sim->agents[n].acked_ns = sim->now_ns;
         sim->agents[n].connect_ns = sim->now_ns + sim_between(sim, 0, SIM_MS(2000));
     }
 }

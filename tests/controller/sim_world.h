@@ -12,7 +12,10 @@
 #define SIM_JOBS_MAX 8
 #define SIM_RANKS_MAX 8
 #define SIM_SLOTS 3
-#define SIM_LEASE_MS 10000
+#define SIM_LEASE_MS 10000  // of a keeper without its agent
+#define SIM_ORPHAN_MS 20000 // of an agent without a controller
+#define SIM_GRACE_MS 6000   // of a rank that is told to stop
+#define SIM_FENCE_MS (SIM_ORPHAN_MS + SIM_GRACE_MS + SIM_LEASE_MS)
 #define SIM_MESSAGES_MAX 4096
 #define SIM_TRANSACTIONS_MAX 512
 #define SIM_RECORDS_MAX 64
@@ -20,7 +23,7 @@
 struct sim_rank {
     uint32_t rank;
     dp_rank_phase phase;
-    bool ok, peer_lost;
+    bool ok, peer_lost, stopped;
     int signal;
     int64_t ready_ns, finish_ns;
 };
@@ -43,6 +46,9 @@ struct sim_agent {
     uint64_t session;  // 0 = none
     bool welcomed;
     int64_t heard_ns, heartbeat_ns, connect_ns, partition_ns;
+    int64_t hello_ns, acked_ns; // when the newest acknowledged heartbeat, or hello, was sent
+    // As the controller sees it: when it last took something, and when that ended a long silence.
+    int64_t taken_ns, returned_ns;
     struct sim_assignment assignments[SIM_JOBS_MAX];
 };
 
@@ -60,6 +66,7 @@ struct sim_message {
     uint64_t session;
     int agent;
     uint64_t instance;
+    uint64_t sequence;                          // of a heartbeat and its ACK: when it was sent
     struct sim_assignment levels[SIM_JOBS_MAX]; // as they were when it was sent
     dp_order_kind order;
     struct dp_fence fence;
@@ -91,6 +98,7 @@ struct sim {
     struct dp_core_config config;
     struct dp_effects effects;
     int64_t up_ns, timer_ns, plan_ns;
+    int64_t stall_from_ns, stall_ns; // the controller's process is stopped until then
     uint64_t plan_job;
     struct sim_agent agents[SIM_AGENTS_MAX];
     int agents_count;
@@ -103,8 +111,8 @@ struct sim {
     size_t transactions_first, transactions_count;
     int64_t store_free_ns;
     int jobs_wanted, jobs_asked;
-    bool accepted[64]; // by reply
-    int restarts, faults, ended[DP_STATE_COUNT];
+    bool accepted[64];                     // by reply
+    int restarts, faults, stalls, returns; // jobs that were LOST and went on
 };
 
 // sim_world.c: the controller's side
@@ -113,6 +121,7 @@ void sim_deinit(struct sim *sim);
 void sim_step_controller(struct sim *sim);
 void sim_event(struct sim *sim, struct dp_core_event *event);
 void sim_crash_controller(struct sim *sim);
+void sim_stall_controller(struct sim *sim);
 int64_t sim_between(struct sim *sim, int64_t low, int64_t high);
 bool sim_chance(struct sim *sim, double probability); // of one step
 void sim_send(struct sim *sim, const struct sim_message *message);

@@ -20,13 +20,13 @@ static void the_moves_are_those_of_the_design_and_no_other(void **state)
         {DP_STATE_QUEUED, "PLANNED FAILED CANCELLED"},
         {DP_STATE_PLANNED, "QUEUED ASSIGNING FAILED CANCELLED"},
         {DP_STATE_ASSIGNING, "RUNNING STOPPING"},
-        {DP_STATE_RUNNING, "REASSIGNING STOPPING COMPLETED"},
+        {DP_STATE_RUNNING, "REASSIGNING STOPPING COMPLETED LOST"},
         {DP_STATE_REASSIGNING, "RUNNING STOPPING"},
-        {DP_STATE_STOPPING, "QUEUED COMPLETED FAILED CANCELLED LOST"},
+        {DP_STATE_STOPPING, "QUEUED COMPLETED FAILED CANCELLED"},
         {DP_STATE_COMPLETED, ""},
         {DP_STATE_FAILED, ""},
         {DP_STATE_CANCELLED, ""},
-        {DP_STATE_LOST, ""},
+        {DP_STATE_LOST, "RUNNING STOPPING"},
     };
     assert_int_equal(sizeof(rows) / sizeof(rows[0]), DP_STATE_COUNT);
     for (size_t i = 0; i < DP_STATE_COUNT; i++) {
@@ -78,6 +78,19 @@ static void the_same_request_id_gives_the_same_job(void **state)
     world_submit(&world, 1, 4, "abc");
     world_submit(&world, 2, 4, "abc");
     world_submit(&world, 3, 4, "abd");
+    struct dp_core_event other = {
+        .kind = DP_EVENT_SUBMIT,
+        .submit = {.reply = 4,
+                   .request_id = "abc",
+                   .name = "a job",
+                   .device = "cpu",
+                   .job_toml = "x = 2",
+                   .job_toml_length = 5,
+                   .ranks_wanted = 4},
+    };
+    world_step(&world, &other);
+    assert_int_equal(world_reply(&world, 4)->status, DP_CONFLICT);
+    assert_non_null(strstr(world_reply(&world, 4)->text, "job-1"));
     assert_int_equal(world_reply(&world, 1)->job, 1);
     assert_int_equal(world_reply(&world, 2)->job, 1);
     assert_int_equal(world_reply(&world, 3)->job, 2);
@@ -229,7 +242,7 @@ static void ranks_that_are_not_ready_in_time_fail_the_job_by_name(void **state)
     assert_non_null(strstr(world_job(&world, 1)->message, "rank 3 on b (starting)"));
 }
 
-static void ranks_that_do_not_end_make_the_job_lost_not_failed(void **state)
+static void ranks_that_do_not_end_keep_the_job_from_ending_and_are_told_again(void **state)
 {
     (void)state;
     AUTO_WORLD world;
@@ -247,16 +260,19 @@ static void ranks_that_do_not_end_make_the_job_lost_not_failed(void **state)
         world_heartbeat(&world, sessions[1], &level, 1);
         assert_int_equal(world_job(&world, 1)->state, DP_STATE_STOPPING);
     }
-    world.hold_store = true;
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "b"), 1);
     world_pass(&world, 1000);
-    assert_int_equal(world_job(&world, 1)->state, DP_STATE_LOST);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_STOPPING);
     assert_non_null(strstr(world_job(&world, 1)->message, "rank 2 on b (running)"));
-    world_store_all(&world);
-    // The slots stay taken by what the node still reports.
-    world_heartbeat(&world, sessions[1], &level, 1);
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "b"), 2);
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);
     struct dp_node_view view;
     dp_core_node_at(world.core, 1, &view);
     assert_int_equal(view.slots_used, 2);
+    world.hold_store = true;
+    world_level(&world, sessions[1], 2, 3, DP_RANK_DIED);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_CANCELLED);
+    assert_string_equal(world_job(&world, 1)->message, "cancelled");
 }
 
 static const struct CMUnitTest tests[] = {
@@ -271,7 +287,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(completion_waits_for_the_reports_of_the_last_step),
     cmocka_unit_test(completion_does_not_wait_for_ever_for_a_lost_report),
     cmocka_unit_test(ranks_that_are_not_ready_in_time_fail_the_job_by_name),
-    cmocka_unit_test(ranks_that_do_not_end_make_the_job_lost_not_failed),
+    cmocka_unit_test(ranks_that_do_not_end_keep_the_job_from_ending_and_are_told_again),
 };
 
 int main(void)

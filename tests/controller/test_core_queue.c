@@ -50,30 +50,116 @@ static void a_node_that_is_being_calibrated_is_waited_for(void **state)
     AUTO_WORLD world;
     world_init(&world);
     struct dp_node_record node = {.name = "a", .instance = "i", .slots = 4, .lease_ms = 10000};
-    struct dp_core_event hello = {.kind = DP_EVENT_HELLO, .hello = {{7, NULL, 0}, &node}};
+    struct dp_core_event hello = {.kind = DP_EVENT_HELLO,
+                                  .hello = {.levels.session = 7, .node = &node}};
     world_step(&world, &hello);
     world_submit(&world, 1, 4, "");
     assert_int_equal(world_node_state(&world, "a"), DP_NODE_REGISTERING);
     assert_waits(&world, 1, "WaitingForCalibration", "a with 4 slots is being calibrated");
     node.profile.bytes = (char *)"{}";
     node.profile.length = 2;
-    struct dp_core_event done = {.kind = DP_EVENT_INVENTORY, .inventory = {7, &node}};
+    struct dp_core_event done = {.kind = DP_EVENT_INVENTORY,
+                                 .inventory = {.session = 7, .node = &node}};
     world_step(&world, &done);
     assert_int_equal(world_node_state(&world, "a"), DP_NODE_READY);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_ASSIGNING);
 }
 
-static void later_jobs_wait_behind_the_first_even_when_they_would_fit(void **state)
+static void later_jobs_wait_behind_the_first_that_fits_when_slots_are_free(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world_hello(&world, "a", 4, NULL, 0);
+    world_submit(&world, 1, 2, "");
+    world_submit(&world, 2, 4, "");
+    world_submit(&world, 3, 1, "");
+    assert_waits(&world, 2, "WaitingForRanks", "needs 4 ranks, 2 free of 4 on 1 node");
+    assert_waits(&world, 3, "WaitingForEarlierJobs", "behind job-2");
+    world_cancel(&world, 4, "job-2");
+    assert_int_equal(world_job(&world, 3)->state, DP_STATE_ASSIGNING);
+}
+
+static void a_job_that_never_fits_is_not_waited_for(void **state)
 {
     (void)state;
     AUTO_WORLD world;
     world_init(&world);
     world_hello(&world, "a", 2, NULL, 0);
+    uint64_t session = world_hello(&world, "b", 2, NULL, 0);
+    world_submit(&world, 1, 8, "");
+    world_submit(&world, 2, 1, "");
+    assert_waits(&world, 1, "WaitingForNodes", "needs 8 ranks, the cluster has 4 in all");
+    assert_int_equal(world_job(&world, 2)->state, DP_STATE_ASSIGNING);
+    // A node that is only late still counts.
+    world_submit(&world, 3, 4, "");
+    world_close(&world, session);
+    world_submit(&world, 4, 1, "");
+    assert_waits(&world, 3, "WaitingForRanks", "needs 4 ranks");
+    assert_waits(&world, 4, "WaitingForEarlierJobs", "behind job-3");
+    // With more nodes it is the first again.
+    world_hello(&world, "b", 2, NULL, 0);
+    world_hello(&world, "c", 4, NULL, 0);
+    assert_waits(&world, 1, "WaitingForRanks", "needs 8 ranks, 7 free of 8");
+}
+
+static void a_node_that_cannot_be_calibrated_is_named(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    struct dp_node_record node = {.name = "a", .instance = "i", .slots = 4, .lease_ms = 10000};
+    struct dp_core_event hello = {
+        .kind = DP_EVENT_HELLO,
+        .hello = {.levels.session = 7, .node = &node, .calibration_error = "dp-rank is not there"}};
+    world_step(&world, &hello);
+    world_submit(&world, 1, 4, "");
+    assert_waits(&world, 1, "WaitingForCalibration",
+                 "a with 4 slots is not calibrated: dp-rank is not there");
+    struct dp_node_view view;
+    dp_core_node_at(world.core, 0, &view);
+    assert_int_equal(view.state, DP_NODE_REGISTERING);
+    assert_non_null(strstr(view.reason, "dp-rank is not there"));
+    node.profile.bytes = (char *)"{}";
+    node.profile.length = 2;
+    struct dp_core_event done = {.kind = DP_EVENT_INVENTORY,
+                                 .inventory = {.session = 7, .node = &node}};
+    world_step(&world, &done);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_ASSIGNING);
+}
+
+static void the_lowest_free_slots_are_offered(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world_hello(&world, "a", 5, NULL, 0);
+    world_submit(&world, 1, 2, "");
+    world_submit(&world, 2, 1, "");
+    world_cancel(&world, 3, "job-1");
+    world_level(&world, 1, 0, 1, DP_RANK_DIED);
+    world.hold_plan = true;
+    world_submit(&world, 4, 3, "");
+    assert_int_equal(world.planned_job, 3);
+    static const uint32_t slots[] = {0, 1, 3, 4};
+    assert_int_equal(world.offered_count, 4);
+    assert_memory_equal(world.offered, slots, sizeof(slots));
+}
+
+static void one_job_is_planned_at_a_time(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
     world_submit(&world, 1, 4, "");
     world_submit(&world, 2, 1, "");
-    assert_waits(&world, 2, "WaitingForEarlierJobs", "behind job-1");
-    world_cancel(&world, 3, "job-1");
-    assert_int_equal(world_job(&world, 2)->state, DP_STATE_ASSIGNING);
+    world.hold_plan = true;
+    world_hello(&world, "a", 2, NULL, 0);
+    assert_int_equal(world.planned_job, 2);
+    world_hello(&world, "b", 4, NULL, 0); // now the first fits
+    assert_waits(&world, 1, "WaitingForPlanning", "job-2 is being planned");
+    world_plan(&world);
+    assert_int_equal(world.planned_job, 1);
 }
 
 static void a_plan_that_no_longer_fits_is_made_again(void **state)
@@ -225,8 +311,25 @@ static void cancelling_twice_is_one_cancel_and_of_what_ended_a_conflict(void **s
     world_cancel(&world, 3, "job-1");
     assert_int_equal(world_reply(&world, 3)->status, DP_OK);
     assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);
-    world_cancel(&world, 4, "job-77");
-    assert_int_equal(world_reply(&world, 4)->status, DP_NOT_FOUND);
+    static const char *const strange[] = {
+        "job-77", "job-01", "job-+1", "job-1x", "job- 1", "job-18446744073709551617", "job-"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(strange); i++) {
+        world_cancel(&world, 10 + i, strange[i]);
+        assert_int_equal(world_reply(&world, 10 + i)->status, DP_NOT_FOUND);
+    }
+    // Its end is not told before it is stored.
+    world.hold_store = true;
+    world_level(&world, sessions[0], 0, 1, DP_RANK_DIED);
+    world_level(&world, sessions[1], 2, 3, DP_RANK_DIED);
+    world_cancel(&world, 5, "job-1");
+    assert_null(world_reply(&world, 5));
+    world_store_all(&world);
+    world.hold_store = false;
+    world_cancel(&world, 6, "job-1");
+    for (uint64_t reply = 5; reply <= 6; reply++) {
+        assert_int_equal(world_reply(&world, reply)->status, DP_CONFLICT);
+        assert_non_null(strstr(world_reply(&world, reply)->text, "has ended already"));
+    }
 }
 
 static void a_planner_that_answers_after_the_cancel_changes_nothing(void **state)
@@ -251,7 +354,11 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_without_nodes_says_so),
     cmocka_unit_test(a_job_that_is_too_large_for_what_is_free_says_the_numbers),
     cmocka_unit_test(a_node_that_is_being_calibrated_is_waited_for),
-    cmocka_unit_test(later_jobs_wait_behind_the_first_even_when_they_would_fit),
+    cmocka_unit_test(later_jobs_wait_behind_the_first_that_fits_when_slots_are_free),
+    cmocka_unit_test(a_job_that_never_fits_is_not_waited_for),
+    cmocka_unit_test(a_node_that_cannot_be_calibrated_is_named),
+    cmocka_unit_test(the_lowest_free_slots_are_offered),
+    cmocka_unit_test(one_job_is_planned_at_a_time),
     cmocka_unit_test(a_plan_that_no_longer_fits_is_made_again),
     cmocka_unit_test(a_job_that_cannot_be_planned_fails_with_the_planners_words),
     cmocka_unit_test(a_lost_job_number_is_never_given_again),

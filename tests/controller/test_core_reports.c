@@ -128,7 +128,11 @@ static void a_checkpoint_is_answered_with_its_path(void **state)
     report.checkpoint.step = 6;
     report.checkpoint.path = "/c/step-6";
     report.checkpoint.request = world.sent[world.sent_count - 3].request;
+    world.hold_store = true;
     world_report(&world, sessions[0], 0, &report);
+    assert_null(world_reply(&world, 9)); // a crash may take it back until it is stored
+    world_store_all(&world);
+    world.hold_store = false;
     assert_string_equal(world_reply(&world, 9)->text, "/c/step-6");
     assert_int_equal(world_reply(&world, 9)->request, 6);
     assert_null(world_reply(&world, 10));
@@ -136,6 +140,54 @@ static void a_checkpoint_is_answered_with_its_path(void **state)
     world.now_ns += world.config.checkpoint_timeout_ms * 1000000ll;
     world_level(&world, sessions[0], 0, 1, DP_RANK_RUNNING);
     assert_int_equal(world_reply(&world, 10)->status, DP_TIMEOUT);
+}
+
+static void one_checkpoint_answers_everybody_who_asked_before(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    for (uint64_t reply = 9; reply < 12; reply++) {
+        ask_for_checkpoint(&world, reply);
+    }
+    struct dp_report report = {.kind = DP_REPORT_CHECKPOINT};
+    report.checkpoint.path = "/c/step-6";
+    world_report(&world, sessions[0], 0, &report); // by the plan: asked for by nobody
+    assert_null(world_reply(&world, 9));
+    report.checkpoint.request = world.sent[world.sent_count - 1].request;
+    world_report(&world, sessions[0], 0, &report);
+    for (uint64_t reply = 9; reply < 12; reply++) {
+        assert_string_equal(world_reply(&world, reply)->text, "/c/step-6");
+    }
+}
+
+static void numbers_that_are_none_stay_out_of_the_rows(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    double nan = strtod("nan", NULL), infinite = strtod("inf", NULL);
+    struct dp_report report = {.kind = DP_REPORT_EVAL};
+    report.eval.loss = nan;
+    world_report(&world, sessions[0], 0, &report);
+    assert_false(world_job(&world, 1)->holdout_known);
+    report = (struct dp_report){.kind = DP_REPORT_READY};
+    report.ready = (struct dp_rank_ready){.corpus_bytes = 5, .unigram_entropy = nan};
+    world_report(&world, sessions[0], 0, &report);
+    assert_true(world_job(&world, 1)->unigram_entropy == 0);
+    for (uint32_t r = 0; r < 4; r++) {
+        report = (struct dp_report){.kind = DP_REPORT_STEP};
+        report.step.row = (struct dp_step_record){
+            .step = 1, .loss = infinite, .loss_known = true, .lr = nan, .grad_norm = infinite};
+        world_report(&world, sessions[r / 2], r, &report);
+    }
+    assert_int_equal(world.steps_count, 1);
+    assert_false(world.steps[0].loss_known);
+    assert_true(world.steps[0].lr == 0 && world.steps[0].grad_norm == 0);
 }
 
 static void a_checkpoint_of_a_job_that_ends_first_is_a_conflict(void **state)
@@ -175,8 +227,9 @@ static void load(struct world *world, dp_job_state state)
         ranks[r].phase = state == DP_STATE_RUNNING ? DP_RANK_RUNNING : DP_RANK_UNKNOWN;
         DP_COPY_TEXT(ranks[r].node, r < 2 ? "a" : "b");
     }
-    struct dp_node_record nodes[2] = {{.name = "a", .slots = 2, .lease_ms = 10000},
-                                      {.name = "b", .slots = 2, .lease_ms = 10000}};
+    struct dp_node_record nodes[2] = {
+        {.name = "a", .slots = 2, .lease_ms = 10000, .fence_ms = 60000},
+        {.name = "b", .slots = 2, .lease_ms = 10000, .fence_ms = 60000}};
     struct dp_core_event event = {.kind = DP_EVENT_LOAD_NODE};
     for (size_t n = 0; n < 2; n++) {
         event.load_node = &nodes[n];
@@ -242,6 +295,11 @@ static void a_node_that_does_not_return_is_lost_after_its_whole_lease(void **sta
     load(&world, DP_STATE_RUNNING);
     world_pass(&world, 10000 + world.config.lease_margin_ms - 1);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
+    world_pass(&world, 1);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_LOST);
+    assert_string_equal(world_job(&world, 1)->reason, "NodeLost");
+    world_pass(&world, 50000 - 1);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_LOST);
     world.hold_store = true;
     world_pass(&world, 1);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_FAILED);
@@ -296,6 +354,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(traces_are_stored_with_their_steps),
     cmocka_unit_test(usage_adds_up_and_keeps_its_peaks),
     cmocka_unit_test(a_checkpoint_is_answered_with_its_path),
+    cmocka_unit_test(one_checkpoint_answers_everybody_who_asked_before),
+    cmocka_unit_test(numbers_that_are_none_stay_out_of_the_rows),
     cmocka_unit_test(a_checkpoint_of_a_job_that_ends_first_is_a_conflict),
     cmocka_unit_test(a_running_job_goes_on_under_a_controller_that_was_started_again),
     cmocka_unit_test(a_rank_that_ended_while_the_controller_was_away_ends_the_job),

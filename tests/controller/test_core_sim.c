@@ -10,7 +10,7 @@
 #include "sim_world.h"
 
 #define RUNS_DEFAULT 150
-#define END_NS SIM_MS(400000)
+#define END_NS SIM_MS(600000)
 
 static void submit(struct sim *sim)
 {
@@ -60,7 +60,7 @@ static void break_something(struct sim *sim)
 {
     struct sim_agent *agent = &sim->agents[sim_between(sim, 0, sim->agents_count - 1)];
     sim->faults++;
-    switch (sim_between(sim, 0, 6)) {
+    switch (sim_between(sim, 0, 7)) {
     case 0:
     case 1:
         if (sim->core != NULL) {
@@ -83,6 +83,9 @@ static void break_something(struct sim *sim)
         if (agent->up) {
             sim_agent_kill(sim, agent, true);
         }
+        break;
+    case 6:
+        sim_stall_controller(sim);
         break;
     default:
         kill_some_rank(sim);
@@ -107,6 +110,11 @@ static void check_world(struct sim *sim)
                 alive += is_alive;
                 if (is_alive && running[number][a->ranks[k].rank]++ > 0) {
                     sim_fail(sim, "rank %u of %s runs twice", a->ranks[k].rank, a->fence.job);
+                }
+                int64_t fence_ns = sim->agents[n].acked_ns + SIM_MS(SIM_FENCE_MS);
+                if (is_alive && sim->now_ns > fence_ns) {
+                    sim_fail(sim, "rank %u of %s runs behind the fence", a->ranks[k].rank,
+                             a->fence.job);
                 }
             }
         }
@@ -171,7 +179,7 @@ static void fail_unfinished(const struct sim *sim)
 
 static void run_users(struct sim *sim)
 {
-    if (sim->core == NULL) {
+    if (sim->core == NULL || sim->now_ns < sim->stall_ns) {
         return;
     }
     if (sim->jobs_asked < sim->jobs_wanted && sim_chance(sim, 0.005)) {
@@ -205,7 +213,11 @@ static void check_end(struct sim *sim)
     }
 }
 
-static void run_world(uint64_t seed, uint64_t ended[DP_STATE_COUNT], uint64_t *restarts)
+struct tally {
+    uint64_t ended[DP_STATE_COUNT], restarts, stalls, returns;
+};
+
+static void run_world(uint64_t seed, struct tally *tally)
 {
     struct sim *sim = dp_new(struct sim);
     sim_init(sim, seed);
@@ -233,9 +245,11 @@ static void run_world(uint64_t seed, uint64_t ended[DP_STATE_COUNT], uint64_t *r
     }
     check_end(sim);
     for (uint64_t number = 1; number <= SIM_JOBS_MAX; number++) {
-        ended[sim->rows[number].used ? sim->rows[number].job.state : 0]++;
+        tally->ended[sim->rows[number].used ? sim->rows[number].job.state : 0]++;
     }
-    *restarts += (uint64_t)sim->restarts;
+    tally->restarts += (uint64_t)sim->restarts;
+    tally->stalls += (uint64_t)sim->stalls;
+    tally->returns += (uint64_t)sim->returns;
     sim_deinit(sim);
     free(sim);
 }
@@ -250,33 +264,34 @@ static void whatever_breaks_each_job_ends_once_and_nothing_is_left(void **state)
 {
     (void)state;
     uint64_t first = setting("DP_SIM_SEED", 1), runs = setting("DP_SIM_RUNS", RUNS_DEFAULT);
-    uint64_t ended[DP_STATE_COUNT] = {0}, restarts = 0;
+    struct tally tally = {0};
     for (uint64_t i = 0; i < runs; i++) {
-        run_world(first + i, ended, &restarts);
+        run_world(first + i, &tally);
     }
     print_message(
-        "%llu worlds, %llu controller restarts; completed %llu, failed %llu, "
-        "cancelled %llu, lost %llu\n",
-        (unsigned long long)runs, (unsigned long long)restarts,
-        (unsigned long long)ended[DP_STATE_COMPLETED], (unsigned long long)ended[DP_STATE_FAILED],
-        (unsigned long long)ended[DP_STATE_CANCELLED], (unsigned long long)ended[DP_STATE_LOST]);
+        "%llu worlds, %llu controller restarts, %llu stalls; completed %llu, failed "
+        "%llu, cancelled %llu; lost and found %llu\n",
+        (unsigned long long)runs, (unsigned long long)tally.restarts,
+        (unsigned long long)tally.stalls, (unsigned long long)tally.ended[DP_STATE_COMPLETED],
+        (unsigned long long)tally.ended[DP_STATE_FAILED],
+        (unsigned long long)tally.ended[DP_STATE_CANCELLED], (unsigned long long)tally.returns);
     if (runs >= RUNS_DEFAULT) {
-        assert_true(ended[DP_STATE_COMPLETED] > 0 && ended[DP_STATE_FAILED] > 0 &&
-                    ended[DP_STATE_CANCELLED] > 0 && restarts > 0);
+        assert_true(tally.ended[DP_STATE_COMPLETED] > 0 && tally.ended[DP_STATE_FAILED] > 0 &&
+                    tally.ended[DP_STATE_CANCELLED] > 0 && tally.restarts > 0 && tally.stalls > 0 &&
+                    tally.returns > 0);
     }
 }
 
 static void one_seed_gives_one_world(void **state)
 {
     (void)state;
-    uint64_t ended[2][DP_STATE_COUNT] = {0}, restarts[2] = {0};
+    struct tally tallies[2] = {0};
     for (int i = 0; i < 2; i++) {
         for (uint64_t seed = 1; seed <= 5; seed++) {
-            run_world(seed, ended[i], &restarts[i]);
+            run_world(seed, &tallies[i]);
         }
     }
-    assert_memory_equal(ended[0], ended[1], sizeof(ended[0]));
-    assert_int_equal(restarts[0], restarts[1]);
+    assert_memory_equal(&tallies[0], &tallies[1], sizeof(tallies[0]));
 }
 
 static const struct CMUnitTest tests[] = {

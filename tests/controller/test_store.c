@@ -29,7 +29,7 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     struct dp_rank_record *ranks = NULL;
     size_t count = 0;
     struct dp_error err = {0};
-    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, 0, &jobs, &count, &err), &err);
+    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, true, 0, &jobs, &count, &err), &err);
     assert_int_equal(count, 1);
     assert_string_equal(jobs[0].message, job.message);
     assert_int_equal(jobs[0].state, DP_STATE_RUNNING);

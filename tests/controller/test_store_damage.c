@@ -82,7 +82,7 @@ static void kill_9_loses_nothing_that_was_reported_stored(void **state)
         struct dp_job_record *jobs = NULL;
         size_t count = 0;
         struct dp_error err = {0};
-        assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, 0, &jobs, &count, &err), &err);
+        assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, true, 0, &jobs, &count, &err), &err);
         assert_true(count >= last);
         for (size_t k = 0; k < count; k++) {
             struct dp_rank_record *ranks = NULL;
@@ -273,6 +273,107 @@ static void a_migration_that_fails_changes_nothing(void **state)
     sqlite3_close(db);
 }
 
+static sqlite3 *begin(const char *directory)
+{
+    sqlite3 *db = open_plain(directory, DP_STORE_FILE);
+    sqlite3_busy_timeout(db, 5000);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    return db;
+}
+
+static void end(sqlite3 *db)
+{
+    assert_int_equal(sqlite3_exec(db, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+// The first of three fails, until the third is there: it must not overwrite the second.
+static void what_failed_is_never_written_over_what_came_after_it(void **state)
+{
+    const char *directory = *state;
+    struct dp_store *store = store_open(directory);
+    assert_int_equal(store_write_job(store, 1, DP_STATE_RUNNING, NULL), DP_OK);
+    // abs() of the smallest integer is an error that is no constraint's.
+    run_sql(directory, "CREATE TRIGGER fails BEFORE UPDATE ON jobs WHEN NEW.message = 'old' AND "
+                       "NOT EXISTS (SELECT 1 FROM steps) BEGIN "
+                       "SELECT abs(-9223372036854775807 - 1); END");
+    struct dp_job_record older = store_job(1, DP_STATE_RUNNING), newer = older;
+    DP_COPY_TEXT(older.message, "old");
+    DP_COPY_TEXT(newer.message, "new");
+    struct dp_step_record step = {.job = 1, .step = 1};
+    struct dp_record records[] = {
+        {DP_RECORD_JOB, &older}, {DP_RECORD_JOB, &newer}, {DP_RECORD_STEP, &step}};
+    // The writer waits for the lock with something else, so that the three make one group.
+    sqlite3 *lock = begin(directory);
+    struct dp_node_record node = {.name = "a"};
+    struct dp_record other = {DP_RECORD_NODE, &node};
+    dp_store_submit(store, 9, &other, 1);
+    for (uint64_t i = 0; i < 3; i++) {
+        dp_store_submit(store, 10 + i, &records[i], 1);
+    }
+    end(lock);
+    struct store_result results[4];
+    store_wait(store, results, 4);
+    assert_int_equal(results[1].token, 10);
+    assert_int_equal(results[1].error.status, DP_IO);
+    assert_int_equal(results[2].error.status, DP_OK);
+    struct dp_job_record job = {0};
+    struct dp_error err = {0};
+    assert_ok(dp_store_find_job(store, "job-1", &job, &err), &err);
+    assert_string_equal(job.message, "new");
+    dp_job_record_deinit(&job);
+    dp_store_close(store);
+}
+
+static void steps_that_found_no_room_are_written_when_there_is_some(void **state)
+{
+    const char *directory = *state;
+    struct dp_store *store = store_open(directory);
+    assert_int_equal(store_write_job(store, 1, DP_STATE_RUNNING, NULL), DP_OK);
+    run_sql(directory, "CREATE TRIGGER fails BEFORE INSERT ON steps BEGIN "
+                       "SELECT abs(-9223372036854775807 - 1); END");
+    for (uint64_t number = 1; number <= 3; number++) {
+        struct dp_step_record step = {.job = 1, .step = number};
+        struct dp_job_record job = store_job(1, DP_STATE_RUNNING);
+        struct dp_record records[] = {{DP_RECORD_JOB, &job}, {DP_RECORD_STEP, &step}};
+        struct dp_error err = {0};
+        assert_refused(store_write(store, records, 2, &err), DP_IO, &err, "steps");
+    }
+    run_sql(directory, "DROP TRIGGER fails");
+    struct dp_step_record *steps = NULL;
+    size_t count = 0;
+    struct dp_error err = {0};
+    // Writing something shows that there is room; closing writes what is left, too.
+    assert_int_equal(store_write_job(store, 1, DP_STATE_RUNNING, NULL), DP_OK);
+    dp_store_close(store);
+    store = store_open(directory);
+    assert_ok(dp_store_load_steps(store, 1, 0, 1, 0, &steps, &count, &err), &err);
+    assert_int_equal(count, 3);
+    assert_int_equal(steps[2].step, 3);
+    free(steps);
+    dp_store_close(store);
+}
+
+static void a_lost_job_of_the_first_schema_has_failed(void **state)
+{
+    const char *directory = *state;
+    fill(directory);
+    // As the first schema had it.
+    run_sql(directory,
+            "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"
+            "ALTER TABLE ranks DROP COLUMN stopped; ALTER TABLE ranks DROP COLUMN measured_ns;"
+            "ALTER TABLE ranks DROP COLUMN exchange_ns; ALTER TABLE ranks DROP COLUMN "
+            "grad_sync_ns; ALTER TABLE ranks DROP COLUMN optimizer_ns;"
+            "UPDATE jobs SET state = 11 WHERE number = 1; PRAGMA user_version = 1");
+    struct dp_store *store = store_open(directory);
+    struct dp_job_record job = {0};
+    struct dp_error err = {0};
+    assert_ok(dp_store_find_job(store, "job-1", &job, &err), &err);
+    assert_int_equal(job.state, DP_STATE_FAILED);
+    dp_job_record_deinit(&job);
+    dp_store_close(store);
+}
+
 #define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, store_setup, store_teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -284,6 +385,9 @@ static const struct CMUnitTest tests[] = {
     STORE_TEST(a_missing_database_beside_its_log_is_not_replaced_by_an_empty_one),
     STORE_TEST(migrations_run_in_order_after_a_copy_was_made),
     STORE_TEST(a_migration_that_fails_changes_nothing),
+    STORE_TEST(what_failed_is_never_written_over_what_came_after_it),
+    STORE_TEST(steps_that_found_no_room_are_written_when_there_is_some),
+    STORE_TEST(a_lost_job_of_the_first_schema_has_failed),
 };
 
 int main(void)

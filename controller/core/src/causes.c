@@ -22,17 +22,34 @@ void dp_core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state o
 static bool is_live(const struct core_job *job)
 {
     return job->row.state == DP_STATE_ASSIGNING || job->row.state == DP_STATE_RUNNING ||
-           job->row.state == DP_STATE_REASSIGNING;
+           job->row.state == DP_STATE_REASSIGNING || job->row.state == DP_STATE_LOST;
+}
+
+// The job is to fail. What made it LOST is why, until something better is known.
+static void begin_failure(struct dp_core *core, struct core_job *job)
+{
+    bool was_lost = job->row.state == DP_STATE_LOST;
+    char silent[DP_TEXT_MAX] = "";
+    if (was_lost) {
+        dp_core_job_describe_lost(core, job, silent, sizeof(silent));
+        if (silent[0] == '\0') {
+            DP_COPY_TEXT(silent, job->row.message); // from before a restart of the controller
+        }
+    }
+    dp_core_job_stop(core, job, DP_STATE_FAILED);
+    job->row.cause_weight = DP_CAUSE_NONE;
+    // A consequence waits a little for its cause; a cause stops the other ranks at once.
+    job->stop_ns = core->now_ns + core->config.collect_ms * DP_NS_PER_MS;
+    if (was_lost) {
+        dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "NodeLost", "%s", silent);
+    }
 }
 
 void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause,
                        const char *reason, const char *format, ...)
 {
     if (is_live(job)) {
-        dp_core_job_stop(core, job, DP_STATE_FAILED);
-        job->row.cause_weight = DP_CAUSE_NONE;
-        // A consequence waits a little for its cause; a cause stops the other ranks at once.
-        job->stop_ns = core->now_ns + core->config.collect_ms * DP_NS_PER_MS;
+        begin_failure(core, job);
     }
     if (job->row.state != DP_STATE_STOPPING || job->row.outcome != DP_STATE_FAILED ||
         (int32_t)cause <= job->row.cause_weight) {
@@ -57,6 +74,9 @@ static bool ended_by_order(struct dp_core *core, struct core_job *job,
                            const struct dp_rank_record *rank)
 {
     const struct core_member *member = dp_core_job_member(job, rank->node);
+    if (rank->stopped) {
+        return !rank->not_finite;
+    }
     if (member == NULL || member->told != DP_ORDER_STOP) {
         return false;
     }
@@ -96,7 +116,19 @@ const char *dp_core_signal_name(int signal_number)
 void dp_core_blame_rank(struct dp_core *core, struct core_job *job,
                         const struct dp_rank_record *rank)
 {
+    const struct core_member *member = dp_core_job_member(job, rank->node);
     if (ended_by_order(core, job, rank)) {
+        if (is_live(job)) {
+            dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "NodeFailed",
+                              "node %s ended rank %u by itself", rank->node, rank->rank);
+        }
+        return;
+    }
+    // What its keeper or a reboot did while the node was silent is the silence's doing.
+    if (member != NULL && member->lost && rank->phase == DP_RANK_DIED && rank->signal == 9) {
+        dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "NodeLost",
+                          "node %s was silent, and its rank %u has ended meanwhile", rank->node,
+                          rank->rank);
         return;
     }
     if (rank->finished && !rank->ok) {

@@ -13,6 +13,7 @@ void dp_core_config_init(struct dp_core_config *config)
         .late_ms = 3500,
         .lease_margin_ms = 3000,
         .lease_default_ms = 10000,
+        .fence_default_ms = 900000,
         .calibrate_ms = 60000,
         .prepare_timeout_ms = 120000,
         .collect_ms = 1000,
@@ -30,8 +31,13 @@ struct dp_core *dp_core_new(const struct dp_core_config *config)
 {
     struct dp_core *core = dp_new(struct dp_core);
     core->config = *config;
-    core->next_number = core->next_token = core->next_request = 1;
+    core->next_number = core->next_token = 1;
     return core;
+}
+
+const struct dp_core_config *dp_core_config_of(const struct dp_core *core)
+{
+    return &core->config;
 }
 
 void dp_core_free(struct dp_core *core)
@@ -51,35 +57,12 @@ void dp_core_free(struct dp_core *core)
     }
     while (core->replies != NULL) {
         struct core_reply *next = core->replies->next;
+        free(core->replies->text);
         free(core->replies);
         core->replies = next;
     }
     free(core->ended);
     free(core);
-}
-
-static void release_replies(struct dp_core *core, const struct dp_stored *stored)
-{
-    struct core_reply **link = &core->replies;
-    while (*link != NULL) {
-        struct core_reply *waiting = *link;
-        const struct core_job *job = dp_core_job_number(core, waiting->job);
-        bool dropped =
-            job == NULL || (job->row.state == DP_STATE_SUBMITTED && stored->error.status != DP_OK &&
-                            waiting->token == stored->token);
-        if (dropped) {
-            dp_status status = stored->error.status;
-            dp_core_reply_error(core, waiting->reply, status == DP_OK ? DP_INTERNAL : status,
-                                "not stored: %s", stored->error.message);
-        } else if (job->stored_token >= waiting->token) {
-            dp_core_reply_job(core, waiting->reply, job);
-        } else {
-            link = &waiting->next;
-            continue;
-        }
-        *link = waiting->next;
-        free(waiting);
-    }
 }
 
 static void job_stored(struct dp_core *core, struct core_job *job, const struct dp_stored *stored)
@@ -103,7 +86,7 @@ static void take_stored(struct dp_core *core, const struct dp_stored *stored)
             job_stored(core, job, stored);
         }
     }
-    release_replies(core, stored);
+    dp_core_release_replies(core, stored);
     struct core_job *next;
     for (struct core_job *job = core->jobs; job != NULL; job = next) {
         next = job->next;
@@ -183,9 +166,12 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
 static bool is_told(struct dp_core *core, const struct core_job *job)
 {
     for (size_t i = 0; i < job->members_count; i++) {
-        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
-        if (job->row.state != DP_STATE_LOST && job->members[i].told != DP_ORDER_RELEASE &&
-            node != NULL && node->session != 0) {
+        const struct core_member *member = &job->members[i];
+        const struct core_node *node = dp_core_node_find(core, member->node);
+        bool reachable = node != NULL && node->session != 0;
+        // What may still run on a silent node keeps its slots, so it is not forgotten.
+        bool kept = node != NULL && !dp_core_job_over(job, member->node);
+        if (kept || (reachable && member->told != DP_ORDER_RELEASE)) {
             return false;
         }
     }
@@ -268,9 +254,36 @@ static int64_t next_timer(const struct dp_core *core)
         }
         if (node->state != DP_NODE_LOST) {
             sooner(&timer_ns, dp_core_node_lost_ns(core, node));
+        } else if (!node->fenced) {
+            sooner(&timer_ns, dp_core_node_fence_ns(core, node));
         }
     }
     return timer_ns;
+}
+
+static void later(int64_t *at_ns, int64_t delay_ns)
+{
+    *at_ns += *at_ns == 0 ? 0 : delay_ns;
+}
+
+// Nothing could be heard or done while the owner stood still, so that time counts against nobody.
+static void take_stall(struct dp_core *core, int64_t stalled_ns)
+{
+    FOR_EACH_NODE(core, node)
+    {
+        later(&node->seen_ns, stalled_ns);
+        later(&node->connected_ns, stalled_ns);
+    }
+    FOR_EACH_JOB(core, job)
+    {
+        later(&job->deadline_ns, stalled_ns);
+        for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
+            later(&c->deadline_ns, stalled_ns);
+        }
+        for (size_t i = 0; i < job->members_count; i++) {
+            later(&job->members[i].told_ns, stalled_ns);
+        }
+    }
 }
 
 void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
@@ -283,6 +296,13 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
     core->effects = effects;
     core->now_ns = event->now_ns;
     core->wall_ns = event->wall_ns;
+    if (core->next_request == 0) {
+        // Rises over restarts, too: a checkpoint reported for an earlier life's request is older.
+        core->next_request = (uint64_t)(event->wall_ns / DP_NS_PER_MS) + 1;
+    }
+    if (event->stalled_ns > 0) {
+        take_stall(core, event->stalled_ns);
+    }
     forget_ended(core);
     take_event(core, event);
     take_deadlines(core);

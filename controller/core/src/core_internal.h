@@ -4,6 +4,7 @@
 #include "dp/check.h"
 #include "dp/core.h"
 
+#define DP_CORE_FOREIGN_NUMBER_MAX (UINT64_C(1) << 52) // of jobs that are not this controller's
 #define DP_CORE_STEP_WINDOW 1024 // steps that ranks may be apart before the slow one is ignored
 
 // How well a failure explains the end of a job: a better one replaces the one before, an equal one
@@ -24,10 +25,12 @@ struct core_member {
     dp_order_kind told;
     int64_t told_ns;
     bool reached; // the node may know of the assignment
+    bool lost;    // the node was silent past its lease when it had ranks of the job
 };
 
 struct core_checkpoint {
-    uint64_t request, reply;
+    uint64_t request; // rising
+    uint64_t reply;
     int64_t deadline_ns;
     struct core_checkpoint *next;
 };
@@ -44,6 +47,7 @@ struct core_job {
     struct core_member *members;
     size_t members_count;
     bool planning;
+    char why[DP_TEXT_MAX];       // STOPPING: the message of its end, "" = the row's
     bool changed, ranks_changed; // in this step: to be stored
     bool show;                   // to be shown once it is stored
     uint64_t dirty_token, stored_token;
@@ -67,6 +71,8 @@ struct core_node {
     struct dp_node_record row;
     dp_node_state state;
     char reason[DP_TEXT_MAX];
+    char calibration_error[DP_TEXT_MAX]; // "" = none
+    bool fenced;                         // LOST for so long that its ranks have ended
     uint64_t session;
     int64_t seen_ns, connected_ns;
     struct core_foreign *foreign;
@@ -77,6 +83,9 @@ struct core_node {
 // An answer that waits for a transaction.
 struct core_reply {
     uint64_t reply, token, job;
+    dp_status status; // not DP_OK: an error with `text`
+    uint64_t step;    // of a checkpoint that was made; its path is `text`
+    char *text;       // NULL = the job itself
     struct core_reply *next;
 };
 
@@ -115,12 +124,21 @@ void dp_core_reply_error(struct dp_core *core, uint64_t reply, dp_status status,
 void dp_core_reply_job(struct dp_core *core, uint64_t reply, const struct core_job *job);
 // The same once everything that is known of the job now is on disk.
 void dp_core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job);
+// An error that speaks of the job's state, and the path of a checkpoint: after that, too.
+void dp_core_refuse_stored(struct dp_core *core, uint64_t reply, struct core_job *job,
+                           dp_status status, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+void dp_core_reply_checkpoint(struct dp_core *core, uint64_t reply, struct core_job *job,
+                              uint64_t step, const char *path);
+void dp_core_release_replies(struct dp_core *core, const struct dp_stored *stored);
 void dp_core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
                   const struct dp_fence *fence, const char *text);
 
 // jobs.c
 // Ranks of a node that cannot run any more, whatever became of them.
 void dp_core_job_end_ranks(struct core_job *job, const char *node);
+// Whether every rank of the job (node NULL) or of one node is over.
+bool dp_core_job_over(const struct core_job *job, const char *node);
 struct core_job *dp_core_job_by_id(struct dp_core *core, const char *id);
 struct core_job *dp_core_job_number(const struct dp_core *core, uint64_t number);
 struct core_job *dp_core_job_add(struct dp_core *core);
@@ -144,6 +162,21 @@ void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask);
 void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask);
 void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
                                  uint64_t step, const char *path);
+
+// silence.c
+// The node is LOST: what its ranks do is not known.
+void dp_core_job_lose_node(struct dp_core *core, struct core_job *job,
+                           const struct core_node *node);
+// Its ranks have surely ended.
+void dp_core_job_fence_node(struct dp_core *core, struct core_job *job,
+                            const struct core_node *node);
+// LOST: names the silent nodes and what they hold; "" when there are none.
+void dp_core_job_describe_lost(struct dp_core *core, const struct core_job *job, char *ret_text,
+                               size_t size);
+// Goes on when the silent nodes are back with their ranks.
+void dp_core_job_return(struct dp_core *core, struct core_job *job);
+// STOPPING: appends to the message what is waited for.
+void dp_core_job_explain_wait(struct core_job *job, const char *what);
 
 // causes.c
 // The job fails, or ends for a better reason than known so far.
@@ -176,6 +209,9 @@ void dp_core_nodes_deadline(struct dp_core *core);
 int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node);
 int64_t dp_core_node_late_ns(const struct dp_core *core, const struct core_node *node);
 int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node *node);
+// When its ranks have surely ended, if it stays silent.
+int64_t dp_core_node_fence_ns(const struct dp_core *core, const struct core_node *node);
+int64_t dp_core_node_lease_ms(const struct dp_core *core, const struct core_node *node);
 
 // levels.c
 void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels);

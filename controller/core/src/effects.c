@@ -119,23 +119,105 @@ void dp_core_reply_job(struct dp_core *core, uint64_t reply, const struct core_j
     }
 }
 
-void dp_core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job)
+// A waiting answer, or NULL when nobody wants it or it need not wait.
+static struct core_reply *reply_later(struct dp_core *core, uint64_t reply, struct core_job *job)
 {
-    if (reply == 0) {
-        return;
-    }
-    if (dp_core_job_clean(job)) {
-        dp_core_reply_job(core, reply, job);
-        return;
+    if (reply == 0 || dp_core_job_clean(job)) {
+        return NULL;
     }
     struct core_reply *waiting = dp_new(struct core_reply);
+    bool changes = job->changed || job->ranks_changed;
     *waiting = (struct core_reply){
         .reply = reply,
-        .token = job->changed ? dp_core_token(core) : job->dirty_token,
+        .token = changes ? dp_core_token(core) : job->dirty_token,
         .job = job->row.number,
         .next = core->replies,
     };
     core->replies = waiting;
+    return waiting;
+}
+
+void dp_core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job)
+{
+    if (reply_later(core, reply, job) == NULL) {
+        dp_core_reply_job(core, reply, job);
+    }
+}
+
+void dp_core_refuse_stored(struct dp_core *core, uint64_t reply, struct core_job *job,
+                           dp_status status, const char *format, ...)
+{
+    char text[DP_ERROR_MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    struct core_reply *waiting = reply_later(core, reply, job);
+    if (waiting == NULL) {
+        dp_core_reply_error(core, reply, status, "%s", text);
+        return;
+    }
+    waiting->status = status;
+    waiting->text = dp_strdup(text);
+}
+
+static void reply_checkpoint(struct dp_core *core, uint64_t reply, uint64_t job, uint64_t step,
+                             const char *path)
+{
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
+    effect->reply = reply;
+    effect->job = job;
+    effect->request = step;
+    effect->text = dp_core_keep_text(core, path);
+}
+
+void dp_core_reply_checkpoint(struct dp_core *core, uint64_t reply, struct core_job *job,
+                              uint64_t step, const char *path)
+{
+    struct core_reply *waiting = reply_later(core, reply, job);
+    if (waiting != NULL) {
+        waiting->step = step;
+        waiting->text = dp_strdup(path);
+    } else if (reply != 0) {
+        reply_checkpoint(core, reply, job->row.number, step, path);
+    }
+}
+
+static void give_reply(struct dp_core *core, const struct core_reply *waiting,
+                       const struct core_job *job)
+{
+    if (waiting->status != DP_OK) {
+        dp_core_reply_error(core, waiting->reply, waiting->status, "%s", waiting->text);
+    } else if (waiting->text != NULL) {
+        reply_checkpoint(core, waiting->reply, waiting->job, waiting->step, waiting->text);
+    } else {
+        dp_core_reply_job(core, waiting->reply, job);
+    }
+}
+
+void dp_core_release_replies(struct dp_core *core, const struct dp_stored *stored)
+{
+    struct core_reply **link = &core->replies;
+    while (*link != NULL) {
+        struct core_reply *waiting = *link;
+        const struct core_job *job = dp_core_job_number(core, waiting->job);
+        bool dropped =
+            job == NULL || (job->row.state == DP_STATE_SUBMITTED && stored->error.status != DP_OK &&
+                            waiting->token == stored->token);
+        if (dropped) {
+            dp_status status = stored->error.status;
+            dp_core_reply_error(core, waiting->reply, status == DP_OK ? DP_INTERNAL : status,
+                                "not stored: %s", stored->error.message);
+        } else if (job->stored_token >= waiting->token) {
+            give_reply(core, waiting, job);
+        } else {
+            link = &waiting->next;
+            continue;
+        }
+        *link = waiting->next;
+        free(waiting->text);
+        free(waiting);
+    }
 }
 
 void dp_core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,

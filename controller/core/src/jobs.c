@@ -155,7 +155,7 @@ static dp_order_kind wanted_order(const struct dp_core *core, const struct core_
     case DP_STATE_COMPLETED:
     case DP_STATE_FAILED:
     case DP_STATE_CANCELLED:
-        return DP_ORDER_RELEASE;
+        return dp_core_job_over(job, member->node) ? DP_ORDER_RELEASE : DP_ORDER_STOP;
     default:
         return member->told;
     }
@@ -185,19 +185,47 @@ void dp_core_job_end_ranks(struct core_job *job, const char *node)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];
-        if (strcmp(rank->node, node) == 0 && !dp_rank_phase_ended(rank->phase)) {
-            rank->phase = DP_RANK_DIED;
-            rank->presumed = true;
+        if (strcmp(rank->node, node) == 0 && !dp_rank_record_over(rank)) {
+            rank->phase = DP_RANK_UNKNOWN;
+            rank->gone = true;
+            job->ranks_changed = true;
             job->show = true;
         }
     }
 }
 
+bool dp_core_job_over(const struct core_job *job, const char *node)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        const struct dp_rank_record *rank = &job->ranks[i];
+        if ((node == NULL || strcmp(rank->node, node) == 0) && !dp_rank_record_over(rank)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// A failed job ends when all is over that can be heard of; one that somebody cancelled is promised
+// to be over altogether.
+static bool may_end(struct dp_core *core, const struct core_job *job)
+{
+    for (size_t i = 0; i < job->members_count; i++) {
+        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
+        bool silent = node == NULL || node->state == DP_NODE_LOST;
+        if (!dp_core_job_over(job, job->members[i].node) &&
+            (job->row.outcome == DP_STATE_CANCELLED || !silent)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void finish(struct dp_core *core, struct core_job *job)
 {
     for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
-        dp_core_reply_error(core, c->reply, DP_CONFLICT,
-                            "%s ended before the checkpoint was written", job->row.id);
+        dp_core_job_changed(job);
+        dp_core_refuse_stored(core, c->reply, job, DP_CONFLICT,
+                              "%s ended before the checkpoint was written", job->row.id);
     }
     free_checkpoints(job);
     if (job->row.state == DP_STATE_RUNNING) {
@@ -207,14 +235,15 @@ static void finish(struct dp_core *core, struct core_job *job)
     }
     char reason[DP_NAME_MAX], message[DP_TEXT_MAX];
     DP_COPY_TEXT(reason, job->row.reason);
-    DP_COPY_TEXT(message, job->row.message);
+    DP_COPY_TEXT(message, job->why[0] == '\0' ? job->row.message : job->why);
     dp_core_job_move(core, job, job->row.outcome, reason, "%s", message);
 }
 
 static bool all_ok(const struct core_job *job)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
-        if (job->ranks[i].phase != DP_RANK_FINISHED || !job->ranks[i].ok) {
+        const struct dp_rank_record *rank = &job->ranks[i];
+        if (rank->phase != DP_RANK_FINISHED || !rank->ok || rank->stopped) {
             return false;
         }
     }
@@ -234,6 +263,9 @@ static bool is_settled(const struct core_job *job)
 
 void dp_core_job_advance(struct dp_core *core, struct core_job *job)
 {
+    if (job->row.state == DP_STATE_LOST) {
+        dp_core_job_return(core, job);
+    }
     if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, NULL, DP_RANK_RUNNING)) {
         job->row.started_ns = core->wall_ns;
         job->ranks_changed = true;
@@ -247,20 +279,23 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
             job->deadline_ns = core->now_ns + core->config.settle_ms * DP_NS_PER_MS;
         }
     }
-    if (job->row.state == DP_STATE_STOPPING && all_reached(job, NULL, DP_RANK_FINISHED)) {
+    if (job->row.state == DP_STATE_STOPPING && may_end(core, job)) {
         finish(core, job);
     }
 }
 
+// The ranks that are not in `phase` yet, or not over (phase FINISHED).
 static void list_waiting(const struct core_job *job, dp_rank_phase phase, char *text, size_t size)
 {
     size_t length = 0;
     text[0] = '\0';
     for (size_t i = 0; i < job->ranks_count && length + 1 < size; i++) {
-        if (job->ranks[i].phase < phase) {
+        const struct dp_rank_record *rank = &job->ranks[i];
+        if (rank->phase < phase && !rank->gone) {
             int written = snprintf(text + length, size - length, "%srank %u on %s (%s)",
-                                   length == 0 ? "" : ", ", job->ranks[i].rank, job->ranks[i].node,
-                                   dp_rank_phase_text(job->ranks[i].phase));
+                                   length == 0 ? "" : ", ", rank->rank, rank->node,
+                                   rank->phase == DP_RANK_UNKNOWN ? "not heard of"
+                                                                  : dp_rank_record_text(rank));
             length += written > 0 ? (size_t)written : 0;
         }
     }
@@ -291,6 +326,23 @@ static void expire_checkpoints(struct dp_core *core, struct core_job *job)
     }
 }
 
+// Ranks that were told to stop and are still there keep their slots, so the job has not ended.
+static void insist(struct dp_core *core, struct core_job *job)
+{
+    char waiting[DP_TEXT_MAX / 2], text[DP_TEXT_MAX];
+    list_waiting(job, DP_RANK_FINISHED, waiting, sizeof(waiting));
+    snprintf(text, sizeof(text), "told to stop, but %u s later still there: %s",
+             core->config.stop_timeout_ms / 1000, waiting);
+    dp_core_note(core, job, NULL, true, "job.stopping", "%s", text);
+    dp_core_job_explain_wait(job, text);
+    for (size_t i = 0; i < job->members_count; i++) {
+        if (!dp_core_job_over(job, job->members[i].node)) {
+            job->members[i].told = DP_ORDER_START;
+        }
+    }
+    job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
+}
+
 void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
 {
     char waiting[DP_TEXT_MAX / 2];
@@ -312,11 +364,7 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
     } else if (job->row.state == DP_STATE_RUNNING) {
         finish(core, job);
     } else if (job->row.state == DP_STATE_STOPPING) {
-        list_waiting(job, DP_RANK_FINISHED, waiting, sizeof(waiting));
-        job->row.outcome = DP_STATE_LOST;
-        dp_core_job_move(core, job, DP_STATE_LOST, "RanksDoNotEnd",
-                         "told to stop, but %u s later still there: %s",
-                         core->config.stop_timeout_ms / 1000, waiting);
+        insist(core, job);
     }
 }
 
@@ -328,6 +376,18 @@ static void refuse_absent(struct dp_core *core, const struct dp_ask *ask)
     } else {
         dp_core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
     }
+}
+
+static void stop_for_cancel(struct dp_core *core, struct core_job *job, const char *why)
+{
+    char silent[DP_TEXT_MAX];
+    dp_core_job_describe_lost(core, job, silent, sizeof(silent));
+    dp_core_job_stop(core, job, DP_STATE_CANCELLED);
+    DP_COPY_TEXT(job->row.reason, "Cancelled");
+    DP_COPY_TEXT(job->row.message, why);
+    dp_core_job_explain_wait(job, silent);
+    job->stop_ns = core->now_ns;
+    dp_core_job_advance(core, job);
 }
 
 void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
@@ -347,18 +407,14 @@ void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
     case DP_STATE_ASSIGNING:
     case DP_STATE_RUNNING:
     case DP_STATE_REASSIGNING:
-        dp_core_job_stop(core, job, DP_STATE_CANCELLED);
-        DP_COPY_TEXT(job->row.reason, "Cancelled");
-        DP_COPY_TEXT(job->row.message, why);
-        job->stop_ns = core->now_ns;
-        dp_core_job_advance(core, job);
+    case DP_STATE_LOST:
+        stop_for_cancel(core, job, why);
         break;
     case DP_STATE_STOPPING:
-    case DP_STATE_CANCELLED:
         break;
     default:
-        dp_core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already: %s", job->row.id,
-                            dp_job_state_text(job->row.state));
+        dp_core_refuse_stored(core, ask->reply, job, DP_CONFLICT, "%s has ended already: %s",
+                              job->row.id, dp_job_state_text(job->row.state));
         return;
     }
     dp_core_reply_stored(core, ask->reply, job);
@@ -372,9 +428,9 @@ void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
         return;
     }
     if (job->row.state != DP_STATE_RUNNING) {
-        dp_core_reply_error(core, ask->reply, DP_CONFLICT,
-                            "%s is %s: only a running job can write a checkpoint", ask->job,
-                            dp_job_state_text(job->row.state));
+        dp_core_refuse_stored(core, ask->reply, job, DP_CONFLICT,
+                              "%s is %s: only a running job can write a checkpoint", ask->job,
+                              dp_job_state_text(job->row.state));
         return;
     }
     if (strcmp(job->row.device, "sim") == 0) {
@@ -409,18 +465,15 @@ void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uin
         dp_core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
                      (unsigned long long)step, path);
     }
+    // A rank that was asked several times meanwhile writes one checkpoint for all of them.
     struct core_checkpoint **link = &job->checkpoints;
     while (*link != NULL) {
         struct core_checkpoint *checkpoint = *link;
-        if (checkpoint->request != request) {
+        if (checkpoint->request > request) {
             link = &checkpoint->next;
             continue;
         }
-        struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
-        effect->reply = checkpoint->reply;
-        effect->job = job->row.number;
-        effect->request = step;
-        effect->text = dp_core_keep_text(core, path);
+        dp_core_reply_checkpoint(core, checkpoint->reply, job, step, path);
         *link = checkpoint->next;
         free(checkpoint);
     }

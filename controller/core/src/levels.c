@@ -22,12 +22,13 @@ static int compare_fence(const struct dp_fence *fence, const struct core_job *jo
     return 0;
 }
 
-// The job that an assignment belongs to, if it is one of the core's that has not ended.
+// The job that an assignment belongs to, if it is one of the core's. It may have ended while this
+// node was silent.
 static struct core_job *job_of(struct dp_core *core, const struct core_node *node,
                                const struct dp_fence *fence)
 {
     struct core_job *job = dp_core_job_by_id(core, fence->job);
-    if (job == NULL || dp_job_state_ended(job->row.state) || compare_fence(fence, job) != 0 ||
+    if (job == NULL || compare_fence(fence, job) != 0 ||
         dp_core_job_member(job, node->row.name) == NULL) {
         return NULL;
     }
@@ -44,15 +45,14 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
         dp_core_rank_ready(core, job, rank, &level->ready);
     }
     // A node that was given up came back, and its rank with it: that one must be stopped, too.
-    if (rank->presumed && !dp_rank_phase_ended(level->phase)) {
-        rank->phase = DP_RANK_UNKNOWN;
-    }
-    rank->presumed = false;
+    rank->gone = rank->gone && level->phase == DP_RANK_UNKNOWN;
     bool ended = dp_rank_phase_ended(rank->phase);
     if (!ended && level->phase > rank->phase) {
+        job->ranks_changed = job->ranks_changed || dp_job_state_ended(job->row.state);
         rank->phase = level->phase;
         rank->exit_status = level->exit_status;
         rank->signal = level->signal;
+        rank->stopped = level->stopped;
         job->show = true;
     }
     if (level->finished_known && !rank->finished) {
@@ -79,31 +79,42 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];
         if (strcmp(rank->node, node->row.name) == 0 && !dp_rank_phase_ended(rank->phase)) {
+            rank->phase = DP_RANK_DIED;
             rank->signal = SIGKILL_NUMBER;
+            rank->stopped = member->told == DP_ORDER_STOP;
+            job->show = true;
         }
     }
-    dp_core_job_end_ranks(job, node->row.name);
 }
 
-static void refuse_prepare(struct dp_core *core, struct core_job *job, const struct core_node *node,
-                           const struct dp_assignment_level *level)
+// Whether the node still has ranks of the assignment: then its error is a passing one.
+static bool has_live(const struct dp_assignment_level *level)
 {
-    bool preparing = job->row.state == DP_STATE_ASSIGNING;
-    dp_core_job_blame(core, job, DP_CAUSE_NODE, preparing ? "PrepareFailed" : "NodeFailed",
-                      "node %s: %s", node->row.name, level->error);
-    // What did not start will not end either.
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        struct dp_rank_record *rank = &job->ranks[i];
-        bool known = false;
-        for (size_t k = 0; k < level->ranks_count; k++) {
-            known = known || (level->ranks[k].rank == rank->rank &&
-                              level->ranks[k].phase != DP_RANK_UNKNOWN);
-        }
-        if (!known && strcmp(rank->node, node->row.name) == 0 &&
-            !dp_rank_phase_ended(rank->phase)) {
-            rank->phase = DP_RANK_DIED;
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        if (level->ranks[i].phase != DP_RANK_UNKNOWN &&
+            !dp_rank_phase_ended(level->ranks[i].phase)) {
+            return true;
         }
     }
+    return false;
+}
+
+// The node could not start its ranks, or has ended them by itself.
+static void take_error(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                       const struct dp_assignment_level *level)
+{
+    if (has_live(level)) {
+        return;
+    }
+    bool preparing = job->row.state == DP_STATE_ASSIGNING;
+    bool silent = dp_core_job_member(job, node->row.name)->lost;
+    dp_core_job_blame(core, job, silent ? DP_CAUSE_NODE_LOST : DP_CAUSE_NODE,
+                      silent      ? "NodeLost"
+                      : preparing ? "PrepareFailed"
+                                  : "NodeFailed",
+                      "node %s: %s", node->row.name, level->error);
+    // What did not start will not end either.
+    dp_core_job_end_ranks(job, node->row.name);
 }
 
 static void merge_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
@@ -124,7 +135,7 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
         lose_keeper(core, job, node, level);
     }
     if (level->error[0] != '\0') {
-        refuse_prepare(core, job, node, level);
+        take_error(core, job, node, level);
     }
     dp_core_job_advance(core, job);
 }
@@ -156,9 +167,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
                          const struct dp_assignment_level *level)
 {
     const struct core_job *job = dp_core_job_by_id(core, level->fence.job);
-    if (job != NULL && dp_job_state_ended(job->row.state) && !dp_core_job_clean(job)) {
-        return; // its end is not on disk yet, so nobody is told
-    }
+    bool told_later = job != NULL && !dp_core_job_clean(job); // its end is not on disk yet
     struct core_foreign *foreign = find_foreign(node, &level->fence);
     bool over = is_over(core, &level->fence);
     if (foreign == NULL) {
@@ -171,7 +180,9 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
                          "%s runs %s, which this controller does not know; it is left alone",
                          node->row.name, level->fence.job);
             // Its number must not be given to another job.
-            core->next_number = number >= core->next_number ? number + 1 : core->next_number;
+            if (number >= core->next_number && number < DP_CORE_FOREIGN_NUMBER_MAX) {
+                core->next_number = number + 1;
+            }
         }
     }
     foreign->live = 0;
@@ -180,7 +191,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
     }
     dp_order_kind wanted =
         foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
-    if (over && foreign->told != wanted) {
+    if (over && !told_later && foreign->told != wanted) {
         foreign->told = wanted;
         dp_core_send(core, node, wanted, &foreign->fence, "this assignment is over");
     }
@@ -255,7 +266,11 @@ static void find_missing(struct dp_core *core, struct core_node *node,
     {
         struct core_member *member = dp_core_job_member(job, node->row.name);
         struct dp_fence fence = dp_core_job_fence(job);
-        if (member == NULL || dp_job_state_ended(job->row.state) || is_listed(levels, &fence)) {
+        if (member == NULL || is_listed(levels, &fence)) {
+            continue;
+        }
+        if (dp_job_state_ended(job->row.state)) {
+            dp_core_job_end_ranks(job, member->node);
             continue;
         }
         if (at_hello || had_time(core, member)) {
@@ -272,6 +287,7 @@ void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
     }
     dp_core_node_seen(core, node);
     dp_core_send(core, node, DP_ORDER_ACK, NULL, NULL);
+    core->effects->items[core->effects->count - 1].request = levels->sequence;
     merge_all(core, node, levels);
     find_missing(core, node, levels, false);
 }
@@ -294,6 +310,9 @@ void dp_core_level(struct dp_core *core, const struct dp_levels *levels)
 // What the node was told in an earlier session shows in what it has.
 static dp_order_kind told_before(const struct dp_assignment_level *level)
 {
+    if (level->stopping) {
+        return DP_ORDER_STOP;
+    }
     for (size_t i = 0; i < level->ranks_count; i++) {
         if (level->ranks[i].phase < DP_RANK_RUNNING) {
             return DP_ORDER_PREPARE;

@@ -7,14 +7,23 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
+// JSON numbers are exact up to here.
+#define NUMBER_MAX ((UINT64_C(1) << 53) - 1)
+
 uint64_t dp_core_number_of(const char *id)
 {
     if (strncmp(id, "job-", 4) != 0) {
         return 0;
     }
-    char *end = NULL;
-    uint64_t number = strtoull(id + 4, &end, 10);
-    return *end == '\0' && end != id + 4 ? number : 0;
+    uint64_t number = 0;
+    const char *digit = id + 4;
+    for (; *digit >= '0' && *digit <= '9' && number <= NUMBER_MAX / 10; digit++) {
+        number = number * 10 + (uint64_t)(*digit - '0');
+        if (number == 0) {
+            return 0;
+        }
+    }
+    return *digit == '\0' && number <= NUMBER_MAX ? number : 0;
 }
 
 static size_t position_of(const struct dp_core *core, uint64_t number)

@@ -47,11 +47,11 @@ uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_n
     uint32_t used = 0;
     FOR_EACH_JOB(core, job)
     {
-        if (dp_job_state_ended(job->row.state)) {
-            continue;
-        }
+        bool ended = dp_job_state_ended(job->row.state);
         for (size_t i = 0; i < job->ranks_count; i++) {
-            used += strcmp(job->ranks[i].node, node->row.name) == 0;
+            const struct dp_rank_record *rank = &job->ranks[i];
+            used +=
+                (!ended || !dp_rank_record_over(rank)) && strcmp(rank->node, node->row.name) == 0;
         }
     }
     for (size_t i = 0; i < node->foreign_count; i++) {
@@ -60,10 +60,9 @@ uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_n
     return used;
 }
 
-static int64_t lease_ns(const struct dp_core *core, const struct core_node *node)
+int64_t dp_core_node_lease_ms(const struct dp_core *core, const struct core_node *node)
 {
-    uint32_t lease_ms = node->row.lease_ms;
-    return (lease_ms != 0 ? lease_ms : core->config.lease_default_ms) * DP_NS_PER_MS;
+    return node->row.lease_ms != 0 ? node->row.lease_ms : core->config.lease_default_ms;
 }
 
 int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node)
@@ -78,7 +77,18 @@ int64_t dp_core_node_late_ns(const struct dp_core *core, const struct core_node 
 
 int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node *node)
 {
-    return node->seen_ns + lease_ns(core, node) + core->config.lease_margin_ms * DP_NS_PER_MS;
+    return node->seen_ns +
+           (dp_core_node_lease_ms(core, node) + core->config.lease_margin_ms) * DP_NS_PER_MS;
+}
+
+// The node counts from a heartbeat that it sent and this end acknowledged, so from before it was
+// seen here for the last time.
+int64_t dp_core_node_fence_ns(const struct dp_core *core, const struct core_node *node)
+{
+    int64_t fence_ms = node->row.fence_ms != 0 ? node->row.fence_ms : core->config.fence_default_ms;
+    int64_t lease_ms = dp_core_node_lease_ms(core, node);
+    fence_ms = fence_ms > lease_ms ? fence_ms : lease_ms;
+    return node->seen_ns + (fence_ms + core->config.lease_margin_ms) * DP_NS_PER_MS;
 }
 
 static void set_state(struct dp_core *core, struct core_node *node, dp_node_state state,
@@ -94,38 +104,6 @@ static void set_state(struct dp_core *core, struct core_node *node, dp_node_stat
                  reason[0] == '\0' ? "" : ": ", reason);
 }
 
-static void list_ranks(const struct core_job *job, const char *node, char *text, size_t size)
-{
-    size_t length = 0, count = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < job->ranks_count && length + 1 < size; i++) {
-        if (strcmp(job->ranks[i].node, node) == 0) {
-            int written = snprintf(text + length, size - length, "%s%u", count++ == 0 ? "" : ", ",
-                                   job->ranks[i].rank);
-            length += written > 0 ? (size_t)written : 0;
-        }
-    }
-}
-
-static void lose_jobs(struct dp_core *core, const struct core_node *node)
-{
-    char ranks[DP_TEXT_MAX / 2];
-    FOR_EACH_JOB(core, job)
-    {
-        if (dp_core_job_member(job, node->row.name) == NULL || dp_job_state_ended(job->row.state)) {
-            continue;
-        }
-        list_ranks(job, node->row.name, ranks, sizeof(ranks));
-        dp_core_job_blame(
-            core, job, DP_CAUSE_NODE_LOST, "NodeLost",
-            "node %s was not heard of for longer than its lease of %lld ms: its ranks "
-            "%s are lost",
-            node->row.name, (long long)(lease_ns(core, node) / DP_NS_PER_MS), ranks);
-        dp_core_job_end_ranks(job, node->row.name);
-        dp_core_job_advance(core, job);
-    }
-}
-
 static void lose(struct dp_core *core, struct core_node *node)
 {
     if (node->session != 0) {
@@ -134,8 +112,38 @@ static void lose(struct dp_core *core, struct core_node *node)
         core->effects->items[core->effects->count - 1].status = DP_UNAVAILABLE;
         node->session = 0;
     }
-    set_state(core, node, DP_NODE_LOST, "not heard of for longer than its lease");
-    lose_jobs(core, node);
+    char reason[DP_TEXT_MAX], until[32];
+    int64_t left_ns = dp_core_node_fence_ns(core, node) - core->now_ns;
+    snprintf(reason, sizeof(reason),
+             "not heard of for longer than its lease of %lld ms; what runs there ends by itself by "
+             "%s",
+             (long long)dp_core_node_lease_ms(core, node),
+             dp_clock_format_utc(until, core->wall_ns + left_ns));
+    set_state(core, node, DP_NODE_LOST, reason);
+    FOR_EACH_JOB(core, job)
+    {
+        dp_core_job_lose_node(core, job, node);
+    }
+}
+
+static void fence(struct dp_core *core, struct core_node *node)
+{
+    node->fenced = true;
+    node->foreign_count = 0;
+    set_state(core, node, DP_NODE_LOST, "not heard of for so long that its ranks have ended");
+    FOR_EACH_JOB(core, job)
+    {
+        dp_core_job_fence_node(core, job, node);
+    }
+}
+
+static void set_registering(struct dp_core *core, struct core_node *node)
+{
+    char reason[DP_TEXT_MAX];
+    snprintf(reason, sizeof(reason), "calibration failed, it is tried again: %.*s",
+             DP_TEXT_MAX - 64, node->calibration_error);
+    set_state(core, node, DP_NODE_REGISTERING,
+              node->calibration_error[0] == '\0' ? "being calibrated" : reason);
 }
 
 static void update_state(struct dp_core *core, struct core_node *node)
@@ -144,12 +152,15 @@ static void update_state(struct dp_core *core, struct core_node *node)
         if (node->state != DP_NODE_LOST) {
             lose(core, node);
         }
+        if (!node->fenced && core->now_ns >= dp_core_node_fence_ns(core, node)) {
+            fence(core, node);
+        }
     } else if (node->session == 0) {
         set_state(core, node, DP_NODE_LATE, "not connected");
     } else if (core->now_ns >= dp_core_node_late_ns(core, node)) {
         set_state(core, node, DP_NODE_LATE, "no heartbeat");
     } else if (node->row.profile.length == 0) {
-        set_state(core, node, DP_NODE_REGISTERING, "being calibrated");
+        set_registering(core, node);
     } else {
         set_state(core, node, DP_NODE_READY, "");
     }
@@ -159,6 +170,7 @@ void dp_core_node_seen(struct dp_core *core, struct core_node *node)
 {
     node->seen_ns = core->now_ns;
     node->row.last_seen_ns = core->wall_ns;
+    node->fenced = false;
     update_state(core, node);
 }
 
@@ -179,8 +191,10 @@ void dp_core_session_closed(struct dp_core *core, uint64_t session)
     }
 }
 
-static void take_inventory(struct core_node *node, const struct dp_node_record *row)
+static void take_inventory(struct core_node *node, const struct dp_node_record *row,
+                           const char *calibration_error)
 {
+    DP_COPY_TEXT(node->calibration_error, calibration_error == NULL ? "" : calibration_error);
     node->row.slots = row->slots;
     node->row.cores = row->cores;
     node->row.memory_bytes = row->memory_bytes;
@@ -196,7 +210,7 @@ void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *in
     if (node == NULL) {
         return;
     }
-    take_inventory(node, inventory->node);
+    take_inventory(node, inventory->node, inventory->calibration_error);
     dp_core_node_seen(core, node);
     dp_core_store(core, DP_RECORD_NODE, &node->row);
 }
@@ -253,6 +267,12 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     const struct dp_node_record *row = hello->node;
     struct core_node *node = dp_core_node_find(core, row->name);
     uint64_t session = hello->levels.session;
+    const struct core_node *before = dp_core_node_session(core, session);
+    if (before != NULL && before != node) {
+        refuse(core, session, row->name, DP_CONFLICT,
+               "this session has said hello under another name: open one for each node");
+        return;
+    }
     if (node != NULL && is_taken(core, node, row)) {
         refuse(core, session, row->name, DP_CONFLICT,
                "another agent is connected under this name: give this one another --name");
@@ -273,7 +293,8 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     DP_COPY_TEXT(node->row.version, row->version);
     DP_COPY_TEXT(node->row.address, row->address);
     node->row.lease_ms = row->lease_ms;
-    take_inventory(node, row);
+    node->row.fence_ms = row->fence_ms;
+    take_inventory(node, row, hello->calibration_error);
     dp_core_send(core, node, DP_ORDER_WELCOME, NULL, NULL);
     dp_core_node_seen(core, node);
     dp_core_store(core, DP_RECORD_NODE, &node->row);

@@ -29,11 +29,23 @@ static size_t count_active(const struct dp_core *core)
     return count;
 }
 
+static void answer_again(struct dp_core *core, struct core_job *job, const struct dp_submit *submit)
+{
+    const struct dp_buf *before = &job->row.job_toml;
+    if (before->length == submit->job_toml_length &&
+        (before->length == 0 || memcmp(before->bytes, submit->job_toml, before->length) == 0)) {
+        dp_core_reply_stored(core, submit->reply, job);
+    } else {
+        dp_core_refuse_stored(core, submit->reply, job, DP_CONFLICT, DP_CORE_REQUEST_TAKEN,
+                              submit->request_id, job->row.id);
+    }
+}
+
 void dp_core_submit(struct dp_core *core, const struct dp_submit *submit)
 {
     struct core_job *job = find_request(core, submit->request_id);
     if (job != NULL) {
-        dp_core_reply_stored(core, submit->reply, job);
+        answer_again(core, job, submit);
         return;
     }
     if (count_active(core) >= core->config.active_jobs_max) {
@@ -94,10 +106,26 @@ static uint32_t slots_free(const struct dp_core *core, const struct core_node *n
 }
 
 struct supply {
-    uint32_t nodes, free, total; // nodes that the job can use
-    uint32_t registering_slots;
-    const struct core_node *registering;
+    uint32_t nodes, free, total;     // nodes that the job can use now
+    uint32_t nodes_here, slots_here; // and those that are only late, or soon calibrated
+    const struct core_node *waits;   // being calibrated, and still waited for
+    const struct core_node *failed;  // could not be calibrated so far
+    uint32_t waits_slots;
 };
+
+static void count_uncalibrated(const struct dp_core *core, const struct core_node *node,
+                               struct supply *supply)
+{
+    if (node->calibration_error[0] == '\0' &&
+        core->now_ns < dp_core_node_calibrated_ns(core, node)) {
+        supply->waits = node;
+        supply->waits_slots += node->row.slots;
+        supply->nodes_here++;
+        supply->slots_here += node->row.slots;
+    } else {
+        supply->failed = node;
+    }
+}
 
 static struct supply measure(const struct dp_core *core, const struct core_job *job)
 {
@@ -108,38 +136,95 @@ static struct supply measure(const struct dp_core *core, const struct core_job *
             supply.nodes++;
             supply.free += slots_free(core, node);
             supply.total += node->row.slots;
-        } else if (node->state == DP_NODE_REGISTERING &&
-                   core->now_ns < dp_core_node_calibrated_ns(core, node)) {
-            supply.registering = node;
-            supply.registering_slots += node->row.slots;
+        } else if (node->state == DP_NODE_REGISTERING) {
+            count_uncalibrated(core, node, &supply);
+        } else if (node->state == DP_NODE_LATE) {
+            supply.nodes_here++;
+            supply.slots_here += node->row.slots;
         }
     }
+    supply.nodes_here += supply.nodes;
+    supply.slots_here += supply.total;
     return supply;
 }
 
-// Sets the reason and returns false while the job has to wait.
-static bool can_plan(const struct dp_core *core, struct core_job *job)
+static void wait_for_calibration(struct core_job *job, const struct supply *supply)
+{
+    uint32_t wanted = (uint32_t)job->row.ranks_wanted;
+    if (supply->waits != NULL) {
+        wait_for(job, "WaitingForCalibration",
+                 "needs %u ranks, %u free of %u; %s with %u slots is being calibrated", wanted,
+                 supply->free, supply->total, supply->waits->row.name, supply->waits_slots);
+        return;
+    }
+    const struct core_node *node = supply->failed;
+    bool known = node->calibration_error[0] != '\0';
+    wait_for(job, "WaitingForCalibration",
+             "needs %u ranks, %u free of %u; %s with %u slots is not calibrated: %.*s", wanted,
+             supply->free, supply->total, node->row.name, node->row.slots, DP_TEXT_MAX / 2,
+             known ? node->calibration_error : "it takes longer than usual");
+}
+
+typedef enum verdict {
+    CAN_PLAN,
+    MUST_WAIT,  // and those behind it, too
+    NEVER_FITS, // with the nodes that there are: others need not wait for it
+} verdict;
+
+// Sets the reason while the job has to wait.
+static verdict judge(const struct dp_core *core, struct core_job *job)
 {
     struct supply supply = measure(core, job);
     uint32_t wanted = (uint32_t)job->row.ranks_wanted;
-    bool enough = supply.free >= wanted;
+    bool enough = supply.free >= wanted, fits = supply.slots_here >= wanted;
     // More ranks may be used than are wanted at least, so nodes that come up are waited for.
-    if (supply.registering != NULL && (!enough || !job->row.ranks_fixed)) {
-        wait_for(job, "WaitingForCalibration",
-                 "needs %u ranks, %u free of %u; %s with %u slots is being calibrated", wanted,
-                 supply.free, supply.total, supply.registering->row.name, supply.registering_slots);
-        return false;
+    if ((supply.waits != NULL && (!enough || !job->row.ranks_fixed)) ||
+        (supply.failed != NULL && !fits)) {
+        wait_for_calibration(job, &supply);
+        return fits ? MUST_WAIT : NEVER_FITS;
+    }
+    if (enough) {
+        return CAN_PLAN;
     }
     if (supply.nodes == 0) {
         wait_for(job, "WaitingForNodes", "needs %u ranks, no node is connected", wanted);
-        return false;
-    }
-    if (!enough) {
+    } else if (!fits) {
+        wait_for(job, "WaitingForNodes",
+                 "needs %u ranks, the cluster has %u in all on %u node%s: it waits for more nodes, "
+                 "and others go first",
+                 wanted, supply.slots_here, supply.nodes_here, supply.nodes_here == 1 ? "" : "s");
+    } else {
         wait_for(job, "WaitingForRanks", "needs %u ranks, %u free of %u on %u node%s", wanted,
                  supply.free, supply.total, supply.nodes, supply.nodes == 1 ? "" : "s");
-        return false;
     }
-    return true;
+    return fits ? MUST_WAIT : NEVER_FITS;
+}
+
+// The lowest numbers that no rank of the core's jobs has. What a node runs of jobs that are not the
+// core's takes slots, too, and has no numbers: the highest are left to it.
+static const uint32_t *free_numbers(struct dp_core *core, const struct core_node *node,
+                                    uint32_t count)
+{
+    uint32_t *numbers = dp_arena_alloc(&core->effects->arena, (count + 1) * sizeof(*numbers));
+    bool *taken = dp_arena_alloc(&core->effects->arena, node->row.slots + 1);
+    FOR_EACH_JOB(core, job)
+    {
+        bool ended = dp_job_state_ended(job->row.state);
+        for (size_t i = 0; i < job->ranks_count; i++) {
+            const struct dp_rank_record *rank = &job->ranks[i];
+            if ((!ended || !dp_rank_record_over(rank)) && rank->slot < node->row.slots &&
+                strcmp(rank->node, node->row.name) == 0) {
+                taken[rank->slot] = true;
+            }
+        }
+    }
+    uint32_t found = 0;
+    for (uint32_t slot = 0; slot < node->row.slots && found < count; slot++) {
+        if (!taken[slot]) {
+            numbers[found++] = slot;
+        }
+    }
+    return numbers;
 }
 
 static void ask_for_plan(struct dp_core *core, struct core_job *job)
@@ -155,7 +240,9 @@ static void ask_for_plan(struct dp_core *core, struct core_job *job)
     FOR_EACH_NODE(core, node)
     {
         if (usable(job, node)) {
-            free_slots[filled++] = (struct dp_free_slots){&node->row, slots_free(core, node)};
+            uint32_t free_count = slots_free(core, node);
+            free_slots[filled++] = (struct dp_free_slots){&node->row, free_count,
+                                                          free_numbers(core, node, free_count)};
         }
     }
     job->planning = true;
@@ -165,9 +252,23 @@ static void ask_for_plan(struct dp_core *core, struct core_job *job)
     effect->nodes_count = count;
 }
 
+static const struct core_job *find_planned(const struct dp_core *core)
+{
+    FOR_EACH_JOB(core, job)
+    {
+        if (job->planning && job->row.state == DP_STATE_QUEUED) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+// First come, first served among those that fit into the cluster as it is.
 void dp_core_schedule(struct dp_core *core)
 {
     const struct core_job *first = NULL;
+    // One at a time: two plans could want the same slots.
+    const struct core_job *planned = find_planned(core);
     FOR_EACH_JOB(core, job)
     {
         if (job->row.state != DP_STATE_QUEUED) {
@@ -177,11 +278,15 @@ void dp_core_schedule(struct dp_core *core)
             wait_for(job, "WaitingForEarlierJobs", "behind %s", first->row.id);
             continue;
         }
-        first = job;
-        if (!job->planning && can_plan(core, job)) {
+        verdict found = job->planning ? MUST_WAIT : judge(core, job);
+        if (found == CAN_PLAN && planned != NULL) {
+            wait_for(job, "WaitingForPlanning", "%s is being planned", planned->row.id);
+        } else if (found == CAN_PLAN) {
+            planned = job;
             wait_for(job, "Planning", "choosing a layout");
             ask_for_plan(core, job);
         }
+        first = found == NEVER_FITS ? NULL : job;
     }
 }
 

@@ -1,9 +1,16 @@
 // What ranks report: steps, utilisation, evaluations, checkpoints, last words.
 #include "core_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "dp/alloc.h"
+
+// A number that is none would keep the row from being stored.
+static double finite_or_zero(double value)
+{
+    return isfinite(value) ? value : 0;
+}
 
 void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
                         const struct dp_rank_ready *ready)
@@ -13,7 +20,7 @@ void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_ra
     rank->parameters = ready->parameters;
     if (job->row.corpus_bytes == 0 && ready->corpus_bytes != 0) {
         job->row.corpus_bytes = ready->corpus_bytes;
-        job->row.unigram_entropy = ready->unigram_entropy;
+        job->row.unigram_entropy = finite_or_zero(ready->unigram_entropy);
     }
     // Steps of a resumed job count from where the checkpoint was made.
     if (rank->step < ready->resumed_step) {
@@ -21,6 +28,10 @@ void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_ra
     }
     if (job->row.step < ready->resumed_step) {
         job->row.step = ready->resumed_step;
+    }
+    if (job->row.resumed_step < ready->resumed_step) {
+        job->row.resumed_step = ready->resumed_step;
+        dp_core_job_changed(job);
     }
 }
 
@@ -34,7 +45,7 @@ void dp_core_rank_finished(struct dp_core *core, struct core_job *job, struct dp
     rank->peer_lost = finished->peer_lost;
     DP_COPY_TEXT(rank->action, finished->action);
     DP_COPY_TEXT(rank->error, finished->error);
-    if (!finished->ok || rank->phase == DP_RANK_DIED) {
+    if (!finished->ok || rank->stopped || rank->phase == DP_RANK_DIED) {
         dp_core_blame_rank(core, job, rank);
     }
 }
@@ -75,15 +86,16 @@ static uint64_t slowest_step(const struct core_job *job)
 
 static void merge_step(struct dp_step_record *into, const struct dp_step_record *from)
 {
-    if (from->loss_known && !into->loss_known) {
+    double lr = finite_or_zero(from->lr), grad_norm = finite_or_zero(from->grad_norm);
+    if (from->loss_known && isfinite(from->loss) && !into->loss_known) {
         into->loss = from->loss;
         into->loss_known = true;
     }
     into->step_ns = from->step_ns > into->step_ns ? from->step_ns : into->step_ns;
     into->tokens = from->tokens > into->tokens ? from->tokens : into->tokens;
     into->time_ns = from->time_ns > into->time_ns ? from->time_ns : into->time_ns;
-    into->lr = from->lr > into->lr ? from->lr : into->lr;
-    into->grad_norm = from->grad_norm > into->grad_norm ? from->grad_norm : into->grad_norm;
+    into->lr = lr > into->lr ? lr : into->lr;
+    into->grad_norm = grad_norm > into->grad_norm ? grad_norm : into->grad_norm;
 }
 
 static void keep_trace(struct dp_core *core, const struct core_job *job,
@@ -110,10 +122,15 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
         return; // an agent repeats what it kept after it connects again
     }
     rank->step = step;
-    if (step > 1) {
+    // The first one warms up, also after a checkpoint was loaded.
+    if (step > job->row.resumed_step + 1) {
         rank->steps_measured++;
+        rank->measured_ns += report->row.step_ns;
         rank->busy_ns += report->busy_ns;
         rank->bubble_ns += report->bubble_ns;
+        rank->exchange_ns += report->exchange_ns;
+        rank->grad_sync_ns += report->grad_sync_ns;
+        rank->optimizer_ns += report->optimizer_ns;
     }
     rank->peak_chunks =
         report->peak_chunks > rank->peak_chunks ? report->peak_chunks : rank->peak_chunks;
@@ -146,7 +163,8 @@ static void take_usage(struct dp_core *core, struct core_job *job, struct dp_ran
                        const struct dp_usage *usage)
 {
     rank->usage = *usage;
-    dp_usage_add(&rank->total, usage);
+    rank->usage.tokens_per_s = finite_or_zero(usage->tokens_per_s);
+    dp_usage_add(&rank->total, &rank->usage);
     rank->updated_ns = core->wall_ns;
     job->show = true;
 }
@@ -186,9 +204,11 @@ void dp_core_report(struct dp_core *core, const struct dp_report *report)
         dp_core_job_advance(core, job);
         break;
     case DP_REPORT_EVAL:
-        job->row.holdout_loss = report->eval.loss;
-        job->row.holdout_known = true;
-        dp_core_job_changed(job);
+        if (isfinite(report->eval.loss)) {
+            job->row.holdout_loss = report->eval.loss;
+            job->row.holdout_known = true;
+            dp_core_job_changed(job);
+        }
         break;
     case DP_REPORT_CHECKPOINT:
         dp_core_job_checkpoint_done(core, job, report->checkpoint.request, report->checkpoint.step,

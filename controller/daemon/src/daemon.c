@@ -16,9 +16,26 @@
 #include "dp/rand.h"
 
 #define TICK_MS 250
+#define STALL_MS 1000
 #define STOP_GRACE_MS 1000
 
 static void arm_timer(struct daemon *daemon);
+
+// The ticker shows that this process runs. Since it was seen to for the last time it may have been
+// stopped, or have had no processor: that long it could not have heard anybody.
+static int64_t note_alive(struct daemon *daemon, int64_t now_ns)
+{
+    int64_t stalled_ns = daemon->stalled_ns;
+    int64_t away_ns = daemon->alive_ns == 0 ? 0 : now_ns - daemon->alive_ns;
+    if (away_ns > STALL_MS * DP_NS_PER_MS) {
+        stalled_ns += away_ns;
+        dp_log_warn("controller.stalled", "ms=%lld effect=\"all deadlines are that much later\"",
+                    (long long)(away_ns / DP_NS_PER_MS));
+    }
+    daemon->alive_ns = now_ns;
+    daemon->stalled_ns = 0;
+    return stalled_ns;
+}
 
 void daemon_step(struct daemon *daemon, struct dp_core_event *event)
 {
@@ -27,6 +44,7 @@ void daemon_step(struct daemon *daemon, struct dp_core_event *event)
     daemon->stepping = true;
     event->now_ns = dp_clock_monotonic_ns();
     event->wall_ns = dp_clock_realtime_ns();
+    event->stalled_ns = note_alive(daemon, event->now_ns);
     dp_core_step(daemon->core, event, &daemon->effects);
     effects_perform(daemon, &daemon->effects);
     daemon->stepping = false;
@@ -90,6 +108,7 @@ static void on_rpc_readable(uv_poll_t *poll, int status, int events)
 static void on_tick(uv_timer_t *timer)
 {
     struct daemon *daemon = timer->data;
+    daemon->stalled_ns = note_alive(daemon, dp_clock_monotonic_ns());
     logs_pump(daemon);
     watch_pump(daemon);
 }
@@ -113,7 +132,7 @@ static dp_status load_jobs(struct daemon *daemon, struct dp_error *err)
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     dp_status status =
-        dp_store_load_jobs(daemon->store, DP_STORE_JOBS_ACTIVE, 0, &jobs, &count, err);
+        dp_store_load_jobs(daemon->store, DP_STORE_JOBS_ACTIVE, true, 0, &jobs, &count, err);
     for (size_t i = count; i-- > 0;) {
         DP_AUTO_FREE struct dp_rank_record *ranks = NULL;
         size_t ranks_count = 0;
@@ -231,6 +250,10 @@ static void stop(struct daemon *daemon)
     }
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
     uv_loop_close(&daemon->loop);
+    if (daemon->options.address_file != NULL && daemon->server != NULL) {
+        // While the store's lock is held: the next controller's file must not be taken away.
+        unlink(daemon->options.address_file);
+    }
     dp_rpc_server_free(daemon->server);
     dp_store_close(daemon->store);
     dp_core_free(daemon->core);
@@ -239,9 +262,6 @@ static void stop(struct daemon *daemon)
         struct pending *next = daemon->pending->next;
         free(daemon->pending);
         daemon->pending = next;
-    }
-    if (daemon->options.address_file != NULL && daemon->server != NULL) {
-        unlink(daemon->options.address_file);
     }
     free(daemon->state_dir);
 }
@@ -279,6 +299,7 @@ dp_status daemon_run(const struct daemon_options *options, struct dp_error *err)
     dp_core_config_init(&config);
     daemon->core = dp_core_new(&config);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); // a file that must not grow is a full disk
     init_loop(daemon);
     dp_status status = start(daemon, err);
     if (status == DP_OK) {

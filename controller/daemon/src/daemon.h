@@ -45,6 +45,7 @@ struct daemon {
     struct log_stream *log_streams;
     struct planning *plannings;
     bool stepping, stopping;
+    int64_t alive_ns, stalled_ns; // when this process was last seen to run; not told to the core
     bool store_behind;
 };
 

@@ -19,13 +19,11 @@ static void fill_welcome(struct daemon *daemon, const struct dp_effect *effect,
                          struct dp_arena *arena, Dp__V1__ControllerMessage *message)
 {
     (void)effect;
-    struct dp_core_config config;
-    dp_core_config_init(&config);
     Dp__V1__Welcome *welcome = arena_take(arena, sizeof(*welcome));
     dp__v1__welcome__init(welcome);
     welcome->version = (char *)DP_VERSION;
     welcome->protocol = DP_PROTOCOL_VERSION;
-    welcome->heartbeat_ms = config.heartbeat_ms;
+    welcome->heartbeat_ms = dp_core_config_of(daemon->core)->heartbeat_ms;
     welcome->controller = daemon->instance;
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME;
     message->welcome = welcome;
@@ -35,9 +33,9 @@ static void fill_ack(struct daemon *daemon, const struct dp_effect *effect, stru
                      Dp__V1__ControllerMessage *message)
 {
     (void)daemon;
-    (void)effect;
     Dp__V1__Ack *ack = arena_take(arena, sizeof(*ack));
     dp__v1__ack__init(ack);
+    ack->sequence = effect->request;
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK;
     message->ack = ack;
 }

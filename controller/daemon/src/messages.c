@@ -71,7 +71,7 @@ static void add_ranks(const struct job_view *view, struct dp_arena *arena, Dp__V
         dp__v1__job_rank__init(rank);
         rank->rank = from->rank;
         rank->node = (char *)from->node;
-        rank->phase = (char *)dp_rank_phase_text(from->phase);
+        rank->phase = (char *)dp_rank_record_text(from);
         rank->pid = from->pid;
         rank->updated_ns = from->updated_ns;
         if (from->updated_ns != 0) {

@@ -7,6 +7,7 @@
 
 #include "daemon.h"
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
 #include "dp/planner.h"
@@ -17,6 +18,7 @@ struct planning {
     uint64_t job, call; // one of them
     struct dp_job_spec spec;
     struct dp_planner_node *nodes;
+    uint32_t **slots; // for each node the numbers of its free slots
     size_t nodes_count;
     struct dp_profile profile;
     bool profile_known;
@@ -67,8 +69,27 @@ static void planning_free(struct planning *planning)
         *link = planning->next;
     }
     dp_plan_deinit(&planning->plan);
+    for (size_t i = 0; i < planning->nodes_count; i++) {
+        free(planning->slots[i]);
+    }
+    free(planning->slots);
     free(planning->nodes);
     free(planning);
+}
+
+// The planner counts the free slots of a node from 0; they have numbers.
+static void number_slots(struct planning *planning)
+{
+    int32_t world = dp_plan_world(&planning->plan);
+    for (int32_t r = 0; r < world; r++) {
+        struct dp_plan_rank *rank = &planning->plan.ranks[r];
+        size_t n = 0;
+        while (n < planning->nodes_count && strcmp(planning->nodes[n].name, rank->node) != 0) {
+            n++;
+        }
+        DP_CHECK(n < planning->nodes_count && rank->slot < planning->nodes[n].slots);
+        rank->slot = (int32_t)planning->slots[n][rank->slot];
+    }
 }
 
 static void tell_core(struct planning *planning)
@@ -83,6 +104,7 @@ static void tell_core(struct planning *planning)
     }
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
+    number_slots(planning);
     dp_wire_pack(&dp_wire_plan_to_proto(&planning->plan, &arena)->base, &packed);
     size_t world = (size_t)dp_plan_world(&planning->plan);
     struct dp_slot *slots = arena_take(&arena, world * sizeof(*slots));
@@ -140,16 +162,22 @@ static void take_profile(struct planning *planning, const struct dp_node_record 
     planning->profile_known = true;
 }
 
-static void add_node(struct planning *planning, const struct dp_node_record *node, uint32_t slots)
+// `numbers` of the free slots, NULL = from 0.
+static void add_node(struct planning *planning, const struct dp_node_record *node, uint32_t slots,
+                     const uint32_t *numbers)
 {
     if (slots == 0) {
         return;
     }
+    uint32_t *own = dp_new_array(uint32_t, slots);
+    for (uint32_t i = 0; i < slots; i++) {
+        own[i] = numbers == NULL ? i : numbers[i];
+    }
+    planning->slots[planning->nodes_count] = own;
     struct dp_planner_node *to = &planning->nodes[planning->nodes_count++];
     DP_COPY_TEXT(to->name, node->name);
     DP_COPY_TEXT(to->host, node->boot_id);
     to->slots = (int32_t)slots;
-    to->first_slot = (int32_t)(node->slots - slots);
     to->cores = (int32_t)node->cores;
     to->memory_bytes = node->slots > 0 ? (double)node->memory_bytes / node->slots : 0;
     take_profile(planning, node);
@@ -161,6 +189,7 @@ static struct planning *planning_new(struct daemon *daemon, size_t nodes_count)
     planning->daemon = daemon;
     planning->work.data = planning;
     planning->nodes = dp_new_array(struct dp_planner_node, nodes_count);
+    planning->slots = dp_new_array(uint32_t *, nodes_count);
     planning->next = daemon->plannings;
     daemon->plannings = planning;
     return planning;
@@ -185,7 +214,7 @@ void planning_start(struct daemon *daemon, uint64_t number, const struct dp_free
     dp_status status = planning_parse(job->job_toml.bytes, job->job_toml.length, job->id,
                                       &planning->spec, &planning->error);
     for (size_t i = 0; i < nodes_count; i++) {
-        add_node(planning, nodes[i].node, nodes[i].slots_free);
+        add_node(planning, nodes[i].node, nodes[i].slots_free, nodes[i].slots);
     }
     if (status == DP_OK) {
         queue(planning);
@@ -209,7 +238,7 @@ void planning_validate(struct daemon *daemon, uint64_t call, const void *toml, s
         struct dp_node_view view;
         dp_core_node_at(daemon->core, i, &view);
         if (view.state == DP_NODE_READY || view.state == DP_NODE_REGISTERING) {
-            add_node(planning, view.node, view.node->slots);
+            add_node(planning, view.node, view.node->slots, NULL);
         }
     }
     if (planning->nodes_count == 0) {

@@ -39,24 +39,6 @@ static void get_version(struct daemon *daemon, uint64_t call, const void *any,
     dp_rpc_call_reply(daemon->server, call, &info.base);
 }
 
-// At least so many ranks, by the sizes that the job sets; *ret_fixed when it cannot use more.
-static int32_t ranks_wanted(const struct dp_job_spec *spec, bool *ret_fixed)
-{
-    const struct dp_parallel_spec *parallel = &spec->parallel;
-    if (spec->resources.ranks > 0) {
-        *ret_fixed = true;
-        return spec->resources.ranks;
-    }
-    int32_t pipeline = parallel->pipeline > 0 ? parallel->pipeline : 1;
-    int32_t data = parallel->data > 0 ? parallel->data : 1;
-    if (parallel->data == 0 && parallel->expert > data) {
-        data = parallel->expert;
-    }
-    *ret_fixed = parallel->pipeline > 0 && parallel->data > 0;
-    int64_t wanted = (int64_t)pipeline * data;
-    return wanted < DP_RANKS_MAX ? (int32_t)wanted : DP_RANKS_MAX;
-}
-
 static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJobRequest *request,
                    const struct dp_job_spec *spec)
 {
@@ -69,7 +51,7 @@ static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJob
     job->device = dp_device_kind_text(spec->resources.device);
     job->job_toml = request->job_toml.data;
     job->job_toml_length = request->job_toml.len;
-    job->ranks_wanted = ranks_wanted(spec, &job->ranks_fixed);
+    job->ranks_wanted = dp_job_spec_ranks(spec, &job->ranks_fixed);
     job->needs_profile = spec->resources.device != DP_DEVICE_SIM;
     job->steps_total = (uint64_t)spec->train.steps;
     job->tokens_per_step = (uint64_t)spec->train.global_batch * (uint64_t)spec->train.sequence;
@@ -81,6 +63,13 @@ static void reply_view(struct daemon *daemon, uint64_t call, struct job_view *vi
                        struct dp_arena *arena)
 {
     dp_rpc_call_reply(daemon->server, call, &message_job(view, JOB_FULL, arena)->base);
+}
+
+static bool is_same_file(const struct dp_job_record *job, const Dp__V1__SubmitJobRequest *request)
+{
+    return job->job_toml.length == request->job_toml.len &&
+           (request->job_toml.len == 0 ||
+            memcmp(job->job_toml.bytes, request->job_toml.data, request->job_toml.len) == 0);
 }
 
 static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
@@ -105,6 +94,9 @@ static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
         status = view_get(daemon, before, &view, &err);
     }
     if (status != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, call, &err);
+    } else if (before != 0 && !is_same_file(view.job, request)) {
+        dp_fail(&err, DP_CONFLICT, DP_CORE_REQUEST_TAKEN, request->request_id, view.job->id);
         dp_rpc_call_fail_error(daemon->server, call, &err);
     } else if (before != 0) {
         reply_view(daemon, call, &view, arena);
@@ -142,8 +134,8 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     if (dp_store_load_jobs(daemon->store,
-                           request->active ? DP_STORE_JOBS_ACTIVE : DP_STORE_JOBS_ALL, limit, &jobs,
-                           &count, &err) != DP_OK) {
+                           request->active ? DP_STORE_JOBS_ACTIVE : DP_STORE_JOBS_ALL, false, limit,
+                           &jobs, &count, &err) != DP_OK) {
         dp_rpc_call_fail_error(daemon->server, call, &err);
         return;
     }
@@ -212,10 +204,12 @@ static void add_node_jobs(struct daemon *daemon, const char *name, struct dp_are
         const struct dp_rank_record *ranks = NULL;
         size_t ranks_count = 0, k = 0;
         dp_core_job(daemon->core, job->number, &ranks, &ranks_count);
-        while (k < ranks_count && strcmp(ranks[k].node, name) != 0) {
+        bool ended = dp_job_state_ended(job->state);
+        while (k < ranks_count &&
+               (strcmp(ranks[k].node, name) != 0 || (ended && dp_rank_record_over(&ranks[k])))) {
             k++;
         }
-        if (k < ranks_count && !dp_job_state_ended(job->state)) {
+        if (k < ranks_count) {
             node->jobs[node->n_jobs++] = (char *)job->id;
         }
     }

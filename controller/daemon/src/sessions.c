@@ -57,7 +57,7 @@ static void take_ready(const Dp__V1__RankReady *from, struct dp_rank_ready *read
     ready->corpus_bytes = from->corpus_bytes;
     ready->parameters = from->parameters;
     ready->resumed_step = from->resumed_step;
-    ready->unigram_entropy = from->unigram_entropy;
+    ready->unigram_entropy = isfinite(from->unigram_entropy) ? from->unigram_entropy : 0;
 }
 
 static void take_finished(const Dp__V1__RankFinished *from, struct dp_rank_finished *finished)
@@ -78,6 +78,7 @@ static void take_rank_level(const Dp__V1__RankLevel *from, struct dp_rank_level 
     level->pid = from->pid;
     level->exit_status = from->exit_status;
     level->signal = from->signal;
+    level->stopped = from->stopped;
     level->ready_known = from->ready != NULL;
     if (level->ready_known) {
         take_ready(from->ready, &level->ready);
@@ -103,6 +104,7 @@ static struct dp_levels take_levels(uint64_t session, Dp__V1__AssignmentLevel *c
             .ranks_count = from[i]->n_ranks,
             .keeper_lost = from[i]->keeper_lost,
             .keeper_signal = from[i]->keeper_signal,
+            .stopping = from[i]->stopping,
             .error = from[i]->error,
         };
     }
@@ -142,7 +144,7 @@ static void on_hello(struct daemon *daemon, struct session *session, const Dp__V
                          "a node's name has 1 to 63 characters");
         return;
     }
-    struct dp_node_record node = {.lease_ms = hello->lease_ms};
+    struct dp_node_record node = {.lease_ms = hello->lease_ms, .fence_ms = hello->fence_ms};
     DP_COPY_TEXT(node.name, hello->node);
     DP_COPY_TEXT(node.boot_id, hello->boot_id);
     DP_COPY_TEXT(node.instance, hello->instance);
@@ -151,6 +153,8 @@ static void on_hello(struct daemon *daemon, struct session *session, const Dp__V
     take_inventory(hello->inventory, &node);
     session->known = true;
     struct dp_core_event event = {.kind = DP_EVENT_HELLO, .hello.node = &node};
+    event.hello.calibration_error =
+        hello->inventory == NULL ? "" : hello->inventory->calibration_error;
     event.hello.levels =
         take_levels(session->call, hello->assignments, hello->n_assignments, arena);
     daemon_step(daemon, &event);
@@ -194,6 +198,9 @@ static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
     };
     step->busy_ns = from->busy_ns;
     step->bubble_ns = from->bubble_ns;
+    step->exchange_ns = from->exchange_ns;
+    step->grad_sync_ns = from->grad_sync_ns;
+    step->optimizer_ns = from->optimizer_ns;
     step->peak_chunks = from->peak_chunks;
     step->peak_bytes = from->peak_bytes;
     if (from->n_spans > 0) {
@@ -257,7 +264,8 @@ static void on_inventory(struct daemon *daemon, uint64_t call, const Dp__V1__Inv
 {
     struct dp_node_record node = {0};
     take_inventory(inventory, &node);
-    struct dp_core_event event = {.kind = DP_EVENT_INVENTORY, .inventory = {call, &node}};
+    struct dp_core_event event = {.kind = DP_EVENT_INVENTORY,
+                                  .inventory = {call, &node, inventory->calibration_error}};
     daemon_step(daemon, &event);
 }
 
@@ -273,6 +281,7 @@ static void dispatch(struct daemon *daemon, struct session *session,
         event.kind = DP_EVENT_HEARTBEAT;
         event.levels = take_levels(session->call, message->heartbeat->assignments,
                                    message->heartbeat->n_assignments, arena);
+        event.levels.sequence = message->heartbeat->sequence;
         daemon_step(daemon, &event);
         break;
     case DP__V1__AGENT_MESSAGE__MESSAGE_LEVEL:

@@ -1,8 +1,7 @@
 #include "dp/record.h"
 
 #define BIT(state) (1u << (state))
-#define ENDED                                                                                      \
-    (BIT(DP_STATE_COMPLETED) | BIT(DP_STATE_FAILED) | BIT(DP_STATE_CANCELLED) | BIT(DP_STATE_LOST))
+#define ENDED (BIT(DP_STATE_COMPLETED) | BIT(DP_STATE_FAILED) | BIT(DP_STATE_CANCELLED))
 
 static const struct {
     const char *text;
@@ -18,13 +17,14 @@ static const struct {
                                          BIT(DP_STATE_FAILED) | BIT(DP_STATE_CANCELLED)},
     [DP_STATE_ASSIGNING] = {"ASSIGNING", BIT(DP_STATE_RUNNING) | BIT(DP_STATE_STOPPING)},
     [DP_STATE_RUNNING] = {"RUNNING", BIT(DP_STATE_REASSIGNING) | BIT(DP_STATE_STOPPING) |
-                                         BIT(DP_STATE_COMPLETED)},
+                                         BIT(DP_STATE_COMPLETED) | BIT(DP_STATE_LOST)},
     [DP_STATE_REASSIGNING] = {"REASSIGNING", BIT(DP_STATE_RUNNING) | BIT(DP_STATE_STOPPING)},
     [DP_STATE_STOPPING] = {"STOPPING", BIT(DP_STATE_QUEUED) | ENDED},
     [DP_STATE_COMPLETED] = {"COMPLETED", 0},
     [DP_STATE_FAILED] = {"FAILED", 0},
     [DP_STATE_CANCELLED] = {"CANCELLED", 0},
-    [DP_STATE_LOST] = {"LOST", 0},
+    // Not an end: its silent node returns, or it is known that it cannot.
+    [DP_STATE_LOST] = {"LOST", BIT(DP_STATE_RUNNING) | BIT(DP_STATE_STOPPING)},
 };
 
 static const char *const rank_phases[DP_RANK_PHASE_COUNT] = {
@@ -64,9 +64,19 @@ bool dp_job_state_reaches(dp_job_state from, dp_job_state to)
     return (reached & BIT(to)) != 0;
 }
 
-const char *dp_rank_phase_text(dp_rank_phase phase)
+const char *dp_rank_record_text(const struct dp_rank_record *rank)
 {
-    return phase < DP_RANK_PHASE_COUNT ? rank_phases[phase] : "unknown";
+    bool over = dp_rank_phase_ended(rank->phase);
+    if (over && rank->stopped) {
+        return "stopped";
+    }
+    if (over && rank->finished && !rank->ok) {
+        return "failed";
+    }
+    if (rank->phase == DP_RANK_DIED && rank->signal != 0) {
+        return "killed";
+    }
+    return rank->phase < DP_RANK_PHASE_COUNT ? rank_phases[rank->phase] : "unknown";
 }
 
 void dp_job_record_deinit(struct dp_job_record *job)

@@ -69,8 +69,20 @@ static const char first_schema[] =
                                              "INSERT INTO meta VALUES ('created', "
                                              "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'));";
 
+// LOST was an end before; now a job goes on from it.
+static const char fences_and_parts[] =
+    "ALTER TABLE nodes ADD COLUMN fence_ms INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN resumed_step INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN stopped INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN measured_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN exchange_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN grad_sync_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN optimizer_ns INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE jobs SET state = 9 WHERE state = 11;";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},
+    {fences_and_parts},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -69,13 +69,14 @@ static void finalize(sqlite3_stmt **statement)
     sqlite3_finalize(*statement);
 }
 
-// Rows of a whole table's columns that `clause` chooses.
-static dp_status load(struct dp_store *store, dp_record_kind kind, const char *clause,
-                      const struct parameter *parameters, size_t parameters_count, void *ret_rows,
-                      size_t *ret_count, struct dp_error *err)
+// Rows of a whole table's columns that `clause` chooses; without `blobs` these are left empty.
+static dp_status load_some(struct dp_store *store, dp_record_kind kind, bool blobs,
+                           const char *clause, const struct parameter *parameters,
+                           size_t parameters_count, void *ret_rows, size_t *ret_count,
+                           struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf sql = {0};
-    dp_table_select_sql(&dp_tables[kind], &sql);
+    dp_table_select_sql(&dp_tables[kind], blobs, &sql);
     dp_buf_puts(&sql, clause);
     DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
     dp_status status = query(store, sql.bytes, parameters, parameters_count, &statement, err);
@@ -96,27 +97,40 @@ static dp_status load(struct dp_store *store, dp_record_kind kind, const char *c
     return DP_OK;
 }
 
+static dp_status load(struct dp_store *store, dp_record_kind kind, const char *clause,
+                      const struct parameter *parameters, size_t parameters_count, void *ret_rows,
+                      size_t *ret_count, struct dp_error *err)
+{
+    return load_some(store, kind, true, clause, parameters, parameters_count, ret_rows, ret_count,
+                     err);
+}
+
 static int64_t limit_or_all(uint32_t limit)
 {
     return limit == 0 ? -1 : (int64_t)limit;
 }
 
 // The newest step is not in the job's own row: it would be written again with every step.
-static dp_status add_newest_step(struct dp_store *store, struct dp_job_record *job,
-                                 struct dp_error *err)
+static dp_status add_newest_steps(struct dp_store *store, struct dp_job_record *jobs, size_t count,
+                                  struct dp_error *err)
 {
-    struct parameter parameters[] = {{.integer = (int64_t)job->number}};
-    struct dp_step_record *steps = NULL;
-    size_t count = 0;
-    dp_status status = load(store, DP_RECORD_STEP, "WHERE job = ? ORDER BY step DESC LIMIT 1",
-                            parameters, 1, &steps, &count, err);
-    if (status == DP_OK && count == 1) {
-        job->step = steps[0].step;
-        job->step_ns = steps[0].step_ns;
-        job->loss = steps[0].loss;
-        job->loss_known = steps[0].loss_known;
+    static const char sql[] = "SELECT step, step_ns, loss, loss_known FROM steps WHERE job = ? "
+                              "ORDER BY step DESC LIMIT 1";
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    dp_status status = query(store, sql, NULL, 0, &statement, err);
+    for (size_t i = 0; status == DP_OK && i < count; i++) {
+        sqlite3_bind_int64(statement, 1, (int64_t)jobs[i].number);
+        int code = sqlite3_step(statement);
+        if (code == SQLITE_ROW) {
+            jobs[i].step = (uint64_t)sqlite3_column_int64(statement, 0);
+            jobs[i].step_ns = sqlite3_column_int64(statement, 1);
+            jobs[i].loss = sqlite3_column_double(statement, 2);
+            jobs[i].loss_known = sqlite3_column_int(statement, 3) != 0;
+        } else if (code != SQLITE_DONE) {
+            status = dp_store_fail(err, store->reader, code, sql);
+        }
+        sqlite3_reset(statement);
     }
-    free(steps);
     return status;
 }
 
@@ -128,16 +142,16 @@ static void free_jobs(struct dp_job_record *jobs, size_t count)
     free(jobs);
 }
 
-static dp_status load_jobs(struct dp_store *store, const char *clause,
+static dp_status load_jobs(struct dp_store *store, bool blobs, const char *clause,
                            const struct parameter *parameters, size_t parameters_count,
                            struct dp_job_record **ret_jobs, size_t *ret_count, struct dp_error *err)
 {
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
-    dp_status status =
-        load(store, DP_RECORD_JOB, clause, parameters, parameters_count, &jobs, &count, err);
-    for (size_t i = 0; status == DP_OK && i < count; i++) {
-        status = add_newest_step(store, &jobs[i], err);
+    dp_status status = load_some(store, DP_RECORD_JOB, blobs, clause, parameters, parameters_count,
+                                 &jobs, &count, err);
+    if (status == DP_OK) {
+        status = add_newest_steps(store, jobs, count, err);
     }
     if (status != DP_OK) {
         free_jobs(jobs, count);
@@ -148,16 +162,29 @@ static dp_status load_jobs(struct dp_store *store, const char *clause,
     return DP_OK;
 }
 
-dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, uint32_t limit,
-                             struct dp_job_record **ret_jobs, size_t *ret_count,
+// "(8, 9, 10)": the states that a job ends in.
+static void ended_states(struct dp_buf *out)
+{
+    for (unsigned state = 0; state < DP_STATE_COUNT; state++) {
+        if (dp_job_state_ended((dp_job_state)state)) {
+            dp_buf_printf(out, "%s%u", out->length == 0 ? "(" : ", ", state);
+        }
+    }
+    dp_buf_puts(out, ")");
+}
+
+dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, bool blobs,
+                             uint32_t limit, struct dp_job_record **ret_jobs, size_t *ret_count,
                              struct dp_error *err)
 {
-    struct parameter parameters[] = {
-        {.integer = which == DP_STORE_JOBS_ACTIVE ? DP_STATE_COMPLETED : DP_STATE_COUNT},
-        {.integer = limit_or_all(limit)},
-    };
-    return load_jobs(store, "WHERE state < ? ORDER BY number DESC LIMIT ?", parameters, 2, ret_jobs,
-                     ret_count, err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf ended = {0};
+    ended_states(&ended);
+    DP_AUTO_FREE char *clause =
+        dp_asprintf("%s%s ORDER BY number DESC LIMIT ?",
+                    which == DP_STORE_JOBS_ACTIVE ? "WHERE state NOT IN " : "",
+                    which == DP_STORE_JOBS_ACTIVE ? ended.bytes : "");
+    struct parameter parameters[] = {{.integer = limit_or_all(limit)}};
+    return load_jobs(store, blobs, clause, parameters, 1, ret_jobs, ret_count, err);
 }
 
 // Runs one of the ways to find a job; *ret_count is 0, 1 or 2 (several).
@@ -166,7 +193,7 @@ static dp_status find_by(struct dp_store *store, const char *clause, const char 
 {
     struct parameter parameters[] = {{.text = key}};
     struct dp_job_record *jobs = NULL;
-    dp_status status = load_jobs(store, clause, parameters, 1, &jobs, ret_count, err);
+    dp_status status = load_jobs(store, true, clause, parameters, 1, &jobs, ret_count, err);
     if (status != DP_OK) {
         return status;
     }
@@ -239,11 +266,13 @@ dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, si
     int64_t highest = 0;
     dp_status status =
         query_integer(store, "SELECT coalesce(max(number), 0) FROM jobs", NULL, 0, &highest, err);
-    struct parameter parameters[] = {{.integer = DP_STATE_COMPLETED}};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf ended = {0};
+    ended_states(&ended);
+    DP_AUTO_FREE char *sql =
+        dp_asprintf("SELECT number FROM jobs WHERE state IN %s ORDER BY number", ended.bytes);
     DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
     if (status == DP_OK) {
-        status = query(store, "SELECT number FROM jobs WHERE state >= ? ORDER BY number",
-                       parameters, 1, &statement, err);
+        status = query(store, sql, NULL, 0, &statement, err);
     }
     if (status != DP_OK) {
         return status;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
@@ -146,57 +147,143 @@ static void set_error(struct dp_transaction *transaction, const struct dp_error 
     }
 }
 
-// A full disk can end the whole group's transaction; then nothing of it is on disk.
-static void commit_group(struct dp_store *store, struct dp_transaction *head)
+// Writes from `head` on (only that one when `alone`) and commits what could be written. Returns the
+// first that could not, with *ret_error, or NULL. One that the tables refuse is settled with that.
+static struct dp_transaction *commit_run(struct dp_store *store, struct dp_transaction *head,
+                                         bool alone, struct dp_error *ret_error)
 {
-    struct dp_error error = {0};
-    dp_status status = dp_store_execute(store->writer, "BEGIN IMMEDIATE", &error);
-    for (struct dp_transaction *t = head; status == DP_OK && t != NULL; t = t->next) {
+    struct dp_transaction *t = head;
+    if (dp_store_execute(store->writer, "BEGIN IMMEDIATE", ret_error) != DP_OK) {
+        return head;
+    }
+    while (t != NULL) {
         struct dp_error own = {0};
-        if (write_transaction(store, t, &own) != DP_OK) {
+        dp_status status = write_transaction(store, t, &own);
+        // A full disk can end everything that was begun.
+        if (sqlite3_get_autocommit(store->writer) != 0) {
+            *ret_error = own;
+            status = DP_IO;
+            break;
+        }
+        if (status != DP_OK) {
+            *ret_error = own;
+            if (status != DP_CONFLICT) {
+                break;
+            }
             set_error(t, &own);
         }
-        if (sqlite3_get_autocommit(store->writer) != 0) {
-            error = own;
-            status = own.status == DP_OK ? DP_IO : own.status;
-        }
+        t = alone ? NULL : t->next;
     }
-    if (status == DP_OK) {
-        status = dp_store_execute(store->writer, "COMMIT", &error);
-    }
-    if (status == DP_OK) {
-        return;
+    struct dp_error error = {0};
+    if (dp_store_execute(store->writer, "COMMIT", &error) == DP_OK) {
+        return t;
     }
     sqlite3_exec(store->writer, "ROLLBACK", NULL, NULL, NULL);
-    for (struct dp_transaction *t = head; t != NULL; t = t->next) {
-        set_error(t, &error);
+    if (t == NULL || ret_error->status == DP_OK || ret_error->status == DP_CONFLICT) {
+        *ret_error = error;
+    }
+    // Nothing of it is on disk, so nothing is settled.
+    for (struct dp_transaction *before = head; before != t; before = before->next) {
+        free(before->error);
+        before->error = NULL;
+        if (alone) {
+            break;
+        }
+    }
+    return head;
+}
+
+// In order: one that fails is tried once more without the company of others that filled the disk,
+// and what comes after it waits for that.
+static void commit(struct dp_store *store, struct dp_transaction *head)
+{
+    bool alone = head->next == NULL;
+    while (head != NULL) {
+        struct dp_error error = {0};
+        struct dp_transaction *failed = commit_run(store, head, alone, &error);
+        struct dp_transaction *next = alone ? head->next : NULL;
+        if (failed != NULL) {
+            bool progress = failed != head;
+            if (alone || commit_run(store, failed, true, &error) == failed) {
+                set_error(failed, &error);
+            }
+            alone = alone || !progress;
+            next = failed->next;
+        }
+        head = next;
     }
 }
 
-// One that failed because others filled the disk with it gets a second chance alone.
-static void commit(struct dp_store *store, struct dp_transaction *head)
+static bool is_added_only(dp_record_kind kind)
 {
-    commit_group(store, head);
-    if (head->next == NULL) {
+    return kind == DP_RECORD_STEP || kind == DP_RECORD_TRACE || kind == DP_RECORD_EVENT;
+}
+
+// What a failed transaction had of steps, traces and events goes into a new one.
+static void keep_left(struct dp_store *store, struct dp_transaction *failed)
+{
+    if (failed->error == NULL || failed->error->status == DP_CONFLICT ||
+        store->left.count >= DP_STORE_LEFT_MAX) {
         return;
     }
-    for (struct dp_transaction *t = head; t != NULL; t = t->next) {
-        if (t->error != NULL && t->error->status != DP_CONFLICT) {
-            struct dp_transaction *next = t->next;
-            free(t->error);
-            t->error = NULL;
-            t->next = NULL;
-            commit_group(store, t);
-            t->next = next;
-        }
+    struct dp_transaction *left = dp_new(struct dp_transaction);
+    left->records = dp_new_array(struct dp_record, failed->count);
+    size_t stays = 0;
+    for (size_t i = 0; i < failed->count; i++) {
+        bool moves = is_added_only(failed->records[i].kind);
+        *(moves ? &left->records[left->count++] : &failed->records[stays++]) = failed->records[i];
     }
+    failed->count = stays;
+    if (left->count == 0) {
+        transaction_free(left);
+        return;
+    }
+    list_push(&store->left, left);
+}
+
+static void write_left(struct dp_store *store)
+{
+    struct dp_transaction_list some = {0};
+    while (store->left.head != NULL && some.count < DP_STORE_GROUP_MAX) {
+        list_push(&some, list_pop(&store->left));
+    }
+    if (some.head == NULL) {
+        return;
+    }
+    struct dp_error error = {0};
+    const struct dp_transaction *failed = commit_run(store, some.head, false, &error);
+    while (some.head != failed) {
+        transaction_free(list_pop(&some));
+    }
+    if (failed != NULL) {
+        // Back to where they were: in front.
+        *some.tail = store->left.head;
+        store->left.tail = store->left.head == NULL ? some.tail : store->left.tail;
+        store->left.head = some.head;
+        store->left.count += some.count;
+    }
+}
+
+static void wait_for_work(struct dp_store *store)
+{
+    if (store->left.head == NULL) {
+        pthread_cond_wait(&store->wake, &store->mutex);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += DP_STORE_LEFT_RETRY_S;
+    pthread_cond_timedwait(&store->wake, &store->mutex, &until);
+    pthread_mutex_unlock(&store->mutex);
+    write_left(store);
+    pthread_mutex_lock(&store->mutex);
 }
 
 static struct dp_transaction *take_group(struct dp_store *store)
 {
     struct dp_transaction_list group = {0};
     while (store->queued.head == NULL && !store->stopping) {
-        pthread_cond_wait(&store->wake, &store->mutex);
+        wait_for_work(store);
     }
     while (store->queued.head != NULL && group.count < DP_STORE_GROUP_MAX) {
         list_push(&group, list_pop(&store->queued));
@@ -213,6 +300,14 @@ static void *write_loop(void *argument)
     while ((head = take_group(store)) != NULL) {
         pthread_mutex_unlock(&store->mutex);
         commit(store, head);
+        bool room = true;
+        for (struct dp_transaction *t = head; t != NULL; t = t->next) {
+            room = room && (t->error == NULL || t->error->status == DP_CONFLICT);
+            keep_left(store, t);
+        }
+        if (room) {
+            write_left(store);
+        }
         pthread_mutex_lock(&store->mutex);
         store->in_commit = 0;
         while (head != NULL) {
@@ -224,6 +319,7 @@ static void *write_loop(void *argument)
         DP_CHECK(write(store->event_fd, &one, sizeof(one)) == sizeof(one));
     }
     pthread_mutex_unlock(&store->mutex);
+    write_left(store);
     return NULL;
 }
 
@@ -394,6 +490,9 @@ void dp_store_close(struct dp_store *store)
     pthread_join(store->thread, NULL);
     struct dp_transaction *transaction;
     while ((transaction = list_pop(&store->finished)) != NULL) {
+        transaction_free(transaction);
+    }
+    while ((transaction = list_pop(&store->left)) != NULL) {
         transaction_free(transaction);
     }
     release(store);

@@ -11,6 +11,8 @@
 #define DP_STORE_BUSY_MS 5000
 #define DP_STORE_GROUP_MAX 256 // transactions committed together
 #define DP_STORE_EVENTS_KEPT 100000
+#define DP_STORE_LEFT_MAX 20000 // transactions kept in memory while the disk is full
+#define DP_STORE_LEFT_RETRY_S 1
 #define DP_STORE_SQL_MAX 8192
 
 // How one member of a row travels to one column.
@@ -45,8 +47,9 @@ extern const struct dp_table dp_tables[DP_RECORD_KIND_COUNT];
 
 // "INSERT ... ON CONFLICT ..." of a table.
 void dp_table_upsert_sql(const struct dp_table *table, struct dp_buf *out);
-// "SELECT <columns> FROM <name> "; a clause may follow.
-void dp_table_select_sql(const struct dp_table *table, struct dp_buf *out);
+// "SELECT <columns> FROM <name> "; a clause may follow. Without `blobs` these come empty and are
+// not read.
+void dp_table_select_sql(const struct dp_table *table, bool blobs, struct dp_buf *out);
 // Binds every column from parameter 1 on. The row must outlive the step.
 void dp_table_bind(const struct dp_table *table, sqlite3_stmt *statement, const void *row);
 // Fills a zeroed row from the statement's columns.
@@ -102,5 +105,7 @@ struct dp_store {
     pthread_cond_t wake;
     bool stopping;
     struct dp_transaction_list queued, finished;
+    // What could not be written and is only added to: tried again until it can. The writer's own.
+    struct dp_transaction_list left;
     size_t in_commit;
 };

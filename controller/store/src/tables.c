@@ -25,7 +25,7 @@ static const struct dp_column job_columns[] = {
     JOB(I64, submitted_ns),  JOB(I64, started_ns),      JOB(I64, ended_ns),
     JOB(I64, first_step_ns), JOB(I64, steps_total),     JOB(I64, tokens_per_step),
     JOB(TEXT, checkpoint),   JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
-    JOB(F64, holdout_loss),  JOB(BOOL, holdout_known),
+    JOB(F64, holdout_loss),  JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)
@@ -54,12 +54,17 @@ static const struct dp_column rank_columns[] = {
     RANK(BOOL, ok),
     RANK(BOOL, not_finite),
     RANK(BOOL, peer_lost),
+    RANK(BOOL, stopped),
     RANK(TEXT, action),
     RANK(TEXT, error),
     RANK(I64, updated_ns),
     RANK(I64, steps_measured),
+    RANK(I64, measured_ns),
     RANK(I64, busy_ns),
     RANK(I64, bubble_ns),
+    RANK(I64, exchange_ns),
+    RANK(I64, grad_sync_ns),
+    RANK(I64, optimizer_ns),
     RANK(U32, peak_chunks),
     RANK(I64, peak_bytes),
     USAGE(usage),
@@ -83,10 +88,10 @@ static const struct dp_column trace_columns[] = {
 
 #define NODE(type, member) COLUMN(DP_COLUMN_##type, dp_node_record, member)
 static const struct dp_column node_columns[] = {
-    NODE(TEXT, name),        NODE(TEXT, boot_id),   NODE(TEXT, instance), NODE(TEXT, version),
-    NODE(TEXT, address),     NODE(U32, slots),      NODE(U32, cores),     NODE(I64, memory_bytes),
-    NODE(TEXT, accelerator), NODE(TEXT, data_host), NODE(BLOB, profile),  NODE(U32, lease_ms),
-    NODE(I64, last_seen_ns),
+    NODE(TEXT, name),        NODE(TEXT, boot_id),     NODE(TEXT, instance), NODE(TEXT, version),
+    NODE(TEXT, address),     NODE(U32, slots),        NODE(U32, cores),     NODE(I64, memory_bytes),
+    NODE(TEXT, accelerator), NODE(TEXT, data_host),   NODE(BLOB, profile),  NODE(U32, lease_ms),
+    NODE(U32, fence_ms),     NODE(I64, last_seen_ns),
 };
 
 #define EVENT(type, member) COLUMN(DP_COLUMN_##type, dp_event_record, member)
@@ -155,10 +160,13 @@ void dp_table_upsert_sql(const struct dp_table *table, struct dp_buf *out)
     }
 }
 
-void dp_table_select_sql(const struct dp_table *table, struct dp_buf *out)
+void dp_table_select_sql(const struct dp_table *table, bool blobs, struct dp_buf *out)
 {
     dp_buf_puts(out, "SELECT ");
-    column_names(table, out);
+    for (size_t i = 0; i < table->columns_count; i++) {
+        bool left_out = !blobs && table->columns[i].type == DP_COLUMN_BLOB;
+        dp_buf_printf(out, "%s%s", i == 0 ? "" : ", ", left_out ? "x''" : table->columns[i].name);
+    }
     dp_buf_printf(out, " FROM %s ", table->name);
 }
 

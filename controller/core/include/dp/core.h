@@ -21,12 +21,13 @@ struct dp_core_config {
     uint32_t late_ms;            // silence after which a node is LATE
     uint32_t lease_margin_ms;    // a node is LOST this long after its own lease ended
     uint32_t lease_default_ms;   // of a node whose lease is not known
+    uint32_t fence_default_ms;   // of a node that does not say when its ranks are surely gone
     uint32_t calibrate_ms;       // a node that is being calibrated is waited for so long
     uint32_t prepare_timeout_ms; // for all ranks to be READY, then RUNNING
     uint32_t collect_ms;         // wait for the cause when only its consequences are known
     uint32_t settle_ms;          // wait for the last steps when the ranks have finished
     uint32_t stop_grace_ms;      // between the polite end of a rank and the forced one
-    uint32_t stop_timeout_ms;    // after which a job whose ranks do not end is LOST
+    uint32_t stop_timeout_ms;    // after which ranks that do not end are told again, and named
     uint32_t checkpoint_timeout_ms;
     uint32_t store_retry_ms;  // between attempts to store what could not be stored
     uint32_t save_ms;         // between savings of the ranks' running totals
@@ -60,6 +61,10 @@ typedef enum dp_core_event_kind {
     DP_EVENT_TICK, // the timer
     DP_EVENT_KIND_COUNT
 } dp_core_event_kind;
+
+// What a request id is answered with that stands for another job file: the id, the job.
+#define DP_CORE_REQUEST_TAKEN                                                                      \
+    "request id \"%s\" was used for %s with another job file: give this one an id of its own"
 
 struct dp_submit {
     uint64_t reply;         // names the answer; 0 = none wanted
@@ -95,6 +100,7 @@ struct dp_rank_finished {
 
 struct dp_rank_level {
     uint32_t rank;
+    bool stopped; // it ended after it had been told to
     dp_rank_phase phase;
     uint64_t step;
     int64_t pid;
@@ -110,23 +116,27 @@ struct dp_assignment_level {
     size_t ranks_count;
     bool keeper_lost;
     int32_t keeper_signal;
-    const char *error; // "" = none; PREPARE failed on the node
+    bool stopping;     // its ranks were told to end
+    const char *error; // "" = none; why the node could not do its part
 };
 
 struct dp_levels { // HEARTBEAT, LEVEL (count = 1)
     uint64_t session;
     const struct dp_assignment_level *assignments;
     size_t count;
+    uint64_t sequence; // of a heartbeat: acknowledged
 };
 
 struct dp_hello {
     struct dp_levels levels;
     const struct dp_node_record *node;
+    const char *calibration_error; // NULL or "" = none
 };
 
 struct dp_inventory_event {
     uint64_t session;
     const struct dp_node_record *node; // slots to profile are taken
+    const char *calibration_error;     // NULL or "" = none
 };
 
 typedef enum dp_report_kind {
@@ -140,7 +150,7 @@ typedef enum dp_report_kind {
 
 struct dp_step_report {
     struct dp_step_record row; // job is filled in by the core
-    int64_t busy_ns, bubble_ns;
+    int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
     uint32_t peak_chunks;
     uint64_t peak_bytes;
     const void *trace; // packed measured actions, NULL = none
@@ -207,6 +217,9 @@ struct dp_core_event {
     dp_core_event_kind kind;
     int64_t now_ns;  // monotonic clock of this process
     int64_t wall_ns; // for people
+    // Since the event before, the owner itself stood still for so long: a silence that it could not
+    // have heard is nobody's fault.
+    int64_t stalled_ns;
     union {
         struct dp_load_ended ended;
         const struct dp_node_record *load_node;
@@ -252,6 +265,7 @@ typedef enum dp_effect_kind {
 struct dp_free_slots {
     const struct dp_node_record *node; // borrowed from the core
     uint32_t slots_free;
+    const uint32_t *slots; // their numbers, rising
 };
 
 // Pointers are valid until the core's next step.
@@ -262,7 +276,7 @@ struct dp_effect {
     const char *node;
     struct dp_fence fence;
     uint32_t grace_ms; // STOP
-    uint64_t request;  // CHECKPOINT order; reply to a checkpoint: its step
+    uint64_t request;  // CHECKPOINT order, ACK: its number; reply to a checkpoint: its step
     dp_status status;
     bool warning; // LOG
     const char *event;
@@ -287,12 +301,14 @@ void dp_effects_deinit(struct dp_effects *effects);
 
 struct dp_core *dp_core_new(const struct dp_core_config *config);
 void dp_core_free(struct dp_core *core);
+const struct dp_core_config *dp_core_config_of(const struct dp_core *core);
 void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
                   struct dp_effects *effects);
 
 // What the core knows, to show it. Borrowed until the next step.
 
-// A job that has not ended, or ended a moment ago; NULL = look into the store.
+// A job that has not ended, or ended a moment ago, or whose ranks may still hold slots of a silent
+// node; NULL = look into the store.
 const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t number,
                                         const struct dp_rank_record **ret_ranks, size_t *ret_count);
 // Whether all of that is on disk: what is not yet may be taken back by a crash, so nobody is told.
@@ -307,7 +323,9 @@ typedef enum dp_node_state {
     DP_NODE_REGISTERING, // connected, not calibrated yet
     DP_NODE_READY,
     DP_NODE_LATE, // not heard of: no new work
-    DP_NODE_LOST, // silent past its lease: its ranks have ended
+    // Silent past its lease: its jobs are LOST, its used slots stay used until its ranks have
+    // surely ended (its fence) or it returns.
+    DP_NODE_LOST,
     DP_NODE_STATE_COUNT
 } dp_node_state;
 const char *dp_node_state_text(dp_node_state state);

@@ -24,13 +24,13 @@ typedef enum dp_job_state {
     DP_STATE_COMPLETED,
     DP_STATE_FAILED,
     DP_STATE_CANCELLED,
-    DP_STATE_LOST, // nobody knows whether its ranks still run
+    DP_STATE_LOST, // a node of it is silent: its ranks there may run, or not
     DP_STATE_COUNT
 } dp_job_state;
 
 // "RUNNING"; static.
 const char *dp_job_state_text(dp_job_state state);
-// COMPLETED, FAILED, CANCELLED and LOST never change.
+// COMPLETED, FAILED and CANCELLED never change.
 bool dp_job_state_ended(dp_job_state state);
 // One move of the table.
 bool dp_job_state_may_move(dp_job_state from, dp_job_state to);
@@ -38,7 +38,8 @@ bool dp_job_state_may_move(dp_job_state from, dp_job_state to);
 // reach nothing but themselves.
 bool dp_job_state_reaches(dp_job_state from, dp_job_state to);
 
-// The numbers of dp.v1.RankPhase. A rank only goes forward.
+// The numbers of dp.v1.RankPhase. A rank only goes forward, but for UNKNOWN: that is also what
+// becomes of one whose node is silent.
 typedef enum dp_rank_phase {
     DP_RANK_UNKNOWN,
     DP_RANK_STARTING,
@@ -48,9 +49,6 @@ typedef enum dp_rank_phase {
     DP_RANK_DIED,
     DP_RANK_PHASE_COUNT
 } dp_rank_phase;
-
-// "ready"; static.
-const char *dp_rank_phase_text(dp_rank_phase phase);
 
 static inline bool dp_rank_phase_ended(dp_rank_phase phase)
 {
@@ -88,6 +86,7 @@ struct dp_job_record {
     double loss;
     bool loss_known;
     char checkpoint[DP_PATH_MAX]; // newest
+    uint64_t resumed_step;        // of the checkpoint that it went on from
     double unigram_entropy;       // of the corpus, nats per byte
     uint64_t corpus_bytes;
     double holdout_loss;
@@ -116,19 +115,30 @@ struct dp_rank_record {
     char address[DP_ADDRESS_MAX]; // data port, once READY
     uint64_t parameters;
     bool finished, ok, not_finite, peer_lost; // its last word
-    bool presumed;                            // DIED because its node was lost; not stored
-    uint64_t final_step;                      // in it; not stored
+    bool stopped;                             // it ended after it had been told to
+    bool gone;           // surely not running, whatever became of it; not stored
+    uint64_t final_step; // in its last word; not stored
     char action[DP_NAME_MAX];
     char error[DP_TEXT_MAX];
     int64_t updated_ns;    // wall clock of the newest usage
     struct dp_usage usage; // newest sample
     struct dp_usage total; // whole run
-    // Sums over the steps after the first.
+    // Sums over the same steps: all but the first that the rank did.
     uint64_t steps_measured;
-    int64_t busy_ns, bubble_ns;
+    int64_t measured_ns; // of whole steps
+    int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
     uint32_t peak_chunks;
     uint64_t peak_bytes;
 };
+
+// What people are shown: "running", "finished", "failed" (by an error of its own), "stopped" (by
+// order), "killed" (by a signal), "died" (without a word), "unknown"; static.
+const char *dp_rank_record_text(const struct dp_rank_record *rank);
+// It has ended, or nothing of it can be left.
+static inline bool dp_rank_record_over(const struct dp_rank_record *rank)
+{
+    return rank->gone || dp_rank_phase_ended(rank->phase);
+}
 
 struct dp_step_record {
     uint64_t job, step;
@@ -156,8 +166,9 @@ struct dp_node_record {
     char accelerator[DP_NAME_MAX];
     char data_host[DP_ADDRESS_MAX];
     struct dp_buf profile; // dp.profile/1, empty until calibrated
-    uint32_t lease_ms;
-    int64_t last_seen_ns; // wall clock
+    uint32_t lease_ms;     // silent for longer, it is LOST
+    uint32_t fence_ms;     // silent for longer, its ranks have ended
+    int64_t last_seen_ns;  // wall clock
 };
 
 struct dp_event_record {

@@ -4,8 +4,9 @@
 // Writing. The store owns one writer thread. dp_store_submit copies a transaction into its queue
 // and returns; the writer commits what has gathered as one group, in order; completions wait until
 // the owner, woken by the descriptor, calls the pump. A transaction that was reported stored
-// survives kill -9 and loss of power. One that fails (disk full) changes nothing and does not
-// disturb those that come after it.
+// survives kill -9 and loss of power. One that fails (disk full) changes nothing, is reported, and
+// is never applied after a later one; what it had of steps, traces and events, which are only ever
+// added to, is kept in memory (within bounds) and written when there is room again.
 //
 // Reading happens on the owner's thread through a second connection, in short transactions; it sees
 // what was committed, not what waits in the queue.
@@ -58,9 +59,10 @@ typedef enum dp_store_jobs {
     DP_STORE_JOBS_ACTIVE, // not ended
 } dp_store_jobs;
 
-// Newest first, at most `limit` (0 = all). The newest step's values are filled in.
-dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, uint32_t limit,
-                             struct dp_job_record **ret_jobs, size_t *ret_count,
+// Newest first, at most `limit` (0 = all). The newest step's values are filled in; job file and
+// plan only with `blobs`.
+dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, bool blobs,
+                             uint32_t limit, struct dp_job_record **ret_jobs, size_t *ret_count,
                              struct dp_error *err);
 // By id, by name (the newest of that name), or by a prefix of an id or name of at least four
 // characters that fits one job alone; DP_NOT_FOUND, or DP_CONFLICT when several fit.
