@@ -56,7 +56,7 @@ const char *job_state_text(Dp__V1__JobState state)
 bool job_state_is_final(Dp__V1__JobState state)
 {
     return state == DP__V1__JOB_STATE__JOB_COMPLETED || state == DP__V1__JOB_STATE__JOB_FAILED ||
-           state == DP__V1__JOB_STATE__JOB_CANCELLED || state == DP__V1__JOB_STATE__JOB_LOST;
+           state == DP__V1__JOB_STATE__JOB_CANCELLED;
 }
 
 dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err)
