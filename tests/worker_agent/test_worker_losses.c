@@ -207,6 +207,10 @@ static void a_keeper_that_does_not_answer_is_asked_again_and_killed_at_last(void
     assert_int_equal(kill(keeper, SIGCONT), 0);
     fake_controller_until(controller, keeper_answers, "the keeper is back");
     assert_int_equal(controller->ranks[0].pid, rank);
+    // Also when it was started by the agent's life before.
+    cluster_restart_after_kill(&cluster, NULL);
+    fake_controller_until(controller, has_hello, "the agent returns");
+    fake_controller_until(controller, keeper_answers, "the keeper is adopted");
     assert_int_equal(kill(keeper, SIGSTOP), 0);
     fake_controller_stop(controller, "job-1", 1, 1000);
     fake_controller_until(controller, both_died, "the ranks end with their keeper");
