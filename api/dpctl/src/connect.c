@@ -69,9 +69,7 @@ dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err)
     default:
         return dp_fail(err,
                        strcmp(job->reason, "Unschedulable") == 0 ? DP_UNSCHEDULABLE : DP_JOB_FAILED,
-                       "%s %s (%s): %s", job->id,
-                       job->state == DP__V1__JOB_STATE__JOB_LOST ? "is lost" : "failed",
-                       job->reason, job->message);
+                       "%s failed (%s): %s", job->id, job->reason, job->message);
     }
 }
 
