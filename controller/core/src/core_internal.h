@@ -22,6 +22,7 @@ typedef enum dp_cause {
 // A node that holds ranks of a job.
 struct core_member {
     char node[DP_NAME_MAX];
+    uint32_t ranks;
     dp_order_kind told;
     int64_t told_ns;
     bool reached; // the node may know of the assignment
@@ -197,9 +198,11 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
 void dp_core_schedule(struct dp_core *core);
 
 // nodes.c
-struct core_node *dp_core_node_find(struct dp_core *core, const char *name);
+struct core_node *dp_core_node_find(const struct dp_core *core, const char *name);
 struct core_node *dp_core_node_session(struct dp_core *core, uint64_t session);
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node);
+// Those that one job has of a node.
+uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
 void dp_core_session_closed(struct dp_core *core, uint64_t session);

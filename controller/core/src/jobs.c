@@ -121,10 +121,32 @@ void dp_core_job_set_members(struct core_job *job)
     job->members_count = 0;
     job->members = dp_new_array(struct core_member, job->ranks_count);
     for (size_t i = 0; i < job->ranks_count; i++) {
-        if (dp_core_job_member(job, job->ranks[i].node) == NULL) {
-            DP_COPY_TEXT(job->members[job->members_count++].node, job->ranks[i].node);
+        struct core_member *member = dp_core_job_member(job, job->ranks[i].node);
+        if (member == NULL) {
+            member = &job->members[job->members_count++];
+            DP_COPY_TEXT(member->node, job->ranks[i].node);
         }
+        member->ranks++;
     }
+}
+
+uint32_t dp_core_job_slots(const struct core_job *job, const char *node)
+{
+    for (size_t m = 0; m < job->members_count; m++) {
+        if (strcmp(job->members[m].node, node) != 0) {
+            continue;
+        }
+        if (!dp_job_state_ended(job->row.state)) {
+            return job->members[m].ranks;
+        }
+        uint32_t used = 0;
+        for (size_t i = 0; i < job->ranks_count; i++) {
+            const struct dp_rank_record *rank = &job->ranks[i];
+            used += !dp_rank_record_over(rank) && strcmp(rank->node, node) == 0;
+        }
+        return used;
+    }
+    return 0;
 }
 
 // Whether every rank of the job (node NULL) or of one node is at least in `phase`.

@@ -20,7 +20,7 @@ const char *dp_node_state_text(dp_node_state state)
     return state < DP_NODE_STATE_COUNT ? node_states[state] : "UNKNOWN";
 }
 
-struct core_node *dp_core_node_find(struct dp_core *core, const char *name)
+struct core_node *dp_core_node_find(const struct dp_core *core, const char *name)
 {
     FOR_EACH_NODE(core, node)
     {
@@ -47,12 +47,7 @@ uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_n
     uint32_t used = 0;
     FOR_EACH_JOB(core, job)
     {
-        bool ended = dp_job_state_ended(job->row.state);
-        for (size_t i = 0; i < job->ranks_count; i++) {
-            const struct dp_rank_record *rank = &job->ranks[i];
-            used +=
-                (!ended || !dp_rank_record_over(rank)) && strcmp(rank->node, node->row.name) == 0;
-        }
+        used += dp_core_job_slots(job, node->row.name);
     }
     for (size_t i = 0; i < node->foreign_count; i++) {
         used += node->foreign[i].live;

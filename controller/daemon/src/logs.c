@@ -45,19 +45,6 @@ static void stream_free(struct log_stream *stream)
     free(stream);
 }
 
-static uint64_t session_of(struct daemon *daemon, const char *node)
-{
-    size_t count = dp_core_nodes_count(daemon->core);
-    for (size_t i = 0; i < count; i++) {
-        struct dp_node_view view;
-        dp_core_node_at(daemon->core, i, &view);
-        if (strcmp(view.node->name, node) == 0) {
-            return view.session;
-        }
-    }
-    return 0;
-}
-
 // The ranks to read, once the job has some.
 static dp_status set_cursors(struct log_stream *stream, const struct job_view *view,
                              struct dp_error *err)
@@ -107,7 +94,7 @@ static void ask(struct daemon *daemon, struct log_stream *stream, struct log_cur
 
 static void pump_cursor(struct daemon *daemon, struct log_stream *stream, struct log_cursor *cursor)
 {
-    uint64_t session = session_of(daemon, cursor->node);
+    uint64_t session = dp_core_node_session_of(daemon->core, cursor->node);
     bool lost = cursor->request != 0 && session != cursor->session;
     bool due = dp_clock_monotonic_ns() >= cursor->next_ns;
     if (cursor->done || (cursor->request != 0 && !lost && !due) || (cursor->request == 0 && !due)) {

@@ -234,11 +234,11 @@ void planning_validate(struct daemon *daemon, uint64_t call, const void *toml, s
         planning_free(planning);
         return;
     }
+    DP_AUTO_FREE struct dp_node_view *views = dp_new_array(struct dp_node_view, count);
+    dp_core_node_views(daemon->core, views);
     for (size_t i = 0; i < count; i++) {
-        struct dp_node_view view;
-        dp_core_node_at(daemon->core, i, &view);
-        if (view.state == DP_NODE_READY || view.state == DP_NODE_REGISTERING) {
-            add_node(planning, view.node, view.node->slots, NULL);
+        if (views[i].state == DP_NODE_READY || views[i].state == DP_NODE_REGISTERING) {
+            add_node(planning, views[i].node, views[i].node->slots, NULL);
         }
     }
     if (planning->nodes_count == 0) {

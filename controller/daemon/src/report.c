@@ -5,9 +5,15 @@
 #include "daemon.h"
 #include "dp/cleanup.h"
 #include "dp/spec.h"
+#include "machines.h"
 
 #define STEPS_MAX 2000
 #define NOTES_MAX 64
+
+static double mean_s(int64_t sum_ns, uint64_t count)
+{
+    return count == 0 ? 0 : (double)sum_ns / 1e9 / (double)count;
+}
 
 static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan,
                      struct dp_arena *arena, Dp__V1__JobReport *report)
@@ -16,10 +22,11 @@ static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan
     dp__v1__rank_result__init(rank);
     rank->rank = from->rank;
     rank->node = (char *)from->node;
-    if (from->steps_measured > 0) {
-        rank->measured_busy_s = (double)from->busy_ns / 1e9 / (double)from->steps_measured;
-        rank->measured_bubble_s = (double)from->bubble_ns / 1e9 / (double)from->steps_measured;
-    }
+    rank->measured_busy_s = mean_s(from->busy_ns, from->steps_measured);
+    rank->measured_bubble_s = mean_s(from->bubble_ns, from->steps_measured);
+    rank->measured_exchange_s = mean_s(from->exchange_ns, from->steps_measured);
+    rank->measured_grad_sync_s = mean_s(from->grad_sync_ns, from->steps_measured);
+    rank->measured_optimizer_s = mean_s(from->optimizer_ns, from->steps_measured);
     rank->measured_peak_chunks = from->peak_chunks;
     rank->measured_peak_bytes = (double)from->peak_bytes;
     rank->total = message_usage(&from->total, arena);
@@ -29,6 +36,8 @@ static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan
         rank->predicted_bubble_s = planned->bubble_s;
         rank->predicted_peak_chunks = planned->peak_chunks;
         rank->predicted_peak_bytes = planned->peak_activation_bytes;
+        rank->predicted_grad_sync_s = plan->grad_sync_s;
+        rank->predicted_optimizer_s = plan->optimizer_s;
     }
     report->ranks[report->n_ranks++] = rank;
 }
@@ -49,43 +58,22 @@ static void add_note(Dp__V1__JobReport *report, char *note)
     }
 }
 
-static uint32_t cores_of(struct daemon *daemon, const char *name, const char **ret_host)
-{
-    size_t count = dp_core_nodes_count(daemon->core);
-    for (size_t i = 0; i < count; i++) {
-        struct dp_node_view view;
-        dp_core_node_at(daemon->core, i, &view);
-        if (strcmp(view.node->name, name) == 0) {
-            *ret_host = view.node->boot_id;
-            return view.node->cores;
-        }
-    }
-    return 0;
-}
-
-// Nodes of one machine (one boot id) share its cores.
 static void note_cores(struct daemon *daemon, const struct job_view *view, struct dp_arena *arena,
                        Dp__V1__JobReport *report)
 {
-    bool waits_only = strcmp(view->job->device, "sim") == 0;
-    const char *effect = waits_only ? "which is enough for ranks that only wait"
-                                    : "so their times include waiting for a core";
-    for (size_t i = 0; i < view->ranks_count; i++) {
-        const char *host = "";
-        uint32_t cores = cores_of(daemon, view->ranks[i].node, &host), ranks = 0;
-        bool first = true;
-        for (size_t k = 0; k < view->ranks_count; k++) {
-            const char *other = "";
-            cores_of(daemon, view->ranks[k].node, &other);
-            if (strcmp(host, other) == 0) {
-                first = first && k >= i;
-                ranks++;
-            }
-        }
-        if (first && cores > 0 && ranks > cores) {
+    size_t count = dp_core_nodes_count(daemon->core);
+    const struct dp_node_record **rows = arena_take(arena, count * sizeof(*rows));
+    struct machine *machines = arena_take(arena, count * sizeof(*machines));
+    dp_core_node_rows(daemon->core, rows);
+    size_t found = machines_of(rows, count, view->ranks, view->ranks_count, machines, NULL);
+    for (size_t i = 0; i < found; i++) {
+        uint32_t cores = machines[i].node->cores;
+        if (cores > 0 && machines[i].ranks > cores) {
             add_note(report,
-                     dp_arena_printf(arena, "%u ranks share %u cores on the machine of %s, %s",
-                                     ranks, cores, view->ranks[i].node, effect));
+                     dp_arena_printf(arena,
+                                     "%u ranks share %u cores on the machine of %s, so their "
+                                     "times include waiting for a core",
+                                     machines[i].ranks, cores, machines[i].node->name));
         }
     }
 }
@@ -95,6 +83,7 @@ static void note_causes(const struct job_view *view, struct dp_arena *arena,
 {
     const struct dp_job_record *job = view->job;
     if (strcmp(job->device, "sim") == 0) {
+        // They only wait, so it does not matter how many share a core.
         add_note(report, dp_arena_printf(arena, "sim device: ranks took their planned time and "
                                                 "computed nothing"));
     }
@@ -126,7 +115,10 @@ static void fill(struct daemon *daemon, const struct job_view *view,
     report->tokens_per_step = job->tokens_per_step;
     report->first_loss = summary->first_loss;
     report->last_loss = summary->last_loss;
-    report->measured_step_s = (double)summary->median_step_ns / 1e9;
+    report->first_step_seen = summary->first_loss_step;
+    report->averaged_steps = summary->averaged;
+    report->resumed_step = job->resumed_step;
+    report->measured_step_s = (double)summary->mean_step_ns / 1e9;
     if (report->measured_step_s > 0) {
         report->measured_tokens_per_s = (double)job->tokens_per_step / report->measured_step_s;
     }
@@ -141,7 +133,9 @@ static void fill(struct daemon *daemon, const struct job_view *view,
         add_rank(&view->ranks[i], report->job->plan, arena, report);
     }
     report->notes = arena_take(arena, NOTES_MAX * sizeof(char *));
-    note_cores(daemon, view, arena, report);
+    if (strcmp(job->device, "sim") != 0) {
+        note_cores(daemon, view, arena, report);
+    }
     note_causes(view, arena, report);
     add_model(job, report);
 }

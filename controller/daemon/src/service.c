@@ -193,47 +193,25 @@ static void checkpoint_job(struct daemon *daemon, uint64_t call, const void *any
     ask_core(daemon, call, DP_METHOD_CHECKPOINT_JOB, request->id, "");
 }
 
-// Ids of the jobs that have ranks on a node.
-static void add_node_jobs(struct daemon *daemon, const char *name, struct dp_arena *arena,
-                          Dp__V1__Node *node)
+static Dp__V1__Node *make_node(struct daemon *daemon, const struct dp_node_view *view,
+                               struct dp_arena *arena)
 {
-    size_t count = dp_core_jobs_count(daemon->core);
-    node->jobs = arena_take(arena, count * sizeof(void *));
-    for (size_t i = 0; i < count; i++) {
-        const struct dp_job_record *job = dp_core_job_at(daemon->core, i);
-        const struct dp_rank_record *ranks = NULL;
-        size_t ranks_count = 0, k = 0;
-        dp_core_job(daemon->core, job->number, &ranks, &ranks_count);
-        bool ended = dp_job_state_ended(job->state);
-        while (k < ranks_count &&
-               (strcmp(ranks[k].node, name) != 0 || (ended && dp_rank_record_over(&ranks[k])))) {
-            k++;
-        }
-        if (k < ranks_count) {
-            node->jobs[node->n_jobs++] = (char *)job->id;
-        }
-    }
-}
-
-static Dp__V1__Node *make_node(struct daemon *daemon, size_t index, struct dp_arena *arena)
-{
-    struct dp_node_view view;
-    dp_core_node_at(daemon->core, index, &view);
     Dp__V1__Node *node = arena_take(arena, sizeof(*node));
     dp__v1__node__init(node);
-    node->name = (char *)view.node->name;
-    node->state = (char *)dp_node_state_text(view.state);
-    node->reason = (char *)view.reason;
-    node->address = (char *)view.node->address;
-    node->slots = view.node->slots;
-    node->slots_used = view.slots_used;
-    node->cores = view.node->cores;
-    node->memory_bytes = view.node->memory_bytes;
-    node->accelerator = (char *)view.node->accelerator;
-    node->version = (char *)view.node->version;
-    node->last_seen_ns = view.node->last_seen_ns;
-    node->calibrated = view.node->profile.length > 0;
-    add_node_jobs(daemon, view.node->name, arena, node);
+    node->name = (char *)view->node->name;
+    node->state = (char *)dp_node_state_text(view->state);
+    node->reason = (char *)view->reason;
+    node->address = (char *)view->node->address;
+    node->slots = view->node->slots;
+    node->slots_used = view->slots_used;
+    node->cores = view->node->cores;
+    node->memory_bytes = view->node->memory_bytes;
+    node->accelerator = (char *)view->node->accelerator;
+    node->version = (char *)view->node->version;
+    node->last_seen_ns = view->node->last_seen_ns;
+    node->calibrated = view->node->profile.length > 0;
+    node->jobs = arena_take(arena, dp_core_jobs_count(daemon->core) * sizeof(char *));
+    node->n_jobs = dp_core_node_jobs(daemon->core, node->name, (const char **)node->jobs);
     return node;
 }
 
@@ -242,10 +220,12 @@ static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
 {
     (void)any;
     size_t count = dp_core_nodes_count(daemon->core);
+    struct dp_node_view *views = arena_take(arena, count * sizeof(*views));
+    dp_core_node_views(daemon->core, views);
     Dp__V1__ListNodesResponse response = DP__V1__LIST_NODES_RESPONSE__INIT;
     response.nodes = arena_take(arena, count * sizeof(void *));
     for (size_t i = 0; i < count; i++) {
-        response.nodes[response.n_nodes++] = make_node(daemon, i, arena);
+        response.nodes[response.n_nodes++] = make_node(daemon, &views[i], arena);
     }
     dp_rpc_call_reply(daemon->server, call, &response.base);
 }

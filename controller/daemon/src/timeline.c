@@ -1,4 +1,5 @@
-// GetTimeline: what ran, as it was measured, beside the plan's own simulation.
+// GetTimeline: what ran, as it was measured, beside the plan's own simulation. The loop gathers
+// what is needed; unpacking and simulating happen on a work thread.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,25 @@
 #include "dp/planner.h"
 
 #define MEASURED_BYTES_MAX (DP_MESSAGE_BYTES_MAX / 4 * 3)
+#define PREDICTED_SPANS_MAX 20000 // of at most 50 bytes
+
+struct drawing {
+    uv_work_t work;
+    struct daemon *daemon;
+    uint64_t job, call;
+    struct dp_job_spec spec;
+    struct dp_plan plan;
+    // The nodes as the plan has them, with the cores and the profile that it was made with.
+    struct dp_planner_node *nodes;
+    size_t nodes_count;
+    struct dp_profile profile;
+    bool profile_known;
+    struct dp_trace_record *traces;
+    size_t traces_count;
+    struct dp_arena arena; // holds what the timeline points to
+    Dp__V1__Timeline timeline;
+    struct dp_error error;
+};
 
 static Dp__V1__TimelineStep *add_step(Dp__V1__Timeline *timeline, uint64_t number, size_t spans_max,
                                       struct dp_arena *arena)
@@ -35,31 +55,11 @@ static Dp__V1__StepDone *unpack_trace(const struct dp_trace_record *trace, struc
     return (Dp__V1__StepDone *)message;
 }
 
-// The newest steps whose records fit into one message.
-static size_t first_that_fits(const struct dp_trace_record *traces, size_t count)
-{
-    size_t bytes = 0, first = count;
-    while (first > 0) {
-        size_t from = first - 1;
-        while (from > 0 && traces[from - 1].step == traces[first - 1].step) {
-            from--;
-        }
-        for (size_t i = from; i < first; i++) {
-            bytes += traces[i].spans.length;
-        }
-        if (bytes > MEASURED_BYTES_MAX) {
-            return first;
-        }
-        first = from;
-    }
-    return 0;
-}
-
 static void add_measured(const struct dp_trace_record *traces, size_t count, struct dp_arena *arena,
                          Dp__V1__Timeline *timeline)
 {
-    size_t i = first_that_fits(traces, count);
-    timeline->measured = arena_take(arena, (count - i) * sizeof(void *));
+    size_t i = 0;
+    timeline->measured = arena_take(arena, count * sizeof(void *));
     while (i < count) {
         size_t end = i, spans_max = 0;
         for (; end < count && traces[end].step == traces[i].step; end++) {
@@ -69,6 +69,7 @@ static void add_measured(const struct dp_trace_record *traces, size_t count, str
         for (; i < end; i++) {
             const Dp__V1__StepDone *done = unpack_trace(&traces[i], arena);
             for (size_t k = 0; done != NULL && k < done->n_spans; k++) {
+                done->spans[k]->rank = traces[i].rank;
                 step->spans[step->n_spans++] = done->spans[k];
             }
             if (done != NULL && (step->start_ns == 0 || done->start_ns < step->start_ns)) {
@@ -134,131 +135,156 @@ static void add_predicted(Dp__V1__Timeline *timeline, const struct dp_schedule *
     }
 }
 
-// The nodes as the plan has them, with the cores and the profile that it was made with.
-struct resources {
-    struct dp_planner_node *nodes;
-    size_t count;
-    struct dp_profile profile;
-    bool profile_known;
-};
-
-static void gather(struct daemon *daemon, struct resources *resources)
-{
-    size_t count = dp_core_nodes_count(daemon->core);
-    resources->nodes = dp_new_array(struct dp_planner_node, count);
-    for (size_t i = 0; i < count; i++) {
-        struct dp_node_view view;
-        dp_core_node_at(daemon->core, i, &view);
-        struct dp_planner_node *node = &resources->nodes[resources->count++];
-        DP_COPY_TEXT(node->name, view.node->name);
-        DP_COPY_TEXT(node->host, view.node->boot_id);
-        node->slots = (int32_t)view.node->slots;
-        node->cores = (int32_t)view.node->cores;
-        DP_AUTO_JSON json_t *json = NULL;
-        if (!resources->profile_known && view.node->profile.length > 0 &&
-            dp_json_parse(view.node->profile.bytes, view.node->profile.length, DP_PROFILE_BYTES_MAX,
-                          "profile", &json, NULL) == DP_OK) {
-            resources->profile_known =
-                dp_profile_from_json(json, &resources->profile, NULL) == DP_OK;
-        }
-    }
-}
-
-static dp_status simulate_replica(const struct dp_job_spec *spec, const struct dp_plan *plan,
+static dp_status simulate_replica(struct drawing *drawing,
                                   const struct dp_planner_resources *resources, int32_t replica,
-                                  const struct dp_schedule *schedule, struct dp_arena *arena,
-                                  Dp__V1__Timeline *timeline, struct dp_error *err)
+                                  const struct dp_schedule *schedule, struct dp_error *err)
 {
     struct dp_sim_costs costs = {0};
     struct dp_sim_result result = {0};
-    dp_status status = dp_planner_costs(spec, plan, resources, replica, schedule, &costs, err);
+    dp_status status =
+        dp_planner_costs(&drawing->spec, &drawing->plan, resources, replica, schedule, &costs, err);
     if (status != DP_OK) {
         return status;
     }
     status = dp_simulate(schedule, &costs, true, &result, err);
     if (status == DP_OK) {
-        add_predicted(timeline, schedule, &result, replica, arena);
-        add_tail(timeline, &costs, &result, replica, arena);
+        add_predicted(&drawing->timeline, schedule, &result, replica, &drawing->arena);
+        add_tail(&drawing->timeline, &costs, &result, replica, &drawing->arena);
         dp_sim_result_deinit(&result);
     }
     dp_sim_costs_deinit(&costs);
     return status;
 }
 
-static dp_status predict(struct daemon *daemon, const struct dp_job_spec *spec,
-                         const struct dp_plan *plan, struct dp_arena *arena,
-                         Dp__V1__Timeline *timeline, struct dp_error *err)
+// As many replicas as one message takes, and at least one.
+static dp_status predict(struct drawing *drawing, struct dp_error *err)
 {
     struct dp_schedule schedule = {0};
-    dp_status status = dp_plan_schedule(plan, &schedule, err);
+    dp_status status = dp_plan_schedule(&drawing->plan, &schedule, err);
     if (status != DP_OK) {
         return status;
     }
-    struct resources known = {0};
-    gather(daemon, &known);
     struct dp_planner_resources resources = {
-        .nodes = known.nodes,
-        .nodes_count = known.count,
-        .profile = known.profile_known ? &known.profile : NULL,
+        .nodes = drawing->nodes,
+        .nodes_count = drawing->nodes_count,
+        .profile = drawing->profile_known ? &drawing->profile : NULL,
     };
     // Each rank may have two more after its actions.
-    size_t actions = dp_schedule_action_count(&schedule);
-    size_t spans = (actions + 2 * (size_t)plan->pipeline) * (size_t)plan->data;
-    timeline->predicted = arena_take(arena, spans * sizeof(void *));
-    for (int32_t d = 0; status == DP_OK && d < plan->data; d++) {
-        status = simulate_replica(spec, plan, &resources, d, &schedule, arena, timeline, err);
+    size_t spans = dp_schedule_action_count(&schedule) + 2 * (size_t)drawing->plan.pipeline;
+    size_t fit = PREDICTED_SPANS_MAX / spans;
+    fit = fit == 0 ? 1 : fit < (size_t)drawing->plan.data ? fit : (size_t)drawing->plan.data;
+    drawing->timeline.predicted = arena_take(&drawing->arena, spans * fit * sizeof(void *));
+    for (int32_t d = 0; status == DP_OK && d < (int32_t)fit; d++) {
+        status = simulate_replica(drawing, &resources, d, &schedule, err);
     }
-    free(known.nodes);
     dp_schedule_deinit(&schedule);
     return status;
 }
 
-static dp_status add_prediction(struct daemon *daemon, const struct dp_job_record *job,
-                                struct dp_arena *arena, Dp__V1__Timeline *timeline,
-                                struct dp_error *err)
+static void work(uv_work_t *work_item)
 {
-    struct dp_job_spec spec;
-    struct dp_plan plan = {0};
+    struct drawing *drawing = work_item->data;
+    if (predict(drawing, &drawing->error) == DP_OK) {
+        add_measured(drawing->traces, drawing->traces_count, &drawing->arena, &drawing->timeline);
+    }
+}
+
+static void drawing_free(struct drawing *drawing)
+{
+    for (size_t i = 0; i < drawing->traces_count; i++) {
+        dp_trace_record_deinit(&drawing->traces[i]);
+    }
+    free(drawing->traces);
+    free(drawing->nodes);
+    dp_plan_deinit(&drawing->plan);
+    dp_arena_deinit(&drawing->arena);
+    free(drawing);
+}
+
+static void answer(struct drawing *drawing)
+{
+    struct daemon *daemon = drawing->daemon;
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    if (drawing->error.status == DP_OK) {
+        view_get(daemon, drawing->job, &view, &drawing->error);
+    }
+    if (drawing->error.status != DP_OK) {
+        dp_rpc_call_fail_error(daemon->server, drawing->call, &drawing->error);
+        return;
+    }
+    drawing->timeline.job = message_job(&view, JOB_LIVE, &drawing->arena);
+    dp_rpc_call_reply(daemon->server, drawing->call, &drawing->timeline.base);
+}
+
+static void after_work(uv_work_t *work_item, int status)
+{
+    (void)status;
+    struct drawing *drawing = work_item->data;
+    if (!drawing->daemon->stopping) {
+        answer(drawing);
+    }
+    drawing_free(drawing);
+}
+
+static void gather_nodes(struct drawing *drawing)
+{
+    size_t count = dp_core_nodes_count(drawing->daemon->core);
+    DP_AUTO_FREE const struct dp_node_record **rows =
+        dp_new_array(const struct dp_node_record *, count);
+    dp_core_node_rows(drawing->daemon->core, rows);
+    drawing->nodes = dp_new_array(struct dp_planner_node, count);
+    for (size_t i = 0; i < count; i++) {
+        struct dp_planner_node *node = &drawing->nodes[drawing->nodes_count++];
+        DP_COPY_TEXT(node->name, rows[i]->name);
+        DP_COPY_TEXT(node->host, rows[i]->boot_id);
+        node->slots = (int32_t)rows[i]->slots;
+        node->cores = (int32_t)rows[i]->cores;
+        DP_AUTO_JSON json_t *json = NULL;
+        if (!drawing->profile_known && rows[i]->profile.length > 0 &&
+            dp_json_parse(rows[i]->profile.bytes, rows[i]->profile.length, DP_PROFILE_BYTES_MAX,
+                          "profile", &json, NULL) == DP_OK) {
+            drawing->profile_known = dp_profile_from_json(json, &drawing->profile, NULL) == DP_OK;
+        }
+    }
+}
+
+static dp_status gather(struct drawing *drawing, const char *key, struct dp_error *err)
+{
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
     Dp__V1__Plan *message = NULL;
-    dp_status status =
-        planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &spec, err);
+    dp_status status = view_find(drawing->daemon, key, &view, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_job_record *job = view.job;
+    drawing->job = job->number;
+    status =
+        planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &drawing->spec, err);
     if (status == DP_OK) {
-        status = view_plan(job, arena, &message, err);
+        status = view_plan(job, &drawing->arena, &message, err);
     }
     if (status == DP_OK) {
-        status = dp_wire_plan_from_proto(message, &plan, err);
+        status = dp_wire_plan_from_proto(message, &drawing->plan, err);
     }
     if (status == DP_OK) {
-        status = predict(daemon, &spec, &plan, arena, timeline, err);
-        dp_plan_deinit(&plan);
+        status = dp_store_load_traces(drawing->daemon->store, job->number, MEASURED_BYTES_MAX,
+                                      &drawing->traces, &drawing->traces_count, err);
     }
+    gather_nodes(drawing);
     return status;
 }
 
 void timeline_answer(struct daemon *daemon, uint64_t call, const char *key)
 {
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    DP_CLEANUP(view_deinit) struct job_view view = {0};
-    struct dp_trace_record *traces = NULL;
-    size_t count = 0;
-    struct dp_error err = {0};
-    Dp__V1__Timeline timeline = DP__V1__TIMELINE__INIT;
-    dp_status status = view_find(daemon, key, &view, &err);
-    if (status == DP_OK) {
-        status = dp_store_load_traces(daemon->store, view.job->number, &traces, &count, &err);
+    struct drawing *drawing = dp_new(struct drawing);
+    drawing->daemon = daemon;
+    drawing->call = call;
+    drawing->work.data = drawing;
+    dp__v1__timeline__init(&drawing->timeline);
+    if (gather(drawing, key, &drawing->error) != DP_OK) {
+        answer(drawing);
+        drawing_free(drawing);
+        return;
     }
-    if (status == DP_OK) {
-        status = add_prediction(daemon, view.job, &arena, &timeline, &err);
-    }
-    if (status == DP_OK) {
-        timeline.job = message_job(&view, JOB_LIVE, &arena);
-        add_measured(traces, count, &arena, &timeline);
-        dp_rpc_call_reply(daemon->server, call, &timeline.base);
-    } else {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
-    }
-    for (size_t i = 0; i < count; i++) {
-        dp_trace_record_deinit(&traces[i]);
-    }
-    free(traces);
+    uv_queue_work(&daemon->loop, &drawing->work, work, after_work);
 }

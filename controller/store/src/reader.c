@@ -319,13 +319,26 @@ dp_status dp_store_load_steps(struct dp_store *store, uint64_t job, uint64_t aft
                 parameters, 4, ret_steps, ret_count, err);
 }
 
-dp_status dp_store_load_traces(struct dp_store *store, uint64_t job,
+dp_status dp_store_load_traces(struct dp_store *store, uint64_t job, size_t bytes_max,
                                struct dp_trace_record **ret_traces, size_t *ret_count,
                                struct dp_error *err)
 {
-    struct parameter parameters[] = {{.integer = (int64_t)job}};
-    return load(store, DP_RECORD_TRACE, "WHERE job = ? ORDER BY step, rank", parameters, 1,
-                ret_traces, ret_count, err);
+    struct parameter parameters[] = {{.integer = (int64_t)job}, {.integer = INT64_MAX}};
+    DP_CLEANUP(finalize) sqlite3_stmt *sizes = NULL;
+    dp_status status = query(store,
+                             "SELECT step, sum(length(spans)) FROM traces WHERE job = ? "
+                             "GROUP BY step ORDER BY step DESC",
+                             parameters, 1, &sizes, err);
+    int64_t left = (int64_t)bytes_max;
+    while (status == DP_OK && sqlite3_step(sizes) == SQLITE_ROW &&
+           (left -= sqlite3_column_int64(sizes, 1)) >= 0) {
+        parameters[1].integer = sqlite3_column_int64(sizes, 0);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    return load(store, DP_RECORD_TRACE, "WHERE job = ? AND step >= ? ORDER BY step, rank",
+                parameters, 2, ret_traces, ret_count, err);
 }
 
 dp_status dp_store_load_nodes(struct dp_store *store, struct dp_node_record **ret_nodes,
@@ -347,52 +360,63 @@ dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t
                 parameters, all ? 2 : 3, ret_events, ret_count, err);
 }
 
-static dp_status query_double(struct dp_store *store, const char *sql, uint64_t job,
-                              double *ret_value, bool *ret_known, struct dp_error *err)
+// The only row of a query for a job, by column; what is NULL keeps its value.
+static dp_status query_row(struct dp_store *store, const char *sql, uint64_t job,
+                           sqlite3_stmt **ret_statement, bool *ret_found, struct dp_error *err)
 {
     struct parameter parameters[] = {{.integer = (int64_t)job}};
-    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
-    dp_status status = query(store, sql, parameters, 1, &statement, err);
+    dp_status status = query(store, sql, parameters, 1, ret_statement, err);
     if (status != DP_OK) {
         return status;
     }
-    int code = sqlite3_step(statement);
-    if (code == SQLITE_ROW && sqlite3_column_type(statement, 0) != SQLITE_NULL) {
-        *ret_value = sqlite3_column_double(statement, 0);
-        *ret_known = true;
-    }
+    int code = sqlite3_step(*ret_statement);
+    *ret_found = code == SQLITE_ROW;
     return code == SQLITE_ROW || code == SQLITE_DONE ? DP_OK
                                                      : dp_store_fail(err, store->reader, code, sql);
+}
+
+static dp_status summarise_losses(struct dp_store *store, uint64_t job,
+                                  struct dp_step_summary *summary, struct dp_error *err)
+{
+    DP_CLEANUP(finalize) sqlite3_stmt *first = NULL;
+    DP_CLEANUP(finalize) sqlite3_stmt *last = NULL;
+    bool found = false;
+    dp_status status = query_row(store,
+                                 "SELECT step, loss FROM steps WHERE job = ? AND loss_known "
+                                 "ORDER BY step LIMIT 1",
+                                 job, &first, &found, err);
+    if (status != DP_OK || !found) {
+        return status;
+    }
+    summary->loss_known = true;
+    summary->first_loss_step = (uint64_t)sqlite3_column_int64(first, 0);
+    summary->first_loss = sqlite3_column_double(first, 1);
+    status = query_row(store,
+                       "SELECT count(*), avg(loss) FROM (SELECT loss FROM steps WHERE job = ? AND "
+                       "loss_known ORDER BY step DESC LIMIT 10)",
+                       job, &last, &found, err);
+    if (status == DP_OK && found) {
+        summary->averaged = (uint64_t)sqlite3_column_int64(last, 0);
+        summary->last_loss = sqlite3_column_double(last, 1);
+    }
+    return status;
 }
 
 dp_status dp_store_summarise_steps(struct dp_store *store, uint64_t job,
                                    struct dp_step_summary *ret_summary, struct dp_error *err)
 {
     struct dp_step_summary summary = {0};
-    struct parameter parameters[] = {{.integer = (int64_t)job}};
-    int64_t steps = 0;
-    dp_status status =
-        query_integer(store, "SELECT coalesce(max(step), 0) FROM steps WHERE job = ?", parameters,
-                      1, &steps, err);
-    summary.steps = (uint64_t)steps;
-    if (status == DP_OK) {
-        status = query_integer(store,
-                               "SELECT step_ns FROM steps WHERE job = ?1 AND step > 1 ORDER BY "
-                               "step_ns LIMIT 1 OFFSET "
-                               "(SELECT count(*) / 2 FROM steps WHERE job = ?1 AND step > 1)",
-                               parameters, 1, &summary.median_step_ns, err);
-    }
-    if (status == DP_OK) {
-        status = query_double(store,
-                              "SELECT loss FROM steps WHERE job = ? AND loss_known "
-                              "ORDER BY step LIMIT 1",
-                              job, &summary.first_loss, &summary.loss_known, err);
-    }
-    if (status == DP_OK) {
-        status = query_double(store,
-                              "SELECT avg(loss) FROM (SELECT loss FROM steps WHERE job = ? AND "
-                              "loss_known ORDER BY step DESC LIMIT 10)",
-                              job, &summary.last_loss, &summary.loss_known, err);
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    bool found = false;
+    dp_status status = query_row(
+        store,
+        "SELECT coalesce(max(step), 0), coalesce(avg(CASE WHEN step > (SELECT min(step) FROM "
+        "steps WHERE job = ?1) THEN step_ns END), 0) FROM steps WHERE job = ?1",
+        job, &statement, &found, err);
+    if (status == DP_OK && found) {
+        summary.steps = (uint64_t)sqlite3_column_int64(statement, 0);
+        summary.mean_step_ns = (int64_t)sqlite3_column_double(statement, 1);
+        status = summarise_losses(store, job, &summary, err);
     }
     *ret_summary = summary;
     return status;

@@ -339,3 +339,12 @@ struct dp_node_view {
 };
 size_t dp_core_nodes_count(const struct dp_core *core);
 void dp_core_node_at(const struct dp_core *core, size_t index, struct dp_node_view *ret_view);
+// All at once, which is one pass: room for dp_core_nodes_count.
+void dp_core_node_views(const struct dp_core *core, struct dp_node_view *ret_views);
+// And their rows alone, which does not count slots.
+void dp_core_node_rows(const struct dp_core *core, const struct dp_node_record **ret_rows);
+// Of the node with this name; 0 = not connected, or not known.
+uint64_t dp_core_node_session_of(const struct dp_core *core, const char *node);
+dp_node_state dp_core_node_state_of(const struct dp_core *core, const char *node);
+// Ids of the jobs that have slots of this node; room for dp_core_jobs_count.
+size_t dp_core_node_jobs(const struct dp_core *core, const char *node, const char **ret_ids);

@@ -83,8 +83,9 @@ dp_status dp_store_load_ranks(struct dp_store *store, uint64_t job,
 dp_status dp_store_load_steps(struct dp_store *store, uint64_t job, uint64_t after, uint64_t stride,
                               uint32_t limit, struct dp_step_record **ret_steps, size_t *ret_count,
                               struct dp_error *err);
-// By step, then rank.
-dp_status dp_store_load_traces(struct dp_store *store, uint64_t job,
+// Of the newest steps, whole ones, as many as have at most bytes_max of spans together. By step,
+// then rank.
+dp_status dp_store_load_traces(struct dp_store *store, uint64_t job, size_t bytes_max,
                                struct dp_trace_record **ret_traces, size_t *ret_count,
                                struct dp_error *err);
 dp_status dp_store_load_nodes(struct dp_store *store, struct dp_node_record **ret_nodes,
@@ -98,8 +99,10 @@ dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t
 struct dp_step_summary {
     uint64_t steps;
     double first_loss, last_loss; // the last: mean of the newest ten
+    uint64_t first_loss_step;     // the step that the first is of
+    uint64_t averaged;            // steps that the last is the mean of
     bool loss_known;
-    int64_t median_step_ns; // without the first step; 0 = not known
+    int64_t mean_step_ns; // of all steps but the first there is; 0 = not known
 };
 dp_status dp_store_summarise_steps(struct dp_store *store, uint64_t job,
                                    struct dp_step_summary *ret_summary, struct dp_error *err);
