@@ -152,7 +152,7 @@ static void add_rank(struct dpctl_table *table, const Dp__V1__RankResult *rank,
     dpctl_cell(table, "%u", rank->rank);
     dpctl_cell(table, "%s", rank->node);
     for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
-        dpctl_cell(table, "%s", known ? dpctl_seconds(text, parts[i]) : "");
+        dpctl_cell(table, "%s", known && parts[i] > 0 ? dpctl_seconds(text, parts[i]) : "");
     }
     dpctl_cell(table, figures->peak_chunks > 0 ? "%u" : "", figures->peak_chunks);
     dpctl_cell(table, "%s", figures->peak_bytes > 0 ? dpctl_bytes(text, figures->peak_bytes) : "");
