@@ -405,6 +405,9 @@ static void calibration_writes_a_profile_that_can_be_read(void **state)
     assert_true(profile.gemm_flops_per_s > 1e8 && profile.gemm_flops_per_s < 1e13);
     assert_true(profile.local.latency_s > 0 && profile.local.latency_s < 1);
     assert_true(profile.op_overhead_s > 0 && profile.op_overhead_s < 1e-3);
+    assert_true(profile.local.sum_bytes_per_s > 1e5 && profile.local.sum_bytes_per_s < 1e12);
+    assert_true(profile.activation_elements_per_s > 1e6 &&
+                profile.activation_gradient_elements_per_s > 1e6);
     temporary_remove(directory);
 }
 

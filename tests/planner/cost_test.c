@@ -187,10 +187,61 @@ static void sim_times_are_the_jobs_own(void **state)
 static void a_sum_costs_what_a_ring_costs(void **state)
 {
     (void)state;
-    struct dp_link_profile link = {.latency_s = 1e-3, .bytes_per_s = 1e6};
+    struct dp_link_profile link = {.latency_s = 1e-3, .bytes_per_s = 1e9, .sum_bytes_per_s = 1e6};
     assert_near(dp_cost_sum_s(&link, 4e6, 1), 0, 0);
     assert_near(dp_cost_sum_s(&link, 4e6, 2), 2e-3 + 4, 1e-9);
     assert_near(dp_cost_sum_s(&link, 4e6, 4), 6e-3 + 6, 1e-9);
+}
+
+static struct dp_cost_chunk moe_chunk(const struct dp_profile *profile, int32_t ep_size)
+{
+    struct dp_model_spec model = preset("tiny-moe");
+    struct dp_cost_batch batch = {.samples = 2, .sequence = 128, .ep_size = ep_size, .ep_nodes = 1};
+    struct dp_cost_stage stage = {1, 2, false, false};
+    struct dp_cost_chunk chunk;
+    dp_cost_chunk(&model, profile, &stage, &batch, &chunk);
+    return chunk;
+}
+
+// With rows that vary, expert peers wait for the fullest of them: by the spread of one rank's
+// rows, which the experts on it even out.
+static void expert_peers_wait_for_the_fullest(void **state)
+{
+    (void)state;
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    double forward[3], backward[3];
+    for (int i = 0; i < 3; i++) {
+        profile.routing_spread = 0.4 * i;
+        struct dp_cost_chunk chunk = moe_chunk(&profile, 2);
+        forward[i] = chunk.forward_exchange_s;
+        backward[i] = chunk.backward_exchange_s;
+        assert_near(moe_chunk(&profile, 1).forward_exchange_s, 0, 0);
+        assert_near(chunk.forward_s, moe_chunk(&profile, 2).forward_s, 0);
+    }
+    assert_true(forward[1] > forward[0]);
+    assert_near(forward[2] - forward[0], 2 * (forward[1] - forward[0]), 1e-12);
+    assert_true(backward[1] - backward[0] > forward[1] - forward[0]);
+    // Balanced: 3 messages forward (counts first), 2 back, and half of the 512 rows each way.
+    double rows_s = 256.0 * 128 * 4 / profile.local.bytes_per_s;
+    assert_near(forward[0], 3 * profile.local.latency_s + 2 * rows_s, 1e-12);
+    assert_near(backward[0], 2 * profile.local.latency_s + 2 * rows_s, 1e-12);
+}
+
+// The routed experts of tiny-moe's layer: 256 tokens twice, 512 rows of 256, take 0.131 ms longer
+// when an element of the activation takes 1 ns longer, the shared expert's half of that.
+static void the_activation_costs_by_its_elements(void **state)
+{
+    (void)state;
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    profile.activation_elements_per_s = 1e9;
+    double fast = moe_chunk(&profile, 1).forward_s;
+    profile.activation_elements_per_s = 0.5e9;
+    assert_near(moe_chunk(&profile, 1).forward_s - fast, 1.5 * 0.131072e-3, 1e-9);
+    double before = moe_chunk(&profile, 1).input_s;
+    profile.activation_gradient_elements_per_s /= 2;
+    assert_true(moe_chunk(&profile, 1).input_s > before);
 }
 
 int main(void)
@@ -206,6 +257,8 @@ int main(void)
         cmocka_unit_test(seconds_add_up_over_layers_and_grow_with_the_batch),
         cmocka_unit_test(sim_times_are_the_jobs_own),
         cmocka_unit_test(a_sum_costs_what_a_ring_costs),
+        cmocka_unit_test(expert_peers_wait_for_the_fullest),
+        cmocka_unit_test(the_activation_costs_by_its_elements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,7 +219,13 @@ static void choices_that_do_not_fit_lose_to_slower_ones_that_do(void **state)
     DP_CLEANUP(dp_plan_deinit) struct dp_plan wide = {0}, narrow = {0};
     assert_ok(plan_on(two_agents, 2, &spec, &wide, &err), &err);
     struct dp_planner_node small[] = {two_agents[0], two_agents[1]};
-    small[0].memory_bytes = small[1].memory_bytes = 0.9 * wide.candidates[0].memory_max_bytes;
+    double chosen = wide.candidates[0].memory_max_bytes, leanest = chosen;
+    for (size_t i = 0; i < wide.candidates_count; i++) {
+        const struct dp_plan_candidate *candidate = &wide.candidates[i];
+        leanest = candidate->legal ? fmin(leanest, candidate->memory_max_bytes) : leanest;
+    }
+    assert_true(leanest < chosen);
+    small[0].memory_bytes = small[1].memory_bytes = (leanest + chosen) / 2;
     assert_ok(plan_on(small, 2, &spec, &narrow, &err), &err);
     assert_true(narrow.step_s >= wide.step_s);
     for (int32_t i = 0; i < dp_plan_world(&narrow); i++) {
@@ -367,8 +373,8 @@ static void costs_know_links_cores_and_copies(void **state)
     (void)state;
     struct dp_profile profile;
     dp_profile_default_cpu(&profile);
-    profile.local = (struct dp_link_profile){.latency_s = 1e-3, .bytes_per_s = 1e8};
-    profile.network = (struct dp_link_profile){.latency_s = 2e-3, .bytes_per_s = 1e7};
+    profile.local = (struct dp_link_profile){1e-3, 1e8, 2e8};
+    profile.network = (struct dp_link_profile){2e-3, 1e7, 3e7};
     struct dp_planner_node nodes[] = {{.name = "a", .host = "h", .slots = 2, .cores = 2},
                                       {.name = "b", .host = "h", .slots = 2, .cores = 2}};
     struct dp_planner_resources resources = {nodes, 2, &profile};
@@ -383,16 +389,44 @@ static void costs_know_links_cores_and_copies(void **state)
     assert_near(dp_sim_hop_at(&costs, 0, 1)->bytes_per_second, 1e8, 0);
     assert_near(costs.message_bytes_f, 2 * 128 * 128 * 4, 0);
     // A rank holds both stages, so the whole model: rings of four, six rounds each, for experts and
-    // for the rest.
+    // for the rest; two ranks share a core.
     double bytes = 4.0 * (double)dp_model_parameters(&spec.model);
-    assert_near(costs.gradient_sync[0], 12 * 2e-3 + 6 * bytes / 4 / 1e7, 1e-9);
+    assert_near(costs.gradient_sync[0], 2 * (12 * 2e-3 + 6 * bytes / 4 / 3e7), 1e-9);
     // One pipeline over both nodes: its hop and its two copies are far.
     assert_int_equal(dp_job_spec_set(&spec, "data=1", NULL), DP_OK);
     nodes[0].slots = nodes[1].slots = 1;
     get_costs(&spec, &resources, &across, &far);
     assert_near(dp_sim_hop_at(&far, 0, 1)->latency, 2e-3, 0);
-    assert_near(far.gradient_sync[0], 4 * 2e-3 + 2 * bytes / 2 / 1e7, 1e-9);
+    assert_near(far.gradient_sync[0], 4 * 2e-3 + 2 * bytes / 2 / 3e7, 1e-9);
     assert_near(far.cores[0], 0, 0);
+    assert_near(costs.optimizer[0], 2 * far.optimizer[0], 1e-9);
+}
+
+// One rank of a machine computes alone, two of three cores are half way to all of them.
+static void busy_cores_slow_each_other_down(void **state)
+{
+    (void)state;
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    profile.busy_slowdown = 1.5;
+    profile.action_overhead_s = 0;
+    double forward[3];
+    const struct {
+        const char *data;
+        int32_t cores;
+    } table[] = {{"data=1", 2}, {"data=2", 2}, {"data=2", 3}};
+    for (size_t i = 0; i < 3; i++) {
+        struct dp_planner_node node = {.name = "a", .slots = 2, .cores = table[i].cores};
+        struct dp_planner_resources resources = {&node, 1, &profile};
+        struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "pipeline=1", "expert=1",
+                                      "schedule=1f1b", "micro_batch_size=2", table[i].data);
+        DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+        DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs = {0};
+        get_costs(&spec, &resources, &plan, &costs);
+        forward[i] = dp_sim_chunk_at(&costs, 0, 0)->seconds[DP_ACTION_F];
+    }
+    assert_near(forward[1] / forward[0], 1.5, 1e-9);
+    assert_near(forward[2] / forward[0], 1.25, 1e-9);
 }
 
 // With an exchange that overlaps, MoE layers of a paired schedule weigh less than one after the
@@ -467,6 +501,7 @@ int main(void)
         cmocka_unit_test(the_costs_of_a_plan_give_its_prediction),
         cmocka_unit_test(peak_bytes_follow_from_the_order_of_a_rank),
         cmocka_unit_test(costs_know_links_cores_and_copies),
+        cmocka_unit_test(busy_cores_slow_each_other_down),
         cmocka_unit_test(a_paired_schedule_splits_layers_by_their_pairs),
         cmocka_unit_test(deepseek_v3s_measured_step_is_predicted_within_the_error_bar),
     };

@@ -82,6 +82,8 @@ static void a_profile_with_a_bad_figure_is_refused(void **state)
         {"op_overhead_s", json_real(-1), "of at least 0"},
         {"memory_bytes_per_s", json_string("fast"), "\"memory_bytes_per_s\""},
         {"exchange_hidden_share", json_real(1.5), "share is above 1"},
+        {"busy_slowdown", json_real(0.9), "\"busy_slowdown\" is below 1"},
+        {"local_sum_bytes_per_s", json_real(0), "\"local_sum_bytes_per_s\""},
         {"element_bytes", json_integer(0), "element_bytes"},
         {"gemms", json_object(), "\"gemms\" must be an array"},
         {"gemms", json_pack("[{s:s}]", "kind", "nt"), "needs kind, m, k, n"},
@@ -103,6 +105,22 @@ static void a_profile_with_a_bad_figure_is_refused(void **state)
                    "/nonexistent");
 }
 
+// As a profile that an earlier version measured: whoever keeps it measures again.
+static void a_profile_without_a_figure_is_refused(void **state)
+{
+    (void)state;
+    const char *const keys[] = {"activation_elements_per_s", "attention_gradient_flops_per_s",
+                                "busy_slowdown", "routing_spread", "network_sum_bytes_per_s"};
+    struct dp_profile profile, again;
+    dp_profile_default_cpu(&profile);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        struct dp_error err = {0};
+        DP_AUTO_JSON json_t *json = dp_profile_to_json(&profile);
+        assert_int_equal(json_object_del(json, keys[i]), 0);
+        assert_refused(dp_profile_from_json(json, &again, &err), DP_INVALID, &err, keys[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -111,6 +129,7 @@ int main(void)
         cmocka_unit_test(a_kind_without_points_has_the_general_rate),
         cmocka_unit_test(a_profile_reads_back_as_written),
         cmocka_unit_test(a_profile_with_a_bad_figure_is_refused),
+        cmocka_unit_test(a_profile_without_a_figure_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,9 @@ static const struct {
     {512, 768, 3072, 75e9}, {1024, 1024, 1024, 74e9},
 };
 
+// Of byte-level models early in their training, where loads of experts differ most.
+#define ROUTING_SPREAD 0.7
+
 void dp_profile_default_cpu(struct dp_profile *ret_profile)
 {
     struct dp_profile profile = {
@@ -21,12 +24,17 @@ void dp_profile_default_cpu(struct dp_profile *ret_profile)
         .element_bytes = 4,
         .gemm_flops_per_s = 50e9,
         .attention_flops_per_s = 30e9,
+        .attention_gradient_flops_per_s = 35e9,
+        .activation_elements_per_s = 1.5e9,
+        .activation_gradient_elements_per_s = 0.6e9,
         .memory_bytes_per_s = 18e9,
         .op_overhead_s = 0.5e-6,
         .action_overhead_s = 50e-6,
         .optimizer_bytes_per_s = 25e9,
-        .local = {.latency_s = 40e-6, .bytes_per_s = 1.5e9},
-        .network = {.latency_s = 60e-6, .bytes_per_s = 1.2e9},
+        .busy_slowdown = 1.1,
+        .local = {.latency_s = 40e-6, .bytes_per_s = 1.5e9, .sum_bytes_per_s = 1.2e9},
+        .network = {.latency_s = 60e-6, .bytes_per_s = 1.2e9, .sum_bytes_per_s = 1e9},
+        .routing_spread = ROUTING_SPREAD,
         .activation_share = 1,
         .weight_bytes = 4,
         .gradient_bytes = 4,
@@ -58,14 +66,17 @@ enum { EXCHANGE_UNITS = 20, DEVICE_UNITS = 132 };
 #define HIDDEN_SHARE 0.963
 #define ACTIVATION_SHARE 0.32
 
+static struct dp_link_profile link_of(double latency_s, double bytes_per_s)
+{
+    return (struct dp_link_profile){latency_s, bytes_per_s, bytes_per_s};
+}
+
 static void from_cpu_cluster(const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile)
 {
     dp_profile_default_cpu(ret_profile);
     ret_profile->cores = cluster->cores_per_node;
-    ret_profile->local.latency_s = cluster->scale_up_latency_s;
-    ret_profile->local.bytes_per_s = cluster->scale_up_bandwidth;
-    ret_profile->network.latency_s = cluster->scale_out_latency_s;
-    ret_profile->network.bytes_per_s = cluster->scale_out_bandwidth;
+    ret_profile->local = link_of(cluster->scale_up_latency_s, cluster->scale_up_bandwidth);
+    ret_profile->network = link_of(cluster->scale_out_latency_s, cluster->scale_out_bandwidth);
 }
 
 void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile)
@@ -74,18 +85,25 @@ void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_pr
         from_cpu_cluster(cluster, ret_profile);
         return;
     }
+    double memory = MEMORY_SHARE * cluster->memory_bandwidth;
+    double element_bytes = 2;
     struct dp_profile profile = {
         .error_share = 0.25,
         .cores = cluster->cores_per_node,
-        .element_bytes = 2,
+        .element_bytes = (int32_t)element_bytes,
         .gemm_flops_per_s = GEMM_SHARE * cluster->flops_peak,
         .attention_flops_per_s = ATTENTION_SHARE * cluster->flops_peak,
-        .memory_bytes_per_s = MEMORY_SHARE * cluster->memory_bandwidth,
+        .attention_gradient_flops_per_s = ATTENTION_SHARE * cluster->flops_peak,
+        // Gate and up are read and the product written; the gradient reads three and writes three.
+        .activation_elements_per_s = memory / (3 * element_bytes),
+        .activation_gradient_elements_per_s = memory / (6 * element_bytes),
+        .memory_bytes_per_s = memory,
         .op_overhead_s = 5e-6,
         .action_overhead_s = 20e-6,
-        .optimizer_bytes_per_s = MEMORY_SHARE * cluster->memory_bandwidth,
-        .local = {cluster->scale_up_latency_s, LINK_SHARE * cluster->scale_up_bandwidth},
-        .network = {cluster->scale_out_latency_s, LINK_SHARE * cluster->scale_out_bandwidth},
+        .optimizer_bytes_per_s = memory,
+        .busy_slowdown = 1,
+        .local = link_of(cluster->scale_up_latency_s, LINK_SHARE * cluster->scale_up_bandwidth),
+        .network = link_of(cluster->scale_out_latency_s, LINK_SHARE * cluster->scale_out_bandwidth),
         .exchange_device_share = (double)EXCHANGE_UNITS / DEVICE_UNITS,
         .exchange_hidden_share = HIDDEN_SHARE,
         .exchange_by_node = true,

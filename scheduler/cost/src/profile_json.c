@@ -22,16 +22,23 @@ static const struct figure figures[] = {
     FIGURE(error_share, false),
     FIGURE(gemm_flops_per_s, true),
     FIGURE(attention_flops_per_s, true),
+    FIGURE(attention_gradient_flops_per_s, true),
+    FIGURE(activation_elements_per_s, true),
+    FIGURE(activation_gradient_elements_per_s, true),
     FIGURE(memory_bytes_per_s, true),
     FIGURE(op_overhead_s, false),
     FIGURE(action_overhead_s, false),
     FIGURE(optimizer_bytes_per_s, true),
+    FIGURE(busy_slowdown, true),
     {"local_latency_s", offsetof(struct dp_profile, local.latency_s), false},
     {"local_bytes_per_s", offsetof(struct dp_profile, local.bytes_per_s), true},
+    {"local_sum_bytes_per_s", offsetof(struct dp_profile, local.sum_bytes_per_s), true},
     {"network_latency_s", offsetof(struct dp_profile, network.latency_s), false},
     {"network_bytes_per_s", offsetof(struct dp_profile, network.bytes_per_s), true},
+    {"network_sum_bytes_per_s", offsetof(struct dp_profile, network.sum_bytes_per_s), true},
     FIGURE(exchange_device_share, false),
     FIGURE(exchange_hidden_share, false),
+    FIGURE(routing_spread, false),
     FIGURE(activation_share, true),
     FIGURE(weight_bytes, true),
     FIGURE(gradient_bytes, true),
@@ -78,6 +85,9 @@ static dp_status read_figures(const json_t *json, struct dp_profile *profile, st
     if (profile->exchange_device_share >= 1 || profile->exchange_hidden_share > 1 ||
         profile->activation_share > 1) {
         return dp_fail(err, DP_INVALID, "profile: a share is above 1");
+    }
+    if (profile->busy_slowdown < 1) {
+        return dp_fail(err, DP_INVALID, "profile: \"busy_slowdown\" is below 1");
     }
     return DP_OK;
 }

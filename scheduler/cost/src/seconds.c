@@ -17,9 +17,9 @@ static void add_scaled(struct tally *tally, const struct tally *part, double tim
     tally->weight_s += times * part->weight_s;
 }
 
-// y[m, n] = x[m, k] W[n, k]^T and its two gradients. Rates are measured on operands that lie in
-// caches; the weights of a whole stage do not, so they are read (their gradients read and written)
-// at the speed of memory.
+// y[m, n] = x[m, k] W[n, k]^T and its two gradients. Measured rates are of weights that come from
+// memory, as those of a whole stage do; published ones are not, so that the weights are read (their
+// gradients read and written) at the speed of memory besides.
 static void add_linear(struct tally *tally, double m, double k, double n)
 {
     if (m <= 0) {
@@ -27,10 +27,14 @@ static void add_linear(struct tally *tally, double m, double k, double n)
     }
     const struct dp_profile *p = tally->profile;
     double flops = 2 * m * k * n;
-    double load_s = k * n * p->element_bytes / p->memory_bytes_per_s + p->op_overhead_s;
-    tally->forward_s += flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NT, m, k, n) + load_s;
-    tally->input_s += flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NN, m, n, k) + load_s;
-    tally->weight_s += flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_TN, n, m, k) + 2 * load_s;
+    double load_s = p->gemms_count > 0 ? 0 : k * n * p->element_bytes / p->memory_bytes_per_s;
+    double overhead_s = p->op_overhead_s;
+    tally->forward_s +=
+        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NT, m, k, n) + load_s + overhead_s;
+    tally->input_s +=
+        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_NN, m, n, k) + load_s + overhead_s;
+    tally->weight_s +=
+        flops / dp_profile_gemm_flops_per_s(p, DP_GEMM_TN, n, m, k) + 2 * load_s + overhead_s;
 }
 
 // Elementwise work: how many times `elements` are read or written in each pass.
@@ -76,13 +80,13 @@ static void add_attention(struct tally *tally, const struct dp_model_spec *m, do
     const struct dp_profile *p = tally->profile;
     double width = m->mla_kv_rank > 0 ? (double)m->mla_nope_dim + m->mla_rope_dim + m->mla_v_dim
                                       : 2.0 * m->head_dim;
-    double core = tokens * sequence * m->heads * width / p->attention_flops_per_s;
+    double core = tokens * sequence * m->heads * width;
     add_norm(tally, m, tokens);
     add_projections(tally, m, tokens);
     add_elements(tally, tokens * m->heads * width, 1, 1, 0); // rotation
-    tally->forward_s += core + p->op_overhead_s;
+    tally->forward_s += core / p->attention_flops_per_s + p->op_overhead_s;
     // The gradient recomputes the scores: five products where forward has two (arXiv 2205.14135).
-    tally->input_s += 2.5 * core + p->op_overhead_s;
+    tally->input_s += 2.5 * core / p->attention_gradient_flops_per_s + p->op_overhead_s;
 }
 
 static void add_ffn(struct tally *tally, double rows, double hidden, double width)
@@ -90,9 +94,21 @@ static void add_ffn(struct tally *tally, double rows, double hidden, double widt
     if (rows <= 0 || width <= 0) {
         return;
     }
+    const struct dp_profile *p = tally->profile;
     add_linear(tally, rows, hidden, 2 * width);
     add_linear(tally, rows, width, hidden);
-    add_elements(tally, rows * width, 3, 6, 0);
+    tally->forward_s += rows * width / p->activation_elements_per_s + p->op_overhead_s;
+    tally->input_s += rows * width / p->activation_gradient_elements_per_s + p->op_overhead_s;
+}
+
+// The routed experts of one rank. Every rank of the EP group sends an equal share to each expert.
+static struct tally routed_experts(const struct dp_profile *profile, const struct dp_model_spec *m,
+                                   double tokens, const struct dp_cost_batch *batch)
+{
+    struct tally one = {.profile = profile}, all = {.profile = profile};
+    add_ffn(&one, tokens * batch->ep_size * m->top_k / m->experts, m->hidden, m->expert_ffn);
+    add_scaled(&all, &one, (double)m->experts / batch->ep_size);
+    return all;
 }
 
 static void add_moe(struct tally *tally, const struct dp_model_spec *m, double tokens,
@@ -102,12 +118,8 @@ static void add_moe(struct tally *tally, const struct dp_model_spec *m, double t
     add_norm(tally, m, tokens);
     add_linear(tally, tokens, h, m->experts);
     add_elements(tally, tokens * m->experts, 4, 4, 0);
-    // Every rank of the EP group sends an equal share to each expert.
-    double local_experts = (double)m->experts / batch->ep_size;
-    double rows = tokens * batch->ep_size * m->top_k / m->experts;
-    struct tally one = {.profile = tally->profile};
-    add_ffn(&one, rows, h, m->expert_ffn);
-    add_scaled(tally, &one, local_experts);
+    struct tally routed = routed_experts(tally->profile, m, tokens, batch);
+    add_scaled(tally, &routed, 1);
     add_ffn(tally, tokens, h, (double)m->shared_experts * m->expert_ffn);
     // Rows are gathered to their experts and back.
     add_elements(tally, tokens * m->top_k * h, 4, 4, 0);
@@ -132,14 +144,33 @@ static void add_layers(struct tally *tally, const struct dp_model_spec *m, doubl
     add_scaled(tally, &one, count);
 }
 
-static double exchange_s(const struct dp_model_spec *m, const struct dp_profile *profile,
-                         const struct dp_cost_batch *batch)
+// How much more than its share the fullest of n ranks has: the mean of the largest of n values is
+// at most (n - 1) / sqrt(2 n - 1) deviations above theirs, and close to it for few (Hartley and
+// David, Ann. Math. Stat. 25, 1954). A rank's experts even each other out.
+static double fullest_excess(const struct dp_model_spec *m, const struct dp_profile *profile,
+                             int32_t ep_size)
+{
+    double experts = (double)m->experts / ep_size;
+    return profile->routing_spread / sqrt(experts) * (ep_size - 1) / sqrt(2.0 * ep_size - 1);
+}
+
+// All-to-all of one MoE layer, and the wait for the peer with the most rows.
+static void set_exchange(const struct dp_model_spec *m, const struct dp_profile *profile,
+                         const struct dp_cost_batch *batch, double layers,
+                         struct dp_cost_chunk *chunk)
 {
     if (batch->ep_size <= 1) {
-        return 0;
+        return;
     }
     const struct dp_link_profile *link = batch->ep_nodes <= 1 ? &profile->local : &profile->network;
-    return dp_cost_exchange_bytes(m, profile, batch) / link->bytes_per_s + link->latency_s;
+    double tokens = (double)batch->samples * batch->sequence;
+    double rows_s = dp_cost_exchange_bytes(m, profile, batch) / link->bytes_per_s + link->latency_s;
+    double excess = fullest_excess(m, profile, batch->ep_size);
+    struct tally routed = routed_experts(profile, m, tokens, batch);
+    // Forward tells the peers first how many rows they get.
+    chunk->forward_exchange_s = layers * (link->latency_s + 2 * rows_s + excess * routed.forward_s);
+    chunk->backward_exchange_s =
+        layers * (2 * rows_s + excess * (routed.input_s + routed.weight_s));
 }
 
 void dp_cost_chunk(const struct dp_model_spec *model, const struct dp_profile *profile,
@@ -163,14 +194,12 @@ void dp_cost_chunk(const struct dp_model_spec *model, const struct dp_profile *p
         add_linear(&tally, tokens, model->hidden, model->vocabulary);
         add_elements(&tally, tokens * model->vocabulary, 3, 3, 0);
     }
-    double exchange = 2 * moe_layers * exchange_s(model, profile, batch);
     *ret_chunk = (struct dp_cost_chunk){
         .forward_s = tally.forward_s + profile->action_overhead_s,
         .input_s = tally.input_s + profile->action_overhead_s,
         .weight_s = tally.weight_s + profile->action_overhead_s,
-        .forward_exchange_s = exchange,
-        .backward_exchange_s = exchange,
     };
+    set_exchange(model, profile, batch, moe_layers, ret_chunk);
 }
 
 double dp_cost_pair_s(const struct dp_profile *profile, const struct dp_cost_chunk *forward,
@@ -234,7 +263,7 @@ double dp_cost_sum_s(const struct dp_link_profile *link, double bytes, int32_t m
         return 0;
     }
     double rounds = 2.0 * (members - 1);
-    return rounds * (link->latency_s + bytes / members / link->bytes_per_s);
+    return rounds * (link->latency_s + bytes / members / link->sum_bytes_per_s);
 }
 
 // Reads weight, gradient and two moments; writes weight and moments.

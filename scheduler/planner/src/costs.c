@@ -43,6 +43,9 @@ static struct dp_cost_chunk stage_chunk(const struct problem *problem, const str
     }
     struct dp_cost_batch batch = batch_of(problem, layout);
     dp_cost_chunk(&problem->spec->model, problem->profile, &shape, &batch, &chunk);
+    chunk.forward_s *= layout->slowdown;
+    chunk.input_s *= layout->slowdown;
+    chunk.weight_s *= layout->slowdown;
     return chunk;
 }
 
@@ -130,8 +133,10 @@ static bool sums_stay_on_node(const struct layout *layout, int32_t rank, bool mi
     return true;
 }
 
+// All ranks are at it at the same time, and sums keep their cores busy as the optimizer does.
 static void fill_step_end(const struct problem *problem, const struct layout *layout,
-                          const struct dp_schedule *schedule, struct dp_sim_costs *costs)
+                          const struct place *places, const struct dp_schedule *schedule,
+                          struct dp_sim_costs *costs)
 {
     if (problem->is_sim) {
         return; // its ranks have nothing to sum and nothing to update
@@ -152,10 +157,12 @@ static void fill_step_end(const struct problem *problem, const struct layout *la
             sums_stay_on_node(layout, rank, mirrored) ? &profile->local : &profile->network;
         int32_t members = layout->choice.data * schedule->directions;
         int32_t expert_members = members / layout->choice.expert;
-        costs->gradient_sync[rank] =
+        double crowd = ranks_per_core(problem, layout, places[rank].node);
+        double sums_s =
             dp_cost_sum_s(link, total.shared * profile->gradient_bytes, members) +
             dp_cost_sum_s(link, total.experts * profile->gradient_bytes, expert_members);
-        costs->optimizer[rank] = dp_cost_optimizer_s(profile, total.shared + total.experts);
+        costs->gradient_sync[rank] = crowd * sums_s;
+        costs->optimizer[rank] = crowd * dp_cost_optimizer_s(profile, total.shared + total.experts);
     }
 }
 
@@ -232,7 +239,7 @@ void layout_costs(const struct problem *problem, const struct layout *layout, in
     }
     fill_hops(problem, layout, places, ret_costs);
     fill_hosts(problem, layout, places, ret_costs);
-    fill_step_end(problem, layout, schedule, ret_costs);
+    fill_step_end(problem, layout, places, schedule, ret_costs);
 }
 
 double exposed_exchange_s(const struct problem *problem, const struct layout *layout,

@@ -22,6 +22,10 @@ char *explain_provenance(const struct problem *problem)
     dp_buf_printf(&text, "seconds: profile \"%s\", %s", profile->name, profile->provenance);
     dp_buf_printf(&text, "; expect errors of %.0f %%\n", profile->error_share * 100);
     dp_buf_puts(&text, "bytes: shapes of the model; routing taken as balanced\n");
+    if (profile->routing_spread > 0) {
+        dp_buf_printf(&text, "waits for expert peers: rows of an expert taken to vary by %.0f %%\n",
+                      profile->routing_spread * 100);
+    }
     return dp_buf_take(&text);
 }
 

@@ -23,6 +23,7 @@ struct layout {
     int32_t *layer_begin; // [stages + 1]
     struct place *places; // [pipeline * data]
     int32_t ep_nodes;     // nodes that an EP group spans, at most
+    double slowdown;      // of compute, by other ranks that use the machine's other cores
 };
 void layout_deinit(struct layout *layout);
 
@@ -57,6 +58,10 @@ int32_t host_cores(const struct problem *problem, int32_t node);
 // Cores of all machines, 0 when some machine has enough.
 int64_t all_cores(const struct problem *problem);
 bool same_host(const struct problem *problem, int32_t a, int32_t b);
+// How many ranks share a core of the machine that `node` belongs to, at least 1.
+double ranks_per_core(const struct problem *problem, const struct layout *layout, int32_t node);
+// The most that cores which compute at the same time slow each other down on any machine.
+double compute_slowdown(const struct problem *problem, const struct layout *layout);
 
 struct dp_cost_stage stage_of(const struct layout *layout, int32_t stage);
 struct dp_cost_batch batch_of(const struct problem *problem, const struct layout *layout);

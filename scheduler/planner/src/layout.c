@@ -71,6 +71,7 @@ void layout_init(struct layout *ret_layout, const struct problem *problem,
     layout.places = dp_new_array(struct place, (size_t)choice->pipeline * (size_t)choice->data);
     place_ranks(problem, choice, layout.places);
     layout.ep_nodes = ep_group_nodes(choice, layout.places);
+    layout.slowdown = compute_slowdown(problem, &layout);
     DP_AUTO_FREE double *cost = dp_new_array(double, (size_t)problem->spec->model.layers);
     if (problem->is_sim) {
         split_for_sim(problem, &layout, cost);

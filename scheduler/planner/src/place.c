@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +72,26 @@ int32_t host_cores(const struct problem *problem, int32_t node)
         }
     }
     return cores;
+}
+
+double ranks_per_core(const struct problem *problem, const struct layout *layout, int32_t node)
+{
+    int32_t cores = host_cores(problem, node);
+    return cores > 0 ? fmax(1, (double)ranks_on_host(problem, layout, node) / cores) : 1;
+}
+
+double compute_slowdown(const struct problem *problem, const struct layout *layout)
+{
+    double busiest = 0;
+    for (int32_t i = 0; i < layout->choice.pipeline * layout->choice.data; i++) {
+        int32_t node = layout->places[i].node;
+        int32_t cores = host_cores(problem, node);
+        if (cores > 1) {
+            double others = ranks_on_host(problem, layout, node) - 1;
+            busiest = fmax(busiest, fmin(1, others / (cores - 1)));
+        }
+    }
+    return 1 + (problem->profile->busy_slowdown - 1) * busiest;
 }
 
 int64_t all_cores(const struct problem *problem)

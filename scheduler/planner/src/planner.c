@@ -83,6 +83,7 @@ static dp_status layout_of_plan(const struct problem *problem, const struct dp_p
     layout.layer_begin =
         dp_memdup(plan->layer_begin, ((size_t)plan->stages + 1) * sizeof(*plan->layer_begin));
     layout.ep_nodes = ep_group_nodes(&layout.choice, layout.places);
+    layout.slowdown = compute_slowdown(problem, &layout);
     *ret_layout = layout;
     return DP_OK;
 }

@@ -1,3 +1,6 @@
+// Rates of the cpu device's operations.
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "calibrate.h"
@@ -11,48 +14,62 @@ static const int32_t gemm_rows[] = {32, 128, 512};
 static const int32_t gemm_shapes[][2] = {
     {128, 128}, {128, 512}, {512, 128}, {512, 512}, {1024, 1024}};
 #define ROWS_MAX 512
-// More than a cache holds.
-#define ELEMENTS_MAX (4 << 20)
+#define WIDTH_MAX 1024
+// More than a cache holds: weights, their gradients and moments come from memory.
+#define ELEMENTS_MAX (8 << 20)
+// Cores beyond these are left idle: memory is busy long before.
+#define HELPERS_MAX 15
+#define HELPER_ELEMENTS (2 << 20)
 #define FILL_BYTE 0x3d // makes 0.046 of every float
 #define ROUNDS 7
-#define ROUND_NS (5 * DP_NS_PER_MS)
+#define ROUND_NS (3 * DP_NS_PER_MS)
 
-// What is being timed: one call of `work` does the same as every other.
+// What is being timed: one call of `work` does about the same as every other.
 struct timed {
     struct dp_device *device;
     void (*work)(struct timed *timed);
-    void *a, *b, *c, *d;
+    void *a, *b, *c, *d; // [elements] each
+    int64_t elements;
     int64_t rows, cols;
+    int64_t at; // of the next weights
     struct dp_gemm gemm;
     struct dp_attention attention;
 };
 
-// Seconds of one call: the best round, since everything else on the machine only adds.
+// Seconds of CPU of one call.
 static double seconds_of(struct timed *timed)
 {
     timed->work(timed);
-    double best = 0;
+    double seconds[ROUNDS];
     for (int round = 0; round < ROUNDS; round++) {
         int64_t calls = 0;
-        int64_t start_ns = dp_clock_monotonic_ns();
+        int64_t start_ns = dp_clock_thread_cpu_ns();
         int64_t length_ns = 0;
         while (length_ns < ROUND_NS) {
             timed->work(timed);
             calls++;
-            length_ns = dp_clock_monotonic_ns() - start_ns;
+            length_ns = dp_clock_thread_cpu_ns() - start_ns;
         }
-        double seconds = (double)length_ns / (double)DP_NS_PER_S / (double)calls;
-        best = round == 0 || seconds < best ? seconds : best;
+        seconds[round] = (double)length_ns / (double)DP_NS_PER_S / (double)calls;
     }
-    return best;
+    return calibrate_median(seconds, ROUNDS);
 }
 
+// Each call takes other weights (or their gradient), as one layer after the other does.
 static void work_gemm(struct timed *t)
 {
+    bool is_weight_grad = t->gemm.transpose_a;
+    int64_t size = is_weight_grad ? t->gemm.m * t->gemm.n : t->gemm.k * t->gemm.n;
+    t->at = t->at + 2 * size <= t->elements ? t->at + size : 0;
+    if (is_weight_grad) {
+        t->gemm.c = (float *)t->c + t->at;
+    } else {
+        t->gemm.b = (float *)t->b + t->at;
+    }
     t->device->ops->gemm(t->device->stream, &t->gemm);
 }
 
-static double gemm_seconds(struct timed *t, dp_gemm_kind kind, int32_t m, int32_t k, int32_t n)
+static void set_gemm(struct timed *t, dp_gemm_kind kind, int32_t m, int32_t k, int32_t n)
 {
     bool transpose_a = kind == DP_GEMM_TN;
     bool transpose_b = kind == DP_GEMM_NT;
@@ -69,6 +86,11 @@ static double gemm_seconds(struct timed *t, dp_gemm_kind kind, int32_t m, int32_
                                .c = t->c,
                                .ldc = n};
     t->work = work_gemm;
+}
+
+static double gemm_seconds(struct timed *t, dp_gemm_kind kind, int32_t m, int32_t k, int32_t n)
+{
+    set_gemm(t, kind, m, k, n);
     return seconds_of(t);
 }
 
@@ -103,16 +125,14 @@ static void measure_gemms(struct timed *t, struct dp_profile *profile)
     profile->gemm_flops_per_s = sum / (double)profile->gemms_count;
 }
 
-// A dense layer's elementwise work on one micro-batch: residual, norm and activation.
+// Residual and norm of one micro-batch.
 static void work_elements(struct timed *t)
 {
     const struct dp_device_ops *ops = t->device->ops;
     struct dp_rmsnorm norm = {
         .rows = t->rows, .cols = t->cols, .eps = 1e-5, .x = t->a, .gain = t->b, .rstd = t->d};
-    struct dp_swiglu swiglu = {.rows = t->rows, .width = t->cols / 2, .gate_up = t->a};
     ops->add(t->device->stream, t->rows * t->cols, t->a, t->c);
     ops->rmsnorm_forward(t->device->stream, &norm, t->c);
-    ops->swiglu_forward(t->device->stream, &swiglu, t->c);
 }
 
 static void measure_elements(struct timed *t, struct dp_profile *profile)
@@ -120,17 +140,48 @@ static void measure_elements(struct timed *t, struct dp_profile *profile)
     t->work = work_elements;
     t->rows = ROWS_MAX;
     t->cols = 256;
-    // add reads two and writes one, the norm reads and writes one, the activation reads one and
-    // writes half.
-    double bytes = 6.5 * (double)(t->rows * t->cols) * profile->element_bytes;
+    // add reads two and writes one, the norm reads and writes one.
+    double bytes = 5 * (double)(t->rows * t->cols) * profile->element_bytes;
     profile->memory_bytes_per_s = bytes / seconds_of(t);
+}
+
+static struct dp_swiglu swiglu_of(const struct timed *t)
+{
+    return (struct dp_swiglu){.rows = t->rows, .width = t->cols, .gate_up = t->a, .weight = t->d};
+}
+
+static void work_activation(struct timed *t)
+{
+    struct dp_swiglu swiglu = swiglu_of(t);
+    t->device->ops->swiglu_forward(t->device->stream, &swiglu, t->c);
+}
+
+static void work_activation_gradient(struct timed *t)
+{
+    struct dp_swiglu swiglu = swiglu_of(t);
+    t->device->ops->swiglu_input_grad(t->device->stream, &swiglu, t->b, t->c, t->c, t->b);
+}
+
+// The routed rows of one expert.
+static void measure_activation(struct timed *t, struct dp_profile *profile)
+{
+    t->rows = 64;
+    t->cols = 512;
+    double elements = (double)(t->rows * t->cols);
+    t->work = work_activation;
+    profile->activation_elements_per_s = elements / seconds_of(t);
+    t->work = work_activation_gradient;
+    profile->activation_gradient_elements_per_s = elements / seconds_of(t);
 }
 
 static void work_attention(struct timed *t)
 {
-    const struct dp_device_ops *ops = t->device->ops;
-    ops->attention_forward(t->device->stream, &t->attention);
-    ops->attention_input_grad(t->device->stream, &t->attention, t->b, t->c);
+    t->device->ops->attention_forward(t->device->stream, &t->attention);
+}
+
+static void work_attention_gradient(struct timed *t)
+{
+    t->device->ops->attention_input_grad(t->device->stream, &t->attention, t->b, t->c);
 }
 
 static void measure_attention(struct timed *t, struct dp_profile *profile)
@@ -144,11 +195,13 @@ static void measure_attention(struct timed *t, struct dp_profile *profile)
                                      .output = t->b,
                                      .lse = t->d};
     t->attention = attention;
-    t->work = work_attention;
-    // Forward has two products of the causal half, the gradient five.
-    double flops = 3.5 * 2.0 * (double)(attention.samples * attention.sequence) *
+    // Two products of the causal half; the gradient has five.
+    double flops = 2.0 * (double)(attention.samples * attention.sequence) *
                    (double)attention.sequence * attention.heads * attention.head_dim;
+    t->work = work_attention;
     profile->attention_flops_per_s = flops / seconds_of(t);
+    t->work = work_attention_gradient;
+    profile->attention_gradient_flops_per_s = 2.5 * flops / seconds_of(t);
 }
 
 static void work_adamw(struct timed *t)
@@ -167,23 +220,144 @@ static void work_adamw(struct timed *t)
     ops->fill(t->device->stream, t->a, 0, (size_t)t->rows * sizeof(float));
 }
 
-static void measure_optimizer(struct timed *t, struct dp_profile *profile)
+static double optimizer_bytes_per_s(struct timed *t, const struct dp_profile *profile)
 {
-    t->work = work_adamw;
-    t->rows = ELEMENTS_MAX;
     // Weights and moments are read and written, the gradient counts once (dp_cost_optimizer_s).
     double bytes = 2 * (profile->weight_bytes + profile->optimizer_bytes) + profile->gradient_bytes;
-    profile->optimizer_bytes_per_s = bytes * (double)t->rows / seconds_of(t);
+    return bytes * (double)t->rows / seconds_of(t);
+}
+
+static void free_buffers(struct timed *timed)
+{
+    void *buffers[] = {timed->a, timed->b, timed->c, timed->d};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(buffers); i++) {
+        timed->device->ops->free(timed->device, buffers[i]);
+    }
+}
+
+static dp_status alloc_buffers(struct timed *timed, int64_t elements, struct dp_error *err)
+{
+    void **buffers[] = {&timed->a, &timed->b, &timed->c, &timed->d};
+    size_t bytes = sizeof(float) * (size_t)elements;
+    timed->elements = elements;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(buffers); i++) {
+        dp_status status = timed->device->ops->alloc(timed->device, bytes, buffers[i], err);
+        if (status != DP_OK) {
+            return status;
+        }
+        timed->device->ops->fill(timed->device->stream, *buffers[i], FILL_BYTE, bytes);
+    }
+    return DP_OK;
+}
+
+// A thread that keeps one core at the same work as the one that is timed.
+struct helper {
+    pthread_t thread;
+    struct timed timed;
+    void (*prepare)(struct timed *timed);
+    atomic_int *ready;
+    atomic_bool *stop;
+    dp_status status;
+    struct dp_error err;
+};
+
+static void *run_helper(void *argument)
+{
+    struct helper *helper = argument;
+    struct timed *timed = &helper->timed;
+    helper->status = dp_device_open_cpu(DP_F32, &timed->device, &helper->err);
+    if (helper->status == DP_OK) {
+        helper->status = alloc_buffers(timed, HELPER_ELEMENTS, &helper->err);
+    }
+    atomic_fetch_add(helper->ready, 1);
+    if (helper->status == DP_OK) {
+        helper->prepare(timed);
+    }
+    while (helper->status == DP_OK && !atomic_load(helper->stop)) {
+        timed->work(timed);
+    }
+    if (timed->device != NULL) {
+        free_buffers(timed);
+        dp_device_close(timed->device);
+    }
+    return NULL;
+}
+
+// Calls `measure` while all other cores are at the work that `prepare` sets.
+static dp_status with_all_cores(struct timed *t, struct dp_profile *profile,
+                                void (*prepare)(struct timed *timed),
+                                void (*measure)(struct timed *t, struct dp_profile *profile),
+                                struct dp_error *err)
+{
+    int count = profile->cores - 1 < HELPERS_MAX ? profile->cores - 1 : HELPERS_MAX;
+    struct helper helpers[HELPERS_MAX] = {0};
+    atomic_int ready = 0;
+    atomic_bool stop = false;
+    for (int i = 0; i < count; i++) {
+        helpers[i].prepare = prepare;
+        helpers[i].ready = &ready;
+        helpers[i].stop = &stop;
+        DP_CHECK(pthread_create(&helpers[i].thread, NULL, run_helper, &helpers[i]) == 0);
+    }
+    while (atomic_load(&ready) < count) {
+        dp_clock_sleep_until_ns(dp_clock_monotonic_ns() + DP_NS_PER_MS);
+    }
+    prepare(t);
+    measure(t, profile);
+    atomic_store(&stop, true);
+    dp_status status = DP_OK;
+    for (int i = 0; i < count; i++) {
+        pthread_join(helpers[i].thread, NULL);
+        if (status == DP_OK && helpers[i].status != DP_OK) {
+            status = dp_fail(err, helpers[i].status, "%s", helpers[i].err.message);
+        }
+    }
+    return status;
+}
+
+static void prepare_optimizer(struct timed *t)
+{
+    t->work = work_adamw;
+    t->rows = t->elements;
+}
+
+static void measure_optimizer(struct timed *t, struct dp_profile *profile)
+{
+    profile->optimizer_bytes_per_s = optimizer_bytes_per_s(t, profile);
+}
+
+static void prepare_layer(struct timed *t)
+{
+    set_gemm(t, DP_GEMM_NT, 128, 512, 512);
+}
+
+static void measure_busy(struct timed *t, struct dp_profile *profile)
+{
+    profile->busy_slowdown = seconds_of(t);
+}
+
+static dp_status measure_slowdown(struct timed *t, struct dp_profile *profile, struct dp_error *err)
+{
+    prepare_layer(t);
+    double alone_s = seconds_of(t);
+    dp_status status = with_all_cores(t, profile, prepare_layer, measure_busy, err);
+    double slowdown = profile->busy_slowdown / alone_s;
+    profile->busy_slowdown = slowdown > 1 ? slowdown : 1;
+    return status;
 }
 
 static dp_status measure(struct timed *t, struct dp_profile *profile, struct dp_error *err)
 {
     measure_gemms(t, profile);
     measure_elements(t, profile);
+    measure_activation(t, profile);
     measure_attention(t, profile);
-    measure_optimizer(t, profile);
     profile->op_overhead_s = gemm_seconds(t, DP_GEMM_NT, 4, 4, 4);
-    return t->device->ops->stream_sync(t->device->stream, err);
+    dp_status status = measure_slowdown(t, profile, err);
+    if (status == DP_OK) {
+        status = with_all_cores(t, profile, prepare_optimizer, measure_optimizer, err);
+    }
+    return status == DP_OK ? t->device->ops->stream_sync(t->device->stream, err) : status;
 }
 
 dp_status calibrate_compute(struct dp_profile *profile, struct dp_error *err)
@@ -193,18 +367,9 @@ dp_status calibrate_compute(struct dp_profile *profile, struct dp_error *err)
     if (status != DP_OK) {
         return status;
     }
-    void **buffers[] = {&timed.a, &timed.b, &timed.c, &timed.d};
-    size_t bytes = sizeof(float) * ELEMENTS_MAX;
-    for (size_t i = 0; status == DP_OK && i < DP_ARRAY_LENGTH(buffers); i++) {
-        status = timed.device->ops->alloc(timed.device, bytes, buffers[i], err);
-        if (status == DP_OK) {
-            timed.device->ops->fill(timed.device->stream, *buffers[i], FILL_BYTE, bytes);
-        }
-    }
+    status = alloc_buffers(&timed, ELEMENTS_MAX, err);
     status = status == DP_OK ? measure(&timed, profile, err) : status;
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(buffers); i++) {
-        timed.device->ops->free(timed.device, *buffers[i]);
-    }
+    free_buffers(&timed);
     dp_device_close(timed.device);
     return status;
 }

@@ -21,8 +21,9 @@ struct dp_gemm_point {
 };
 
 struct dp_link_profile {
-    double latency_s;   // to start one message
-    double bytes_per_s; // one direction
+    double latency_s;       // of one message
+    double bytes_per_s;     // of messages, both directions at once
+    double sum_bytes_per_s; // of two ranks that add up what they have (dp_cost_sum_s)
 };
 
 struct dp_profile {
@@ -35,12 +36,17 @@ struct dp_profile {
 
     struct dp_gemm_point gemms[DP_PROFILE_GEMMS_MAX];
     size_t gemms_count;
-    double gemm_flops_per_s;      // where no point is known
-    double attention_flops_per_s; // the core of attention, causal half counted
-    double memory_bytes_per_s;    // elementwise operations, read and write both counted
+    double gemm_flops_per_s; // where no point is known
+    // The core of attention and its gradient, causal half counted.
+    double attention_flops_per_s, attention_gradient_flops_per_s;
+    // SwiGLU's outputs, and the same for its gradient.
+    double activation_elements_per_s, activation_gradient_elements_per_s;
+    double memory_bytes_per_s;    // other elementwise work, read and write both counted
     double op_overhead_s;         // one operation, however small
-    double action_overhead_s;     // one action of the schedule
+    double action_overhead_s;     // one action of the schedule, with its messages
     double optimizer_bytes_per_s; // weights, gradients and state, read and write both counted
+    // Time of compute while every core of the node computes, over its time while one does.
+    double busy_slowdown;
 
     struct dp_link_profile local;   // between ranks of one node
     struct dp_link_profile network; // between nodes
@@ -49,6 +55,8 @@ struct dp_profile {
     // share of the exchange that can be hidden (0 = an FB is F then B).
     double exchange_device_share, exchange_hidden_share;
     bool exchange_by_node; // a token travels once to each node, not once for each expert
+    // Deviation of an expert's rows from their mean, as a share of it: 0 = routing is balanced.
+    double routing_spread;
     // Share of a chunk's activations that is kept; the rest is computed again (in the rates above).
     double activation_share;
 
