@@ -149,7 +149,8 @@ static void on_closed(void *context, const struct dp_error *err)
     agent->error = *err;
 }
 
-static void send_hello(struct fake_agent *agent, uint32_t protocol, Dp__V1__AssignmentLevel *level)
+static void send_hello(struct fake_agent *agent, uint32_t protocol, uint32_t lease_ms,
+                       Dp__V1__AssignmentLevel *level)
 {
     Dp__V1__Inventory inventory = DP__V1__INVENTORY__INIT;
     inventory.slots = 4;
@@ -164,7 +165,8 @@ static void send_hello(struct fake_agent *agent, uint32_t protocol, Dp__V1__Assi
     hello.version = (char *)"0.0.1";
     hello.protocol = protocol;
     hello.inventory = &inventory;
-    hello.lease_ms = 60000; // a test sends no heartbeats
+    hello.lease_ms = lease_ms;
+    hello.fence_ms = 120000;
     hello.n_assignments = level != NULL;
     hello.assignments = &level;
     Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
@@ -173,8 +175,7 @@ static void send_hello(struct fake_agent *agent, uint32_t protocol, Dp__V1__Assi
     agent_send(agent, &message);
 }
 
-void agent_connect(struct fake_agent *agent, const struct daemon_process *process,
-                   uint32_t protocol, Dp__V1__AssignmentLevel *level)
+static void open_stream(struct fake_agent *agent, const struct daemon_process *process)
 {
     *agent = (struct fake_agent){0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf address = {0};
@@ -186,7 +187,20 @@ void agent_connect(struct fake_agent *agent, const struct daemon_process *proces
     struct dp_rpc_stream_events events = {on_message, on_closed, agent};
     assert_ok(dp_rpc_stream_open(agent->client, DP_METHOD_SESSION, &events, &agent->stream, &err),
               &err);
-    send_hello(agent, protocol, level);
+}
+
+void agent_connect(struct fake_agent *agent, const struct daemon_process *process,
+                   uint32_t protocol, Dp__V1__AssignmentLevel *level)
+{
+    open_stream(agent, process);
+    send_hello(agent, protocol, 60000, level); // a test sends no heartbeats
+}
+
+void agent_connect_lease(struct fake_agent *agent, const struct daemon_process *process,
+                         uint32_t lease_ms)
+{
+    open_stream(agent, process);
+    send_hello(agent, DP_PROTOCOL_VERSION, lease_ms, NULL);
 }
 
 void agent_close(struct fake_agent *agent)

@@ -40,6 +40,9 @@ struct fake_agent {
 
 void agent_connect(struct fake_agent *agent, const struct daemon_process *process,
                    uint32_t protocol, Dp__V1__AssignmentLevel *level);
+// The same with another lease than a minute.
+void agent_connect_lease(struct fake_agent *agent, const struct daemon_process *process,
+                         uint32_t lease_ms);
 void agent_close(struct fake_agent *agent);
 // The next message of this kind, within the deadline; acknowledgements are passed over.
 const Dp__V1__ControllerMessage *agent_expect(struct fake_agent *agent,

@@ -2,10 +2,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon_support.h"
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 
@@ -358,6 +361,253 @@ static void logs_are_read_from_the_node_that_has_them(void **state)
     dp_client_logs_close(logs);
 }
 
+static void send_log(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
+                     size_t length)
+{
+    Dp__V1__LogChunk chunk = DP__V1__LOG_CHUNK__INIT;
+    chunk.request = read->request;
+    chunk.rank = read->rank;
+    chunk.offset = read->offset;
+    chunk.data.data = (uint8_t *)bytes;
+    chunk.data.len = length;
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
+    message.log = &chunk;
+    agent_send(agent, &message);
+}
+
+// Takes what came; false at the end of the stream.
+static bool next_log(struct dp_client_logs *logs, struct fake_agent *agent, struct dp_arena *arena,
+                     Dp__V1__LogText **ret_text)
+{
+    bool end = false;
+    struct dp_error err = {0};
+    int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS;
+    *ret_text = NULL;
+    while (*ret_text == NULL && !end) {
+        assert_true(dp_clock_monotonic_ns() < end_ns);
+        agent_pump(agent, 1);
+        assert_ok(dp_client_logs_next(logs, 10, arena, ret_text, &end, &err), &err);
+    }
+    return !end;
+}
+
+static void logs_of_all_ranks_come_by_rank_when_they_are_not_followed(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    start_job(client, &agent, &arena);
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    request.all_ranks = true;
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    static const struct {
+        uint32_t rank;
+        const char *text;
+    } parts[] = {{0, "a\n"}, {0, "b\n"}, {0, ""}, {1, "c\n"}, {1, ""}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
+        const Dp__V1__ReadLog *read =
+            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        assert_int_equal(read->rank, parts[i].rank);
+        send_log(&agent, read, parts[i].text, strlen(parts[i].text));
+    }
+    static const char *const lines[] = {"a\n", "b\n", "c\n"};
+    Dp__V1__LogText *text = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(next_log(logs, &agent, &arena, &text));
+        assert_int_equal(text->rank, i == 2);
+        assert_memory_equal(text->data.data, lines[i], 2);
+    }
+    assert_false(next_log(logs, &agent, &arena, &text));
+    dp_client_logs_close(logs);
+}
+
+// More than a stream's queue takes: it waits for its reader, and nothing of it is lost.
+static void a_long_tail_comes_whole_to_a_slow_reader(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    start_job(client, &agent, &arena);
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    request.tail_lines = 1000000;
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    // 40 MiB of lines of 16 bytes; the last 16 MiB may stay.
+    char part[DP_LOG_CHUNK_BYTES_MAX + 1];
+    const uint64_t lines_each = DP_LOG_CHUNK_BYTES_MAX / 16, parts = 640;
+    for (uint64_t p = 0; p <= parts; p++) {
+        const Dp__V1__ReadLog *read =
+            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        for (uint64_t i = 0; i < lines_each; i++) {
+            snprintf(part + 16 * i, 17, "%015llu\n", (unsigned long long)(p * lines_each + i));
+        }
+        send_log(&agent, read, part, p == parts ? 0 : DP_LOG_CHUNK_BYTES_MAX);
+        agent.got_count = agent.taken = 0;
+    }
+    Dp__V1__LogText *text = NULL;
+    uint64_t bytes = 0, line = 0;
+    while (next_log(logs, &agent, &arena, &text)) {
+        for (size_t i = 0; i < text->data.len; i += 16) {
+            uint64_t number = strtoull((const char *)text->data.data + i, NULL, 10);
+            assert_true(bytes + i == 0 || number == line + 1);
+            line = number;
+        }
+        bytes += text->data.len;
+    }
+    assert_int_equal(line, parts * lines_each - 1);
+    assert_true(bytes > (15u << 20) && bytes <= (16u << 20));
+    dp_client_logs_close(logs);
+}
+
+static void limit_files(const struct daemon_process *process, rlim_t bytes)
+{
+    struct rlimit limit = {bytes, RLIM_INFINITY};
+    assert_int_equal(prlimit(process->pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+static const char *listed_state(struct dp_client *client, struct dp_arena *arena)
+{
+    Dp__V1__ListJobsRequest request = DP__V1__LIST_JOBS_REQUEST__INIT;
+    Dp__V1__ListJobsResponse *response = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_list_jobs(client, &request, arena, &response, &err), &err);
+    assert_int_equal(response->n_jobs, 1);
+    return protobuf_c_enum_descriptor_get_value(&dp__v1__job_state__descriptor,
+                                                (int)response->jobs[0]->state)
+        ->name;
+}
+
+// Until the log has this text.
+static void wait_for_log(const struct daemon_process *process, struct fake_agent *agent,
+                         const char *text)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/log", process->directory);
+    int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS;
+    for (bool found = false; !found;) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf log = {0};
+        assert_int_equal(dp_read_file(path, 1 << 24, &log, NULL), DP_OK);
+        dp_buf_puts(&log, "");
+        found = memmem(log.bytes, log.length, text, strlen(text)) != NULL;
+        assert_true(dp_clock_monotonic_ns() < end_ns);
+        agent_pump(agent, 10);
+    }
+}
+
+static void an_end_that_the_full_disk_does_not_take_is_not_told(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    Dp__V1__Fence *fence = start_job(client, &agent, &arena);
+    wait_for_state(client, &agent, "RUNNING");
+    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    AUTO_WATCH struct dp_client_watch *watch = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
+    limit_files(process, 1);
+    run_steps(&agent, fence, 1, 3);
+    agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    for (int i = 0; i < 50; i++) {
+        agent_pump(&agent, 10);
+        assert_string_equal(get_state(client, "job-1", &arena), "RUNNING");
+        assert_string_equal(listed_state(client, &arena), "JOB_RUNNING");
+    }
+    Dp__V1__JobEvent *event = NULL;
+    bool end = false;
+    while (dp_client_watch_next(watch, 50, &arena, &event, &end, &err) == DP_OK && event != NULL) {
+        assert_false(end);
+        assert_true(event->job == NULL || event->job->state == DP__V1__JOB_STATE__JOB_RUNNING);
+    }
+    assert_int_equal(agent.taken, agent.got_count); // nor was it released
+    limit_files(process, RLIM_INFINITY);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    wait_for_state(client, &agent, "COMPLETED");
+    // The steps that found no room are there, as well.
+    Dp__V1__JobState last = DP__V1__JOB_STATE__JOB_UNKNOWN;
+    assert_int_equal(follow(watch, &last), 3);
+    assert_int_equal(last, DP__V1__JOB_STATE__JOB_COMPLETED);
+}
+
+// Its node's lease is over when it goes on, but nobody could have told it anything.
+static void a_controller_that_was_stopped_fails_no_job(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect_lease(&agent, process, 500);
+    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    wait_for_state(client, &agent, "RUNNING");
+    assert_int_equal(kill(process->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(process->pid, NULL, WUNTRACED), process->pid);
+    // Past the lease of 0.5 s and the margin of 3 s.
+    int64_t end_ns = dp_clock_monotonic_ns() + 5 * DP_NS_PER_S;
+    while (dp_clock_monotonic_ns() < end_ns) {
+        agent_pump(&agent, 100);
+    }
+    assert_int_equal(kill(process->pid, SIGCONT), 0);
+    wait_for_log(process, &agent, "controller.stalled");
+    assert_string_equal(get_state(client, "job-1", &arena), "RUNNING");
+    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    wait_for_state(client, &agent, "COMPLETED");
+}
+
+static void a_second_cancel_is_the_same_one_or_a_conflict(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    wait_for_state(client, &agent, "RUNNING");
+    Dp__V1__Job *job = NULL;
+    struct dp_error err = {0};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(dp_client_cancel_job(client, "job-1", "enough", &arena, &job, &err), &err);
+        assert_int_equal(job->state, DP__V1__JOB_STATE__JOB_STOPPING);
+    }
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
+    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
+    wait_for_state(client, &agent, "CANCELLED");
+    for (int i = 0; i < 50; i++) {
+        dp_status status = dp_client_cancel_job(client, "job-1", "", &arena, &job, &err);
+        assert_refused(status, DP_CONFLICT, &err, "has ended already");
+    }
+    // One that never ran.
+    assert_ok(submit(client, sim_job, "twice", &arena, &job, &err), &err);
+    assert_ok(dp_client_cancel_job(client, job->id, "", &arena, &job, &err), &err);
+    for (int i = 0; i < 50; i++) {
+        dp_status status = dp_client_cancel_job(client, "job-2", "", &arena, &job, &err);
+        assert_true(status == DP_CONFLICT || status == DP_OK);
+        assert_true(status == DP_OK || strstr(err.message, "has ended already") != NULL);
+    }
+    // Its request id is taken, for the same file only.
+    assert_ok(submit(client, sim_job, "twice", &arena, &job, &err), &err);
+    assert_string_equal(job->id, "job-2");
+    DP_AUTO_FREE char *other = dp_asprintf("# another\n%s", sim_job);
+    assert_refused(submit(client, other, "twice", &arena, &job, &err), DP_CONFLICT, &err, "job-2");
+}
+
 static void sigterm_ends_streams_and_leaves_jobs_alone(void **state)
 {
     struct daemon_process *process = *state;
@@ -403,6 +653,11 @@ static const struct CMUnitTest tests[] = {
     DAEMON_TEST(a_job_runs_from_submission_to_report),
     DAEMON_TEST(a_job_goes_on_when_its_controller_is_killed_and_started_again),
     DAEMON_TEST(logs_are_read_from_the_node_that_has_them),
+    DAEMON_TEST(logs_of_all_ranks_come_by_rank_when_they_are_not_followed),
+    DAEMON_TEST(a_long_tail_comes_whole_to_a_slow_reader),
+    DAEMON_TEST(an_end_that_the_full_disk_does_not_take_is_not_told),
+    DAEMON_TEST(a_controller_that_was_stopped_fails_no_job),
+    DAEMON_TEST(a_second_cancel_is_the_same_one_or_a_conflict),
     DAEMON_TEST(sigterm_ends_streams_and_leaves_jobs_alone),
 };
 

@@ -1,4 +1,6 @@
-// ReadLogs: asks the agents for parts of the ranks' output, one part at a time for each rank.
+// ReadLogs: asks the agents for parts of the ranks' output, one part at a time for each rank; by
+// rank one after the other, or all together when they are followed. A part that the reader has no
+// room for waits here, and no other is asked for before it is gone.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +10,10 @@
 #include "dp/clock.h"
 
 #define POLL_MS 250
-#define ANSWER_MS 10000 // after which a part is asked for again
-#define QUEUED_MAX 32   // parts waiting for a reader before no more are asked for
+#define ANSWER_MS 10000            // after which a part is asked for again
+#define QUEUED_MAX 32              // parts waiting for a reader before no more are asked for
+#define TAIL_BYTES_MAX (16u << 20) // of one reader's last lines, shared by its ranks
+#define TAIL_LINE_BYTES 4096
 
 // One rank's output.
 struct log_cursor {
@@ -19,9 +23,12 @@ struct log_cursor {
     uint64_t request; // asked and not answered, 0 = none
     uint64_t session; // that was asked
     int64_t next_ns;  // when to ask (again)
+    bool tailing;     // still looks for the beginning of the last lines
+    bool cut;         // what was read first is not there any more
+    bool at_end;      // nothing more was there
+    bool ended;       // nor will be
     bool done;
-    bool tailing; // still looks for the beginning of the last lines
-    struct dp_buf tail;
+    struct dp_buf data; // read and not sent
 };
 
 struct log_stream {
@@ -31,6 +38,7 @@ struct log_stream {
     uint32_t rank, tail_lines;
     struct log_cursor *cursors;
     size_t cursors_count;
+    struct dp_error problem; // of the first rank whose output could not be had to its end
     struct log_stream *next;
 };
 
@@ -39,7 +47,7 @@ static uint64_t next_request = 1;
 static void stream_free(struct log_stream *stream)
 {
     for (size_t i = 0; i < stream->cursors_count; i++) {
-        dp_buf_deinit(&stream->cursors[i].tail);
+        dp_buf_deinit(&stream->cursors[i].data);
     }
     free(stream->cursors);
     free(stream);
@@ -92,24 +100,76 @@ static void ask(struct daemon *daemon, struct log_stream *stream, struct log_cur
     session_send(daemon, session, &message);
 }
 
-static void pump_cursor(struct daemon *daemon, struct log_stream *stream, struct log_cursor *cursor)
+// False while the reader has no room; on_writable or the tick come back to it.
+static bool flush(struct daemon *daemon, const struct log_stream *stream, struct log_cursor *cursor)
 {
-    uint64_t session = dp_core_node_session_of(daemon->core, cursor->node);
-    bool lost = cursor->request != 0 && session != cursor->session;
-    bool due = dp_clock_monotonic_ns() >= cursor->next_ns;
-    if (cursor->done || (cursor->request != 0 && !lost && !due) || (cursor->request == 0 && !due)) {
+    while (cursor->data.length > 0) {
+        Dp__V1__LogText text = DP__V1__LOG_TEXT__INIT;
+        text.rank = cursor->rank;
+        text.node = (char *)cursor->node;
+        text.data.data = (uint8_t *)cursor->data.bytes;
+        text.data.len = cursor->data.length < DP_LOG_CHUNK_BYTES_MAX ? cursor->data.length
+                                                                     : DP_LOG_CHUNK_BYTES_MAX;
+        if (dp_rpc_call_send(daemon->server, stream->call, &text.base) != DP_OK) {
+            return false;
+        }
+        dp_buf_consume(&cursor->data, text.data.len);
+    }
+    return true;
+}
+
+static void give_up(struct log_stream *stream, struct log_cursor *cursor, dp_status status,
+                    const char *text)
+{
+    cursor->done = true;
+    if (stream->problem.status == DP_OK) {
+        dp_fail(&stream->problem, status, "%s", text);
+    }
+}
+
+// Nobody can be asked. A node that is only late is waited for by who follows.
+static void miss_node(struct daemon *daemon, struct log_stream *stream, struct log_cursor *cursor)
+{
+    dp_node_state state = dp_core_node_state_of(daemon->core, cursor->node);
+    if (stream->follow && state != DP_NODE_LOST) {
         return;
     }
-    if (session != 0) {
-        ask(daemon, stream, cursor, session);
-    } else if (!stream->follow) {
-        struct dp_error err = {0};
-        dp_fail(&err, DP_UNAVAILABLE,
-                "node %s, which keeps the output of rank %u, is not connected: try again when "
-                "`dpctl nodes` shows it READY",
-                cursor->node, cursor->rank);
-        dp_rpc_call_fail_error(daemon->server, stream->call, &err);
+    char text[DP_TEXT_MAX];
+    snprintf(text, sizeof(text),
+             "node %s, which keeps the output of rank %u, is %s: try again when `dpctl nodes` "
+             "shows it READY",
+             cursor->node, cursor->rank, state == DP_NODE_LOST ? "LOST" : "not connected");
+    give_up(stream, cursor, DP_UNAVAILABLE, text);
+}
+
+static void pump_cursor(struct daemon *daemon, struct log_stream *stream, struct log_cursor *cursor)
+{
+    if (cursor->done || (!cursor->tailing && !flush(daemon, stream, cursor))) {
+        return;
+    }
+    if (cursor->at_end && (cursor->ended || !stream->follow)) {
         cursor->done = true;
+        return;
+    }
+    uint64_t session = dp_core_node_session_of(daemon->core, cursor->node);
+    bool waits = cursor->request != 0 && session == cursor->session;
+    if (dp_clock_monotonic_ns() < cursor->next_ns && (waits || cursor->request == 0)) {
+        return;
+    }
+    if (session == 0) {
+        miss_node(daemon, stream, cursor);
+    } else if (dp_rpc_call_queued(daemon->server, stream->call) < QUEUED_MAX) {
+        ask(daemon, stream, cursor, session);
+    }
+}
+
+static void end_stream(struct daemon *daemon, struct log_stream *stream)
+{
+    if (stream->problem.status == DP_OK) {
+        dp_rpc_call_finish(daemon->server, stream->call);
+    } else if (dp_rpc_call_queued(daemon->server, stream->call) == 0) {
+        // An error drops what still waits, so it comes after that.
+        dp_rpc_call_fail_error(daemon->server, stream->call, &stream->problem);
     }
 }
 
@@ -124,13 +184,14 @@ static void pump_stream(struct daemon *daemon, struct log_stream *stream)
     }
     size_t done = 0;
     for (size_t i = 0; i < stream->cursors_count; i++) {
-        if (dp_rpc_call_queued(daemon->server, stream->call) < QUEUED_MAX) {
-            pump_cursor(daemon, stream, &stream->cursors[i]);
-        }
+        pump_cursor(daemon, stream, &stream->cursors[i]);
         done += stream->cursors[i].done;
+        if (!stream->follow && !stream->cursors[i].done) {
+            break; // the next rank's turn has not come
+        }
     }
     if (stream->cursors_count > 0 && done == stream->cursors_count) {
-        dp_rpc_call_finish(daemon->server, stream->call);
+        end_stream(daemon, stream);
     }
 }
 
@@ -141,70 +202,68 @@ void logs_pump(struct daemon *daemon)
     }
 }
 
-static void send_text(struct daemon *daemon, const struct log_stream *stream,
-                      const struct log_cursor *cursor, const void *bytes, size_t length)
+// Last lines that are longer than this on average are fewer than were asked for.
+static size_t tail_bytes_max(const struct log_stream *stream)
 {
-    if (length == 0) {
-        return;
-    }
-    Dp__V1__LogText text = DP__V1__LOG_TEXT__INIT;
-    text.rank = cursor->rank;
-    text.node = (char *)cursor->node;
-    text.data.data = (uint8_t *)bytes;
-    text.data.len = length;
-    dp_rpc_call_send(daemon->server, stream->call, &text.base);
+    size_t wanted = (size_t)stream->tail_lines * TAIL_LINE_BYTES;
+    size_t most = TAIL_BYTES_MAX / (stream->follow ? stream->cursors_count : 1);
+    wanted = wanted < DP_LOG_CHUNK_BYTES_MAX ? DP_LOG_CHUNK_BYTES_MAX : wanted;
+    return wanted < most ? wanted : most;
 }
 
-// Cuts the front so that at most the last `lines` lines stay.
-static void keep_lines(struct dp_buf *tail, uint32_t lines)
+// While the end is not known: the front goes when it is as much again as may stay.
+static void keep_tail(const struct log_stream *stream, struct log_cursor *cursor)
 {
-    size_t at = tail->length;
+    size_t most = tail_bytes_max(stream);
+    if (cursor->data.length > 2 * most) {
+        dp_buf_consume(&cursor->data, cursor->data.length - most);
+        cursor->cut = true;
+    }
+}
+
+// Cuts the front so that at most the last `tail_lines` lines stay, and no part of a line.
+static void keep_lines(const struct log_stream *stream, struct log_cursor *cursor)
+{
+    struct dp_buf *data = &cursor->data;
+    size_t most = tail_bytes_max(stream), at = data->length, line = data->length;
     uint32_t found = 0;
-    while (at > 0) {
-        bool end_of_line = tail->bytes[at - 1] == '\n' && at != tail->length;
-        if (end_of_line && ++found == lines) {
-            break;
-        }
+    while (at > 0 && found < stream->tail_lines && data->length - at < most) {
         at--;
+        if (data->bytes[at] == '\n' && at + 1 != data->length) {
+            line = at + 1;
+            found++;
+        }
     }
-    dp_buf_consume(tail, at);
+    if (at == 0 && found < stream->tail_lines && !cursor->cut) {
+        return; // all of it
+    }
+    // One line that is longer than everything that may stay is cut.
+    dp_buf_consume(data, line < data->length ? line : at);
 }
 
-static void flush_tail(struct daemon *daemon, const struct log_stream *stream,
-                       struct log_cursor *cursor)
-{
-    for (size_t at = 0; at < cursor->tail.length; at += DP_LOG_CHUNK_BYTES_MAX) {
-        size_t left = cursor->tail.length - at;
-        send_text(daemon, stream, cursor, cursor->tail.bytes + at,
-                  left < DP_LOG_CHUNK_BYTES_MAX ? left : DP_LOG_CHUNK_BYTES_MAX);
-    }
-    dp_buf_deinit(&cursor->tail);
-    cursor->tailing = false;
-}
-
-static void take_chunk(struct daemon *daemon, struct log_stream *stream, struct log_cursor *cursor,
+static void take_chunk(struct log_stream *stream, struct log_cursor *cursor,
                        const Dp__V1__LogChunk *chunk)
 {
     cursor->request = 0;
     cursor->next_ns = 0;
     if (chunk->error[0] != '\0') {
-        dp_rpc_call_fail(daemon->server, stream->call, DP_NOT_FOUND, chunk->error);
-        cursor->done = true;
+        give_up(stream, cursor, DP_NOT_FOUND, chunk->error);
         return;
     }
-    cursor->offset = chunk->offset + chunk->data.len;
-    bool at_end = chunk->data.len == 0;
-    if (cursor->tailing) {
-        dp_buf_append(&cursor->tail, chunk->data.data, chunk->data.len);
-        keep_lines(&cursor->tail, stream->tail_lines);
-    } else {
-        send_text(daemon, stream, cursor, chunk->data.data, chunk->data.len);
+    if (chunk->offset != cursor->offset) {
+        return; // asked for again
     }
-    if (at_end && cursor->tailing) {
-        flush_tail(daemon, stream, cursor);
+    cursor->offset += chunk->data.len;
+    cursor->at_end = chunk->data.len == 0;
+    cursor->ended = chunk->end;
+    dp_buf_append(&cursor->data, chunk->data.data, chunk->data.len);
+    if (cursor->tailing && cursor->at_end) {
+        keep_lines(stream, cursor);
+    } else if (cursor->tailing) {
+        keep_tail(stream, cursor);
     }
-    cursor->done = at_end && (chunk->end || !stream->follow);
-    if (at_end) {
+    if (cursor->at_end) {
+        cursor->tailing = false;
         cursor->next_ns = dp_clock_monotonic_ns() + POLL_MS * DP_NS_PER_MS;
     }
 }
@@ -215,7 +274,7 @@ void logs_chunk(struct daemon *daemon, const Dp__V1__LogChunk *chunk)
         for (size_t i = 0; i < stream->cursors_count; i++) {
             struct log_cursor *cursor = &stream->cursors[i];
             if (cursor->request == chunk->request && chunk->request != 0) {
-                take_chunk(daemon, stream, cursor, chunk);
+                take_chunk(stream, cursor, chunk);
                 pump_stream(daemon, stream);
                 return;
             }
@@ -252,6 +311,17 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     pump_stream(daemon, stream);
 }
 
+static void on_writable(void *context, uint64_t call)
+{
+    struct daemon *daemon = context;
+    for (struct log_stream *stream = daemon->log_streams; stream != NULL; stream = stream->next) {
+        if (stream->call == call) {
+            pump_stream(daemon, stream);
+            return;
+        }
+    }
+}
+
 static void on_closed(void *context, uint64_t call, bool cancelled)
 {
     (void)cancelled;
@@ -270,5 +340,6 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
 const struct dp_rpc_handler logs_handler = {
     .method = DP_METHOD_READ_LOGS,
     .on_message = on_message,
+    .on_writable = on_writable,
     .on_closed = on_closed,
 };

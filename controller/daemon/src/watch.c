@@ -10,6 +10,7 @@
 #include "dp/log.h"
 
 #define JOB_EVERY_MS 250
+#define SETTLE_MS 3000 // for the last steps of an ended job to be on disk
 #define STEPS_AT_ONCE 256
 #define QUEUED_MAX 512 // messages waiting for a reader before it is left to catch up
 
@@ -19,6 +20,7 @@ struct watch {
     bool changed;       // something to look for
     dp_job_state shown; // state in the newest job sent
     int64_t shown_ns;
+    int64_t ended_ns; // when the job was first seen to have ended, 0 = it has not
     struct watch *next;
 };
 
@@ -94,7 +96,10 @@ static void pump_one(struct daemon *daemon, struct watch *watch)
     // What was not sent for want of time is looked at again by the next tick.
     watch->changed = !all_sent || ended || !(state_changed || due);
     // A job that the core has let go has all of its steps on disk, if they ever get there.
-    bool all_stored = !view.in_core || watch->step >= view.job->step;
+    // One that keeps slots of a silent node stays in the core; what is missing then was lost.
+    watch->ended_ns = ended && watch->ended_ns == 0 ? dp_clock_monotonic_ns() : watch->ended_ns;
+    bool late = ended && dp_clock_monotonic_ns() - watch->ended_ns > SETTLE_MS * DP_NS_PER_MS;
+    bool all_stored = !view.in_core || late || watch->step >= view.job->step;
     if (ended && all_sent && all_stored) {
         send_job(daemon, watch, &view);
         dp_rpc_call_finish(daemon->server, watch->call);
