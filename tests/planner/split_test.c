@@ -51,7 +51,7 @@ static void a_split_is_the_best_of_all_cuts(void **state)
         ends[0] = dp_rand_double(&rand);
         ends[1] = 2 * dp_rand_double(&rand);
         int32_t begin[17];
-        split_layers(cost, layers, runs, ends[0], ends[1], begin);
+        dp_planner_split_layers(cost, layers, runs, ends[0], ends[1], begin);
         struct best got = {0, 0}, best = {INFINITY, INFINITY};
         assert_int_equal(begin[0], 0);
         assert_int_equal(begin[runs], layers);
@@ -76,7 +76,7 @@ static void equal_layers_split_evenly(void **state)
         cost[l] = 1;
     }
     int32_t begin[17];
-    split_layers(cost, 61, 16, 0, 0, begin);
+    dp_planner_split_layers(cost, 61, 16, 0, 0, begin);
     for (int s = 0; s < 16; s++) {
         assert_in_range(begin[s + 1] - begin[s], 3, 4);
     }

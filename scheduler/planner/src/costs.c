@@ -7,7 +7,7 @@
 #include "dp/check.h"
 #include "internal.h"
 
-struct dp_cost_stage stage_of(const struct layout *layout, int32_t stage)
+struct dp_cost_stage dp_planner_stage_of(const struct layout *layout, int32_t stage)
 {
     return (struct dp_cost_stage){
         .layer_begin = layout->layer_begin[stage],
@@ -17,7 +17,7 @@ struct dp_cost_stage stage_of(const struct layout *layout, int32_t stage)
     };
 }
 
-struct dp_cost_batch batch_of(const struct problem *problem, const struct layout *layout)
+struct dp_cost_batch dp_planner_batch_of(const struct problem *problem, const struct layout *layout)
 {
     return (struct dp_cost_batch){
         .samples = layout->choice.micro_batch_size,
@@ -31,7 +31,7 @@ struct dp_cost_batch batch_of(const struct problem *problem, const struct layout
 static struct dp_cost_chunk stage_chunk(const struct problem *problem, const struct layout *layout,
                                         int32_t stage)
 {
-    struct dp_cost_stage shape = stage_of(layout, stage);
+    struct dp_cost_stage shape = dp_planner_stage_of(layout, stage);
     struct dp_cost_chunk chunk = {0};
     if (problem->is_sim) {
         struct dp_cost_sim_chunk sim;
@@ -41,7 +41,7 @@ static struct dp_cost_chunk stage_chunk(const struct problem *problem, const str
         chunk.weight_s = sim.weight_s;
         return chunk;
     }
-    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
     dp_cost_chunk(&problem->spec->model, problem->profile, &shape, &batch, &chunk);
     chunk.forward_s *= layout->slowdown;
     chunk.input_s *= layout->slowdown;
@@ -53,7 +53,8 @@ static double pair_s(const struct problem *problem, const struct layout *layout,
                      int32_t backward, bool with_weight)
 {
     if (problem->is_sim) {
-        struct dp_cost_stage f = stage_of(layout, forward), b = stage_of(layout, backward);
+        struct dp_cost_stage f = dp_planner_stage_of(layout, forward),
+                             b = dp_planner_stage_of(layout, backward);
         return dp_cost_sim_pair_s(&problem->spec->sim, &f, &b, with_weight);
     }
     struct dp_cost_chunk f = stage_chunk(problem, layout, forward);
@@ -65,8 +66,8 @@ static void fill_chunk(const struct problem *problem, const struct layout *layou
                        struct dp_sim_chunk *ret_chunk)
 {
     struct dp_cost_chunk chunk = stage_chunk(problem, layout, stage);
-    struct dp_cost_stage shape = stage_of(layout, stage);
-    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_stage shape = dp_planner_stage_of(layout, stage);
+    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
     struct dp_cost_chunk_bytes bytes;
     dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &shape, &batch, NULL, &bytes);
     double input = chunk.input_s + chunk.backward_exchange_s;
@@ -78,15 +79,15 @@ static void fill_chunk(const struct problem *problem, const struct layout *layou
 }
 
 // A rank runs its list in order, so the order alone says which chunks are alive with what.
-double rank_peak_bytes(const struct problem *problem, const struct layout *layout,
-                       const struct dp_schedule *schedule, int32_t rank)
+double dp_planner_rank_peak_bytes(const struct problem *problem, const struct layout *layout,
+                                  const struct dp_schedule *schedule, int32_t rank)
 {
-    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
     struct dp_cost_chunk_bytes bytes[DP_RANK_STAGES_MAX];
     int32_t stages[DP_RANK_STAGES_MAX];
     int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
     for (int32_t i = 0; i < count; i++) {
-        struct dp_cost_stage shape = stage_of(layout, stages[i]);
+        struct dp_cost_stage shape = dp_planner_stage_of(layout, stages[i]);
         dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &shape, &batch, NULL,
                             &bytes[i]);
     }
@@ -106,13 +107,13 @@ static struct position position_of(const struct layout *layout, const struct dp_
     int32_t stages[DP_RANK_STAGES_MAX];
     position.count = dp_schedule_rank_stages(schedule, rank, stages);
     for (int32_t i = 0; i < position.count; i++) {
-        position.stages[i] = stage_of(layout, stages[i]);
+        position.stages[i] = dp_planner_stage_of(layout, stages[i]);
     }
     return position;
 }
 
-double rank_state_bytes(const struct problem *problem, const struct layout *layout,
-                        const struct dp_schedule *schedule, int32_t rank)
+double dp_planner_rank_state_bytes(const struct problem *problem, const struct layout *layout,
+                                   const struct dp_schedule *schedule, int32_t rank)
 {
     struct position position = position_of(layout, schedule, rank);
     return dp_cost_state_bytes(&problem->spec->model, problem->profile, position.stages,
@@ -157,7 +158,7 @@ static void fill_step_end(const struct problem *problem, const struct layout *la
             sums_stay_on_node(layout, rank, mirrored) ? &profile->local : &profile->network;
         int32_t members = layout->choice.data * schedule->directions;
         int32_t expert_members = members / layout->choice.expert;
-        double crowd = ranks_per_core(problem, layout, places[rank].node);
+        double crowd = dp_planner_ranks_per_core(problem, layout, places[rank].node);
         double sums_s =
             dp_cost_sum_s(link, total.shared * profile->gradient_bytes, members) +
             dp_cost_sum_s(link, total.experts * profile->gradient_bytes, expert_members);
@@ -170,7 +171,7 @@ static void fill_hops(const struct problem *problem, const struct layout *layout
                       const struct place *places, struct dp_sim_costs *costs)
 {
     const struct dp_profile *profile = problem->profile;
-    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
     double bytes = dp_cost_hop_bytes(&problem->spec->model, profile, &batch);
     costs->message_bytes_f = costs->message_bytes_b = problem->is_sim ? 0 : bytes;
     for (int32_t a = 0; a < costs->pipeline; a++) {
@@ -196,7 +197,8 @@ static void fill_hosts(const struct problem *problem, const struct layout *layou
     int32_t *first = dp_new_array(int32_t, (size_t)pipeline);
     for (int32_t rank = 0; rank < pipeline; rank++) {
         int32_t host = 0;
-        while (host < hosts && !same_host(problem, places[first[host]].node, places[rank].node)) {
+        while (host < hosts &&
+               !dp_planner_same_host(problem, places[first[host]].node, places[rank].node)) {
             host++;
         }
         if (host == hosts) {
@@ -209,19 +211,20 @@ static void fill_hosts(const struct problem *problem, const struct layout *layou
     costs->hosts = hosts;
     for (int32_t host = 0; host < hosts; host++) {
         int32_t node = places[first[host]].node;
-        int32_t cores = problem->is_sim ? 0 : host_cores(problem, node);
+        int32_t cores = problem->is_sim ? 0 : dp_planner_host_cores(problem, node);
         int32_t own = 0;
         for (int32_t rank = 0; rank < pipeline; rank++) {
             own += costs->host[rank] == host;
         }
-        int32_t all = cores > 0 ? ranks_on_host(problem, layout, node) : 0;
+        int32_t all = cores > 0 ? dp_planner_ranks_on_host(problem, layout, node) : 0;
         costs->cores[host] = cores > 0 && cores < all ? (double)cores * own / all : 0;
     }
     free(first);
 }
 
-void layout_costs(const struct problem *problem, const struct layout *layout, int32_t replica,
-                  const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs)
+void dp_planner_layout_costs(const struct problem *problem, const struct layout *layout,
+                             int32_t replica, const struct dp_schedule *schedule,
+                             struct dp_sim_costs *ret_costs)
 {
     const struct place *places = layout->places + replica * layout->choice.pipeline;
     dp_sim_costs_init(ret_costs, schedule);
@@ -242,9 +245,9 @@ void layout_costs(const struct problem *problem, const struct layout *layout, in
     fill_step_end(problem, layout, places, schedule, ret_costs);
 }
 
-double exposed_exchange_s(const struct problem *problem, const struct layout *layout,
-                          const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
-                          int32_t rank)
+double dp_planner_exposed_exchange_s(const struct problem *problem, const struct layout *layout,
+                                     const struct dp_schedule *schedule,
+                                     const struct dp_sim_costs *costs, int32_t rank)
 {
     if (problem->is_sim || layout->choice.expert <= 1) {
         return 0;
@@ -295,7 +298,7 @@ static double whole_model_s(const struct problem *problem, const struct choice *
     return chunk.forward_s + chunk.input_s + chunk.weight_s;
 }
 
-double choice_bound_s(const struct problem *problem, const struct choice *choice)
+double dp_planner_choice_bound_s(const struct problem *problem, const struct choice *choice)
 {
     double work = whole_model_s(problem, choice) * choice->microbatches;
     double by_ranks = work / choice->pipeline;

@@ -10,7 +10,7 @@
 
 enum { MICRO_BATCH_MAX = 64 };
 
-void choices_deinit(struct choices *choices)
+void dp_planner_choices_deinit(struct choices *choices)
 {
     for (size_t i = 0; i < choices->refused_count; i++) {
         free(choices->refused[i].reason);
@@ -64,7 +64,7 @@ static void consider(const struct problem *problem, const struct choice *choice,
                                 family->name, choice->pipeline, complete.stages, layers));
         return;
     }
-    complete.bound_s = choice_bound_s(problem, &complete);
+    complete.bound_s = dp_planner_choice_bound_s(problem, &complete);
     add_legal(choices, &complete);
 }
 
@@ -221,8 +221,8 @@ static dp_status check_schedule_name(const struct dp_job_spec *spec, struct dp_e
     return dp_fail(err, DP_INVALID, "[parallel] schedule: %s", why.message);
 }
 
-dp_status enumerate_choices(const struct problem *problem, struct choices *ret_choices,
-                            struct dp_error *err)
+dp_status dp_planner_enumerate_choices(const struct problem *problem, struct choices *ret_choices,
+                                       struct dp_error *err)
 {
     dp_status status = check_schedule_name(problem->spec, err);
     if (status != DP_OK) {
@@ -236,7 +236,7 @@ dp_status enumerate_choices(const struct problem *problem, struct choices *ret_c
     each_world(problem, &choices);
     if (choices.legal_count == 0) {
         status = fail_for_choices(problem, &choices, err);
-        choices_deinit(&choices);
+        dp_planner_choices_deinit(&choices);
         return status;
     }
     *ret_choices = choices;

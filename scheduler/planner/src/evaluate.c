@@ -3,7 +3,7 @@
 #include "dp/alloc.h"
 #include "search.h"
 
-void evaluation_deinit(struct evaluation *evaluation)
+void dp_planner_evaluation_deinit(struct evaluation *evaluation)
 {
     for (int32_t d = 0; evaluation->replicas != NULL && d < evaluation->layout.choice.data; d++) {
         dp_sim_costs_deinit(&evaluation->replicas[d].costs);
@@ -11,11 +11,12 @@ void evaluation_deinit(struct evaluation *evaluation)
     }
     free(evaluation->replicas);
     dp_schedule_deinit(&evaluation->schedule);
-    layout_deinit(&evaluation->layout);
+    dp_planner_layout_deinit(&evaluation->layout);
     *evaluation = (struct evaluation){0};
 }
 
-const struct replica *evaluation_replica(const struct evaluation *evaluation, int32_t replica)
+const struct replica *dp_planner_evaluation_replica(const struct evaluation *evaluation,
+                                                    int32_t replica)
 {
     return &evaluation->replicas[evaluation->replicas[replica].like];
 }
@@ -28,16 +29,17 @@ static bool stand_alike(const struct problem *problem, const struct layout *layo
     const struct place *one = layout->places + a * pipeline, *two = layout->places + b * pipeline;
     for (int32_t p = 0; p < pipeline; p++) {
         if (p > 0 && ((one[p].node == one[p - 1].node) != (two[p].node == two[p - 1].node) ||
-                      same_host(problem, one[p].node, one[p - 1].node) !=
-                          same_host(problem, two[p].node, two[p - 1].node))) {
+                      dp_planner_same_host(problem, one[p].node, one[p - 1].node) !=
+                          dp_planner_same_host(problem, two[p].node, two[p - 1].node))) {
             return false;
         }
         bool limited =
             problem->nodes[one[p].node].cores > 0 || problem->nodes[two[p].node].cores > 0;
         if (limited && !problem->is_sim &&
-            (host_cores(problem, one[p].node) != host_cores(problem, two[p].node) ||
-             ranks_on_host(problem, layout, one[p].node) !=
-                 ranks_on_host(problem, layout, two[p].node))) {
+            (dp_planner_host_cores(problem, one[p].node) !=
+                 dp_planner_host_cores(problem, two[p].node) ||
+             dp_planner_ranks_on_host(problem, layout, one[p].node) !=
+                 dp_planner_ranks_on_host(problem, layout, two[p].node))) {
             return false;
         }
     }
@@ -61,7 +63,8 @@ static dp_status simulate_replicas(const struct problem *problem, struct evaluat
         if (replica->like != d) {
             continue;
         }
-        layout_costs(problem, &evaluation->layout, d, &evaluation->schedule, &replica->costs);
+        dp_planner_layout_costs(problem, &evaluation->layout, d, &evaluation->schedule,
+                                &replica->costs);
         dp_status status =
             dp_simulate(&evaluation->schedule, &replica->costs, false, &replica->result, err);
         if (status != DP_OK) {
@@ -74,8 +77,8 @@ static dp_status simulate_replicas(const struct problem *problem, struct evaluat
     return DP_OK;
 }
 
-dp_status evaluate(const struct problem *problem, const struct choice *choice,
-                   struct evaluation *ret_evaluation, struct dp_error *err)
+dp_status dp_planner_evaluate(const struct problem *problem, const struct choice *choice,
+                              struct evaluation *ret_evaluation, struct dp_error *err)
 {
     const struct dp_schedule_params params = {.pipeline = choice->pipeline,
                                               .microbatches = choice->microbatches,
@@ -86,24 +89,24 @@ dp_status evaluate(const struct problem *problem, const struct choice *choice,
     if (status != DP_OK) {
         return status;
     }
-    layout_init(&evaluation.layout, problem, choice, &evaluation.schedule);
+    dp_planner_layout_init(&evaluation.layout, problem, choice, &evaluation.schedule);
     status = simulate_replicas(problem, &evaluation, err);
     if (status != DP_OK) {
-        evaluation_deinit(&evaluation);
+        dp_planner_evaluation_deinit(&evaluation);
         return status;
     }
     *ret_evaluation = evaluation;
     return DP_OK;
 }
 
-double fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
-                    double *ret_limit)
+double dp_planner_fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
+                               double *ret_limit)
 {
     const struct layout *layout = &evaluation->layout;
     double fullest = 0, limit_of_fullest = 0, least_room = 0;
     for (int32_t p = 0; p < layout->choice.pipeline; p++) {
-        double bytes = rank_state_bytes(problem, layout, &evaluation->schedule, p) +
-                       rank_peak_bytes(problem, layout, &evaluation->schedule, p);
+        double bytes = dp_planner_rank_state_bytes(problem, layout, &evaluation->schedule, p) +
+                       dp_planner_rank_peak_bytes(problem, layout, &evaluation->schedule, p);
         for (int32_t d = 0; d < layout->choice.data; d++) {
             double limit =
                 problem->nodes[layout->places[d * layout->choice.pipeline + p].node].memory_bytes;

@@ -9,7 +9,7 @@
 
 enum { CANDIDATES_MAX = 64 };
 
-char *explain_provenance(const struct problem *problem)
+char *dp_planner_explain_provenance(const struct problem *problem)
 {
     struct dp_buf text = {0};
     if (problem->is_sim) {
@@ -76,8 +76,8 @@ static void largest_part(const struct dp_plan *plan, struct dp_buf *out)
     }
 }
 
-char *explain_choice(const struct problem *problem, const struct search *search,
-                     const struct choices *choices, const struct dp_plan *plan)
+char *dp_planner_explain_choice(const struct problem *problem, const struct search *search,
+                                const struct choices *choices, const struct dp_plan *plan)
 {
     struct dp_buf text = {0};
     if (search->count == 1) {
@@ -110,7 +110,7 @@ static int compare_outcomes(const void *a, const void *b)
         return one->fits ? -1 : 1;
     }
     int order = (one->step_s > two->step_s) - (one->step_s < two->step_s);
-    return order != 0 ? order : choice_compare(&one->choice, &two->choice);
+    return order != 0 ? order : dp_planner_choice_compare(&one->choice, &two->choice);
 }
 
 static char *reason_of(const struct outcome *outcome, const struct outcome *best, bool chosen)
@@ -141,8 +141,8 @@ static void fill_sizes(const struct choice *choice, struct dp_plan_candidate *ca
     DP_COPY_TEXT(candidate->schedule, choice->family->name);
 }
 
-void explain_candidates(const struct search *search, const struct choices *choices,
-                        struct dp_plan *plan)
+void dp_planner_explain_candidates(const struct search *search, const struct choices *choices,
+                                   struct dp_plan *plan)
 {
     const struct outcome *best = &search->outcomes[search->best];
     // The winner stays in front; the others are sorted behind it.

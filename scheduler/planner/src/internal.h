@@ -25,7 +25,7 @@ struct layout {
     int32_t ep_nodes;     // nodes that an EP group spans, at most
     double slowdown;      // of compute, by other ranks that use the machine's other cores
 };
-void layout_deinit(struct layout *layout);
+void dp_planner_layout_deinit(struct layout *layout);
 
 // The input, with defaults filled in.
 struct problem {
@@ -39,46 +39,50 @@ struct problem {
 };
 
 // Fills a layout: layers split by their cost, ranks placed. Needs enough slots.
-void layout_init(struct layout *ret_layout, const struct problem *problem,
-                 const struct choice *choice, const struct dp_schedule *schedule);
+void dp_planner_layout_init(struct layout *ret_layout, const struct problem *problem,
+                            const struct choice *choice, const struct dp_schedule *schedule);
 
 // Splits layers into runs: the smallest largest cost first, then the least sum of squares. cost[l]
 // is of layer l; first_s and last_s are added to the first and last run. ret_begin: [runs + 1].
-void split_layers(const double *cost, int32_t layers, int32_t runs, double first_s, double last_s,
-                  int32_t *ret_begin);
+void dp_planner_split_layers(const double *cost, int32_t layers, int32_t runs, double first_s,
+                             double last_s, int32_t *ret_begin);
 // Replica after replica on consecutive slots; whole replicas inside nodes where that suffices.
 // Needs pipeline * data free slots.
-void place_ranks(const struct problem *problem, const struct choice *choice,
-                 struct place *ret_places);
+void dp_planner_place_ranks(const struct problem *problem, const struct choice *choice,
+                            struct place *ret_places);
 // Nodes that the widest EP group of these places spans.
-int32_t ep_group_nodes(const struct choice *choice, const struct place *places);
+int32_t dp_planner_ep_group_nodes(const struct choice *choice, const struct place *places);
 // Ranks of the job on the machine that `node` belongs to, and its cores (0 = enough).
-int32_t ranks_on_host(const struct problem *problem, const struct layout *layout, int32_t node);
-int32_t host_cores(const struct problem *problem, int32_t node);
+int32_t dp_planner_ranks_on_host(const struct problem *problem, const struct layout *layout,
+                                 int32_t node);
+int32_t dp_planner_host_cores(const struct problem *problem, int32_t node);
 // Cores of all machines, 0 when some machine has enough.
-int64_t all_cores(const struct problem *problem);
-bool same_host(const struct problem *problem, int32_t a, int32_t b);
+int64_t dp_planner_all_cores(const struct problem *problem);
+bool dp_planner_same_host(const struct problem *problem, int32_t a, int32_t b);
 // How many ranks share a core of the machine that `node` belongs to, at least 1.
-double ranks_per_core(const struct problem *problem, const struct layout *layout, int32_t node);
+double dp_planner_ranks_per_core(const struct problem *problem, const struct layout *layout,
+                                 int32_t node);
 // The most that cores which compute at the same time slow each other down on any machine.
-double compute_slowdown(const struct problem *problem, const struct layout *layout);
+double dp_planner_compute_slowdown(const struct problem *problem, const struct layout *layout);
 
-struct dp_cost_stage stage_of(const struct layout *layout, int32_t stage);
-struct dp_cost_batch batch_of(const struct problem *problem, const struct layout *layout);
+struct dp_cost_stage dp_planner_stage_of(const struct layout *layout, int32_t stage);
+struct dp_cost_batch dp_planner_batch_of(const struct problem *problem,
+                                         const struct layout *layout);
 // What one micro-batch takes on a stage in an action that overlaps nothing: (compute, exchange).
-void layout_costs(const struct problem *problem, const struct layout *layout, int32_t replica,
-                  const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs);
+void dp_planner_layout_costs(const struct problem *problem, const struct layout *layout,
+                             int32_t replica, const struct dp_schedule *schedule,
+                             struct dp_sim_costs *ret_costs);
 // Exchange that is exposed inside the actions of one pipeline rank, seconds.
-double exposed_exchange_s(const struct problem *problem, const struct layout *layout,
-                          const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
-                          int32_t rank);
+double dp_planner_exposed_exchange_s(const struct problem *problem, const struct layout *layout,
+                                     const struct dp_schedule *schedule,
+                                     const struct dp_sim_costs *costs, int32_t rank);
 // Bytes of weights, gradients and optimizer on one pipeline rank.
-double rank_state_bytes(const struct problem *problem, const struct layout *layout,
-                        const struct dp_schedule *schedule, int32_t rank);
+double dp_planner_rank_state_bytes(const struct problem *problem, const struct layout *layout,
+                                   const struct dp_schedule *schedule, int32_t rank);
 // Most bytes of activations on one pipeline rank at a time.
-double rank_peak_bytes(const struct problem *problem, const struct layout *layout,
-                       const struct dp_schedule *schedule, int32_t rank);
-double choice_bound_s(const struct problem *problem, const struct choice *choice);
+double dp_planner_rank_peak_bytes(const struct problem *problem, const struct layout *layout,
+                                  const struct dp_schedule *schedule, int32_t rank);
+double dp_planner_choice_bound_s(const struct problem *problem, const struct choice *choice);
 
 // All choices that the spec and the ranks at hand leave open, those that break a rule with it.
 struct refusal {
@@ -92,6 +96,6 @@ struct choices {
     size_t refused_count, refused_total;
 };
 enum { REFUSED_MAX = 32 };
-dp_status enumerate_choices(const struct problem *problem, struct choices *ret_choices,
-                            struct dp_error *err);
-void choices_deinit(struct choices *choices);
+dp_status dp_planner_enumerate_choices(const struct problem *problem, struct choices *ret_choices,
+                                       struct dp_error *err);
+void dp_planner_choices_deinit(struct choices *choices);

@@ -27,15 +27,15 @@ static void split_for_sim(const struct problem *problem, struct layout *layout, 
         cost[l] = layer;
     }
     double factor = layer / sim->forward_s;
-    split_layers(cost, layers, layout->choice.stages, sim->embedding_s * factor,
-                 sim->head_s * factor, layout->layer_begin);
+    dp_planner_split_layers(cost, layers, layout->choice.stages, sim->embedding_s * factor,
+                            sim->head_s * factor, layout->layer_begin);
 }
 
 static void split_by_cost(const struct problem *problem, struct layout *layout, bool paired,
                           double *cost)
 {
     const struct dp_model_spec *model = &problem->spec->model;
-    struct dp_cost_batch batch = batch_of(problem, layout);
+    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
     struct dp_cost_stage none = {0, 0, false, false}, embedding = {0, 0, true, false};
     struct dp_cost_stage head = {0, 0, false, true};
     double overhead = all_passes_s(problem, &batch, paired, &none);
@@ -48,9 +48,10 @@ static void split_by_cost(const struct problem *problem, struct layout *layout, 
         }
         cost[l] = of_kind[kind];
     }
-    split_layers(cost, model->layers, layout->choice.stages,
-                 all_passes_s(problem, &batch, paired, &embedding) - overhead,
-                 all_passes_s(problem, &batch, paired, &head) - overhead, layout->layer_begin);
+    dp_planner_split_layers(cost, model->layers, layout->choice.stages,
+                            all_passes_s(problem, &batch, paired, &embedding) - overhead,
+                            all_passes_s(problem, &batch, paired, &head) - overhead,
+                            layout->layer_begin);
 }
 
 static bool has_pairs(const struct dp_schedule *schedule)
@@ -63,15 +64,15 @@ static bool has_pairs(const struct dp_schedule *schedule)
     return false;
 }
 
-void layout_init(struct layout *ret_layout, const struct problem *problem,
-                 const struct choice *choice, const struct dp_schedule *schedule)
+void dp_planner_layout_init(struct layout *ret_layout, const struct problem *problem,
+                            const struct choice *choice, const struct dp_schedule *schedule)
 {
     struct layout layout = {.choice = *choice};
     layout.layer_begin = dp_new_array(int32_t, (size_t)choice->stages + 1);
     layout.places = dp_new_array(struct place, (size_t)choice->pipeline * (size_t)choice->data);
-    place_ranks(problem, choice, layout.places);
-    layout.ep_nodes = ep_group_nodes(choice, layout.places);
-    layout.slowdown = compute_slowdown(problem, &layout);
+    dp_planner_place_ranks(problem, choice, layout.places);
+    layout.ep_nodes = dp_planner_ep_group_nodes(choice, layout.places);
+    layout.slowdown = dp_planner_compute_slowdown(problem, &layout);
     DP_AUTO_FREE double *cost = dp_new_array(double, (size_t)problem->spec->model.layers);
     if (problem->is_sim) {
         split_for_sim(problem, &layout, cost);
@@ -81,7 +82,7 @@ void layout_init(struct layout *ret_layout, const struct problem *problem,
     *ret_layout = layout;
 }
 
-void layout_deinit(struct layout *layout)
+void dp_planner_layout_deinit(struct layout *layout)
 {
     free(layout->layer_begin);
     free(layout->places);

@@ -16,8 +16,8 @@ static int64_t whole_replicas(const struct problem *problem, int32_t pipeline)
     return count;
 }
 
-void place_ranks(const struct problem *problem, const struct choice *choice,
-                 struct place *ret_places)
+void dp_planner_place_ranks(const struct problem *problem, const struct choice *choice,
+                            struct place *ret_places)
 {
     bool whole = whole_replicas(problem, choice->pipeline) >= choice->data;
     int32_t placed = 0, world = choice->pipeline * choice->data;
@@ -31,7 +31,7 @@ void place_ranks(const struct problem *problem, const struct choice *choice,
     DP_CHECK(placed == world);
 }
 
-int32_t ep_group_nodes(const struct choice *choice, const struct place *places)
+int32_t dp_planner_ep_group_nodes(const struct choice *choice, const struct place *places)
 {
     int32_t widest = 1;
     for (int32_t p = 0; p < choice->pipeline; p++) {
@@ -48,61 +48,63 @@ int32_t ep_group_nodes(const struct choice *choice, const struct place *places)
     return widest;
 }
 
-bool same_host(const struct problem *problem, int32_t a, int32_t b)
+bool dp_planner_same_host(const struct problem *problem, int32_t a, int32_t b)
 {
     const char *host = problem->nodes[a].host;
     return a == b || (host[0] != '\0' && strcmp(host, problem->nodes[b].host) == 0);
 }
 
-int32_t ranks_on_host(const struct problem *problem, const struct layout *layout, int32_t node)
+int32_t dp_planner_ranks_on_host(const struct problem *problem, const struct layout *layout,
+                                 int32_t node)
 {
     int32_t count = 0;
     for (int32_t i = 0; i < layout->choice.pipeline * layout->choice.data; i++) {
-        count += same_host(problem, node, layout->places[i].node);
+        count += dp_planner_same_host(problem, node, layout->places[i].node);
     }
     return count;
 }
 
-int32_t host_cores(const struct problem *problem, int32_t node)
+int32_t dp_planner_host_cores(const struct problem *problem, int32_t node)
 {
     int32_t cores = 0;
     for (int32_t i = 0; i < (int32_t)problem->nodes_count; i++) {
-        if (same_host(problem, node, i) && problem->nodes[i].cores > cores) {
+        if (dp_planner_same_host(problem, node, i) && problem->nodes[i].cores > cores) {
             cores = problem->nodes[i].cores;
         }
     }
     return cores;
 }
 
-double ranks_per_core(const struct problem *problem, const struct layout *layout, int32_t node)
+double dp_planner_ranks_per_core(const struct problem *problem, const struct layout *layout,
+                                 int32_t node)
 {
-    int32_t cores = host_cores(problem, node);
-    return cores > 0 ? fmax(1, (double)ranks_on_host(problem, layout, node) / cores) : 1;
+    int32_t cores = dp_planner_host_cores(problem, node);
+    return cores > 0 ? fmax(1, (double)dp_planner_ranks_on_host(problem, layout, node) / cores) : 1;
 }
 
-double compute_slowdown(const struct problem *problem, const struct layout *layout)
+double dp_planner_compute_slowdown(const struct problem *problem, const struct layout *layout)
 {
     double busiest = 0;
     for (int32_t i = 0; i < layout->choice.pipeline * layout->choice.data; i++) {
         int32_t node = layout->places[i].node;
-        int32_t cores = host_cores(problem, node);
+        int32_t cores = dp_planner_host_cores(problem, node);
         if (cores > 1) {
-            double others = ranks_on_host(problem, layout, node) - 1;
+            double others = dp_planner_ranks_on_host(problem, layout, node) - 1;
             busiest = fmax(busiest, fmin(1, others / (cores - 1)));
         }
     }
     return 1 + (problem->profile->busy_slowdown - 1) * busiest;
 }
 
-int64_t all_cores(const struct problem *problem)
+int64_t dp_planner_all_cores(const struct problem *problem)
 {
     int64_t total = 0;
     for (int32_t i = 0; i < (int32_t)problem->nodes_count; i++) {
         bool first = true;
         for (int32_t before = 0; first && before < i; before++) {
-            first = !same_host(problem, before, i);
+            first = !dp_planner_same_host(problem, before, i);
         }
-        int32_t cores = host_cores(problem, i);
+        int32_t cores = dp_planner_host_cores(problem, i);
         if (cores == 0) {
             return 0;
         }

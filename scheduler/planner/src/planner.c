@@ -22,7 +22,7 @@ static dp_status make_problem(const struct dp_job_spec *spec,
     for (size_t i = 0; i < resources->nodes_count; i++) {
         problem.slots += resources->nodes[i].slots;
     }
-    problem.cores = problem.is_sim ? 0 : all_cores(&problem);
+    problem.cores = problem.is_sim ? 0 : dp_planner_all_cores(&problem);
     *ret_problem = problem;
     return dp_job_spec_check(spec, err);
 }
@@ -39,17 +39,17 @@ dp_status dp_planner_plan(const struct dp_job_spec *spec,
     if (status != DP_OK) {
         return status;
     }
-    DP_CLEANUP(choices_deinit) struct choices choices = {0};
-    status = enumerate_choices(&problem, &choices, err);
+    DP_CLEANUP(dp_planner_choices_deinit) struct choices choices = {0};
+    status = dp_planner_enumerate_choices(&problem, &choices, err);
     if (status != DP_OK) {
         return status;
     }
-    DP_CLEANUP(search_deinit) struct search search = {0};
-    status = search_run(&problem, &choices, options, &search, err);
+    DP_CLEANUP(dp_planner_search_deinit) struct search search = {0};
+    status = dp_planner_search_run(&problem, &choices, options, &search, err);
     if (status != DP_OK) {
         return status;
     }
-    return search_make_plan(&search, &problem, &choices, ret_plan, err);
+    return dp_planner_search_make_plan(&search, &problem, &choices, ret_plan, err);
 }
 
 // The layout that a plan describes; nodes are found by name.
@@ -82,8 +82,8 @@ static dp_status layout_of_plan(const struct problem *problem, const struct dp_p
     }
     layout.layer_begin =
         dp_memdup(plan->layer_begin, ((size_t)plan->stages + 1) * sizeof(*plan->layer_begin));
-    layout.ep_nodes = ep_group_nodes(&layout.choice, layout.places);
-    layout.slowdown = compute_slowdown(problem, &layout);
+    layout.ep_nodes = dp_planner_ep_group_nodes(&layout.choice, layout.places);
+    layout.slowdown = dp_planner_compute_slowdown(problem, &layout);
     *ret_layout = layout;
     return DP_OK;
 }
@@ -135,10 +135,10 @@ dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan 
     if (status != DP_OK) {
         return status;
     }
-    DP_CLEANUP(layout_deinit) struct layout layout = {0};
+    DP_CLEANUP(dp_planner_layout_deinit) struct layout layout = {0};
     status = layout_of_plan(&problem, plan, &layout, err);
     if (status == DP_OK) {
-        layout_costs(&problem, &layout, replica, schedule, ret_costs);
+        dp_planner_layout_costs(&problem, &layout, replica, schedule, ret_costs);
     }
     return status;
 }

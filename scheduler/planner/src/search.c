@@ -12,7 +12,7 @@ enum { MOVES_DEFAULT = 2000 };
 // Steps within this share of each other count as equal: then fewer ranks and simpler sizes win.
 #define TIE_SHARE 1e-9
 
-void search_deinit(struct search *search)
+void dp_planner_search_deinit(struct search *search)
 {
     free(search->outcomes);
     *search = (struct search){0};
@@ -25,7 +25,7 @@ static int compare(double a, double b)
 
 // Simpler first: fewer ranks, shallower, fewer expert ranks, larger micro-batches, families in the
 // order of their table.
-int choice_compare(const struct choice *a, const struct choice *b)
+int dp_planner_choice_compare(const struct choice *a, const struct choice *b)
 {
     const int64_t keys_a[] = {(int64_t)a->pipeline * a->data, a->pipeline, a->expert,
                               -(int64_t)a->micro_batch_size};
@@ -43,7 +43,7 @@ static int compare_bounds(const void *a, const void *b)
 {
     const struct outcome *one = a, *two = b;
     int order = compare(one->choice.bound_s, two->choice.bound_s);
-    return order != 0 ? order : choice_compare(&one->choice, &two->choice);
+    return order != 0 ? order : dp_planner_choice_compare(&one->choice, &two->choice);
 }
 
 static bool is_better(const struct outcome *a, const struct outcome *b)
@@ -54,20 +54,21 @@ static bool is_better(const struct outcome *a, const struct outcome *b)
     if (fabs(a->step_s - b->step_s) > TIE_SHARE * b->step_s) {
         return a->step_s < b->step_s;
     }
-    return choice_compare(&a->choice, &b->choice) < 0;
+    return dp_planner_choice_compare(&a->choice, &b->choice) < 0;
 }
 
 static dp_status simulate_outcome(const struct problem *problem, struct outcome *outcome,
                                   struct dp_error *err)
 {
-    DP_CLEANUP(evaluation_deinit) struct evaluation evaluation = {0};
-    dp_status status = evaluate(problem, &outcome->choice, &evaluation, err);
+    DP_CLEANUP(dp_planner_evaluation_deinit) struct evaluation evaluation = {0};
+    dp_status status = dp_planner_evaluate(problem, &outcome->choice, &evaluation, err);
     if (status != DP_OK) {
         return status;
     }
     outcome->simulated = true;
     outcome->step_s = evaluation.replicas[evaluation.slowest].result.step;
-    outcome->memory_bytes = fullest_rank(problem, &evaluation, &outcome->memory_limit_bytes);
+    outcome->memory_bytes =
+        dp_planner_fullest_rank(problem, &evaluation, &outcome->memory_limit_bytes);
     outcome->fits = problem->is_sim || outcome->memory_limit_bytes <= 0 ||
                     outcome->memory_bytes <= outcome->memory_limit_bytes;
     return DP_OK;
@@ -99,9 +100,9 @@ static dp_status fail_for_memory(const struct search *search, struct dp_error *e
         least->choice.expert, least->choice.data, needed, limit);
 }
 
-dp_status search_run(const struct problem *problem, const struct choices *choices,
-                     const struct dp_planner_options *options, struct search *ret_search,
-                     struct dp_error *err)
+dp_status dp_planner_search_run(const struct problem *problem, const struct choices *choices,
+                                const struct dp_planner_options *options, struct search *ret_search,
+                                struct dp_error *err)
 {
     struct search search = {.count = choices->legal_count};
     search.moves_max =
@@ -135,7 +136,7 @@ dp_status search_run(const struct problem *problem, const struct choices *choice
         status = fail_for_memory(&search, err);
     }
     if (status != DP_OK) {
-        search_deinit(&search);
+        dp_planner_search_deinit(&search);
         return status;
     }
     *ret_search = search;
@@ -147,10 +148,11 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
 {
     const struct layout *layout = &evaluation->layout;
     for (int32_t p = 0; p < plan->pipeline; p++) {
-        double state = rank_state_bytes(problem, layout, &evaluation->schedule, p);
-        double activations = rank_peak_bytes(problem, layout, &evaluation->schedule, p);
+        double state = dp_planner_rank_state_bytes(problem, layout, &evaluation->schedule, p);
+        double activations = dp_planner_rank_peak_bytes(problem, layout, &evaluation->schedule, p);
         for (int32_t d = 0; d < plan->data; d++) {
-            const struct dp_sim_rank *sim = &evaluation_replica(evaluation, d)->result.ranks[p];
+            const struct dp_sim_rank *sim =
+                &dp_planner_evaluation_replica(evaluation, d)->result.ranks[p];
             const struct place *place = &layout->places[d * plan->pipeline + p];
             struct dp_plan_rank *rank = &plan->ranks[d * plan->pipeline + p];
             DP_COPY_TEXT(rank->node, problem->nodes[place->node].name);
@@ -160,9 +162,9 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
             rank->peak_chunks = (int32_t)sim->peak_chunks;
             rank->peak_activation_bytes = activations;
             rank->memory_bytes = state + activations;
-            int32_t cores = problem->is_sim ? 0 : host_cores(problem, place->node);
+            int32_t cores = problem->is_sim ? 0 : dp_planner_host_cores(problem, place->node);
             plan->cores_exceeded |=
-                cores > 0 && ranks_on_host(problem, layout, place->node) > cores;
+                cores > 0 && dp_planner_ranks_on_host(problem, layout, place->node) > cores;
         }
     }
 }
@@ -182,8 +184,8 @@ static void fill_parts(const struct problem *problem, const struct evaluation *e
         optimizer = fmax(optimizer, slowest->costs.optimizer[p]);
     }
     const struct dp_sim_rank *rank = &result->ranks[busiest];
-    double exchange = exposed_exchange_s(problem, &evaluation->layout, &evaluation->schedule,
-                                         &slowest->costs, busiest);
+    double exchange = dp_planner_exposed_exchange_s(
+        problem, &evaluation->layout, &evaluation->schedule, &slowest->costs, busiest);
     plan->step_s = result->step;
     plan->compute_s = fmax(0, dp_sim_rank_busy(rank) - exchange);
     plan->comm_s = exchange + rank->comm;
@@ -196,13 +198,13 @@ static void fill_parts(const struct problem *problem, const struct evaluation *e
     plan->error_share = problem->is_sim ? 0.03 : problem->profile->error_share;
 }
 
-dp_status search_make_plan(const struct search *search, const struct problem *problem,
-                           const struct choices *choices, struct dp_plan *ret_plan,
-                           struct dp_error *err)
+dp_status dp_planner_search_make_plan(const struct search *search, const struct problem *problem,
+                                      const struct choices *choices, struct dp_plan *ret_plan,
+                                      struct dp_error *err)
 {
     const struct choice *choice = &search->outcomes[search->best].choice;
-    DP_CLEANUP(evaluation_deinit) struct evaluation evaluation = {0};
-    dp_status status = evaluate(problem, choice, &evaluation, err);
+    DP_CLEANUP(dp_planner_evaluation_deinit) struct evaluation evaluation = {0};
+    dp_status status = dp_planner_evaluate(problem, choice, &evaluation, err);
     if (status != DP_OK) {
         return status;
     }
@@ -222,9 +224,9 @@ dp_status search_make_plan(const struct search *search, const struct problem *pr
     plan.ranks = dp_new_array(struct dp_plan_rank, (size_t)dp_plan_world(&plan));
     fill_ranks(problem, &evaluation, &plan);
     fill_parts(problem, &evaluation, &plan);
-    explain_candidates(search, choices, &plan);
-    plan.provenance = explain_provenance(problem);
-    plan.explanation = explain_choice(problem, search, choices, &plan);
+    dp_planner_explain_candidates(search, choices, &plan);
+    plan.provenance = dp_planner_explain_provenance(problem);
+    plan.explanation = dp_planner_explain_choice(problem, search, choices, &plan);
     *ret_plan = plan;
     return DP_OK;
 }

@@ -20,13 +20,13 @@ struct search {
 };
 
 // DP_UNSCHEDULABLE when nothing fits into memory.
-dp_status search_run(const struct problem *problem, const struct choices *choices,
-                     const struct dp_planner_options *options, struct search *ret_search,
-                     struct dp_error *err);
-void search_deinit(struct search *search);
-dp_status search_make_plan(const struct search *search, const struct problem *problem,
-                           const struct choices *choices, struct dp_plan *ret_plan,
-                           struct dp_error *err);
+dp_status dp_planner_search_run(const struct problem *problem, const struct choices *choices,
+                                const struct dp_planner_options *options, struct search *ret_search,
+                                struct dp_error *err);
+void dp_planner_search_deinit(struct search *search);
+dp_status dp_planner_search_make_plan(const struct search *search, const struct problem *problem,
+                                      const struct choices *choices, struct dp_plan *ret_plan,
+                                      struct dp_error *err);
 
 // One simulated layout. Replicas that stand alike share a result.
 struct replica {
@@ -40,19 +40,20 @@ struct evaluation {
     struct replica *replicas; // [data]
     int32_t slowest;          // a first one
 };
-dp_status evaluate(const struct problem *problem, const struct choice *choice,
-                   struct evaluation *ret_evaluation, struct dp_error *err);
-void evaluation_deinit(struct evaluation *evaluation);
-const struct replica *evaluation_replica(const struct evaluation *evaluation, int32_t replica);
+dp_status dp_planner_evaluate(const struct problem *problem, const struct choice *choice,
+                              struct evaluation *ret_evaluation, struct dp_error *err);
+void dp_planner_evaluation_deinit(struct evaluation *evaluation);
+const struct replica *dp_planner_evaluation_replica(const struct evaluation *evaluation,
+                                                    int32_t replica);
 // A total order of choices, simpler ones first.
-int choice_compare(const struct choice *a, const struct choice *b);
+int dp_planner_choice_compare(const struct choice *a, const struct choice *b);
 // Bytes on the fullest rank against its node's memory: the rank with the least room.
-double fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
-                    double *ret_limit);
+double dp_planner_fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
+                               double *ret_limit);
 // Provenance and explanation, for the plan to own.
-char *explain_provenance(const struct problem *problem);
-char *explain_choice(const struct problem *problem, const struct search *search,
-                     const struct choices *choices, const struct dp_plan *plan);
+char *dp_planner_explain_provenance(const struct problem *problem);
+char *dp_planner_explain_choice(const struct problem *problem, const struct search *search,
+                                const struct choices *choices, const struct dp_plan *plan);
 // Fills plan->candidates: the winner, then by step, then those that break a rule.
-void explain_candidates(const struct search *search, const struct choices *choices,
-                        struct dp_plan *plan);
+void dp_planner_explain_candidates(const struct search *search, const struct choices *choices,
+                                   struct dp_plan *plan);

@@ -61,8 +61,8 @@ static double best_cuts(const struct split *split, bool by_maximum, double cap, 
     return best[width * (size_t)runs + (size_t)layers];
 }
 
-void split_layers(const double *cost, int32_t layers, int32_t runs, double first_s, double last_s,
-                  int32_t *ret_begin)
+void dp_planner_split_layers(const double *cost, int32_t layers, int32_t runs, double first_s,
+                             double last_s, int32_t *ret_begin)
 {
     DP_AUTO_FREE double *prefix = dp_new_array(double, (size_t)layers + 1);
     for (int32_t layer = 0; layer < layers; layer++) {
