@@ -272,6 +272,9 @@ void world_report_step(struct world *world, uint64_t session, uint32_t rank, uin
         .time_ns = 50,
     };
     report.step.busy_ns = 10;
+    report.step.exchange_ns = 2;
+    report.step.grad_sync_ns = 3;
+    report.step.optimizer_ns = 4;
     world_report(world, session, rank, &report);
 }
 

@@ -53,6 +53,10 @@ static void steps_that_are_told_again_count_once(void **state)
     // The first step warms up and is not measured.
     assert_int_equal(ranks[2].steps_measured, 2);
     assert_int_equal(ranks[2].busy_ns, 20);
+    assert_int_equal(ranks[2].exchange_ns, 4);
+    assert_int_equal(ranks[2].grad_sync_ns, 6);
+    assert_int_equal(ranks[2].optimizer_ns, 8);
+    assert_int_equal(ranks[2].measured_ns, 2 * 1002);
 }
 
 static void steps_that_were_lost_are_skipped(void **state)

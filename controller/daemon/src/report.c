@@ -102,6 +102,18 @@ static void add_model(const struct dp_job_record *job, Dp__V1__JobReport *report
     }
 }
 
+// Of the slowest rank, over the same steps as the parts of each rank's step.
+static double measured_step_s(const struct job_view *view, const struct dp_step_summary *summary)
+{
+    double slowest_s = 0;
+    for (size_t i = 0; i < view->ranks_count; i++) {
+        const struct dp_rank_record *rank = &view->ranks[i];
+        double step_s = mean_s(rank->measured_ns, rank->steps_measured);
+        slowest_s = step_s > slowest_s ? step_s : slowest_s;
+    }
+    return slowest_s > 0 ? slowest_s : (double)summary->mean_step_ns / 1e9;
+}
+
 static void fill(struct daemon *daemon, const struct job_view *view,
                  const struct dp_step_summary *summary, struct dp_arena *arena,
                  Dp__V1__JobReport *report)
@@ -118,7 +130,7 @@ static void fill(struct daemon *daemon, const struct job_view *view,
     report->first_step_seen = summary->first_loss_step;
     report->averaged_steps = summary->averaged;
     report->resumed_step = job->resumed_step;
-    report->measured_step_s = (double)summary->mean_step_ns / 1e9;
+    report->measured_step_s = measured_step_s(view, summary);
     if (report->measured_step_s > 0) {
         report->measured_tokens_per_s = (double)job->tokens_per_step / report->measured_step_s;
     }
