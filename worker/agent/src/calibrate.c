@@ -16,9 +16,11 @@
 #include "dp/profile.h"
 #include "worker.h"
 
-// Together less than the minute that a controller waits for a node's figures.
+// Together less than the minute that a controller waits for a node's figures. Once it knows that
+// they come late, a try may take longer: the machine may be busy.
 #define TURN_MS 10000 // others' calibrations may hold this one back so long
-#define CALIBRATION_MS 40000
+#define LIMIT_FIRST_MS 40000
+#define LIMIT_MAX_MS 160000
 #define RETRY_FIRST_MS 2000
 #define RETRY_MAX_MS 60000
 
@@ -33,6 +35,7 @@ struct calibration {
     int turn_fd;          // held while it runs: one calibration at a time on a host
     int64_t turn_by_ns;
     pid_t child;
+    uint32_t limit_ms; // of a try
     int64_t give_up_ns;
     bool late;
     char error[DP_AGENT_TEXT_MAX]; // of the newest try
@@ -67,6 +70,7 @@ struct calibration *calibration_new(struct worker *worker)
     calibration->turn_fd = -1;
     calibration->turn_by_ns = worker_now_ns() + TURN_MS * DP_NS_PER_MS;
     calibration->retry_ms = RETRY_FIRST_MS;
+    calibration->limit_ms = LIMIT_FIRST_MS;
     struct dp_error err = {0};
     dp_status status = read_profile(calibration->file, &worker->profile, &err);
     calibration->wanted = status != DP_OK;
@@ -145,7 +149,7 @@ static void start(struct calibration *calibration)
         fail(calibration, &err);
         return;
     }
-    calibration->give_up_ns = worker_now_ns() + CALIBRATION_MS * DP_NS_PER_MS;
+    calibration->give_up_ns = worker_now_ns() + calibration->limit_ms * DP_NS_PER_MS;
     dp_log_info("calibration.started", "pid=%d", (int)calibration->child);
 }
 
@@ -153,8 +157,10 @@ static dp_status take_result(struct calibration *calibration, int status, int si
                              struct dp_error *err)
 {
     if (calibration->late) {
-        return dp_fail(err, DP_TIMEOUT, "dp-rank --calibrate did not end within %d s; see %s",
-                       CALIBRATION_MS / 1000, calibration->log);
+        uint32_t limit_ms = calibration->limit_ms;
+        calibration->limit_ms = 2 * limit_ms < LIMIT_MAX_MS ? 2 * limit_ms : LIMIT_MAX_MS;
+        return dp_fail(err, DP_TIMEOUT, "dp-rank --calibrate did not end within %u s; see %s",
+                       limit_ms / 1000, calibration->log);
     }
     if (status != 0 || signal != 0) {
         return dp_fail(err, DP_INTERNAL,

@@ -50,7 +50,6 @@ static void lose(struct keeper_conn *conn)
     disconnect(conn);
     conn->synced = false;
     conn->broken = false;
-    conn->give_up_ns = worker_now_ns() + ANSWER_NS;
     if (!conn->released) {
         struct dp_agent_event event = {.type = DP_AGENT_KEEPER_LEFT, .fence = conn->fence};
         worker_event(conn->worker, &event);

@@ -13,6 +13,7 @@
 
 #define TICK_MS 100
 #define HURRY_MS 10
+#define LATE_MS 1000
 #define END_GRACE_MS 2000
 #define END_MS 10000
 #define ADOPT_MS 5000
@@ -195,10 +196,24 @@ void worker_hurry(struct worker *worker)
     (void)uv_timer_start(&worker->tick, on_tick, HURRY_MS, HURRY_MS);
 }
 
+// An agent that was stopped or starved itself has not read what keepers said meanwhile.
+static void forgive_own_delay(struct worker *worker)
+{
+    int64_t now_ns = worker_now_ns();
+    int64_t passed_ns = now_ns - worker->ticked_ns;
+    if (worker->ticked_ns != 0 && passed_ns > LATE_MS * DP_NS_PER_MS) {
+        for (struct keeper_conn *conn = worker->keepers; conn != NULL; conn = conn->next) {
+            conn->give_up_ns += passed_ns;
+        }
+    }
+    worker->ticked_ns = now_ns;
+}
+
 // Also removes the keepers that are over.
 static bool tick_keepers(struct worker *worker)
 {
     bool settled = true;
+    forgive_own_delay(worker);
     for (struct keeper_conn *conn = worker->keepers; conn != NULL; conn = conn->next) {
         keeper_tick(conn);
     }

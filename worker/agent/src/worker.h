@@ -53,6 +53,7 @@ struct worker {
     bool performing;               // effects of one event
     struct pending_event *pending; // events that came up meanwhile
     int64_t adopt_until_ns; // the controller hears nothing before keepers were asked, or then
+    int64_t ticked_ns;
     bool ending;
     int64_t end_by_ns;
 };
