@@ -114,6 +114,7 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
     span->b_microbatch = action->b_microbatch;
     exec->last_end_ns = span->end_ns;
     exec->result.busy_ns += span->end_ns - span->start_ns - record->exchange_ns;
+    exec->result.exchange_ns += record->exchange_ns;
     if (exec->config.meter != NULL) {
         dp_exec_meter_push(exec->config.meter, record);
     }

@@ -159,7 +159,8 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     dp_exec_record(exec, DP_SPAN_WAIT, report.step, actions_ns);
     int64_t sync_ns = dp_exec_now_ns(exec);
     report.busy_ns = step.busy_ns;
-    report.bubble_ns = sync_ns - report.start_ns - step.busy_ns;
+    report.exchange_ns = step.exchange_ns;
+    report.bubble_ns = sync_ns - report.start_ns - step.busy_ns - step.exchange_ns;
     report.peak_chunks = step.peak_chunks;
     report.peak_bytes = step.peak_bytes;
     status = sum_gradients(trainer, err);
@@ -167,6 +168,7 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
         return dp_trainer_give_up(trainer, "summing gradients", status, err);
     }
     dp_exec_record(exec, DP_SPAN_GRADIENT_SYNC, report.step, sync_ns);
+    report.grad_sync_ns = dp_exec_now_ns(exec) - sync_ns;
     *ret_report = report;
     return DP_OK;
 }
@@ -188,7 +190,12 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
     }
     dp_exec_record(trainer->exec, DP_SPAN_OPTIMIZER, report->step, start_ns);
     trainer->step_done = report->step;
-    report->step_ns = dp_exec_now_ns(trainer->exec) - report->start_ns;
+    int64_t end_ns = dp_exec_now_ns(trainer->exec);
+    report->step_ns = end_ns - report->start_ns;
+    // What lies between the sums and the update (nothing, unless the caller takes its time) is the
+    // update's.
+    report->optimizer_ns = report->step_ns - report->busy_ns - report->exchange_ns -
+                           report->bubble_ns - report->grad_sync_ns;
     return DP_OK;
 }
 

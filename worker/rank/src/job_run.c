@@ -37,10 +37,19 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
     done.tokens = step->tokens;
     done.busy_ns = step->busy_ns;
     done.bubble_ns = step->bubble_ns;
+    done.exchange_ns = step->exchange_ns;
+    done.grad_sync_ns = step->grad_sync_ns;
+    done.optimizer_ns = step->optimizer_ns;
     done.peak_chunks = step->peak_chunks;
     done.peak_bytes = step->peak_bytes;
     bool last = step->step == job->spec.train.steps || step->agreed.stop;
-    control_report_step(job->control, &done, last || step->step % job->trace_every == 0);
+    bool traced = last || step->step % job->trace_every == 0;
+    if (traced && speaks_for_all(job)) {
+        dp_log_info("rank.step", "step=%lld loss=%.6g grad_norm=%.6g step_ms=%.3f",
+                    (long long)step->step, step->has_loss ? step->loss : 0.0, step->grad_norm,
+                    (double)step->step_ns / 1e6);
+    }
+    control_report_step(job->control, &done, traced);
 }
 
 static dp_status save(struct job *job, uint64_t request, struct dp_error *err)

@@ -81,7 +81,8 @@ int64_t dp_exec_global_batch(const struct dp_exec *exec);
 
 struct dp_exec_step {
     double loss_sum; // of the heads that this rank ran, nats; 0 without a head
-    int64_t busy_ns; // in actions, waits for EP peers not counted
+    int64_t busy_ns;     // in actions, waits for EP peers not counted
+    int64_t exchange_ns; // these waits
     uint32_t peak_chunks;
     uint64_t peak_bytes;
 };

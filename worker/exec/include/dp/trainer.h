@@ -39,9 +39,10 @@ struct dp_trainer_wish {
 struct dp_trainer_report {
     int64_t step;     // completed; counts from 1
     int64_t start_ns; // wall clock
+    // The step and its parts, which add up to it: in actions; in actions, but waiting for EP peers;
+    // neither, until the slowest rank had run its last action; sums of gradients; the update.
     int64_t step_ns;
-    int64_t busy_ns;   // in actions
-    int64_t bubble_ns; // until the slowest rank had run its last action, and not busy
+    int64_t busy_ns, exchange_ns, bubble_ns, grad_sync_ns, optimizer_ns;
     bool has_loss;     // not on the sim device
     double loss;       // mean over the global batch, nats per token
     double grad_norm, lr;
