@@ -57,6 +57,7 @@ class Run(ClusterTest):
         same = [cluster.dpctl("submit", "-q", "--request-id", "once", cluster.job_file()).stdout
                 for _ in range(2)]
         self.assertEqual(same[0], same[1])
+        cluster.dpctl("submit", "--request-id", "once", cluster.job_file(train_steps=5), check=6)
 
     def test_a_pending_job_says_what_it_waits_for(self):
         cluster = self.cluster.up()
