@@ -176,6 +176,17 @@ static void print_ranks(const Dp__V1__JobReport *report, const char *title,
     dpctl_table_print(&table);
 }
 
+// A plan need not tell the exchange from the actions that it is part of.
+static const char *predicted_title(const Dp__V1__JobReport *report)
+{
+    double apart = 0, waited = 0;
+    for (size_t i = 0; i < report->n_ranks; i++) {
+        apart += report->ranks[i]->predicted_exchange_s;
+        waited += report->ranks[i]->measured_exchange_s;
+    }
+    return apart == 0 && waited > 0 ? "predicted, the exchange within BUSY" : "predicted";
+}
+
 void print_next(const char *id, bool cluster_is_down)
 {
     fflush(stdout); // the report comes first
@@ -199,7 +210,7 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
     print_summary(report);
     if (report->n_ranks > 0) {
         print_ranks(report, "measured, mean of a step", measured);
-        print_ranks(report, "predicted", predicted);
+        print_ranks(report, predicted_title(report), predicted);
     }
     for (size_t i = 0; i < report->n_notes; i++) {
         printf("%snote: %s\n", i == 0 ? "\n" : "", report->notes[i]);
