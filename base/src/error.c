@@ -61,8 +61,8 @@ dp_status dp_status_from_grpc(int grpc_code)
     switch (grpc_code) {
     case 0:
         return DP_OK;
-    case 1:
-        return DP_INTERRUPTED;
+    case 1: // by the peer, when it shuts down; an interrupt of our own never comes this way
+        return DP_UNAVAILABLE;
     case 3:
         return DP_INVALID;
     case 4:

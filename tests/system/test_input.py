@@ -103,6 +103,17 @@ class Doors(ClusterTest):
             self.assertIn("rank", done.stderr)
         self.leaves_nothing()
 
+    def test_ranks_that_read_different_texts_do_not_start(self):
+        cluster = self.cluster.up()
+        for node, text in (("node-0", b"a b c d " * 2000), ("node-1", b"d c b a " * 2000)):
+            (cluster.state / node / "corpus").write_bytes(text)
+        # A rank's directory lies two levels below its node's.
+        job = cluster.submit(parallel_pipeline=4, data_path="/proc/self/cwd/../../corpus")
+        done = cluster.dpctl("status", "-f", job, check=9)
+        for part in ("DataDiffers", "node-0", "node-1", "different texts"):
+            self.assertIn(part, done.stderr)
+        self.leaves_no_rank()
+
     def test_more_ranks_than_slots_waits_with_the_numbers(self):
         cluster = self.cluster.up()
         job = cluster.submit(parallel_pipeline=4, parallel_data=2, train_global_batch=16,

@@ -35,5 +35,8 @@ dp_status dp_read_file(const char *path, size_t max_bytes, struct dp_buf *ret_bu
                        struct dp_error *err);
 // Writes beside the target, syncs and renames, so that a reader never sees half a file.
 dp_status dp_write_file(const char *path, const void *bytes, size_t length, struct dp_error *err);
+// Raises the soft limit of open files to the hard one: a daemon that runs out of descriptors while
+// it accepts goes deaf. Best effort.
+void dp_raise_file_limit(void);
 // mkdir -p with mode 0700 for what it makes.
 dp_status dp_make_directories(const char *path, struct dp_error *err);

@@ -51,6 +51,7 @@
 #define DP_RANK_LOG_BYTES_MAX (16u << 20) // one rank's output file, rotated once
 #define DP_TRACE_STEPS_MAX 8              // steps of action records kept per job
 #define DP_CORPUS_BYTES_MAX (1ull << 36)
+#define DP_TRANSPORT_PLANNED_MS_MAX 2592000000.0 // and never waits longer than 30 days
 #define DP_TRANSPORT_BLOCKED_MS_MAX 120000 // an exchange that makes no progress this long fails
 #define DP_LINK_STEPS_KEPT 512               // step reports kept per rank for a returning agent
 #define DP_LINK_STEPS_BYTES_MAX (1u << 20)   // and their bytes

@@ -58,6 +58,9 @@ struct core_job {
     int64_t save_ns;     // when running totals are stored next
     struct core_window window;
     struct core_checkpoint *checkpoints;
+    // The text of the first rank that was ready: all must have the same.
+    uint64_t corpus_hash;
+    uint32_t corpus_rank;
     struct core_job *next; // submitted later
 };
 

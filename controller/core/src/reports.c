@@ -12,16 +12,42 @@ static double finite_or_zero(double value)
     return isfinite(value) ? value : 0;
 }
 
-void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
-                        const struct dp_rank_ready *ready)
+// Ranks that read different texts would train on both and fail, if at all, without a cause.
+static void compare_corpus(struct dp_core *core, struct core_job *job,
+                           const struct dp_rank_record *rank, const struct dp_rank_ready *ready)
 {
-    (void)core;
-    DP_COPY_TEXT(rank->address, ready->address);
-    rank->parameters = ready->parameters;
-    if (job->row.corpus_bytes == 0 && ready->corpus_bytes != 0) {
+    if (ready->corpus_bytes == 0) {
+        return;
+    }
+    if (job->row.corpus_bytes == 0) {
         job->row.corpus_bytes = ready->corpus_bytes;
         job->row.unigram_entropy = finite_or_zero(ready->unigram_entropy);
     }
+    if (job->corpus_hash == 0) {
+        job->corpus_hash = ready->corpus_hash;
+        job->corpus_rank = rank->rank;
+        return;
+    }
+    if (ready->corpus_hash != job->corpus_hash || ready->corpus_bytes != job->row.corpus_bytes) {
+        const struct dp_rank_record *first = &job->ranks[job->corpus_rank];
+        dp_core_job_blame(core, job, DP_CAUSE_NODE, "DataDiffers",
+                          "rank %u on %s and rank %u on %s read different texts (%llu bytes with "
+                          "hash %016llx, %llu bytes with hash %016llx); give every node the same "
+                          "file under [data] path",
+                          first->rank, first->node, rank->rank, rank->node,
+                          (unsigned long long)job->row.corpus_bytes,
+                          (unsigned long long)job->corpus_hash,
+                          (unsigned long long)ready->corpus_bytes,
+                          (unsigned long long)ready->corpus_hash);
+    }
+}
+
+void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                        const struct dp_rank_ready *ready)
+{
+    DP_COPY_TEXT(rank->address, ready->address);
+    rank->parameters = ready->parameters;
+    compare_corpus(core, job, rank, ready);
     // Steps of a resumed job count from where the checkpoint was made.
     if (rank->step < ready->resumed_step) {
         rank->step = ready->resumed_step;

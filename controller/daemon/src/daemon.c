@@ -299,6 +299,7 @@ dp_status daemon_run(const struct daemon_options *options, struct dp_error *err)
     dp_core_config_init(&config);
     daemon->core = dp_core_new(&config);
     signal(SIGPIPE, SIG_IGN);
+    dp_raise_file_limit();
     signal(SIGXFSZ, SIG_IGN); // a file that must not grow is a full disk
     init_loop(daemon);
     dp_status status = start(daemon, err);

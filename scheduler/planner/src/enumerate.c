@@ -132,8 +132,11 @@ static bool world_is_wanted(const struct problem *problem, int64_t world)
         return world == ranks;
     }
     bool is_set = p->pipeline > 0 && p->data > 0;
+    // No more ranks than one layer and one sample each.
+    int64_t most = (int64_t)problem->spec->model.layers * problem->spec->train.global_batch;
+    int64_t useful = most < problem->slots ? most : problem->slots;
     return world <= problem->slots &&
-           (is_set || problem->slots <= SMALL_CLUSTER || 2 * world > problem->slots);
+           (is_set || useful <= SMALL_CLUSTER || 2 * world > useful);
 }
 
 static void each_world(const struct problem *problem, struct choices *choices)

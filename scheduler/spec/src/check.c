@@ -70,6 +70,23 @@ static void check_name(const struct check *check)
     }
 }
 
+// What only the cost model knows, not the cpu device.
+static void check_cpu(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    if (check->spec->resources.device != DP_DEVICE_CPU) {
+        return;
+    }
+    if (m->expert_groups > 1) {
+        blame(check, "model.expert_groups", "leave it out, or set device = \"sim\" or \"cuda\"",
+              "the cpu device does not run group-limited routing");
+    }
+    if (m->mtp_layers > 0) {
+        blame(check, "model.mtp_layers", "leave it out, or set device = \"sim\" or \"cuda\"",
+              "the cpu device does not run multi-token prediction");
+    }
+}
+
 static void check_attention(const struct check *check)
 {
     const struct dp_model_spec *m = &check->spec->model;
@@ -142,6 +159,7 @@ static void check_model(const struct check *check)
         blame(check, "model.ffn", "set ffn", "the dense layers' FFN has no width");
     }
     check_attention(check);
+    check_cpu(check);
     check_experts(check);
     double attention = (double)m->hidden * m->head_dim * (2.0 * m->heads + 2.0 * m->kv_heads);
     double ffn =

@@ -316,6 +316,7 @@ dp_status worker_open(struct worker *worker, const struct worker_options *option
         heard_ns = worker_now_ns() - (alone_ms > 0 ? alone_ms : 0) * DP_NS_PER_MS;
     }
     (void)signal(SIGPIPE, SIG_IGN);
+    dp_raise_file_limit();
     // Ignored, as some starters hand it down, it would hide how keepers ended.
     (void)signal(SIGCHLD, SIG_DFL);
     worker->core = dp_agent_core_new(options->orphan_ms, heard_ns);

@@ -161,7 +161,9 @@ static void wait_as_planned(struct job *job)
 {
     double planned_ms = STEPS_WAITED * 1e3 * job->plan.step_s;
     if (planned_ms > DP_TRANSPORT_BLOCKED_MS_MAX) {
-        dp_transport_set_blocked_ms(job->transport, (int64_t)planned_ms);
+        double most_ms = DP_TRANSPORT_PLANNED_MS_MAX;
+        dp_transport_set_blocked_ms(job->transport,
+                                    (int64_t)(planned_ms < most_ms ? planned_ms : most_ms));
     }
 }
 

@@ -87,7 +87,7 @@ struct dp_ask { // CANCEL and CHECKPOINT
 
 struct dp_rank_ready {
     char address[DP_ADDRESS_MAX];
-    uint64_t corpus_bytes, parameters, resumed_step;
+    uint64_t corpus_bytes, corpus_hash, parameters, resumed_step;
     double unigram_entropy;
 };
 
