@@ -56,7 +56,7 @@ static void consider(const struct problem *problem, const struct choice *choice,
         add_refused(choices, choice, dp_strdup(why.message));
         return;
     }
-    complete.stages = family->stages_per_rank * choice->pipeline / family->directions;
+    complete.stages = dp_schedule_family_stages(family, &params);
     int32_t layers = problem->spec->model.layers;
     if (complete.stages > layers) {
         add_refused(choices, choice,

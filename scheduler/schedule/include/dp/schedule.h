@@ -59,7 +59,9 @@ struct dp_schedule_family {
     const char *summary;      // one line for people
     const char *constraint;   // the rule for (P, M), for people
     int32_t directions;
-    int32_t stages_per_rank;  // stages that a rank holds (S = this * P / directions)
+    int32_t stages_per_rank;  // stages that a rank holds unless virtual_stages says otherwise
+    int32_t virtual_max;      // most that virtual_stages may ask for; 0 = the family has no choice
+    int32_t virtual_step;     // and it must be a multiple of this (1 when there is no choice)
     // Fills everything but name; params were checked.
     dp_status (*check)(const struct dp_schedule_params *params, struct dp_error *err);
     dp_status (*generate)(const struct dp_schedule_params *params, struct dp_schedule *schedule,
@@ -69,6 +71,10 @@ struct dp_schedule_family {
 // All families; *ret_count of them. Static.
 const struct dp_schedule_family *dp_schedule_families(size_t *ret_count);
 const struct dp_schedule_family *dp_schedule_family_find(const char *name);
+
+// The number of stages S that the family makes of these sizes.
+int32_t dp_schedule_family_stages(const struct dp_schedule_family *family,
+                                  const struct dp_schedule_params *params);
 
 // Whether (family, P, M) is legal; DP_INVALID names the rule broken and the nearest legal values,
 // DP_NOT_FOUND names the families.
@@ -129,9 +135,27 @@ struct dp_p2p {
     uint32_t microbatch;
     int32_t peer;             // pipeline rank
     uint32_t action;          // index in the rank's list: a receive comes before, a send after
+    uint32_t message;         // number of the message in one order of all ranks' messages
 };
 
-// The rank's messages in the order in which it posts them. Both ends agree on the order of the
-// messages between them. Neighbouring stages on one rank need none. Caller frees *ret_list.
+// What all ranks send and receive. Between two actions a rank has one batch: what the earlier
+// action sends, then what it receives before the later one; a batch may be posted at once and
+// waited for as a whole, or one message after the other. Each rank's list is in the order of
+// `message`, which both ends share, so neither way can deadlock even when a send waits for its
+// receive (strict rendezvous). A receive stands before the action that needs it; earlier only where
+// strict rendezvous would deadlock otherwise.
+struct dp_lowered {
+    int32_t pipeline;
+    struct dp_p2p *ops;
+    size_t *rank_begin;       // [pipeline + 1] into ops
+};
+
+// Neighbouring stages on one rank need no message. The schedule must be valid; DP_INVALID names the
+// rank and position that wait for what nobody sends. The caller deinits *ret_lowered.
+dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lowered *ret_lowered,
+                                struct dp_error *err);
+void dp_lowered_deinit(struct dp_lowered *lowered);
+
+// One rank's part of it. Caller frees *ret_list.
 dp_status dp_schedule_lower(const struct dp_schedule *schedule, int32_t rank,
                             struct dp_p2p **ret_list, size_t *ret_count, struct dp_error *err);

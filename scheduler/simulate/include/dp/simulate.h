@@ -51,7 +51,15 @@ struct dp_sim_costs {
     double *gradient_sync;     // seconds, [pipeline]
     double *optimizer;         // seconds, [pipeline]
     bool barrier;
+    dp_sim_p2p p2p;
 };
+
+// How ranks wait for their messages.
+typedef enum dp_sim_p2p {
+    DP_SIM_P2P_FREE,      // sending takes no time from the rank; a receive waits for its message
+    DP_SIM_P2P_BLOCKING,  // batches of dp_schedule_lower_all: posted between two actions, and the
+                          // rank goes on when all messages of its batch have arrived
+} dp_sim_p2p;
 
 // The same numbers everywhere: one row of a table of published schedules.
 struct dp_sim_uniform {
