@@ -137,8 +137,8 @@ static void receives_stand_before_and_sends_after_their_action(void **state)
     struct dp_schedule schedule = make_schedule("1f1b", 2, 2);
     struct lowered first = lower(&schedule, 0);
     static const struct dp_p2p wanted[] = {
-        {DP_SEND_F, 0, 0, 0, 1, 0}, {DP_SEND_F, 0, 0, 1, 1, 1},
-        {DP_RECV_B, 0, 0, 0, 1, 2}, {DP_RECV_B, 0, 0, 1, 1, 3}};
+        {DP_SEND_F, 0, 0, 0, 1, 0, 0}, {DP_SEND_F, 0, 0, 1, 1, 1, 1},
+        {DP_RECV_B, 0, 0, 0, 1, 2, 2}, {DP_RECV_B, 0, 0, 1, 1, 3, 3}};
     assert_int_equal(first.count, 4);
     assert_memory_equal(first.list, wanted, sizeof(wanted));
     free(first.list);

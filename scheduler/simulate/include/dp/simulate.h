@@ -7,6 +7,11 @@
 // occupies it, the latency does not). Sending takes no time from the rank. An overlapped pair (FB)
 // hands over both its results at its end. Every result is a sum of costs along a path, so it moves
 // in straight lines with each cost until another path takes over.
+//
+// With DP_SIM_P2P_BLOCKING a rank posts, between two actions, one batch of messages (those that
+// dp_schedule_lower_all puts there) and does nothing else until all of them, sent and received, have
+// arrived. A message leaves when both its ends have posted it; then latency, bytes and wire are as
+// above. A last batch closes the step.
 #pragma once
 
 #include <stdbool.h>
@@ -27,6 +32,13 @@ struct dp_sim_chunk {
     uint64_t activation_bytes;        // kept from the start of F
     uint64_t released_at_i_bytes;     // of these, freed at the end of I; the rest at the end of W
 };
+
+// How ranks wait for their messages.
+typedef enum dp_sim_p2p {
+    DP_SIM_P2P_FREE,      // sending takes no time from the rank; a receive waits for its message
+    DP_SIM_P2P_BLOCKING,  // batches of dp_schedule_lower_all: posted between two actions, and the
+                          // rank goes on when all messages of its batch have arrived
+} dp_sim_p2p;
 
 // Everything that a prediction depends on but the schedule. The arrays are owned; the init
 // functions allocate and zero them, then callers fill what they know.
@@ -53,13 +65,6 @@ struct dp_sim_costs {
     bool barrier;
     dp_sim_p2p p2p;
 };
-
-// How ranks wait for their messages.
-typedef enum dp_sim_p2p {
-    DP_SIM_P2P_FREE,      // sending takes no time from the rank; a receive waits for its message
-    DP_SIM_P2P_BLOCKING,  // batches of dp_schedule_lower_all: posted between two actions, and the
-                          // rank goes on when all messages of its batch have arrived
-} dp_sim_p2p;
 
 // The same numbers everywhere: one row of a table of published schedules.
 struct dp_sim_uniform {
@@ -116,7 +121,12 @@ struct dp_sim_rank {
     // makespan - busy, and its parts, which add up to it.
     double bubble;
     double warmup;             // before the first action
-    double dependency;         // between actions: the input was not computed yet
+    // Between actions, the input was not computed yet (blocking: a peer had not posted its batch).
+    // Imbalance is the part of such waiting that would not be there if the same work were spread
+    // evenly: what the rank waits for its inputs beyond what it would wait with every action taking
+    // the mean of its kind over all ranks. 0 when all ranks are alike, and on the slow ones.
+    double dependency;
+    double imbalance;
     double comm;               // between actions: the input was computed but still travelling
     double cooldown;           // after the last action, until the slowest rank is done
     double span_bubble;        // idle between begin and end
@@ -124,6 +134,12 @@ struct dp_sim_rank {
     uint32_t peak_chunks;
     uint32_t slot_peak_chunks[DP_RANK_STAGES_MAX];  // each slot's own peak
     uint64_t peak_bytes;
+    double peak_at;            // when peak_bytes is reached first
+    // Chunks whose activations are still needed, at most: from the start of F to the end of B, or of
+    // W where the backward is split. peak_activations is that in micro-batches' activations of one
+    // device, a P-th of the model, as the literature counts: chunks x P / S.
+    uint32_t held_peak_chunks;
+    double peak_activations;
 };
 
 struct dp_sim_result {
@@ -136,6 +152,12 @@ struct dp_sim_result {
 
 // Busy seconds of a rank, all kinds.
 double dp_sim_rank_busy(const struct dp_sim_rank *rank);
+// The share of the ranks' time that is idle: 1 - sum of busy / (P x makespan). 0 when nothing takes
+// time.
+double dp_sim_bubble_ratio(const struct dp_sim_result *result);
+// The same when every rank may start late: (longest - mean busy) / longest, where longest is the
+// greatest end - begin of a rank (Qi et al., Zero Bubble Pipeline Parallelism, section 5).
+double dp_sim_own_span_bubble_ratio(const struct dp_sim_result *result);
 
 // The whole prediction; *ret_result is the caller's to deinit. The schedule must be valid
 // (dp_schedule_validate); DP_INVALID when the costs do not fit it or the ranks wait for each other.
