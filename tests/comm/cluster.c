@@ -4,6 +4,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "slow.h"
 
 struct runner {
     struct dp_transport *transport;
@@ -13,11 +14,6 @@ struct runner {
     struct dp_error err;
     pthread_t thread, mover;
 };
-
-const char *cluster_kind_text(cluster_kind kind)
-{
-    return kind == CLUSTER_TCP ? "tcp" : "loopback";
-}
 
 struct connector {
     struct dp_transport *transport;
@@ -65,6 +61,10 @@ void cluster_open(cluster_kind kind, int32_t world, struct dp_transport **ret_en
 {
     if (kind == CLUSTER_TCP) {
         open_tcp(world, ret_ends);
+    } else if (kind == CLUSTER_SLOW) {
+        struct slow_link link = {
+            .seed = 5, .delay_us_max = 500, .stall_one_in = 60, .stall_us = 2000};
+        slow_open(&link, world, ret_ends);
     } else {
         dp_transport_loopback(world, ret_ends);
     }

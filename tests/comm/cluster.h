@@ -5,9 +5,12 @@
 #include "dp/transport.h"
 #include "dp_test.h"
 
-typedef enum cluster_kind { CLUSTER_LOOPBACK, CLUSTER_TCP, CLUSTER_KINDS } cluster_kind;
-
-const char *cluster_kind_text(cluster_kind kind);
+typedef enum cluster_kind {
+    CLUSTER_LOOPBACK,
+    CLUSTER_TCP,
+    CLUSTER_SLOW, // slow.h, with links that delay, reorder and stall
+    CLUSTER_KINDS
+} cluster_kind;
 
 // What one rank does. It may not use cmocka's asserts, which belong to the main thread.
 typedef dp_status (*cluster_rank)(struct dp_transport *transport, void *context,

@@ -392,26 +392,28 @@ static void a_member_that_dies_ends_the_call_of_the_others(void **state)
     }
 }
 
-#define BOTH(test)                                                                                 \
+#define EACH(test)                                                                                 \
     {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
+        {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
     {                                                                                              \
-#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]                                      \
+#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                            \
     }
 
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP};
+    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,
+                                                CLUSTER_SLOW};
     const struct CMUnitTest tests[] = {
-        BOTH(rows_arrive_in_the_order_of_their_source_for_every_group_size),
-        BOTH(sums_are_right_and_bitwise_alike_on_all_members),
-        BOTH(a_sum_of_more_than_one_block_is_right),
-        BOTH(twenty_runs_with_random_delays_give_the_same_bits),
-        BOTH(broadcasts_scalars_barriers_and_agreements_reach_everyone),
-        BOTH(nobody_leaves_a_barrier_before_all_have_entered),
-        BOTH(groups_that_share_ranks_do_not_mix),
-        BOTH(calls_in_another_order_are_told_instead_of_hanging),
-        BOTH(groups_of_wrong_ranks_are_refused),
-        BOTH(a_member_that_dies_ends_the_call_of_the_others),
+        EACH(rows_arrive_in_the_order_of_their_source_for_every_group_size),
+        EACH(sums_are_right_and_bitwise_alike_on_all_members),
+        EACH(a_sum_of_more_than_one_block_is_right),
+        EACH(twenty_runs_with_random_delays_give_the_same_bits),
+        EACH(broadcasts_scalars_barriers_and_agreements_reach_everyone),
+        EACH(nobody_leaves_a_barrier_before_all_have_entered),
+        EACH(groups_that_share_ranks_do_not_mix),
+        EACH(calls_in_another_order_are_told_instead_of_hanging),
+        EACH(groups_of_wrong_ranks_are_refused),
+        EACH(a_member_that_dies_ends_the_call_of_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/rand.h"
+#include "slow.h"
 
 static cluster_kind kind_of(void **state)
 {
@@ -498,6 +499,33 @@ static void nothing_stays_open_after_free(void **state)
     assert_int_equal(count_fds(), before);
 }
 
+static dp_status many_tags(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    uint64_t *overtaken = context;
+    for (uint64_t tag = 0; tag < 64; tag++) {
+        if (dp_transport_rank(transport) == 0) {
+            EXPECT_OK(dp_transport_send(transport, 1, tag, NULL, 0, err));
+        } else {
+            EXPECT_OK(dp_transport_recv(transport, 0, tag, NULL, 0, 0, err));
+        }
+    }
+    if (dp_transport_rank(transport) == 0) {
+        EXPECT_OK(dp_transport_recv(transport, 1, 64, NULL, 0, 0, err));
+        *overtaken = slow_overtaken(transport);
+        return DP_OK;
+    }
+    return dp_transport_send(transport, 0, 64, NULL, 0, err);
+}
+
+// Otherwise the suite would show nothing about order.
+static void slow_links_let_messages_overtake_each_other(void **state)
+{
+    (void)state;
+    uint64_t overtaken = 0;
+    cluster_run(CLUSTER_SLOW, 2, many_tags, &overtaken);
+    assert_true(overtaken > 0);
+}
+
 static void tags_differ_in_every_field(void **state)
 {
     (void)state;
@@ -508,31 +536,34 @@ static void tags_differ_in_every_field(void **state)
     assert_true(dp_transport_tag(127, 4095, (1 << 24) - 1, 4095, 255) == UINT64_MAX >> 1);
 }
 
-#define BOTH(test)                                                                                 \
+#define EACH(test)                                                                                 \
     {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
+        {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
     {                                                                                              \
-#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]                                      \
+#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                            \
     }
 
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP};
+    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,
+                                                CLUSTER_SLOW};
     const struct CMUnitTest tests[] = {
-        BOTH(messages_are_received_by_tag_in_any_order_and_fifo_within_one),
-        BOTH(empty_messages_and_messages_to_oneself_arrive),
-        BOTH(a_message_may_be_sent_and_received_in_pieces),
-        BOTH(storms_of_random_messages_arrive_whole),
-        BOTH(two_ranks_that_send_more_than_fits_before_they_receive_do_not_lock_up),
-        BOTH(a_sender_waits_for_a_receiver_that_computes),
-        BOTH(another_length_is_refused_naming_both_and_the_message_stays),
-        BOTH(a_message_over_the_limit_is_refused_before_it_is_read),
-        BOTH(a_message_that_does_not_come_ends_in_a_timeout_naming_rank_and_tag),
-        BOTH(a_sender_that_makes_no_progress_ends_in_a_timeout),
-        BOTH(a_dead_peer_is_named_and_what_it_said_is_still_there),
-        BOTH(a_link_can_be_cut_at_the_nth_message),
-        BOTH(an_abort_wakes_who_waits_and_the_first_reason_counts),
-        BOTH(an_abort_wakes_a_sender_that_waits_for_room),
-        BOTH(nothing_stays_open_after_free),
+        EACH(messages_are_received_by_tag_in_any_order_and_fifo_within_one),
+        EACH(empty_messages_and_messages_to_oneself_arrive),
+        EACH(a_message_may_be_sent_and_received_in_pieces),
+        EACH(storms_of_random_messages_arrive_whole),
+        EACH(two_ranks_that_send_more_than_fits_before_they_receive_do_not_lock_up),
+        EACH(a_sender_waits_for_a_receiver_that_computes),
+        EACH(another_length_is_refused_naming_both_and_the_message_stays),
+        EACH(a_message_over_the_limit_is_refused_before_it_is_read),
+        EACH(a_message_that_does_not_come_ends_in_a_timeout_naming_rank_and_tag),
+        EACH(a_sender_that_makes_no_progress_ends_in_a_timeout),
+        EACH(a_dead_peer_is_named_and_what_it_said_is_still_there),
+        EACH(a_link_can_be_cut_at_the_nth_message),
+        EACH(an_abort_wakes_who_waits_and_the_first_reason_counts),
+        EACH(an_abort_wakes_a_sender_that_waits_for_room),
+        EACH(nothing_stays_open_after_free),
+        cmocka_unit_test(slow_links_let_messages_overtake_each_other),
         cmocka_unit_test(tags_differ_in_every_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
