@@ -64,3 +64,12 @@
 #define DP_RANK_LOG_BURST_BYTES (8 << 20)    // a rank's output written at once without loss
 #define DP_RANK_LOG_BYTES_PER_S (4 << 20)    // and for long
 #define DP_EVALUATE_TOKENS_MAX (1 << 18)     // of the held-out part, in one evaluation
+
+// what-if texts, tables of costs, measured traces
+#define DP_COST_SECONDS_MAX 1e9              // one action
+#define DP_COST_FACTOR_MAX 1e6               // slower, faster
+#define DP_STAGE_COSTS_BYTES_MAX (4u << 20)
+#define DP_CSV_COLUMNS_MAX 64
+#define DP_CSV_NUMBER_MAX 64                 // characters of one number
+#define DP_REPLAY_BYTES_MAX (1u << 30)       // one trace
+#define DP_REPLAY_OPS_MAX (1u << 24)
