@@ -158,8 +158,9 @@ static void a_trace_shows_measured_and_predicted_side_by_side(void **state)
          .b_stage = 6, .b_microbatch = 0, .step = 42, .start_ns = 7000000, .end_ns = 7001500},
         {.rank = -1, .kind = DP_ACTION_F, .start_ns = 0, .end_ns = 1},
     };
-    const struct dp_trace_track tracks[] = {{"measured", 2, measured, 3},
-                                            {"pre\"dicted", 2, predicted, count}};
+    const struct dp_trace_track tracks[] = {
+        {.name = "measured", .pipeline = 2, .spans = measured, .count = 3},
+        {.name = "pre\"dicted", .pipeline = 2, .spans = predicted, .count = count}};
     json_t *root;
     json_t *events = trace_events(tracks, 2, &root);
     assert_string_equal(text_of(json_object_get(root, "otherData"), "schema"), "dp.trace/1");
