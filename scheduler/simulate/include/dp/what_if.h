@@ -1,7 +1,8 @@
 // "What if": texts and files that people write, applied to the costs of a schedule.
 //
 // Pure: text in, costs out. `name` is what errors call the text ("--slow"). DP_INVALID lists every
-// problem with its column and, where one is near, the word that was meant; costs are then untouched.
+// problem with its column and, where one is near, the word that was meant; costs are then
+// untouched.
 #pragma once
 
 #include <stddef.h>
