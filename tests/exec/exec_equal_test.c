@@ -8,26 +8,101 @@
 struct layout {
     const char *schedule;
     int32_t pipeline, expert, data, samples;
+    int32_t virtual_stages;
+    int32_t microbatches;    // 0 = 16 samples a step in all
+    int32_t layers;          // 0 = 8
+    const struct made *made; // `schedule` is then just what to call it
 };
 
+static const struct made loop = {MADE_LOOP, .chunks = 2, .splits = 50, .live = 6, .seed = 1};
+static const struct made there_and_back = {MADE_WAVES,  .chunks = 2, .splits = 100,
+                                           .pairs = 30, .live = 5,   .seed = 2};
+static const struct made waves = {MADE_WAVES,  .chunks = 4, .splits = 50,
+                                  .pairs = 50, .live = 9,   .seed = 3};
+static const struct made anywhere = {MADE_ANYWHERE, .chunks = 2, .splits = 30,
+                                     .pairs = 50,   .live = 8,   .seed = 4};
+static const struct made both_ways = {MADE_BOTH,   .chunks = 1, .splits = 50,
+                                      .pairs = 50, .live = 5,   .seed = 5};
+static const struct made many = {MADE_ANYWHERE, .chunks = 16, .splits = 50,
+                                 .pairs = 30,   .live = 40,   .seed = 6};
+
 static const struct layout layouts[] = {
-    {"gpipe", 4, 1, 1, 1},     {"1f1b", 4, 1, 1, 2},     {"dualpipe", 4, 1, 1, 1},
-    {"dualpipev", 4, 1, 1, 1}, {"gpipe", 2, 1, 2, 2},    {"1f1b", 4, 2, 2, 1},
-    {"dualpipe", 4, 1, 2, 1},  {"dualpipe", 4, 2, 2, 1}, {"dualpipev", 4, 1, 2, 1},
-    {"dualpipev", 4, 2, 2, 1}, {"gpipe", 2, 2, 2, 1},    {"1f1b", 2, 1, 2, 1},
-    {"gpipe", 1, 2, 2, 1},     {"dualpipe", 2, 2, 4, 1},
+    {.schedule = "gpipe", 4, 1, 1, 1},
+    {.schedule = "1f1b", 4, 1, 1, 2},
+    {.schedule = "dualpipe", 4, 1, 1, 1},
+    {.schedule = "dualpipev", 4, 1, 1, 1},
+    {.schedule = "gpipe", 2, 1, 2, 2},
+    {.schedule = "1f1b", 4, 2, 2, 1},
+    {.schedule = "dualpipe", 4, 1, 2, 1},
+    {.schedule = "dualpipe", 4, 2, 2, 1},
+    {.schedule = "dualpipev", 4, 1, 2, 1},
+    {.schedule = "dualpipev", 4, 2, 2, 1},
+    {.schedule = "gpipe", 2, 2, 2, 1},
+    {.schedule = "1f1b", 2, 1, 2, 1},
+    {.schedule = "gpipe", 1, 2, 2, 1},
+    {.schedule = "dualpipe", 2, 2, 4, 1},
+    // Any valid schedule is one that auto may find.
+    {"a loop", 4, 2, 2, 1, .made = &loop},
+    {"a V", 4, 1, 1, 1, .made = &there_and_back},
+    {"two waves", 2, 2, 2, 1, .made = &waves},
+    {"no pattern", 4, 1, 1, 1, .made = &anywhere},
+    {"both ways", 4, 2, 2, 1, .made = &both_ways},
+    {"both ways", 3, 1, 1, 1, .made = &both_ways},
+    {"16 stages on a rank", 1, 1, 1, 1, .microbatches = 4, .layers = 16, .made = &many},
 };
 
 static struct trial trial_of(const struct layout *layout)
 {
     struct trial trial = trial_default();
     trial.schedule = layout->schedule;
+    trial.made = layout->made;
+    trial.virtual_stages = layout->virtual_stages;
     trial.pipeline = layout->pipeline;
     trial.expert = layout->expert;
     trial.data = layout->data;
     trial.micro_batch_size = layout->samples;
-    trial.microbatches = 16 / (layout->data * layout->samples);
+    trial.microbatches =
+        layout->microbatches > 0 ? layout->microbatches : 16 / (layout->data * layout->samples);
+    trial.layers = layout->layers > 0 ? layout->layers : trial.layers;
     return trial;
+}
+
+// What one rank makes of the same model and the same samples.
+struct reference {
+    int32_t layers;
+    int64_t batch;
+    struct trial_result result;
+};
+
+#define REFERENCES_MAX 8
+
+struct references {
+    struct reference items[REFERENCES_MAX];
+    size_t count;
+};
+
+static const struct trial_result *reference_of(struct references *references,
+                                               const struct trial *trial)
+{
+    int64_t batch = trial_global_batch(trial);
+    for (size_t i = 0; i < references->count; i++) {
+        if (references->items[i].layers == trial->layers && references->items[i].batch == batch) {
+            return &references->items[i].result;
+        }
+    }
+    DP_CHECK(references->count < REFERENCES_MAX);
+    struct reference *reference = &references->items[references->count++];
+    *reference = (struct reference){.layers = trial->layers, .batch = batch};
+    struct trial one = trial_default();
+    one.layers = trial->layers;
+    one.microbatches = (int32_t)batch;
+    one.element = trial->element;
+    one.steps = trial->steps;
+    trial_run(&one, &reference->result);
+    trial_expect_ok(&reference->result);
+    const struct dp_trainer_report *reports = reference->result.ranks[0].reports;
+    assert_true(reports[trial->steps].loss < reports[1].loss);
+    return &reference->result;
 }
 
 static void compare_losses(const struct trial_result *reference, const struct trial_result *result,
@@ -70,25 +145,22 @@ static void compare_gradients(const struct trial_result *reference,
 static void compare_all(dp_element element, int64_t steps, double loss_tolerance,
                         double gradient_tolerance)
 {
-    struct trial one = trial_default();
-    one.element = element;
-    one.steps = steps;
-    struct trial_result reference;
-    trial_run(&one, &reference);
-    trial_expect_ok(&reference);
-    assert_true(reference.ranks[0].reports[steps].loss < reference.ranks[0].reports[1].loss);
+    struct references references = {0};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(layouts); i++) {
         struct trial trial = trial_of(&layouts[i]);
         trial.element = element;
         trial.steps = steps;
+        const struct trial_result *reference = reference_of(&references, &trial);
         struct trial_result result;
         trial_run(&trial, &result);
         trial_expect_ok(&result);
-        compare_losses(&reference, &result, &layouts[i], steps, loss_tolerance);
-        compare_gradients(&reference, &result, &layouts[i], gradient_tolerance);
+        compare_losses(reference, &result, &layouts[i], steps, loss_tolerance);
+        compare_gradients(reference, &result, &layouts[i], gradient_tolerance);
         trial_result_deinit(&result);
     }
-    trial_result_deinit(&reference);
+    for (size_t i = 0; i < references.count; i++) {
+        trial_result_deinit(&references.items[i].result);
+    }
 }
 
 static void losses_and_gradients_are_those_of_one_rank(void **state)
@@ -120,8 +192,9 @@ static void expect_same_weights(const struct trial_result *a, const struct trial
 static void an_interleaved_pair_is_forward_then_backward_bit_for_bit(void **state)
 {
     (void)state;
-    static const struct layout pairs[] = {
-        {"dualpipe", 4, 1, 1, 1}, {"dualpipe", 2, 2, 2, 1}, {"dualpipev", 4, 1, 1, 1}};
+    static const struct layout pairs[] = {{.schedule = "dualpipe", 4, 1, 1, 1},
+                                          {.schedule = "dualpipe", 2, 2, 2, 1},
+                                          {.schedule = "dualpipev", 4, 1, 1, 1}};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(pairs); i++) {
         struct trial trial = trial_of(&pairs[i]);
         trial.steps = 3;
@@ -140,7 +213,7 @@ static void an_interleaved_pair_is_forward_then_backward_bit_for_bit(void **stat
 static void tcp_and_late_messages_change_no_bit(void **state)
 {
     (void)state;
-    struct trial trial = trial_of(&(struct layout){"dualpipe", 2, 2, 2, 1});
+    struct trial trial = trial_of(&(struct layout){.schedule = "dualpipe", 2, 2, 2, 1});
     trial.steps = 2;
     struct trial_result loopback, tcp;
     trial_run(&trial, &loopback);
@@ -157,7 +230,7 @@ static void tcp_and_late_messages_change_no_bit(void **state)
 static void copies_of_a_stage_stay_alike(void **state)
 {
     (void)state;
-    struct trial trial = trial_of(&(struct layout){"dualpipe", 4, 2, 2, 1});
+    struct trial trial = trial_of(&(struct layout){.schedule = "dualpipe", 4, 2, 2, 1});
     trial.steps = 3;
     struct trial_result result;
     trial_run(&trial, &result);
@@ -189,8 +262,9 @@ static void evaluation_does_not_depend_on_the_layout(void **state)
     trial_run(&trial, &reference);
     trial_expect_ok(&reference);
     assert_int_equal(reference.ranks[0].evaluated_tokens, 7 * TRIAL_SEQUENCE);
-    static const struct layout some[] = {
-        {"1f1b", 4, 1, 1, 2}, {"dualpipe", 4, 1, 1, 1}, {"dualpipev", 4, 1, 1, 2}};
+    static const struct layout some[] = {{.schedule = "1f1b", 4, 1, 1, 2},
+                                         {.schedule = "dualpipe", 4, 1, 1, 1},
+                                         {.schedule = "dualpipev", 4, 1, 1, 2}};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(some); i++) {
         trial = trial_of(&some[i]);
         trial.steps = 2;
@@ -215,7 +289,7 @@ static void replicas_evaluate_equal_shares(void **state)
     one.steps = 1;
     one.evaluate = true;
     one.holdout = 6;
-    struct trial trial = trial_of(&(struct layout){"dualpipe", 2, 2, 2, 1});
+    struct trial trial = trial_of(&(struct layout){.schedule = "dualpipe", 2, 2, 2, 1});
     trial.steps = 1;
     trial.evaluate = true;
     trial.holdout = 7;

@@ -13,30 +13,30 @@
 
 #define DEADLINE_NS (60 * DP_NS_PER_S)
 
-const struct dp_model_spec *trial_model(void)
+struct dp_model_spec trial_model(const struct trial *trial)
 {
-    static const struct dp_model_spec model = {.name = "tiny",
-                                               .layers = 8,
-                                               .dense_layers = 1,
-                                               .hidden = 32,
-                                               .heads = 4,
-                                               .kv_heads = 2,
-                                               .head_dim = 8,
-                                               .ffn = 64,
-                                               .experts = 4,
-                                               .top_k = 2,
-                                               .shared_experts = 1,
-                                               .expert_ffn = 24,
-                                               .vocabulary = 256,
-                                               .rope_theta = 10000,
-                                               .norm_eps = 1e-5,
-                                               .aux_loss_weight = 0.001};
-    return &model;
+    return (struct dp_model_spec){.name = "tiny",
+                                  .layers = trial->layers,
+                                  .dense_layers = 1,
+                                  .hidden = 32,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 8,
+                                  .ffn = 64,
+                                  .experts = 4,
+                                  .top_k = 2,
+                                  .shared_experts = 1,
+                                  .expert_ffn = 24,
+                                  .vocabulary = 256,
+                                  .rope_theta = 10000,
+                                  .norm_eps = 1e-5,
+                                  .aux_loss_weight = 0.001};
 }
 
 struct trial trial_default(void)
 {
     return (struct trial){.schedule = "gpipe",
+                          .layers = 8,
                           .pipeline = 1,
                           .data = 1,
                           .expert = 1,
@@ -81,12 +81,12 @@ struct worker {
     int32_t rank;
     struct trial_rank *result;
     pthread_t thread, comm;
-    bool comm_running;
 };
 
-int32_t trial_layer_begin(const struct dp_schedule *schedule, int32_t stage)
+int32_t trial_layer_begin(const struct trial *trial, const struct dp_schedule *schedule,
+                          int32_t stage)
 {
-    return stage * trial_model()->layers / schedule->stages;
+    return stage * trial->layers / schedule->stages;
 }
 
 static void copy_tensors(struct dp_trainer *trainer, bool weights, struct trial_tensor **ret_list,
@@ -188,9 +188,8 @@ static void connect_worker(struct worker *self)
         struct dp_error err;
         DP_CHECK(dp_transport_tcp_connect(self->transport, self->addresses,
                                           dp_clock_monotonic_ns() + DEADLINE_NS, &err) == DP_OK);
-        DP_CHECK(pthread_create(&self->comm, NULL, progress, self->transport) == 0);
-        self->comm_running = true;
     }
+    DP_CHECK(pthread_create(&self->comm, NULL, progress, self->transport) == 0);
     if (self->trial->delay_us > 0) {
         struct dp_transport_fault fault = {.seed = (uint64_t)self->rank,
                                            .delay_us_max = self->trial->delay_us};
@@ -211,7 +210,7 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                  .transport = self->transport,
                  .meter = meter,
                  .device = device,
-                 .model = *trial_model(),
+                 .model = trial_model(trial),
                  .layer_begin = begin,
                  .micro_batch_size = trial->micro_batch_size,
                  .sequence = TRIAL_SEQUENCE,
@@ -245,7 +244,7 @@ static void *run_worker(void *argument)
     int32_t stages = self->schedule->stages;
     DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, (size_t)stages + 1);
     for (int32_t i = 0; i <= stages; i++) {
-        begin[i] = trial_layer_begin(self->schedule, i);
+        begin[i] = trial_layer_begin(self->trial, self->schedule, i);
     }
     struct dp_device *device = NULL;
     if (!self->trial->sim) {
@@ -264,9 +263,7 @@ static void *run_worker(void *argument)
     keep_records(result, meter, records);
     dp_trainer_free(trainer);
     dp_transport_close(self->transport, dp_clock_monotonic_ns() + DEADLINE_NS);
-    if (self->comm_running) {
-        pthread_join(self->comm, NULL);
-    }
+    pthread_join(self->comm, NULL);
     dp_exec_meter_free(meter);
     if (device != NULL) {
         dp_device_close(device);
@@ -277,6 +274,10 @@ static void *run_worker(void *argument)
 static void open_transports(const struct trial *trial, int32_t world,
                             struct dp_transport **transports, char (*addresses)[DP_ADDRESS_MAX])
 {
+    if (trial->slow != NULL) {
+        slow_open(trial->slow, world, transports);
+        return;
+    }
     if (!trial->tcp) {
         dp_transport_loopback(world, transports);
         return;
@@ -288,16 +289,30 @@ static void open_transports(const struct trial *trial, int32_t world,
     }
 }
 
+void trial_make_schedule(const struct trial *trial, struct dp_schedule *ret_schedule)
+{
+    struct dp_error err;
+    if (trial->made != NULL) {
+        struct made made = *trial->made;
+        made.pipeline = trial->pipeline;
+        made.microbatches = trial->microbatches;
+        made_schedule(&made, ret_schedule);
+        assert_ok(dp_schedule_validate(ret_schedule, &err), &err);
+        return;
+    }
+    struct dp_schedule_params params = {.pipeline = trial->pipeline,
+                                        .microbatches = trial->microbatches,
+                                        .virtual_stages = trial->virtual_stages};
+    if (dp_schedule_generate(trial->schedule, &params, ret_schedule, &err) != DP_OK) {
+        fail_msg("%s", err.message);
+    }
+}
+
 void trial_run(const struct trial *trial, struct trial_result *ret_result)
 {
     struct trial_result result = {.world = trial->pipeline * trial->data};
     DP_CHECK(result.world <= TRIAL_RANKS_MAX && trial->steps < TRIAL_STEPS_MAX);
-    struct dp_schedule_params params = {.pipeline = trial->pipeline,
-                                        .microbatches = trial->microbatches};
-    struct dp_error err;
-    if (dp_schedule_generate(trial->schedule, &params, &result.schedule, &err) != DP_OK) {
-        fail_msg("%s", err.message);
-    }
+    trial_make_schedule(trial, &result.schedule);
     result.ranks = dp_new_array(struct trial_rank, (size_t)result.world);
     struct dp_transport *transports[TRIAL_RANKS_MAX];
     char addresses[TRIAL_RANKS_MAX][DP_ADDRESS_MAX];

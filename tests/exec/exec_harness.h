@@ -1,13 +1,18 @@
-// All ranks of a small job as threads of the test, over loopback or tcp.
+// All ranks of a small job as threads of the test, over loopback, tcp or slow links.
 #pragma once
 
 #include "dp/trainer.h"
+#include "made_schedule.h"
+#include "slow.h"
 
 #define TRIAL_STEPS_MAX 32
 #define TRIAL_RANKS_MAX 16
 
 struct trial {
     const char *schedule;
+    const struct made *made; // instead; its sizes are the trial's
+    int32_t virtual_stages;  // 0 = the family's default
+    int32_t layers;          // of the model
     int32_t pipeline, data, expert;
     int32_t microbatches; // per replica
     int32_t micro_batch_size;
@@ -16,6 +21,7 @@ struct trial {
     int64_t stop_after; // steps actually run; 0 = all
     double lr;
     bool tcp, no_overlap, sim, evaluate;
+    const struct slow_link *slow;     // the links are so; NULL = loopback or tcp
     const char *resume;               // checkpoint to start from
     const char *save;                 // directory to write one to at the end
     int32_t cut_rank;                 // this rank's transport is aborted before step 2; -1 = none
@@ -26,10 +32,11 @@ struct trial {
 
 // Every default of the tests: the tiny model on one rank, 16 samples a step.
 struct trial trial_default(void);
-const struct dp_model_spec *trial_model(void);
+struct dp_model_spec trial_model(const struct trial *trial);
 #define TRIAL_SEQUENCE 32
 // First layer of the stage.
-int32_t trial_layer_begin(const struct dp_schedule *schedule, int32_t stage);
+int32_t trial_layer_begin(const struct trial *trial, const struct dp_schedule *schedule,
+                          int32_t stage);
 int64_t trial_global_batch(const struct trial *trial);
 
 struct trial_tensor {
@@ -62,6 +69,8 @@ struct trial_result {
     struct trial_rank *ranks; // by global rank
 };
 
+// The schedule that its ranks will run; the caller deinits it.
+void trial_make_schedule(const struct trial *trial, struct dp_schedule *ret_schedule);
 // Runs it; ranks may fail, setting it up may not.
 void trial_run(const struct trial *trial, struct trial_result *ret_result);
 void trial_result_deinit(struct trial_result *result);

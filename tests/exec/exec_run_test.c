@@ -79,8 +79,9 @@ static void bytes_of(const struct trial *trial, const struct trial_result *resul
     profile.element_bytes = (int32_t)dp_element_bytes(trial->element);
     struct dp_cost_batch batch = {
         .samples = trial->micro_batch_size, .sequence = TRIAL_SEQUENCE, .ep_size = trial->expert};
-    struct dp_cost_stage shape = {.layer_begin = trial_layer_begin(&result->schedule, stage),
-                                  .layer_end = trial_layer_begin(&result->schedule, stage + 1),
+    struct dp_cost_stage shape = {.layer_begin = trial_layer_begin(trial, &result->schedule, stage),
+                                  .layer_end =
+                                      trial_layer_begin(trial, &result->schedule, stage + 1),
                                   .has_embedding = stage == 0,
                                   .has_head = stage == result->schedule.stages - 1};
     int64_t rows[TRIAL_LAYERS_MAX] = {0};
@@ -91,7 +92,8 @@ static void bytes_of(const struct trial *trial, const struct trial_result *resul
             rows[shape.layer_end - shape.layer_begin - 1] = rank->records[i].routed_rows;
         }
     }
-    dp_cost_chunk_bytes(trial_model(), &profile, &shape, &batch, rows, ret_bytes);
+    struct dp_model_spec model = trial_model(trial);
+    dp_cost_chunk_bytes(&model, &profile, &shape, &batch, rows, ret_bytes);
 }
 
 // What an action's chunk adds to the rank's bytes while it runs, and afterwards.

@@ -87,50 +87,28 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
     return DP_OK;
 }
 
-static struct cell *cell_at(struct dp_exec *exec, int32_t stage, uint32_t microbatch,
-                            int32_t *ret_slot)
+// The position that runs a stage for the micro-batch, this rank's own too, or NO_PEER.
+static int32_t peer_at(const struct dp_schedule *schedule, int32_t stage, int32_t microbatch)
 {
-    for (int32_t i = 0; i < exec->slot_count; i++) {
-        if (exec->slots[i].index == stage) {
-            *ret_slot = i;
-            return &exec->cells[(size_t)i * (size_t)exec->config.schedule->microbatches +
-                                microbatch];
-        }
-    }
-    return NULL;
+    bool exists = stage >= 0 && stage < schedule->stages;
+    return exists ? dp_schedule_rank_of(schedule, stage, (uint32_t)microbatch) : NO_PEER;
 }
 
-// A neighbouring stage that no message of the lowered list reaches is on this rank itself.
-static void default_peers(struct dp_exec *exec)
+// Messages have tags and wait for whoever asks for them, so no order is needed beyond that of the
+// actions: who the peers are is all that is taken of the lowered form.
+static void make_cells(struct dp_exec *exec)
 {
     const struct dp_schedule *schedule = exec->config.schedule;
-    int32_t self = exec->config.position;
+    size_t microbatches = (size_t)schedule->microbatches;
+    exec->cells = dp_new_array(struct cell, (size_t)exec->slot_count * microbatches);
     for (int32_t i = 0; i < exec->slot_count; i++) {
-        bool first = exec->slots[i].index == 0;
-        bool last = exec->slots[i].index == schedule->stages - 1;
         for (int32_t m = 0; m < schedule->microbatches; m++) {
-            struct cell *cell =
-                &exec->cells[(size_t)i * (size_t)schedule->microbatches + (size_t)m];
-            cell->peer[DP_RECV_F] = cell->peer[DP_SEND_B] = first ? NO_PEER : self;
-            cell->peer[DP_SEND_F] = cell->peer[DP_RECV_B] = last ? NO_PEER : self;
+            int32_t *peer = exec->cells[(size_t)i * microbatches + (size_t)m].peer;
+            int32_t stage = exec->slots[i].index;
+            peer[DP_RECV_F] = peer[DP_SEND_B] = peer_at(schedule, stage - 1, m);
+            peer[DP_SEND_F] = peer[DP_RECV_B] = peer_at(schedule, stage + 1, m);
         }
     }
-}
-
-static dp_status make_cells(struct dp_exec *exec, struct dp_error *err)
-{
-    const struct dp_schedule *schedule = exec->config.schedule;
-    exec->cells =
-        dp_new_array(struct cell, (size_t)exec->slot_count * (size_t)schedule->microbatches);
-    default_peers(exec);
-    DP_AUTO_FREE struct dp_p2p *list = NULL;
-    size_t count = 0;
-    dp_status status = dp_schedule_lower(schedule, exec->config.position, &list, &count, err);
-    for (size_t i = 0; status == DP_OK && i < count; i++) {
-        int32_t slot;
-        cell_at(exec, list[i].stage, list[i].microbatch, &slot)->peer[list[i].kind] = list[i].peer;
-    }
-    return status;
 }
 
 dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_exec,
@@ -150,10 +128,8 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
     for (int32_t i = 0; i < exec->slot_count; i++) {
         exec->slots[i].index = stages[i];
     }
+    make_cells(exec);
     status = make_groups(exec, err);
-    if (status == DP_OK) {
-        status = make_cells(exec, err);
-    }
     if (status == DP_OK && config->device != NULL) {
         exec->config.layer_begin = dp_memdup(config->layer_begin, ((size_t)schedule->stages + 1) *
                                                                       sizeof(*config->layer_begin));
