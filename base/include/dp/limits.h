@@ -68,6 +68,7 @@
 // what-if texts, tables of costs, measured traces
 #define DP_COST_SECONDS_MAX 1e9              // one action
 #define DP_COST_FACTOR_MAX 1e6               // slower, faster
+#define DP_WHAT_IF_ITEMS_MAX 1024            // of one text
 #define DP_STAGE_COSTS_BYTES_MAX (4u << 20)
 #define DP_CSV_COLUMNS_MAX 64
 #define DP_CSV_NUMBER_MAX 64                 // characters of one number
