@@ -23,14 +23,14 @@ static const struct made anywhere = {MADE_ANYWHERE, .chunks = 2, .splits = 30,
                                      .pairs = 50,   .live = 8,   .seed = 4};
 static const struct made both_ways = {MADE_BOTH,   .chunks = 1, .splits = 50,
                                       .pairs = 50, .live = 5,   .seed = 5};
+static const struct made both_ways_twice = {MADE_BOTH,   .chunks = 2, .splits = 50,
+                                            .pairs = 50, .live = 9,   .seed = 7};
 static const struct made many = {MADE_ANYWHERE, .chunks = 16, .splits = 50,
                                  .pairs = 30,   .live = 40,   .seed = 6};
 
 static const struct layout layouts[] = {
-    {.schedule = "gpipe", 4, 1, 1, 1},
+    // Every family of the table is also tried on four ranks.
     {.schedule = "1f1b", 4, 1, 1, 2},
-    {.schedule = "dualpipe", 4, 1, 1, 1},
-    {.schedule = "dualpipev", 4, 1, 1, 1},
     {.schedule = "gpipe", 2, 1, 2, 2},
     {.schedule = "1f1b", 4, 2, 2, 1},
     {.schedule = "dualpipe", 4, 1, 2, 1},
@@ -48,6 +48,7 @@ static const struct layout layouts[] = {
     {"no pattern", 4, 1, 1, 1, .made = &anywhere},
     {"both ways", 4, 2, 2, 1, .made = &both_ways},
     {"both ways", 3, 1, 1, 1, .made = &both_ways},
+    {"both ways", 3, 2, 2, 1, .made = &both_ways_twice},
     {"16 stages on a rank", 1, 1, 1, 1, .microbatches = 4, .layers = 16, .made = &many},
 };
 
@@ -142,21 +143,38 @@ static void compare_gradients(const struct trial_result *reference,
     assert_true(seen >= one->gradients_count);
 }
 
-static void compare_all(dp_element element, int64_t steps, double loss_tolerance,
-                        double gradient_tolerance)
+struct measure {
+    dp_element element;
+    int64_t steps;
+    double loss_tolerance, gradient_tolerance;
+};
+
+static void compare_layout(const struct layout *layout, const struct measure *measure,
+                           struct references *references)
+{
+    struct trial trial = trial_of(layout);
+    trial.element = measure->element;
+    trial.steps = measure->steps;
+    const struct trial_result *reference = reference_of(references, &trial);
+    struct trial_result result;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    compare_losses(reference, &result, layout, measure->steps, measure->loss_tolerance);
+    compare_gradients(reference, &result, layout, measure->gradient_tolerance);
+    trial_result_deinit(&result);
+}
+
+static void compare_all(const struct measure *measure)
 {
     struct references references = {0};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(layouts); i++) {
-        struct trial trial = trial_of(&layouts[i]);
-        trial.element = element;
-        trial.steps = steps;
-        const struct trial_result *reference = reference_of(&references, &trial);
-        struct trial_result result;
-        trial_run(&trial, &result);
-        trial_expect_ok(&result);
-        compare_losses(reference, &result, &layouts[i], steps, loss_tolerance);
-        compare_gradients(reference, &result, &layouts[i], gradient_tolerance);
-        trial_result_deinit(&result);
+        compare_layout(&layouts[i], measure, &references);
+    }
+    size_t count;
+    const struct dp_schedule_family *families = dp_schedule_families(&count);
+    for (size_t i = 0; i < count; i++) {
+        struct layout layout = {.schedule = families[i].name, 4, 1, 1, 1};
+        compare_layout(&layout, measure, &references);
     }
     for (size_t i = 0; i < references.count; i++) {
         trial_result_deinit(&references.items[i].result);
@@ -166,13 +184,13 @@ static void compare_all(dp_element element, int64_t steps, double loss_tolerance
 static void losses_and_gradients_are_those_of_one_rank(void **state)
 {
     (void)state;
-    compare_all(DP_F32, 20, 1e-5, 1e-4);
+    compare_all(&(struct measure){DP_F32, 20, 1e-5, 1e-4});
 }
 
 static void in_double_they_agree_to_the_last_digits(void **state)
 {
     (void)state;
-    compare_all(DP_F64, 4, 1e-12, 1e-10);
+    compare_all(&(struct measure){DP_F64, 4, 1e-12, 1e-10});
 }
 
 // Bit for bit the same weights after some steps.
@@ -225,6 +243,37 @@ static void tcp_and_late_messages_change_no_bit(void **state)
     expect_same_weights(&loopback, &tcp);
     trial_result_deinit(&loopback);
     trial_result_deinit(&tcp);
+}
+
+// Messages that overtake each other, slow links and links that stall.
+static void slow_links_change_no_bit(void **state)
+{
+    (void)state;
+    static const struct layout some[] = {
+        {.schedule = "1f1b", 4, 1, 1, 1},
+        {.schedule = "dualpipe", 4, 2, 2, 1},
+        {.schedule = "dualpipev", 2, 1, 2, 1},
+        {"two waves", 2, 2, 2, 1, .made = &waves},
+        {"both ways", 3, 2, 2, 1, .made = &both_ways_twice},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(some); i++) {
+        struct slow_link link = {.seed = i,
+                                 .delay_us_max = 1000,
+                                 .bytes_per_second = 50e6,
+                                 .stall_one_in = 100,
+                                 .stall_us = 5000};
+        struct trial trial = trial_of(&some[i]);
+        trial.steps = 2;
+        struct trial_result loopback, slow;
+        trial_run(&trial, &loopback);
+        trial.slow = &link;
+        trial_run(&trial, &slow);
+        trial_expect_ok(&loopback);
+        trial_expect_ok(&slow);
+        expect_same_weights(&loopback, &slow);
+        trial_result_deinit(&loopback);
+        trial_result_deinit(&slow);
+    }
 }
 
 static void copies_of_a_stage_stay_alike(void **state)
@@ -314,6 +363,7 @@ int main(void)
         cmocka_unit_test(in_double_they_agree_to_the_last_digits),
         cmocka_unit_test(an_interleaved_pair_is_forward_then_backward_bit_for_bit),
         cmocka_unit_test(tcp_and_late_messages_change_no_bit),
+        cmocka_unit_test(slow_links_change_no_bit),
         cmocka_unit_test(copies_of_a_stage_stay_alike),
         cmocka_unit_test(evaluation_does_not_depend_on_the_layout),
         cmocka_unit_test(replicas_evaluate_equal_shares),

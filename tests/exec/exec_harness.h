@@ -5,7 +5,7 @@
 #include "made_schedule.h"
 #include "slow.h"
 
-#define TRIAL_STEPS_MAX 32
+#define TRIAL_STEPS_MAX 64
 #define TRIAL_RANKS_MAX 16
 
 struct trial {

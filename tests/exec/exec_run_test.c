@@ -12,8 +12,6 @@
 
 #define TRIAL_LAYERS_MAX 8
 
-static const char *const schedules[] = {"gpipe", "1f1b", "dualpipe", "dualpipev"};
-
 static struct trial trial_of(const char *schedule)
 {
     struct trial trial = trial_default();
@@ -23,11 +21,34 @@ static struct trial trial_of(const char *schedule)
     return trial;
 }
 
+// Every family of the table, then some valid orders that are none of theirs; false when the index
+// is past the last.
+static bool trial_at(size_t index, struct trial *ret_trial)
+{
+    static const struct made made[] = {
+        {MADE_ANYWHERE, .chunks = 2, .splits = 50, .pairs = 50, .live = 7, .seed = 1},
+        {MADE_WAVES, .chunks = 2, .splits = 100, .pairs = 20, .live = 5, .seed = 2},
+        {MADE_BOTH, .chunks = 1, .splits = 50, .pairs = 50, .live = 6, .seed = 3}};
+    size_t count;
+    const struct dp_schedule_family *families = dp_schedule_families(&count);
+    if (index < count) {
+        *ret_trial = trial_of(families[index].name);
+        return true;
+    }
+    index -= count;
+    if (index < DP_ARRAY_LENGTH(made)) {
+        *ret_trial = trial_of("made");
+        ret_trial->made = &made[index];
+        return true;
+    }
+    return false;
+}
+
 static void peak_chunks_are_those_of_simulate(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
-        struct trial trial = trial_of(schedules[i]);
+    struct trial trial;
+    for (size_t i = 0; trial_at(i, &trial); i++) {
         struct trial_result result;
         trial_run(&trial, &result);
         trial_expect_ok(&result);
@@ -161,8 +182,8 @@ static void expect_planned_peaks(const struct trial *trial)
 static void peak_bytes_are_those_of_the_cost_model_at_the_routed_counts(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
-        struct trial trial = trial_of(schedules[i]);
+    struct trial trial;
+    for (size_t i = 0; trial_at(i, &trial); i++) {
         trial.steps = 1;
         expect_planned_peaks(&trial);
         trial.data = 2;
@@ -255,8 +276,8 @@ static void expect_dependencies(const struct trial_result *result, int64_t hop_n
 static void every_action_is_recorded_in_order_and_after_what_it_needs(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
-        struct trial trial = trial_of(schedules[i]);
+    struct trial trial;
+    for (size_t i = 0; trial_at(i, &trial); i++) {
         struct trial_result result;
         trial_run(&trial, &result);
         trial_expect_ok(&result);
@@ -287,15 +308,13 @@ static int64_t makespan_ns(const struct trial_result *result)
 static void sim_ranks_keep_order_and_honour_hops(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(schedules); i++) {
-        struct trial trial = trial_of(schedules[i]);
+    struct trial trial;
+    for (size_t i = 0; trial_at(i, &trial); i++) {
         trial.sim = true;
         trial.microbatches = 8;
         trial.steps = 1;
         struct dp_schedule schedule;
-        struct dp_schedule_params params = {.pipeline = 4, .microbatches = 8};
-        struct dp_error err;
-        assert_ok(dp_schedule_generate(trial.schedule, &params, &schedule, &err), &err);
+        trial_make_schedule(&trial, &schedule);
         struct dp_sim_uniform uniform = {
             .f = 1e-3, .b = 2e-3, .i = 1e-3, .w = 1e-3, .fb = 2.5e-3, .fi = 1.5e-3};
         uniform.hop.latency = 2e-3;
@@ -309,6 +328,7 @@ static void sim_ranks_keep_order_and_honour_hops(void **state)
         // The hop counts from the planned end, which lies a little before the recorded one.
         expect_dependencies(&result, 0);
         struct dp_sim_result predicted;
+        struct dp_error err;
         assert_ok(dp_simulate(&schedule, &costs, false, &predicted, &err), &err);
         for (int32_t rank = 0; rank < 4; rank++) {
             const struct trial_rank *got = &result.ranks[rank];
@@ -373,6 +393,46 @@ static void ten_steps_and_ten_more_are_twenty_bit_for_bit(void **state)
     }
     trial_result_deinit(&rest);
     trial_result_deinit(&half);
+    trial_result_deinit(&whole);
+    temporary_remove(directory);
+}
+
+static void a_run_goes_on_under_one_schedule_after_the_other(void **state)
+{
+    (void)state;
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
+    struct trial trial;
+    int64_t count = 0;
+    while (trial_at((size_t)count, &trial)) {
+        count++;
+    }
+    struct trial one = trial_default();
+    one.steps = 2 * count;
+    struct trial_result whole;
+    trial_run(&one, &whole);
+    trial_expect_ok(&whole);
+    for (int64_t i = 0; trial_at((size_t)i, &trial); i++) {
+        trial.steps = 2 * count;
+        trial.stop_after = 2 * (i + 1);
+        trial.save = directory;
+        trial.resume = i > 0 ? directory : NULL;
+        struct trial_result part;
+        trial_run(&trial, &part);
+        trial_expect_ok(&part);
+        for (int32_t rank = 0; rank < part.world; rank++) {
+            assert_int_equal(part.ranks[rank].step_first, 2 * i + 1);
+            for (int64_t step = 2 * i + 1; step <= 2 * i + 2; step++) {
+                double wanted = whole.ranks[0].reports[step].loss;
+                double got = part.ranks[rank].reports[step].loss;
+                if (!(fabs(got - wanted) <= 1e-5 * wanted)) {
+                    fail_msg("%s rank %d, step %d: loss %.9g, one rank has %.9g", trial.schedule,
+                             rank, (int)step, got, wanted);
+                }
+            }
+        }
+        trial_result_deinit(&part);
+    }
     trial_result_deinit(&whole);
     temporary_remove(directory);
 }
@@ -478,6 +538,7 @@ int main(void)
         cmocka_unit_test(every_action_is_recorded_in_order_and_after_what_it_needs),
         cmocka_unit_test(sim_ranks_keep_order_and_honour_hops),
         cmocka_unit_test(ten_steps_and_ten_more_are_twenty_bit_for_bit),
+        cmocka_unit_test(a_run_goes_on_under_one_schedule_after_the_other),
         cmocka_unit_test(a_checkpoint_of_another_batch_or_a_longer_run_is_refused),
         cmocka_unit_test(an_exploding_run_names_rank_step_and_action),
         cmocka_unit_test(a_loss_that_is_not_finite_is_the_fault_of_its_forward),
