@@ -1,30 +1,41 @@
 #include "support.h"
 
+// Makes, validates and lowers; 0 when the family refuses the sizes.
+static int make_valid(const struct dp_schedule_family *family, struct dp_schedule_params params)
+{
+    struct dp_error err = {0};
+    struct dp_schedule schedule;
+    struct dp_lowered lowered;
+    if (dp_schedule_check(family->name, &params, NULL) != DP_OK) {
+        return 0;
+    }
+    assert_ok(dp_schedule_generate(family->name, &params, &schedule, &err), &err);
+    assert_ok(dp_schedule_validate(&schedule, &err), &err);
+    assert_ok(dp_schedule_lower_all(&schedule, &lowered, &err), &err);
+    assert_int_equal(schedule.stages, dp_schedule_family_stages(family, &params));
+    dp_lowered_deinit(&lowered);
+    dp_schedule_deinit(&schedule);
+    return 1;
+}
+
 static void every_legal_size_makes_a_valid_schedule(void **state)
 {
     (void)state;
     size_t count;
     const struct dp_schedule_family *families = dp_schedule_families(&count);
-    int made = 0;
     for (size_t i = 0; i < count; i++) {
+        int made = 0;
         for (int32_t pipeline = 1; pipeline <= 12; pipeline++) {
             for (int32_t microbatches = 1; microbatches <= 40; microbatches++) {
-                struct dp_error err = {0};
-                struct dp_schedule_params params = {pipeline, microbatches, 0};
-                if (dp_schedule_check(families[i].name, &params, NULL) != DP_OK) {
-                    continue;
+                int32_t most = microbatches <= 14 ? families[i].virtual_max : 0;
+                for (int32_t chunks = 0; chunks <= most; chunks++) {
+                    struct dp_schedule_params params = {pipeline, microbatches, chunks};
+                    made += make_valid(&families[i], params);
                 }
-                struct dp_schedule schedule =
-                    make_schedule(families[i].name, pipeline, microbatches);
-                assert_ok(dp_schedule_validate(&schedule, &err), &err);
-                assert_int_equal(schedule.stages,
-                                 dp_schedule_family_stages(&families[i], &params));
-                dp_schedule_deinit(&schedule);
-                made++;
             }
         }
+        assert_true(made > 50);
     }
-    assert_true(made > 1000);
 }
 
 static void the_smallest_legal_sizes_are_the_structural_ones(void **state)
@@ -65,7 +76,7 @@ static void a_refusal_names_the_rule_and_the_nearest_legal_values(void **state)
     struct dp_schedule_params chunks = {8, 16, 3};
     assert_refused(dp_schedule_check("1f1b", &chunks, &err), DP_INVALID, &err, "virtual");
     assert_refused(dp_schedule_check("zb2p", &few, &err), DP_NOT_FOUND, &err,
-                   "gpipe, 1f1b, dualpipe, dualpipev");
+                   "gpipe, 1f1b, interleaved, zb-h1");
 }
 
 // Published beside a run of 16 pipeline ranks with 120 micro-batches; h = distance from the ends.

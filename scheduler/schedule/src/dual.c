@@ -110,17 +110,21 @@ static void add_cool_down(struct run *run)
     int32_t depth = run->dual->depth;
     for (int32_t i = 0; i < 2 * (depth + 1); i++) {
         int slot = i % 2 == 0 ? DUAL_Z : DUAL_A;
-        if (i < depth + 1) {
+        if (i < depth + 1 || run->dual->full_cool_down) {
             add_backward(run, slot);
         } else {
             add_input_backward(run, slot);
         }
     }
     for (int32_t i = 0; i < half - depth - 1; i++) {
-        add_weight_backward(run);
-        add_input_backward(run, DUAL_A);
+        if (run->dual->full_cool_down) {
+            add_backward(run, DUAL_A);
+        } else {
+            add_weight_backward(run);
+            add_input_backward(run, DUAL_A);
+        }
     }
-    for (int32_t i = 0; i < depth + 1; i++) {
+    while (run->waiting_count > 0) {
         add_weight_backward(run);
     }
 }
@@ -131,6 +135,5 @@ void dp_schedule_dual_add_rank(struct build *build, const struct dual *dual)
     add_warm_up(&run);
     add_steady(&run);
     add_cool_down(&run);
-    DP_CHECK(run.waiting_count == 0);
     dp_schedule_build_end_rank(build);
 }

@@ -11,6 +11,7 @@ struct dual {
     int32_t depth;        // h: this rank's distance from the entry, 0 to H-1
     int32_t stage[2];     // of slots A and Z
     int32_t first[2];     // micro-batch with which the slot's stream starts
+    bool full_cool_down;  // steps 6 to 8 run full backwards instead of I and W
 };
 
 enum { DUAL_A = 0, DUAL_Z = 1 };

@@ -11,13 +11,32 @@ static const struct dp_schedule_family families[] = {
      "any P and M", 1, 1, 0, 1, dp_schedule_gpipe_check, dp_schedule_gpipe_generate},
     {"1f1b", "one forward, one backward in turn; at most P chunks alive", "any P and M", 1, 1, 0, 1,
      dp_schedule_one_f_one_b_check, dp_schedule_one_f_one_b_generate},
+    {"interleaved",
+     "1F1B over v chunks per rank: a v-th of its bubble, v times its messages, more activations",
+     "any P and M (M a multiple of P advised); v = 1 to 16, 2 by default", 1, 2, DP_RANK_STAGES_MAX,
+     1, dp_schedule_interleaved_check, dp_schedule_interleaved_generate},
+    {"zb-h1", "1F1B with split backward: weight gradients fill the drain; memory of 1F1B's rank 0",
+     "any P and M (M at least P advised)", 1, 1, 0, 1, dp_schedule_zb_h1_check,
+     dp_schedule_zb_h1_generate},
+    {"zb-h2", "ZB-H1 with twice the forwards ahead: no rank idles while it is at work; 2P-1 alive",
+     "any P and M (M at least 2P-1 advised)", 1, 1, 0, 1, dp_schedule_zb_h2_check,
+     dp_schedule_zb_h2_generate},
+    {"chimera", "two streams from both ends, full backward; every stage held twice",
+     "P even; M at least 2 (a multiple of P advised)", 2, 2, 0, 1, dp_schedule_chimera_check,
+     dp_schedule_chimera_generate},
     {"dualpipe",
      "two streams from both ends, overlapped pairs, split backward; every stage held twice",
      "P even; M even, at least 2P-2 (2P and more advised)", 2, 2, 0, 1, dp_schedule_dualpipe_check,
      dp_schedule_dualpipe_generate},
+    {"dualpipe-full-b", "DualPipe without split backward in the cool-down",
+     "P even; M even, at least 2P-2 (2P and more advised)", 2, 2, 0, 1,
+     dp_schedule_dualpipe_full_b_check, dp_schedule_dualpipe_full_b_generate},
     {"dualpipev", "DualPipe folded into a V: 2P stages, each held once, overlapped pairs",
      "any P; M at least 2P-1 (2P and more advised)", 1, 2, 0, 1, dp_schedule_dualpipev_check,
      dp_schedule_dualpipev_generate},
+    {"dualpipev-full-b", "DualPipeV without split backward in the cool-down",
+     "any P; M at least 2P-1 (2P and more advised)", 1, 2, 0, 1,
+     dp_schedule_dualpipev_full_b_check, dp_schedule_dualpipev_full_b_generate},
 };
 
 const struct dp_schedule_family *dp_schedule_families(size_t *ret_count)
@@ -36,45 +55,99 @@ const struct dp_schedule_family *dp_schedule_family_find(const char *name)
     return NULL;
 }
 
+// The value nearest to what was asked for that the family takes beside the other sizes; 0 = none.
+// *size is a member of *params.
+static int32_t nearest_size(const struct dp_schedule_family *family,
+                            struct dp_schedule_params *params, int32_t *size, int32_t max)
+{
+    int32_t step = *size < 1 ? 1 : -1;
+    for (*size = *size < 1 ? 1 : max; *size >= 1 && *size <= max; *size += step) {
+        if (family->check(params, NULL) == DP_OK) {
+            return *size;
+        }
+    }
+    return 0;
+}
+
+static dp_status refuse_size(const struct dp_schedule_family *family, const char *name,
+                             int32_t asked, int32_t max, int32_t nearest, struct dp_error *err)
+{
+    char legal[48] = "";
+    if (nearest > 0) {
+        snprintf(legal, sizeof(legal), ". Nearest legal: %d", nearest);
+    }
+    return dp_fail(err, DP_INVALID, "%s: %s must be 1 to %d; it is %d%s", family->name, name, max,
+                   asked, legal);
+}
+
+// Both multiples of the step beside what was asked for, as far as they are legal.
+static dp_status refuse_virtual(const struct dp_schedule_family *family, int32_t chunks,
+                                struct dp_error *err)
+{
+    int32_t step = family->virtual_step;
+    int32_t below = chunks < 0 ? 0 : chunks / step * step;
+    below = below > family->virtual_max ? family->virtual_max : below;
+    int32_t above = below + step;
+    char nearest[32];
+    if (below == 0) {
+        snprintf(nearest, sizeof(nearest), "%d", step);
+    } else if (above > family->virtual_max) {
+        snprintf(nearest, sizeof(nearest), "%d", below);
+    } else {
+        snprintf(nearest, sizeof(nearest), "%d, %d", below, above);
+    }
+    return dp_fail(err, DP_INVALID,
+                   "%s takes %d to %d virtual stages per rank, in steps of %d; %d were asked for. "
+                   "Nearest legal: %s",
+                   family->name, step, family->virtual_max, step, chunks, nearest);
+}
+
+static dp_status check_virtual(const struct dp_schedule_family *family,
+                               const struct dp_schedule_params *params, struct dp_error *err)
+{
+    int32_t chunks = params->virtual_stages;
+    if (chunks == 0) {
+        return DP_OK;
+    }
+    if (family->virtual_max == 0) {
+        return chunks == family->stages_per_rank
+                   ? DP_OK
+                   : dp_fail(err, DP_INVALID,
+                             "%s holds %d stage%s per rank; %d virtual stages were asked for. "
+                             "Nearest legal: %d; or leave virtual out",
+                             family->name, family->stages_per_rank,
+                             family->stages_per_rank == 1 ? "" : "s", chunks,
+                             family->stages_per_rank);
+    }
+    int32_t step = family->virtual_step;
+    if (chunks < step || chunks > family->virtual_max || chunks % step != 0) {
+        return refuse_virtual(family, chunks, err);
+    }
+    int64_t stages = (int64_t)params->pipeline * chunks;
+    if (stages > DP_STAGES_MAX) {
+        return dp_fail(err, DP_INVALID,
+                       "%s of %d virtual stages on %d ranks has %lld stages; the limit is %d. "
+                       "Nearest legal: %d",
+                       family->name, chunks, params->pipeline, (long long)stages, DP_STAGES_MAX,
+                       DP_STAGES_MAX / params->pipeline / step * step);
+    }
+    return DP_OK;
+}
+
 static dp_status check_sizes(const struct dp_schedule_family *family,
                              const struct dp_schedule_params *params, struct dp_error *err)
 {
+    struct dp_schedule_params tried = *params;
     if (params->pipeline < 1 || params->pipeline > DP_PIPELINE_MAX) {
-        return dp_fail(err, DP_INVALID, "%s: pipeline must be 1 to %d; it is %d", family->name,
-                       DP_PIPELINE_MAX, params->pipeline);
+        int32_t nearest = nearest_size(family, &tried, &tried.pipeline, DP_PIPELINE_MAX);
+        return refuse_size(family, "pipeline", params->pipeline, DP_PIPELINE_MAX, nearest, err);
     }
     if (params->microbatches < 1 || params->microbatches > DP_MICROBATCHES_MAX) {
-        return dp_fail(err, DP_INVALID, "%s: microbatches must be 1 to %d; it is %d", family->name,
-                       DP_MICROBATCHES_MAX, params->microbatches);
+        int32_t nearest = nearest_size(family, &tried, &tried.microbatches, DP_MICROBATCHES_MAX);
+        return refuse_size(family, "microbatches", params->microbatches, DP_MICROBATCHES_MAX,
+                           nearest, err);
     }
-    int32_t chunks = params->virtual_stages;
-    bool is_free = family->virtual_max > 0;
-    if (chunks != 0 && !is_free && chunks != family->stages_per_rank) {
-        return dp_fail(err, DP_INVALID,
-                       "%s holds %d stage%s per rank; %d virtual stages were asked for: leave "
-                       "virtual out",
-                       family->name, family->stages_per_rank,
-                       family->stages_per_rank == 1 ? "" : "s", chunks);
-    }
-    int32_t step = family->virtual_step;
-    if (chunks != 0 && is_free &&
-        (chunks < step || chunks > family->virtual_max || chunks % step != 0)) {
-        int32_t nearest = chunks < step ? step : chunks / step * step;
-        nearest = nearest > family->virtual_max ? family->virtual_max : nearest;
-        return dp_fail(err, DP_INVALID,
-                       "%s takes %d to %d virtual stages per rank, in steps of %d; %d were asked "
-                       "for. Nearest legal: %d",
-                       family->name, step, family->virtual_max, step, chunks, nearest);
-    }
-    int64_t stages = (int64_t)params->pipeline * (chunks > 0 ? chunks : 1);
-    if (stages > DP_STAGES_MAX) {
-        return dp_fail(err, DP_INVALID,
-                       "%s of %d virtual stages on %d ranks has %lld stages; the limit is %d: at "
-                       "most %d virtual stages fit",
-                       family->name, chunks, params->pipeline, (long long)stages, DP_STAGES_MAX,
-                       DP_STAGES_MAX / params->pipeline);
-    }
-    return DP_OK;
+    return check_virtual(family, params, err);
 }
 
 int32_t dp_schedule_family_stages(const struct dp_schedule_family *family,

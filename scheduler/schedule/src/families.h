@@ -11,5 +11,11 @@
 
 FAMILY_FUNCTIONS(gpipe);
 FAMILY_FUNCTIONS(one_f_one_b);
+FAMILY_FUNCTIONS(interleaved);
+FAMILY_FUNCTIONS(zb_h1);
+FAMILY_FUNCTIONS(zb_h2);
+FAMILY_FUNCTIONS(chimera);
 FAMILY_FUNCTIONS(dualpipe);
+FAMILY_FUNCTIONS(dualpipe_full_b);
 FAMILY_FUNCTIONS(dualpipev);
+FAMILY_FUNCTIONS(dualpipev_full_b);

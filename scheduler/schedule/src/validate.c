@@ -138,11 +138,6 @@ static dp_status check_sizes(const struct dp_schedule *schedule, struct dp_error
                            sizes[i].max, sizes[i].value);
         }
     }
-    if (schedule->directions == 2 && schedule->microbatches % 2 != 0) {
-        return dp_fail(err, DP_INVALID,
-                       "a bidirectional schedule needs an even number of microbatches; it has %d",
-                       schedule->microbatches);
-    }
     return DP_OK;
 }
 

@@ -1,8 +1,8 @@
 // The schedule as data: for each pipeline rank an ordered list of actions.
 //
 // Stages and micro-batches count from 0 over the whole pipeline. In a bidirectional schedule
-// (directions == 2) micro-batches 0..M/2-1 enter at rank 0 and M/2..M-1 at rank P-1; so the
-// direction of an action follows from its micro-batch.
+// (directions == 2) micro-batches 0..M/2-1 enter at rank 0 and M/2..M-1 at rank P-1 (M/2 rounded
+// down); so the direction of an action follows from its micro-batch.
 #pragma once
 
 #include <stdbool.h>

@@ -1,0 +1,103 @@
+// Interleaved 1F1B: rank r holds v chunks of the model, stages r, P+r, 2P+r, ...; micro-batches go
+// through in groups, a whole group through one chunk before the next. (Narayanan et al., arXiv
+// 2104.04473, section 2.2; warm-up as in Megatron-LM, schedules.py.)
+//
+// A group of fewer than P micro-batches would make every rank wait for the last one between its
+// chunks. So M is divided into M/P groups (rounded down) of nearly the same size, larger ones
+// first: of exactly P where P divides M, as in Megatron-LM, and of M/(M/P) where that is whole, as
+// in PyTorch. With larger groups later the warm-up would be too short, and ranks would wait for
+// each other.
+#include "build.h"
+#include "families.h"
+
+// The order in which one rank takes its chunks.
+struct turns {
+    int32_t ranks, chunks, groups, microbatches;
+    int32_t group, chunk, index;  // the next one; index within the group
+    int32_t first;                // micro-batch with which the group starts
+};
+
+static int32_t group_size(const struct turns *turns)
+{
+    return turns->microbatches / turns->groups +
+           (turns->group < turns->microbatches % turns->groups);
+}
+
+static struct turns turns_begin(const struct dp_schedule_params *params, int32_t chunks)
+{
+    int32_t groups = params->microbatches / params->pipeline;
+    return (struct turns){.ranks = params->pipeline,
+                          .chunks = chunks,
+                          .groups = groups > 0 ? groups : 1,
+                          .microbatches = params->microbatches};
+}
+
+static void turns_next(struct turns *turns)
+{
+    if (++turns->index < group_size(turns)) {
+        return;
+    }
+    turns->index = 0;
+    if (++turns->chunk < turns->chunks) {
+        return;
+    }
+    turns->chunk = 0;
+    turns->first += group_size(turns);
+    turns->group++;
+}
+
+// Forwards take the chunks upwards, backwards downwards.
+static void add_next(struct build *build, struct turns *turns, dp_action_kind kind, int32_t rank)
+{
+    int32_t chunk = kind == DP_ACTION_F ? turns->chunk : turns->chunks - 1 - turns->chunk;
+    dp_schedule_build_add(
+        build, build_single(kind, chunk * turns->ranks + rank, turns->first + turns->index));
+    turns_next(turns);
+}
+
+static int32_t chunks_of(const struct dp_schedule_params *params)
+{
+    return params->virtual_stages > 0 ? params->virtual_stages : 2;
+}
+
+dp_status dp_schedule_interleaved_check(const struct dp_schedule_params *params,
+                                        struct dp_error *err)
+{
+    (void)params;
+    (void)err;
+    return DP_OK;
+}
+
+dp_status dp_schedule_interleaved_generate(const struct dp_schedule_params *params,
+                                           struct dp_schedule *schedule, struct dp_error *err)
+{
+    (void)err;
+    int32_t ranks = params->pipeline;
+    int32_t chunks = chunks_of(params);
+    int64_t count = (int64_t)chunks * params->microbatches;
+    struct build build;
+    dp_schedule_build_begin(&build, schedule, params, ranks * chunks, 1,
+                            2 * (size_t)ranks * (size_t)count);
+    struct turns start = turns_begin(params, chunks);
+    for (int32_t rank = 0; rank < ranks; rank++) {
+        for (int32_t chunk = 0; chunk < chunks; chunk++) {
+            dp_schedule_build_place(&build, chunk * ranks + rank, 0, rank);
+        }
+        // To the last rank and back; one chunk per rank is 1F1B, which needs half of that.
+        int32_t behind = ranks - 1 - rank;
+        int64_t ahead =
+            chunks == 1 ? behind : 2 * behind + (chunks - 1) * (int64_t)group_size(&start);
+        struct turns forward = start;
+        struct turns backward = start;
+        for (int64_t i = 0; i < count + ahead; i++) {
+            if (i < count) {
+                add_next(&build, &forward, DP_ACTION_F, rank);
+            }
+            if (i >= ahead) {
+                add_next(&build, &backward, DP_ACTION_B, rank);
+            }
+        }
+        dp_schedule_build_end_rank(&build);
+    }
+    return DP_OK;
+}
