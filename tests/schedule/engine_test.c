@@ -243,8 +243,9 @@ static void every_action_starts_when_a_naive_simulation_starts_it(void **state)
             assert_true(makespan == result.makespan);
             for (int32_t rank = 0; rank < schedule.pipeline; rank++) {
                 const struct dp_sim_rank *r = &result.ranks[rank];
-                double parts = r->warmup + r->dependency + r->comm + r->cooldown;
+                double parts = r->warmup + r->dependency + r->imbalance + r->comm + r->cooldown;
                 assert_true(fabs(parts - r->bubble) < 1e-6);
+                assert_true(r->dependency >= 0 && r->imbalance >= 0 && r->comm >= 0);
                 assert_true(fabs(r->contention) < 1e-6);
             }
             free(spans);

@@ -12,6 +12,9 @@ struct dp_sim_scratch *dp_sim_scratch_new(void)
 void dp_sim_release(struct dp_sim_scratch *sim)
 {
     free(sim->arrival);
+    free(sim->made);
+    free(sim->meters);
+    dp_sim_batches_close(&sim->batches);
     free(sim->slot);
     free(sim->links);
     free(sim->time);
@@ -87,26 +90,31 @@ static void set_tables(struct dp_sim_scratch *sim)
     }
 }
 
-void dp_sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
-                    const struct dp_sim_costs *costs)
+static void forget_arrivals(struct dp_sim_scratch *sim)
 {
-    size_t ranks = (size_t)schedule->pipeline;
-    size_t stages = (size_t)schedule->stages;
-    size_t arrivals = 2 * stages * (size_t)schedule->microbatches;
-    sim->schedule = schedule;
-    sim->costs = costs;
-    sim->arrival = grow(sim->arrival, &sim->arrival_bytes, arrivals * sizeof(double));
-    sim->slot = grow(sim->slot, &sim->slot_bytes, ranks * stages);
-    sim->links = grow(sim->links, &sim->links_bytes, ranks * ranks * sizeof(struct link));
-    grow_ranks(sim, ranks);
-    set_tables(sim);
+    const struct dp_schedule *schedule = sim->schedule;
+    size_t microbatches = (size_t)schedule->microbatches;
+    size_t arrivals = 2 * (size_t)schedule->stages * microbatches;
     for (size_t i = 0; i < arrivals; i++) {
         sim->arrival[i] = -1;
     }
     // Nothing has to arrive where a stream enters or turns back.
-    for (size_t m = 0; m < (size_t)schedule->microbatches; m++) {
+    for (size_t m = 0; m < microbatches; m++) {
         *sim_arrival_at(sim, FORWARD, 0, (uint32_t)m) = 0;
         *sim_arrival_at(sim, BACKWARD, schedule->stages - 1, (uint32_t)m) = 0;
+    }
+}
+
+void dp_sim_restart(struct dp_sim_scratch *sim, const struct dp_sim_costs *costs)
+{
+    const struct dp_schedule *schedule = sim->schedule;
+    size_t ranks = (size_t)schedule->pipeline;
+    sim->costs = costs;
+    set_tables(sim);
+    if (costs->p2p == DP_SIM_P2P_BLOCKING) {
+        dp_sim_batches_restart(&sim->batches);
+    } else {
+        forget_arrivals(sim);
     }
     sim->ready_count = 0;
     for (size_t rank = 0; rank < ranks; rank++) {
@@ -114,6 +122,50 @@ void dp_sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedu
         sim->at[rank] = schedule->rank_begin[rank];
         sim->missing[rank] = NULL;
         sim->ready[sim->ready_count++] = (int32_t)(ranks - 1 - rank);
+    }
+    if (sim->meters != NULL) {
+        memset(sim->meters, 0, ranks * sizeof(*sim->meters));
+    }
+}
+
+dp_status dp_sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
+                         const struct dp_sim_costs *costs, struct dp_error *err)
+{
+    size_t ranks = (size_t)schedule->pipeline;
+    size_t stages = (size_t)schedule->stages;
+    size_t arrivals = 2 * stages * (size_t)schedule->microbatches;
+    if (costs->p2p == DP_SIM_P2P_BLOCKING) {
+        dp_status status = dp_sim_batches_open(&sim->batches, schedule, err);
+        if (status != DP_OK) {
+            return status;
+        }
+    } else {
+        sim->arrival = grow(sim->arrival, &sim->arrival_bytes, arrivals * sizeof(double));
+    }
+    sim->schedule = schedule;
+    sim->slot = grow(sim->slot, &sim->slot_bytes, ranks * stages);
+    sim->links = grow(sim->links, &sim->links_bytes, ranks * ranks * sizeof(struct link));
+    grow_ranks(sim, ranks);
+    dp_sim_restart(sim, costs);
+    return DP_OK;
+}
+
+static bool wires_take_time(const struct dp_sim_costs *costs)
+{
+    bool speeds = false;
+    for (int32_t i = 0; i < costs->pipeline * costs->pipeline && !speeds; i++) {
+        speeds = costs->hops[i].bytes_per_second > 0;
+    }
+    return speeds && (costs->message_bytes_f > 0 || costs->message_bytes_b > 0);
+}
+
+void dp_sim_add_meters(struct dp_sim_scratch *sim)
+{
+    const struct dp_schedule *schedule = sim->schedule;
+    sim->meters = dp_new_array(struct dp_sim_meter, (size_t)schedule->pipeline);
+    if (sim->costs->p2p == DP_SIM_P2P_FREE && wires_take_time(sim->costs)) {
+        sim->made = dp_new_array(double, 2 * (size_t)schedule->stages *
+                                             (size_t)schedule->microbatches);
     }
 }
 

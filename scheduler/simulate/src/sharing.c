@@ -45,10 +45,14 @@ static double later(double time, double arrival)
     return arrival < 0 ? INFINITY : arrival > time ? arrival : time;
 }
 
-// When the rank's next action has all its inputs; infinite when that is not known yet.
-static double inputs_at(const struct sharing *sharing, const struct dp_action *action)
+// When the rank's next action has all its inputs, or its batch is complete; infinite when that is
+// not known yet.
+static double inputs_at(const struct sharing *sharing, int32_t rank, const struct dp_action *action)
 {
     const struct dp_sim_scratch *sim = sharing->sim;
+    if (sim->costs->p2p == DP_SIM_P2P_BLOCKING) {
+        return sim->batches.pending[rank] > 0 ? INFINITY : sim->batches.done[rank];
+    }
     double ready = 0;
     bool pair = action->kind == DP_ACTION_FB;
     if (action->kind == DP_ACTION_F || pair) {
@@ -71,7 +75,7 @@ static double start_ranks(struct sharing *sharing)
         if (sharing->until[rank] >= 0 || action == NULL) {
             continue;
         }
-        double ready = inputs_at(sharing, action);
+        double ready = inputs_at(sharing, rank, action);
         if (ready <= sharing->now) {
             struct host *host = host_of(sharing, rank);
             sharing->started[rank] = sharing->now;
@@ -113,14 +117,10 @@ static void give(struct dp_sim_scratch *sim, int32_t rank, int way, int32_t stag
     }
 }
 
-static void end_rank(struct sharing *sharing, int32_t rank)
+// Free-running messages leave as soon as the action that makes them ends.
+static void give_outputs(struct dp_sim_scratch *sim, int32_t rank, const struct dp_action *action,
+                         double end)
 {
-    struct dp_sim_scratch *sim = sharing->sim;
-    const struct dp_action *action = next_action(sharing, rank);
-    double end = sharing->now;
-    if (sharing->spans != NULL) {
-        sharing->spans[sim->at[rank]] = (struct dp_sim_span){sharing->started[rank], end};
-    }
     bool pair = action->kind == DP_ACTION_FB;
     if (action->kind == DP_ACTION_F || pair) {
         give(sim, rank, FORWARD, action->stage, action->microbatch, end);
@@ -130,8 +130,30 @@ static void end_rank(struct sharing *sharing, int32_t rank)
     } else if (pair) {
         give(sim, rank, BACKWARD, action->b_stage, action->b_microbatch, end);
     }
+}
+
+// Which ranks have complete batches is asked of the batches themselves.
+static void post_batch(struct dp_sim_scratch *sim, int32_t rank, size_t at, double time)
+{
+    sim->ready_count = 0;
+    dp_sim_post_batch(sim, rank, at, time);
+}
+
+static void end_rank(struct sharing *sharing, int32_t rank)
+{
+    struct dp_sim_scratch *sim = sharing->sim;
+    const struct dp_action *action = next_action(sharing, rank);
+    double end = sharing->now;
+    if (sharing->spans != NULL) {
+        sharing->spans[sim->at[rank]] = (struct dp_sim_span){sharing->started[rank], end};
+    }
     sim->time[rank] = end;
     sim->at[rank]++;
+    if (sim->costs->p2p == DP_SIM_P2P_BLOCKING) {
+        post_batch(sim, rank, sim->at[rank] - sim->schedule->rank_begin[rank], end);
+    } else {
+        give_outputs(sim, rank, action, end);
+    }
     sharing->until[rank] = -1;
     host_of(sharing, rank)->active--;
 }
@@ -173,6 +195,20 @@ static void run(struct sharing *sharing)
     }
 }
 
+// Whether every rank came to its end; its time is then when its last batch is complete.
+static bool finish(struct dp_sim_scratch *sim)
+{
+    bool blocking = sim->costs->p2p == DP_SIM_P2P_BLOCKING;
+    for (int32_t rank = 0; rank < sim->schedule->pipeline; rank++) {
+        if (sim->at[rank] < sim->schedule->rank_begin[rank + 1] ||
+            (blocking && sim->batches.pending[rank] > 0)) {
+            return false;
+        }
+        sim->time[rank] = blocking ? sim->batches.done[rank] : sim->time[rank];
+    }
+    return true;
+}
+
 bool dp_sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     size_t ranks = (size_t)sim->schedule->pipeline;
@@ -187,11 +223,11 @@ bool dp_sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
     }
     struct sharing sharing = {
         .sim = sim, .spans = spans, .hosts = hosts, .until = until, .started = started};
-    run(&sharing);
     for (int32_t rank = 0; rank < sim->schedule->pipeline; rank++) {
-        if (sim->at[rank] < sim->schedule->rank_begin[rank + 1]) {
-            return false;
+        if (sim->costs->p2p == DP_SIM_P2P_BLOCKING) {
+            post_batch(sim, rank, 0, 0);
         }
     }
-    return true;
+    run(&sharing);
+    return finish(sim);
 }

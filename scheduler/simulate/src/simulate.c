@@ -1,13 +1,14 @@
 #include <stdlib.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "sim.h"
 
 static dp_status run(struct dp_sim_scratch *sim, struct dp_sim_span *spans, struct dp_error *err)
 {
     bool finished = dp_sim_has_contention(sim->costs) ? dp_sim_run_sharing(sim, spans)
-                                                      : dp_sim_run_pass(sim, spans);
+                                                      : dp_sim_run_alone(sim, spans);
     if (!finished) {
         return dp_fail(err, DP_INVALID,
                        "the ranks of schedule %s wait for each other; validate it first",
@@ -23,20 +24,46 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
     if (status != DP_OK) {
         return status;
     }
-    DP_AUTO_FREE struct dp_sim_span *spans =
-        dp_new_array(struct dp_sim_span, dp_schedule_action_count(schedule));
-    struct dp_sim_scratch sim = {0};
-    dp_sim_prepare(&sim, schedule, costs);
-    status = run(&sim, spans, err);
-    dp_sim_release(&sim);
+    DP_CLEANUP(dp_sim_release) struct dp_sim_scratch sim = {0};
+    status = dp_sim_prepare(&sim, schedule, costs, err);
     if (status != DP_OK) {
         return status;
     }
-    dp_sim_result_from_spans(schedule, costs, spans, false, ret_result);
+    // With shared cores the times are known in no rank's order, so they are measured afterwards.
+    bool contention = dp_sim_has_contention(costs);
+    DP_AUTO_FREE struct dp_sim_span *spans = NULL;
+    if (with_spans || contention) {
+        spans = dp_new_array(struct dp_sim_span, dp_schedule_action_count(schedule));
+    }
+    dp_sim_add_meters(&sim);
+    status = run(&sim, spans, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (contention) {
+        dp_sim_meter_spans(&sim, spans);
+    }
+    dp_sim_fill_result(&sim, !contention && dp_sim_costs_are_even(costs), ret_result);
     if (with_spans) {
         ret_result->spans = dp_steal(spans);
     }
     return DP_OK;
+}
+
+void dp_sim_result_from_spans(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                              const struct dp_sim_span *spans, bool with_spans,
+                              struct dp_sim_result *ret_result)
+{
+    struct dp_error err = {0};
+    DP_CLEANUP(dp_sim_release) struct dp_sim_scratch sim = {0};
+    DP_CHECK(dp_sim_prepare(&sim, schedule, costs, &err) == DP_OK);
+    dp_sim_add_meters(&sim);
+    dp_sim_meter_spans(&sim, spans);
+    dp_sim_fill_result(&sim, false, ret_result);
+    if (with_spans) {
+        size_t count = dp_schedule_action_count(schedule);
+        ret_result->spans = dp_memdup(spans, count * sizeof(*spans));
+    }
 }
 
 DP_DEFINE_CLEANUP(cleanup_scratch, struct dp_sim_scratch, dp_sim_scratch_free)
@@ -52,8 +79,10 @@ dp_status dp_simulate_makespan(const struct dp_schedule *schedule, const struct 
     DP_CLEANUP(cleanup_scratch)
     struct dp_sim_scratch *own = scratch == NULL ? dp_sim_scratch_new() : NULL;
     struct dp_sim_scratch *sim = scratch == NULL ? own : scratch;
-    dp_sim_prepare(sim, schedule, costs);
-    dp_status status = run(sim, NULL, err);
+    dp_status status = dp_sim_prepare(sim, schedule, costs, err);
+    if (status == DP_OK) {
+        status = run(sim, NULL, err);
+    }
     if (status != DP_OK) {
         return status;
     }
