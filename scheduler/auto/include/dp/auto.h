@@ -1,12 +1,12 @@
-// Searches for the best order of actions for given costs: uneven stages, a slow rank, hops, a cap on
-// memory. Never worse than the best fixed family on the same input.
+// Searches for the best order of actions for given costs: uneven stages, a slow rank, hops, a cap
+// on memory. Never worse than the best fixed family on the same input.
 //
 // How. Every fixed family that is legal and fits is tried first. Then, for each placement of stages
 // on ranks, lists are built by running the ranks forward in time and letting each take the most
 // urgent action whose input is there and whose memory fits; what "urgent" means is varied. The best
 // lists are then improved by moving single actions to and fro. Pure and repeatable: problem, seed
-// and number of moves determine the answer, bit for bit; where the search is cut off changes nothing
-// in what it does before.
+// and number of moves determine the answer, bit for bit; where the search is cut off changes
+// nothing in what it does before.
 #pragma once
 
 #include <stdbool.h>
@@ -29,18 +29,18 @@ typedef enum dp_auto_placement {
     DP_AUTO_LOOP = 2,           // stage s on rank s mod P, as interleaved
     DP_AUTO_VEE = 4,            // stages r and 2P-1-r on rank r, as zb-v
     DP_AUTO_WAVES = 8,          // down and up again several times, as hanayo
-    DP_AUTO_BIDIRECTIONAL = 16, // stages r and P-1-r on rank r, streams from both ends, as dualpipe;
-                                // any P and M: the middle rank of an odd P holds its stage once, of
-                                // an odd M the stream from rank 0 takes the smaller half
+    DP_AUTO_BIDIRECTIONAL = 16, // stages r and P-1-r on rank r, streams from both ends, as
+                                // dualpipe; any P and M: the middle rank of an odd P holds its
+                                // stage once, of an odd M rank 0's stream takes the smaller half
 } dp_auto_placement;
 
 struct dp_auto_problem {
     int32_t pipeline, microbatches;
     // Fills the costs (dp_sim_costs_init and what is known) of the model cut into shape->stages
-    // stages that stand where shape->placement says; shape has no actions. ret_static_bytes[pipeline],
-    // zero on entry, takes what a rank holds all the time (parameters, gradients, optimizer). A
-    // caller that knows the costs of one number of stages fails for others: such placements are
-    // left out. Called once per shape.
+    // stages that stand where shape->placement says; shape has no actions.
+    // ret_static_bytes[pipeline], zero on entry, takes what a rank holds all the time (parameters,
+    // gradients, optimizer). A caller that knows the costs of one number of stages fails for
+    // others: such placements are left out.
     dp_status (*costs)(void *context, const struct dp_schedule *shape,
                        struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
                        struct dp_error *err);
@@ -48,8 +48,7 @@ struct dp_auto_problem {
     // Most bytes per rank, static ones and activations together; NULL = as many as needed. Borrowed.
     const uint64_t *memory_cap;
     // What is searched: dp_auto_placement bits, 0 = all; chunks per rank (and direction), 0 = any;
-    // or the placement of `shape` alone when that is given (borrowed; its actions are not looked
-    // at).
+    // or the placement of `shape` alone when that is given (borrowed; its actions do not matter).
     unsigned placements;
     int32_t virtual_stages;
     const struct dp_schedule *shape;

@@ -1,0 +1,275 @@
+#include "dp/auto.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "search.h"
+
+// The default budget: so many actions are looked at, about a second's work.
+#define WORK_DEFAULT 6e7
+#define WORK_PER_ACTION 600
+// Building a list takes so much longer than running one.
+enum { BUILD_WORK = 8 };
+// A round on one placement.
+enum { RULE_MOVES = 8, SHIFT_MOVES = 128 };
+// Placements that only families have are searched when they are among the best so many.
+enum { BORROWED_MOST = 2 };
+// An objective this close to its bound is at it.
+#define AT_BOUND 1e-9
+
+static bool longest_span(const struct search *search)
+{
+    return search->problem->objective == DP_AUTO_LONGEST_SPAN;
+}
+
+bool dp_auto_search_stops(struct search *search)
+{
+    const struct dp_auto_options *options = search->options;
+    if (!search->is_stopped && options != NULL && options->stop != NULL) {
+        search->is_stopped = options->stop(options->context);
+    }
+    return search->is_stopped;
+}
+
+static void search_deinit(struct search *search)
+{
+    for (int32_t i = 0; i < search->count; i++) {
+        dp_auto_entry_free(search->entries[i]);
+    }
+}
+
+static double best_value(const struct search *search)
+{
+    double best = search->family_value;
+    for (int32_t i = 0; i < search->count; i++) {
+        const struct entry *entry = search->entries[i];
+        best = entry->is_open && entry->score.value < best ? entry->score.value : best;
+    }
+    return best;
+}
+
+// Whether the entry could still give a better answer.
+static bool is_promising(const struct entry *entry, double best)
+{
+    return entry->is_open && entry->bound < best * (1 - AT_BOUND);
+}
+
+static bool goes_on(struct search *search)
+{
+    int64_t most = search->options != NULL ? search->options->moves_max : 0;
+    bool has_budget = most > 0 ? search->moves < most : search->work < search->work_max;
+    return has_budget && !dp_auto_search_stops(search);
+}
+
+// Opens the problem's own placements, and the best of those that came with families.
+static void open_entries(struct search *search)
+{
+    struct dp_schedule shape;
+    int32_t own = 0;
+    for (int i = 0; dp_auto_shape(search->problem, i, &shape); i++) {
+        for (int32_t j = 0; j < search->count; j++) {
+            if (dp_auto_shape_equal(&search->entries[j]->field.shape, &shape)) {
+                dp_auto_entry_open(search->entries[j], longest_span(search));
+                own = j + 1;
+            }
+        }
+        dp_schedule_deinit(&shape);
+    }
+    for (int opened = 0; opened < BORROWED_MOST; opened++) {
+        struct entry *best = NULL;
+        for (int32_t i = own; i < search->count; i++) {
+            struct entry *entry = search->entries[i];
+            if (!entry->is_open && entry->family_score.value < INFINITY &&
+                (best == NULL || score_is_less(entry->family_score, best->family_score))) {
+                best = entry;
+            }
+        }
+        if (best != NULL) {
+            dp_auto_entry_open(best, longest_span(search));
+        }
+    }
+}
+
+// Builds a list by the entry's trial rules, and keeps both where they are better.
+static void try_rules(struct search *search, struct entry *entry)
+{
+    search->moves++;
+    search->work += BUILD_WORK * dp_auto_entry_size(entry);
+    if (!dp_auto_list_build(&entry->trial, &entry->field, &entry->outlook, &entry->trial_rules,
+                            &entry->trial_clock)) {
+        return;
+    }
+    struct score score =
+        dp_auto_clock_run(&entry->trial_clock, &entry->trial, longest_span(search), false);
+    if (!score_is_less(entry->rules_score, score)) {
+        entry->rules_score = score;
+        dp_auto_rules_copy(&entry->rules, &entry->trial_rules, &entry->field);
+    }
+    dp_auto_entry_offer(entry, score, search->moves);
+}
+
+static void try_presets(struct search *search)
+{
+    for (int number = 0; number < AUTO_PRESETS; number++) {
+        for (int32_t i = 0; i < search->count; i++) {
+            struct entry *entry = search->entries[i];
+            if (!is_promising(entry, best_value(search))) {
+                continue;
+            }
+            if (!goes_on(search)) {
+                return;
+            }
+            dp_auto_rules_preset(&entry->trial_rules, &entry->field, &entry->outlook, number);
+            try_rules(search, entry);
+        }
+    }
+}
+
+// The promising entry of this rank among them (0 = best score), or NULL.
+static struct entry *entry_ranked(const struct search *search, int rank)
+{
+    double best = best_value(search);
+    struct entry *found = NULL;
+    for (int32_t i = 0; i < search->count; i++) {
+        struct entry *entry = search->entries[i];
+        int better = 0;
+        for (int32_t j = 0; j < search->count; j++) {
+            const struct entry *other = search->entries[j];
+            if (j != i && is_promising(other, best)) {
+                better += other->score.value < entry->score.value ||
+                          (other->score.value <= entry->score.value && j < i);
+            }
+        }
+        found = is_promising(entry, best) && better == rank ? entry : found;
+    }
+    return found;
+}
+
+// Rounds on good entries: the best every second time, the second best every fourth, and so on.
+static void improve(struct search *search)
+{
+    while (goes_on(search)) {
+        int rank = 0;
+        while (dice_below(&search->dice, 2) == 0 && entry_ranked(search, rank + 1) != NULL) {
+            rank++;
+        }
+        struct entry *entry = entry_ranked(search, rank);
+        if (entry == NULL) {
+            return; // nothing can be better
+        }
+        for (int i = 0; i < RULE_MOVES && entry->rules_score.value < INFINITY && goes_on(search);
+             i++) {
+            dp_auto_rules_copy(&entry->trial_rules, &entry->rules, &entry->field);
+            dp_auto_rules_mutate(&entry->trial_rules, &entry->field, &entry->outlook,
+                                 &search->dice);
+            try_rules(search, entry);
+        }
+        dp_auto_improve_begin(entry, longest_span(search));
+        for (int i = 0; i < SHIFT_MOVES && goes_on(search); i++) {
+            search->moves++;
+            search->work += dp_auto_entry_size(entry);
+            dp_auto_improve(entry, longest_span(search), &search->dice, search->moves);
+        }
+    }
+}
+
+// Measures the answer and hands it over with the costs of its placement.
+static dp_status finish(struct search *search, struct entry *entry, struct dp_schedule *schedule,
+                        struct dp_auto_result *ret_result, struct dp_error *err)
+{
+    struct dp_auto_result result = {.moves = search->moves,
+                                    .best_at = entry->is_open ? entry->found_at : 1,
+                                    .is_stopped = search->is_stopped,
+                                    .family_virtual_stages = search->family_virtual_stages,
+                                    .family_objective = search->family_value,
+                                    .bound = INFINITY};
+    DP_COPY_TEXT(result.family, search->family);
+    DP_COPY_TEXT(schedule->name, "auto");
+    DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result times = {0};
+    dp_status status = dp_schedule_validate(schedule, err);
+    if (status == DP_OK) {
+        status = dp_simulate(schedule, &entry->field.costs, false, &times, err);
+    }
+    if (status != DP_OK) {
+        return dp_fail_in(err, "the order that was found");
+    }
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        result.longest_span =
+            fmax(result.longest_span, times.ranks[rank].end - times.ranks[rank].begin);
+    }
+    result.makespan = times.makespan;
+    result.objective = longest_span(search) ? result.longest_span : result.makespan;
+    for (int32_t i = 0; i < search->count; i++) {
+        result.bound = fmin(result.bound, search->entries[i]->bound);
+    }
+    result.schedule = *schedule;
+    *schedule = (struct dp_schedule){0};
+    dp_sim_costs_copy(&result.costs, &entry->field.costs);
+    result.static_bytes = dp_memdup(entry->field.static_bytes,
+                                    (size_t)entry->field.pipeline * sizeof(uint64_t));
+    *ret_result = result;
+    return DP_OK;
+}
+
+static dp_status take_best(struct search *search, struct dp_auto_result *ret_result,
+                           struct dp_error *err)
+{
+    struct entry *best = NULL;
+    for (int32_t i = 0; i < search->count; i++) {
+        struct entry *entry = search->entries[i];
+        if (entry->is_open && entry->score.value < search->family_value &&
+            (best == NULL || entry->score.value < best->score.value)) {
+            best = entry;
+        }
+    }
+    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+    if (best != NULL) {
+        dp_auto_order_write(&best->order, &best->field, &schedule);
+    } else {
+        DP_CHECK(search->family_entry >= 0);
+        best = search->entries[search->family_entry];
+        best->found_at = 1;
+        schedule = best->family;
+        best->family = (struct dp_schedule){0};
+    }
+    return finish(search, best, &schedule, ret_result, err);
+}
+
+dp_status dp_auto_search(const struct dp_auto_problem *problem,
+                         const struct dp_auto_options *options, struct dp_auto_result *ret_result,
+                         struct dp_error *err)
+{
+    if (problem->pipeline < 1 || problem->pipeline > DP_PIPELINE_MAX ||
+        problem->microbatches < 1 || problem->microbatches > DP_MICROBATCHES_MAX) {
+        return dp_fail(err, DP_INVALID,
+                       "auto: pipeline must be 1 to %d, it is %d; microbatches 1 to %d, they are "
+                       "%d",
+                       DP_PIPELINE_MAX, problem->pipeline, DP_MICROBATCHES_MAX,
+                       problem->microbatches);
+    }
+    DP_CLEANUP(search_deinit) struct search search = {
+        .problem = problem,
+        .options = options,
+        .dice = {options != NULL ? options->seed : 0},
+        .work_max = WORK_DEFAULT + WORK_PER_ACTION * 3.0 * problem->pipeline * problem->microbatches};
+    dp_status status = dp_auto_search_start(&search, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    open_entries(&search);
+    try_presets(&search);
+    improve(&search);
+    return take_best(&search, ret_result, err);
+}
+
+void dp_auto_result_deinit(struct dp_auto_result *result)
+{
+    dp_schedule_deinit(&result->schedule);
+    dp_sim_costs_deinit(&result->costs);
+    free(result->static_bytes);
+    *result = (struct dp_auto_result){0};
+}

@@ -1,0 +1,57 @@
+// Orders: each rank's list as symbols of a field; to and from schedules; their times and memory.
+#pragma once
+
+#include "field.h"
+
+struct order {
+    uint16_t *symbols;   // rank r's list starts at field->list_begin[r]
+    uint32_t *length;    // [pipeline]
+};
+
+// How good an order is: the objective first; where that is equal, the sum over ranks.
+struct score {
+    double value, sum;
+};
+
+static inline bool score_is_less(struct score a, struct score b)
+{
+    return a.value < b.value || (a.value <= b.value && a.sum < b.sum);
+}
+
+void dp_auto_order_init(struct order *ret_order, const struct field *field);
+void dp_auto_order_copy(struct order *to, const struct order *from, const struct field *field);
+void dp_auto_order_deinit(struct order *order);
+
+// False when the schedule has its micro-batches out of order in some lane; *order is then worthless.
+bool dp_auto_order_read(struct order *order, const struct field *field,
+                        const struct dp_schedule *schedule);
+// The caller deinits *ret_schedule, which is named "auto".
+void dp_auto_order_write(const struct order *order, const struct field *field,
+                         struct dp_schedule *ret_schedule);
+
+// Whether the rank's list makes sense by itself: no backward before its forward, no W before its I,
+// and no more bytes alive than there is room for.
+bool dp_auto_order_fits(const struct order *order, const struct field *field, int32_t rank);
+
+// Memory that evaluations of one field reuse.
+struct clock {
+    const struct field *field;
+    double *forward_in, *backward_in; // [chunks]: arrival of each chunk's input; < 0 = unknown
+    int32_t *forwards, *backwards;    // [lanes]: done
+    double *link_free;                // [links]
+    double *begin, *end;              // [pipeline]: of the first and last action
+    size_t *at;                       // [pipeline]
+    const double **missing;           // [pipeline]: the arrival that a stopped rank waits for
+    int32_t *ready;
+    int32_t ready_count;
+    // Per list position, when asked for.
+    struct dp_sim_span *spans;        // as field->list_begin
+};
+
+void dp_auto_clock_init(struct clock *ret_clock, const struct field *field);
+void dp_auto_clock_deinit(struct clock *clock);
+
+// The order's score; *ret_score is infinite when ranks wait for each other. Fills clock->spans when
+// with_spans. `spans_count` = the objective is the longest span, not the makespan.
+struct score dp_auto_clock_run(struct clock *clock, const struct order *order, bool longest_span,
+                               bool with_spans);
