@@ -74,3 +74,4 @@
 #define DP_CSV_NUMBER_MAX 64                 // characters of one number
 #define DP_REPLAY_BYTES_MAX (1u << 30)       // one trace
 #define DP_REPLAY_OPS_MAX (1u << 24)
+#define DP_REPLAY_SECONDS_MAX 1e11           // a clock since 1970 and some
