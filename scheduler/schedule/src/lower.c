@@ -1,37 +1,51 @@
-// The messages between ranks, found by a run without time in which a send waits for its receive.
+// The messages between ranks, found by a run of the schedule in which every rank posts all messages
+// of a batch at once and waits for them. It runs in ticks: F, I and W take one, B two. Real work
+// takes other times; then a rank waits longer somewhere, but what waits for what stays the same.
 #include <stdlib.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/schedule.h"
 #include "halves.h"
 
 enum { SENT = 1, AWAITED = 2 }; // what has been posted of a message
+enum { WHEEL = 4 };             // more ticks than an action takes
 
-#define NO_MESSAGE UINT32_MAX
+#define NONE UINT32_MAX
 
 struct message {
     struct dp_p2p send;
     uint32_t awaited_at; // position on the receiver before which the receive is posted
     uint32_t next;       // sent after it from the same rank to the same rank
+    uint32_t next_offer; // posted after it to the same rank, if that has to take it still
     uint16_t from;
     uint8_t posted;
 };
 
+struct rank {
+    size_t at; // the action before which the rank stands
+    size_t length;
+    uint32_t pending;                 // messages that its batch waits for
+    uint32_t next_sent;               // the first message that it has not posted
+    uint32_t first_offer, last_offer; // sends to it that wait; may have been taken since
+    bool open;                        // it stands in a batch and does not compute
+    bool touched;                     // something happened to it in this tick
+    int32_t next;                     // in the list of the wheel
+};
+
 struct run {
     const struct dp_schedule *schedule;
-    struct message *messages;  // by sender, then in the order in which it sends them
+    struct message *messages; // by sender, then in the order in which it sends them
     uint32_t count;
-    uint32_t *wanted[2];       // [stages][microbatches], message into a stage: backwards, forwards
-    uint32_t *next_awaited;    // [pipeline][pipeline], the first that the receiver has not posted
-    uint32_t *next_sent;       // [pipeline], the first that the sender has not posted
-    uint32_t *sent;            // messages in the order in which their sends were posted
-    uint32_t *matched;         // and in the order in which they crossed
-    uint32_t sent_count, matched_count, oldest_sent;
-    size_t *at;                // [pipeline], the action before which the rank stands
-    uint32_t *pending;         // [pipeline], messages that its batch waits for
-    int32_t *ready;            // ring of ranks whose batch is complete
-    int32_t ready_first, ready_count;
+    uint32_t *wanted[2];    // [stages][microbatches], message into a stage: backwards, forwards
+    uint32_t *next_awaited; // [pipeline][pipeline], the first that the receiver has not posted
+    uint32_t *matched;      // messages in the order in which they crossed
+    uint32_t matched_count;
+    struct rank *ranks;
+    int32_t wheel[WHEEL]; // ranks whose action ends in the tick; -1 = none
+    int32_t *touched;     // ranks to which something happened in this tick
+    int32_t touched_count;
 };
 
 static size_t chunk_index(const struct dp_schedule *schedule, int32_t stage, uint32_t microbatch)
@@ -42,11 +56,6 @@ static size_t chunk_index(const struct dp_schedule *schedule, int32_t stage, uin
 static size_t link_of(const struct run *run, const struct message *message)
 {
     return (size_t)message->from * (size_t)run->schedule->pipeline + (size_t)message->send.peer;
-}
-
-static size_t length_of(const struct run *run, int32_t rank)
-{
-    return run->schedule->rank_begin[rank + 1] - run->schedule->rank_begin[rank];
 }
 
 // Adds what the action at `index` of `rank` sends to other ranks.
@@ -73,7 +82,7 @@ static void add_sends(struct run *run, int32_t rank, size_t index)
                      .microbatch = halves[i].microbatch,
                      .peer = peer,
                      .action = (uint32_t)(index - schedule->rank_begin[rank])},
-            .next = NO_MESSAGE,
+            .next = NONE,
             .from = (uint16_t)rank};
     }
 }
@@ -103,25 +112,30 @@ static void run_init(struct run *run, const struct dp_schedule *schedule)
 {
     size_t ranks = (size_t)schedule->pipeline;
     size_t chunks = (size_t)schedule->stages * (size_t)schedule->microbatches;
-    size_t most = 2 * dp_schedule_action_count(schedule);
     *run = (struct run){.schedule = schedule,
-                        .messages = dp_new_array(struct message, most),
-                        .wanted = {new_numbers(chunks, NO_MESSAGE),
-                                   new_numbers(chunks, NO_MESSAGE)},
-                        .next_awaited = new_numbers(ranks * ranks, NO_MESSAGE),
-                        .next_sent = dp_new_array(uint32_t, ranks),
-                        .at = dp_new_array(size_t, ranks),
-                        .pending = dp_new_array(uint32_t, ranks),
-                        .ready = dp_new_array(int32_t, ranks)};
+                        .messages =
+                            dp_new_array(struct message, 2 * dp_schedule_action_count(schedule)),
+                        .wanted = {new_numbers(chunks, NONE), new_numbers(chunks, NONE)},
+                        .next_awaited = new_numbers(ranks * ranks, NONE),
+                        .ranks = dp_new_array(struct rank, ranks),
+                        .touched = dp_new_array(int32_t, ranks)};
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
-        run->next_sent[rank] = run->count;
-        for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+        size_t begin = schedule->rank_begin[rank];
+        size_t end = schedule->rank_begin[rank + 1];
+        run->ranks[rank] = (struct rank){.length = end - begin,
+                                         .next_sent = run->count,
+                                         .first_offer = NONE,
+                                         .last_offer = NONE,
+                                         .next = rank + 1 < schedule->pipeline ? rank + 1 : -1};
+        for (size_t i = begin; i < end; i++) {
             add_sends(run, rank, i);
         }
     }
     link_messages(run);
-    run->sent = dp_new_array(uint32_t, run->count);
     run->matched = dp_new_array(uint32_t, run->count);
+    for (int i = 1; i < WHEEL; i++) {
+        run->wheel[i] = -1;
+    }
 }
 
 static void run_deinit(struct run *run)
@@ -130,20 +144,16 @@ static void run_deinit(struct run *run)
     free(run->wanted[0]);
     free(run->wanted[1]);
     free(run->next_awaited);
-    free(run->next_sent);
-    free(run->sent);
     free(run->matched);
-    free(run->at);
-    free(run->pending);
-    free(run->ready);
+    free(run->ranks);
+    free(run->touched);
 }
 
-// One thing less that the rank's batch waits for.
-static void release(struct run *run, int32_t rank)
+static void touch(struct run *run, int32_t rank)
 {
-    if (--run->pending[rank] == 0) {
-        int32_t last = (run->ready_first + run->ready_count++) % run->schedule->pipeline;
-        run->ready[last] = rank;
+    if (!run->ranks[rank].touched) {
+        run->ranks[rank].touched = true;
+        run->touched[run->touched_count++] = rank;
     }
 }
 
@@ -152,13 +162,32 @@ static void post(struct run *run, uint32_t m, uint8_t end)
 {
     struct message *message = &run->messages[m];
     int32_t rank = end == SENT ? message->from : message->send.peer;
-    run->pending[rank]++;
+    run->ranks[rank].pending++;
     message->posted |= end;
     if (message->posted == (SENT | AWAITED)) {
         message->send.message = run->matched_count;
         run->matched[run->matched_count++] = m;
-        release(run, message->from);
-        release(run, message->send.peer);
+        run->ranks[message->from].pending--;
+        run->ranks[message->send.peer].pending--;
+        touch(run, message->from);
+        touch(run, message->send.peer);
+    }
+}
+
+static void post_send(struct run *run, uint32_t m)
+{
+    struct message *message = &run->messages[m];
+    post(run, m, SENT);
+    if ((message->posted & AWAITED) == 0) {
+        struct rank *receiver = &run->ranks[message->send.peer];
+        if (receiver->first_offer == NONE) {
+            receiver->first_offer = m;
+        } else {
+            run->messages[receiver->last_offer].next_offer = m;
+        }
+        receiver->last_offer = m;
+        message->next_offer = NONE;
+        touch(run, message->send.peer);
     }
 }
 
@@ -166,7 +195,7 @@ static void post_receive(struct run *run, uint32_t m)
 {
     struct message *message = &run->messages[m];
     run->next_awaited[link_of(run, message)] = message->next;
-    message->awaited_at = (uint32_t)run->at[message->send.peer];
+    message->awaited_at = (uint32_t)run->ranks[message->send.peer].at;
     post(run, m, AWAITED);
 }
 
@@ -181,7 +210,7 @@ static bool post_input(struct run *run, int32_t rank, const struct half *half)
     }
     size_t chunk = chunk_index(schedule, half->stage, half->microbatch);
     uint32_t m = run->wanted[half->kind == DP_ACTION_F][chunk];
-    if (m == NO_MESSAGE) {
+    if (m == NONE) {
         return false;
     }
     size_t link = link_of(run, &run->messages[m]);
@@ -192,79 +221,125 @@ static bool post_input(struct run *run, int32_t rank, const struct half *half)
 }
 
 // Posts what the action before this batch sends and what the one after it needs.
-static dp_status enter_batch(struct run *run, int32_t rank, struct dp_error *err)
+static dp_status enter_batch(struct run *run, int32_t index, struct dp_error *err)
 {
     const struct dp_schedule *schedule = run->schedule;
-    size_t at = run->at[rank];
-    run->pending[rank] = 1; // the batch itself, until all of it is posted
-    for (uint32_t m = run->next_sent[rank];
-         m < run->count && run->messages[m].from == rank && run->messages[m].send.action < at;
-         m = ++run->next_sent[rank]) {
-        run->sent[run->sent_count++] = m;
-        post(run, m, SENT);
+    struct rank *rank = &run->ranks[index];
+    rank->open = true;
+    touch(run, index);
+    for (uint32_t m = rank->next_sent; m < run->count && run->messages[m].from == index &&
+                                       run->messages[m].send.action < rank->at;
+         m = ++rank->next_sent) {
+        post_send(run, m);
     }
     struct half halves[2];
-    int count = at == length_of(run, rank)
+    int count = rank->at == rank->length
                     ? 0
-                    : halves_of(&schedule->actions[schedule->rank_begin[rank] + at], halves);
+                    : halves_of(&schedule->actions[schedule->rank_begin[index] + rank->at], halves);
     for (int i = 0; i < count; i++) {
-        if (!post_input(run, rank, &halves[i])) {
+        if (!post_input(run, index, &halves[i])) {
             return dp_fail(err, DP_INVALID,
                            "rank %d, position %zu: no rank sends what the action needs; "
                            "validate the schedule first",
-                           rank, at);
+                           index, rank->at);
         }
     }
-    release(run, rank);
     return DP_OK;
 }
 
-// Every rank waits. Actions alone do not wait in a ring, so a send is among what they wait for: its
-// receiver takes the one that has waited longest now, though it needs it later only.
-static dp_status take_oldest_send(struct run *run, struct dp_error *err)
+// A rank that does not compute takes what is offered to it, though it may need it later only: a
+// sender would wait for that, and in a ring for ever.
+static void take_offers(struct run *run, struct rank *rank)
 {
-    while (run->oldest_sent < run->sent_count) {
-        uint32_t m = run->sent[run->oldest_sent++];
-        const struct message *message = &run->messages[m];
-        if ((message->posted & AWAITED) == 0) {
+    for (uint32_t m = rank->first_offer; m != NONE; m = run->messages[m].next_offer) {
+        if ((run->messages[m].posted & AWAITED) == 0) {
             post_receive(run, m);
-            return DP_OK;
         }
     }
-    int32_t rank = 0;
-    while (run->pending[rank] == 0) {
-        rank++;
-    }
-    return dp_fail(err, DP_INVALID,
-                   "rank %d, position %zu waits for what nobody sends; validate the schedule "
-                   "first",
-                   rank, run->at[rank]);
+    rank->first_offer = NONE;
 }
 
-static dp_status match_all(struct run *run, struct dp_error *err)
+// Ticks that the action takes.
+static int ticks_of(const struct dp_action *action)
 {
-    int32_t ranks = run->schedule->pipeline;
-    int32_t running = ranks;
-    dp_status status = DP_OK;
-    for (int32_t rank = 0; rank < ranks && status == DP_OK; rank++) {
-        status = enter_batch(run, rank, err);
+    struct half halves[2];
+    int count = halves_of(action, halves);
+    int ticks = 0;
+    for (int i = 0; i < count; i++) {
+        ticks += halves[i].kind == DP_ACTION_B ? 2 : 1;
     }
-    while (running > 0 && status == DP_OK) {
-        if (run->ready_count == 0) {
-            status = take_oldest_send(run, err);
-            continue;
-        }
-        int32_t rank = run->ready[run->ready_first];
-        run->ready_first = (run->ready_first + 1) % ranks;
-        run->ready_count--;
-        if (run->at[rank] == length_of(run, rank)) {
-            running--;
-        } else {
-            run->at[rank]++;
-            status = enter_batch(run, rank, err);
+    return ticks;
+}
+
+// The rank's batch is complete: its next action begins. False when there is none.
+static bool leave_batch(struct run *run, int32_t index, int now)
+{
+    const struct dp_schedule *schedule = run->schedule;
+    struct rank *rank = &run->ranks[index];
+    rank->open = false;
+    if (rank->at == rank->length) {
+        return false;
+    }
+    const struct dp_action *action = &schedule->actions[schedule->rank_begin[index] + rank->at++];
+    int32_t *ends = &run->wheel[(now + ticks_of(action)) % WHEEL];
+    rank->next = *ends;
+    *ends = index;
+    return true;
+}
+
+// Returns how many ranks came to the end of their lists.
+static dp_status run_tick(struct run *run, int now, int32_t *ret_ended, struct dp_error *err)
+{
+    int32_t first = run->wheel[now];
+    run->wheel[now] = -1;
+    run->touched_count = 0;
+    for (int32_t rank = first; rank >= 0; rank = run->ranks[rank].next) {
+        dp_status status = enter_batch(run, rank, err);
+        if (status != DP_OK) {
+            return status;
         }
     }
-    return status;
+    for (int32_t i = 0; i < run->touched_count; i++) {
+        struct rank *rank = &run->ranks[run->touched[i]];
+        if (rank->open) {
+            take_offers(run, rank);
+        }
+    }
+    *ret_ended = 0;
+    for (int32_t i = 0; i < run->touched_count; i++) {
+        struct rank *rank = &run->ranks[run->touched[i]];
+        rank->touched = false;
+        if (rank->open && rank->pending == 0) {
+            *ret_ended += !leave_batch(run, run->touched[i], now);
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status run_all(struct run *run, struct dp_error *err)
+{
+    int32_t running = run->schedule->pipeline;
+    int idle = 0;
+    for (int now = 0; running > 0; now = (now + 1) % WHEEL) {
+        idle = run->wheel[now] < 0 ? idle + 1 : 0;
+        if (idle == WHEEL) {
+            int32_t rank = 0;
+            while (!run->ranks[rank].open) {
+                rank++;
+            }
+            return dp_fail(err, DP_INVALID,
+                           "rank %d, position %zu waits for what nobody sends; validate the "
+                           "schedule first",
+                           rank, run->ranks[rank].at);
+        }
+        int32_t ended;
+        dp_status status = run_tick(run, now, &ended, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        running -= ended;
+    }
+    return DP_OK;
 }
 
 static struct dp_p2p receive_of(const struct message *message)
@@ -298,8 +373,7 @@ static void deal_out(const struct run *run, struct dp_lowered *ret_lowered)
         ops[end[message->from]++] = message->send;
         ops[end[message->send.peer]++] = receive_of(message);
     }
-    *ret_lowered =
-        (struct dp_lowered){.pipeline = (int32_t)ranks, .ops = ops, .rank_begin = begin};
+    *ret_lowered = (struct dp_lowered){.pipeline = (int32_t)ranks, .ops = ops, .rank_begin = begin};
 }
 
 dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lowered *ret_lowered,
@@ -307,7 +381,7 @@ dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lo
 {
     DP_CLEANUP(run_deinit) struct run run;
     run_init(&run, schedule);
-    dp_status status = match_all(&run, err);
+    dp_status status = run_all(&run, err);
     if (status == DP_OK && run.matched_count < run.count) {
         status = dp_fail(err, DP_INVALID,
                          "%u messages are sent that no rank waits for; validate the schedule first",
@@ -330,8 +404,7 @@ dp_status dp_schedule_lower(const struct dp_schedule *schedule, int32_t rank,
                             struct dp_p2p **ret_list, size_t *ret_count, struct dp_error *err)
 {
     if (rank < 0 || rank >= schedule->pipeline) {
-        return dp_fail(err, DP_INVALID, "rank %d; ranks are 0 to %d", rank,
-                       schedule->pipeline - 1);
+        return dp_fail(err, DP_INVALID, "rank %d; ranks are 0 to %d", rank, schedule->pipeline - 1);
     }
     DP_CLEANUP(dp_lowered_deinit) struct dp_lowered lowered = {0};
     dp_status status = dp_schedule_lower_all(schedule, &lowered, err);
