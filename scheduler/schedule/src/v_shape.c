@@ -12,24 +12,24 @@ typedef enum v_kind { V_F0, V_F1, V_I1, V_I0, V_W1, V_W0, V_KIND_COUNT } v_kind;
 enum { PERIOD = V_KIND_COUNT };
 
 struct kind {
-    int32_t first;  // slot of micro-batch 0 in the plan
-    int32_t due;    // slot of the next one
-    int32_t done;   // micro-batches
+    int32_t first; // slot of micro-batch 0 in the plan
+    int32_t due;   // slot of the next one
+    int32_t done;  // micro-batches
 };
 
 struct rank {
     struct kind kinds[V_KIND_COUNT];
-    uint8_t kind_at[PERIOD];  // v_kind by slot modulo PERIOD
-    int32_t held;             // chunks between F and W
-    int32_t picked;           // v_kind in this slot, or -1
-    size_t count;             // actions so far
+    uint8_t kind_at[PERIOD]; // v_kind by slot modulo PERIOD
+    int32_t held;            // chunks between F and W
+    int32_t picked;          // v_kind in this slot, or -1
+    size_t count;            // actions so far
 };
 
 struct run {
     int32_t ranks, microbatches, chunks_max;
-    int32_t weight_delay;  // a W stands back for what is due less than so many slots later
+    int32_t weight_delay; // a W stands back for what is due less than so many slots later
     struct rank *rank;
-    struct dp_action *actions;  // [ranks][PERIOD * microbatches]
+    struct dp_action *actions; // [ranks][PERIOD * microbatches]
 };
 
 // Later than any slot of any plan; a sum of both stays in range.
