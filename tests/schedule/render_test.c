@@ -21,7 +21,7 @@ static void a_gantt_chart_has_a_row_per_rank_and_true_lengths(void **state)
     dp_render_gantt(&schedule, &result, &(struct dp_render_options){.width = 43}, &text);
     assert_string_equal(text.bytes, "0 FFFFFFFF............BBBBBBBBBBBBBBBB  67%\n"
                                     "1 ....FFFFFFFFBBBBBBBBBBBBBBBB........  67%\n"
-                                    "  0                                9 s\n"
+                                    "  0                   5            9 s\n"
                                     "  F forward  B backward  . idle\n");
     dp_buf_deinit(&text);
     dp_sim_result_deinit(&result);
@@ -87,8 +87,13 @@ static void a_table_shows_microbatches_in_cells(void **state)
     assert_true(unit == 1);
     struct dp_render_options options = {0};
     assert_ok(dp_render_table(&schedule, &result, unit, &options, &text, &err), &err);
-    assert_string_equal(text.bytes, "0 F0 F1 .  .  B0 -  .  B1 - \n"
-                                    "1 .  F0 B0 -  F1 B1 -  .  . \n");
+    assert_string_equal(text.bytes,
+                        "slot 0  1* 2  3  4  5  6  7  8\n"
+                        "   0 F0 F1 .  .  B0--- .  B1---\n"
+                        "   1 .  F0 B0--- F1 B1--- .  .\n"
+                        "slot: 1 s  F forward  B backward  . idle  F3: micro-batch 3\n"
+                        "* slot 1 is the first bubble-free one: no rank idles from there until the "
+                        "cool-down in slot 2, when the first rank has made its last forward\n");
     assert_refused(dp_render_table(&schedule, &result, 1e-6, &options, &text, &err), DP_INVALID,
                    &err, "longer unit");
     assert_refused(dp_render_table(&schedule, &result, 0, &options, &text, &err), DP_INVALID, &err,

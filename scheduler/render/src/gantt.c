@@ -1,14 +1,18 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/render.h"
+#include "legend.h"
+#include "scale.h"
 #include "shade.h"
 
 enum {
     LOOKS = 2 * DP_ACTION_KIND_COUNT, // kind, and which stream
     IDLE = -1,
+    WIDTH_MIN = 40,
     WIDTH_MAX = 4096
 };
 
@@ -16,19 +20,20 @@ struct chart {
     const struct dp_schedule *schedule;
     const struct dp_sim_result *result;
     bool color;
-    int32_t columns;
-    int32_t label;           // columns of the rank's number
+    int32_t width;
+    int32_t columns; // of the width: those that show time
+    int32_t label;   // columns of the rank's number
+    double column_seconds;
     double (*shares)[LOOKS]; // [columns]: seconds of each look
 };
 
 // Puts the action's seconds into the columns that it covers.
 static void spread(struct chart *chart, const struct dp_sim_span *span, int look)
 {
-    double column_seconds = chart->result->makespan / chart->columns;
-    int32_t first = (int32_t)(span->start / column_seconds);
+    int32_t first = (int32_t)(span->start / chart->column_seconds);
     for (int32_t column = first; column < chart->columns; column++) {
-        double from = column * column_seconds;
-        double to = from + column_seconds;
+        double from = column * chart->column_seconds;
+        double to = from + chart->column_seconds;
         if (from >= span->end) {
             break;
         }
@@ -38,21 +43,21 @@ static void spread(struct chart *chart, const struct dp_sim_span *span, int look
     }
 }
 
-// What fills most of the column.
+// What fills most of the column, unless it is idle for most of its time.
 static int look_of(const struct chart *chart, int32_t column)
 {
-    double idle = chart->result->makespan / chart->columns;
-    int look = IDLE;
+    double busy = 0;
     double most = 0;
+    int look = IDLE;
     for (int i = 0; i < LOOKS; i++) {
         double share = chart->shares[column][i];
-        idle -= share;
+        busy += share;
         if (share > most) {
             most = share;
             look = i;
         }
     }
-    return idle > most ? IDLE : look;
+    return 2 * busy > chart->column_seconds ? look : IDLE;
 }
 
 static void add_columns(const struct chart *chart, struct dp_buf *out)
@@ -80,11 +85,7 @@ static void add_columns(const struct chart *chart, struct dp_buf *out)
 static void add_row(struct chart *chart, int32_t rank, struct dp_buf *out)
 {
     const struct dp_schedule *schedule = chart->schedule;
-    for (int32_t column = 0; column < chart->columns; column++) {
-        for (int i = 0; i < LOOKS; i++) {
-            chart->shares[column][i] = 0;
-        }
-    }
+    memset(chart->shares, 0, (size_t)chart->columns * sizeof(*chart->shares));
     struct shade_rank shade;
     dp_render_shade_rank_init(&shade, schedule, rank);
     for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
@@ -98,53 +99,40 @@ static void add_row(struct chart *chart, int32_t rank, struct dp_buf *out)
     dp_buf_printf(out, " %3.0f%%\n", 100 * busy / chart->result->makespan);
 }
 
+// Round times where they stand, and the makespan at the end.
 static void add_axis(const struct chart *chart, struct dp_buf *out)
 {
-    static const struct {
-        double seconds;
-        const char *name;
-    } units[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}};
-    size_t unit = 0;
-    while (unit + 1 < DP_ARRAY_LENGTH(units) && chart->result->makespan < units[unit].seconds) {
-        unit++;
+    struct scale_unit unit = dp_render_time_unit(chart->result->makespan);
+    double step = dp_render_round_step(12 * chart->column_seconds / unit.seconds);
+    DP_AUTO_FREE char *line = dp_alloc((size_t)chart->columns + 1, 1);
+    memset(line, ' ', (size_t)chart->columns);
+    char text[64];
+    snprintf(text, sizeof(text), "%.4g %s", chart->result->makespan / unit.seconds, unit.name);
+    int32_t length = (int32_t)strlen(text);
+    int32_t room = chart->columns - length; // columns before the makespan
+    memcpy(&line[room], text, (size_t)length);
+    for (int32_t k = 0;; k++) {
+        int32_t column = (int32_t)(k * step * unit.seconds / chart->column_seconds + 0.5);
+        snprintf(text, sizeof(text), "%.6g", k * step);
+        if (column + (int32_t)strlen(text) >= room) {
+            break;
+        }
+        memcpy(&line[column], text, strlen(text));
     }
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf end = {0};
-    dp_buf_printf(&end, "%.4g %s", chart->result->makespan / units[unit].seconds, units[unit].name);
-    dp_buf_printf(out, "%*s 0%*s\n", chart->label, "", chart->columns - 1, end.bytes);
+    dp_buf_printf(out, "%*s %s\n", chart->label, "", line);
 }
 
 static void add_legend(const struct chart *chart, struct dp_buf *out)
 {
-    static const char *const names[DP_ACTION_KIND_COUNT] = {"forward", "backward", "input gradient",
-                                                            "weight gradient", "overlapped pair"};
-    bool used[DP_ACTION_KIND_COUNT] = {false};
-    const struct dp_schedule *schedule = chart->schedule;
-    size_t count = dp_schedule_action_count(schedule);
-    for (size_t i = 0; i < count; i++) {
-        used[schedule->actions[i].kind] = true;
+    struct legend legend = {
+        .width = chart->width, .indent = chart->label + 1, .color = chart->color};
+    dp_render_legend_kinds(&legend, chart->schedule, out);
+    dp_render_legend_note(&legend, ". idle", out);
+    const char *second = dp_render_second_stream(chart->schedule);
+    if (second != NULL) {
+        dp_render_legend_note(&legend, second, out);
     }
-    dp_buf_printf(out, "%*s ", chart->label, "");
-    for (int kind = 0; kind < DP_ACTION_KIND_COUNT; kind++) {
-        if (!used[kind]) {
-            continue;
-        }
-        char letter = dp_render_shade_letter(kind, false);
-        if (chart->color) {
-            dp_render_shade_begin(kind, false, out);
-        }
-        dp_buf_append(out, &letter, 1);
-        if (chart->color) {
-            dp_render_shade_end(out);
-        }
-        dp_buf_printf(out, " %s  ", names[kind]);
-    }
-    dp_buf_puts(out, ". idle");
-    if (schedule->directions == 2) {
-        dp_buf_puts(out, "  lower case: from the last rank");
-    } else if (schedule->stages > schedule->pipeline) {
-        dp_buf_puts(out, "  lower case: the way back");
-    }
-    dp_buf_puts(out, "\n");
+    dp_render_legend_end(&legend, out);
 }
 
 void dp_render_gantt(const struct dp_schedule *schedule, const struct dp_sim_result *result,
@@ -156,11 +144,12 @@ void dp_render_gantt(const struct dp_schedule *schedule, const struct dp_sim_res
         dp_buf_puts(out, "nothing takes time\n");
         return;
     }
-    chart.label = 1 + (schedule->pipeline > 10) + (schedule->pipeline > 100);
-    int32_t width = options->width > 0 ? options->width : 100;
-    width = width > WIDTH_MAX ? WIDTH_MAX : width;
-    chart.columns = width - chart.label - 6; // a space, and " 100%"
-    chart.columns = chart.columns < 10 ? 10 : chart.columns;
+    chart.label = dp_render_digits(schedule->pipeline - 1);
+    chart.width = options->width > 0 ? options->width : 100;
+    chart.width = chart.width < WIDTH_MIN ? WIDTH_MIN : chart.width;
+    chart.width = chart.width > WIDTH_MAX ? WIDTH_MAX : chart.width;
+    chart.columns = chart.width - chart.label - 6; // a space, and " 100%"
+    chart.column_seconds = result->makespan / chart.columns;
     DP_AUTO_FREE double(*shares)[LOOKS] = dp_alloc((size_t)chart.columns, sizeof(*shares));
     chart.shares = shares;
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {

@@ -9,8 +9,9 @@
 
 struct trace {
     struct dp_buf *out;
-    bool first;     // no event written yet
-    int32_t pid;    // of replica 0 of the track
+    bool first;    // no event written yet
+    int32_t pid;   // of replica 0 of the track
+    uint64_t flow; // id of the next arrow
 };
 
 static void begin_event(struct trace *trace)
@@ -29,8 +30,8 @@ static void add_name(struct trace *trace, const char *what, int32_t pid, int32_t
                      const char *name)
 {
     begin_event(trace);
-    dp_buf_printf(trace->out, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":",
-                  what, pid, tid);
+    dp_buf_printf(trace->out, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":", what,
+                  pid, tid);
     dp_buf_puts(trace->out, "{\"name\":");
     add_text(trace, name);
     dp_buf_puts(trace->out, "}}");
@@ -59,9 +60,9 @@ static int32_t add_names(struct trace *trace, const struct dp_trace_track *track
         }
     }
     for (int32_t replica = 0; replica < replicas; replica++) {
-        DP_AUTO_FREE char *process =
-            replicas == 1 ? dp_strdup(track->name)
-                          : dp_asprintf("%s, replica %d", track->name, replica);
+        DP_AUTO_FREE char *process = replicas == 1
+                                         ? dp_strdup(track->name)
+                                         : dp_asprintf("%s, replica %d", track->name, replica);
         add_name(trace, "process_name", trace->pid + replica, 0, process);
         for (int32_t rank = 0; rank < DP_PIPELINE_MAX; rank++) {
             if (seen[replica][rank]) {
@@ -111,6 +112,42 @@ static void add_span(struct trace *trace, const struct dp_action_span *span, int
     dp_buf_puts(out, "}}");
 }
 
+// A counter belongs to a process; its name says the rank.
+static void add_level(struct trace *trace, const struct dp_trace_level *level, int64_t origin_ns)
+{
+    begin_event(trace);
+    dp_buf_printf(trace->out,
+                  "{\"ph\":\"C\",\"name\":\"activations, rank %d\",\"pid\":%d,\"ts\":%.3f,"
+                  "\"args\":{\"bytes\":%llu}}",
+                  level->rank, trace->pid, (double)(level->time_ns - origin_ns) / 1e3,
+                  (unsigned long long)level->bytes);
+}
+
+// Ends of an arrow bind to the span that encloses them, so they stand a little inside.
+static void add_flow_end(struct trace *trace, const struct dp_action_span *span, bool leaves,
+                         int64_t origin_ns)
+{
+    double inside = (leaves ? 0.9 : 0.1) * (double)(span->end_ns - span->start_ns);
+    begin_event(trace);
+    dp_buf_printf(trace->out,
+                  "{\"ph\":\"%s\",\"name\":\"message\",\"cat\":\"p2p\",\"id\":%llu,\"pid\":%d,"
+                  "\"tid\":%d,\"ts\":%.3f}",
+                  leaves ? "s" : "f\",\"bp\":\"e", (unsigned long long)trace->flow,
+                  trace->pid + span->replica, span->rank,
+                  ((double)(span->start_ns - origin_ns) + inside) / 1e3);
+}
+
+static void add_flow(struct trace *trace, const struct dp_trace_track *track,
+                     const struct dp_trace_flow *flow, int64_t origin_ns)
+{
+    if (flow->from < track->count && flow->to < track->count &&
+        in_range(&track->spans[flow->from]) && in_range(&track->spans[flow->to])) {
+        add_flow_end(trace, &track->spans[flow->from], true, origin_ns);
+        add_flow_end(trace, &track->spans[flow->to], false, origin_ns);
+        trace->flow++;
+    }
+}
+
 static void add_track(struct trace *trace, const struct dp_trace_track *track)
 {
     int64_t origin_ns = INT64_MAX;
@@ -125,12 +162,18 @@ static void add_track(struct trace *trace, const struct dp_trace_track *track)
             add_span(trace, &track->spans[i], origin_ns);
         }
     }
+    for (size_t i = 0; i < track->level_count; i++) {
+        add_level(trace, &track->levels[i], origin_ns);
+    }
+    for (size_t i = 0; i < track->flow_count; i++) {
+        add_flow(trace, track, &track->flows[i], origin_ns);
+    }
     trace->pid += replicas;
 }
 
 void dp_render_trace(const struct dp_trace_track *tracks, size_t count, struct dp_buf *out)
 {
-    struct trace trace = {.out = out, .first = true, .pid = 1};
+    struct trace trace = {.out = out, .first = true, .pid = 1, .flow = 1};
     dp_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"schema\":\"dp.trace/1\"},"
                      "\"traceEvents\":[");
     for (size_t i = 0; i < count; i++) {
@@ -148,17 +191,16 @@ void dp_render_spans(const struct dp_schedule *schedule, const struct dp_sim_res
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
         for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
             const struct dp_action *action = &schedule->actions[i];
-            spans[i] = (struct dp_action_span){
-                .rank = rank,
-                .kind = action->kind,
-                .b_kind = action->b_kind,
-                .stage = action->stage,
-                .microbatch = action->microbatch,
-                .b_stage = action->b_stage,
-                .b_microbatch = action->b_microbatch,
-                .step = step,
-                .start_ns = llround(result->spans[i].start * 1e9),
-                .end_ns = llround(result->spans[i].end * 1e9)};
+            spans[i] = (struct dp_action_span){.rank = rank,
+                                               .kind = action->kind,
+                                               .b_kind = action->b_kind,
+                                               .stage = action->stage,
+                                               .microbatch = action->microbatch,
+                                               .b_stage = action->b_stage,
+                                               .b_microbatch = action->b_microbatch,
+                                               .step = step,
+                                               .start_ns = llround(result->spans[i].start * 1e9),
+                                               .end_ns = llround(result->spans[i].end * 1e9)};
         }
     }
     *ret_spans = spans;
