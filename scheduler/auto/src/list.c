@@ -51,6 +51,7 @@ struct builder {
     int32_t *weights; // [lanes]: W to come
     int32_t *weights_done;
     uint64_t *bytes;  // [pipeline]: alive
+    bool *has_turned; // [pipeline]: a backward has run
 };
 
 // What a rank could do at one moment.
@@ -91,6 +92,12 @@ static void look_at_forward(const struct builder *builder, int32_t at, double no
     uint64_t needed = lane->bytes + builder->outlook->reserve[at];
     if (needed > room || held > room - needed) {
         choice->is_full = true;
+        return;
+    }
+    double seconds = step_of(field, lane->rank, symbol_of(field, DP_ACTION_F, at -
+                                            field->lane_begin[lane->rank]))->seconds;
+    double start = now > arrival ? now : arrival;
+    if (!builder->has_turned[lane->rank] && start + seconds > builder->outlook->first_up[lane->rank] + builder->rules->hold) {
         return;
     }
     double key = builder->rules->forward[at] + index * builder->outlook->period[at];
@@ -234,6 +241,7 @@ static void start(struct builder *builder, int32_t rank, int32_t symbol, double 
             wakes_set(&builder->wakes, there->rank, wake);
         }
     }
+    builder->has_turned[rank] |= step->backward >= 0;
     if (step->backward >= 0 && step->b_kind == DP_ACTION_I) {
         builder->weights[step->backward]++;
     }
@@ -356,6 +364,7 @@ bool dp_auto_list_build(struct order *order, const struct field *field,
     DP_AUTO_FREE double *times = dp_new_array(double, 2 * (size_t)leaves);
     DP_AUTO_FREE int32_t *weights = dp_new_array(int32_t, 2 * lanes);
     DP_AUTO_FREE uint64_t *bytes = dp_new_array(uint64_t, (size_t)field->pipeline);
+    DP_AUTO_FREE bool *has_turned = dp_new_array(bool, (size_t)field->pipeline);
     struct builder builder = {.field = field,
                               .outlook = outlook,
                               .rules = rules,
@@ -364,7 +373,8 @@ bool dp_auto_list_build(struct order *order, const struct field *field,
                               .wakes = {times, leaves},
                               .weights = weights,
                               .weights_done = weights + lanes,
-                              .bytes = bytes};
+                              .bytes = bytes,
+                              .has_turned = has_turned};
     reset(&builder);
     for (;;) {
         int32_t rank = wakes_first(&builder.wakes);

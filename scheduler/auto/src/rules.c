@@ -70,6 +70,7 @@ void dp_auto_outlook_init(struct outlook *ret_outlook, const struct field *field
     struct outlook outlook = {.period = dp_new_array(double, lanes),
                               .down = dp_new_array(double, lanes),
                               .up = dp_new_array(double, lanes),
+                              .first_up = dp_new_array(double, (size_t)field->pipeline),
                               .reserve = dp_new_array(uint64_t, lanes)};
     double most = 0;
     for (int32_t rank = 0; rank < field->pipeline; rank++) {
@@ -90,6 +91,12 @@ void dp_auto_outlook_init(struct outlook *ret_outlook, const struct field *field
             follow(&outlook, field, i);
         }
     }
+    for (int32_t rank = 0; rank < field->pipeline; rank++) {
+        outlook.first_up[rank] = INFINITY;
+        for (int32_t i = field->lane_begin[rank]; i < field->lane_begin[rank + 1]; i++) {
+            outlook.first_up[rank] = fmin(outlook.first_up[rank], outlook.up[i]);
+        }
+    }
     outlook.span += most;
     outlook.has_pairs = pairs_help(field);
     *ret_outlook = outlook;
@@ -100,6 +107,7 @@ void dp_auto_outlook_deinit(struct outlook *outlook)
     free(outlook->period);
     free(outlook->down);
     free(outlook->up);
+    free(outlook->first_up);
     free(outlook->reserve);
     *outlook = (struct outlook){0};
 }
@@ -123,6 +131,7 @@ void dp_auto_rules_copy(struct rules *to, const struct rules *from, const struct
     memcpy(to->depth, from->depth, lanes * sizeof(int32_t));
     memcpy(to->split_from, from->split_from, lanes * sizeof(int32_t));
     to->patience = from->patience;
+    to->hold = from->hold;
     to->gap = from->gap;
     to->pairs = from->pairs;
 }
@@ -163,6 +172,7 @@ static void make_eager(struct rules *rules, const struct field *field,
     double downward = number / 6 % 2 == 0 ? -1 : 1; // furthest stage first, or oldest chunk first
     rules->gap = number / 12 % 2 == 0 ? 0 : 0.5;
     rules->patience = number / 24 % 2 == 0 ? 0 : 0.4;
+    rules->hold = number / 48 % 2 == 0 ? INFINITY : 1e-9 * outlook->span;
     for (int32_t i = 0; i < field->lane_begin[field->pipeline]; i++) {
         rules->forward[i] = downward * outlook->down[i];
         rules->backward[i] = outlook->up[i] - 4 * outlook->span;
@@ -179,9 +189,11 @@ static void make_pattern(struct rules *rules, const struct field *field,
 {
     static const double stretches[] = {1, 1.5, 2, 3};
     double down = stretches[number % 4], up = stretches[number / 4 % 4];
-    double lag = number / 16 == 0 ? 0 : number / 16 == 1 ? 1 : 1e3;
+    static const double lags[] = {0, 1, 1e3};
+    double lag = lags[number / 16 % 3];
     rules->gap = 0;
     rules->patience = 0;
+    rules->hold = number / 48 % 2 == 0 ? INFINITY : 1e-9 * outlook->span;
     for (int32_t i = 0; i < field->lane_begin[field->pipeline]; i++) {
         int32_t last = i;
         while (field->lanes[last].next >= 0) {
@@ -253,7 +265,13 @@ void dp_auto_rules_mutate(struct rules *rules, const struct field *field,
         rules->gap = fabs(dice_around(dice));
         return;
     }
-    if (kind == 2 && outlook->has_pairs) {
+    if (kind == 2) {
+        // Mostly small: a hold of a period is nearly none.
+        double hold = dice_around(dice);
+        rules->hold = hold < 0 ? INFINITY : hold * hold * outlook->period[0];
+        return;
+    }
+    if (kind == 3 && outlook->has_pairs) {
         rules->pairs = !rules->pairs;
         return;
     }

@@ -11,6 +11,8 @@ struct rules {
     int32_t *depth;      // [lanes]: most chunks between F and backward
     int32_t *split_from; // [lanes]: backwards of earlier chunks are B, of later ones I, then W
     double patience;     // share of an action that a rank idles for a more urgent one
+    double hold;         // seconds: until a rank's first backward no forward runs longer than
+                         // this beyond the earliest time for it; infinite = it may
     double gap;          // share of a W that must fit before the next action can start
     bool pairs;          // overlap a forward with a backward where that saves time
 };
@@ -20,6 +22,7 @@ struct outlook {
     double *period;      // [lanes]: seconds between chunks when the busiest rank never waits
     double *down;        // [lanes]: when the first F can start
     double *up;          // [lanes]: when the first backward can start
+    double *first_up;    // [pipeline]: the same of the rank's lanes, the earliest
     uint64_t *reserve;   // [lanes]: bytes of one chunk of each later stage on the rank
     double span;         // seconds that all of it takes, about
     bool has_pairs;      // some pair is faster than its parts
@@ -34,7 +37,7 @@ void dp_auto_rules_deinit(struct rules *rules);
 
 // Rules to begin with, numbered 0 .. AUTO_PRESETS - 1: eager ones (backwards first, weights last,
 // chunks alive limited) and patterns (each action at its place in a repeating block).
-enum { AUTO_PRESETS = 96 };
+enum { AUTO_PRESETS = 192 };
 void dp_auto_rules_preset(struct rules *rules, const struct field *field,
                           const struct outlook *outlook, int number);
 // Changes a little, here or there.

@@ -45,7 +45,7 @@ struct dp_auto_problem {
                        struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
                        struct dp_error *err);
     void *context;
-    // Most bytes per rank, static ones and activations together; NULL = as many as needed. Borrowed.
+    // Most bytes per rank, static ones and activations together; NULL = no limit. Borrowed.
     const uint64_t *memory_cap;
     // What is searched: dp_auto_placement bits, 0 = all; chunks per rank (and direction), 0 = any;
     // or the placement of `shape` alone when that is given (borrowed; its actions do not matter).
