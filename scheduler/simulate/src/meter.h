@@ -47,22 +47,37 @@ static inline void meter_release(struct dp_sim_meter *meter, const struct dp_sim
     }
 }
 
-// What the action changes in memory, from `start` on for its F and at its end for the rest.
+// What the start of the action changes in memory. Chunks and slots are those of the rank.
+static inline void meter_memory_begin(struct dp_sim_meter *meter, const struct dp_sim_chunk *chunks,
+                                      const uint8_t *slots, const struct dp_action *action,
+                                      double start)
+{
+    if (action->kind == DP_ACTION_F || action->kind == DP_ACTION_FB) {
+        int32_t slot = slots[action->stage];
+        meter_allocate(meter, &chunks[slot], slot, start);
+    }
+}
+
+// And what its end does.
+static inline void meter_memory_end(struct dp_sim_meter *meter, const struct dp_sim_chunk *chunks,
+                                    const uint8_t *slots, const struct dp_action *action)
+{
+    if (action->kind == DP_ACTION_FB) {
+        int32_t slot = slots[action->b_stage];
+        meter_release(meter, &chunks[slot], slot, action->b_kind);
+    } else if (action->kind != DP_ACTION_F) {
+        int32_t slot = slots[action->stage];
+        meter_release(meter, &chunks[slot], slot, action->kind);
+    }
+}
+
 static inline void meter_memory(struct dp_sim_meter *meter, const struct dp_sim_scratch *sim,
                                 int32_t rank, const struct dp_action *action, double start)
 {
     const struct dp_sim_chunk *chunks = dp_sim_chunk_at(sim->costs, rank, 0);
     const uint8_t *slots = &sim->slot[(size_t)rank * (size_t)sim->schedule->stages];
-    int32_t slot = slots[action->stage];
-    if (action->kind == DP_ACTION_F) {
-        meter_allocate(meter, &chunks[slot], slot, start);
-    } else if (action->kind == DP_ACTION_FB) {
-        int32_t b_slot = slots[action->b_stage];
-        meter_allocate(meter, &chunks[slot], slot, start);
-        meter_release(meter, &chunks[b_slot], b_slot, action->b_kind);
-    } else {
-        meter_release(meter, &chunks[slot], slot, action->kind);
-    }
+    meter_memory_begin(meter, chunks, slots, action, start);
+    meter_memory_end(meter, chunks, slots, action);
 }
 
 static inline void meter_time(struct dp_sim_meter *meter, const struct dp_action *action,

@@ -54,9 +54,8 @@ static void grow_ranks(struct dp_sim_scratch *sim, size_t ranks)
     sim->ready = dp_realloc(sim->ready, ranks, sizeof(*sim->ready));
 }
 
-static void set_link(struct dp_sim_scratch *sim, int32_t from, int32_t to)
+static struct link link_of(const struct dp_sim_costs *costs, int32_t from, int32_t to)
 {
-    const struct dp_sim_costs *costs = sim->costs;
     struct link link = {0};
     const struct dp_sim_hop *hop = dp_sim_hop_at(costs, from, to);
     if (from != to) {
@@ -66,11 +65,24 @@ static void set_link(struct dp_sim_scratch *sim, int32_t from, int32_t to)
             link.seconds[BACKWARD] = costs->message_bytes_b / hop->bytes_per_second;
         }
     }
-    sim->links[from * sim->schedule->pipeline + to] = link;
+    return link;
 }
 
-// Slots in the order of dp_schedule_rank_stages, and the links between neighbouring stages.
-static void set_tables(struct dp_sim_scratch *sim)
+void dp_sim_set_links(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                      struct link *links)
+{
+    for (int direction = 0; direction < schedule->directions; direction++) {
+        for (int32_t stage = 1; stage < schedule->stages; stage++) {
+            int32_t rank = schedule->placement[2 * stage + direction];
+            int32_t before = schedule->placement[2 * (stage - 1) + direction];
+            links[before * schedule->pipeline + rank] = link_of(costs, before, rank);
+            links[rank * schedule->pipeline + before] = link_of(costs, rank, before);
+        }
+    }
+}
+
+// Slots in the order of dp_schedule_rank_stages.
+static void set_slots(struct dp_sim_scratch *sim)
 {
     const struct dp_schedule *schedule = sim->schedule;
     uint8_t held[DP_PIPELINE_MAX] = {0};
@@ -80,11 +92,6 @@ static void set_tables(struct dp_sim_scratch *sim)
             bool listed = direction == 1 && schedule->placement[2 * stage] == rank;
             if (!listed) {
                 sim->slot[rank * schedule->stages + stage] = held[rank]++;
-            }
-            if (stage > 0) {
-                int32_t before = schedule->placement[2 * (stage - 1) + direction];
-                set_link(sim, before, rank);
-                set_link(sim, rank, before);
             }
         }
     }
@@ -110,7 +117,8 @@ void dp_sim_restart(struct dp_sim_scratch *sim, const struct dp_sim_costs *costs
     const struct dp_schedule *schedule = sim->schedule;
     size_t ranks = (size_t)schedule->pipeline;
     sim->costs = costs;
-    set_tables(sim);
+    set_slots(sim);
+    dp_sim_set_links(schedule, costs, sim->links);
     if (costs->p2p == DP_SIM_P2P_BLOCKING) {
         dp_sim_batches_restart(&sim->batches);
     } else {

@@ -69,6 +69,10 @@ void dp_sim_restart(struct dp_sim_scratch *sim, const struct dp_sim_costs *costs
 void dp_sim_add_meters(struct dp_sim_scratch *sim);
 void dp_sim_release(struct dp_sim_scratch *sim);
 
+// Fills the links between neighbouring stages: [pipeline][pipeline].
+void dp_sim_set_links(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                      struct link *links);
+
 // Whether some host has more ranks than cores, so that their speeds depend on each other.
 bool dp_sim_has_contention(const struct dp_sim_costs *costs);
 

@@ -41,8 +41,8 @@ struct dp_sim_analysis {
 };
 
 // DP_INVALID when spans are not those of the schedule with these costs. The caller deinits
-// *ret_analysis. Needs memory for 8 bytes per action and 4 per message besides the result; 8 more
-// per message where messages take time on the wire.
+// *ret_analysis. Needs 4 bytes per message besides the result, 8 more where messages take time on
+// the wire; with blocking batches the lowered form and 24 bytes per message.
 dp_status dp_sim_analyze(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
                          const struct dp_sim_span *spans, struct dp_sim_analysis *ret_analysis,
                          struct dp_error *err);

@@ -1,0 +1,81 @@
+// What the two backward passes and the path share. Slack is carried backwards from the last action:
+// what comes later leaves so much room, plus the time that the later one waited for something else.
+// Along whatever waited for nothing else the room stays exactly 0, since the times that are
+// compared are the very sums that the engines made.
+#pragma once
+
+#include "dp/sim_analysis.h"
+#include "sim.h"
+
+// Unlike slack, which is then 0 or more.
+#define SLACK_UNKNOWN (-1.0)
+
+// The message before on the wire in a backward pass: the one that follows.
+struct follower {
+    double slack; // of its leaving
+    double base;  // when it went on the wire
+};
+
+struct analysis {
+    const struct dp_schedule *schedule;
+    const struct dp_sim_costs *costs;
+    const struct dp_sim_span *spans;
+    double makespan;
+    double *slack;              // [actions]
+    struct link *links;         // [pipeline][pipeline]
+    struct follower *followers; // [pipeline][pipeline]
+    // Free-running: the action that needs each result, and when that went on the wire (NULL where
+    // wires take no time): [FORWARD, BACKWARD][stages][microbatches] by the needing stage.
+    uint32_t *consumer;
+    double *base;
+    // Blocking batches, by message: when both its ends were posted, when it went on the wire, and
+    // the slack that its ends leave, then of its leaving.
+    struct dp_lowered lowered;
+    double *met, *wired, *room;
+};
+
+#define NO_ACTION UINT32_MAX
+
+// A result of an action: for stage `target` of rank `peer`.
+struct output {
+    int way;
+    int32_t target, peer;
+    uint32_t microbatch;
+};
+
+// Results that somebody needs, in the order in which they are sent; returns how many.
+int dp_sim_outputs(const struct dp_schedule *schedule, const struct dp_action *action,
+                   struct output ret_outputs[2]);
+// Both fill analysis->slack and what the path needs. DP_INVALID when the spans do not fit.
+dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err);
+dp_status dp_sim_slack_blocking(struct analysis *analysis, struct dp_error *err);
+// The action that the end of `action` holds back and that has no slack; NO_ACTION when there is
+// none.
+size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size_t action,
+                             int32_t *ret_rank);
+size_t dp_sim_path_next_blocking(const struct analysis *analysis, int32_t rank, size_t action,
+                                 int32_t *ret_rank);
+
+static inline double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static inline bool is_last(const struct analysis *analysis, int32_t rank, size_t action)
+{
+    return action + 1 == analysis->schedule->rank_begin[rank + 1];
+}
+
+// Whether the action starts at `time` and may not start later.
+static inline bool is_bound(const struct analysis *analysis, size_t action, double time)
+{
+    return analysis->spans[action].start == time && analysis->slack[action] == 0;
+}
+
+static inline struct link *link_between(const struct analysis *analysis, int32_t from, int32_t to)
+{
+    return &analysis->links[from * analysis->schedule->pipeline + to];
+}
+
+// Spans that no run of the model gives: something starts before what it needs.
+dp_status dp_sim_refuse_spans(const struct analysis *analysis, int32_t rank, struct dp_error *err);

@@ -1,0 +1,296 @@
+// Slack where messages run freely. Backwards, an action can be judged when the action after it and
+// those that need its results have been; as in the forward pass, each rank goes on until it lacks
+// one, and whoever judges that one lets it go on.
+#include <math.h>
+#include <stdlib.h>
+
+#include "analysis.h"
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+
+struct back {
+    struct analysis *analysis;
+    size_t *at;        // [pipeline]: one past the next action to judge
+    uint32_t *missing; // [pipeline]: the action that a stopped rank waits for
+    int32_t *ready;
+    int32_t ready_count;
+};
+
+int dp_sim_outputs(const struct dp_schedule *schedule, const struct dp_action *action,
+                   struct output ret_outputs[2])
+{
+    bool pair = action->kind == DP_ACTION_FB;
+    int count = 0;
+    if ((action->kind == DP_ACTION_F || pair) && action->stage + 1 < schedule->stages) {
+        int32_t target = action->stage + 1;
+        ret_outputs[count++] =
+            (struct output){FORWARD, target,
+                            dp_schedule_rank_of(schedule, target, action->microbatch),
+                            action->microbatch};
+    }
+    int32_t stage = pair ? action->b_stage : action->stage;
+    uint32_t microbatch = pair ? action->b_microbatch : action->microbatch;
+    if (action->kind != DP_ACTION_F && action->kind != DP_ACTION_W && stage > 0) {
+        ret_outputs[count++] =
+            (struct output){BACKWARD, stage - 1,
+                            dp_schedule_rank_of(schedule, stage - 1, microbatch), microbatch};
+    }
+    return count;
+}
+
+static inline size_t cell_of(const struct analysis *analysis, const struct output *output)
+{
+    return sim_cell(analysis->schedule, output->way, output->target, output->microbatch);
+}
+
+static void note_consumers(struct analysis *analysis)
+{
+    const struct dp_schedule *schedule = analysis->schedule;
+    size_t count = dp_schedule_action_count(schedule);
+    for (size_t i = 0; i < count; i++) {
+        const struct dp_action *action = &schedule->actions[i];
+        bool pair = action->kind == DP_ACTION_FB;
+        if (action->kind == DP_ACTION_F || pair) {
+            analysis->consumer[sim_cell(schedule, FORWARD, action->stage, action->microbatch)] =
+                (uint32_t)i;
+        }
+        if (pair) {
+            analysis->consumer[sim_cell(schedule, BACKWARD, action->b_stage,
+                                        action->b_microbatch)] = (uint32_t)i;
+        } else if (action->kind != DP_ACTION_F && action->kind != DP_ACTION_W) {
+            analysis->consumer[sim_cell(schedule, BACKWARD, action->stage, action->microbatch)] =
+                (uint32_t)i;
+        }
+    }
+}
+
+// When each message goes on its wire: not before its result is there and the one before it is off.
+static void note_wires(struct analysis *analysis)
+{
+    const struct dp_schedule *schedule = analysis->schedule;
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+            struct output outputs[2];
+            int count = dp_sim_outputs(schedule, &schedule->actions[i], outputs);
+            for (int k = 0; k < count; k++) {
+                struct link *link = link_between(analysis, rank, outputs[k].peer);
+                double end = analysis->spans[i].end;
+                double base = end > link->free ? end : link->free;
+                analysis->base[cell_of(analysis, &outputs[k])] = base;
+                link->free = base + link->seconds[outputs[k].way];
+            }
+        }
+    }
+}
+
+// How much later the result may be made for what becomes of it; below 0 when the spans do not fit.
+static double output_slack(struct analysis *analysis, int32_t rank, const struct output *output,
+                           double end)
+{
+    size_t cell = cell_of(analysis, output);
+    size_t consumer = analysis->consumer[cell];
+    double start = analysis->spans[consumer].start;
+    if (output->peer == rank) {
+        return start < end ? -1 : analysis->slack[consumer] + (start - end);
+    }
+    const struct link *link = link_between(analysis, rank, output->peer);
+    if (analysis->base == NULL) {
+        double arrival = end + link->latency;
+        return start < arrival ? -1 : analysis->slack[consumer] + (start - arrival);
+    }
+    double base = analysis->base[cell];
+    double off = base + link->seconds[output->way];
+    double arrival = off + link->latency;
+    if (start < arrival) {
+        return -1;
+    }
+    struct follower *follower =
+        &analysis->followers[rank * analysis->schedule->pipeline + output->peer];
+    double slack = least(analysis->slack[consumer] + (start - arrival),
+                         follower->slack + (follower->base - off));
+    *follower = (struct follower){slack, base};
+    return slack + (base - end);
+}
+
+// Whether those who need the outputs have been judged.
+static bool has_consumers(struct back *back, int32_t rank, const struct output *outputs, int count)
+{
+    const struct analysis *analysis = back->analysis;
+    for (int k = 0; k < count; k++) {
+        uint32_t consumer = analysis->consumer[cell_of(analysis, &outputs[k])];
+        if (consumer == NO_ACTION || analysis->slack[consumer] < 0) {
+            back->missing[rank] = consumer;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void wake(struct back *back, int32_t rank, uint32_t action)
+{
+    if (back->missing[rank] == action) {
+        back->missing[rank] = NO_ACTION;
+        back->ready[back->ready_count++] = rank;
+    }
+}
+
+// Lets those go on who make the inputs of the action.
+static void wake_sources(struct back *back, uint32_t index)
+{
+    const struct dp_schedule *schedule = back->analysis->schedule;
+    const struct dp_action *action = &schedule->actions[index];
+    bool pair = action->kind == DP_ACTION_FB;
+    if ((action->kind == DP_ACTION_F || pair) && action->stage > 0) {
+        wake(back, dp_schedule_rank_of(schedule, action->stage - 1, action->microbatch), index);
+    }
+    int32_t stage = pair ? action->b_stage : action->stage;
+    uint32_t microbatch = pair ? action->b_microbatch : action->microbatch;
+    if (action->kind != DP_ACTION_F && action->kind != DP_ACTION_W &&
+        stage + 1 < schedule->stages) {
+        wake(back, dp_schedule_rank_of(schedule, stage + 1, microbatch), index);
+    }
+}
+
+// Judges actions of the rank from behind. False when the spans do not fit.
+static bool judge_rank(struct back *back, int32_t rank)
+{
+    struct analysis *analysis = back->analysis;
+    const struct dp_schedule *schedule = analysis->schedule;
+    for (; back->at[rank] > schedule->rank_begin[rank]; back->at[rank]--) {
+        size_t i = back->at[rank] - 1;
+        struct output outputs[2];
+        int count = dp_sim_outputs(schedule, &schedule->actions[i], outputs);
+        if (!has_consumers(back, rank, outputs, count)) {
+            return true;
+        }
+        double end = analysis->spans[i].end;
+        bool last = is_last(analysis, rank, i);
+        double until = last ? analysis->makespan : analysis->spans[i + 1].start;
+        double slack = (last ? 0 : analysis->slack[i + 1]) + (until - end);
+        bool fits = until >= end;
+        for (int k = count; k-- > 0;) {
+            double room = output_slack(analysis, rank, &outputs[k], end);
+            fits &= room >= 0;
+            slack = least(slack, room);
+        }
+        if (!fits) {
+            return false;
+        }
+        analysis->slack[i] = slack;
+        wake_sources(back, (uint32_t)i);
+    }
+    return true;
+}
+
+static dp_status judge(struct analysis *analysis, struct dp_error *err)
+{
+    const struct dp_schedule *schedule = analysis->schedule;
+    size_t ranks = (size_t)schedule->pipeline;
+    DP_AUTO_FREE size_t *at = dp_memdup(schedule->rank_begin + 1, ranks * sizeof(size_t));
+    DP_AUTO_FREE uint32_t *missing = dp_new_array(uint32_t, ranks);
+    DP_AUTO_FREE int32_t *ready = dp_new_array(int32_t, ranks);
+    struct back back = {.analysis = analysis, .at = at, .missing = missing, .ready = ready};
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        missing[rank] = NO_ACTION;
+        ready[back.ready_count++] = rank;
+    }
+    while (back.ready_count > 0) {
+        int32_t rank = ready[--back.ready_count];
+        if (!judge_rank(&back, rank)) {
+            return dp_sim_refuse_spans(analysis, rank, err);
+        }
+    }
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        if (at[rank] > schedule->rank_begin[rank]) {
+            return dp_sim_refuse_spans(analysis, rank, err);
+        }
+    }
+    return DP_OK;
+}
+
+static bool wires_take_time(const struct analysis *analysis)
+{
+    int32_t links = analysis->schedule->pipeline * analysis->schedule->pipeline;
+    for (int32_t i = 0; i < links; i++) {
+        if (analysis->links[i].seconds[FORWARD] > 0 || analysis->links[i].seconds[BACKWARD] > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err)
+{
+    const struct dp_schedule *schedule = analysis->schedule;
+    size_t cells = 2 * (size_t)schedule->stages * (size_t)schedule->microbatches;
+    analysis->consumer = dp_new_array(uint32_t, cells);
+    for (size_t i = 0; i < cells; i++) {
+        analysis->consumer[i] = NO_ACTION;
+    }
+    note_consumers(analysis);
+    if (wires_take_time(analysis)) {
+        analysis->base = dp_new_array(double, cells);
+        note_wires(analysis);
+    }
+    return judge(analysis, err);
+}
+
+// The output after number `k` of action `i` that takes the same wire; false when there is none.
+static bool next_on_wire(const struct analysis *analysis, int32_t rank, size_t *i, int *k,
+                         struct output *output)
+{
+    const struct dp_schedule *schedule = analysis->schedule;
+    int32_t peer = output->peer;
+    for (; *i < schedule->rank_begin[rank + 1]; ++*i, *k = -1) {
+        struct output outputs[2];
+        int count = dp_sim_outputs(schedule, &schedule->actions[*i], outputs);
+        for (++*k; *k < count; ++*k) {
+            if (outputs[*k].peer == peer) {
+                *output = outputs[*k];
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Follows result number `k` of the action over the wire, on which it may push others before it.
+static size_t follow_wire(const struct analysis *analysis, int32_t rank, size_t action, int k,
+                          struct output output)
+{
+    const struct link *link = link_between(analysis, rank, output.peer);
+    double free_at = analysis->spans[action].end;
+    size_t cell = cell_of(analysis, &output);
+    bool pushed = analysis->base == NULL || analysis->base[cell] == free_at;
+    while (pushed) {
+        free_at += link->seconds[output.way];
+        if (is_bound(analysis, analysis->consumer[cell], free_at + link->latency)) {
+            return analysis->consumer[cell];
+        }
+        pushed = analysis->base != NULL && next_on_wire(analysis, rank, &action, &k, &output);
+        if (pushed) {
+            cell = cell_of(analysis, &output);
+            pushed = analysis->base[cell] == free_at;
+        }
+    }
+    return NO_ACTION;
+}
+
+size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size_t action,
+                             int32_t *ret_rank)
+{
+    struct output outputs[2];
+    int count = dp_sim_outputs(analysis->schedule, &analysis->schedule->actions[action], outputs);
+    for (int k = 0; k < count; k++) {
+        size_t consumer = analysis->consumer[cell_of(analysis, &outputs[k])];
+        size_t found = outputs[k].peer != rank
+                           ? follow_wire(analysis, rank, action, k, outputs[k])
+                       : is_bound(analysis, consumer, analysis->spans[action].end) ? consumer
+                                                                                   : NO_ACTION;
+        if (found != NO_ACTION) {
+            *ret_rank = outputs[k].peer;
+            return found;
+        }
+    }
+    return NO_ACTION;
+}
