@@ -7,7 +7,8 @@
 static const struct {
     const char *family;
     int32_t p, m;
-} fixtures[] = {{"gpipe", 2, 4}, {"1f1b", 4, 8}, {"dualpipe", 4, 8}, {"dualpipev", 2, 4}};
+} fixtures[] = {{"gpipe", 2, 4}, {"1f1b", 4, 8},   {"dualpipe", 4, 8}, {"dualpipev", 2, 4},
+                {"zb-v", 3, 7},  {"v-half", 4, 8}, {"v-min", 3, 7}};
 
 static void assert_same(const struct dp_schedule *a, const struct dp_schedule *b)
 {
@@ -17,8 +18,7 @@ static void assert_same(const struct dp_schedule *a, const struct dp_schedule *b
     assert_int_equal(a->stages, b->stages);
     assert_int_equal(a->directions, b->directions);
     assert_memory_equal(a->placement, b->placement, 2 * (size_t)a->stages * sizeof(int32_t));
-    assert_memory_equal(a->rank_begin, b->rank_begin,
-                        ((size_t)a->pipeline + 1) * sizeof(size_t));
+    assert_memory_equal(a->rank_begin, b->rank_begin, ((size_t)a->pipeline + 1) * sizeof(size_t));
     assert_memory_equal(a->actions, b->actions,
                         dp_schedule_action_count(a) * sizeof(struct dp_action));
     assert_int_equal(dp_schedule_hash(a), dp_schedule_hash(b));
@@ -30,7 +30,7 @@ static void every_family_survives_the_round_trip(void **state)
     static const struct {
         const char *family;
         int32_t p, m;
-    } cases[] = {{"gpipe", 1, 1},     {"gpipe", 5, 3},    {"1f1b", 6, 13},   {"dualpipe", 2, 2},
+    } cases[] = {{"gpipe", 1, 1},      {"gpipe", 5, 3},     {"1f1b", 6, 13},     {"dualpipe", 2, 2},
                  {"dualpipe", 12, 30}, {"dualpipev", 1, 2}, {"dualpipev", 7, 15}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct dp_error err = {0};
@@ -99,8 +99,8 @@ static void the_generators_still_make_the_fixtures(void **state)
 
 // One micro-batch through one stage, with parts that the cases below replace.
 #define FORM(schema, name, sizes, placement, ranks)                                                \
-    "{\"schema\":" schema ",\"name\":" name "," sizes ",\"placement\":" placement ",\"ranks\":"    \
-    ranks "}"
+    "{\"schema\":" schema ",\"name\":" name "," sizes ",\"placement\":" placement                  \
+    ",\"ranks\":" ranks "}"
 #define SCHEMA "\"dp.schedule/1\""
 #define SIZES "\"pipeline\":1,\"microbatches\":1,\"stages\":1"
 #define F00 "{\"kind\":\"F\",\"stage\":0,\"microbatch\":0}"
