@@ -88,7 +88,7 @@ static inline void meter_time(struct dp_sim_meter *meter, const struct dp_action
     meter->count[kind]++;
 }
 
-// The rank was idle for `gap` seconds until `start`; the last of its inputs was computed at `known`.
+// The rank was idle for `gap` seconds until `start`; its last input was computed at `known`.
 static inline void meter_gap(struct dp_sim_meter *meter, double gap, double start, double known)
 {
     double travelled = start - known;

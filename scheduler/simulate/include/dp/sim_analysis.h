@@ -1,9 +1,9 @@
 // What lies behind a simulated step: the chain of actions that makes it as long as it is, how much
 // later each action could end for nothing, and memory over time.
 //
-// All of it follows from the times of the actions, which must be those that dp_simulate gave for the
-// same schedule and costs. Where ranks share cores, the actions' durations are taken as they came
-// out: what a change would do to the sharing is left aside.
+// All of it follows from the times of the actions, which must be those that dp_simulate gave for
+// the same schedule and costs. Where ranks share cores, the actions' durations are taken as they
+// came out: what a change would do to the sharing is left aside.
 #pragma once
 
 #include <stddef.h>

@@ -9,9 +9,9 @@
 // in straight lines with each cost until another path takes over.
 //
 // With DP_SIM_P2P_BLOCKING a rank posts, between two actions, one batch of messages (those that
-// dp_schedule_lower_all puts there) and does nothing else until all of them, sent and received, have
-// arrived. A message leaves when both its ends have posted it; then latency, bytes and wire are as
-// above. A last batch closes the step.
+// dp_schedule_lower_all puts there) and does nothing else until all of them, sent and received,
+// have arrived. A message leaves when both its ends have posted it; then latency, bytes and wire
+// are as above. A last batch closes the step.
 #pragma once
 
 #include <stdbool.h>
@@ -135,9 +135,9 @@ struct dp_sim_rank {
     uint32_t slot_peak_chunks[DP_RANK_STAGES_MAX];  // each slot's own peak
     uint64_t peak_bytes;
     double peak_at;            // when peak_bytes is reached first
-    // Chunks whose activations are still needed, at most: from the start of F to the end of B, or of
-    // W where the backward is split. peak_activations is that in micro-batches' activations of one
-    // device, a P-th of the model, as the literature counts: chunks x P / S.
+    // Chunks whose activations are still needed, at most: from the start of F to the end of B, or
+    // of W where the backward is split. peak_activations is that in micro-batches' activations of
+    // one device, a P-th of the model, as the literature counts: chunks x P / S.
     uint32_t held_peak_chunks;
     double peak_activations;
 };
