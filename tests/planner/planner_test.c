@@ -116,11 +116,28 @@ static void the_winner_is_no_slower_than_any_candidate(void **state)
     assert_true(legal > 10);
 }
 
+// The step of the only choice that is left; infinite when it is illegal. One chunk = as many as the
+// family has.
+static double step_of(int32_t pipeline, int32_t data, int32_t size,
+                      const struct dp_schedule_family *family, int32_t chunks)
+{
+    DP_AUTO_FREE char *a = dp_asprintf("pipeline=%d", pipeline);
+    DP_AUTO_FREE char *b = dp_asprintf("data=%d", data);
+    DP_AUTO_FREE char *c = dp_asprintf("micro_batch_size=%d", size);
+    DP_AUTO_FREE char *d = dp_asprintf("schedule=%s", family->name);
+    DP_AUTO_FREE char *e = dp_asprintf("virtual=%d", chunks);
+    struct dp_job_spec spec = JOB("tiny-moe", 8, 64, a, b, c, d, chunks > 1 ? e : NULL);
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    struct dp_error err = {0};
+    return plan_on(two_agents, 2, &spec, &plan, &err) == DP_OK ? plan.step_s : INFINITY;
+}
+
 // The bounds that spare simulations must not hide a winner: against simulating everything.
 static void pruning_does_not_change_the_choice(void **state)
 {
     (void)state;
-    static const char *const schedules[] = {"gpipe", "1f1b", "dualpipe", "dualpipev"};
+    size_t families_count;
+    const struct dp_schedule_family *families = dp_schedule_families(&families_count);
     struct dp_error err = {0};
     struct dp_job_spec spec = JOB("tiny-moe", 8, 64, NULL);
     DP_CLEANUP(dp_plan_deinit) struct dp_plan winner = {0};
@@ -129,22 +146,48 @@ static void pruning_does_not_change_the_choice(void **state)
     for (int32_t p = 1; p <= 4; p++) {
         for (int32_t d = 1; p * d <= 4; d++) {
             for (int32_t size = 1; size <= 8; size *= 2) {
-                for (size_t s = 0; s < 4; s++) {
-                    DP_AUTO_FREE char *a = dp_asprintf("pipeline=%d", p);
-                    DP_AUTO_FREE char *b = dp_asprintf("data=%d", d);
-                    DP_AUTO_FREE char *c = dp_asprintf("micro_batch_size=%d", size);
-                    DP_AUTO_FREE char *e = dp_asprintf("schedule=%s", schedules[s]);
-                    struct dp_job_spec one = JOB("tiny-moe", 8, 64, a, b, c, e);
-                    struct dp_plan plan = {0};
-                    if (plan_on(two_agents, 2, &one, &plan, &err) == DP_OK) {
-                        fastest = fmin(fastest, plan.step_s);
+                for (size_t s = 0; s < families_count; s++) {
+                    int most = families[s].virtual_max > 0 ? 4 : 1;
+                    for (int chunks = 1; chunks <= most; chunks++) {
+                        fastest = fmin(fastest, step_of(p, d, size, &families[s], chunks));
                     }
-                    dp_plan_deinit(&plan);
                 }
             }
         }
     }
     assert_near(winner.step_s / fastest, 1, 1e-9);
+}
+
+// As good as the best of what the job may ask for; what it asks for is obeyed.
+static void chunks_per_rank_are_chosen_where_the_job_leaves_them_open(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    static const char *const schedules[] = {"schedule=interleaved", "schedule=hanayo"};
+    for (size_t i = 0; i < 2; i++) {
+        double fastest = INFINITY;
+        for (int chunks = 2; chunks <= 4; chunks++) {
+            DP_AUTO_FREE char *wanted = dp_asprintf("virtual=%d", chunks);
+            struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "model.layers=16", "pipeline=4",
+                                          "data=1", "microbatches=8", schedules[i], wanted);
+            DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+            if (plan_on(two_agents, 2, &spec, &plan, &err) == DP_OK) {
+                assert_int_equal(plan.virtual_stages, chunks);
+                assert_int_equal(plan.stages, 4 * chunks);
+                fastest = fmin(fastest, plan.step_s);
+            } else {
+                assert_true(i == 1 && chunks == 3);
+            }
+        }
+        struct dp_job_spec open = JOB("tiny-moe", 16, 128, "model.layers=16", "pipeline=4",
+                                      "data=1", "microbatches=8", schedules[i]);
+        DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+        assert_ok(plan_on(two_agents, 2, &open, &plan, &err), &err);
+        assert_near(plan.step_s / fastest, 1, 1e-9);
+        assert_int_equal(plan.candidates_count, i == 0 ? 3 : 2);
+        assert_int_equal(plan.stages, 4 * plan.virtual_stages);
+        assert_ok(dp_plan_check(&plan, &err), &err);
+    }
 }
 
 static void the_same_input_gives_the_same_plan_bit_for_bit(void **state)
@@ -491,6 +534,7 @@ int main(void)
         cmocka_unit_test(the_parts_of_a_step_add_up),
         cmocka_unit_test(the_winner_is_no_slower_than_any_candidate),
         cmocka_unit_test(pruning_does_not_change_the_choice),
+        cmocka_unit_test(chunks_per_rank_are_chosen_where_the_job_leaves_them_open),
         cmocka_unit_test(the_same_input_gives_the_same_plan_bit_for_bit),
         cmocka_unit_test(what_cannot_be_is_refused_with_the_reason),
         cmocka_unit_test(a_job_without_room_in_memory_says_how_much_it_needs),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "internal.h"
 
@@ -68,6 +69,31 @@ static void consider(const struct problem *problem, const struct choice *choice,
     add_legal(choices, &complete);
 }
 
+// Chunks per rank where neither the job nor the family says how many; more than 8 only adds
+// messages to a bubble that is small by then.
+static const int32_t virtual_choices[] = {2, 3, 4, 8};
+
+static void each_virtual(const struct problem *problem, struct choice *choice,
+                         struct choices *choices)
+{
+    const struct dp_schedule_family *family = choice->family;
+    int32_t wanted = problem->spec->parallel.virtual_stages;
+    choice->virtual_stages = wanted;
+    // A single rank gains nothing by more chunks.
+    if (wanted > 0 || family->virtual_max == 0 || choice->pipeline == 1) {
+        consider(problem, choice, choices);
+        return;
+    }
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(virtual_choices); i++) {
+        int32_t chunks = virtual_choices[i];
+        bool fits = chunks * choice->pipeline <= problem->spec->model.layers;
+        if (chunks % family->virtual_step == 0 && (fits || i == 0)) {
+            choice->virtual_stages = chunks;
+            consider(problem, choice, choices);
+        }
+    }
+}
+
 static void each_family(const struct problem *problem, struct choice *choice,
                         struct choices *choices)
 {
@@ -77,7 +103,7 @@ static void each_family(const struct problem *problem, struct choice *choice,
     for (size_t i = 0; i < count; i++) {
         if (wanted[0] == '\0' || strcmp(wanted, families[i].name) == 0) {
             choice->family = &families[i];
-            consider(problem, choice, choices);
+            each_virtual(problem, choice, choices);
         }
     }
 }
@@ -145,7 +171,7 @@ static void each_world(const struct problem *problem, struct choices *choices)
     int32_t layers = problem->spec->model.layers;
     int32_t batch = problem->spec->train.global_batch;
     int32_t pipeline_max = layers < DP_PIPELINE_MAX ? layers : DP_PIPELINE_MAX;
-    struct choice choice = {.virtual_stages = p->virtual_stages};
+    struct choice choice = {0};
     for (int32_t pipeline = 1; pipeline <= pipeline_max; pipeline++) {
         if (p->pipeline > 0 && p->pipeline != pipeline) {
             continue;

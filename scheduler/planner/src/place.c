@@ -87,6 +87,9 @@ double dp_planner_compute_slowdown(const struct problem *problem, const struct l
     double busiest = 0;
     for (int32_t i = 0; i < layout->choice.pipeline * layout->choice.data; i++) {
         int32_t node = layout->places[i].node;
+        if (i > 0 && node == layout->places[i - 1].node) {
+            continue; // a node's ranks mostly follow each other
+        }
         int32_t cores = dp_planner_host_cores(problem, node);
         if (cores > 1) {
             double others = dp_planner_ranks_on_host(problem, layout, node) - 1;

@@ -24,7 +24,7 @@ static int compare(double a, double b)
 }
 
 // Simpler first: fewer ranks, shallower, fewer expert ranks, larger micro-batches, families in the
-// order of their table.
+// order of their table, fewer chunks.
 int dp_planner_choice_compare(const struct choice *a, const struct choice *b)
 {
     const int64_t keys_a[] = {(int64_t)a->pipeline * a->data, a->pipeline, a->expert,
@@ -36,7 +36,10 @@ int dp_planner_choice_compare(const struct choice *a, const struct choice *b)
             return keys_a[i] < keys_b[i] ? -1 : 1;
         }
     }
-    return (a->family > b->family) - (a->family < b->family);
+    if (a->family != b->family) {
+        return a->family < b->family ? -1 : 1;
+    }
+    return (a->virtual_stages > b->virtual_stages) - (a->virtual_stages < b->virtual_stages);
 }
 
 static int compare_bounds(const void *a, const void *b)
