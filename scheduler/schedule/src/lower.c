@@ -1,10 +1,10 @@
 // The messages between ranks, found by a run of the schedule in which every rank posts all messages
 // of a batch at once and waits for them. It runs in ticks: F, I and W take one, B two. Real work
-// takes other times; then a rank waits longer somewhere, but what waits for what stays the same.
+// takes other times; then a rank waits longer somewhere, but no ring of ranks can come of it, since
+// what follows what stays the same.
 #include <stdlib.h>
 
 #include "dp/alloc.h"
-#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/schedule.h"
 #include "halves.h"
@@ -17,8 +17,10 @@ enum { WHEEL = 4 };             // more ticks than an action takes
 struct message {
     struct dp_p2p send;
     uint32_t awaited_at; // position on the receiver before which the receive is posted
+    uint32_t needed_at;  // position on the receiver of the action that needs it
     uint32_t next;       // sent after it from the same rank to the same rank
-    uint32_t next_offer; // posted after it to the same rank, if that has to take it still
+    uint32_t next_offer; // posted after it to the same rank, while that has not taken it
+    uint32_t sent_tick;
     uint16_t from;
     uint8_t posted;
 };
@@ -28,7 +30,7 @@ struct rank {
     size_t length;
     uint32_t pending;                 // messages that its batch waits for
     uint32_t next_sent;               // the first message that it has not posted
-    uint32_t first_offer, last_offer; // sends to it that wait; may have been taken since
+    uint32_t first_offer, last_offer; // sends to it that wait
     bool open;                        // it stands in a batch and does not compute
     bool touched;                     // something happened to it in this tick
     int32_t next;                     // in the list of the wheel
@@ -40,10 +42,10 @@ struct run {
     uint32_t count;
     uint32_t *wanted[2];    // [stages][microbatches], message into a stage: backwards, forwards
     uint32_t *next_awaited; // [pipeline][pipeline], the first that the receiver has not posted
-    uint32_t *matched;      // messages in the order in which they crossed
-    uint32_t matched_count;
+    uint32_t *start;        // [actions], tick
     struct rank *ranks;
-    int32_t wheel[WHEEL]; // ranks whose action ends in the tick; -1 = none
+    uint32_t tick;
+    int32_t wheel[WHEEL]; // ranks whose action ends in tick i modulo its length; -1 = none
     int32_t *touched;     // ranks to which something happened in this tick
     int32_t touched_count;
 };
@@ -117,6 +119,7 @@ static void run_init(struct run *run, const struct dp_schedule *schedule)
                             dp_new_array(struct message, 2 * dp_schedule_action_count(schedule)),
                         .wanted = {new_numbers(chunks, NONE), new_numbers(chunks, NONE)},
                         .next_awaited = new_numbers(ranks * ranks, NONE),
+                        .start = dp_new_array(uint32_t, dp_schedule_action_count(schedule)),
                         .ranks = dp_new_array(struct rank, ranks),
                         .touched = dp_new_array(int32_t, ranks)};
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
@@ -132,7 +135,6 @@ static void run_init(struct run *run, const struct dp_schedule *schedule)
         }
     }
     link_messages(run);
-    run->matched = dp_new_array(uint32_t, run->count);
     for (int i = 1; i < WHEEL; i++) {
         run->wheel[i] = -1;
     }
@@ -144,7 +146,7 @@ static void run_deinit(struct run *run)
     free(run->wanted[0]);
     free(run->wanted[1]);
     free(run->next_awaited);
-    free(run->matched);
+    free(run->start);
     free(run->ranks);
     free(run->touched);
 }
@@ -165,8 +167,6 @@ static void post(struct run *run, uint32_t m, uint8_t end)
     run->ranks[rank].pending++;
     message->posted |= end;
     if (message->posted == (SENT | AWAITED)) {
-        message->send.message = run->matched_count;
-        run->matched[run->matched_count++] = m;
         run->ranks[message->from].pending--;
         run->ranks[message->send.peer].pending--;
         touch(run, message->from);
@@ -177,6 +177,7 @@ static void post(struct run *run, uint32_t m, uint8_t end)
 static void post_send(struct run *run, uint32_t m)
 {
     struct message *message = &run->messages[m];
+    message->sent_tick = run->tick;
     post(run, m, SENT);
     if ((message->posted & AWAITED) == 0) {
         struct rank *receiver = &run->ranks[message->send.peer];
@@ -213,6 +214,7 @@ static bool post_input(struct run *run, int32_t rank, const struct half *half)
     if (m == NONE) {
         return false;
     }
+    run->messages[m].needed_at = (uint32_t)run->ranks[rank].at;
     size_t link = link_of(run, &run->messages[m]);
     while ((run->messages[m].posted & AWAITED) == 0) {
         post_receive(run, run->next_awaited[link]);
@@ -272,7 +274,7 @@ static int ticks_of(const struct dp_action *action)
 }
 
 // The rank's batch is complete: its next action begins. False when there is none.
-static bool leave_batch(struct run *run, int32_t index, int now)
+static bool leave_batch(struct run *run, int32_t index)
 {
     const struct dp_schedule *schedule = run->schedule;
     struct rank *rank = &run->ranks[index];
@@ -280,20 +282,22 @@ static bool leave_batch(struct run *run, int32_t index, int now)
     if (rank->at == rank->length) {
         return false;
     }
-    const struct dp_action *action = &schedule->actions[schedule->rank_begin[index] + rank->at++];
-    int32_t *ends = &run->wheel[(now + ticks_of(action)) % WHEEL];
+    size_t action = schedule->rank_begin[index] + rank->at++;
+    run->start[action] = run->tick;
+    int32_t *ends = &run->wheel[(run->tick + ticks_of(&schedule->actions[action])) % WHEEL];
     rank->next = *ends;
     *ends = index;
     return true;
 }
 
 // Returns how many ranks came to the end of their lists.
-static dp_status run_tick(struct run *run, int now, int32_t *ret_ended, struct dp_error *err)
+static dp_status run_tick(struct run *run, int32_t *ret_ended, struct dp_error *err)
 {
-    int32_t first = run->wheel[now];
-    run->wheel[now] = -1;
+    int32_t *entering = &run->wheel[run->tick % WHEEL];
     run->touched_count = 0;
-    for (int32_t rank = first; rank >= 0; rank = run->ranks[rank].next) {
+    while (*entering >= 0) {
+        int32_t rank = *entering;
+        *entering = run->ranks[rank].next;
         dp_status status = enter_batch(run, rank, err);
         if (status != DP_OK) {
             return status;
@@ -310,7 +314,7 @@ static dp_status run_tick(struct run *run, int now, int32_t *ret_ended, struct d
         struct rank *rank = &run->ranks[run->touched[i]];
         rank->touched = false;
         if (rank->open && rank->pending == 0) {
-            *ret_ended += !leave_batch(run, run->touched[i], now);
+            *ret_ended += !leave_batch(run, run->touched[i]);
         }
     }
     return DP_OK;
@@ -320,8 +324,8 @@ static dp_status run_all(struct run *run, struct dp_error *err)
 {
     int32_t running = run->schedule->pipeline;
     int idle = 0;
-    for (int now = 0; running > 0; now = (now + 1) % WHEEL) {
-        idle = run->wheel[now] < 0 ? idle + 1 : 0;
+    for (; running > 0; run->tick++) {
+        idle = run->wheel[run->tick % WHEEL] < 0 ? idle + 1 : 0;
         if (idle == WHEEL) {
             int32_t rank = 0;
             while (!run->ranks[rank].open) {
@@ -333,13 +337,73 @@ static dp_status run_all(struct run *run, struct dp_error *err)
                            rank, run->ranks[rank].at);
         }
         int32_t ended;
-        dp_status status = run_tick(run, now, &ended, err);
+        dp_status status = run_tick(run, &ended, err);
         if (status != DP_OK) {
             return status;
         }
         running -= ended;
     }
     return DP_OK;
+}
+
+// The tick in which the rank stands before its action at `position`.
+static uint32_t enter_tick(const struct run *run, int32_t rank, uint32_t position)
+{
+    if (position == 0) {
+        return 0;
+    }
+    size_t before = run->schedule->rank_begin[rank] + position - 1;
+    return run->start[before] + (uint32_t)ticks_of(&run->schedule->actions[before]);
+}
+
+// Moves the receive towards the action that needs it, to the last batch that the receiver comes to
+// while the sender stands in its own: that keeps neither waiting, and what arrives together with
+// other messages costs no wait of its own. Messages of a link stay in their order.
+static void delay_receive(const struct run *run, struct message *message)
+{
+    const struct rank *sender = &run->ranks[message->from];
+    size_t after = message->send.action + 1;
+    uint32_t leave = after == sender->length
+                         ? UINT32_MAX
+                         : run->start[run->schedule->rank_begin[message->from] + after];
+    uint32_t last = message->needed_at;
+    if (message->next != NONE && run->messages[message->next].awaited_at < last) {
+        last = run->messages[message->next].awaited_at;
+    }
+    while (message->awaited_at < last) {
+        uint32_t middle = last - (last - message->awaited_at) / 2;
+        if (enter_tick(run, message->send.peer, middle) <= leave) {
+            message->awaited_at = middle;
+        } else {
+            last = middle - 1;
+        }
+    }
+}
+
+static uint32_t crossing_tick(const struct run *run, const struct message *message)
+{
+    uint32_t awaited_tick = enter_tick(run, message->send.peer, message->awaited_at);
+    return message->sent_tick > awaited_tick ? message->sent_tick : awaited_tick;
+}
+
+// Numbers the messages in the order in which they cross; in one tick, in which a rank stands in one
+// batch at most, by sender. Returns them in this order.
+static uint32_t *number_messages(struct run *run)
+{
+    uint32_t *order = dp_new_array(uint32_t, run->count);
+    DP_AUTO_FREE uint32_t *begin = dp_new_array(uint32_t, (size_t)run->tick + 1);
+    for (uint32_t m = 0; m < run->count; m++) {
+        begin[crossing_tick(run, &run->messages[m]) + 1]++;
+    }
+    for (uint32_t tick = 0; tick < run->tick; tick++) {
+        begin[tick + 1] += begin[tick];
+    }
+    for (uint32_t m = 0; m < run->count; m++) {
+        struct message *message = &run->messages[m];
+        message->send.message = begin[crossing_tick(run, message)]++;
+        order[message->send.message] = m;
+    }
+    return order;
 }
 
 static struct dp_p2p receive_of(const struct message *message)
@@ -353,8 +417,8 @@ static struct dp_p2p receive_of(const struct message *message)
     return receive;
 }
 
-// Each rank's ends of the messages, in the order in which they crossed.
-static void deal_out(const struct run *run, struct dp_lowered *ret_lowered)
+// Each rank's ends of the messages, in their order.
+static void deal_out(const struct run *run, const uint32_t *order, struct dp_lowered *ret_lowered)
 {
     size_t ranks = (size_t)run->schedule->pipeline;
     struct dp_p2p *ops = dp_new_array(struct dp_p2p, 2 * (size_t)run->count);
@@ -368,8 +432,8 @@ static void deal_out(const struct run *run, struct dp_lowered *ret_lowered)
         end[rank] = begin[rank];
         begin[rank + 1] += begin[rank];
     }
-    for (uint32_t i = 0; i < run->matched_count; i++) {
-        const struct message *message = &run->messages[run->matched[i]];
+    for (uint32_t i = 0; i < run->count; i++) {
+        const struct message *message = &run->messages[order[i]];
         ops[end[message->from]++] = message->send;
         ops[end[message->send.peer]++] = receive_of(message);
     }
@@ -382,15 +446,21 @@ dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lo
     DP_CLEANUP(run_deinit) struct run run;
     run_init(&run, schedule);
     dp_status status = run_all(&run, err);
-    if (status == DP_OK && run.matched_count < run.count) {
-        status = dp_fail(err, DP_INVALID,
-                         "%u messages are sent that no rank waits for; validate the schedule first",
-                         run.count - run.matched_count);
+    if (status != DP_OK) {
+        return status;
     }
-    if (status == DP_OK) {
-        deal_out(&run, ret_lowered);
+    for (uint32_t m = run.count; m-- > 0;) {
+        if (run.messages[m].posted != (SENT | AWAITED)) {
+            return dp_fail(err, DP_INVALID,
+                           "rank %d, position %u sends what no rank waits for; validate the "
+                           "schedule first",
+                           run.messages[m].from, run.messages[m].send.action);
+        }
+        delay_receive(&run, &run.messages[m]);
     }
-    return status;
+    DP_AUTO_FREE uint32_t *order = number_messages(&run);
+    deal_out(&run, order, ret_lowered);
+    return DP_OK;
 }
 
 void dp_lowered_deinit(struct dp_lowered *lowered)

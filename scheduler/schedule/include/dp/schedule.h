@@ -143,7 +143,7 @@ struct dp_p2p {
 // waited for as a whole, or one message after the other. Each rank's list is in the order of
 // `message`, which both ends share, so neither way can deadlock even when a send waits for its
 // receive (strict rendezvous). A receive stands before the action that needs it; earlier only where
-// strict rendezvous would deadlock otherwise.
+// its sender would wait for it, when F, I and W take one unit of time and B two.
 struct dp_lowered {
     int32_t pipeline;
     struct dp_p2p *ops;
