@@ -1,107 +1,311 @@
-// dpctl schedule compare: the same model under several families.
+// dpctl schedule compare: the same model under several families, and which one to take when all
+// may use the same memory.
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "schedule_request.h"
+#include "schedule_verbs.h"
 
-// One line of the comparison; a family that cannot do (P, M) says why instead.
-static void compare_one(const struct schedule_request *request, const char *name, json_t *rows)
+struct row {
+    const char *name; // as asked for
+    char reason[512]; // why not; empty when legal
+    int32_t stages;
+    double makespan, bubble_ratio, own_span_bubble_ratio, bubble_max;
+    double activations; // most on a rank, in micro-batches' activations on 1/P of the model
+    double parameters;  // on a rank, in 1/P of the model
+    size_t messages;    // between ranks, of one step
+};
+
+struct table {
+    const struct schedule_request *request;
+    struct row *rows;
+    size_t count, capacity;
+    double memory; // activations that fit a rank, in micro-batches
+};
+
+static double parameters_of(const struct dp_schedule *schedule)
 {
-    struct dp_error err = {0};
-    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
-    DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    dp_status status = schedule_obtain(request, name, &schedule, &err);
-    if (status == DP_OK) {
-        status = schedule_simulate(request, &schedule, false, &result, &err);
+    int32_t most = 0;
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        int32_t stages[DP_RANK_STAGES_MAX];
+        int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
+        most = count > most ? count : most;
     }
-    if (status == DP_OK) {
-        json_t *row = schedule_result_json(&schedule, &result);
-        json_object_set_new(row, "legal", json_true());
-        json_array_append_new(rows, row);
-    } else {
-        json_array_append_new(
-            rows, json_pack("{s:s, s:b, s:s}", "name", name, "legal", 0, "reason", err.message));
-    }
+    return (double)most * schedule->pipeline / schedule->stages;
 }
 
-static void print_comparison(const json_t *rows)
+// Every edge between stages on different ranks carries each micro-batch there and its gradient back.
+static size_t messages_of(const struct dp_schedule *schedule)
 {
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 6, .right = 0x1e};
-    const char *const heads[] = {"SCHEDULE",     "STAGES",      "MAKESPAN_S",
-                                 "BUBBLE_MAX_S", "PEAK_CHUNKS", "NOTE"};
-    dpctl_heads(&table, heads);
-    size_t index;
-    json_t *row;
-    json_array_foreach(rows, index, row)
-    {
-        dpctl_cell(&table, "%s", json_string_value(json_object_get(row, "name")));
-        if (json_is_true(json_object_get(row, "legal"))) {
-            dpctl_cell(&table, "%d", (int)json_integer_value(json_object_get(row, "stages")));
-            dpctl_cell(&table, "%.6g", json_real_value(json_object_get(row, "makespan_s")));
-            dpctl_cell(&table, "%.6g", json_real_value(json_object_get(row, "bubble_max_s")));
-            dpctl_cell(&table, "%d",
-                       (int)json_integer_value(json_object_get(row, "peak_chunks_max")));
-            dpctl_cell(&table, "%s", "");
-        } else {
-            for (int i = 0; i < 4; i++) {
-                dpctl_cell(&table, "%s", "");
-            }
-            dpctl_cell(&table, "%s", json_string_value(json_object_get(row, "reason")));
+    size_t messages = 0;
+    int32_t first = schedule->microbatches / 2;
+    int32_t of_direction[2] = {schedule->microbatches, 0};
+    if (schedule->directions == 2) {
+        of_direction[0] = first;
+        of_direction[1] = schedule->microbatches - first;
+    }
+    for (int32_t stage = 1; stage < schedule->stages; stage++) {
+        for (int direction = 0; direction < schedule->directions; direction++) {
+            const int32_t *here = &schedule->placement[2 * stage + direction];
+            messages += here[0] == here[-2] ? 0 : 2 * (size_t)of_direction[direction];
         }
     }
-    dpctl_table_print(&table);
+    return messages;
 }
 
-static dp_status compare_named(const struct schedule_request *request, json_t *rows,
-                               struct dp_error *err)
+static void fill_row(const struct schedule_subject *subject, const struct dp_sim_result *result,
+                     struct row *row)
 {
-    DP_AUTO_FREE char *names = dp_strdup(request->schedules);
+    const struct dp_schedule *schedule = &subject->schedule;
+    row->stages = schedule->stages;
+    row->makespan = result->makespan;
+    row->bubble_ratio = dp_sim_bubble_ratio(result);
+    row->own_span_bubble_ratio = dp_sim_own_span_bubble_ratio(result);
+    row->parameters = parameters_of(schedule);
+    row->messages = messages_of(schedule);
+    for (int32_t r = 0; r < result->pipeline; r++) {
+        const struct dp_sim_rank *rank = &result->ranks[r];
+        row->bubble_max = rank->bubble > row->bubble_max ? rank->bubble : row->bubble_max;
+        row->activations =
+            rank->peak_activations > row->activations ? rank->peak_activations : row->activations;
+    }
+}
+
+// What is asked of one family. `auto` gets the memory that all are compared at, and no placement
+// that holds parameters twice.
+static struct schedule_request request_for(const struct schedule_request *request, const char *name)
+{
+    struct schedule_request own = *request;
+    const struct dp_schedule_family *family = dp_schedule_family_find(name);
+    if (family != NULL && family->virtual_max == 0) {
+        own.virtual_stages = 0;
+    }
+    if (family == NULL) {
+        own.memory_cap = own.memory * own.activation_bytes;
+        own.placement = own.placement != NULL ? own.placement : "single";
+    }
+    return own;
+}
+
+// A family that cannot do (P, M) says why instead.
+static void compare_one(const struct schedule_request *all, const char *name, struct row *row)
+{
+    struct dp_error err = {0};
+    const struct schedule_request own = request_for(all, name), *request = &own;
+    DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
+    DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
+    *row = (struct row){.name = name};
+    dp_status status = schedule_obtain(request, name, &subject, &err);
+    if (status == DP_OK) {
+        status = dp_simulate(&subject.schedule, &subject.costs, false, &result, &err);
+    }
+    if (status == DP_OK) {
+        fill_row(&subject, &result, row);
+    } else {
+        snprintf(row->reason, sizeof(row->reason), "%s", err.message);
+    }
+}
+
+static void add_row(struct table *table, const char *name)
+{
+    if (table->count == table->capacity) {
+        table->capacity = 2 * table->capacity + 16;
+        table->rows = dp_realloc(table->rows, table->capacity, sizeof(*table->rows));
+    }
+    compare_one(table->request, name, &table->rows[table->count++]);
+}
+
+static dp_status add_named(struct table *table, char *names, struct dp_error *err)
+{
     char *save = NULL;
     for (char *name = strtok_r(names, ",", &save); name != NULL;
          name = strtok_r(NULL, ",", &save)) {
-        if (dp_schedule_family_find(name) == NULL) {
+        if (strcmp(name, "auto") != 0 && dp_schedule_family_find(name) == NULL) {
             struct dp_schedule_params params = {.pipeline = 2, .microbatches = 4};
             return dp_schedule_check(name, &params, err); // says which there are
         }
-        compare_one(request, name, rows);
+        add_row(table, name);
     }
-    return json_array_size(rows) > 0
-               ? DP_OK
-               : dp_fail(err, DP_USAGE, "--schedules \"%s\" names no schedule", request->schedules);
+    return table->count > 0 ? DP_OK
+                            : dp_fail(err, DP_USAGE, "--schedules \"%s\" names no schedule",
+                                      table->request->schedules);
 }
 
-static dp_status compare_all(const struct schedule_request *request, json_t *rows)
+static void add_all(struct table *table)
 {
     size_t count;
     const struct dp_schedule_family *families = dp_schedule_families(&count);
     for (size_t i = 0; i < count; i++) {
-        compare_one(request, families[i].name, rows);
+        add_row(table, families[i].name);
+    }
+    add_row(table, "auto");
+}
+
+// The fastest that needs no more activations than `memory`, nor more parameters than one copy.
+static const struct row *best_at_equal_memory(const struct table *table)
+{
+    const struct row *best = NULL;
+    for (size_t i = 0; i < table->count; i++) {
+        const struct row *row = &table->rows[i];
+        bool fits = row->reason[0] == '\0' && row->activations <= table->memory * (1 + 1e-9) &&
+                    row->parameters <= 1;
+        if (fits && (best == NULL || row->makespan < best->makespan)) {
+            best = row;
+        }
+    }
+    return best;
+}
+
+// GPU-hours of a million tokens, given what 1F1B reaches; 0 when nothing was said of it.
+static double gpu_hours(const struct schedule_request *request, double makespan, double of_1f1b)
+{
+    double rate = request->tokens_per_s;
+    if (rate <= 0 && request->step_s > 0) {
+        rate = request->tokens_per_step / request->step_s;
+    }
+    double gpus = request->gpus > 0 ? request->gpus : request->pipeline;
+    return rate > 0 && of_1f1b > 0 ? gpus * 1e6 / (rate * of_1f1b / makespan) / 3600 : 0;
+}
+
+static json_t *row_json(const struct table *table, const struct row *row, const struct row *base)
+{
+    if (row->reason[0] != '\0') {
+        return json_pack("{s:s, s:b, s:s}", "name", row->name, "legal", 0, "reason", row->reason);
+    }
+    json_t *json = json_pack(
+        "{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "name", row->name,
+        "legal", 1, "stages", (int)row->stages, "makespan", row->makespan, "bubble_ratio",
+        row->bubble_ratio, "own_span_bubble_ratio", row->own_span_bubble_ratio, "utilisation",
+        1 - row->bubble_ratio, "bubble_max", row->bubble_max, "peak_activations", row->activations,
+        "parameters", row->parameters, "p2p_messages", (json_int_t)row->messages, "p2p_volume",
+        base->messages > 0 ? (double)row->messages / (double)base->messages : 1.0,
+        "time_against_1f1b", base->makespan > 0 ? row->makespan / base->makespan : 1.0);
+    double hours = gpu_hours(table->request, row->makespan, base->makespan);
+    if (hours > 0) {
+        double saved = gpu_hours(table->request, base->makespan, base->makespan) - hours;
+        json_object_set_new(json, "gpu_hours_per_million_tokens", json_real(hours));
+        json_object_set_new(json, "gpu_hours_saved_against_1f1b", json_real(saved));
+    }
+    return json;
+}
+
+static json_t *answer_json(const struct table *table, const struct row *base)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; i < table->count; i++) {
+        json_array_append_new(rows, row_json(table, &table->rows[i], base));
+    }
+    const struct row *best = best_at_equal_memory(table);
+    return json_pack("{s:i, s:i, s:o, s:{s:f, s:f, s:s?}}", "pipeline",
+                     (int)table->request->pipeline, "microbatches",
+                     (int)table->request->microbatches, "schedules", rows, "equal_memory",
+                     "activations", table->memory, "parameters", 1.0, "best",
+                     best != NULL ? best->name : NULL);
+}
+
+static void print_row(struct dpctl_table *cells, const struct table *table, const struct row *row,
+                      const struct row *base, bool with_hours)
+{
+    dpctl_cell(cells, "%s", row->name);
+    if (row->reason[0] != '\0') {
+        for (int i = 0; i < cells->columns - 2; i++) {
+            dpctl_cell(cells, "%s", "");
+        }
+        dpctl_cell(cells, "%s", row->reason);
+        return;
+    }
+    dpctl_cell(cells, "%d", (int)row->stages);
+    dpctl_cell(cells, "%.6g", row->makespan);
+    dpctl_cell(cells, "%+.1f %%", 100 * (row->makespan / base->makespan - 1));
+    dpctl_cell(cells, "%.2f", 100 * row->bubble_ratio);
+    dpctl_cell(cells, "%.2f", 100 * (1 - row->bubble_ratio));
+    dpctl_cell(cells, "%.4g", row->activations);
+    dpctl_cell(cells, "%.3gx", row->parameters);
+    dpctl_cell(cells, "%.3gx",
+               base->messages > 0 ? (double)row->messages / (double)base->messages : 1.0);
+    if (with_hours) {
+        dpctl_cell(cells, "%.4g", gpu_hours(table->request, row->makespan, base->makespan));
+    }
+    dpctl_cell(cells, "%s", "");
+}
+
+static void print_answer(const struct table *table, const struct row *base)
+{
+    bool with_hours = gpu_hours(table->request, base->makespan, base->makespan) > 0;
+    static const char *const plain[] = {"SCHEDULE", "STAGES",   "MAKESPAN", "TIME",
+                                        "BUBBLE_%", "UTIL_%",   "PEAK_ACT", "PARAMS",
+                                        "P2P",      "NOTE"};
+    static const char *const hours[] = {"SCHEDULE", "STAGES",   "MAKESPAN", "TIME",
+                                        "BUBBLE_%", "UTIL_%",   "PEAK_ACT", "PARAMS",
+                                        "P2P",      "GPU_H/MTOK", "NOTE"};
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table cells = {.columns = with_hours ? 11 : 10, .right = with_hours ? 0x3fe : 0x1fe};
+    dpctl_heads(&cells, with_hours ? hours : plain);
+    for (size_t i = 0; i < table->count; i++) {
+        print_row(&cells, table, &table->rows[i], base, with_hours);
+    }
+    dpctl_table_print(&cells);
+    const struct row *best = best_at_equal_memory(table);
+    if (best == NULL) {
+        printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): "
+               "none fits\n",
+               table->memory);
+    } else {
+        printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): "
+               "%s, %.2f %% less time than 1f1b\n",
+               table->memory, best->name, 100 * (1 - best->makespan / base->makespan));
+    }
+}
+
+static dp_status check_request(const struct schedule_request *request, struct dp_error *err)
+{
+    if (request->pipeline == 0 || request->microbatches == 0) {
+        return dp_fail(err, DP_USAGE, "say -P RANKS and -M MICROBATCHES");
+    }
+    if ((request->step_s > 0) != (request->tokens_per_step > 0)) {
+        return dp_fail(err, DP_USAGE, "--step-s and --tokens-per-step belong together");
+    }
+    if (request->step_s > 0 && request->tokens_per_s > 0) {
+        return dp_fail(err, DP_USAGE, "give --tokens-per-s, or --step-s with --tokens-per-step");
     }
     return DP_OK;
 }
 
 dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *request,
-                           const struct dp_schedule *none, struct dp_error *err)
+                           struct dp_error *err)
 {
-    (void)none;
-    struct schedule_request same_model = *request;
-    same_model.same_model = true;
-    if (request->pipeline == 0 || request->microbatches == 0) {
-        return dp_fail(err, DP_USAGE, "say -P RANKS and -M MICROBATCHES");
-    }
-    DP_AUTO_JSON json_t *rows = json_array();
-    dp_status status = request->schedules != NULL ? compare_named(&same_model, rows, err)
-                                                  : compare_all(&same_model, rows);
+    dp_status status = check_request(request, err);
     if (status != DP_OK) {
         return status;
     }
-    if (ctl->json) {
-        dpctl_print_json(ctl, json_pack("{s:O}", "schedules", rows), "dp.comparison/1");
-    } else {
-        print_comparison(rows);
+    struct schedule_request same_model = *request;
+    same_model.same_model = true;
+    // Activations are counted in micro-batches here; any large unit serves, if none is given.
+    if (same_model.activation_bytes <= 0) {
+        same_model.activation_bytes = same_model.weight_bytes = 1 << 20;
     }
-    return DP_OK;
+    struct row base;
+    compare_one(&same_model, "1f1b", &base);
+    if (base.reason[0] != '\0') {
+        return dp_fail(err, DP_INVALID, "%s", base.reason);
+    }
+    struct table table = {.memory = request->memory > 0 ? request->memory : base.activations};
+    same_model.memory = table.memory;
+    table.request = &same_model;
+    DP_AUTO_FREE char *names = dp_strdup(request->schedules != NULL ? request->schedules : "");
+    if (request->schedules == NULL) {
+        add_all(&table);
+    } else {
+        status = add_named(&table, names, err);
+    }
+    if (status == DP_OK && ctl->json) {
+        dpctl_print_json(ctl, answer_json(&table, &base), "dp.comparison/1");
+    } else if (status == DP_OK) {
+        print_answer(&table, &base);
+    }
+    free(table.rows);
+    return status;
 }

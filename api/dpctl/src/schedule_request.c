@@ -1,40 +1,72 @@
 #include "schedule_request.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "dp/check.h"
-#include "dp/cleanup.h"
 
 enum {
-    KEY_SCHEDULES = 1,
-    KEY_F,
-    KEY_B,
-    KEY_I,
-    KEY_W,
-    KEY_FB,
+    KEY_SCHEDULE = 1,
+    KEY_COST,
     KEY_HOP,
+    KEY_P2P,
+    KEY_ACTIVATION,
+    KEY_WEIGHT,
+    KEY_SLOW,
+    KEY_SLOW_LINK,
+    KEY_STAGE_COST,
+    KEY_MEMORY_CAP,
+    KEY_SEED,
+    KEY_MOVES,
+    KEY_PLACEMENT,
+    KEY_SCHEDULES,
+    KEY_MEMORY,
+    KEY_TOKENS,
+    KEY_STEP,
+    KEY_STEP_TOKENS,
+    KEY_GPUS,
     KEY_TABLE,
     KEY_WIDTH,
     KEY_OUT,
-    KEY_FORMAT
+    KEY_FORMAT,
+    KEY_LAYERS,
+    KEY_LETTERS
 };
 
 static const struct argp_option options[] = {
+    {"schedule", KEY_SCHEDULE, "NAME", 0, "the schedule, as the argument would name it", 0},
     {NULL, 'P', "RANKS", 0, "pipeline ranks", 0},
     {NULL, 'M', "COUNT", 0, "micro-batches per step", 0},
-    {"schedules", KEY_SCHEDULES, "LIST", 0, "compare: families, comma separated (default all)", 0},
-    {"f", KEY_F, "S", 0, "seconds of a forward chunk (1)", 1},
-    {"b", KEY_B, "S", 0, "of a full backward (i + w)", 1},
-    {"i", KEY_I, "S", 0, "of an input-gradient backward (1)", 1},
-    {"w", KEY_W, "S", 0, "of a weight-gradient backward (1)", 1},
-    {"fb", KEY_FB, "S", 0, "of an overlapped pair (f + b)", 1},
+    {"virtual", 'v', "CHUNKS", 0, "chunks per rank, where the family has a choice", 0},
+    {"layers", KEY_LAYERS, "N", 0, "of the model: no schedule gets more stages than these", 0},
+    {"cost", KEY_COST, "LIST", 0,
+     "seconds of a chunk: F=1,I=1,W=1[,B=I+W][,FB=F+B][,FI=FB-B+I]", 1},
     {"hop", KEY_HOP, "S", 0, "latency between ranks (0)", 1},
-    {"table", KEY_TABLE, NULL, 0, "show: one cell per time slot", 2},
-    {"width", KEY_WIDTH, "COLUMNS", 0, "show: columns to fill", 2},
-    {"format", KEY_FORMAT, "NAME", 0, "export: dp (default), torch or perfetto", 2},
-    {"out", KEY_OUT, "FILE", 0, "export: write here instead of stdout", 2},
+    {"p2p", KEY_P2P, "FORM", 0, "free: messages travel while ranks compute (default); blocking: "
+     "ranks wait for each batch of them", 1},
+    {"activation-bytes", KEY_ACTIVATION, "N", 0, "kept from F on: by a chunk; for auto and compare by 1/P of the model", 1},
+    {"weight-bytes", KEY_WEIGHT, "N", 0, "of these, what is kept until W when I is done (0)", 1},
+    {"slow", KEY_SLOW, "WHAT", 0, "what if: rank=3:1.5, stage=2:1.2; may be repeated", 2},
+    {"slow-link", KEY_SLOW_LINK, "LINK", 0, "what if: 2-3:4x (2>3:4x one way); may be repeated", 2},
+    {"stage-cost", KEY_STAGE_COST, "FILE", 0, "seconds and bytes by stage and rank (CSV)", 2},
+    {"memory-cap", KEY_MEMORY_CAP, "BYTES", 0, "auto: most bytes alive on a rank", 3},
+    {"placement", KEY_PLACEMENT, "NAME", 0, "auto: straight, loop, v, wave or bidirectional (all)",
+     3},
+    {"seed", KEY_SEED, "N", 0, "auto: of its search (1)", 3},
+    {"moves", KEY_MOVES, "N", 0, "auto: budget of its search", 3},
+    {"schedules", KEY_SCHEDULES, "LIST", 0, "compare: families, comma separated (default all)", 4},
+    {"memory", KEY_MEMORY, "N", 0,
+     "compare: activations of N micro-batches fit a rank (default what 1F1B needs)", 4},
+    {"tokens-per-s", KEY_TOKENS, "N", 0, "compare: what 1F1B reaches, for GPU-hours", 4},
+    {"step-s", KEY_STEP, "S", 0, "compare: or a step's length under 1F1B", 4},
+    {"tokens-per-step", KEY_STEP_TOKENS, "N", 0, "compare: and its tokens", 4},
+    {"gpus", KEY_GPUS, "N", 0, "compare: that share these tokens (default P)", 4},
+    {"table", KEY_TABLE, NULL, 0, "show: one cell per time slot", 5},
+    {"width", KEY_WIDTH, "N", 0, "show: columns to fill; export of svg: pixels", 5},
+    {"format", KEY_FORMAT, "NAME", 0,
+     "export: json (default), torch-csv, torch-csv-comms, megatron, perfetto or svg", 6},
+    {"out", KEY_OUT, "FILE", 0, "export: write here instead of stdout", 6},
+    {"letters", KEY_LETTERS, "AGE", 0, "check a CSV: new (I, B) or old (B, BW); default: as seen",
+     6},
     {0},
 };
 
@@ -44,18 +76,141 @@ static const struct {
 } groups[] = {
     {'P', SCHEDULE_SIZES},
     {'M', SCHEDULE_SIZES},
-    {KEY_F, SCHEDULE_COSTS},
-    {KEY_B, SCHEDULE_COSTS},
-    {KEY_I, SCHEDULE_COSTS},
-    {KEY_W, SCHEDULE_COSTS},
-    {KEY_FB, SCHEDULE_COSTS},
+    {'v', SCHEDULE_SIZES},
+    {KEY_COST, SCHEDULE_COSTS},
     {KEY_HOP, SCHEDULE_COSTS},
+    {KEY_P2P, SCHEDULE_COSTS},
+    {KEY_ACTIVATION, SCHEDULE_COSTS},
+    {KEY_WEIGHT, SCHEDULE_COSTS},
+    {KEY_SLOW, SCHEDULE_CHANGES},
+    {KEY_SLOW_LINK, SCHEDULE_CHANGES},
+    {KEY_STAGE_COST, SCHEDULE_CHANGES},
+    {KEY_MEMORY_CAP, SCHEDULE_SEARCH},
+    {KEY_SEED, SCHEDULE_SEARCH},
+    {KEY_MOVES, SCHEDULE_SEARCH},
+    {KEY_PLACEMENT, SCHEDULE_SEARCH},
     {KEY_SCHEDULES, SCHEDULE_FAMILIES},
+    {KEY_MEMORY, SCHEDULE_FAMILIES},
+    {KEY_TOKENS, SCHEDULE_FAMILIES},
+    {KEY_STEP, SCHEDULE_FAMILIES},
+    {KEY_STEP_TOKENS, SCHEDULE_FAMILIES},
+    {KEY_GPUS, SCHEDULE_FAMILIES},
     {KEY_TABLE, SCHEDULE_DRAWING},
-    {KEY_WIDTH, SCHEDULE_DRAWING},
+    {KEY_WIDTH, SCHEDULE_WIDTH},
     {KEY_FORMAT, SCHEDULE_FILES},
     {KEY_OUT, SCHEDULE_FILES},
+    {KEY_LAYERS, SCHEDULE_SIZES},
+    {KEY_LETTERS, SCHEDULE_READING},
 };
+
+// Options whose value is taken as it stands.
+static const char **text_slot(struct schedule_request *request, int key)
+{
+    switch (key) {
+    case KEY_SCHEDULE:
+        return &request->schedule;
+    case KEY_COST:
+        return &request->cost;
+    case KEY_STAGE_COST:
+        return &request->stage_cost;
+    case KEY_PLACEMENT:
+        return &request->placement;
+    case KEY_SCHEDULES:
+        return &request->schedules;
+    case KEY_FORMAT:
+        return &request->format;
+    case KEY_OUT:
+        return &request->out;
+    case KEY_LETTERS:
+        return &request->letters;
+    default:
+        return NULL;
+    }
+}
+
+// Options that are a number of at least 0.
+static double *real_slot(struct schedule_request *request, int key)
+{
+    switch (key) {
+    case KEY_HOP:
+        return &request->hop;
+    case KEY_ACTIVATION:
+        return &request->activation_bytes;
+    case KEY_WEIGHT:
+        return &request->weight_bytes;
+    case KEY_MEMORY_CAP:
+        return &request->memory_cap;
+    case KEY_MEMORY:
+        return &request->memory;
+    case KEY_TOKENS:
+        return &request->tokens_per_s;
+    case KEY_STEP:
+        return &request->step_s;
+    case KEY_STEP_TOKENS:
+        return &request->tokens_per_step;
+    default:
+        return NULL;
+    }
+}
+
+static const char *option_name(int key)
+{
+    for (const struct argp_option *option = options; option->key != 0; option++) {
+        if (option->key == key && option->name != NULL) {
+            return option->name;
+        }
+    }
+    return "?";
+}
+
+static void take_change(struct argp_state *state, const char **list, int *count, char *arg)
+{
+    if (*count == SCHEDULE_CHANGES_MAX) {
+        argp_error(state, "more than %d changes of one kind", SCHEDULE_CHANGES_MAX);
+    }
+    list[(*count)++] = arg;
+}
+
+static dp_sim_p2p p2p_of(struct argp_state *state, const char *text)
+{
+    if (strcmp(text, "free") != 0 && strcmp(text, "blocking") != 0) {
+        argp_error(state, "--p2p is free or blocking, not \"%s\"", text);
+    }
+    return strcmp(text, "free") == 0 ? DP_SIM_P2P_FREE : DP_SIM_P2P_BLOCKING;
+}
+
+static error_t handle_number(int key, char *arg, struct argp_state *state)
+{
+    struct schedule_request *request = state->input;
+    switch (key) {
+    case 'P':
+        request->pipeline = (int32_t)dpctl_number(state, "-P", arg, 1, DP_PIPELINE_MAX);
+        return 0;
+    case 'M':
+        request->microbatches = (int32_t)dpctl_number(state, "-M", arg, 1, DP_MICROBATCHES_MAX);
+        return 0;
+    case 'v':
+        request->virtual_stages = (int32_t)dpctl_number(state, "-v", arg, 1, DP_RANK_STAGES_MAX);
+        return 0;
+    case KEY_SEED:
+        request->seed = (uint64_t)dpctl_number(state, "--seed", arg, 0, INT64_MAX);
+        return 0;
+    case KEY_MOVES:
+        request->moves = dpctl_number(state, "--moves", arg, 0, INT64_MAX);
+        return 0;
+    case KEY_GPUS:
+        request->gpus = (int32_t)dpctl_number(state, "--gpus", arg, 1, INT32_MAX);
+        return 0;
+    case KEY_LAYERS:
+        request->layers = (int32_t)dpctl_number(state, "--layers", arg, 1, DP_LAYERS_MAX);
+        return 0;
+    case KEY_WIDTH:
+        request->width = (int32_t)dpctl_number(state, "--width", arg, 40, 10000);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
 
 static void take_argument(struct argp_state *state, struct schedule_request *request, char *arg)
 {
@@ -66,171 +221,67 @@ static void take_argument(struct argp_state *state, struct schedule_request *req
     }
 }
 
+static void finish(struct argp_state *state, struct schedule_request *request)
+{
+    if (request->verb == NULL) {
+        argp_error(state, "say what to do: list, show, simulate, compare, check, export or replay");
+    }
+    if (request->schedule != NULL && request->subject != NULL) {
+        argp_error(state, "the schedule is named twice: %s and %s", request->subject,
+                   request->schedule);
+    }
+    if (request->subject == NULL) {
+        request->subject = request->schedule;
+    }
+    if (request->memory_cap > 0 && request->activation_bytes <= 0) {
+        argp_error(state, "--memory-cap needs --activation-bytes");
+    }
+    if (request->weight_bytes > request->activation_bytes) {
+        argp_error(state, "--weight-bytes is a part of --activation-bytes: at most %g",
+                   request->activation_bytes);
+    }
+}
+
 static error_t handle(int key, char *arg, struct argp_state *state)
 {
     struct schedule_request *request = state->input;
     for (size_t i = 0; i < DP_ARRAY_LENGTH(groups); i++) {
         request->given |= groups[i].key == key ? groups[i].group : 0;
     }
+    const char **text = text_slot(request, key);
+    double *real = real_slot(request, key);
+    if (text != NULL) {
+        *text = arg;
+        return 0;
+    }
+    if (real != NULL) {
+        char name[32];
+        snprintf(name, sizeof(name), "--%s", option_name(key));
+        *real = dpctl_real(state, name, arg, 0);
+        return 0;
+    }
     switch (key) {
-    case 'P':
-        request->pipeline = (int32_t)dpctl_number(state, "-P", arg, 1, DP_PIPELINE_MAX);
+    case KEY_P2P:
+        request->p2p = p2p_of(state, arg);
         return 0;
-    case 'M':
-        request->microbatches = (int32_t)dpctl_number(state, "-M", arg, 1, DP_MICROBATCHES_MAX);
+    case KEY_SLOW:
+        take_change(state, request->slow, &request->slow_count, arg);
         return 0;
-    case KEY_SCHEDULES:
-        request->schedules = arg;
-        return 0;
-    case KEY_F:
-        request->f = dpctl_real(state, "--f", arg, 0);
-        return 0;
-    case KEY_B:
-        request->b = dpctl_real(state, "--b", arg, 0);
-        return 0;
-    case KEY_I:
-        request->i = dpctl_real(state, "--i", arg, 0);
-        return 0;
-    case KEY_W:
-        request->w = dpctl_real(state, "--w", arg, 0);
-        return 0;
-    case KEY_FB:
-        request->fb = dpctl_real(state, "--fb", arg, 0);
-        return 0;
-    case KEY_HOP:
-        request->hop = dpctl_real(state, "--hop", arg, 0);
+    case KEY_SLOW_LINK:
+        take_change(state, request->slow_links, &request->slow_links_count, arg);
         return 0;
     case KEY_TABLE:
         request->table = true;
-        return 0;
-    case KEY_WIDTH:
-        request->width = (int32_t)dpctl_number(state, "--width", arg, 40, 10000);
-        return 0;
-    case KEY_FORMAT:
-        request->format = arg;
-        return 0;
-    case KEY_OUT:
-        request->out = arg;
         return 0;
     case ARGP_KEY_ARG:
         take_argument(state, request, arg);
         return 0;
     case ARGP_KEY_END:
-        if (request->verb == NULL) {
-            argp_error(state, "say what to do: list, show, simulate, compare, check or export");
-        }
+        finish(state, request);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return handle_number(key, arg, state);
     }
-}
-
-static dp_status load_file(const char *path, struct dp_schedule *ret_schedule, struct dp_error *err)
-{
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_status status = dp_read_file(path, (size_t)DP_ACTIONS_MAX * 16, &text, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_AUTO_JSON json_t *json = NULL;
-    status = dp_json_parse(text.bytes, text.length, text.length, path, &json, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    status = dp_schedule_from_json(json, ret_schedule, err);
-    return status == DP_OK ? DP_OK : dp_fail_in(err, "%s", path);
-}
-
-// Names of families have neither dots nor slashes.
-static bool is_file(const char *subject)
-{
-    return strcmp(subject, "-") == 0 || strpbrk(subject, "./") != NULL ||
-           (dp_schedule_family_find(subject) == NULL && access(subject, F_OK) == 0);
-}
-
-dp_status schedule_obtain(const struct schedule_request *request, const char *subject,
-                          struct dp_schedule *ret_schedule, struct dp_error *err)
-{
-    if (is_file(subject) && (request->given & SCHEDULE_SIZES) != 0) {
-        return dp_fail(err, DP_USAGE, "%s has its own sizes; leave out -P and -M", subject);
-    }
-    if (is_file(subject)) {
-        return load_file(subject, ret_schedule, err);
-    }
-    if (request->pipeline == 0 || request->microbatches == 0) {
-        return dp_fail(err, DP_USAGE, "say -P RANKS and -M MICROBATCHES for schedule %s", subject);
-    }
-    struct dp_schedule_params params = {.pipeline = request->pipeline,
-                                        .microbatches = request->microbatches};
-    return dp_schedule_generate(subject, &params, ret_schedule, err);
-}
-
-static struct dp_sim_uniform costs_of(const struct schedule_request *request)
-{
-    struct dp_sim_uniform costs = {.f = request->f,
-                                   .i = request->i,
-                                   .w = request->w,
-                                   .b = request->b < 0 ? request->i + request->w : request->b,
-                                   .hop = {.latency = request->hop}};
-    costs.fb = request->fb < 0 ? costs.f + costs.b : request->fb;
-    // A pair with an input-gradient part is shorter by what is left out.
-    costs.fi = costs.fb - costs.b + costs.i > 0 ? costs.fb - costs.b + costs.i : costs.fb;
-    return costs;
-}
-
-dp_status schedule_simulate(const struct schedule_request *request,
-                            const struct dp_schedule *schedule, bool with_spans,
-                            struct dp_sim_result *ret_result, struct dp_error *err)
-{
-    struct dp_sim_uniform uniform = costs_of(request);
-    if (request->same_model) {
-        // The same model in more stages: each chunk is that much shorter.
-        double share = (double)schedule->pipeline / schedule->stages;
-        double *const parts[] = {&uniform.f, &uniform.b,  &uniform.i,
-                                 &uniform.w, &uniform.fb, &uniform.fi};
-        for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
-            *parts[i] *= share;
-        }
-    }
-    DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs = {0};
-    dp_sim_costs_init_uniform(&costs, schedule, &uniform);
-    return dp_simulate(schedule, &costs, with_spans, ret_result, err);
-}
-
-static double bubble_max(const struct dp_sim_result *result)
-{
-    double worst = 0;
-    for (int32_t r = 0; r < result->pipeline; r++) {
-        worst = result->ranks[r].bubble > worst ? result->ranks[r].bubble : worst;
-    }
-    return worst;
-}
-
-static uint32_t peak_max(const struct dp_sim_result *result)
-{
-    uint32_t worst = 0;
-    for (int32_t r = 0; r < result->pipeline; r++) {
-        worst = result->ranks[r].peak_chunks > worst ? result->ranks[r].peak_chunks : worst;
-    }
-    return worst;
-}
-
-json_t *schedule_result_json(const struct dp_schedule *schedule, const struct dp_sim_result *result)
-{
-    json_t *ranks = json_array();
-    for (int32_t r = 0; r < result->pipeline; r++) {
-        const struct dp_sim_rank *rank = &result->ranks[r];
-        json_array_append_new(
-            ranks, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "rank", (int)r,
-                             "busy_s", dp_sim_rank_busy(rank), "bubble_s", rank->bubble, "warmup_s",
-                             rank->warmup, "dependency_s", rank->dependency, "comm_s", rank->comm,
-                             "cooldown_s", rank->cooldown, "span_bubble_s", rank->span_bubble,
-                             "peak_chunks", (int)rank->peak_chunks));
-    }
-    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:i, s:o}", "name", schedule->name, "pipeline",
-                     (int)schedule->pipeline, "microbatches", (int)schedule->microbatches, "stages",
-                     (int)schedule->stages, "makespan_s", result->makespan, "bubble_max_s",
-                     bubble_max(result), "peak_chunks_max", (int)peak_max(result), "ranks", ranks);
 }
 
 void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
@@ -238,21 +289,26 @@ void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
 {
     static const struct dpctl_syntax syntax = {
         .arguments = "list\nshow|simulate|export NAME -P RANKS -M COUNT\n"
-                     "show|simulate|export|check FILE.json\ncompare -P RANKS -M COUNT",
-        .doc = "Pipeline schedules: which there are, what they cost, how they look.\v"
+                     "show|simulate|export|check FILE.json|FILE.csv\ncompare -P RANKS -M COUNT\n"
+                     "replay TRACE.csv",
+        .doc = "Pipeline schedules: which there are, what they cost, how they look, and what a "
+               "measured run would have taken without its slow parts.\v"
                "Seconds are of one chunk; `compare` takes them as of 1/P of the model, so that a "
-               "family with 2P stages has chunks half as long.\n\n"
+               "family with 2P stages has chunks half as long. A .csv is PyTorch's form of a "
+               "schedule; \"auto\" is a schedule made for the costs given.\n\n"
                "Examples:\n"
                "  dpctl schedule compare -P 8 -M 16 --schedules 1f1b,dualpipe,dualpipev\n"
                "  dpctl schedule show dualpipe -P 4 -M 8 --table\n"
-               "  dpctl schedule simulate dualpipe -P 8 -M 20 --fb 2.5 -o json\n"
-               "  dpctl schedule export dualpipev -P 4 -M 10 --format torch --out v.csv\n",
+               "  dpctl schedule simulate --schedule zb-h1 -P 8 -M 24 --cost F=1,I=1,W=1 -o json\n"
+               "  dpctl schedule simulate dualpipe -P 8 -M 20 --slow rank=3:1.5\n"
+               "  dpctl schedule export dualpipev -P 4 -M 10 --format torch-csv --out v.csv\n",
         .exits = "0 ok, 3 the file is wrong or the family cannot have these sizes, 4 no such "
                  "schedule or file",
         .offline = true,
         .options = options,
         .handle = handle,
     };
-    *ret_request = (struct schedule_request){.f = 1, .b = -1, .i = 1, .w = 1, .fb = -1};
+    *ret_request = (struct schedule_request){
+        .cost = "F=1,I=1,W=1", .seed = 1};
     dpctl_parse(ctl, &syntax, ret_request, argc, argv);
 }

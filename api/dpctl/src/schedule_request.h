@@ -1,25 +1,49 @@
 // What the verbs of `dpctl schedule` are asked, and what they share.
 #pragma once
 
+#include "dp/auto.h"
 #include "dp/schedule.h"
+#include "dp/sim_analysis.h"
 #include "dp/simulate.h"
 #include "dpctl.h"
 
+#define SCHEDULE_CHANGES_MAX 64
+
 // Groups of options; a verb refuses those that mean nothing to it.
 typedef enum schedule_options {
-    SCHEDULE_SIZES = 1 << 0,    // -P, -M
-    SCHEDULE_COSTS = 1 << 1,    // --f, --b, ...
-    SCHEDULE_FAMILIES = 1 << 2, // --schedules
-    SCHEDULE_DRAWING = 1 << 3,  // --table, --width
-    SCHEDULE_FILES = 1 << 4,    // --format, --out
+    SCHEDULE_SIZES = 1 << 0,    // -P, -M, -v, --layers
+    SCHEDULE_COSTS = 1 << 1,    // --cost, --hop, --p2p, --activation-bytes, --weight-bytes
+    SCHEDULE_CHANGES = 1 << 2,  // --slow, --slow-link, --stage-cost
+    SCHEDULE_SEARCH = 1 << 3,   // --memory-cap, --seed, --moves, --placement
+    SCHEDULE_FAMILIES = 1 << 4, // --schedules, --memory, --tokens-per-s, --step-s, ...
+    SCHEDULE_DRAWING = 1 << 5,  // --table
+    SCHEDULE_FILES = 1 << 6,    // --format, --out
+    SCHEDULE_READING = 1 << 7,  // --letters
+    SCHEDULE_WIDTH = 1 << 8,    // --width
 } schedule_options;
 
 struct schedule_request {
     const char *verb, *subject;
-    uint32_t given; // schedule_options
-    int32_t pipeline, microbatches;
+    const char *schedule; // --schedule: the subject by another name
+    uint32_t given;       // schedule_options
+    int32_t pipeline, microbatches, virtual_stages;
+    const char *cost;     // "F=1,I=1,W=1"
+    double hop;
+    dp_sim_p2p p2p;
+    double activation_bytes, weight_bytes; // kept from F on; of these, until W. 0 = not said
+    const char *slow[SCHEDULE_CHANGES_MAX], *slow_links[SCHEDULE_CHANGES_MAX];
+    int slow_count, slow_links_count;
+    const char *stage_cost; // a file
+    double memory_cap;      // bytes a rank; 0 = none
+    uint64_t seed;
+    int64_t moves;          // 0 = the default
+    const char *placement;
     const char *schedules, *out, *format;
-    double f, b, i, w, fb, hop;
+    double memory;          // compare: activations of so many micro-batches; 0 = 1F1B's
+    double tokens_per_s, step_s, tokens_per_step;
+    int32_t gpus;           // compare: that share them; 0 = P
+    int32_t layers;         // of the model; 0 = not said
+    const char *letters;    // check: of a CSV
     bool table;
     int32_t width;
     bool same_model; // compare: seconds are of 1/P of the model, whatever a family makes of it
@@ -28,14 +52,3 @@ struct schedule_request {
 // Fills the request, with every default, from the command line.
 void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
                             struct schedule_request *ret_request);
-// The schedule that `subject` names: a file, or a family at the sizes asked for.
-dp_status schedule_obtain(const struct schedule_request *request, const char *subject,
-                          struct dp_schedule *ret_schedule, struct dp_error *err);
-dp_status schedule_simulate(const struct schedule_request *request,
-                            const struct dp_schedule *schedule, bool with_spans,
-                            struct dp_sim_result *ret_result, struct dp_error *err);
-json_t *schedule_result_json(const struct dp_schedule *schedule,
-                             const struct dp_sim_result *result);
-// The table of `dpctl schedule compare`.
-dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *request,
-                           const struct dp_schedule *none, struct dp_error *err);

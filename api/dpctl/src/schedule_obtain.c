@@ -1,0 +1,291 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/what_if.h"
+#include "schedule_verbs.h"
+
+void schedule_subject_deinit(struct schedule_subject *subject)
+{
+    dp_schedule_deinit(&subject->schedule);
+    dp_sim_costs_deinit(&subject->costs);
+    dp_sim_costs_deinit(&subject->before);
+    if (subject->found != NULL) {
+        dp_auto_result_deinit(subject->found);
+        free(subject->found);
+    }
+}
+
+bool schedule_is_file(const char *subject)
+{
+    // Names of families have neither dots nor slashes.
+    return strcmp(subject, "-") == 0 || strpbrk(subject, "./") != NULL ||
+           (strcmp(subject, "auto") != 0 && dp_schedule_family_find(subject) == NULL &&
+            access(subject, F_OK) == 0);
+}
+
+dp_status schedule_load(const char *path, struct dp_schedule *ret_schedule, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_read_file(path, (size_t)DP_ACTIONS_MAX * 16, &text, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_AUTO_JSON json_t *json = NULL;
+    status = dp_json_parse(text.bytes, text.length, text.length, path, &json, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    status = dp_schedule_from_json(json, ret_schedule, err);
+    return status == DP_OK ? DP_OK : dp_fail_in(err, "%s", path);
+}
+
+// Seconds and bytes of one chunk; under same_model what is said of 1/P of the model is shared by
+// the chunks that make it up.
+static dp_status uniform_costs(const struct schedule_request *request,
+                               const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
+                               struct dp_error *err)
+{
+    struct dp_sim_uniform uniform;
+    dp_status status = dp_what_if_parse_cost("--cost", request->cost, &uniform, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    double share = request->same_model ? (double)schedule->pipeline / schedule->stages : 1;
+    double *const parts[] = {&uniform.f, &uniform.b, &uniform.i, &uniform.w, &uniform.fb,
+                             &uniform.fi};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
+        *parts[i] *= share;
+    }
+    uniform.hop.latency = request->hop;
+    dp_sim_costs_init_uniform(ret_costs, schedule, &uniform);
+    ret_costs->p2p = request->p2p;
+    uint64_t bytes = (uint64_t)llround(request->activation_bytes * share);
+    uint64_t kept = (uint64_t)llround(request->weight_bytes * share);
+    // Without a word on bytes a chunk keeps its 1.
+    int32_t chunks = request->activation_bytes > 0 ? ret_costs->pipeline * ret_costs->slots : 0;
+    for (int32_t i = 0; i < chunks; i++) {
+        ret_costs->chunks[i].activation_bytes = bytes;
+        ret_costs->chunks[i].released_at_i_bytes = bytes - (kept < bytes ? kept : bytes);
+    }
+    return DP_OK;
+}
+
+static dp_status read_stage_costs(const struct schedule_request *request,
+                                  const struct dp_schedule *schedule, struct dp_sim_costs *costs,
+                                  struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_read_file(request->stage_cost, DP_STAGE_COSTS_BYTES_MAX, &text, err);
+    return status == DP_OK ? dp_what_if_stage_costs(request->stage_cost, text.bytes, text.length,
+                                                    schedule, costs, err)
+                           : status;
+}
+
+static dp_status check_layers(const struct schedule_request *request,
+                              const struct dp_schedule *schedule, struct dp_error *err)
+{
+    if (request->layers > 0 && schedule->stages > request->layers) {
+        return dp_fail(err, DP_INVALID, "%s has %d stages here, the model %d layers",
+                       schedule->name, schedule->stages, request->layers);
+    }
+    return DP_OK;
+}
+
+static dp_status base_costs(const struct schedule_request *request,
+                            const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
+                            struct dp_error *err)
+{
+    struct dp_sim_costs costs = {0};
+    dp_status status = check_layers(request, schedule, err);
+    if (status == DP_OK) {
+        status = uniform_costs(request, schedule, &costs, err);
+    }
+    if (status == DP_OK && request->stage_cost != NULL) {
+        status = read_stage_costs(request, schedule, &costs, err);
+    }
+    if (status != DP_OK) {
+        dp_sim_costs_deinit(&costs);
+        return status;
+    }
+    *ret_costs = costs;
+    return DP_OK;
+}
+
+static bool has_changes(const struct schedule_request *request)
+{
+    return request->slow_count > 0 || request->slow_links_count > 0;
+}
+
+static dp_status change_costs(const struct schedule_request *request,
+                              const struct dp_schedule *schedule, struct dp_sim_costs *costs,
+                              struct dp_buf *notes, struct dp_error *err)
+{
+    dp_status status = DP_OK;
+    for (int i = 0; i < request->slow_count && status == DP_OK; i++) {
+        status = dp_what_if_slow("--slow", request->slow[i], schedule, costs, err);
+    }
+    for (int i = 0; i < request->slow_links_count && status == DP_OK; i++) {
+        status = dp_what_if_slow_link("--slow-link", request->slow_links[i], schedule, costs,
+                                      notes, err);
+    }
+    return status;
+}
+
+// Both the costs without --slow and --slow-link and, where these were given, those with them.
+static dp_status subject_costs(const struct schedule_request *request,
+                               struct schedule_subject *subject, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf notes = {0};
+    dp_sim_costs_deinit(&subject->costs);
+    dp_status status = base_costs(request, &subject->schedule, &subject->costs, err);
+    if (status != DP_OK || !has_changes(request)) {
+        return status;
+    }
+    subject->changed = true;
+    dp_sim_costs_copy(&subject->before, &subject->costs);
+    status = change_costs(request, &subject->schedule, &subject->costs, &notes, err);
+    if (status == DP_OK && notes.length > 0) {
+        fprintf(stderr, "%s", notes.bytes);
+    }
+    return status;
+}
+
+static dp_status auto_costs(void *context, const struct dp_schedule *shape,
+                            struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
+                            struct dp_error *err)
+{
+    (void)ret_static_bytes;
+    const struct schedule_request *request = context;
+    struct dp_sim_costs costs = {0};
+    dp_status status = base_costs(request, shape, &costs, err);
+    if (status == DP_OK) {
+        status = change_costs(request, shape, &costs, NULL, err);
+    }
+    if (status != DP_OK) {
+        dp_sim_costs_deinit(&costs);
+        return status;
+    }
+    *ret_costs = costs;
+    return DP_OK;
+}
+
+static const struct {
+    const char *name;
+    unsigned bits;
+} placements[] = {{"all", 0},
+                  {"straight", DP_AUTO_STRAIGHT},
+                  {"loop", DP_AUTO_LOOP},
+                  {"v", DP_AUTO_VEE},
+                  {"wave", DP_AUTO_WAVES},
+                  {"bidirectional", DP_AUTO_BIDIRECTIONAL},
+                  {"single", DP_AUTO_STRAIGHT | DP_AUTO_LOOP | DP_AUTO_VEE | DP_AUTO_WAVES}};
+
+static dp_status find_placement(const char *name, unsigned *ret_bits, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf names = {0};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(placements); i++) {
+        if (name == NULL || strcmp(placements[i].name, name) == 0) {
+            *ret_bits = placements[i].bits;
+            return DP_OK;
+        }
+        dp_buf_printf(&names, "%s%s", i > 0 ? ", " : "", placements[i].name);
+    }
+    return dp_fail(err, DP_USAGE, "unknown placement \"%s\"; there are %s", name, names.bytes);
+}
+
+// `auto` is made for the costs: seconds are of 1/P of the model, whatever it makes of it.
+static dp_status search(const struct schedule_request *request, struct schedule_subject *subject,
+                        struct dp_error *err)
+{
+    struct schedule_request same_model = *request;
+    same_model.same_model = true;
+    struct dp_auto_problem problem = {.pipeline = request->pipeline,
+                                      .microbatches = request->microbatches,
+                                      .virtual_stages = request->virtual_stages,
+                                      .costs = auto_costs,
+                                      .context = &same_model};
+    dp_status status = find_placement(request->placement, &problem.placements, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    uint64_t caps[DP_PIPELINE_MAX];
+    for (int32_t rank = 0; rank < request->pipeline; rank++) {
+        caps[rank] = (uint64_t)request->memory_cap;
+    }
+    problem.memory_cap = request->memory_cap > 0 ? caps : NULL;
+    struct dp_auto_options options = {.seed = request->seed, .moves_max = request->moves};
+    struct dp_auto_result *found = dp_new(struct dp_auto_result);
+    status = dp_auto_search(&problem, &options, found, err);
+    if (status != DP_OK) {
+        free(found);
+        return status;
+    }
+    subject->found = found;
+    subject->schedule = found->schedule;
+    found->schedule = (struct dp_schedule){0};
+    return subject_costs(&same_model, subject, err);
+}
+
+static dp_status generate(const struct schedule_request *request, const char *name,
+                          struct schedule_subject *subject, struct dp_error *err)
+{
+    struct dp_schedule_params params = {.pipeline = request->pipeline,
+                                        .microbatches = request->microbatches,
+                                        .virtual_stages = request->virtual_stages};
+    dp_status status = dp_schedule_generate(name, &params, &subject->schedule, err);
+    return status == DP_OK ? subject_costs(request, subject, err) : status;
+}
+
+static dp_status obtain_file(const struct schedule_request *request, const char *name,
+                             struct schedule_subject *subject, struct dp_error *err)
+{
+    if (request->pipeline > 0 || request->microbatches > 0 || request->virtual_stages > 0) {
+        return dp_fail(err, DP_USAGE, "%s has its own sizes; leave out -P, -M and -v", name);
+    }
+    dp_status status = schedule_load(name, &subject->schedule, err);
+    return status == DP_OK ? subject_costs(request, subject, err) : status;
+}
+
+dp_status schedule_obtain(const struct schedule_request *request, const char *name,
+                          struct schedule_subject *ret_subject, struct dp_error *err)
+{
+    bool is_auto = strcmp(name, "auto") == 0;
+    if (!is_auto && (request->given & SCHEDULE_SEARCH) != 0 && !request->same_model) {
+        return dp_fail(err, DP_USAGE,
+                       "--memory-cap, --placement, --seed and --moves are for schedule auto");
+    }
+    bool is_file = schedule_is_file(name);
+    if (!is_file && (request->pipeline == 0 || request->microbatches == 0)) {
+        return dp_fail(err, DP_USAGE, "say -P RANKS and -M MICROBATCHES for schedule %s", name);
+    }
+    struct schedule_subject subject = {0};
+    dp_status status = is_auto    ? search(request, &subject, err)
+                       : is_file ? obtain_file(request, name, &subject, err)
+                                  : generate(request, name, &subject, err);
+    if (status != DP_OK) {
+        schedule_subject_deinit(&subject);
+        return status;
+    }
+    *ret_subject = subject;
+    return DP_OK;
+}
+
+json_t *schedule_auto_json(const struct schedule_request *request,
+                           const struct dp_auto_result *found)
+{
+    json_t *json = json_pack("{s:I, s:I, s:I, s:f, s:f}", "seed", (json_int_t)request->seed,
+                             "moves", (json_int_t)found->moves, "best_at",
+                             (json_int_t)found->best_at, "makespan", found->makespan, "bound",
+                             found->bound);
+    if (found->family[0] != '\0') {
+        json_object_set_new(json, "best_family", json_string(found->family));
+        json_object_set_new(json, "best_family_makespan", json_real(found->family_objective));
+        json_object_set_new(json, "gain", json_real(1 - found->makespan / found->family_objective));
+    }
+    return json;
+}
