@@ -1,5 +1,5 @@
-// Lines of comma-separated values, each cell with its place: for tables that people and other tools
-// write. Blank lines and lines that begin with '#' are skipped, blanks around a cell trimmed, a byte
+// Lines of comma-separated values, each cell with its place: for tables that people and tools write.
+// Blank lines and lines that begin with '#' are skipped, blanks around a cell trimmed, a byte
 // order mark and \r before \n ignored. Quotes are no part of the form: none of the tables read here
 // holds text with commas. Copies nothing and allocates nothing.
 #pragma once

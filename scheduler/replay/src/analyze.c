@@ -1,5 +1,5 @@
-// The questions: how long the step takes with some operations as recorded and the rest ideal, or the
-// other way round.
+// The questions: how long the step takes with some operations as recorded and the rest ideal, or
+// the other way round.
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "dp/cleanup.h"
 #include "internal.h"
 
-// Below this there is nothing to decompose; workers that M_W fixes, in percent; the share that makes
-// a verdict. The first two are the published analyzer's.
+// Below this there is nothing to decompose; workers that M_W fixes, in percent; the share that
+// makes a verdict. The first two are the published analyzer's.
 static const double even_slowdown = 1.03;
 static const size_t fixed_percent = 3;
 static const double most = 0.5;

@@ -233,7 +233,7 @@ static dp_status file_op(struct replay_table *table, const struct dp_replay_op *
     size_t cell = (size_t)position * table->lanes + lane;
     if (!isnan(table->start[cell])) {
         return dp_fail(err, DP_INVALID,
-                       "%s is there twice; keep one of the tensor-parallel ranks that share a stage",
+                       "%s is there twice; of tensor-parallel ranks that share a stage keep one",
                        describe(text, sizeof(text), op));
     }
     table->start[cell] = op->start;
