@@ -151,8 +151,8 @@ bool dp_csv_header(struct dp_csv *csv, const struct dp_csv_column *columns, size
     }
     bool good = true;
     for (size_t i = 0; i < *ret_cells; i++) {
-        good = take_column(cells, i, csv->line, columns, count, strict, ret_positions, diags) &&
-               good;
+        good =
+            take_column(cells, i, csv->line, columns, count, strict, ret_positions, diags) && good;
     }
     for (size_t i = 0; i < count; i++) {
         if (columns[i].required && ret_positions[i] < 0) {

@@ -56,8 +56,8 @@ static void cells_beyond_those_asked_for_are_counted_and_not_stored(void **state
 static void only_plain_decimals_are_numbers(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",     "-",    ".",   "1e",  "0x10",  "inf", "nan",
-                                      "1.5s", "1 2",  "1e999", "--1", "1.2.3", "e5",  "+"};
+    static const char *const bad[] = {"",     "-",   ".",     "1e",  "0x10",  "inf", "nan",
+                                      "1.5s", "1 2", "1e999", "--1", "1.2.3", "e5",  "+"};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(bad); i++) {
         double value;
         struct dp_csv_cell cell = cell_of(bad[i]);

@@ -101,17 +101,17 @@ static void write_trace(const struct dp_replay_op *ops, size_t count, struct dp_
 {
     dp_buf_puts(out, HEADER);
     for (size_t i = 0; i < count; i++) {
-        dp_buf_printf(out, "%d,%d,%d,%d,%s,%.17g,%.17g,%d,%d,%d,%d\n", ops[i].dp_rank,
-                      ops[i].stage, ops[i].rank, ops[i].step,
-                      dp_replay_kind_text((dp_replay_kind)ops[i].kind), ops[i].start,
-                      ops[i].duration, ops[i].seq, ops[i].mc, ops[i].microbatch, ops[i].gmc);
+        dp_buf_printf(out, "%d,%d,%d,%d,%s,%.17g,%.17g,%d,%d,%d,%d\n", ops[i].dp_rank, ops[i].stage,
+                      ops[i].rank, ops[i].step, dp_replay_kind_text((dp_replay_kind)ops[i].kind),
+                      ops[i].start, ops[i].duration, ops[i].seq, ops[i].mc, ops[i].microbatch,
+                      ops[i].gmc);
     }
 }
 
 static struct plan small_plan(void)
 {
-    struct plan plan = plan_make((struct pipeline){.replicas = 2, .stages = 2, .chunks = 1,
-                                                   .microbatches = 2, .steps = 1});
+    struct plan plan = plan_make(
+        (struct pipeline){.replicas = 2, .stages = 2, .chunks = 1, .microbatches = 2, .steps = 1});
     for (size_t i = 0; i < plan.count; i++) {
         plan.ops[i].own = 0.1 + 0.01 * (double)(i % 7);
     }
@@ -151,8 +151,8 @@ static void any_bytes_are_read_or_refused(void **state)
     for (long run = 0; run < dp_fuzz_runs(1500); run++) {
         DP_AUTO_FREE char *copy = malloc(text.length);
         memcpy(copy, text.bytes, text.length);
-        size_t length = dp_rand_below(&rand, 4) == 0 ? dp_rand_below(&rand, text.length)
-                                                     : text.length;
+        size_t length =
+            dp_rand_below(&rand, 4) == 0 ? dp_rand_below(&rand, text.length) : text.length;
         for (size_t change = dp_rand_below(&rand, 4); change > 0; change--) {
             static const char bytes[] = "0123456789,,\n\n-.e\0#\xc3\xff";
             copy[dp_rand_below(&rand, text.length)] = bytes[dp_rand_below(&rand, sizeof(bytes))];

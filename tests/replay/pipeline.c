@@ -75,9 +75,12 @@ static void add_stage(struct plan *plan, struct planned op)
         add_transfers(plan, op, DP_REPLAY_BACKWARD_SEND, op.stage == 0);
         add_transfers(plan, op, DP_REPLAY_BACKWARD_RECV, op.stage == last);
     }
-    static const dp_replay_kind ends[] = {
-        DP_REPLAY_GC, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
-        DP_REPLAY_GRADS_REDUCE_SCATTER, DP_REPLAY_OPTIMIZER_CLIP, DP_REPLAY_OPTIMIZER};
+    static const dp_replay_kind ends[] = {DP_REPLAY_GC,
+                                          DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE,
+                                          DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
+                                          DP_REPLAY_GRADS_REDUCE_SCATTER,
+                                          DP_REPLAY_OPTIMIZER_CLIP,
+                                          DP_REPLAY_OPTIMIZER};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(ends); i++) {
         op.kind = ends[i];
         if (op.kind != DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE || op.stage == 0 || op.stage == last) {
@@ -92,8 +95,8 @@ struct plan plan_make(struct pipeline pipeline)
     for (int32_t step = 0; step < pipeline.steps; step++) {
         for (int32_t replica = 0; replica < pipeline.replicas; replica++) {
             for (int32_t stage = 0; stage < pipeline.stages; stage++) {
-                add_stage(&plan, (struct planned){.step = step, .dp_rank = replica,
-                                                  .stage = stage});
+                add_stage(&plan,
+                          (struct planned){.step = step, .dp_rank = replica, .stage = stage});
             }
         }
     }
@@ -152,8 +155,8 @@ static void come_after_compute(struct after *after, size_t i, bool two)
     int skip = two ? 1 : 0;
     for (size_t j = i; j-- > after->lane * after->plan->per_lane;) {
         const struct planned *op = &after->plan->ops[j];
-        bool compute = op->kind == DP_REPLAY_FORWARD_COMPUTE ||
-                       op->kind == DP_REPLAY_BACKWARD_COMPUTE;
+        bool compute =
+            op->kind == DP_REPLAY_FORWARD_COMPUTE || op->kind == DP_REPLAY_BACKWARD_COMPUTE;
         if (op->stage == after->stage && compute && skip-- == 0) {
             come_after(after, op->kind, op->seq);
             return;
@@ -260,8 +263,8 @@ static double gathered(const struct plan *plan, const struct times *times, size_
         long peer = peer_of(plan, i);
         return peer >= 0 && times->start[peer] > at ? times->start[peer] : at;
     }
-    bool all_stages = op->kind == DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE ||
-                      op->kind == DP_REPLAY_OPTIMIZER_CLIP;
+    bool all_stages =
+        op->kind == DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE || op->kind == DP_REPLAY_OPTIMIZER_CLIP;
     bool all_replicas = op->kind == DP_REPLAY_PARAMS_ALL_GATHER ||
                         op->kind == DP_REPLAY_GRADS_REDUCE_SCATTER ||
                         op->kind == DP_REPLAY_OPTIMIZER_CLIP;
@@ -326,10 +329,14 @@ struct dp_replay_op *plan_run(const struct plan *plan, double *ret_step_s)
         bool compute = op->kind <= DP_REPLAY_BACKWARD_COMPUTE;
         bool chunked = compute || op->kind == DP_REPLAY_PARAMS_ALL_GATHER;
         ops[i] = (struct dp_replay_op){
-            .start = times.start[i], .duration = times.end[i] - times.start[i],
-            .dp_rank = op->dp_rank, .stage = op->stage,
-            .rank = op->dp_rank * plan->pipeline.stages + op->stage, .step = op->step,
-            .seq = op->seq, .mc = chunked ? op->chunk : -1,
+            .start = times.start[i],
+            .duration = times.end[i] - times.start[i],
+            .dp_rank = op->dp_rank,
+            .stage = op->stage,
+            .rank = op->dp_rank * plan->pipeline.stages + op->stage,
+            .step = op->step,
+            .seq = op->seq,
+            .mc = chunked ? op->chunk : -1,
             .microbatch = compute ? op->microbatch : -1,
             .gmc = compute ? op->chunk * plan->pipeline.stages + op->stage : -1,
             .kind = op->kind};

@@ -8,7 +8,7 @@
 
 struct pipeline {
     int32_t replicas, stages, chunks, microbatches, steps;
-    bool one_f_one_b;   // its order, for one chunk; otherwise all forwards, then all backwards
+    bool one_f_one_b; // its order, for one chunk; otherwise all forwards, then all backwards
 };
 
 // One operation with its own time, waiting not counted.
@@ -20,16 +20,16 @@ struct planned {
 
 struct plan {
     struct pipeline pipeline;
-    struct planned *ops;  // owned; of all steps, step by step, replica by replica, the same in each
+    struct planned *ops; // owned; of all steps, step by step, replica by replica, the same in each
     size_t count, per_lane;
-    int32_t *index;       // owned; within a lane, by stage, kind and number; -1 = no such operation
+    int32_t *index; // owned; within a lane, by stage, kind and number; -1 = no such operation
 };
 
 // Everything that happens, with own times of zero.
 struct plan plan_make(struct pipeline pipeline);
 void plan_deinit(struct plan *plan);
-// When everything starts and ends, as a trace; rank = dp_rank * stages + stage. ret_step_s gets each
-// step's seconds and may be NULL. Caller frees.
+// When everything starts and ends, as a trace; rank = dp_rank * stages + stage. ret_step_s gets
+// each step's seconds and may be NULL. Caller frees.
 struct dp_replay_op *plan_run(const struct plan *plan, double *ret_step_s);
 // Mean seconds of a step when operations take `own` instead ([count]).
 double plan_step(const struct plan *plan, const double *own);

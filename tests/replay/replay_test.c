@@ -26,9 +26,15 @@ static struct dp_replay_result analyze(const struct dp_replay_op *ops, size_t co
 static struct dp_replay_op op_of(int32_t step, int32_t dp_rank, dp_replay_kind kind, double start,
                                  double duration)
 {
-    return (struct dp_replay_op){.step = step, .dp_rank = dp_rank, .rank = dp_rank, .kind = kind,
-                                 .start = start, .duration = duration, .mc = -1,
-                                 .microbatch = -1, .gmc = -1};
+    return (struct dp_replay_op){.step = step,
+                                 .dp_rank = dp_rank,
+                                 .rank = dp_rank,
+                                 .kind = kind,
+                                 .start = start,
+                                 .duration = duration,
+                                 .mc = -1,
+                                 .microbatch = -1,
+                                 .gmc = -1};
 }
 
 // Replica 1 takes 2 s longer in its forward; replica 0 waits for it in the sum of gradients.
@@ -149,8 +155,8 @@ static struct dp_replay_op *uneven(struct plan *plan, const double *forward)
     return plan_run(plan, NULL);
 }
 
-static const struct pipeline four_by_two = {.replicas = 2, .stages = 4, .chunks = 1,
-                                            .microbatches = 8, .steps = 2, .one_f_one_b = true};
+static const struct pipeline four_by_two = {
+    .replicas = 2, .stages = 4, .chunks = 1, .microbatches = 8, .steps = 2, .one_f_one_b = true};
 
 static void a_heavy_last_stage_gives_a_share_over_one(void **state)
 {
@@ -220,8 +226,7 @@ static struct pipeline random_pipeline(struct dp_rand *rand)
     bool chunked = !pipeline.one_f_one_b && pipeline.stages > 1 && dp_rand_below(rand, 2) == 0;
     pipeline.chunks = chunked ? 2 : 1;
     // A chunk's micro-batches fill the pipeline, so that no stage turns to its next chunk early.
-    pipeline.microbatches =
-        (chunked ? pipeline.stages : 1) + (int32_t)dp_rand_below(rand, 4);
+    pipeline.microbatches = (chunked ? pipeline.stages : 1) + (int32_t)dp_rand_below(rand, 4);
     return pipeline;
 }
 
@@ -253,8 +258,8 @@ static double level(const struct plan *plan, dp_replay_kind kind)
             sum += plan->ops[i].own;
         }
     }
-    bool compute = kind <= DP_REPLAY_BACKWARD_COMPUTE || kind == DP_REPLAY_OPTIMIZER ||
-                   kind == DP_REPLAY_GC;
+    bool compute =
+        kind <= DP_REPLAY_BACKWARD_COMPUTE || kind == DP_REPLAY_OPTIMIZER || kind == DP_REPLAY_GC;
     if (compute || count == 0) {
         return sum / (double)count;
     }
@@ -305,8 +310,8 @@ static void check_decompositions(const struct plan *plan, const struct dp_replay
     }
     double lost = result->replayed_s - result->ideal_s;
     if (fabs(lost) > 1e-6) {
-        double fixed = mixed(plan, result->workers[worst].stage, result->workers[worst].dp_rank,
-                             -1, -1, true);
+        double fixed =
+            mixed(plan, result->workers[worst].stage, result->workers[worst].dp_rank, -1, -1, true);
         assert_near(result->m_workers * lost, result->replayed_s - fixed);
         double last = mixed(plan, plan->pipeline.stages - 1, -1, -1, -1, true);
         assert_near(result->m_stage * lost, result->replayed_s - last);
@@ -527,12 +532,24 @@ static void random_operations_are_answered_or_refused(void **state)
         for (size_t change = dp_rand_below(&rand, 3); change > 0; change--) {
             struct dp_replay_op *op = &ops[dp_rand_below(&rand, plan.count)];
             switch (dp_rand_below(&rand, 6)) {
-            case 0: op->seq = (int32_t)dp_rand_below(&rand, 6); break;
-            case 1: op->kind = (uint32_t)dp_rand_below(&rand, DP_REPLAY_KIND_COUNT + 1); break;
-            case 2: op->stage = (int32_t)dp_rand_below(&rand, 5); break;
-            case 3: op->dp_rank = (int32_t)dp_rand_below(&rand, 4); break;
-            case 4: op->start += 10 * dp_rand_normal(&rand); break;
-            default: op->mc = (int32_t)dp_rand_below(&rand, 4) - 1; break;
+            case 0:
+                op->seq = (int32_t)dp_rand_below(&rand, 6);
+                break;
+            case 1:
+                op->kind = (uint32_t)dp_rand_below(&rand, DP_REPLAY_KIND_COUNT + 1);
+                break;
+            case 2:
+                op->stage = (int32_t)dp_rand_below(&rand, 5);
+                break;
+            case 3:
+                op->dp_rank = (int32_t)dp_rand_below(&rand, 4);
+                break;
+            case 4:
+                op->start += 10 * dp_rand_normal(&rand);
+                break;
+            default:
+                op->mc = (int32_t)dp_rand_below(&rand, 4) - 1;
+                break;
             }
         }
         struct dp_replay_result result;

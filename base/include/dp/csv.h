@@ -1,7 +1,7 @@
-// Lines of comma-separated values, each cell with its place: for tables that people and tools write.
-// Blank lines and lines that begin with '#' are skipped, blanks around a cell trimmed, a byte
-// order mark and \r before \n ignored. Quotes are no part of the form: none of the tables read here
-// holds text with commas. Copies nothing and allocates nothing.
+// Lines of comma-separated values, each cell with its place: for tables of people and other tools.
+// Blank lines and lines that begin with '#' are skipped, blanks around a cell trimmed, a byte order
+// mark and \r before \n ignored. Quotes are no part of the form: none of the tables read here holds
+// text with commas. Copies nothing and allocates nothing.
 #pragma once
 
 #include <stdbool.h>
@@ -12,13 +12,13 @@
 
 struct dp_csv {
     const char *at, *end;
-    int line;              // of the row that was read last, from 1
+    int line; // of the row that was read last, from 1
 };
 
 struct dp_csv_cell {
-    const char *text;      // borrowed, not terminated
+    const char *text; // borrowed, not terminated
     size_t length;
-    int column;            // in characters, from 1
+    int column; // in characters, from 1
 };
 
 // text must outlive the reader.

@@ -18,11 +18,11 @@ static const double most = 0.5;
 struct study {
     struct replay_table table;
     struct replay_graph graph;
-    double *recorded;                    // [positions][lanes]
-    double ideal[DP_REPLAY_KIND_COUNT];  // the ideal time of each kind
-    double *times, *scratch;             // of one replay
-    double *steps;                       // [lanes]
-    double ideal_s, replayed_s;          // mean step
+    double *recorded;                   // [positions][lanes]
+    double ideal[DP_REPLAY_KIND_COUNT]; // the ideal time of each kind
+    double *times, *scratch;            // of one replay
+    double *steps;                      // [lanes]
+    double ideal_s, replayed_s;         // mean step
 };
 
 static void study_deinit(struct study *study)
@@ -97,7 +97,7 @@ static void find_ideal(struct study *study)
                 count += table->lanes;
             }
         }
-        study->ideal[kind] = count == 0 ? 0
+        study->ideal[kind] = count == 0                         ? 0
                              : is_compute((dp_replay_kind)kind) ? mean(study->times, count)
                                                                 : median(study->times, count);
     }
@@ -105,8 +105,8 @@ static void find_ideal(struct study *study)
 
 // Which operations: those that a part, a stage, or marked workers do.
 struct choice {
-    int part, stage;       // -1 = any
-    const bool *workers;   // [replicas][stages]; NULL = any
+    int part, stage;     // -1 = any
+    const bool *workers; // [replicas][stages]; NULL = any
 };
 
 static bool chosen(const struct study *study, const struct choice *choice, size_t position,
@@ -199,8 +199,7 @@ static void rank_workers(const struct study *study, struct dp_replay_result *res
 {
     const struct replay_table *table = &study->table;
     size_t count = (size_t)table->replicas * (size_t)table->stages;
-    DP_AUTO_FREE struct dp_replay_worker **sorted =
-        dp_new_array(struct dp_replay_worker *, count);
+    DP_AUTO_FREE struct dp_replay_worker **sorted = dp_new_array(struct dp_replay_worker *, count);
     for (size_t i = 0; i < count; i++) {
         int32_t replica = (int32_t)(i / (size_t)table->stages);
         int32_t stage = (int32_t)(i % (size_t)table->stages);
@@ -208,8 +207,7 @@ static void rank_workers(const struct study *study, struct dp_replay_result *res
             .rank = table->rank[i],
             .dp_rank = replica,
             .stage = stage,
-            .slowdown =
-                fmin(result->slowdown_replica[replica], result->slowdown_stage[stage]),
+            .slowdown = fmin(result->slowdown_replica[replica], result->slowdown_stage[stage]),
         };
         sorted[i] = &result->workers[i];
     }

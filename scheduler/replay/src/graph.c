@@ -124,8 +124,7 @@ static void link_overlapped_sums(const struct replay_table *table, int32_t stage
                                  struct replay_links *links)
 {
     DP_AUTO_FREE bool *done = dp_new_array(bool, (size_t)table->chunks);
-    for (int32_t seq = 0; seq < replay_count(table, stage, DP_REPLAY_GRADS_REDUCE_SCATTER);
-         seq++) {
+    for (int32_t seq = 0; seq < replay_count(table, stage, DP_REPLAY_GRADS_REDUCE_SCATTER); seq++) {
         int32_t sum = replay_position(table, stage, DP_REPLAY_GRADS_REDUCE_SCATTER, seq);
         int32_t last = -1;
         for (int32_t i = 0; i < replay_count(table, stage, DP_REPLAY_BACKWARD_COMPUTE); i++) {
@@ -156,12 +155,18 @@ static int32_t last_to_end(const struct replay_table *table, const int32_t *list
 static void link_end(const struct replay_table *table, int32_t stage, const int32_t *computes,
                      size_t count, bool overlap, struct replay_links *links)
 {
-    static const dp_replay_kind plain[] = {
-        DP_REPLAY_GC, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
-        DP_REPLAY_GRADS_REDUCE_SCATTER, DP_REPLAY_OPTIMIZER_CLIP, DP_REPLAY_OPTIMIZER};
-    static const dp_replay_kind overlapped[] = {
-        DP_REPLAY_GC, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
-        DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE, DP_REPLAY_OPTIMIZER_CLIP, DP_REPLAY_OPTIMIZER};
+    static const dp_replay_kind plain[] = {DP_REPLAY_GC,
+                                           DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE,
+                                           DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
+                                           DP_REPLAY_GRADS_REDUCE_SCATTER,
+                                           DP_REPLAY_OPTIMIZER_CLIP,
+                                           DP_REPLAY_OPTIMIZER};
+    static const dp_replay_kind overlapped[] = {DP_REPLAY_GC,
+                                                DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE,
+                                                DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
+                                                DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE,
+                                                DP_REPLAY_OPTIMIZER_CLIP,
+                                                DP_REPLAY_OPTIMIZER};
     const dp_replay_kind *kinds = overlap ? overlapped : plain;
     int32_t sums = replay_count(table, stage, DP_REPLAY_GRADS_REDUCE_SCATTER);
     int32_t sum = overlap && sums > 0
@@ -187,8 +192,8 @@ static void link_stage(const struct replay_table *table, int32_t stage, bool ove
     static const dp_replay_kind streams[] = {DP_REPLAY_FORWARD_SEND, DP_REPLAY_FORWARD_RECV,
                                              DP_REPLAY_BACKWARD_SEND, DP_REPLAY_BACKWARD_RECV};
     size_t count;
-    DP_AUTO_FREE int32_t *computes = dp_replay_in_order(
-        table, stage, DP_REPLAY_FORWARD_COMPUTE, DP_REPLAY_BACKWARD_COMPUTE, &count);
+    DP_AUTO_FREE int32_t *computes = dp_replay_in_order(table, stage, DP_REPLAY_FORWARD_COMPUTE,
+                                                        DP_REPLAY_BACKWARD_COMPUTE, &count);
     for (size_t i = 1; i < count; i++) {
         dp_replay_link(links, computes[i - 1], computes[i]);
     }
@@ -357,8 +362,8 @@ static void reorder(struct replay_graph *graph, const int32_t *order)
         int32_t from = order[i];
         int32_t members = graph->member_begin[from + 1] - graph->member_begin[from];
         int32_t waits = graph->wait_begin[from + 1] - graph->wait_begin[from];
-        memcpy(&sorted.members[sorted.member_begin[i]],
-               &graph->members[graph->member_begin[from]], (size_t)members * sizeof(int32_t));
+        memcpy(&sorted.members[sorted.member_begin[i]], &graph->members[graph->member_begin[from]],
+               (size_t)members * sizeof(int32_t));
         memcpy(&sorted.waits[sorted.wait_begin[i]], &graph->waits[graph->wait_begin[from]],
                (size_t)waits * sizeof(int32_t));
         sorted.member_begin[i + 1] = sorted.member_begin[i] + members;
@@ -413,7 +418,8 @@ static dp_status compile(const struct replay_table *table, const struct replay_l
 dp_status dp_replay_graph_init(struct replay_graph *ret_graph, const struct replay_table *table,
                                struct dp_error *err)
 {
-    DP_CLEANUP(links_deinit) struct replay_links links = {
+    DP_CLEANUP(links_deinit)
+    struct replay_links links = {
         .node = dp_new_array(int32_t, table->positions),
         .joint = dp_new_array(bool, table->positions),
         .across = dp_new_array(bool, table->positions),

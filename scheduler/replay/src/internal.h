@@ -9,12 +9,12 @@
 struct replay_table {
     int32_t replicas, stages;
     size_t positions, steps, lanes;
-    int32_t *first;              // [stages * kinds + 1]: position of (stage, kind, 0)
-    int32_t *kind, *stage, *mc, *gmc;  // [positions]
-    double *start, *duration;    // [positions][lanes]
-    int32_t *step;               // [steps]: its number
-    int32_t *rank;               // [replicas][stages]
-    int32_t chunks;              // model chunks on one stage
+    int32_t *first;                   // [stages * kinds + 1]: position of (stage, kind, 0)
+    int32_t *kind, *stage, *mc, *gmc; // [positions]
+    double *start, *duration;         // [positions][lanes]
+    int32_t *step;                    // [steps]: its number
+    int32_t *rank;                    // [replicas][stages]
+    int32_t chunks;                   // model chunks on one stage
     size_t steps_left_out;
     int32_t left_out;
 };
@@ -40,8 +40,8 @@ static inline int32_t replay_position(const struct replay_table *table, int32_t 
 
 static inline int32_t replay_seq(const struct replay_table *table, int32_t position)
 {
-    return position - replay_position(table, table->stage[position],
-                                      (dp_replay_kind)table->kind[position], 0);
+    return position -
+           replay_position(table, table->stage[position], (dp_replay_kind)table->kind[position], 0);
 }
 
 // The lane that shows what follows what: the first replica in the first step.
@@ -52,30 +52,29 @@ static inline double replay_first_start(const struct replay_table *table, int32_
 
 static inline double replay_first_end(const struct replay_table *table, int32_t position)
 {
-    return replay_first_start(table, position) +
-           table->duration[(size_t)position * table->lanes];
+    return replay_first_start(table, position) + table->duration[(size_t)position * table->lanes];
 }
 
 // Operations that end together form a node: one operation, the two ends of a transfer, all who take
 // part in a collective. Nodes stand in an order in which each comes after what it waits for.
 struct replay_graph {
     size_t nodes;
-    int32_t *member_begin, *members;  // [nodes + 1]; positions
-    int32_t *wait_begin, *waits;      // [nodes + 1]; positions that must have ended
-    bool *joint;                      // [nodes]: its own time counts from its last participant
-    bool *across;                     // [nodes]: all replicas take part
+    int32_t *member_begin, *members; // [nodes + 1]; positions
+    int32_t *wait_begin, *waits;     // [nodes + 1]; positions that must have ended
+    bool *joint;                     // [nodes]: its own time counts from its last participant
+    bool *across;                    // [nodes]: all replicas take part
 };
 
 struct replay_edge {
-    int32_t before, after;            // positions
+    int32_t before, after; // positions
 };
 
 // What a graph is built from.
 struct replay_links {
     struct replay_edge *edges;
     size_t count, capacity;
-    int32_t *node;                    // [positions]: one number per node: that of a member
-    bool *joint, *across;             // [positions]
+    int32_t *node;        // [positions]: one number per node: that of a member
+    bool *joint, *across; // [positions]
 };
 
 void dp_replay_link(struct replay_links *links, int32_t before, int32_t after);

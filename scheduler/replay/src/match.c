@@ -19,7 +19,7 @@ static const double clock_error_s = 5e-5;
 struct side {
     dp_replay_kind transfer, peer, compute;
     bool is_send;
-    int32_t towards;  // the peer's stage, and chunk of the model, from here
+    int32_t towards; // the peer's stage, and chunk of the model, from here
 };
 
 static const struct side sides[] = {
@@ -39,7 +39,7 @@ struct performed {
 struct matcher {
     const struct replay_table *table;
     struct replay_links *links;
-    struct performed *performed;  // [SIDES][stages]
+    struct performed *performed; // [SIDES][stages]
 };
 
 static void matcher_deinit(struct matcher *matcher)
@@ -157,7 +157,8 @@ static dp_status meet(struct matcher *matcher, int send_side, int32_t stage, str
 dp_status dp_replay_match(const struct replay_table *table, struct replay_links *links,
                           struct dp_error *err)
 {
-    DP_CLEANUP(matcher_deinit) struct matcher matcher = {
+    DP_CLEANUP(matcher_deinit)
+    struct matcher matcher = {
         .table = table,
         .links = links,
         .performed = dp_new_array(struct performed, (size_t)SIDES * (size_t)table->stages),

@@ -22,11 +22,16 @@ enum {
 };
 
 static const struct dp_csv_column columns[COLUMN_COUNT] = {
-    [COLUMN_DP_RANK] = {"dp_rank", true},   [COLUMN_STAGE] = {"stage", true},
-    [COLUMN_RANK] = {"rank", true},         [COLUMN_STEP] = {"step", true},
-    [COLUMN_OPTYPE] = {"optype", true},     [COLUMN_START] = {"start_ts", true},
-    [COLUMN_DURATION] = {"duration", true}, [COLUMN_SEQ] = {"seq_id", true},
-    [COLUMN_MC] = {"mc", false},            [COLUMN_MICROBATCH] = {"mb_id", false},
+    [COLUMN_DP_RANK] = {"dp_rank", true},
+    [COLUMN_STAGE] = {"stage", true},
+    [COLUMN_RANK] = {"rank", true},
+    [COLUMN_STEP] = {"step", true},
+    [COLUMN_OPTYPE] = {"optype", true},
+    [COLUMN_START] = {"start_ts", true},
+    [COLUMN_DURATION] = {"duration", true},
+    [COLUMN_SEQ] = {"seq_id", true},
+    [COLUMN_MC] = {"mc", false},
+    [COLUMN_MICROBATCH] = {"mb_id", false},
     [COLUMN_GMC] = {"gmc", false},
 };
 
@@ -143,8 +148,8 @@ static void read_rows(struct reader *reader, const char *text, size_t length)
             dp_diags_add(&reader->diags, csv.line, 1, NULL, "%zu cells; the header has %zu", count,
                          width);
         } else if (reader->count == DP_REPLAY_OPS_MAX) {
-            dp_diags_add(&reader->diags, csv.line, 1, "keep fewer steps",
-                         "over %u operations", DP_REPLAY_OPS_MAX);
+            dp_diags_add(&reader->diags, csv.line, 1, "keep fewer steps", "over %u operations",
+                         DP_REPLAY_OPS_MAX);
             return;
         } else {
             read_row(reader, csv.line, cells);
@@ -156,8 +161,7 @@ static void read_rows(struct reader *reader, const char *text, size_t length)
 }
 
 dp_status dp_replay_read_csv(const char *file, const char *text, size_t length,
-                             struct dp_replay_op **ret_ops, size_t *ret_count,
-                             struct dp_error *err)
+                             struct dp_replay_op **ret_ops, size_t *ret_count, struct dp_error *err)
 {
     if (length > DP_REPLAY_BYTES_MAX) {
         return dp_fail(err, DP_TOO_LARGE, "%s has %zu bytes; at most %u: keep fewer steps", file,

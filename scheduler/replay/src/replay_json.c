@@ -36,10 +36,10 @@ static json_t *workers_to_json(const struct dp_replay_result *result)
     json_t *workers = json_array();
     for (int32_t i = 0; i < result->replicas * result->stages; i++) {
         const struct dp_replay_worker *worker = &result->workers[i];
-        json_array_append_new(
-            workers, json_pack("{s:i, s:i, s:i, s:o, s:b}", "rank", worker->rank, "dp_rank",
-                               worker->dp_rank, "stage", worker->stage, "S",
-                               number(worker->slowdown), "fixed", (int)worker->fixed));
+        json_array_append_new(workers,
+                              json_pack("{s:i, s:i, s:i, s:o, s:b}", "rank", worker->rank,
+                                        "dp_rank", worker->dp_rank, "stage", worker->stage, "S",
+                                        number(worker->slowdown), "fixed", (int)worker->fixed));
     }
     return workers;
 }
@@ -49,11 +49,11 @@ static json_t *steps_to_json(const struct dp_replay_result *result)
     json_t *steps = json_array();
     for (size_t i = 0; i < result->step_count; i++) {
         const struct dp_replay_step *step = &result->steps[i];
-        json_array_append_new(
-            steps, json_pack("{s:i, s:o, s:o, s:o, s:o}", "step", step->step, "measured_s",
-                             number(step->measured), "replayed_s", number(step->replayed),
-                             "ideal_s", number(step->ideal), "S",
-                             number(step->replayed / step->ideal)));
+        json_array_append_new(steps,
+                              json_pack("{s:i, s:o, s:o, s:o, s:o}", "step", step->step,
+                                        "measured_s", number(step->measured), "replayed_s",
+                                        number(step->replayed), "ideal_s", number(step->ideal), "S",
+                                        number(step->replayed / step->ideal)));
     }
     return steps;
 }
@@ -71,11 +71,11 @@ json_t *dp_replay_to_json(const struct dp_replay_result *result)
         "s:I}",
         "schema", "dp.replay/1", "dp_size", result->replicas, "stages", result->stages,
         "operations", (json_int_t)result->operations, "verdict", verdicts[result->verdict], "S",
-        number(result->slowdown), "M_W", number(result->m_workers), "M_S",
-        number(result->m_stage), "measured_s", number(result->measured_s), "replayed_s",
-        number(result->replayed_s), "ideal_s", number(result->ideal_s), "launch_slowdown",
-        number(result->gaps), "S_optype", parts_to_json(result), "S_dp",
-        numbered(result->slowdown_replica, result->replicas), "S_stage",
-        numbered(result->slowdown_stage, result->stages), "S_worker", workers_to_json(result),
-        "steps", steps_to_json(result), "steps_left_out", (json_int_t)result->steps_left_out);
+        number(result->slowdown), "M_W", number(result->m_workers), "M_S", number(result->m_stage),
+        "measured_s", number(result->measured_s), "replayed_s", number(result->replayed_s),
+        "ideal_s", number(result->ideal_s), "launch_slowdown", number(result->gaps), "S_optype",
+        parts_to_json(result), "S_dp", numbered(result->slowdown_replica, result->replicas),
+        "S_stage", numbered(result->slowdown_stage, result->stages), "S_worker",
+        workers_to_json(result), "steps", steps_to_json(result), "steps_left_out",
+        (json_int_t)result->steps_left_out);
 }

@@ -61,8 +61,8 @@ static void render_grid(const struct dp_replay_result *result, struct dp_buf *ou
         result->replicas * result->stages == 1) {
         return;
     }
-    dp_buf_puts(out, "\nS of each worker: the smaller of its dp_rank's and its stage's (* = fixed for "
-                     "M_W)\n  dp_rank ");
+    dp_buf_puts(out, "\nS of each worker: the smaller of its dp_rank's and its stage's (* = fixed "
+                     "for M_W)\n  dp_rank ");
     for (int32_t stage = 0; stage < result->stages; stage++) {
         dp_buf_printf(out, "%sstage %d", stage == 0 ? "  " : "   ", stage);
     }
@@ -134,8 +134,9 @@ static void render_verdict(const struct dp_replay_result *result, struct dp_buf 
         dp_buf_puts(out, "\n");
         break;
     case DP_REPLAY_UNEVEN_STAGE:
-        dp_buf_printf(out, "uneven stage: the last one, %d, has too much to do; give it fewer "
-                           "layers\n",
+        dp_buf_printf(out,
+                      "uneven stage: the last one, %d, has too much to do; give it fewer "
+                      "layers\n",
                       result->stages - 1);
         break;
     case DP_REPLAY_ELSEWHERE:
@@ -164,8 +165,9 @@ void dp_replay_render(const struct dp_replay_result *result, struct dp_buf *out)
     }
     dp_buf_printf(out, "mean step: measured %.4g s, replayed %.4g s, ideal %.4g s\n\n",
                   result->measured_s, result->replayed_s, result->ideal_s);
-    dp_buf_printf(out, "S   %7.3f  the step takes %.1f %% longer than with every operation at what "
-                       "its kind takes\n",
+    dp_buf_printf(out,
+                  "S   %7.3f  the step takes %.1f %% longer than with every operation at what "
+                  "its kind takes\n",
                   result->slowdown, 100 * (result->slowdown - 1));
     render_share("M_W", result->m_workers, out);
     dp_buf_puts(out, "  of that goes with the slowest 3 % of the workers fixed: ");
@@ -175,8 +177,9 @@ void dp_replay_render(const struct dp_replay_result *result, struct dp_buf *out)
     dp_buf_puts(out, "  of that goes with the last stage fixed\n");
     render_verdict(result, out);
     if (result->gaps > 1.03) {
-        dp_buf_printf(out, "besides, %.1f %% of the measured step are gaps between operations: the "
-                           "host, the loader of data\n",
+        dp_buf_printf(out,
+                      "besides, %.1f %% of the measured step are gaps between operations: the "
+                      "host, the loader of data\n",
                       100 * (1 - 1 / result->gaps));
     }
     render_worst(result, out);

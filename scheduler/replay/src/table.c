@@ -286,8 +286,7 @@ static dp_status number_chunks(struct replay_table *table, struct dp_error *err)
         if (table->gmc[i] >= total) {
             return dp_fail(err, DP_INVALID,
                            "gmc %d on stage %d: %d stages of %d chunks are numbered 0 to %d",
-                           table->gmc[i], table->stage[i], table->stages, table->chunks,
-                           total - 1);
+                           table->gmc[i], table->stage[i], table->stages, table->chunks, total - 1);
         }
     }
     return DP_OK;
@@ -301,8 +300,8 @@ static dp_status measure(struct replay_table *table, const struct census *census
         if (census->shapes[i].kept) {
             table->steps++;
         } else {
-            table->left_out = table->steps_left_out++ == 0 ? census->shapes[i].step
-                                                           : table->left_out;
+            table->left_out =
+                table->steps_left_out++ == 0 ? census->shapes[i].step : table->left_out;
         }
     }
     table->step = dp_new_array(int32_t, table->steps);

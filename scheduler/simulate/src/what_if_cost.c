@@ -7,8 +7,8 @@
 enum { KEY_FB = 4, KEY_FI, KEY_COUNT };
 
 static const char *const key_texts[KEY_COUNT] = {
-    [DP_ACTION_F] = "F", [DP_ACTION_B] = "B", [DP_ACTION_I] = "I", [DP_ACTION_W] = "W",
-    [KEY_FB] = "FB",     [KEY_FI] = "FI",
+    [DP_ACTION_F] = "F", [DP_ACTION_B] = "B", [DP_ACTION_I] = "I",
+    [DP_ACTION_W] = "W", [KEY_FB] = "FB",     [KEY_FI] = "FI",
 };
 
 struct costs_given {
@@ -31,8 +31,8 @@ static void read_item(const struct dp_csv_cell *item, struct costs_given *costs,
 {
     struct dp_csv_cell name, value;
     if (!dp_what_if_cut(item, '=', &name, &value)) {
-        dp_diags_add(diags, 1, item->column, NULL, "\"%.*s\" is no KEY=SECONDS",
-                     dp_csv_shown(item), item->text);
+        dp_diags_add(diags, 1, item->column, NULL, "\"%.*s\" is no KEY=SECONDS", dp_csv_shown(item),
+                     item->text);
         return;
     }
     int key = find_key(&name);

@@ -10,8 +10,8 @@
 struct link {
     int32_t from, to;
     bool both;
-    double factor;   // 1 = none
-    double seconds;  // on top
+    double factor;  // 1 = none
+    double seconds; // on top
 };
 
 static bool bad_link(const struct dp_csv_cell *cell, struct dp_diags *diags)
@@ -21,8 +21,7 @@ static bool bad_link(const struct dp_csv_cell *cell, struct dp_diags *diags)
     return false;
 }
 
-static bool read_amount(const struct dp_csv_cell *amount, struct dp_diags *diags,
-                        struct link *link)
+static bool read_amount(const struct dp_csv_cell *amount, struct dp_diags *diags, struct link *link)
 {
     struct dp_csv_cell rest = *amount;
     link->factor = 1;

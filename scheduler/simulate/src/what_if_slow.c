@@ -14,7 +14,7 @@ enum { KINDS = DP_ACTION_FB }; // of one chunk
 struct slow {
     bool is_stage;
     int32_t index;
-    int kind;      // -1 = all
+    int kind; // -1 = all
     double factor;
 };
 
@@ -28,8 +28,7 @@ static int find_kind(const struct dp_csv_cell *cell)
     return -1;
 }
 
-static bool read_amount(const struct dp_csv_cell *amount, struct dp_diags *diags,
-                        struct slow *slow)
+static bool read_amount(const struct dp_csv_cell *amount, struct dp_diags *diags, struct slow *slow)
 {
     struct dp_csv_cell letter, factor;
     slow->kind = -1;

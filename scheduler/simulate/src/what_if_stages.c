@@ -48,7 +48,7 @@ struct pair_row {
 struct chunk_row {
     int line;
     struct what_if_chunk chunk;
-    struct pair_row pair;  // for every pair whose forward part this is
+    struct pair_row pair; // for every pair whose forward part this is
     bool bytes;
     uint64_t activation_bytes, released_at_i_bytes;
 };
@@ -57,9 +57,9 @@ struct chunk_row {
 struct stage_table {
     const struct dp_schedule *schedule;
     int32_t slots;
-    struct chunk_row *any;      // [stages]
-    struct chunk_row *own;      // [pipeline][slots]
-    struct pair_row *any_pair;  // [pipeline][slots][slots]
+    struct chunk_row *any;     // [stages]
+    struct chunk_row *own;     // [pipeline][slots]
+    struct pair_row *any_pair; // [pipeline][slots][slots]
     struct pair_row *own_pair;
     struct dp_diags diags;
 };
@@ -67,8 +67,8 @@ struct stage_table {
 struct row {
     int line;
     struct dp_csv_cell cells[COLUMN_COUNT];
-    bool given[COLUMN_COUNT];  // the column is there and the cell not blank
-    int32_t stage, rank, backward_stage;  // rank -1 = every copy
+    bool given[COLUMN_COUNT];            // the column is there and the cell not blank
+    int32_t stage, rank, backward_stage; // rank -1 = every copy
 };
 
 static int32_t slot_of(const struct stage_table *table, int32_t rank, int32_t stage)
@@ -119,8 +119,7 @@ static bool read_pair(const struct row *row, struct dp_diags *diags, struct pair
     bool good = read_seconds(row, COLUMN_FB, diags, &ret_pair->fb);
     good = read_seconds(row, COLUMN_FI, diags, &ret_pair->fi) && good;
     for (int column = COLUMN_FB; column <= COLUMN_FI && good; column++) {
-        if (row->given[column] &&
-            (column == COLUMN_FB ? ret_pair->fb : ret_pair->fi) == 0) {
+        if (row->given[column] && (column == COLUMN_FB ? ret_pair->fb : ret_pair->fi) == 0) {
             dp_diags_add(diags, row->line, row->cells[column].column,
                          "leave it blank when nothing overlaps", "%s: a pair takes time",
                          columns[column].name);
@@ -152,8 +151,8 @@ static bool read_chunk_bytes(const struct row *row, struct dp_diags *diags, stru
     }
     if (chunk->released_at_i_bytes > chunk->activation_bytes) {
         dp_diags_add(diags, row->line, row->cells[COLUMN_RELEASED_BYTES].column, NULL,
-                     "I cannot release %" PRIu64 " bytes of %" PRIu64,
-                     chunk->released_at_i_bytes, chunk->activation_bytes);
+                     "I cannot release %" PRIu64 " bytes of %" PRIu64, chunk->released_at_i_bytes,
+                     chunk->activation_bytes);
         return false;
     }
     return true;
@@ -245,8 +244,7 @@ static bool file_pair(struct stage_table *table, const struct row *row)
         if (forward < 0 || backward < 0) {
             continue;
         }
-        struct pair_row *place =
-            &pairs[(rank * table->slots + forward) * table->slots + backward];
+        struct pair_row *place = &pairs[(rank * table->slots + forward) * table->slots + backward];
         if (place->line > 0) {
             return refuse_twice(table, row, place->line);
         }
@@ -279,9 +277,9 @@ static void read_row(struct stage_table *table, struct row *row)
         good = read_index(row, COLUMN_RANK, schedule->pipeline, diags, &row->rank) && good;
     }
     if (row->given[COLUMN_BACKWARD_STAGE]) {
-        good = read_index(row, COLUMN_BACKWARD_STAGE, schedule->stages, diags,
-                          &row->backward_stage) &&
-               good;
+        good =
+            read_index(row, COLUMN_BACKWARD_STAGE, schedule->stages, diags, &row->backward_stage) &&
+            good;
     }
     if (good && row->given[COLUMN_BACKWARD_STAGE]) {
         file_pair(table, row);
@@ -399,7 +397,8 @@ dp_status dp_what_if_stage_costs(const char *file, const char *text, size_t leng
                        DP_STAGE_COSTS_BYTES_MAX);
     }
     size_t chunks = (size_t)schedule->pipeline * (size_t)costs->slots;
-    DP_CLEANUP(stage_table_deinit) struct stage_table table = {
+    DP_CLEANUP(stage_table_deinit)
+    struct stage_table table = {
         .schedule = schedule,
         .slots = costs->slots,
         .any = dp_new_array(struct chunk_row, (size_t)schedule->stages),

@@ -35,7 +35,7 @@ void dp_what_if_items_deinit(struct what_if_items *items)
 }
 
 bool dp_what_if_cut(const struct dp_csv_cell *cell, char separator, struct dp_csv_cell *ret_left,
-                 struct dp_csv_cell *ret_right)
+                    struct dp_csv_cell *ret_right)
 {
     const char *at = memchr(cell->text, separator, cell->length);
     if (at == NULL) {
@@ -43,11 +43,9 @@ bool dp_what_if_cut(const struct dp_csv_cell *cell, char separator, struct dp_cs
     }
     size_t left = (size_t)(at - cell->text);
     struct dp_csv_cell whole = *cell;
-    *ret_left = (struct dp_csv_cell){
-        .text = whole.text, .length = left, .column = whole.column};
-    *ret_right = (struct dp_csv_cell){.text = at + 1,
-                                      .length = whole.length - left - 1,
-                                      .column = whole.column + (int)left + 1};
+    *ret_left = (struct dp_csv_cell){.text = whole.text, .length = left, .column = whole.column};
+    *ret_right = (struct dp_csv_cell){
+        .text = at + 1, .length = whole.length - left - 1, .column = whole.column + (int)left + 1};
     return true;
 }
 
@@ -57,7 +55,7 @@ bool dp_what_if_is(const struct dp_csv_cell *cell, const char *text)
 }
 
 bool dp_what_if_index(const struct dp_csv_cell *cell, const char *noun, int32_t count,
-                   struct dp_diags *diags, int line, int32_t *ret_index)
+                      struct dp_diags *diags, int line, int32_t *ret_index)
 {
     int64_t value;
     if (!dp_csv_integer(cell, &value)) {
@@ -75,13 +73,12 @@ bool dp_what_if_index(const struct dp_csv_cell *cell, const char *noun, int32_t 
 }
 
 bool dp_what_if_seconds(const struct dp_csv_cell *cell, struct dp_diags *diags, int line,
-                     double *ret_seconds)
+                        double *ret_seconds)
 {
     double value;
     if (!dp_csv_number(cell, &value) || value < 0 || value > DP_COST_SECONDS_MAX) {
-        dp_diags_add(diags, line, cell->column, NULL,
-                     "\"%.*s\" is no time: a number from 0 to %g", dp_csv_shown(cell), cell->text,
-                     DP_COST_SECONDS_MAX);
+        dp_diags_add(diags, line, cell->column, NULL, "\"%.*s\" is no time: a number from 0 to %g",
+                     dp_csv_shown(cell), cell->text, DP_COST_SECONDS_MAX);
         return false;
     }
     *ret_seconds = value;
@@ -89,7 +86,7 @@ bool dp_what_if_seconds(const struct dp_csv_cell *cell, struct dp_diags *diags, 
 }
 
 bool dp_what_if_factor(const struct dp_csv_cell *cell, struct dp_diags *diags, int line,
-                    double *ret_factor)
+                       double *ret_factor)
 {
     double value;
     if (!dp_csv_number(cell, &value) || value <= 0 || value > DP_COST_FACTOR_MAX) {
@@ -111,9 +108,8 @@ static bool take_rest(struct what_if_chunk *chunk, dp_action_kind part, dp_actio
         return true;
     }
     dp_diags_add(diags, line, column, "without overlap B is I + W",
-                 "%s takes %g, more than B with %g, and %s is not given",
-                 dp_action_kind_text(part), chunk->seconds[part], chunk->seconds[DP_ACTION_B],
-                 dp_action_kind_text(rest));
+                 "%s takes %g, more than B with %g, and %s is not given", dp_action_kind_text(part),
+                 chunk->seconds[part], chunk->seconds[DP_ACTION_B], dp_action_kind_text(rest));
     return false;
 }
 

@@ -10,7 +10,7 @@
 // The comma-separated items of a text that stands on one line.
 struct what_if_items {
     struct dp_diags diags;
-    struct dp_csv_cell *cells;  // owned
+    struct dp_csv_cell *cells; // owned
     size_t count;
 };
 
@@ -20,17 +20,17 @@ void dp_what_if_items_deinit(struct what_if_items *items);
 
 // Cuts at the first `separator`; false when there is none.
 bool dp_what_if_cut(const struct dp_csv_cell *cell, char separator, struct dp_csv_cell *ret_left,
-                 struct dp_csv_cell *ret_right);
+                    struct dp_csv_cell *ret_right);
 bool dp_what_if_is(const struct dp_csv_cell *cell, const char *text);
 // A rank, a stage: 0 to count - 1. `noun` is "rank" or "stage".
 bool dp_what_if_index(const struct dp_csv_cell *cell, const char *noun, int32_t count,
-                   struct dp_diags *diags, int line, int32_t *ret_index);
+                      struct dp_diags *diags, int line, int32_t *ret_index);
 // Seconds from 0 to DP_COST_SECONDS_MAX.
 bool dp_what_if_seconds(const struct dp_csv_cell *cell, struct dp_diags *diags, int line,
-                     double *ret_seconds);
+                        double *ret_seconds);
 // Over 0 and at most DP_COST_FACTOR_MAX.
 bool dp_what_if_factor(const struct dp_csv_cell *cell, struct dp_diags *diags, int line,
-                    double *ret_factor);
+                       double *ret_factor);
 
 // Seconds of the four kinds, by dp_action_kind; B, I and W complete each other. A problem that lies
 // between them goes to diags at the given place.

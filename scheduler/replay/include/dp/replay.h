@@ -41,20 +41,20 @@ typedef enum dp_replay_kind {
     DP_REPLAY_KIND_COUNT
 } dp_replay_kind;
 
-const char *dp_replay_kind_text(dp_replay_kind kind);  // "forward-compute", ...
+const char *dp_replay_kind_text(dp_replay_kind kind); // "forward-compute", ...
 
 // One operation, as one worker did it in one step.
 struct dp_replay_op {
-    double start, duration;   // seconds on a clock that all workers share
-    int32_t dp_rank, stage;   // replica and pipeline position of the worker
-    int32_t rank;             // the worker's own number, for people
+    double start, duration; // seconds on a clock that all workers share
+    int32_t dp_rank, stage; // replica and pipeline position of the worker
+    int32_t rank;           // the worker's own number, for people
     int32_t step;
-    int32_t seq;              // from 0, in the order of starts, per (worker, step, kind)
-    int32_t mc;               // model chunk within the stage (virtual stage), from 0; -1 = none
-    int32_t microbatch;       // -1 = none
-    int32_t gmc;              // model chunk within the model; -1 = from mc and stage
-    uint32_t line;            // in the file it came from, for errors; 0 = none
-    uint32_t kind;            // dp_replay_kind
+    int32_t seq;        // from 0, in the order of starts, per (worker, step, kind)
+    int32_t mc;         // model chunk within the stage (virtual stage), from 0; -1 = none
+    int32_t microbatch; // -1 = none
+    int32_t gmc;        // model chunk within the model; -1 = from mc and stage
+    uint32_t line;      // in the file it came from, for errors; 0 = none
+    uint32_t kind;      // dp_replay_kind
 };
 
 // Reads the CSV form: a header with dp_rank, stage, rank, step, optype, start_ts, duration, seq_id
@@ -67,16 +67,16 @@ dp_status dp_replay_read_csv(const char *file, const char *text, size_t length,
 
 struct dp_replay_step {
     int32_t step;
-    double measured;          // seconds from the first start to the last end
-    double replayed;          // with recorded times and no gaps
+    double measured; // seconds from the first start to the last end
+    double replayed; // with recorded times and no gaps
     double ideal;
 };
 
 // How much slower than ideal the step is with this one part as it was measured.
 struct dp_replay_worker {
     int32_t rank, dp_rank, stage;
-    double slowdown;          // the smaller of its replica's and its stage's
-    bool fixed;               // among those that M_W fixes
+    double slowdown; // the smaller of its replica's and its stage's
+    bool fixed;      // among those that M_W fixes
 };
 
 // Operation types as the decomposition names them: both ends of a transfer are one.
@@ -96,32 +96,32 @@ typedef enum dp_replay_part {
     DP_REPLAY_PART_COUNT
 } dp_replay_part;
 
-const char *dp_replay_part_text(dp_replay_part part);  // "forward-compute", "forward-pp-comm", ...
+const char *dp_replay_part_text(dp_replay_part part); // "forward-compute", "forward-pp-comm", ...
 
 typedef enum dp_replay_verdict {
-    DP_REPLAY_EVEN,           // S under 1.03: nothing to explain
-    DP_REPLAY_BAD_WORKER,     // fixing few workers removes most of it
-    DP_REPLAY_UNEVEN_STAGE,   // fixing the last stage removes most of it
-    DP_REPLAY_ELSEWHERE,      // neither: data of uneven length, collection of garbage, ...
+    DP_REPLAY_EVEN,         // S under 1.03: nothing to explain
+    DP_REPLAY_BAD_WORKER,   // fixing few workers removes most of it
+    DP_REPLAY_UNEVEN_STAGE, // fixing the last stage removes most of it
+    DP_REPLAY_ELSEWHERE,    // neither: data of uneven length, collection of garbage, ...
 } dp_replay_verdict;
 
 struct dp_replay_result {
-    int32_t replicas, stages; // workers = replicas x stages
-    size_t operations;        // that were replayed
-    double slowdown;          // S
-    double slowdown_part[DP_REPLAY_PART_COUNT];  // NaN where the trace has none of it
-    double *slowdown_replica; // [replicas]
-    double *slowdown_stage;   // [stages]
-    struct dp_replay_worker *workers;  // [replicas][stages]
-    double m_workers, m_stage;  // M_W, M_S; NaN when the replay is as fast as the ideal
+    int32_t replicas, stages;                   // workers = replicas x stages
+    size_t operations;                          // that were replayed
+    double slowdown;                            // S
+    double slowdown_part[DP_REPLAY_PART_COUNT]; // NaN where the trace has none of it
+    double *slowdown_replica;                   // [replicas]
+    double *slowdown_stage;                     // [stages]
+    struct dp_replay_worker *workers;           // [replicas][stages]
+    double m_workers, m_stage; // M_W, M_S; NaN when the replay is as fast as the ideal
     // Measured over replayed: what the graph does not explain (gaps between operations: the host,
     // the loader of data).
     double gaps;
-    double measured_s, replayed_s, ideal_s;  // mean step
-    struct dp_replay_step *steps;  // [step_count], by step
+    double measured_s, replayed_s, ideal_s; // mean step
+    struct dp_replay_step *steps;           // [step_count], by step
     size_t step_count;
-    size_t steps_left_out;    // steps whose operations differ from those of most steps
-    int32_t left_out;         // one of them
+    size_t steps_left_out; // steps whose operations differ from those of most steps
+    int32_t left_out;      // one of them
     dp_replay_verdict verdict;
 };
 
