@@ -7,9 +7,6 @@
 #include "dp/sim_analysis.h"
 #include "sim.h"
 
-// Unlike slack, which is then 0 or more.
-#define SLACK_UNKNOWN (-1.0)
-
 // The message before on the wire in a backward pass: the one that follows.
 struct follower {
     double slack; // of its leaving
@@ -43,9 +40,6 @@ struct output {
     uint32_t microbatch;
 };
 
-// Results that somebody needs, in the order in which they are sent; returns how many.
-int dp_sim_outputs(const struct dp_schedule *schedule, const struct dp_action *action,
-                   struct output ret_outputs[2]);
 // Both fill analysis->slack and what the path needs. DP_INVALID when the spans do not fit.
 dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err);
 dp_status dp_sim_slack_blocking(struct analysis *analysis, struct dp_error *err);
@@ -55,6 +49,29 @@ size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size
                              int32_t *ret_rank);
 size_t dp_sim_path_next_blocking(const struct analysis *analysis, int32_t rank, size_t action,
                                  int32_t *ret_rank);
+
+// Results that somebody needs, in the order in which they are sent; returns how many.
+static inline int outputs_of(const struct dp_schedule *schedule, const struct dp_action *action,
+                             struct output ret_outputs[2])
+{
+    bool pair = action->kind == DP_ACTION_FB;
+    int count = 0;
+    if ((action->kind == DP_ACTION_F || pair) && action->stage + 1 < schedule->stages) {
+        int32_t target = action->stage + 1;
+        ret_outputs[count++] =
+            (struct output){FORWARD, target,
+                            dp_schedule_rank_of(schedule, target, action->microbatch),
+                            action->microbatch};
+    }
+    int32_t stage = pair ? action->b_stage : action->stage;
+    uint32_t microbatch = pair ? action->b_microbatch : action->microbatch;
+    if (action->kind != DP_ACTION_F && action->kind != DP_ACTION_W && stage > 0) {
+        ret_outputs[count++] =
+            (struct output){BACKWARD, stage - 1,
+                            dp_schedule_rank_of(schedule, stage - 1, microbatch), microbatch};
+    }
+    return count;
+}
 
 static inline double least(double a, double b)
 {

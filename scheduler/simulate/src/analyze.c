@@ -107,10 +107,11 @@ static void analysis_init(struct analysis *analysis, const struct dp_schedule *s
                                   .slack = dp_new_array(double, count),
                                   .links = dp_new_array(struct link, links),
                                   .followers = dp_new_array(struct follower, links)};
-    for (size_t i = 0; i < count; i++) {
-        analysis->slack[i] = SLACK_UNKNOWN;
-        analysis->makespan =
-            spans[i].end > analysis->makespan ? spans[i].end : analysis->makespan;
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        size_t end = schedule->rank_begin[rank + 1];
+        bool empty = end == schedule->rank_begin[rank];
+        double done = empty ? 0 : spans[end - 1].end;
+        analysis->makespan = done > analysis->makespan ? done : analysis->makespan;
     }
     dp_sim_set_links(schedule, costs, analysis->links);
     for (size_t i = 0; i < links; i++) {

@@ -71,11 +71,13 @@ void dp_sim_measure_imbalance(struct dp_sim_scratch *sim, double *ret_seconds)
     for (int32_t rank = 0; rank < ranks; rank++) {
         ret_seconds[rank] = sim->meters[rank].dependency;
     }
+    sim->waits_only = true;
     dp_sim_restart(sim, &even);
     DP_CHECK(dp_sim_run_alone(sim, NULL)); // it came to its end with other times
     for (int32_t rank = 0; rank < ranks; rank++) {
         double beyond = ret_seconds[rank] - sim->meters[rank].dependency;
         ret_seconds[rank] = beyond > 0 ? beyond : 0;
     }
+    sim->waits_only = false;
     sim->costs = costs;
 }

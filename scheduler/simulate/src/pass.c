@@ -9,6 +9,13 @@ struct cursor {
     int32_t rank;
 };
 
+// What to measure besides the times; known when compiled, so that each has its own loop.
+enum watch { WATCH_NOTHING, WATCH_WAITS, WATCH_ALL };
+
+// Ranks take turns after an action or two, too many for a processor to see their streams by itself:
+// what they need at their next turns is asked for ahead.
+enum { AHEAD_ACTIONS = 8, AHEAD_ARRIVALS = 12 };
+
 // Raises *ready to the arrival; false (and the rank's note) when it is not known yet.
 static inline bool take(const struct cursor *cursor, int way, int32_t stage, uint32_t microbatch,
                         double *ready)
@@ -32,8 +39,10 @@ static inline void give(const struct cursor *cursor, int way, int32_t stage, uin
     }
     double *arrival;
     int32_t peer = sim_send(sim, cursor->rank, way, target, microbatch, end, &arrival);
+    __builtin_prefetch(arrival + AHEAD_ARRIVALS, 1);
     if (sim->made != NULL) {
         sim->made[arrival - sim->arrival] = end;
+        __builtin_prefetch(&sim->made[arrival - sim->arrival] + AHEAD_ARRIVALS, 1);
     }
     if (sim->missing[peer] == arrival) {
         sim->missing[peer] = NULL;
@@ -100,41 +109,42 @@ static double inputs_made(const struct cursor *cursor, const struct dp_action *a
     return made;
 }
 
-static inline void run_rank(struct dp_sim_scratch *sim, int32_t rank, struct dp_sim_span *spans,
-                            struct dp_sim_meter *meter)
+static inline __attribute__((always_inline)) void
+run_rank(struct dp_sim_scratch *sim, int32_t rank, struct dp_sim_span *spans, const enum watch watch)
 {
     const struct dp_schedule *schedule = sim->schedule;
     struct cursor cursor = {sim, rank};
+    struct dp_sim_meter *meter = watch == WATCH_NOTHING ? NULL : &sim->meters[rank];
     size_t begin = schedule->rank_begin[rank];
     size_t end_at = schedule->rank_begin[rank + 1];
     size_t at = sim->at[rank];
     double time = sim->time[rank];
     for (; at < end_at; at++) {
         const struct dp_action *action = &schedule->actions[at];
+        __builtin_prefetch(action + AHEAD_ACTIONS);
         double start = time;
         if (!take_inputs(&cursor, action, &start)) {
             break;
         }
-        if (meter != NULL) {
-            if (at == begin) {
-                meter->begin = start;
-            } else if (start > time) {
-                meter_gap(meter, start - time, start, inputs_made(&cursor, action));
-            }
-            meter_memory(meter, sim, rank, action, start);
+        if (watch != WATCH_NOTHING && at == begin) {
+            meter->begin = start;
+        } else if (watch != WATCH_NOTHING && start > time) {
+            meter_gap(meter, start - time, start, inputs_made(&cursor, action));
         }
         time = start + sim_seconds(sim, rank, action);
         give_outputs(&cursor, action, time);
-        if (meter != NULL) {
+        if (watch == WATCH_ALL) {
+            meter_memory(meter, sim, rank, action, start);
             meter_time(meter, action, start, time);
         }
         if (spans != NULL) {
+            __builtin_prefetch(&spans[at] + AHEAD_ACTIONS, 1);
             spans[at] = (struct dp_sim_span){start, time};
         }
     }
     sim->at[rank] = at;
     sim->time[rank] = time;
-    if (meter != NULL) {
+    if (watch != WATCH_NOTHING) {
         meter->end = time;
     }
 }
@@ -142,15 +152,21 @@ static inline void run_rank(struct dp_sim_scratch *sim, int32_t rank, struct dp_
 static void run_bare(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     while (sim->ready_count > 0) {
-        run_rank(sim, sim->ready[--sim->ready_count], spans, NULL);
+        run_rank(sim, sim->ready[--sim->ready_count], spans, WATCH_NOTHING);
+    }
+}
+
+static void run_for_waits(struct dp_sim_scratch *sim)
+{
+    while (sim->ready_count > 0) {
+        run_rank(sim, sim->ready[--sim->ready_count], NULL, WATCH_WAITS);
     }
 }
 
 static void run_metered(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     while (sim->ready_count > 0) {
-        int32_t rank = sim->ready[--sim->ready_count];
-        run_rank(sim, rank, spans, &sim->meters[rank]);
+        run_rank(sim, sim->ready[--sim->ready_count], spans, WATCH_ALL);
     }
 }
 
@@ -158,6 +174,8 @@ bool dp_sim_run_pass(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     if (sim->meters == NULL) {
         run_bare(sim, spans);
+    } else if (sim->waits_only) {
+        run_for_waits(sim);
     } else {
         run_metered(sim, spans);
     }

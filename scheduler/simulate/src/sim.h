@@ -55,6 +55,7 @@ struct dp_sim_scratch {
     int32_t ready_count;
     struct dp_sim_batches batches; // only with DP_SIM_P2P_BLOCKING
     struct dp_sim_meter *meters;   // [pipeline], or NULL
+    bool waits_only;               // the meters need only begin, end, dependency and comm
     // Bytes allocated for each array above, so that they grow only.
     size_t arrival_bytes, slot_bytes, links_bytes, rank_bytes;
 };

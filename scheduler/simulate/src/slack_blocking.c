@@ -189,7 +189,7 @@ dp_status dp_sim_slack_blocking(struct analysis *analysis, struct dp_error *err)
     analysis->wired = dp_new_array(double, messages);
     analysis->room = dp_new_array(double, messages);
     for (size_t i = 0; i < messages; i++) {
-        analysis->room[i] = SLACK_UNKNOWN;
+        analysis->room[i] = -1; // no end has said anything
     }
     note_messages(analysis);
     return judge(analysis, err);

@@ -8,6 +8,8 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 
+enum { AHEAD_ACTIONS = 8 }; // as in the forward pass
+
 struct back {
     struct analysis *analysis;
     size_t *at;        // [pipeline]: one past the next action to judge
@@ -15,28 +17,6 @@ struct back {
     int32_t *ready;
     int32_t ready_count;
 };
-
-int dp_sim_outputs(const struct dp_schedule *schedule, const struct dp_action *action,
-                   struct output ret_outputs[2])
-{
-    bool pair = action->kind == DP_ACTION_FB;
-    int count = 0;
-    if ((action->kind == DP_ACTION_F || pair) && action->stage + 1 < schedule->stages) {
-        int32_t target = action->stage + 1;
-        ret_outputs[count++] =
-            (struct output){FORWARD, target,
-                            dp_schedule_rank_of(schedule, target, action->microbatch),
-                            action->microbatch};
-    }
-    int32_t stage = pair ? action->b_stage : action->stage;
-    uint32_t microbatch = pair ? action->b_microbatch : action->microbatch;
-    if (action->kind != DP_ACTION_F && action->kind != DP_ACTION_W && stage > 0) {
-        ret_outputs[count++] =
-            (struct output){BACKWARD, stage - 1,
-                            dp_schedule_rank_of(schedule, stage - 1, microbatch), microbatch};
-    }
-    return count;
-}
 
 static inline size_t cell_of(const struct analysis *analysis, const struct output *output)
 {
@@ -71,7 +51,7 @@ static void note_wires(struct analysis *analysis)
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
         for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
             struct output outputs[2];
-            int count = dp_sim_outputs(schedule, &schedule->actions[i], outputs);
+            int count = outputs_of(schedule, &schedule->actions[i], outputs);
             for (int k = 0; k < count; k++) {
                 struct link *link = link_between(analysis, rank, outputs[k].peer);
                 double end = analysis->spans[i].end;
@@ -84,8 +64,8 @@ static void note_wires(struct analysis *analysis)
 }
 
 // How much later the result may be made for what becomes of it; below 0 when the spans do not fit.
-static double output_slack(struct analysis *analysis, int32_t rank, const struct output *output,
-                           double end)
+static inline double output_slack(struct analysis *analysis, int32_t rank,
+                                  const struct output *output, double end)
 {
     size_t cell = cell_of(analysis, output);
     size_t consumer = analysis->consumer[cell];
@@ -113,12 +93,12 @@ static double output_slack(struct analysis *analysis, int32_t rank, const struct
 }
 
 // Whether those who need the outputs have been judged.
-static bool has_consumers(struct back *back, int32_t rank, const struct output *outputs, int count)
+static inline bool has_consumers(struct back *back, int32_t rank, const struct output *outputs, int count)
 {
     const struct analysis *analysis = back->analysis;
     for (int k = 0; k < count; k++) {
         uint32_t consumer = analysis->consumer[cell_of(analysis, &outputs[k])];
-        if (consumer == NO_ACTION || analysis->slack[consumer] < 0) {
+        if (consumer < back->at[outputs[k].peer]) {
             back->missing[rank] = consumer;
             return false;
         }
@@ -158,8 +138,13 @@ static bool judge_rank(struct back *back, int32_t rank)
     const struct dp_schedule *schedule = analysis->schedule;
     for (; back->at[rank] > schedule->rank_begin[rank]; back->at[rank]--) {
         size_t i = back->at[rank] - 1;
+        if (i >= AHEAD_ACTIONS) {
+            __builtin_prefetch(&schedule->actions[i - AHEAD_ACTIONS]);
+            __builtin_prefetch(&analysis->spans[i - AHEAD_ACTIONS]);
+            __builtin_prefetch(&analysis->slack[i - AHEAD_ACTIONS], 1);
+        }
         struct output outputs[2];
-        int count = dp_sim_outputs(schedule, &schedule->actions[i], outputs);
+        int count = outputs_of(schedule, &schedule->actions[i], outputs);
         if (!has_consumers(back, rank, outputs, count)) {
             return true;
         }
@@ -224,9 +209,6 @@ dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err)
     const struct dp_schedule *schedule = analysis->schedule;
     size_t cells = 2 * (size_t)schedule->stages * (size_t)schedule->microbatches;
     analysis->consumer = dp_new_array(uint32_t, cells);
-    for (size_t i = 0; i < cells; i++) {
-        analysis->consumer[i] = NO_ACTION;
-    }
     note_consumers(analysis);
     if (wires_take_time(analysis)) {
         analysis->base = dp_new_array(double, cells);
@@ -243,7 +225,7 @@ static bool next_on_wire(const struct analysis *analysis, int32_t rank, size_t *
     int32_t peer = output->peer;
     for (; *i < schedule->rank_begin[rank + 1]; ++*i, *k = -1) {
         struct output outputs[2];
-        int count = dp_sim_outputs(schedule, &schedule->actions[*i], outputs);
+        int count = outputs_of(schedule, &schedule->actions[*i], outputs);
         for (++*k; *k < count; ++*k) {
             if (outputs[*k].peer == peer) {
                 *output = outputs[*k];
@@ -280,7 +262,7 @@ size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size
                              int32_t *ret_rank)
 {
     struct output outputs[2];
-    int count = dp_sim_outputs(analysis->schedule, &analysis->schedule->actions[action], outputs);
+    int count = outputs_of(analysis->schedule, &analysis->schedule->actions[action], outputs);
     for (int k = 0; k < count; k++) {
         size_t consumer = analysis->consumer[cell_of(analysis, &outputs[k])];
         size_t found = outputs[k].peer != rank
