@@ -78,7 +78,13 @@ static dp_status torch_csv(const struct subject *subject, struct dp_buf *out, st
 static dp_status torch_csv_comms(const struct subject *subject, struct dp_buf *out,
                                  struct dp_error *err)
 {
-    return dp_render_torch_csv_comms(&subject->schedule, &subject->result, out, err);
+    return dp_render_torch_csv_comms(&subject->schedule, &subject->result, true, out, err);
+}
+
+static dp_status torch_csv_comms_old(const struct subject *subject, struct dp_buf *out,
+                                     struct dp_error *err)
+{
+    return dp_render_torch_csv_comms(&subject->schedule, &subject->result, false, out, err);
 }
 
 static dp_status megatron(const struct subject *subject, struct dp_buf *out, struct dp_error *err)
@@ -112,6 +118,7 @@ static const struct {
     {"perfetto", perfetto},
     {"torch-csv", torch_csv},
     {"torch-csv-comms", torch_csv_comms},
+    {"torch-csv-comms-2.14", torch_csv_comms_old},
     {"megatron", megatron},
     {"json", json},
 };

@@ -31,7 +31,14 @@ static dp_status write_torch(const struct export *export, struct dp_buf *out, st
 static dp_status write_torch_comms(const struct export *export, struct dp_buf *out,
                                    struct dp_error *err)
 {
-    return dp_render_torch_csv_comms(&export->subject->schedule, export->result, out, err);
+    return dp_render_torch_csv_comms(&export->subject->schedule, export->result, true, out, err);
+}
+
+// For PyTorch that knows no WAIT_SEND actions.
+static dp_status write_torch_comms_2_14(const struct export *export, struct dp_buf *out,
+                                        struct dp_error *err)
+{
+    return dp_render_torch_csv_comms(&export->subject->schedule, export->result, false, out, err);
 }
 
 static dp_status write_perfetto(const struct export *export, struct dp_buf *out,
@@ -65,8 +72,13 @@ static const struct format {
     const char *name;
     dp_status (*write)(const struct export *export, struct dp_buf *out, struct dp_error *err);
 } formats[] = {
-    {"json", write_json},         {"torch-csv", write_torch}, {"torch-csv-comms", write_torch_comms},
-    {"megatron", write_megatron}, {"perfetto", write_perfetto}, {"svg", write_svg},
+    {"json", write_json},
+    {"torch-csv", write_torch},
+    {"torch-csv-comms", write_torch_comms},
+    {"torch-csv-comms-2.14", write_torch_comms_2_14},
+    {"megatron", write_megatron},
+    {"perfetto", write_perfetto},
+    {"svg", write_svg},
 };
 
 static dp_status find_format(const char *name, const struct format **ret_format,

@@ -265,7 +265,7 @@ dp_status dp_render_megatron(const struct dp_schedule *schedule,
     if (status != DP_OK) {
         return status;
     }
-    int32_t total;
+    int32_t total = 0;
     DP_AUTO_FREE int32_t *layers = dp_new_array(int32_t, (size_t)schedule->stages);
     status = spread_layers(options, schedule->stages, layers, &total, err);
     if (status == DP_OK) {
