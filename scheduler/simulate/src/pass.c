@@ -109,8 +109,9 @@ static double inputs_made(const struct cursor *cursor, const struct dp_action *a
     return made;
 }
 
-static inline __attribute__((always_inline)) void
-run_rank(struct dp_sim_scratch *sim, int32_t rank, struct dp_sim_span *spans, const enum watch watch)
+static inline __attribute__((always_inline)) void run_rank(struct dp_sim_scratch *sim, int32_t rank,
+                                                           struct dp_sim_span *spans,
+                                                           const enum watch watch)
 {
     const struct dp_schedule *schedule = sim->schedule;
     struct cursor cursor = {sim, rank};

@@ -93,7 +93,8 @@ static inline double output_slack(struct analysis *analysis, int32_t rank,
 }
 
 // Whether those who need the outputs have been judged.
-static inline bool has_consumers(struct back *back, int32_t rank, const struct output *outputs, int count)
+static inline bool has_consumers(struct back *back, int32_t rank, const struct output *outputs,
+                                 int count)
 {
     const struct analysis *analysis = back->analysis;
     for (int k = 0; k < count; k++) {
