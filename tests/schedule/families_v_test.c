@@ -200,6 +200,55 @@ static void real_durations_leave_zb_v_and_v_half_ahead_of_1f1b(void **state)
     }
 }
 
+static struct dp_sim_uniform any_durations(struct dp_rand *rand)
+{
+    struct dp_sim_uniform chunk = {.f = 0.3 + 1.7 * dp_rand_double(rand),
+                                   .i = 0.3 + 1.7 * dp_rand_double(rand),
+                                   .w = 0.1 + 1.9 * dp_rand_double(rand)};
+    chunk.b = chunk.i + chunk.w;
+    return chunk;
+}
+
+// The form that docs/schedules.md states: exact for any durations. What a schedule of this memory
+// cannot go below is (P-1) max(F, I): the first I comes to the last rank after 2P forwards of the
+// first rank and P-1 I of others, and until then the last rank has no more than 2P forwards to do.
+static void the_bubble_of_zb_v_has_a_closed_form(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 11);
+    for (long i = dp_fuzz_runs(300); i > 0; i--) {
+        int32_t pipeline = 1 + (int32_t)dp_rand_below(&rand, 16);
+        int32_t microbatches = 2 * pipeline - 1 + (int32_t)dp_rand_below(&rand, 20);
+        struct dp_sim_uniform chunk = any_durations(&rand);
+        double f = chunk.f;
+        double in = chunk.i;
+        double w = chunk.w;
+        double longest = fmax(fmax(in, w), fmax(2 * f - in, 2 * (fmax(f, in) - w)));
+        double bubble = bubble_of("zb-v", pipeline, microbatches, &chunk);
+        assert_true(fabs(bubble - (pipeline - 1) * longest) < 1e-9 * microbatches);
+        assert_true(bubble > (pipeline - 1) * fmax(f, in) - 1e-9 * microbatches);
+    }
+}
+
+// The authors state 2F <= 2I + W and 2I <= 2F + W (2B for our 2I) for it to lose nothing.
+static void v_half_loses_time_in_every_micro_batch_only_beyond_published_ratios(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 12);
+    for (long i = dp_fuzz_runs(300); i > 0; i--) {
+        int32_t pipeline = 3 + (int32_t)dp_rand_below(&rand, 12);
+        struct dp_sim_uniform chunk = any_durations(&rand);
+        bool is_even = pipeline % 2 == 0;
+        bool long_f = 2 * chunk.f > 2 * chunk.i + chunk.w;
+        bool long_i = is_even ? chunk.i > chunk.f + chunk.w : 2 * chunk.i > 2 * chunk.f + chunk.w;
+        double once = bubble_of("v-half", pipeline, 4 * pipeline, &chunk);
+        double twice = bubble_of("v-half", pipeline, 8 * pipeline, &chunk);
+        assert_int_equal(twice > once + 1e-6, long_f || long_i);
+    }
+}
+
 static void rank_r_holds_stage_r_and_the_one_that_comes_back_to_it(void **state)
 {
     (void)state;
@@ -229,6 +278,8 @@ int main(void)
         cmocka_unit_test(few_micro_batches_follow_each_other_closely),
         cmocka_unit_test(more_memory_never_makes_a_longer_step),
         cmocka_unit_test(real_durations_leave_zb_v_and_v_half_ahead_of_1f1b),
+        cmocka_unit_test(the_bubble_of_zb_v_has_a_closed_form),
+        cmocka_unit_test(v_half_loses_time_in_every_micro_batch_only_beyond_published_ratios),
         cmocka_unit_test(rank_r_holds_stage_r_and_the_one_that_comes_back_to_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

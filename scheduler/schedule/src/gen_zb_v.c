@@ -1,5 +1,6 @@
-// ZB-V: the activations of 1F1B's first rank on every rank and, for F = I = W and M from 2P-1 on,
-// no idle slot between a rank's first action and its last. (Pipeline Parallelism with Controllable
+// ZB-V: the activations of 1F1B's first rank on every rank, and a bubble of P-1 times the longest
+// of I, W, 2F-I, 2(F-W) and 2(I-W), durations of a chunk, when M is at least 2P-1. For F = I = W no
+// rank is then idle between its first action and its last. (Pipeline Parallelism with Controllable
 // Memory, arXiv 2405.15362.)
 //
 // In the plan each rank runs F I W of its lower stage and then F I W of its upper one; stages
