@@ -7,8 +7,16 @@
 static const struct {
     const char *family;
     int32_t p, m;
-} fixtures[] = {{"gpipe", 2, 4}, {"1f1b", 4, 8},   {"dualpipe", 4, 8}, {"dualpipev", 2, 4},
-                {"zb-v", 3, 7},  {"v-half", 4, 8}, {"v-min", 3, 7}};
+    int32_t v;  // 0 = the family's own
+} fixtures[] = {{"gpipe", 2, 4, 0},       {"1f1b", 4, 8, 0},
+                {"dualpipe", 4, 8, 0},    {"dualpipev", 2, 4, 0},
+                {"zb-v", 3, 7, 0},        {"v-half", 4, 8, 0},
+                {"v-min", 3, 7, 0},       {"interleaved", 2, 4, 0},
+                {"interleaved", 3, 7, 3}, {"zb-h1", 3, 5, 0},
+                {"zb-h2", 3, 6, 0},       {"chimera", 4, 4, 0},
+                {"chimera", 4, 7, 0},     {"hanayo", 3, 3, 0},
+                {"hanayo", 2, 5, 4},      {"dualpipe-full-b", 4, 8, 0},
+                {"dualpipev-full-b", 2, 4, 0}};
 
 static void assert_same(const struct dp_schedule *a, const struct dp_schedule *b)
 {
@@ -31,7 +39,9 @@ static void every_family_survives_the_round_trip(void **state)
         const char *family;
         int32_t p, m;
     } cases[] = {{"gpipe", 1, 1},      {"gpipe", 5, 3},     {"1f1b", 6, 13},     {"dualpipe", 2, 2},
-                 {"dualpipe", 12, 30}, {"dualpipev", 1, 2}, {"dualpipev", 7, 15}};
+                 {"dualpipe", 12, 30}, {"dualpipev", 1, 2}, {"dualpipev", 7, 15},
+                 {"interleaved", 5, 9}, {"zb-h2", 4, 11}, {"chimera", 6, 11}, {"chimera", 2, 2},
+                 {"hanayo", 4, 9}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct dp_error err = {0};
         struct dp_schedule schedule = make_schedule(cases[i].family, cases[i].p, cases[i].m);
@@ -72,8 +82,12 @@ static void read_fixture(size_t index, struct dp_buf *ret_text)
 {
     struct dp_error err = {0};
     char path[512];
-    snprintf(path, sizeof(path), DP_SOURCE_DIR "/tests/fixtures/schedules/%s-%d-%d.json",
-             fixtures[index].family, fixtures[index].p, fixtures[index].m);
+    char chunks[16] = "";
+    if (fixtures[index].v > 0) {
+        snprintf(chunks, sizeof(chunks), "-v%d", fixtures[index].v);
+    }
+    snprintf(path, sizeof(path), DP_SOURCE_DIR "/tests/fixtures/schedules/%s-%d-%d%s.json",
+             fixtures[index].family, fixtures[index].p, fixtures[index].m, chunks);
     assert_ok(dp_read_file(path, 1 << 20, ret_text, &err), &err);
 }
 
@@ -85,7 +99,9 @@ static void the_generators_still_make_the_fixtures(void **state)
         struct dp_buf text = {0};
         json_t *json;
         struct dp_schedule kept;
-        struct dp_schedule made = make_schedule(fixtures[i].family, fixtures[i].p, fixtures[i].m);
+        struct dp_schedule made;
+        struct dp_schedule_params params = {fixtures[i].p, fixtures[i].m, fixtures[i].v};
+        assert_ok(dp_schedule_generate(fixtures[i].family, &params, &made, &err), &err);
         read_fixture(i, &text);
         assert_ok(dp_json_parse(text.bytes, text.length, 1 << 20, "fixture", &json, &err), &err);
         assert_ok(dp_schedule_from_json(json, &kept, &err), &err);

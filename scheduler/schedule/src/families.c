@@ -68,6 +68,21 @@ const struct dp_schedule_family *dp_schedule_family_find(const char *name)
     return NULL;
 }
 
+static dp_status check_stages(const struct dp_schedule_family *family,
+                              const struct dp_schedule_params *params, struct dp_error *err)
+{
+    int32_t chunks = params->virtual_stages;
+    int64_t stages = (int64_t)params->pipeline * chunks;
+    if (family->virtual_max == 0 || stages <= DP_STAGES_MAX) {
+        return DP_OK;
+    }
+    return dp_fail(err, DP_INVALID,
+                   "%s of %d virtual stages on %d ranks has %lld stages; the limit is %d. Nearest "
+                   "legal: %d",
+                   family->name, chunks, params->pipeline, (long long)stages, DP_STAGES_MAX,
+                   DP_STAGES_MAX / params->pipeline / family->virtual_step * family->virtual_step);
+}
+
 // The value nearest to what was asked for that the family takes beside the other sizes; 0 = none.
 // *size is a member of *params.
 static int32_t nearest_size(const struct dp_schedule_family *family,
@@ -75,7 +90,7 @@ static int32_t nearest_size(const struct dp_schedule_family *family,
 {
     int32_t step = *size < 1 ? 1 : -1;
     for (*size = *size < 1 ? 1 : max; *size >= 1 && *size <= max; *size += step) {
-        if (family->check(params, NULL) == DP_OK) {
+        if (check_stages(family, params, NULL) == DP_OK && family->check(params, NULL) == DP_OK) {
             return *size;
         }
     }
@@ -136,14 +151,6 @@ static dp_status check_virtual(const struct dp_schedule_family *family,
     if (chunks < step || chunks > family->virtual_max || chunks % step != 0) {
         return refuse_virtual(family, chunks, err);
     }
-    int64_t stages = (int64_t)params->pipeline * chunks;
-    if (stages > DP_STAGES_MAX) {
-        return dp_fail(err, DP_INVALID,
-                       "%s of %d virtual stages on %d ranks has %lld stages; the limit is %d. "
-                       "Nearest legal: %d",
-                       family->name, chunks, params->pipeline, (long long)stages, DP_STAGES_MAX,
-                       DP_STAGES_MAX / params->pipeline / step * step);
-    }
     return DP_OK;
 }
 
@@ -151,7 +158,12 @@ static dp_status check_sizes(const struct dp_schedule_family *family,
                              const struct dp_schedule_params *params, struct dp_error *err)
 {
     struct dp_schedule_params tried = *params;
+    dp_status status = check_virtual(family, params, err);
+    if (status != DP_OK) {
+        return status;
+    }
     if (params->pipeline < 1 || params->pipeline > DP_PIPELINE_MAX) {
+        tried.microbatches = tried.microbatches < 1 ? 1 : tried.microbatches;
         int32_t nearest = nearest_size(family, &tried, &tried.pipeline, DP_PIPELINE_MAX);
         return refuse_size(family, "pipeline", params->pipeline, DP_PIPELINE_MAX, nearest, err);
     }
@@ -160,7 +172,7 @@ static dp_status check_sizes(const struct dp_schedule_family *family,
         return refuse_size(family, "microbatches", params->microbatches, DP_MICROBATCHES_MAX,
                            nearest, err);
     }
-    return check_virtual(family, params, err);
+    return check_stages(family, params, err);
 }
 
 int32_t dp_schedule_family_stages(const struct dp_schedule_family *family,
@@ -213,6 +225,9 @@ dp_status dp_schedule_generate(const char *name, const struct dp_schedule_params
         dp_schedule_deinit(&schedule);
         return status;
     }
+    // A generator asks for as many actions as it can need at most.
+    schedule.actions = dp_realloc(schedule.actions, dp_schedule_action_count(&schedule),
+                                  sizeof(*schedule.actions));
     *ret_schedule = schedule;
     return DP_OK;
 }
