@@ -231,6 +231,22 @@ static void the_bubble_of_zb_v_has_a_closed_form(void **state)
     }
 }
 
+// Down, up and down again to the first backward of the last rank; at the end, down and up with the
+// last backward. In between no rank waits.
+static void zb_v_pays_for_latency_once_and_not_in_every_micro_batch(void **state)
+{
+    (void)state;
+    for (int32_t pipeline = 1; pipeline <= 12; pipeline++) {
+        for (int32_t microbatches = 2 * pipeline; microbatches <= 6 * pipeline;
+             microbatches += pipeline) {
+            struct dp_sim_uniform chunk = even;
+            chunk.hop.latency = 0.25;
+            double bubble = bubble_of("zb-v", pipeline, microbatches, &chunk);
+            assert_true(bubble == (pipeline - 1) * (1 + 5 * 0.25));
+        }
+    }
+}
+
 // The authors state 2F <= 2I + W and 2I <= 2F + W (2B for our 2I) for it to lose nothing.
 static void v_half_loses_time_in_every_micro_batch_only_beyond_published_ratios(void **state)
 {
@@ -279,6 +295,7 @@ int main(void)
         cmocka_unit_test(more_memory_never_makes_a_longer_step),
         cmocka_unit_test(real_durations_leave_zb_v_and_v_half_ahead_of_1f1b),
         cmocka_unit_test(the_bubble_of_zb_v_has_a_closed_form),
+        cmocka_unit_test(zb_v_pays_for_latency_once_and_not_in_every_micro_batch),
         cmocka_unit_test(v_half_loses_time_in_every_micro_batch_only_beyond_published_ratios),
         cmocka_unit_test(rank_r_holds_stage_r_and_the_one_that_comes_back_to_it),
     };
