@@ -35,7 +35,8 @@ static void add_compute(struct plan *plan, struct planned op, dp_replay_kind kin
 static void add_computes(struct plan *plan, struct planned op)
 {
     int32_t total = count_of(&plan->pipeline);
-    int32_t warmup = plan->pipeline.one_f_one_b ? plan->pipeline.stages - op.stage : total;
+    int32_t before = plan->pipeline.eagerness * (plan->pipeline.stages - 1 - op.stage);
+    int32_t warmup = plan->pipeline.eagerness > 0 ? 1 + before : total;
     warmup = warmup > total ? total : warmup;
     for (int32_t f = 0, b = 0; b < total;) {
         if (f < total && f < warmup + b) {
@@ -75,13 +76,19 @@ static void add_stage(struct plan *plan, struct planned op)
         add_transfers(plan, op, DP_REPLAY_BACKWARD_SEND, op.stage == 0);
         add_transfers(plan, op, DP_REPLAY_BACKWARD_RECV, op.stage == last);
     }
+    op.kind = DP_REPLAY_GRADS_REDUCE_SCATTER;
+    for (op.seq = 0; op.seq < (plan->pipeline.overlap ? plan->pipeline.chunks : 1); op.seq++) {
+        op.chunk = plan->pipeline.overlap ? plan->pipeline.chunks - 1 - op.seq : 0;
+        add(plan, op);
+    }
+    op.seq = op.chunk = 0;
     static const dp_replay_kind ends[] = {DP_REPLAY_GC,
                                           DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE,
                                           DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE,
-                                          DP_REPLAY_GRADS_REDUCE_SCATTER,
                                           DP_REPLAY_OPTIMIZER_CLIP,
-                                          DP_REPLAY_OPTIMIZER};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(ends); i++) {
+                                          DP_REPLAY_OPTIMIZER,
+                                          DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(ends) - !plan->pipeline.overlap; i++) {
         op.kind = ends[i];
         if (op.kind != DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE || op.stage == 0 || op.stage == last) {
             add(plan, op);
@@ -173,9 +180,7 @@ static double start_of(const struct plan *plan, const struct times *times, size_
     dp_replay_kind compute = is_forward ? DP_REPLAY_FORWARD_COMPUTE : DP_REPLAY_BACKWARD_COMPUTE;
     dp_replay_kind recv = is_forward ? DP_REPLAY_FORWARD_RECV : DP_REPLAY_BACKWARD_RECV;
     static const dp_replay_kind before_end[DP_REPLAY_KIND_COUNT] = {
-        [DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE] = DP_REPLAY_GC,
         [DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE] = DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE,
-        [DP_REPLAY_OPTIMIZER_CLIP] = DP_REPLAY_GRADS_REDUCE_SCATTER,
         [DP_REPLAY_OPTIMIZER] = DP_REPLAY_OPTIMIZER_CLIP,
     };
     switch (op->kind) {
@@ -203,10 +208,32 @@ static double start_of(const struct plan *plan, const struct times *times, size_
     case DP_REPLAY_GC:
         come_after(&after, DP_REPLAY_BACKWARD_COMPUTE, count_of(&plan->pipeline) - 1);
         break;
+    case DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE:
+        come_after(&after, DP_REPLAY_GC, 0);
+        if (plan->pipeline.overlap) {
+            come_after(&after, DP_REPLAY_GRADS_REDUCE_SCATTER, plan->pipeline.chunks - 1);
+        }
+        break;
     case DP_REPLAY_GRADS_REDUCE_SCATTER:
+        come_after(&after, DP_REPLAY_PARAMS_ALL_GATHER, plan->pipeline.chunks - 1);
+        if (plan->pipeline.overlap) {
+            come_after(&after, op->kind, op->seq - 1);
+            come_after(&after, DP_REPLAY_BACKWARD_COMPUTE,
+                       (op->seq + 1) * plan->pipeline.microbatches - 1);
+            break;
+        }
         come_after(&after, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE, 0);
         come_after(&after, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, 0);
-        come_after(&after, DP_REPLAY_PARAMS_ALL_GATHER, plan->pipeline.chunks - 1);
+        break;
+    case DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE:
+        come_after(&after, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE, 0);
+        come_after(&after, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, 0);
+        break;
+    case DP_REPLAY_OPTIMIZER_CLIP:
+        come_after(&after,
+                   plan->pipeline.overlap ? DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE
+                                          : DP_REPLAY_GRADS_REDUCE_SCATTER,
+                   0);
         break;
     default:
         come_after(&after, before_end[op->kind], 0);
@@ -265,9 +292,9 @@ static double gathered(const struct plan *plan, const struct times *times, size_
     }
     bool all_stages =
         op->kind == DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE || op->kind == DP_REPLAY_OPTIMIZER_CLIP;
-    bool all_replicas = op->kind == DP_REPLAY_PARAMS_ALL_GATHER ||
-                        op->kind == DP_REPLAY_GRADS_REDUCE_SCATTER ||
-                        op->kind == DP_REPLAY_OPTIMIZER_CLIP;
+    bool all_replicas =
+        op->kind == DP_REPLAY_PARAMS_ALL_GATHER || op->kind == DP_REPLAY_GRADS_REDUCE_SCATTER ||
+        op->kind == DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE || op->kind == DP_REPLAY_OPTIMIZER_CLIP;
     size_t first = all_replicas ? lane / replicas * replicas : lane;
     for (size_t other = first; other < first + (all_replicas ? replicas : 1); other++) {
         for (int32_t stage = 0; stage < plan->pipeline.stages; stage++) {
@@ -327,7 +354,8 @@ struct dp_replay_op *plan_run(const struct plan *plan, double *ret_step_s)
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned *op = &plan->ops[i];
         bool compute = op->kind <= DP_REPLAY_BACKWARD_COMPUTE;
-        bool chunked = compute || op->kind == DP_REPLAY_PARAMS_ALL_GATHER;
+        bool chunked = compute || op->kind == DP_REPLAY_PARAMS_ALL_GATHER ||
+                       op->kind == DP_REPLAY_GRADS_REDUCE_SCATTER;
         ops[i] = (struct dp_replay_op){
             .start = times.start[i],
             .duration = times.end[i] - times.start[i],

@@ -8,7 +8,10 @@
 
 struct pipeline {
     int32_t replicas, stages, chunks, microbatches, steps;
-    bool one_f_one_b; // its order, for one chunk; otherwise all forwards, then all backwards
+    // Forwards before the first backward: 0 = all of them; 1 = as in 1F1B; 2 = about twice as many.
+    // The latter two are for one chunk.
+    int32_t eagerness;
+    bool overlap; // a chunk's gradients are summed after its last backward, and another sum follows
 };
 
 // One operation with its own time, waiting not counted.
