@@ -20,6 +20,6 @@ struct v_shape {
 // Fills the schedule with the plan's order, compacted: where a rank would idle it runs something
 // ahead of the plan, as long as it then still stays within chunks_max when it goes on as planned.
 // So it needs no more memory, and can always go on: whatever comes next in the plan has its inputs
-// in the end, and room. O(P M) for a fixed shape.
+// in the end, and room. About linear in the number of actions.
 void dp_schedule_v_build(const struct dp_schedule_params *params, const struct v_shape *shape,
                          struct dp_schedule *schedule);
