@@ -1,63 +1,248 @@
-// How many actions per second the fast path of simulate works through on one core.
+// What simulate does on one core: actions per second of processor time, how that grows with the
+// size of the schedule, and bytes per action. Each row of build/bench.json is on a line.
+#include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
+#include "dp/sim_analysis.h"
 #include "dp/simulate.h"
+
+// Every allocation of the program comes by here and is counted: what is held now, and at most.
+static size_t bytes_held, bytes_peak;
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+extern void __libc_free(void *memory);
+
+static void *note(void *memory)
+{
+    bytes_held += memory == NULL ? 0 : malloc_usable_size(memory);
+    bytes_peak = bytes_held > bytes_peak ? bytes_held : bytes_peak;
+    return memory;
+}
+
+static void forget(void *memory)
+{
+    bytes_held -= memory == NULL ? 0 : malloc_usable_size(memory);
+}
+
+void *malloc(size_t size)
+{
+    return note(__libc_malloc(size));
+}
+
+void *calloc(size_t count, size_t size)
+{
+    return note(__libc_calloc(count, size));
+}
+
+void *realloc(void *memory, size_t size)
+{
+    forget(memory);
+    return note(__libc_realloc(memory, size));
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    return note(__libc_memalign(alignment, size));
+}
+
+void free(void *memory)
+{
+    forget(memory);
+    __libc_free(memory);
+}
 
 static double now(void)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-// Actions per second: the best of the rounds that fit into a second.
-static double measure(const char *family, int32_t pipeline, int32_t microbatches)
+enum work { MAKESPAN, MEASURED, ANALYZED };
+
+struct subject {
+    const char *family;
+    int32_t pipeline, microbatches, virtual_stages;
+    bool uneven; // one slow rank, and wires that take time: the most that can be asked for
+    dp_sim_p2p p2p;
+    struct dp_schedule schedule;
+    struct dp_sim_costs costs;
+    struct dp_sim_scratch *scratch;
+};
+
+static void give_up(const struct dp_error *err)
+{
+    fprintf(stderr, "%s\n", err->message);
+    exit(1);
+}
+
+static void subject_init(struct subject *subject)
 {
     struct dp_error err = {0};
-    struct dp_schedule schedule;
-    struct dp_schedule_params params = {.pipeline = pipeline, .microbatches = microbatches};
-    if (dp_schedule_generate(family, &params, &schedule, &err) != DP_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        return 0;
+    struct dp_schedule_params params = {.pipeline = subject->pipeline,
+                                        .microbatches = subject->microbatches,
+                                        .virtual_stages = subject->virtual_stages};
+    if (dp_schedule_generate(subject->family, &params, &subject->schedule, &err) != DP_OK) {
+        give_up(&err);
     }
-    struct dp_sim_costs costs;
     dp_sim_costs_init_uniform(
-        &costs, &schedule,
-        &(struct dp_sim_uniform){.f = 1, .b = 2, .i = 1, .w = 1, .fb = 2.5, .hop = {.1, 0}});
-    struct dp_sim_scratch *scratch = dp_sim_scratch_new();
-    double best = 0;
+        &subject->costs, &subject->schedule,
+        &(struct dp_sim_uniform){
+            .f = 1, .b = 2, .i = 1, .w = 1, .fb = 2.5, .hop = {.1, subject->uneven ? 100 : 0}});
+    subject->costs.p2p = subject->p2p;
+    if (subject->uneven) {
+        subject->costs.message_bytes_f = 1;
+        subject->costs.message_bytes_b = 1;
+        dp_sim_costs_slow_rank(&subject->costs, subject->pipeline / 2, 1.25);
+    }
+    subject->scratch = dp_sim_scratch_new();
+}
+
+static void subject_deinit(struct subject *subject)
+{
+    dp_sim_scratch_free(subject->scratch);
+    dp_sim_costs_deinit(&subject->costs);
+    dp_schedule_deinit(&subject->schedule);
+}
+
+static void run(const struct subject *subject, enum work work)
+{
+    struct dp_error err = {0};
+    struct dp_sim_result result = {0};
+    struct dp_sim_analysis analysis = {0};
     double makespan;
+    dp_status status =
+        work == MAKESPAN
+            ? dp_simulate_makespan(&subject->schedule, &subject->costs, subject->scratch,
+                                   &makespan, NULL, &err)
+            : dp_simulate(&subject->schedule, &subject->costs, work == ANALYZED, &result, &err);
+    if (status == DP_OK && work == ANALYZED) {
+        status = dp_sim_analyze(&subject->schedule, &subject->costs, result.spans, &analysis, &err);
+    }
+    if (status != DP_OK) {
+        give_up(&err);
+    }
+    dp_sim_analysis_deinit(&analysis);
+    dp_sim_result_deinit(&result);
+}
+
+// Seconds per action: the best of the rounds that fit into a second of processor time.
+static double measure(const struct subject *subject, enum work work)
+{
+    double best = 1e9;
     for (double begin = now(); now() - begin < 1;) {
         double start = now();
-        if (dp_simulate_makespan(&schedule, &costs, scratch, &makespan, NULL, &err) != DP_OK) {
-            fprintf(stderr, "%s\n", err.message);
-            break;
-        }
-        double rate = (double)dp_schedule_action_count(&schedule) / (now() - start);
-        best = rate > best ? rate : best;
+        run(subject, work);
+        double seconds = (now() - start) / (double)dp_schedule_action_count(&subject->schedule);
+        best = seconds < best ? seconds : best;
     }
-    dp_sim_scratch_free(scratch);
-    dp_sim_costs_deinit(&costs);
-    dp_schedule_deinit(&schedule);
     return best;
+}
+
+static void print_name(const char *what, const struct subject *subject)
+{
+    printf("{\"name\":\"simulate, %s: %s P=%d M=%d%s%s\",", what, subject->family,
+           subject->pipeline, subject->microbatches, subject->uneven ? " uneven" : "",
+           subject->p2p == DP_SIM_P2P_BLOCKING ? " blocking" : "");
+}
+
+static void print_rate(const char *what, const struct subject *subject, double seconds,
+                       double goal)
+{
+    print_name(what, subject);
+    printf("\"value\":%.4g,\"unit\":\"actions/s\",\"peer\":\"the stated bound of %g M actions/s "
+           "of processor time\",\"ratio\":%.3f,\"goal\":%.3g,\"met\":%s}\n",
+           1 / seconds, goal * 1e-6, 1 / seconds / goal, goal,
+           1 / seconds >= goal ? "true" : "false");
+}
+
+static void print_growth(const char *what, const struct subject *subject, double seconds,
+                         double small)
+{
+    print_name(what, subject);
+    printf("\"value\":%.4g,\"unit\":\"ns/action\",\"peer\":\"%.4g ns/action at P=8 M=64\","
+           "\"ratio\":%.3f,\"goal\":\"at most 3 x\",\"met\":%s}\n",
+           seconds * 1e9, small * 1e9, seconds / small, seconds <= 3 * small ? "true" : "false");
+}
+
+// The most that is held at any time, with the schedule and the results.
+static void print_memory(const struct subject *subject, double bytes)
+{
+    print_name("memory with slack and path", subject);
+    printf("\"value\":%.4g,\"unit\":\"bytes/action\",\"peer\":\"16 bytes/action of the schedule\","
+           "\"ratio\":%.3f,\"goal\":\"at most 64\",\"met\":%s}\n",
+           bytes, bytes / 16, bytes <= 64 ? "true" : "false");
+}
+
+static void bench_memory(const char *family, int32_t pipeline, int32_t microbatches)
+{
+    size_t before = bytes_held;
+    struct subject subject = {
+        .family = family, .pipeline = pipeline, .microbatches = microbatches, .uneven = true};
+    subject_init(&subject);
+    bytes_peak = bytes_held;
+    run(&subject, ANALYZED);
+    print_memory(&subject, (double)(bytes_peak - before) /
+                               (double)dp_schedule_action_count(&subject.schedule));
+    subject_deinit(&subject);
+}
+
+static void bench_family(const char *family, int32_t virtual_stages, bool uneven)
+{
+    struct subject small = {.family = family,
+                            .pipeline = 8,
+                            .microbatches = 64,
+                            .virtual_stages = virtual_stages,
+                            .uneven = uneven};
+    struct subject large = small;
+    large.pipeline = 64;
+    large.microbatches = 4096;
+    subject_init(&small);
+    subject_init(&large);
+    double small_measured = measure(&small, MEASURED);
+    double measured = measure(&large, MEASURED);
+    double small_analyzed = measure(&small, ANALYZED);
+    double analyzed = measure(&large, ANALYZED);
+    print_rate("bubbles and peaks", &small, small_measured, 20e6);
+    print_rate("bubbles and peaks", &large, measured, 20e6);
+    print_rate("slack and critical path too", &small, small_analyzed, 8e6);
+    print_rate("slack and critical path too", &large, analyzed, 8e6);
+    print_growth("growth of bubbles and peaks", &large, measured, small_measured);
+    print_growth("growth with slack and critical path", &large, analyzed, small_analyzed);
+    subject_deinit(&small);
+    subject_deinit(&large);
+}
+
+static void bench_makespan(const char *family, int32_t pipeline, int32_t microbatches)
+{
+    struct subject subject = {
+        .family = family, .pipeline = pipeline, .microbatches = microbatches};
+    subject_init(&subject);
+    print_rate("makespan alone", &subject, measure(&subject, MAKESPAN), 20e6);
+    subject_deinit(&subject);
 }
 
 int main(void)
 {
+    bench_makespan("1f1b", 16, 512);
+    bench_makespan("1f1b", 64, 4096);
+    bench_makespan("dualpipe", 64, 4096);
+    bench_makespan("dualpipev", 64, 4096);
     static const struct {
         const char *family;
-        int32_t pipeline, microbatches;
-    } cases[] = {{"1f1b", 16, 512},      {"dualpipe", 16, 120},   {"dualpipev", 16, 512},
-                 {"1f1b", 64, 4096},     {"dualpipe", 64, 4096},  {"dualpipev", 64, 4096}};
-    const double goal = 20e6;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        double rate = measure(cases[i].family, cases[i].pipeline, cases[i].microbatches);
-        printf("{\"name\":\"simulate %s P=%d M=%d\",\"value\":%.4g,\"unit\":\"actions/s\","
-               "\"peer\":\"the stated bound of 20 M actions/s\",\"ratio\":%.3f,\"goal\":%.3g,"
-               "\"met\":%s}\n",
-               cases[i].family, cases[i].pipeline, cases[i].microbatches, rate, rate / goal, goal,
-               rate >= goal ? "true" : "false");
+        int32_t virtual_stages;
+    } families[] = {{"1f1b", 0}, {"interleaved", 4}, {"zb-h1", 0}, {"dualpipe", 0},
+                    {"dualpipev", 0}};
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        bench_family(families[i].family, families[i].virtual_stages, false);
+        bench_family(families[i].family, families[i].virtual_stages, true);
+        bench_memory(families[i].family, 64, 4096);
     }
     return 0;
 }

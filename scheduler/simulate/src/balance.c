@@ -1,11 +1,11 @@
 // How much of the waiting comes from ranks that are not alike: the step is run once more with the
 // same work spread evenly, each action taking the mean of its kind.
 #include <stdlib.h>
+#include <string.h>
 
 #include "dp/alloc.h"
-#include "dp/check.h"
 #include "dp/cleanup.h"
-#include "sim.h"
+#include "meter.h"
 
 static bool all_same(const double *values, int32_t count)
 {
@@ -30,36 +30,55 @@ bool dp_sim_costs_are_even(const struct dp_sim_costs *costs)
     return all_same(costs->fb, chunks * costs->slots) && all_same(costs->fi, chunks * costs->slots);
 }
 
-static void take_means(const struct dp_sim_scratch *sim, double ret_means[SIM_KINDS])
+struct totals {
+    double seconds[SIM_KINDS], count[SIM_KINDS];
+};
+
+static void totals_to_means(const struct totals *totals, double ret_means[SIM_KINDS])
 {
     for (int kind = 0; kind < SIM_KINDS; kind++) {
-        double seconds = 0;
-        double count = 0;
-        for (int32_t rank = 0; rank < sim->schedule->pipeline; rank++) {
-            seconds += sim->meters[rank].seconds[kind];
-            count += sim->meters[rank].count[kind];
-        }
-        ret_means[kind] = count > 0 ? seconds / count : 0;
+        ret_means[kind] = totals->count[kind] > 0 ? totals->seconds[kind] / totals->count[kind] : 0;
     }
 }
 
-void dp_sim_measure_imbalance(struct dp_sim_scratch *sim, double *ret_seconds)
+void dp_sim_means_of_costs(const struct dp_sim_scratch *sim, double ret_means[SIM_KINDS])
+{
+    const struct dp_schedule *schedule = sim->schedule;
+    struct totals totals = {0};
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+            const struct dp_action *action = &schedule->actions[i];
+            totals.seconds[sim_kind(action)] += sim_seconds(sim, rank, action);
+            totals.count[sim_kind(action)]++;
+        }
+    }
+    totals_to_means(&totals, ret_means);
+}
+
+void dp_sim_means_of_meters(const struct dp_sim_scratch *sim, double ret_means[SIM_KINDS])
+{
+    struct totals totals = {0};
+    for (int kind = 0; kind < SIM_KINDS; kind++) {
+        for (int32_t rank = 0; rank < sim->schedule->pipeline; rank++) {
+            totals.seconds[kind] += sim->meters[rank].seconds[kind];
+            totals.count[kind] += sim->meters[rank].count[kind];
+        }
+    }
+    totals_to_means(&totals, ret_means);
+}
+
+bool dp_sim_even_waits(struct dp_sim_scratch *sim, const double means[SIM_KINDS],
+                       double *ret_waits)
 {
     const struct dp_sim_costs *costs = sim->costs;
-    int32_t ranks = costs->pipeline;
-    size_t chunk_count = (size_t)(ranks * costs->slots);
+    size_t chunk_count = (size_t)(costs->pipeline * costs->slots);
     size_t pair_count = chunk_count * (size_t)costs->slots;
-    double means[SIM_KINDS];
-    take_means(sim, means);
     struct dp_sim_costs even = *costs;
-    DP_AUTO_FREE struct dp_sim_chunk *chunks =
-        dp_memdup(costs->chunks, chunk_count * sizeof(*chunks));
+    DP_AUTO_FREE struct dp_sim_chunk *chunks = dp_new_array(struct dp_sim_chunk, chunk_count);
     DP_AUTO_FREE double *fb = dp_new_array(double, pair_count);
     DP_AUTO_FREE double *fi = dp_new_array(double, pair_count);
     for (size_t i = 0; i < chunk_count; i++) {
-        for (int kind = 0; kind < DP_ACTION_FB; kind++) {
-            chunks[i].seconds[kind] = means[kind];
-        }
+        memcpy(chunks[i].seconds, means, sizeof(chunks[i].seconds));
     }
     for (size_t i = 0; i < pair_count; i++) {
         fb[i] = means[DP_ACTION_FB];
@@ -68,16 +87,15 @@ void dp_sim_measure_imbalance(struct dp_sim_scratch *sim, double *ret_seconds)
     even.chunks = chunks;
     even.fb = fb;
     even.fi = fi;
-    for (int32_t rank = 0; rank < ranks; rank++) {
-        ret_seconds[rank] = sim->meters[rank].dependency;
-    }
-    sim->waits_only = true;
     dp_sim_restart(sim, &even);
-    DP_CHECK(dp_sim_run_alone(sim, NULL)); // it came to its end with other times
-    for (int32_t rank = 0; rank < ranks; rank++) {
-        double beyond = ret_seconds[rank] - sim->meters[rank].dependency;
-        ret_seconds[rank] = beyond > 0 ? beyond : 0;
+    dp_sim_add_meters(sim, METER_WAITS);
+    dp_sim_note_makers(sim, false);
+    bool finished = dp_sim_run_alone(sim, NULL);
+    for (int32_t rank = 0; rank < costs->pipeline; rank++) {
+        ret_waits[rank] = sim->meters[rank].dependency;
     }
-    sim->waits_only = false;
-    sim->costs = costs;
+    dp_sim_add_meters(sim, METER_NOTHING);
+    dp_sim_note_makers(sim, false);
+    dp_sim_restart(sim, costs);
+    return finished;
 }

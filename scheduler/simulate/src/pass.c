@@ -6,11 +6,11 @@
 
 struct cursor {
     struct dp_sim_scratch *sim;
+    const struct dp_sim_span *spans;
+    size_t at;
     int32_t rank;
+    enum sim_metering metering; // known when compiled, so that each has its own loop
 };
-
-// What to measure besides the times; known when compiled, so that each has its own loop.
-enum watch { WATCH_NOTHING, WATCH_WAITS, WATCH_ALL };
 
 // Ranks take turns after an action or two, too many for a processor to see their streams by itself:
 // what they need at their next turns is asked for ahead.
@@ -40,9 +40,14 @@ static inline void give(const struct cursor *cursor, int way, int32_t stage, uin
     double *arrival;
     int32_t peer = sim_send(sim, cursor->rank, way, target, microbatch, end, &arrival);
     __builtin_prefetch(arrival + AHEAD_ARRIVALS, 1);
-    if (sim->made != NULL) {
+    if (cursor->metering == METER_NOTHING) {
+        // nobody asks when it was made
+    } else if (sim->made != NULL) {
         sim->made[arrival - sim->arrival] = end;
         __builtin_prefetch(&sim->made[arrival - sim->arrival] + AHEAD_ARRIVALS, 1);
+    } else if (sim->maker != NULL) {
+        sim->maker[arrival - sim->arrival] = (uint32_t)cursor->at;
+        __builtin_prefetch(&sim->maker[arrival - sim->arrival] + AHEAD_ARRIVALS, 1);
     }
     if (sim->missing[peer] == arrival) {
         sim->missing[peer] = NULL;
@@ -93,6 +98,9 @@ static double made_at(const struct cursor *cursor, int way, int32_t stage, uint3
     if (sim->made != NULL) {
         return sim->made[cell];
     }
+    if (sim->maker != NULL) {
+        return cursor->spans[sim->maker[cell]].end;
+    }
     int32_t peer = dp_schedule_rank_of(schedule, source, microbatch);
     return sim->arrival[cell] - sim->links[peer * schedule->pipeline + cursor->rank].latency;
 }
@@ -111,74 +119,56 @@ static double inputs_made(const struct cursor *cursor, const struct dp_action *a
 
 static inline __attribute__((always_inline)) void run_rank(struct dp_sim_scratch *sim, int32_t rank,
                                                            struct dp_sim_span *spans,
-                                                           const enum watch watch)
+                                                           const enum sim_metering metering)
 {
     const struct dp_schedule *schedule = sim->schedule;
-    struct cursor cursor = {sim, rank};
-    struct dp_sim_meter *meter = watch == WATCH_NOTHING ? NULL : &sim->meters[rank];
+    struct dp_sim_meter *meter = metering == METER_NOTHING ? NULL : &sim->meters[rank];
+    struct cursor cursor = {.sim = sim, .spans = spans, .at = sim->at[rank], .rank = rank,
+                            .metering = metering};
     size_t begin = schedule->rank_begin[rank];
     size_t end_at = schedule->rank_begin[rank + 1];
-    size_t at = sim->at[rank];
     double time = sim->time[rank];
-    for (; at < end_at; at++) {
-        const struct dp_action *action = &schedule->actions[at];
+    for (; cursor.at < end_at; cursor.at++) {
+        const struct dp_action *action = &schedule->actions[cursor.at];
         __builtin_prefetch(action + AHEAD_ACTIONS);
         double start = time;
         if (!take_inputs(&cursor, action, &start)) {
             break;
         }
-        if (watch != WATCH_NOTHING && at == begin) {
+        if (metering != METER_NOTHING && cursor.at == begin) {
             meter->begin = start;
-        } else if (watch != WATCH_NOTHING && start > time) {
+        } else if (metering != METER_NOTHING && start > time) {
             meter_gap(meter, start - time, start, inputs_made(&cursor, action));
         }
         time = start + sim_seconds(sim, rank, action);
         give_outputs(&cursor, action, time);
-        if (watch == WATCH_ALL) {
+        if (metering == METER_ALL) {
             meter_memory(meter, sim, rank, action, start);
             meter_time(meter, action, start, time);
         }
         if (spans != NULL) {
-            __builtin_prefetch(&spans[at] + AHEAD_ACTIONS, 1);
-            spans[at] = (struct dp_sim_span){start, time};
+            __builtin_prefetch(&spans[cursor.at] + AHEAD_ACTIONS, 1);
+            spans[cursor.at] = (struct dp_sim_span){start, time};
         }
     }
-    sim->at[rank] = at;
+    sim->at[rank] = cursor.at;
     sim->time[rank] = time;
-    if (watch != WATCH_NOTHING) {
+    if (metering != METER_NOTHING) {
         meter->end = time;
-    }
-}
-
-static void run_bare(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
-{
-    while (sim->ready_count > 0) {
-        run_rank(sim, sim->ready[--sim->ready_count], spans, WATCH_NOTHING);
-    }
-}
-
-static void run_for_waits(struct dp_sim_scratch *sim)
-{
-    while (sim->ready_count > 0) {
-        run_rank(sim, sim->ready[--sim->ready_count], NULL, WATCH_WAITS);
-    }
-}
-
-static void run_metered(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
-{
-    while (sim->ready_count > 0) {
-        run_rank(sim, sim->ready[--sim->ready_count], spans, WATCH_ALL);
     }
 }
 
 bool dp_sim_run_pass(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
-    if (sim->meters == NULL) {
-        run_bare(sim, spans);
-    } else if (sim->waits_only) {
-        run_for_waits(sim);
-    } else {
-        run_metered(sim, spans);
+    while (sim->ready_count > 0) {
+        int32_t rank = sim->ready[--sim->ready_count];
+        if (sim->metering == METER_NOTHING) {
+            run_rank(sim, rank, spans, METER_NOTHING);
+        } else if (sim->metering == METER_WAITS) {
+            run_rank(sim, rank, NULL, METER_WAITS);
+        } else {
+            run_rank(sim, rank, spans, METER_ALL);
+        }
     }
     for (int32_t rank = 0; rank < sim->schedule->pipeline; rank++) {
         if (sim->at[rank] < sim->schedule->rank_begin[rank + 1]) {

@@ -13,6 +13,7 @@ void dp_sim_release(struct dp_sim_scratch *sim)
 {
     free(sim->arrival);
     free(sim->made);
+    free(sim->maker);
     free(sim->meters);
     dp_sim_batches_close(&sim->batches);
     free(sim->slot);
@@ -167,13 +168,30 @@ static bool wires_take_time(const struct dp_sim_costs *costs)
     return speeds && (costs->message_bytes_f > 0 || costs->message_bytes_b > 0);
 }
 
-void dp_sim_add_meters(struct dp_sim_scratch *sim)
+void dp_sim_add_meters(struct dp_sim_scratch *sim, enum sim_metering metering)
+{
+    free(sim->meters);
+    sim->meters = metering == METER_NOTHING
+                      ? NULL
+                      : dp_new_array(struct dp_sim_meter, (size_t)sim->schedule->pipeline);
+    sim->metering = metering;
+}
+
+void dp_sim_note_makers(struct dp_sim_scratch *sim, bool with_spans)
 {
     const struct dp_schedule *schedule = sim->schedule;
-    sim->meters = dp_new_array(struct dp_sim_meter, (size_t)schedule->pipeline);
-    if (sim->costs->p2p == DP_SIM_P2P_FREE && wires_take_time(sim->costs)) {
-        sim->made = dp_new_array(double, 2 * (size_t)schedule->stages *
-                                             (size_t)schedule->microbatches);
+    size_t results = 2 * (size_t)schedule->stages * (size_t)schedule->microbatches;
+    free(sim->made);
+    free(sim->maker);
+    sim->made = NULL;
+    sim->maker = NULL;
+    if (sim->metering == METER_NOTHING || !wires_take_time(sim->costs)) {
+        return;
+    }
+    if (with_spans) {
+        sim->maker = dp_new_array(uint32_t, results);
+    } else {
+        sim->made = dp_new_array(double, results);
     }
 }
 

@@ -77,7 +77,7 @@ static void fill_rank(const struct dp_schedule *schedule, const struct dp_sim_me
     }
 }
 
-void dp_sim_fill_result(struct dp_sim_scratch *sim, bool even, struct dp_sim_result *ret_result)
+void dp_sim_fill_result(const struct dp_sim_scratch *sim, struct dp_sim_result *ret_result)
 {
     const struct dp_schedule *schedule = sim->schedule;
     size_t ranks = (size_t)schedule->pipeline;
@@ -91,15 +91,17 @@ void dp_sim_fill_result(struct dp_sim_scratch *sim, bool even, struct dp_sim_res
     for (size_t rank = 0; rank < ranks; rank++) {
         fill_rank(schedule, &sim->meters[rank], result.makespan, &result.ranks[rank]);
     }
-    if (!even) {
-        DP_AUTO_FREE double *imbalance = dp_new_array(double, ranks);
-        dp_sim_measure_imbalance(sim, imbalance);
-        for (size_t rank = 0; rank < ranks; rank++) {
-            result.ranks[rank].imbalance = imbalance[rank];
-            result.ranks[rank].dependency -= imbalance[rank];
-        }
-    }
     *ret_result = result;
+}
+
+void dp_sim_split_imbalance(struct dp_sim_result *result, const double *even_waits)
+{
+    for (int32_t i = 0; i < result->pipeline; i++) {
+        struct dp_sim_rank *rank = &result->ranks[i];
+        double beyond = rank->dependency - even_waits[i];
+        rank->imbalance = beyond > 0 ? beyond : 0;
+        rank->dependency -= rank->imbalance;
+    }
 }
 
 double dp_sim_bubble_ratio(const struct dp_sim_result *result)

@@ -15,6 +15,13 @@ enum { FORWARD = 0, BACKWARD = 1 };
 // Kinds of actions whose means are taken apart: those of dp_action_kind and the pair F & I.
 enum { SIM_KIND_FI = DP_ACTION_KIND_COUNT, SIM_KINDS };
 
+// What is measured of a rank besides its times.
+enum sim_metering {
+    METER_NOTHING,
+    METER_WAITS,  // begin, end, dependency and comm alone
+    METER_ALL,
+};
+
 // What is known of a rank while its actions come by in order: where time went and what is kept.
 struct dp_sim_meter {
     double seconds[SIM_KINDS];
@@ -45,7 +52,10 @@ struct dp_sim_scratch {
     // When each result reaches the rank that needs it, by the needing stage: [FORWARD, BACKWARD]
     // [stages][microbatches]; below 0 = not known yet. Unused with blocking batches.
     double *arrival;
-    double *made;           // the same of when it was computed; NULL where the latency tells
+    // The same of when it was computed, where the latency does not tell: the time, or, with spans,
+    // the action. At most one of them is there.
+    double *made;
+    uint32_t *maker;
     uint8_t *slot;          // [pipeline][stages]; set only where the rank holds the stage
     struct link *links;     // [pipeline][pipeline]; set only where stages touch
     double *time;           // [pipeline]: when each rank is free
@@ -55,7 +65,7 @@ struct dp_sim_scratch {
     int32_t ready_count;
     struct dp_sim_batches batches; // only with DP_SIM_P2P_BLOCKING
     struct dp_sim_meter *meters;   // [pipeline], or NULL
-    bool waits_only;               // the meters need only begin, end, dependency and comm
+    enum sim_metering metering;
     // Bytes allocated for each array above, so that they grow only.
     size_t arrival_bytes, slot_bytes, links_bytes, rank_bytes;
 };
@@ -66,8 +76,10 @@ dp_status dp_sim_prepare(struct dp_sim_scratch *sim, const struct dp_schedule *s
                          const struct dp_sim_costs *costs, struct dp_error *err);
 // Back to the start of the step with other costs, whose shape and p2p are the same.
 void dp_sim_restart(struct dp_sim_scratch *sim, const struct dp_sim_costs *costs);
-// Gives every rank a meter; dp_sim_restart clears them.
-void dp_sim_add_meters(struct dp_sim_scratch *sim);
+// Gives every rank an empty meter, or takes them away. dp_sim_restart clears them, too.
+void dp_sim_add_meters(struct dp_sim_scratch *sim, enum sim_metering metering);
+// Makes room for what the meters of dp_sim_run_pass have to know of wires that take time.
+void dp_sim_note_makers(struct dp_sim_scratch *sim, bool with_spans);
 void dp_sim_release(struct dp_sim_scratch *sim);
 
 // Fills the links between neighbouring stages: [pipeline][pipeline].
@@ -104,14 +116,21 @@ static inline size_t sim_batch_of(const struct dp_p2p *op)
 
 // Fills the meters from given times of every action.
 void dp_sim_meter_spans(struct dp_sim_scratch *sim, const struct dp_sim_span *spans);
-// Seconds that each rank waits for what is not computed yet beyond what it would wait were each
-// action as long as the mean of its kind: [pipeline]. Spoils times and meters of sim.
-void dp_sim_measure_imbalance(struct dp_sim_scratch *sim, double *ret_seconds);
+// The mean seconds of each kind of action over all ranks, by the costs or as it came out.
+void dp_sim_means_of_costs(const struct dp_sim_scratch *sim, double ret_means[SIM_KINDS]);
+void dp_sim_means_of_meters(const struct dp_sim_scratch *sim, double ret_means[SIM_KINDS]);
+// Seconds that each rank waits for what is not computed yet when each action takes the mean of its
+// kind: [pipeline]. False when ranks wait for each other. Sim is at the start of the step
+// afterwards.
+bool dp_sim_even_waits(struct dp_sim_scratch *sim, const double means[SIM_KINDS],
+                       double *ret_waits);
 // Whether all ranks and slots take the same times.
 bool dp_sim_costs_are_even(const struct dp_sim_costs *costs);
 
-// The result that times and meters of sim tell, which it spoils; `even` as dp_sim_costs_are_even.
-void dp_sim_fill_result(struct dp_sim_scratch *sim, bool even, struct dp_sim_result *ret_result);
+// The result that times and meters of sim tell, all but the imbalance.
+void dp_sim_fill_result(const struct dp_sim_scratch *sim, struct dp_sim_result *ret_result);
+// Takes from the dependency what is beyond the waits of dp_sim_even_waits.
+void dp_sim_split_imbalance(struct dp_sim_result *result, const double *even_waits);
 // Seconds of the step, given when each rank is done with its actions.
 double dp_sim_step(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
                    const double *rank_end);

@@ -5,16 +5,50 @@
 #include "dp/cleanup.h"
 #include "sim.h"
 
+static dp_status refuse_ring(const struct dp_schedule *schedule, struct dp_error *err)
+{
+    return dp_fail(err, DP_INVALID,
+                   "the ranks of schedule %s wait for each other; validate it first",
+                   schedule->name);
+}
+
 static dp_status run(struct dp_sim_scratch *sim, struct dp_sim_span *spans, struct dp_error *err)
 {
     bool finished = dp_sim_has_contention(sim->costs) ? dp_sim_run_sharing(sim, spans)
                                                       : dp_sim_run_alone(sim, spans);
-    if (!finished) {
-        return dp_fail(err, DP_INVALID,
-                       "the ranks of schedule %s wait for each other; validate it first",
-                       sim->schedule->name);
+    return finished ? DP_OK : refuse_ring(sim->schedule, err);
+}
+
+// Ranks on cores of their own: measured on the way.
+static dp_status simulate_alone(struct dp_sim_scratch *sim, struct dp_sim_span *spans,
+                                const double *even_waits, struct dp_sim_result *ret_result,
+                                struct dp_error *err)
+{
+    dp_sim_add_meters(sim, METER_ALL);
+    dp_sim_note_makers(sim, spans != NULL);
+    dp_status status = run(sim, spans, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_sim_fill_result(sim, ret_result);
+    if (even_waits != NULL) {
+        dp_sim_split_imbalance(ret_result, even_waits);
     }
     return DP_OK;
+}
+
+// Measures given times.
+static void measure_spans(struct dp_sim_scratch *sim, const struct dp_sim_span *spans,
+                          struct dp_sim_result *ret_result)
+{
+    double means[SIM_KINDS];
+    DP_AUTO_FREE double *even_waits = dp_new_array(double, (size_t)sim->schedule->pipeline);
+    dp_sim_add_meters(sim, METER_ALL);
+    dp_sim_meter_spans(sim, spans);
+    dp_sim_fill_result(sim, ret_result);
+    dp_sim_means_of_meters(sim, means);
+    DP_CHECK(dp_sim_even_waits(sim, means, even_waits)); // it came to its end with other times
+    dp_sim_split_imbalance(ret_result, even_waits);
 }
 
 dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
@@ -31,23 +65,28 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
     }
     // With shared cores the times are known in no rank's order, so they are measured afterwards.
     bool contention = dp_sim_has_contention(costs);
+    DP_AUTO_FREE double *even_waits = NULL;
+    if (!contention && !dp_sim_costs_are_even(costs)) {
+        double means[SIM_KINDS];
+        even_waits = dp_new_array(double, (size_t)schedule->pipeline);
+        dp_sim_means_of_costs(&sim, means);
+        if (!dp_sim_even_waits(&sim, means, even_waits)) {
+            return refuse_ring(schedule, err);
+        }
+    }
     DP_AUTO_FREE struct dp_sim_span *spans = NULL;
     if (with_spans || contention) {
         spans = dp_new_array(struct dp_sim_span, dp_schedule_action_count(schedule));
     }
-    dp_sim_add_meters(&sim);
-    status = run(&sim, spans, err);
-    if (status != DP_OK) {
-        return status;
+    status = contention ? run(&sim, spans, err)
+                        : simulate_alone(&sim, spans, even_waits, ret_result, err);
+    if (status == DP_OK && contention) {
+        measure_spans(&sim, spans, ret_result);
     }
-    if (contention) {
-        dp_sim_meter_spans(&sim, spans);
-    }
-    dp_sim_fill_result(&sim, !contention && dp_sim_costs_are_even(costs), ret_result);
-    if (with_spans) {
+    if (status == DP_OK && with_spans) {
         ret_result->spans = dp_steal(spans);
     }
-    return DP_OK;
+    return status;
 }
 
 void dp_sim_result_from_spans(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
@@ -57,9 +96,7 @@ void dp_sim_result_from_spans(const struct dp_schedule *schedule, const struct d
     struct dp_error err = {0};
     DP_CLEANUP(dp_sim_release) struct dp_sim_scratch sim = {0};
     DP_CHECK(dp_sim_prepare(&sim, schedule, costs, &err) == DP_OK);
-    dp_sim_add_meters(&sim);
-    dp_sim_meter_spans(&sim, spans);
-    dp_sim_fill_result(&sim, false, ret_result);
+    measure_spans(&sim, spans, ret_result);
     if (with_spans) {
         size_t count = dp_schedule_action_count(schedule);
         ret_result->spans = dp_memdup(spans, count * sizeof(*spans));

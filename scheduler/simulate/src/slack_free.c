@@ -44,6 +44,24 @@ static void note_consumers(struct analysis *analysis)
     }
 }
 
+// Where it is noted when the action's message goes on its wire.
+static inline double *base_of(const struct analysis *analysis, size_t action,
+                              const struct output *output)
+{
+    return output->way == FORWARD
+               ? &analysis->slack[action]
+               : &analysis->base[sim_cell(analysis->schedule, 0, output->target,
+                                          output->microbatch)];
+}
+
+// Puts a result that is ready at `end` on the wire behind what is there; returns when it gets there.
+static inline double put_on_wire(struct link *link, int way, double end)
+{
+    double base = end > link->free ? end : link->free;
+    link->free = base + link->seconds[way];
+    return base;
+}
+
 // When each message goes on its wire: not before its result is there and the one before it is off.
 static void note_wires(struct analysis *analysis)
 {
@@ -53,22 +71,20 @@ static void note_wires(struct analysis *analysis)
             struct output outputs[2];
             int count = outputs_of(schedule, &schedule->actions[i], outputs);
             for (int k = 0; k < count; k++) {
-                struct link *link = link_between(analysis, rank, outputs[k].peer);
-                double end = analysis->spans[i].end;
-                double base = end > link->free ? end : link->free;
-                analysis->base[cell_of(analysis, &outputs[k])] = base;
-                link->free = base + link->seconds[outputs[k].way];
+                *base_of(analysis, i, &outputs[k]) =
+                    put_on_wire(link_between(analysis, rank, outputs[k].peer), outputs[k].way,
+                                analysis->spans[i].end);
             }
         }
     }
 }
 
 // How much later the result may be made for what becomes of it; below 0 when the spans do not fit.
-static inline double output_slack(struct analysis *analysis, int32_t rank,
-                                  const struct output *output, double end)
+static inline double output_slack(struct analysis *analysis, int32_t rank, size_t action,
+                                  const struct output *output)
 {
-    size_t cell = cell_of(analysis, output);
-    size_t consumer = analysis->consumer[cell];
+    double end = analysis->spans[action].end;
+    size_t consumer = analysis->consumer[cell_of(analysis, output)];
     double start = analysis->spans[consumer].start;
     if (output->peer == rank) {
         return start < end ? -1 : analysis->slack[consumer] + (start - end);
@@ -78,7 +94,7 @@ static inline double output_slack(struct analysis *analysis, int32_t rank,
         double arrival = end + link->latency;
         return start < arrival ? -1 : analysis->slack[consumer] + (start - arrival);
     }
-    double base = analysis->base[cell];
+    double base = *base_of(analysis, action, output);
     double off = base + link->seconds[output->way];
     double arrival = off + link->latency;
     if (start < arrival) {
@@ -155,7 +171,7 @@ static bool judge_rank(struct back *back, int32_t rank)
         double slack = (last ? 0 : analysis->slack[i + 1]) + (until - end);
         bool fits = until >= end;
         for (int k = count; k-- > 0;) {
-            double room = output_slack(analysis, rank, &outputs[k], end);
+            double room = output_slack(analysis, rank, i, &outputs[k]);
             fits &= room >= 0;
             slack = least(slack, room);
         }
@@ -212,10 +228,16 @@ dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err)
     analysis->consumer = dp_new_array(uint32_t, cells);
     note_consumers(analysis);
     if (wires_take_time(analysis)) {
-        analysis->base = dp_new_array(double, cells);
+        analysis->base = dp_new_array(double, cells / 2);
+        analysis->sent = dp_memdup(schedule->rank_begin,
+                                   (size_t)schedule->pipeline * sizeof(*analysis->sent));
         note_wires(analysis);
     }
-    return judge(analysis, err);
+    dp_status status = judge(analysis, err);
+    for (int32_t i = 0; i < schedule->pipeline * schedule->pipeline; i++) {
+        analysis->links[i].free = 0; // for the path
+    }
+    return status;
 }
 
 // The output after number `k` of action `i` that takes the same wire; false when there is none.
@@ -237,39 +259,58 @@ static bool next_on_wire(const struct analysis *analysis, int32_t rank, size_t *
     return false;
 }
 
-// Follows result number `k` of the action over the wire, on which it may push others before it.
+// Follows result number `k` of the action, which goes on the wire at its end and may make others
+// wait there.
 static size_t follow_wire(const struct analysis *analysis, int32_t rank, size_t action, int k,
                           struct output output)
 {
     const struct link *link = link_between(analysis, rank, output.peer);
-    double free_at = analysis->spans[action].end;
-    size_t cell = cell_of(analysis, &output);
-    bool pushed = analysis->base == NULL || analysis->base[cell] == free_at;
-    while (pushed) {
-        free_at += link->seconds[output.way];
-        if (is_bound(analysis, analysis->consumer[cell], free_at + link->latency)) {
-            return analysis->consumer[cell];
+    double off = analysis->spans[action].end;
+    bool waits = true;
+    while (waits) {
+        off += link->seconds[output.way];
+        size_t consumer = analysis->consumer[cell_of(analysis, &output)];
+        if (is_bound(analysis, consumer, off + link->latency)) {
+            return consumer;
         }
-        pushed = analysis->base != NULL && next_on_wire(analysis, rank, &action, &k, &output);
-        if (pushed) {
-            cell = cell_of(analysis, &output);
-            pushed = analysis->base[cell] == free_at;
-        }
+        waits = analysis->base != NULL && next_on_wire(analysis, rank, &action, &k, &output) &&
+                analysis->spans[action].end <= off;
     }
     return NO_ACTION;
 }
 
-size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size_t action,
+// Brings the rank's wires to where they are before the action's messages.
+static void send_until(struct analysis *analysis, int32_t rank, size_t action)
+{
+    for (; analysis->sent[rank] < action; analysis->sent[rank]++) {
+        size_t i = analysis->sent[rank];
+        struct output outputs[2];
+        int count = outputs_of(analysis->schedule, &analysis->schedule->actions[i], outputs);
+        for (int k = 0; k < count; k++) {
+            put_on_wire(link_between(analysis, rank, outputs[k].peer), outputs[k].way,
+                        analysis->spans[i].end);
+        }
+    }
+}
+
+size_t dp_sim_path_next_free(struct analysis *analysis, int32_t rank, size_t action,
                              int32_t *ret_rank)
 {
     struct output outputs[2];
     int count = outputs_of(analysis->schedule, &analysis->schedule->actions[action], outputs);
+    double end = analysis->spans[action].end;
+    if (analysis->base != NULL) {
+        send_until(analysis, rank, action);
+    }
     for (int k = 0; k < count; k++) {
         size_t consumer = analysis->consumer[cell_of(analysis, &outputs[k])];
-        size_t found = outputs[k].peer != rank
-                           ? follow_wire(analysis, rank, action, k, outputs[k])
-                       : is_bound(analysis, consumer, analysis->spans[action].end) ? consumer
-                                                                                   : NO_ACTION;
+        size_t found = NO_ACTION;
+        if (outputs[k].peer == rank) {
+            found = is_bound(analysis, consumer, end) ? consumer : NO_ACTION;
+        } else if (link_between(analysis, rank, outputs[k].peer)->free <= end) {
+            // On the same wire as the other result it is among those that that one makes wait.
+            found = follow_wire(analysis, rank, action, k, outputs[k]);
+        }
         if (found != NO_ACTION) {
             *ret_rank = outputs[k].peer;
             return found;
