@@ -54,7 +54,8 @@ class Cli(unittest.TestCase):
         self.assertTrue(self.document("schedule", "compare", *SIZES)["schedules"])
         shown = self.document("schedule", "show", "1f1b", *SIZES)
         self.assertEqual([len(spans) for spans in shown["ranks"]], [16] * 4)
-        self.assertEqual(shown["ranks"][0][0], {"action": "F0@0", "start_s": 0, "end_s": 1})
+        self.assertEqual(shown["ranks"][0][0], {"action": "F0@0", "start_s": 0, "end_s": 1,
+                                                 "slack_s": 0})
         checked = self.document("schedule", "check", path)
         plan = self.document("plan", job)
         self.assertEqual(checked["schedule_hash"], plan["schedule_hash"])
@@ -80,8 +81,8 @@ class Cli(unittest.TestCase):
                 yield key, value
         documents = [self.document("plan", SOURCE / "examples" / "tiny-moe.toml")]
         for family in ("gpipe", "1f1b", "dualpipe", "dualpipev"):
-            documents.append(self.document("schedule", "simulate", family, *SIZES, "--f", 0.1,
-                                           "--i", 0.3, "--w", 0.7))
+            documents.append(self.document("schedule", "simulate", family, *SIZES, "--cost",
+                                           "F=0.1,I=0.3,W=0.7"))
         for key, number in numbers(documents):
             if key.endswith("_bytes"):
                 self.assertIsInstance(number, int, msg=key)

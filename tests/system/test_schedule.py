@@ -1,0 +1,202 @@
+"""dpctl schedule: the commands and fields that others script, with figures from outside."""
+
+import csv
+import io
+import json
+import re
+import unittest
+import xml.dom.minidom
+
+from support import SOURCE, Cluster
+
+NAMES = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "chimera",
+         "hanayo", "dualpipe", "dualpipev", "auto"}
+
+
+class Schedule(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        cls.addClassCleanup(cls.cluster.close)
+
+    def schedule(self, verb, *args, check=0, **kwargs):
+        return self.cluster.dpctl("schedule", verb, *args, check=check, **kwargs)
+
+    def document(self, verb, *args, **kwargs):
+        return json.loads(self.schedule(verb, *args, "-o", "json", **kwargs).stdout)
+
+    def simulate(self, name, ranks, microbatches, *args):
+        return self.document("simulate", "--schedule", name, "-P", ranks, "-M", microbatches, *args)
+
+    def test_list_has_every_family(self):
+        names = {row["name"] for row in self.document("list")["schedules"]}
+        self.assertLessEqual(NAMES, names)
+
+    def test_simulate_gives_the_published_figures(self):
+        # P=8, M=16, a full stage of F=I=W=2: measured with the reference generators of
+        # sail-sg/zero-bubble-pipeline-parallelism.
+        full, half = "F=2,I=2,W=2", "F=1,I=1,W=1"
+        for name, cost, makespan, own_span, peak in (
+                ("1f1b", full, 138, 42, 8), ("interleaved", half, 117, 21, 11.5),
+                ("zb-h1", full, 110, 14, 8), ("dualpipev", half, 110, 14, 8.5)):
+            done = self.simulate(name, 8, 16, "--cost", cost)
+            self.assertEqual(done["schema"], "dp.simulation/1")
+            self.assertAlmostEqual(done["makespan"], makespan, msg=name)
+            ranks = done["ranks"]
+            self.assertAlmostEqual(max(r["own_span_bubble"] for r in ranks), own_span, msg=name)
+            self.assertAlmostEqual(max(r["peak_activations"] for r in ranks), peak, msg=name)
+            self.assertAlmostEqual(done["bubble_ratio"], 1 - 96 / makespan)
+            for rank in ranks:
+                self.assertAlmostEqual(rank["busy"] + rank["bubble"], makespan)
+                self.assertAlmostEqual(sum(rank["bubble_by_cause"].values()), rank["bubble"])
+
+    def test_the_critical_path_has_no_holes_but_messages(self):
+        done = self.simulate("zb-h1", 8, 24, "--cost", "F=1,I=1.5,W=0.5", "--hop", 0.1)
+        path = done["critical_path"]
+        self.assertEqual((path[0]["cause"], path[0]["start"]), ("start", 0))
+        self.assertAlmostEqual(path[-1]["end"], done["makespan"])
+        for before, step in zip(path, path[1:]):
+            gap = step["start"] - before["end"]
+            self.assertAlmostEqual(gap, 0.1 if step["cause"] == "comm" else 0)
+        self.assertGreater(done["simulate_s"], 0)
+        self.assertEqual(done["actions"], 8 * 24 * 3)
+
+    def test_messages_that_block_take_longer(self):
+        # deepseek-ai/DualPipe's own order with and without its blocking commits.
+        cost = ("--cost", "F=1,I=1,W=1,FB=3", "--hop", 0.25)
+        free = self.simulate("dualpipe", 8, 40, *cost)
+        blocking = self.simulate("dualpipe", 8, 40, *cost, "--p2p", "blocking")
+        self.assertAlmostEqual(free["makespan"], 137)
+        self.assertAlmostEqual(blocking["makespan"], 137.75)
+
+    def test_what_if_shows_the_difference(self):
+        slow = self.simulate("1f1b", 4, 16, "--slow", "rank=3:1.5")
+        self.assertEqual(slow["unchanged"]["makespan"], self.simulate("1f1b", 4, 16)["makespan"])
+        # The slow rank is the bottleneck: 16 micro-batches of 4.5, and three stages on both sides.
+        self.assertAlmostEqual(slow["makespan"], 16 * 4.5 + 3 * 3)
+        link = self.simulate("1f1b", 4, 16, "--hop", 0.1, "--slow-link", "2-3:4x")
+        self.assertGreater(link["makespan"], link["unchanged"]["makespan"])
+        for args in (("--slow", "rank=9:1.5"), ("--slow-link", "0-9:2x"), ("--slow", "rank=1")):
+            failed = self.schedule("simulate", "1f1b", "-P", 4, "-M", 8, *args, check=3)
+            self.assertIn(args[0], failed.stderr)
+
+    def test_auto_is_repeatable_and_not_worse_than_the_best_family(self):
+        args = ("--cost", "F=1,I=1.2,W=0.8", "--slow", "rank=1:1.4", "--moves", 200)
+        one = self.simulate("auto", 4, 8, *args)
+        two = self.simulate("auto", 4, 8, *args)
+        self.assertEqual(one["ranks"], two["ranks"])
+        self.assertLessEqual(one["auto"]["moves"], 200)
+        self.assertLessEqual(one["makespan"], one["auto"]["best_family_makespan"] * (1 + 1e-9))
+        self.assertGreaterEqual(one["makespan"] * (1 + 1e-9), one["auto"]["bound"])
+        odd = self.simulate("auto", 5, 7, "--placement", "bidirectional", "--moves", 50)
+        self.assertEqual((odd["pipeline"], odd["stages"]), (5, 5))
+
+    def test_auto_keeps_its_cap(self):
+        capped = self.simulate("auto", 4, 12, "--activation-bytes", 1000, "--weight-bytes", 1000,
+                               "--memory-cap", 4000, "--moves", 100)
+        self.assertLessEqual(max(r["peak_bytes"] for r in capped["ranks"]), 4000)
+        failed = self.schedule("simulate", "auto", "-P", 4, "-M", 12, "--activation-bytes", 1000,
+                               "--memory-cap", 10, check=3)
+        self.assertIn("rank", failed.stderr)
+
+    def test_every_format_is_what_it_says(self):
+        sizes = ("-P", 4, "-M", 10)
+        form = json.loads(self.schedule("export", "zb-v", *sizes, "--format", "json").stdout)
+        self.assertEqual(form["schema"], "dp.schedule/1")
+        plain = self.schedule("export", "dualpipev", *sizes, "--format", "torch-csv").stdout
+        rows = list(csv.reader(io.StringIO(plain)))
+        self.assertEqual(len(rows), 4)
+        self.assertFalse(any("SEND" in cell for row in rows for cell in row))
+        comms = self.schedule("export", "dualpipev", *sizes, "--format", "torch-csv-comms").stdout
+        cells = [cell for row in csv.reader(io.StringIO(comms)) for cell in row]
+        sends = [cell for cell in cells if re.match(r"\d+SEND_", cell)]
+        # 8 stages in a V over 4 ranks: 6 of 7 edges cross ranks, both ways, for 10 micro-batches.
+        self.assertEqual(len(sends), 2 * 6 * 10)
+        self.assertEqual(len([cell for cell in cells if "RECV_" in cell]), len(sends))
+        self.assertNotIn("", cells)
+        xml.dom.minidom.parseString(self.schedule("export", "zb-h1", *sizes,
+                                                  "--format", "svg").stdout)
+        trace = json.loads(self.schedule("export", "zb-h1", *sizes, "--format", "perfetto").stdout)
+        self.assertEqual(trace["otherData"]["schema"], "dp.trace/1")
+        flags = self.schedule("export", "interleaved", "-P", 4, "-M", 8, "-v", 2,
+                              "--format", "megatron", "--layers", 16).stdout
+        self.assertIn("--pipeline-model-parallel-size 4", flags)
+        for name in ("dualpipe", "chimera"):
+            failed = self.schedule("export", name, *sizes, "--format", "torch-csv", check=None)
+            self.assertNotEqual(failed.returncode, 0)
+            self.assertIn("dualpipev", failed.stderr)
+        failed = self.schedule("export", "zb-h1", *sizes, "--format", "megatron", check=None)
+        self.assertNotEqual(failed.returncode, 0)
+        self.assertIn("Megatron", failed.stderr)
+
+    def test_an_exported_file_is_the_schedule(self):
+        for name in ("zb-h1", "interleaved", "zb-v", "dualpipev", "auto"):
+            for form, end in (("json", "json"), ("torch-csv", "csv"), ("torch-csv-comms", "csv")):
+                path = self.cluster.root / f"{name}.{form}.{end}"
+                self.schedule("export", name, "-P", 4, "-M", 12, "--format", form, "--out", path)
+                done = self.document("check", path)
+                self.assertTrue(done["valid"], msg=str(path))
+                self.assertEqual((done["pipeline"], done["microbatches"]), (4, 12))
+                self.assertIn("bubble_ratio", done)
+
+    def test_check_finds_what_is_wrong_and_where(self):
+        text = self.schedule("export", "1f1b", "-P", 3, "-M", 4, "--format", "torch-csv").stdout
+        rows = [line.split(",") for line in text.replace("\r", "").strip().split("\n")]
+        rows[0][1] = rows[0][0]  # F of micro-batch 0 twice, of 1 never
+        rows[2] = rows[2][:-1]   # the last backward is missing
+        path = self.cluster.root / "wrong.csv"
+        path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+        done = self.document("check", path, check=3)
+        self.assertFalse(done["valid"])
+        places = {(p.get("line"), p.get("column")) for p in done["problems"]}
+        self.assertIn((1, 5), places)  # "0F0," and then the second cell
+        self.assertGreaterEqual(len(done["problems"]), 3)
+
+    def test_a_deadlock_names_its_ring(self):
+        path = self.cluster.root / "ring.csv"
+        # Rank 0 wants the gradient of micro-batch 0 before it has sent the second forward, which
+        # rank 1 wants before it makes that gradient.
+        path.write_text("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")
+        done = self.document("check", path, check=3)
+        message = " ".join(p["message"] for p in done["problems"])
+        self.assertRegex(message, r"rank 0.*rank 1|rank 1.*rank 0")
+
+    def test_broken_files_have_line_and_column(self):
+        for name, text, place in (("a.csv", "0F0,0B0\n1F0,1X0\n", ":2:5"),
+                                  ("b.json", '{"schema": "dp.schedule/1",\n "name": }\n', ":2:"),
+                                  ("c.csv", "", ":1:1")):
+            path = self.cluster.root / name
+            path.write_text(text)
+            self.assertIn(f"{name}{place}", self.schedule("check", path, check=3).stderr)
+
+    def test_compare_is_one_table_and_answers_at_equal_memory(self):
+        done = self.document("compare", "-P", 8, "-M", 16, "--cost", "F=2,I=2,W=2,FB=6",
+                             "--tokens-per-s", 1e5, "--gpus", 64)
+        rows = {row["name"]: row for row in done["schedules"]}
+        self.assertLessEqual(NAMES, set(rows))
+        base = rows["1f1b"]
+        # 64 GPUs make 1e5 tokens in a second: 0.1778 GPU-hours for a million.
+        self.assertAlmostEqual(base["gpu_hours_per_million_tokens"], 64 * 10 / 3600)
+        for row in filter(lambda r: r["legal"], rows.values()):
+            self.assertAlmostEqual(row["gpu_hours_per_million_tokens"] / row["makespan"],
+                                   base["gpu_hours_per_million_tokens"] / base["makespan"])
+            self.assertAlmostEqual(row["utilisation"], 1 - row["bubble_ratio"])
+        self.assertEqual((rows["dualpipe"]["parameters"], rows["zb-v"]["parameters"]), (2, 1))
+        self.assertAlmostEqual(rows["zb-v"]["p2p_volume"], 2)  # 14 edges of 15 against 7
+        best = done["equal_memory"]["best"]
+        self.assertLessEqual(rows[best]["peak_activations"], 8)
+        self.assertLessEqual(rows[best]["makespan"], rows["zb-v"]["makespan"])
+        text = self.schedule("compare", "-P", 8, "-M", 16).stdout
+        self.assertIn("at equal memory", text)
+
+    def test_replay_reads_a_trace(self):
+        done = self.document("replay", SOURCE / "examples" / "trace.csv")
+        self.assertEqual(done["schema"], "dp.replay/1")
+        self.assertGreaterEqual(done["S"], 1)
+        self.assertTrue(self.schedule("replay", SOURCE / "examples" / "trace.csv").stdout)
+        failed = self.schedule("replay", SOURCE / "README.md", check=3)
+        self.assertRegex(failed.stderr, r"README.md:\d+:\d+: ")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
