@@ -72,8 +72,9 @@ static void open_entries(struct search *search)
     int32_t own = 0;
     for (int i = 0; dp_auto_shape(search->problem, i, &shape); i++) {
         for (int32_t j = 0; j < search->count; j++) {
-            if (dp_auto_shape_equal(&search->entries[j]->field.shape, &shape)) {
-                dp_auto_entry_open(search->entries[j], longest_span(search));
+            struct entry *entry = search->entries[j];
+            if (!entry->is_open && dp_auto_shape_equal(&entry->field.shape, &shape)) {
+                dp_auto_entry_open(entry, longest_span(search));
                 own = j + 1;
             }
         }
@@ -83,7 +84,7 @@ static void open_entries(struct search *search)
         struct entry *best = NULL;
         for (int32_t i = own; i < search->count; i++) {
             struct entry *entry = search->entries[i];
-            if (!entry->is_open && entry->family_score.value < INFINITY &&
+            if (!entry->is_open &&
                 (best == NULL || score_is_less(entry->family_score, best->family_score))) {
                 best = entry;
             }
@@ -149,6 +150,24 @@ static struct entry *entry_ranked(const struct search *search, int rank)
     return found;
 }
 
+// A walk from the best order of the entry: strict, or free to pass through worse ones.
+static void walk(struct search *search, struct entry *entry)
+{
+    static const double slacks[] = {0, 0, 0.03, 0.1, 0.3};
+    double share = slacks[dice_below(&search->dice, DP_ARRAY_LENGTH(slacks))];
+    struct walk walk = {.first = search->moves + 1,
+                        .count = SHIFT_MOVES,
+                        .slack = share * (entry->score.value - entry->bound),
+                        .longest_span = longest_span(search)};
+    dp_auto_walk_begin(entry, &walk);
+    for (int32_t i = 0; i < walk.count && goes_on(search); i++) {
+        search->moves++;
+        search->work += dp_auto_entry_size(entry);
+        dp_auto_walk_step(entry, &walk, i, &search->dice);
+    }
+    dp_auto_walk_end(entry);
+}
+
 // Rounds on good entries: the best every second time, the second best every fourth, and so on.
 static void improve(struct search *search)
 {
@@ -168,12 +187,7 @@ static void improve(struct search *search)
                                  &search->dice);
             try_rules(search, entry);
         }
-        dp_auto_improve_begin(entry, longest_span(search));
-        for (int i = 0; i < SHIFT_MOVES && goes_on(search); i++) {
-            search->moves++;
-            search->work += dp_auto_entry_size(entry);
-            dp_auto_improve(entry, longest_span(search), &search->dice, search->moves);
-        }
+        walk(search, entry);
     }
 }
 
@@ -255,7 +269,8 @@ dp_status dp_auto_search(const struct dp_auto_problem *problem,
         .problem = problem,
         .options = options,
         .dice = {options != NULL ? options->seed : 0},
-        .work_max = WORK_DEFAULT + WORK_PER_ACTION * 3.0 * problem->pipeline * problem->microbatches};
+        .work_max = WORK_DEFAULT +
+                    WORK_PER_ACTION * 3.0 * problem->pipeline * problem->microbatches};
     dp_status status = dp_auto_search_start(&search, err);
     if (status != DP_OK) {
         return status;

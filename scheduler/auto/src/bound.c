@@ -1,9 +1,9 @@
 // What no order of a field can beat. For each rank the largest of
 //   - its work, which cannot start before the first micro-batch gets there;
-//   - its work, of which before the first backward gets there only forwards can be done, and no more
-//     of them than memory holds; and what follows on earlier stages after its last backward;
-//   - the room that its chunks take for the time in which they go up and come back, against the room
-//     there is.
+//   - its work, of which before the first backward gets there only forwards can be done, and no
+//     more of them than memory holds; and what follows on earlier stages after its last backward;
+//   - the room that its chunks take for the time in which they go up and come back, against the
+//     room there is.
 #include <math.h>
 #include <stdlib.h>
 

@@ -168,9 +168,6 @@ static bool simulate(struct clock *clock, const struct order *order)
 
 static bool run(struct clock *clock, const struct order *order, bool with_spans)
 {
-    if (!clock->field->is_simple) {
-        return simulate(clock, order);
-    }
     reset(clock);
     while (clock->ready_count > 0) {
         run_rank(clock, order, clock->ready[--clock->ready_count], with_spans);
@@ -180,7 +177,8 @@ static bool run(struct clock *clock, const struct order *order, bool with_spans)
             return false;
         }
     }
-    return true;
+    // Only what can finish may be simulated.
+    return clock->field->is_simple || simulate(clock, order);
 }
 
 struct score dp_auto_clock_run(struct clock *clock, const struct order *order, bool longest_span,

@@ -20,6 +20,7 @@ void dp_auto_entry_free(struct entry *entry)
     dp_auto_rules_deinit(&entry->trial_rules);
     dp_auto_rules_deinit(&entry->rules);
     dp_auto_order_deinit(&entry->trial);
+    dp_auto_order_deinit(&entry->walk);
     dp_auto_order_deinit(&entry->order);
     dp_auto_clock_deinit(&entry->trial_clock);
     dp_auto_clock_deinit(&entry->clock);
@@ -71,6 +72,7 @@ void dp_auto_entry_open(struct entry *entry, bool longest_span)
     dp_auto_clock_init(&entry->clock, field);
     dp_auto_clock_init(&entry->trial_clock, field);
     dp_auto_order_init(&entry->order, field);
+    dp_auto_order_init(&entry->walk, field);
     dp_auto_order_init(&entry->trial, field);
     dp_auto_rules_init(&entry->rules, field);
     dp_auto_rules_init(&entry->trial_rules, field);

@@ -1,7 +1,7 @@
 // One placement of stages with its costs, laid out for trying many orders.
 //
-// A lane is a stage of one direction: a queue of micro-batches that all pass in the same order. So a
-// rank's list is a string of symbols ("the next F of lane 2"), and the numbers of micro-batches
+// A lane is a stage of one direction: a queue of micro-batches that all pass in the same order. So
+// a rank's list is a string of symbols ("the next F of lane 2"), and the numbers of micro-batches
 // follow from counting. Chunks of one lane cost the same, so nothing is lost by that.
 #pragma once
 

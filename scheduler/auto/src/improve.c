@@ -1,5 +1,6 @@
-// Local search: moves of one action within its rank's list, most of them on the critical path, where
-// alone something can be gained. What is no worse is kept, so that the order drifts over plateaus.
+// Local search: moves of one action within its rank's list, most of them on the critical path,
+// where alone something can be gained. What is no worse is kept, so that the order drifts over
+// plateaus.
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +57,7 @@ static struct spot choose_spot(const struct entry *entry, struct dice *dice)
         return entry->trace.path[dice_below(dice, (uint32_t)entry->trace.count)];
     }
     int32_t rank = (int32_t)dice_below(dice, (uint32_t)entry->field.pipeline);
-    uint32_t length = entry->order.length[rank];
+    uint32_t length = entry->walk.length[rank];
     return (struct spot){rank, length > 0 ? dice_below(dice, length) : 0};
 }
 
@@ -198,53 +199,74 @@ static bool try_something(struct entry *entry, struct spot spot, struct dice *di
     return try_shift(entry, spot, dice);
 }
 
-static void restore(struct entry *entry, int32_t rank)
+static void copy_rank(struct order *to, const struct order *from, const struct field *field,
+                      int32_t rank)
 {
-    size_t begin = entry->field.list_begin[rank];
-    memcpy(entry->trial.symbols + begin, entry->order.symbols + begin,
-           entry->order.length[rank] * sizeof(uint16_t));
-    entry->trial.length[rank] = entry->order.length[rank];
+    size_t begin = field->list_begin[rank];
+    memcpy(to->symbols + begin, from->symbols + begin, from->length[rank] * sizeof(uint16_t));
+    to->length[rank] = from->length[rank];
 }
 
-void dp_auto_improve_begin(struct entry *entry, bool longest_span)
+void dp_auto_walk_begin(struct entry *entry, const struct walk *walk)
 {
+    dp_auto_order_copy(&entry->walk, &entry->order, &entry->field);
     dp_auto_order_copy(&entry->trial, &entry->order, &entry->field);
-    dp_auto_clock_run(&entry->clock, &entry->order, longest_span, true);
-    dp_auto_trace_run(&entry->trace, &entry->order, &entry->clock, longest_span);
+    entry->walk_score = dp_auto_clock_run(&entry->clock, &entry->walk, walk->longest_span, true);
+    dp_auto_trace_run(&entry->trace, &entry->walk, &entry->clock, walk->longest_span);
 }
 
-void dp_auto_improve(struct entry *entry, bool longest_span, struct dice *dice, int64_t move)
+void dp_auto_walk_end(struct entry *entry)
+{
+    if (!score_is_less(entry->score, entry->walk_score)) {
+        dp_auto_order_copy(&entry->order, &entry->walk, &entry->field);
+        entry->score = entry->walk_score;
+    }
+}
+
+// The trial, which differs on one rank, becomes where the walk is.
+static void accept(struct entry *entry, const struct walk *walk, int32_t rank, struct score score,
+                   int64_t move)
+{
+    copy_rank(&entry->walk, &entry->trial, &entry->field, rank);
+    entry->walk_score = score;
+    struct clock clock = entry->clock;
+    entry->clock = entry->trial_clock;
+    entry->trial_clock = clock;
+    dp_auto_trace_run(&entry->trace, &entry->walk, &entry->clock, walk->longest_span);
+    if (score.value < entry->score.value) {
+        entry->found_at = move;
+        entry->score = score;
+        dp_auto_order_copy(&entry->order, &entry->walk, &entry->field);
+    }
+}
+
+void dp_auto_walk_step(struct entry *entry, const struct walk *walk, int32_t number,
+                       struct dice *dice)
 {
     struct spot spot = {0, 0};
     bool changed = false;
     for (int tries = 0; tries < 16 && !changed; tries++) {
         spot = choose_spot(entry, dice);
-        if (entry->order.length[spot.rank] == 0) {
+        if (entry->walk.length[spot.rank] == 0) {
             continue;
         }
         changed = try_something(entry, spot, dice) &&
                   dp_auto_order_fits(&entry->trial, &entry->field, spot.rank);
         if (!changed) {
-            restore(entry, spot.rank);
+            copy_rank(&entry->trial, &entry->walk, &entry->field, spot.rank);
         }
     }
     if (!changed) {
         return;
     }
     struct score score =
-        dp_auto_clock_run(&entry->trial_clock, &entry->trial, longest_span, true);
-    if (score_is_less(entry->score, score)) {
-        restore(entry, spot.rank);
-        return;
+        dp_auto_clock_run(&entry->trial_clock, &entry->trial, walk->longest_span, true);
+    double slack = walk->slack * (walk->count - number) / walk->count;
+    bool is_kept = score.value <= entry->score.value + slack &&
+                   (slack > 0 || !score_is_less(entry->walk_score, score));
+    if (is_kept) {
+        accept(entry, walk, spot.rank, score, walk->first + number);
+    } else {
+        copy_rank(&entry->trial, &entry->walk, &entry->field, spot.rank);
     }
-    entry->found_at = score.value < entry->score.value ? move : entry->found_at;
-    entry->score = score;
-    size_t begin = entry->field.list_begin[spot.rank];
-    memcpy(entry->order.symbols + begin, entry->trial.symbols + begin,
-           entry->trial.length[spot.rank] * sizeof(uint16_t));
-    entry->order.length[spot.rank] = entry->trial.length[spot.rank];
-    struct clock clock = entry->clock;
-    entry->clock = entry->trial_clock;
-    entry->trial_clock = clock;
-    dp_auto_trace_run(&entry->trace, &entry->order, &entry->clock, longest_span);
 }

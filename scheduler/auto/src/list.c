@@ -74,6 +74,17 @@ static void note_coming(struct choice *choice, double key, double at)
     choice->next_at = at < choice->next_at ? at : choice->next_at;
 }
 
+// Whether a forward that starts then would run into the rank's first backward.
+static bool is_held_back(const struct builder *builder, int32_t at, double start)
+{
+    const struct field *field = builder->field;
+    int32_t rank = field->lanes[at].rank;
+    int32_t symbol = symbol_of(field, DP_ACTION_F, at - field->lane_begin[rank]);
+    double end = start + step_of(field, rank, symbol)->seconds;
+    return !builder->has_turned[rank] &&
+           end > builder->outlook->first_up[rank] + builder->rules->hold;
+}
+
 static void look_at_forward(const struct builder *builder, int32_t at, double now,
                             struct choice *choice)
 {
@@ -94,10 +105,7 @@ static void look_at_forward(const struct builder *builder, int32_t at, double no
         choice->is_full = true;
         return;
     }
-    double seconds = step_of(field, lane->rank, symbol_of(field, DP_ACTION_F, at -
-                                            field->lane_begin[lane->rank]))->seconds;
-    double start = now > arrival ? now : arrival;
-    if (!builder->has_turned[lane->rank] && start + seconds > builder->outlook->first_up[lane->rank] + builder->rules->hold) {
+    if (is_held_back(builder, at, now > arrival ? now : arrival)) {
         return;
     }
     double key = builder->rules->forward[at] + index * builder->outlook->period[at];

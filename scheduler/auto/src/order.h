@@ -22,7 +22,7 @@ void dp_auto_order_init(struct order *ret_order, const struct field *field);
 void dp_auto_order_copy(struct order *to, const struct order *from, const struct field *field);
 void dp_auto_order_deinit(struct order *order);
 
-// False when the schedule has its micro-batches out of order in some lane; *order is then worthless.
+// False when the schedule has micro-batches out of order in some lane; *order is then worthless.
 bool dp_auto_order_read(struct order *order, const struct field *field,
                         const struct dp_schedule *schedule);
 // The caller deinits *ret_schedule, which is named "auto".
@@ -51,7 +51,7 @@ struct clock {
 void dp_auto_clock_init(struct clock *ret_clock, const struct field *field);
 void dp_auto_clock_deinit(struct clock *clock);
 
-// The order's score; *ret_score is infinite when ranks wait for each other. Fills clock->spans when
-// with_spans. `spans_count` = the objective is the longest span, not the makespan.
+// The order's score: infinite when ranks wait for each other. longest_span = the objective is that,
+// not the makespan; with_spans = fill clock->spans.
 struct score dp_auto_clock_run(struct clock *clock, const struct order *order, bool longest_span,
                                bool with_spans);

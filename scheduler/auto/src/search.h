@@ -14,11 +14,11 @@ struct entry {
     // What searching takes; allocated by dp_auto_entry_open.
     bool is_open;
     struct outlook outlook;
-    struct clock clock, trial_clock; // with the times of `order`, and of what is tried
-    struct order order, trial;       // the best so far, and what is tried
+    struct clock clock, trial_clock; // with the times of `walk`, and of what is tried
+    struct order order, walk, trial; // the best so far, where the local search is, what is tried
     struct rules rules, trial_rules; // of the best list so far
-    struct trace trace;              // of `order`, during improvements
-    struct score score, rules_score; // infinite before anything was found
+    struct trace trace;              // of `walk`
+    struct score score, walk_score, rules_score; // infinite before anything was found
     int64_t found_at;                // the move that found `order`
 };
 
@@ -38,10 +38,19 @@ double dp_auto_entry_size(const struct entry *entry);
 // A lower bound of the objective over all orders of the field.
 double dp_auto_bound(const struct field *field, bool longest_span);
 
-// Moves of the local search on entry->order, which keep what is no worse. begin first, and again
-// when entry->order was changed by others.
-void dp_auto_improve_begin(struct entry *entry, bool longest_span);
-void dp_auto_improve(struct entry *entry, bool longest_span, struct dice *dice, int64_t move);
+// A walk of the local search: begins at entry->order, takes moves numbered first ..
+// first + count - 1, and accepts what is worse than the best by no more than `slack`, which shrinks
+// to nothing until the end; what it finds that is better becomes entry->order.
+struct walk {
+    int64_t first;
+    int32_t count;
+    double slack;
+    bool longest_span;
+};
+void dp_auto_walk_begin(struct entry *entry, const struct walk *walk);
+void dp_auto_walk_step(struct entry *entry, const struct walk *walk, int32_t number,
+                       struct dice *dice);
+void dp_auto_walk_end(struct entry *entry);
 
 // Shape number `index` of those that the problem allows; false when there are no more.
 bool dp_auto_shape(const struct dp_auto_problem *problem, int index,

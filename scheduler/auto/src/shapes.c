@@ -47,9 +47,7 @@ static bool is_allowed(const struct dp_auto_problem *problem, dp_auto_placement 
 {
     bool chosen = problem->placements == 0 || (problem->placements & placement) != 0;
     bool counted = problem->virtual_stages == 0 || problem->virtual_stages == chunks;
-    // On one rank all placements are straight ones.
-    bool sensible = problem->pipeline > 1 || placement == DP_AUTO_STRAIGHT;
-    return chosen && counted && sensible && chunks * problem->pipeline <= DP_STAGES_MAX;
+    return chosen && counted && chunks * problem->pipeline <= DP_STAGES_MAX;
 }
 
 void dp_auto_shape_copy(const struct dp_schedule *shape, struct dp_schedule *ret_shape)
@@ -97,21 +95,24 @@ bool dp_auto_shape_equal(const struct dp_schedule *a, const struct dp_schedule *
            memcmp(a->placement, b->placement, 2 * (size_t)a->stages * sizeof(int32_t)) == 0;
 }
 
-// Which placement a shape is; 0 when it is none of the known ones.
-static unsigned kind_of(const struct dp_auto_problem *problem, const struct dp_schedule *shape)
+// Which placements a shape is an instance of; on few ranks some are the same.
+static unsigned kinds_of(const struct dp_auto_problem *problem, const struct dp_schedule *shape)
 {
+    unsigned found = 0;
     int32_t chunks = shape->stages / shape->pipeline;
-    const dp_auto_placement kinds[] = {chunks == 1 ? DP_AUTO_STRAIGHT : DP_AUTO_LOOP,
-                                       chunks == 2 ? DP_AUTO_VEE : DP_AUTO_WAVES,
-                                       DP_AUTO_BIDIRECTIONAL};
+    dp_auto_placement kinds[] = {DP_AUTO_STRAIGHT, DP_AUTO_STRAIGHT, DP_AUTO_BIDIRECTIONAL};
+    if (chunks > 1) {
+        kinds[0] = DP_AUTO_LOOP;
+        kinds[1] = chunks == 2 ? DP_AUTO_VEE : DP_AUTO_WAVES;
+    }
     for (size_t i = 0; i < DP_ARRAY_LENGTH(kinds); i++) {
         DP_CLEANUP(dp_schedule_deinit) struct dp_schedule like = {0};
         make_shape(problem, kinds[i], chunks, &like);
         if (dp_auto_shape_equal(&like, shape)) {
-            return kinds[i];
+            found |= kinds[i];
         }
     }
-    return 0;
+    return found;
 }
 
 bool dp_auto_shape_is_wanted(const struct dp_auto_problem *problem,
@@ -123,5 +124,5 @@ bool dp_auto_shape_is_wanted(const struct dp_auto_problem *problem,
     bool counted = problem->virtual_stages == 0 ||
                    problem->virtual_stages == shape->stages / shape->pipeline;
     return counted &&
-           (problem->placements == 0 || (problem->placements & kind_of(problem, shape)) != 0);
+           (problem->placements == 0 || (problem->placements & kinds_of(problem, shape)) != 0);
 }

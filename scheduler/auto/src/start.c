@@ -163,7 +163,8 @@ dp_status dp_auto_search_start(struct search *search, struct dp_error *err)
     search->family_entry = -1;
     struct dp_schedule shape;
     for (int i = 0; dp_auto_shape(search->problem, i, &shape); i++) {
-        add_entry(search, &shape);
+        entry_of(search, &shape);
+        dp_schedule_deinit(&shape);
     }
     try_families(search);
     search->moves = 1;
