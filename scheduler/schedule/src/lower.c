@@ -358,7 +358,8 @@ static uint32_t enter_tick(const struct run *run, int32_t rank, uint32_t positio
 
 // Moves the receive towards the action that needs it, to the last batch that the receiver comes to
 // while the sender stands in its own: that keeps neither waiting, and what arrives together with
-// other messages costs no wait of its own. Messages of a link stay in their order.
+// other messages costs no wait of its own. What a rank sends in different batches keeps its order,
+// since a batch is left before the next one is entered.
 static void delay_receive(const struct run *run, struct message *message)
 {
     const struct rank *sender = &run->ranks[message->from];
@@ -367,9 +368,6 @@ static void delay_receive(const struct run *run, struct message *message)
                          ? UINT32_MAX
                          : run->start[run->schedule->rank_begin[message->from] + after];
     uint32_t last = message->needed_at;
-    if (message->next != NONE && run->messages[message->next].awaited_at < last) {
-        last = run->messages[message->next].awaited_at;
-    }
     while (message->awaited_at < last) {
         uint32_t middle = last - (last - message->awaited_at) / 2;
         if (enter_tick(run, message->send.peer, middle) <= leave) {
@@ -449,7 +447,7 @@ dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lo
     if (status != DP_OK) {
         return status;
     }
-    for (uint32_t m = run.count; m-- > 0;) {
+    for (uint32_t m = 0; m < run.count; m++) {
         if (run.messages[m].posted != (SENT | AWAITED)) {
             return dp_fail(err, DP_INVALID,
                            "rank %d, position %u sends what no rank waits for; validate the "
