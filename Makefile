@@ -1,5 +1,5 @@
 # A thin front for the commands that people type most. Everything real is in CMake and in scripts.
-.PHONY: build test lint fmt golden sim fuzz tsan bench clean
+.PHONY: build test lint fmt golden golden-update sim fuzz tsan bench clean
 
 build:
 	cmake --preset release >/dev/null
@@ -22,6 +22,10 @@ fmt:
 golden: dev
 	ctest --preset dev -L golden
 
+# Writes the golden drawings and exports anew; look at `git diff tests/fixtures/render` then.
+golden-update: dev
+	tests/schedule/golden_render.py build/dev/bin/render_emit --update
+
 # Long forms of the campaigns that run briefly in the suite.
 sim: dev
 	DP_SIM_RUNS=20000 ctest --preset dev -L sim --timeout 3600
@@ -32,8 +36,7 @@ fuzz: dev
 tsan:
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan
-	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1" \
-	  ctest --test-dir build/tsan -L 'unit|conform' --output-on-failure
+	OPENBLAS_NUM_THREADS=1 ctest --test-dir build/tsan -L threads --output-on-failure
 
 bench: build
 	tests/bench/run

@@ -125,7 +125,7 @@ static void add_axis(const struct chart *chart, struct dp_buf *out)
 static void add_legend(const struct chart *chart, struct dp_buf *out)
 {
     struct legend legend = {
-        .width = chart->width, .indent = chart->label + 1, .color = chart->color};
+        .width = chart->width, .indent = chart->label + 1, .color = chart->color, .pair = "X"};
     dp_render_legend_kinds(&legend, chart->schedule, out);
     dp_render_legend_note(&legend, ". idle", out);
     const char *second = dp_render_second_stream(chart->schedule);

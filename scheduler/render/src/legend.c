@@ -37,12 +37,13 @@ void dp_render_legend_kinds(struct legend *legend, const struct dp_schedule *sch
             continue;
         }
         const char *name = dp_render_kind_name(kind);
-        begin_item(legend, 2 + strlen(name), out);
-        char letter = dp_render_shade_letter(kind, false);
+        const char *mark =
+            kind == DP_ACTION_FB ? legend->pair : dp_action_kind_text((dp_action_kind)kind);
+        begin_item(legend, strlen(mark) + 1 + strlen(name), out);
         if (legend->color) {
             dp_render_shade_begin(kind, false, out);
         }
-        dp_buf_append(out, &letter, 1);
+        dp_buf_puts(out, mark);
         if (legend->color) {
             dp_render_shade_end(out);
         }

@@ -11,7 +11,8 @@ struct legend {
     int32_t width;  // of a line; 0 = without end
     int32_t indent; // columns before each line's first item
     bool color;
-    int32_t column; // where the line has come to; 0 = nothing written yet
+    const char *pair; // how an overlapped pair is written; other kinds are their letter
+    int32_t column;   // where the line has come to; 0 = nothing written yet
 };
 
 // An item of plain text, on the same line if it fits there.

@@ -160,7 +160,7 @@ static void add_line(const struct table *table, int32_t rank, int32_t first, int
     dp_buf_puts(out, "\n");
 }
 
-// Slot numbers where there is room for them; the bubble-free one's always.
+// Slot numbers where there is room for them; the bubble-free one's in any case.
 static void add_head(const struct table *table, int32_t first, int32_t last, struct dp_buf *out)
 {
     int32_t columns = (last - first) * (table->cell + 1);
@@ -174,7 +174,7 @@ static void add_head(const struct table *table, int32_t first, int32_t last, str
     for (int32_t slot = first; slot < last; slot++) {
         bool marked = slot == table->mark;
         bool beside = table->mark >= 0 && abs(slot - table->mark) < step;
-        if (!marked && (slot % step != 0 || beside)) {
+        if (!marked && ((slot - first) % step != 0 || beside)) {
             continue;
         }
         char text[32];
@@ -184,7 +184,7 @@ static void add_head(const struct table *table, int32_t first, int32_t last, str
             memcpy(&line[column], text, (size_t)length);
         }
     }
-    while (line[columns - 1] == ' ') {
+    while (columns > 0 && line[columns - 1] == ' ') {
         columns--;
     }
     dp_buf_printf(out, "%*s%.*s\n", LABEL, "slot", columns, line);
@@ -209,7 +209,7 @@ static void add_steady(const struct table *table, struct dp_buf *out)
 
 static void add_notes(const struct table *table, struct dp_buf *out)
 {
-    struct legend legend = {.width = table->width, .color = table->color};
+    struct legend legend = {.width = table->width, .color = table->color, .pair = "F+B"};
     struct scale_unit unit = dp_render_time_unit(table->unit);
     char text[TEXT_MAX];
     snprintf(text, sizeof(text), "slot: %.4g %s", table->unit / unit.seconds, unit.name);

@@ -85,7 +85,8 @@ static dp_status run(struct timing *timing, struct dp_error *err)
             DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
             dp_action_format(&schedule->actions[timing->next[rank]], &text);
             return dp_fail(err, DP_INVALID,
-                           "rank %d, position %zu: %s waits for ever; `check` names the cycle",
+                           "rank %d, position %zu: %s waits for ever; validate the "
+                           "schedule first",
                            rank, timing->next[rank] - schedule->rank_begin[rank], text.bytes);
         }
     }
