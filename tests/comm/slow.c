@@ -29,7 +29,7 @@ struct slow {
     struct dp_rand rand;
     struct flight *flights; // in no order
     size_t count, capacity;
-    uint64_t bytes;         // of the flights
+    uint64_t bytes; // of the flights
     uint64_t sent, overtaken;
     int64_t *free_ns;       // [world], when the link to a peer carries the next message
     int64_t moved_ns;       // when a message arrived last
@@ -81,8 +81,8 @@ static void take_off(struct slow *slow, int32_t peer, struct dp_message *message
         slow->capacity = slow->capacity == 0 ? 64 : 2 * slow->capacity;
         slow->flights = dp_realloc(slow->flights, slow->capacity, sizeof(*slow->flights));
     }
-    slow->flights[slow->count++] = (struct flight){
-        .message = message, .due_ns = due_ns, .number = slow->sent++, .peer = peer};
+    slow->flights[slow->count++] =
+        (struct flight){.message = message, .due_ns = due_ns, .number = slow->sent++, .peer = peer};
     slow->bytes += message->length;
     pthread_cond_signal(&slow->changed);
 }

@@ -396,13 +396,12 @@ static void a_member_that_dies_ends_the_call_of_the_others(void **state)
     {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
         {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
     {                                                                                              \
-#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                            \
+#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
     }
 
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,
-                                                CLUSTER_SLOW};
+    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP, CLUSTER_SLOW};
     const struct CMUnitTest tests[] = {
         EACH(rows_arrive_in_the_order_of_their_source_for_every_group_size),
         EACH(sums_are_right_and_bitwise_alike_on_all_members),

@@ -1,6 +1,7 @@
 // The same numbers whatever the layout: every schedule and every (EP, D) against one rank.
 #include <math.h>
 
+#include "dp/auto.h"
 #include "dp/check.h"
 #include "dp_test.h"
 #include "exec_harness.h"
@@ -12,6 +13,7 @@ struct layout {
     int32_t microbatches;    // 0 = 16 samples a step in all
     int32_t layers;          // 0 = 8
     const struct made *made; // `schedule` is then just what to call it
+    const struct dp_schedule *given;
 };
 
 static const struct made loop = {MADE_LOOP, .chunks = 2, .splits = 50, .live = 6, .seed = 1};
@@ -41,6 +43,15 @@ static const struct layout layouts[] = {
     {.schedule = "1f1b", 2, 1, 2, 1},
     {.schedule = "gpipe", 1, 2, 2, 1},
     {.schedule = "dualpipe", 2, 2, 4, 1},
+    {.schedule = "interleaved", 2, 2, 2, 1, .virtual_stages = 4},
+    {.schedule = "interleaved", 3, 1, 1, 1, .microbatches = 7},
+    {.schedule = "interleaved", 1, 1, 1, 1, .virtual_stages = 16, .microbatches = 4, .layers = 16},
+    {.schedule = "hanayo", 2, 2, 2, 1, .virtual_stages = 4},
+    {.schedule = "zb-v", 4, 2, 2, 1},
+    {.schedule = "zb-h1", 4, 2, 2, 1},
+    {.schedule = "v-half", 3, 1, 1, 1, .microbatches = 7},
+    {.schedule = "chimera", 4, 2, 2, 1},
+    {.schedule = "chimera", 4, 1, 1, 1, .microbatches = 7},
     // Any valid schedule is one that auto may find.
     {"a loop", 4, 2, 2, 1, .made = &loop},
     {"a V", 4, 1, 1, 1, .made = &there_and_back},
@@ -49,6 +60,7 @@ static const struct layout layouts[] = {
     {"both ways", 4, 2, 2, 1, .made = &both_ways},
     {"both ways", 3, 1, 1, 1, .made = &both_ways},
     {"both ways", 3, 2, 2, 1, .made = &both_ways_twice},
+    {"both ways", 3, 1, 1, 1, .microbatches = 7, .made = &both_ways},
     {"16 stages on a rank", 1, 1, 1, 1, .microbatches = 4, .layers = 16, .made = &many},
 };
 
@@ -57,6 +69,7 @@ static struct trial trial_of(const struct layout *layout)
     struct trial trial = trial_default();
     trial.schedule = layout->schedule;
     trial.made = layout->made;
+    trial.given = layout->given;
     trial.virtual_stages = layout->virtual_stages;
     trial.pipeline = layout->pipeline;
     trial.expert = layout->expert;
@@ -104,6 +117,13 @@ static const struct trial_result *reference_of(struct references *references,
     const struct dp_trainer_report *reports = reference->result.ranks[0].reports;
     assert_true(reports[trial->steps].loss < reports[1].loss);
     return &reference->result;
+}
+
+static void references_deinit(struct references *references)
+{
+    for (size_t i = 0; i < references->count; i++) {
+        trial_result_deinit(&references->items[i].result);
+    }
 }
 
 static void compare_losses(const struct trial_result *reference, const struct trial_result *result,
@@ -176,20 +196,76 @@ static void compare_all(const struct measure *measure)
         struct layout layout = {.schedule = families[i].name, 4, 1, 1, 1};
         compare_layout(&layout, measure, &references);
     }
-    for (size_t i = 0; i < references.count; i++) {
-        trial_result_deinit(&references.items[i].result);
-    }
+    references_deinit(&references);
 }
 
 static void losses_and_gradients_are_those_of_one_rank(void **state)
 {
     (void)state;
-    compare_all(&(struct measure){DP_F32, 20, 1e-5, 1e-4});
+    compare_all(&(struct measure){DP_F32, TRIAL_UNDER_TSAN ? 2 : 20, 1e-5, 1e-4});
+}
+
+// One rank is slow, pairs gain, and no more stages than the model has layers.
+static dp_status uneven_costs(void *context, const struct dp_schedule *shape,
+                              struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
+                              struct dp_error *err)
+{
+    if (shape->stages > 8) {
+        return dp_fail(err, DP_INVALID, "%d stages of 8 layers", shape->stages);
+    }
+    struct dp_auto_uniform uniform = {
+        .stage = {.f = 1, .b = 2, .i = 1.1, .w = 0.9, .fb = 2.6, .fi = 1.8},
+        .activation_bytes = 8 << 10,
+        .released_at_i_bytes = 4 << 10};
+    uniform.stage.hop.latency = 0.05;
+    (void)context;
+    dp_status status = dp_auto_uniform_costs(&uniform, shape, ret_costs, ret_static_bytes, err);
+    for (int32_t slot = 0; status == DP_OK && slot < ret_costs->slots; slot++) {
+        for (int kind = 0; kind < DP_ACTION_FB; kind++) {
+            dp_sim_chunk_at(ret_costs, shape->pipeline - 1, slot)->seconds[kind] *= 1.5;
+        }
+    }
+    return status;
+}
+
+static void what_auto_finds_trains_as_one_rank_does(void **state)
+{
+    (void)state;
+    static const struct {
+        struct layout layout;
+        unsigned placements;
+    } cases[] = {
+        {{.schedule = "auto", 4, 1, 1, 1}, 0},
+        {{.schedule = "auto, V", 4, 2, 2, 1}, DP_AUTO_VEE},
+        {{.schedule = "auto, waves", 2, 1, 1, 1}, DP_AUTO_WAVES},
+        {{.schedule = "auto, both ways", 3, 1, 1, 1, .microbatches = 7}, DP_AUTO_BIDIRECTIONAL},
+    };
+    const struct measure measure = {DP_F32, TRIAL_UNDER_TSAN ? 2 : 20, 1e-5, 1e-4};
+    struct references references = {0};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
+        struct layout layout = cases[i].layout;
+        struct trial trial = trial_of(&layout);
+        struct dp_auto_problem problem = {.pipeline = trial.pipeline,
+                                          .microbatches = trial.microbatches,
+                                          .costs = uneven_costs,
+                                          .placements = cases[i].placements};
+        struct dp_auto_options options = {.seed = 1, .moves_max = 200};
+        struct dp_auto_result found;
+        struct dp_error err;
+        assert_ok(dp_auto_search(&problem, &options, &found, &err), &err);
+        layout.given = &found.schedule;
+        compare_layout(&layout, &measure, &references);
+        dp_auto_result_deinit(&found);
+    }
+    references_deinit(&references);
 }
 
 static void in_double_they_agree_to_the_last_digits(void **state)
 {
     (void)state;
+    if (TRIAL_UNDER_TSAN) {
+        skip();
+    }
     compare_all(&(struct measure){DP_F64, 4, 1e-12, 1e-10});
 }
 
@@ -360,6 +436,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_gradients_are_those_of_one_rank),
+        cmocka_unit_test(what_auto_finds_trains_as_one_rank_does),
         cmocka_unit_test(in_double_they_agree_to_the_last_digits),
         cmocka_unit_test(an_interleaved_pair_is_forward_then_backward_bit_for_bit),
         cmocka_unit_test(tcp_and_late_messages_change_no_bit),

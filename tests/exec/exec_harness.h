@@ -8,11 +8,19 @@
 #define TRIAL_STEPS_MAX 64
 #define TRIAL_RANKS_MAX 16
 
+// ThreadSanitizer is slow and after races: whether numbers are right is for the other builds.
+#ifdef __SANITIZE_THREAD__
+#define TRIAL_UNDER_TSAN 1
+#else
+#define TRIAL_UNDER_TSAN 0
+#endif
+
 struct trial {
     const char *schedule;
-    const struct made *made; // instead; its sizes are the trial's
-    int32_t virtual_stages;  // 0 = the family's default
-    int32_t layers;          // of the model
+    const struct made *made;         // instead; its sizes are the trial's
+    const struct dp_schedule *given; // instead
+    int32_t virtual_stages;          // 0 = the family's default
+    int32_t layers;                  // of the model
     int32_t pipeline, data, expert;
     int32_t microbatches; // per replica
     int32_t micro_batch_size;

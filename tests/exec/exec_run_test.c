@@ -182,6 +182,9 @@ static void expect_planned_peaks(const struct trial *trial)
 static void peak_bytes_are_those_of_the_cost_model_at_the_routed_counts(void **state)
 {
     (void)state;
+    if (TRIAL_UNDER_TSAN) {
+        skip();
+    }
     struct trial trial;
     for (size_t i = 0; trial_at(i, &trial); i++) {
         trial.steps = 1;
@@ -400,6 +403,9 @@ static void ten_steps_and_ten_more_are_twenty_bit_for_bit(void **state)
 static void a_run_goes_on_under_one_schedule_after_the_other(void **state)
 {
     (void)state;
+    if (TRIAL_UNDER_TSAN) {
+        skip();
+    }
     char directory[TEMPORARY_MAX];
     temporary_make(directory);
     struct trial trial;
