@@ -433,8 +433,8 @@ static void sends_that_face_each_other_do_not_deadlock(void **state)
 }
 
 // A pair sends two messages to one rank, and then waits until that has worked on the second of
-// them: the receive of the first must not be put off until it is needed.
-static void messages_of_one_pair_are_received_in_their_order(void **state)
+// them; the first is needed later, so it may cross later, but then it has to be sent later, too.
+static void messages_of_one_pair_cross_in_one_order(void **state)
 {
     (void)state;
     static const struct dp_action orders[] = {{DP_ACTION_F, 0, 0, 0, 0, 0, 0},
