@@ -193,7 +193,7 @@ bool dp_csv_number(const struct dp_csv_cell *cell, double *ret_value)
         char c = cell->text[i];
         bool digit = c >= '0' && c <= '9';
         digits += digit;
-        if (!digit && memchr("+-.eE", c, 5) == NULL) {
+        if (!digit && c != '+' && c != '-' && c != '.' && c != 'e' && c != 'E') {
             return false;
         }
         text[i] = c;

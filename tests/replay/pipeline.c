@@ -171,78 +171,80 @@ static void come_after_compute(struct after *after, size_t i, bool two)
     }
 }
 
+// Compute and transfers.
+static void come_after_work(struct after *after, const struct planned *op, size_t i)
+{
+    bool is_forward = op->kind == DP_REPLAY_FORWARD_SEND || op->kind == DP_REPLAY_FORWARD_RECV ||
+                      op->kind == DP_REPLAY_FORWARD_COMPUTE;
+    dp_replay_kind compute = is_forward ? DP_REPLAY_FORWARD_COMPUTE : DP_REPLAY_BACKWARD_COMPUTE;
+    if (op->kind == compute) {
+        come_after_compute(after, i, false);
+        come_after(after, is_forward ? DP_REPLAY_FORWARD_RECV : DP_REPLAY_BACKWARD_RECV, op->seq);
+        if (is_forward && op->microbatch == 0) {
+            come_after(after, DP_REPLAY_PARAMS_ALL_GATHER, op->chunk);
+        }
+        return;
+    }
+    bool is_send = op->kind == DP_REPLAY_FORWARD_SEND || op->kind == DP_REPLAY_BACKWARD_SEND;
+    come_after(after, compute, is_send ? op->seq : op->seq - 1);
+    come_after(after, op->kind, op->seq - 1);
+    if (op->seq == 0 && !is_forward) {
+        long first = find(after->plan, after->lane, op->stage, DP_REPLAY_BACKWARD_COMPUTE, 0);
+        come_after_compute(after, (size_t)first, true);
+    }
+}
+
+// Sums of gradients and what comes after them.
+static void come_after_sums(struct after *after, const struct planned *op)
+{
+    const struct pipeline *pipeline = &after->plan->pipeline;
+    switch (op->kind) {
+    case DP_REPLAY_GC:
+        come_after(after, DP_REPLAY_BACKWARD_COMPUTE, count_of(pipeline) - 1);
+        break;
+    case DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE:
+        come_after(after, DP_REPLAY_GC, 0);
+        if (pipeline->overlap) {
+            come_after(after, DP_REPLAY_GRADS_REDUCE_SCATTER, pipeline->chunks - 1);
+        }
+        break;
+    case DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE:
+        come_after(after, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, 0);
+        break;
+    case DP_REPLAY_OPTIMIZER_CLIP:
+        come_after(after,
+                   pipeline->overlap ? DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE
+                                     : DP_REPLAY_GRADS_REDUCE_SCATTER,
+                   0);
+        break;
+    case DP_REPLAY_OPTIMIZER:
+        come_after(after, DP_REPLAY_OPTIMIZER_CLIP, 0);
+        break;
+    default:
+        come_after(after, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE, 0);
+        come_after(after, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, 0);
+        break;
+    }
+}
+
 static double start_of(const struct plan *plan, const struct times *times, size_t i)
 {
     const struct planned *op = &plan->ops[i];
     struct after after = {plan, times, i / plan->per_lane, op->stage, 0};
-    bool is_forward = op->kind == DP_REPLAY_FORWARD_SEND || op->kind == DP_REPLAY_FORWARD_RECV ||
-                      op->kind == DP_REPLAY_FORWARD_COMPUTE;
-    dp_replay_kind compute = is_forward ? DP_REPLAY_FORWARD_COMPUTE : DP_REPLAY_BACKWARD_COMPUTE;
-    dp_replay_kind recv = is_forward ? DP_REPLAY_FORWARD_RECV : DP_REPLAY_BACKWARD_RECV;
-    static const dp_replay_kind before_end[DP_REPLAY_KIND_COUNT] = {
-        [DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE] = DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE,
-        [DP_REPLAY_OPTIMIZER] = DP_REPLAY_OPTIMIZER_CLIP,
-    };
-    switch (op->kind) {
-    case DP_REPLAY_FORWARD_COMPUTE:
-    case DP_REPLAY_BACKWARD_COMPUTE:
-        come_after_compute(&after, i, false);
-        come_after(&after, recv, op->seq);
-        if (is_forward && op->microbatch == 0) {
-            come_after(&after, DP_REPLAY_PARAMS_ALL_GATHER, op->chunk);
-        }
-        break;
-    case DP_REPLAY_FORWARD_SEND:
-    case DP_REPLAY_BACKWARD_SEND:
-        come_after(&after, compute, op->seq);
+    bool sum = op->kind == DP_REPLAY_GRADS_REDUCE_SCATTER;
+    if (op->kind <= DP_REPLAY_BACKWARD_RECV) {
+        come_after_work(&after, op, i);
+    } else if (op->kind == DP_REPLAY_PARAMS_ALL_GATHER) {
         come_after(&after, op->kind, op->seq - 1);
-        break;
-    case DP_REPLAY_FORWARD_RECV:
-    case DP_REPLAY_BACKWARD_RECV:
-        come_after(&after, compute, op->seq - 1);
+    } else if (sum && plan->pipeline.overlap) {
         come_after(&after, op->kind, op->seq - 1);
-        break;
-    case DP_REPLAY_PARAMS_ALL_GATHER:
-        come_after(&after, op->kind, op->seq - 1);
-        break;
-    case DP_REPLAY_GC:
-        come_after(&after, DP_REPLAY_BACKWARD_COMPUTE, count_of(&plan->pipeline) - 1);
-        break;
-    case DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE:
-        come_after(&after, DP_REPLAY_GC, 0);
-        if (plan->pipeline.overlap) {
-            come_after(&after, DP_REPLAY_GRADS_REDUCE_SCATTER, plan->pipeline.chunks - 1);
-        }
-        break;
-    case DP_REPLAY_GRADS_REDUCE_SCATTER:
-        come_after(&after, DP_REPLAY_PARAMS_ALL_GATHER, plan->pipeline.chunks - 1);
-        if (plan->pipeline.overlap) {
-            come_after(&after, op->kind, op->seq - 1);
-            come_after(&after, DP_REPLAY_BACKWARD_COMPUTE,
-                       (op->seq + 1) * plan->pipeline.microbatches - 1);
-            break;
-        }
-        come_after(&after, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE, 0);
-        come_after(&after, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, 0);
-        break;
-    case DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE:
-        come_after(&after, DP_REPLAY_EMBEDDING_GRADS_ALL_REDUCE, 0);
-        come_after(&after, DP_REPLAY_LAYERNORM_GRADS_ALL_REDUCE, 0);
-        break;
-    case DP_REPLAY_OPTIMIZER_CLIP:
-        come_after(&after,
-                   plan->pipeline.overlap ? DP_REPLAY_SEPARATE_GRADS_ALL_REDUCE
-                                          : DP_REPLAY_GRADS_REDUCE_SCATTER,
-                   0);
-        break;
-    default:
-        come_after(&after, before_end[op->kind], 0);
-        break;
+        come_after(&after, DP_REPLAY_BACKWARD_COMPUTE,
+                   (op->seq + 1) * plan->pipeline.microbatches - 1);
+    } else {
+        come_after_sums(&after, op);
     }
-    if (op->seq == 0 &&
-        (op->kind == DP_REPLAY_BACKWARD_RECV || op->kind == DP_REPLAY_BACKWARD_SEND)) {
-        long first = find(plan, after.lane, op->stage, DP_REPLAY_BACKWARD_COMPUTE, 0);
-        come_after_compute(&after, (size_t)first, true);
+    if (sum) {
+        come_after(&after, DP_REPLAY_PARAMS_ALL_GATHER, plan->pipeline.chunks - 1);
     }
     return after.at;
 }

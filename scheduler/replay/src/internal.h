@@ -77,6 +77,9 @@ struct replay_links {
     bool *joint, *across; // [positions]
 };
 
+dp_status dp_replay_links_init(struct replay_links *ret_links, const struct replay_table *table,
+                               struct dp_error *err);
+void dp_replay_links_deinit(struct replay_links *links);
 void dp_replay_link(struct replay_links *links, int32_t before, int32_t after);
 // Pairs sends with receives and both with the compute whose data they move.
 dp_status dp_replay_match(const struct replay_table *table, struct replay_links *links,

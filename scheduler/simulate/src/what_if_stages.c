@@ -340,7 +340,8 @@ static void check_complete(struct stage_table *table)
 static void apply_pair(const struct stage_table *table, struct dp_sim_costs *costs, int32_t rank,
                        int32_t forward, int32_t backward, const struct pair_row *of_stage)
 {
-    size_t filed = (size_t)((rank * table->slots + forward) * table->slots + backward);
+    size_t filed = ((size_t)rank * (size_t)table->slots + (size_t)forward) * (size_t)table->slots +
+                   (size_t)backward;
     const struct pair_row *pair = table->own_pair[filed].line > 0   ? &table->own_pair[filed]
                                   : table->any_pair[filed].line > 0 ? &table->any_pair[filed]
                                                                     : of_stage;
