@@ -129,10 +129,10 @@ static double replay_makespan(const struct replay *replay)
     return makespan;
 }
 
-// The paper's authors compute the interleaved rates in a program in which only the first micro-batch
-// of each group of P waits for the last rank before it starts its next chunk
+// The paper's authors compute the interleaved rates in a program in which only the first
+// micro-batch of each group of P waits for the last rank before it starts its next chunk
 // (sail-sg/zero-bubble-pipeline-parallelism, efficiency.py, get_interleave_schedule). Under that
-// rule our order has the published rates. With every dependency kept it takes exactly P hops more.
+// rule our order has the published rates. With every dependency kept it takes P hops more.
 static void interleaved_has_the_published_rates_but_for_waits_that_were_left_out(void **state)
 {
     (void)state;
@@ -170,10 +170,10 @@ static void orders_take_what_others_measured(void **state)
         int32_t chunks, p, m;
         double makespan, bubble, own, peak;
     } cases[] = {
-        {"1f1b", 1, 8, 16, 138, 42, 42, 8},          {"1f1b", 1, 16, 64, 474, 90, 90, 16},
+        {"1f1b", 1, 8, 16, 138, 42, 42, 8},           {"1f1b", 1, 16, 64, 474, 90, 90, 16},
         {"interleaved", 2, 8, 16, 117, 21, 21, 11.5}, {"interleaved", 2, 16, 64, 429, 45, 45, 23.5},
-        {"zb-h1", 1, 8, 16, 110, 14, 14, 8},         {"zb-h1", 1, 16, 64, 414, 30, 30, 16},
-        {"zb-h2", 1, 8, 16, 110, 14, 0, 15},         {"zb-h2", 1, 16, 64, 414, 30, 0, 31},
+        {"zb-h1", 1, 8, 16, 110, 14, 14, 8},          {"zb-h1", 1, 16, 64, 414, 30, 30, 16},
+        {"zb-h2", 1, 8, 16, 110, 14, 0, 15},          {"zb-h2", 1, 16, 64, 414, 30, 0, 31},
         {"dualpipev", 2, 8, 16, 110, 14, 14, 8.5},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

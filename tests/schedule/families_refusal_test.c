@@ -23,13 +23,17 @@ static void every_kind_of_refusal_names_its_rule_and_what_is_near(void **state)
         {"interleaved", {4, 8, 17}, "takes 1 to 16 virtual stages", "Nearest legal: 16"},
         {"interleaved", {4, 8, -1}, "takes 1 to 16 virtual stages", "Nearest legal: 1"},
         {"interleaved", {256, 8, 5}, "1280 stages; the limit is 1024", "Nearest legal: 4"},
-        {"hanayo", {4, 8, 3}, "2 to 16 virtual stages per rank, in steps of 2",
+        {"hanayo",
+         {4, 8, 3},
+         "2 to 16 virtual stages per rank, in steps of 2",
          "Nearest legal: 2, 4"},
         {"hanayo", {4, 8, 1}, "in steps of 2; 1 were asked for", "Nearest legal: 2"},
         {"hanayo", {200, 8, 6}, "1200 stages; the limit is 1024", "Nearest legal: 4"},
         {"chimera", {1, 8, 0}, "chimera needs an even pipeline", "Nearest legal: 2;"},
         {"chimera", {7, 8, 0}, any_size, "Nearest legal: 6, 8;"},
-        {"chimera", {4, 1, 0}, "at least 2 microbatches, one for each direction",
+        {"chimera",
+         {4, 1, 0},
+         "at least 2 microbatches, one for each direction",
          "Nearest legal: 2"},
         {"dualpipe", {9, 40, 0}, "dualpipe needs an even pipeline", "Nearest legal: 8, 10;"},
         {"dualpipe", {9, 40, 0}, any_size, "it is 9"},
@@ -47,8 +51,7 @@ static void every_kind_of_refusal_names_its_rule_and_what_is_near(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct dp_error err = {0};
         struct dp_schedule schedule;
-        dp_status status =
-            dp_schedule_generate(cases[i].family, &cases[i].params, &schedule, &err);
+        dp_status status = dp_schedule_generate(cases[i].family, &cases[i].params, &schedule, &err);
         assert_refused(status, DP_INVALID, &err, cases[i].rule);
         assert_refused(status, DP_INVALID, &err, cases[i].nearest);
         assert_refused(status, DP_INVALID, &err, cases[i].family);

@@ -48,8 +48,8 @@ static const struct dp_schedule_family families[] = {
      "any P; M at least 2P-1 (2P and more advised)", 1, 2, 0, 1, dp_schedule_dualpipev_check,
      dp_schedule_dualpipev_generate},
     {"dualpipev-full-b", "DualPipeV without split backward in the cool-down",
-     "any P; M at least 2P-1 (2P and more advised)", 1, 2, 0, 1,
-     dp_schedule_dualpipev_full_b_check, dp_schedule_dualpipev_full_b_generate},
+     "any P; M at least 2P-1 (2P and more advised)", 1, 2, 0, 1, dp_schedule_dualpipev_full_b_check,
+     dp_schedule_dualpipev_full_b_generate},
 };
 
 const struct dp_schedule_family *dp_schedule_families(size_t *ret_count)

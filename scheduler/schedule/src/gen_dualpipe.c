@@ -57,9 +57,10 @@ static void generate(const struct dp_schedule_params *params, bool full_cool_dow
         int32_t mirror = ranks - 1 - rank;
         dp_schedule_build_place(&build, rank, 0, rank);
         dp_schedule_build_place(&build, rank, 1, mirror);
-        struct dual dual = {
-            .half = half, .microbatches = per_slot, .depth = rank < half ? rank : mirror,
-            .full_cool_down = full_cool_down};
+        struct dual dual = {.half = half,
+                            .microbatches = per_slot,
+                            .depth = rank < half ? rank : mirror,
+                            .full_cool_down = full_cool_down};
         // The near stream of the second half of the ranks is direction 1.
         int near = rank < half ? DUAL_A : DUAL_Z;
         dual.stage[near] = rank;

@@ -13,8 +13,8 @@
 // The order in which one rank takes its chunks.
 struct turns {
     int32_t ranks, chunks, groups, microbatches;
-    int32_t group, chunk, index;  // the next one; index within the group
-    int32_t first;                // micro-batch with which the group starts
+    int32_t group, chunk, index; // the next one; index within the group
+    int32_t first;               // micro-batch with which the group starts
 };
 
 static int32_t group_size(const struct turns *turns)
