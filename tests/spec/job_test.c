@@ -19,6 +19,11 @@ static void a_minimal_job_gets_the_documented_defaults(void **state)
     assert_int_equal(spec.resources.device, DP_DEVICE_CPU);
     assert_int_equal(spec.resources.threads_per_rank, 1);
     assert_int_equal(spec.parallel.pipeline, 0);
+    // A schedule named "auto" is one to be searched for; "any" leaves it to the planner.
+    assert_ok(dp_job_spec_set(&spec, "schedule=auto", &err), &err);
+    assert_string_equal(spec.parallel.schedule, "auto");
+    assert_ok(dp_job_spec_set(&spec, "schedule=any", &err), &err);
+    assert_string_equal(spec.parallel.schedule, "");
     assert_string_equal(spec.parallel.schedule, "");
     assert_string_equal(spec.checkpoint.directory, "");
     assert_near(spec.optimizer.beta2, 0.95, 1e-12);

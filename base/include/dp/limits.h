@@ -34,6 +34,7 @@
 #define DP_WIRE_DEPTH_MAX 16                 // messages within messages
 #define DP_WIRE_TEXT_MAX 65536               // one string for people
 #define DP_CANDIDATES_MAX 4096               // of one plan
+#define DP_PLAN_SCHEDULE_BYTES_MAX (3u << 20) // a list of actions that a plan carries, as JSON
 #define DP_STATUS_DETAIL_MAX 1000         // text of a gRPC status
 #define DP_FRAME_BYTES_MAX (4u << 20)     // one frame on a local control socket
 #define DP_TRANSPORT_BYTES_MAX (1u << 30) // one message between ranks

@@ -98,10 +98,12 @@ static void each_family(const struct problem *problem, struct choice *choice,
                         struct choices *choices)
 {
     const char *wanted = problem->spec->parallel.schedule;
+    // An order of its own is searched on the sizes where fixed families are best.
+    bool any = wanted[0] == '\0' || strcmp(wanted, "auto") == 0;
     size_t count;
     const struct dp_schedule_family *families = dp_schedule_families(&count);
     for (size_t i = 0; i < count; i++) {
-        if (wanted[0] == '\0' || strcmp(wanted, families[i].name) == 0) {
+        if (any || strcmp(wanted, families[i].name) == 0) {
             choice->family = &families[i];
             each_virtual(problem, choice, choices);
         }
@@ -241,7 +243,7 @@ static dp_status fail_for_choices(const struct problem *problem, const struct ch
 static dp_status check_schedule_name(const struct dp_job_spec *spec, struct dp_error *err)
 {
     const char *name = spec->parallel.schedule;
-    if (name[0] == '\0' || dp_schedule_family_find(name) != NULL) {
+    if (name[0] == '\0' || strcmp(name, "auto") == 0 || dp_schedule_family_find(name) != NULL) {
         return DP_OK;
     }
     const struct dp_schedule_params params = {.pipeline = 1, .microbatches = 1};

@@ -10,6 +10,7 @@ void dp_planner_evaluation_deinit(struct evaluation *evaluation)
         dp_sim_result_deinit(&evaluation->replicas[d].result);
     }
     free(evaluation->replicas);
+    free(evaluation->note);
     dp_schedule_deinit(&evaluation->schedule);
     dp_planner_layout_deinit(&evaluation->layout);
     *evaluation = (struct evaluation){0};
@@ -85,7 +86,9 @@ dp_status dp_planner_evaluate(const struct problem *problem, const struct choice
                                               .virtual_stages = choice->virtual_stages};
     struct evaluation evaluation = {.slowest = 0};
     dp_status status =
-        dp_schedule_generate(choice->family->name, &params, &evaluation.schedule, err);
+        dp_planner_is_auto(choice->family)
+            ? dp_planner_order_find(problem, choice, &evaluation.schedule, &evaluation.note, err)
+            : dp_schedule_generate(choice->family->name, &params, &evaluation.schedule, err);
     if (status != DP_OK) {
         return status;
     }

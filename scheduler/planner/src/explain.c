@@ -77,7 +77,8 @@ static void largest_part(const struct dp_plan *plan, struct dp_buf *out)
 }
 
 char *dp_planner_explain_choice(const struct problem *problem, const struct search *search,
-                                const struct choices *choices, const struct dp_plan *plan)
+                                const struct choices *choices, const struct dp_plan *plan,
+                                const char *note)
 {
     struct dp_buf text = {0};
     if (search->count == 1) {
@@ -90,6 +91,11 @@ char *dp_planner_explain_choice(const struct problem *problem, const struct sear
                       plan->schedule, plan->pipeline, plan->expert, plan->data, search->count);
     }
     list_settings(&problem->spec->parallel, &text);
+    if (note != NULL) {
+        dp_buf_puts(&text, note);
+    } else if (search->refusal != NULL) {
+        dp_buf_puts(&text, search->refusal);
+    }
     largest_part(plan, &text);
     if (plan->cores_exceeded) {
         dp_buf_puts(&text,
@@ -127,6 +133,13 @@ static char *reason_of(const struct outcome *outcome, const struct outcome *best
                            outcome->memory_bytes / 1e9, outcome->memory_limit_bytes / 1e9);
     }
     double factor = outcome->step_s / best->step_s;
+    if (dp_planner_is_auto(outcome->choice.family)) {
+        return dp_asprintf("%.3f times as long with the stages placed %s", factor,
+                           outcome->choice.family->summary);
+    }
+    if (factor < 1.0005 && dp_planner_is_auto(best->choice.family)) {
+        return dp_strdup("as fast; auto was asked for");
+    }
     return factor < 1.0005 ? dp_strdup("as fast; the simpler one was taken")
                            : dp_asprintf("%.3f times as long", factor);
 }

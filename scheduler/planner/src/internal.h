@@ -36,6 +36,8 @@ struct problem {
     bool is_sim;   // seconds come from [sim]
     int64_t slots; // of all nodes
     int64_t cores; // of all machines; 0 = enough
+    bool (*stop)(void *context); // asked while an order is searched; NULL = never
+    void *stop_context;
 };
 
 // Fills a layout: layers split by their cost, ranks placed. Needs enough slots.
@@ -96,6 +98,16 @@ struct choices {
     size_t refused_count, refused_total;
 };
 enum { REFUSED_MAX = 32 };
+// schedule = "auto": ways to place stages, as families that are in no table.
+const struct dp_schedule_family *dp_planner_order_rows(size_t *ret_count);
+bool dp_planner_is_auto(const struct dp_schedule_family *family);
+// DP_TOO_LARGE: a plan cannot carry a list of so many bytes.
+dp_status dp_planner_order_is_too_long(size_t actions, size_t bytes, struct dp_error *err);
+// Searches for the best order of a choice of such a family, and says in a line how it compares. The
+// caller owns both. DP_INVALID when nothing fits, DP_INTERRUPTED when stopped.
+dp_status dp_planner_order_find(const struct problem *problem, const struct choice *choice,
+                                struct dp_schedule *ret_schedule, char **ret_note,
+                                struct dp_error *err);
 dp_status dp_planner_enumerate_choices(const struct problem *problem, struct choices *ret_choices,
                                        struct dp_error *err);
 void dp_planner_choices_deinit(struct choices *choices);

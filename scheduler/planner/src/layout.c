@@ -77,7 +77,9 @@ void dp_planner_layout_init(struct layout *ret_layout, const struct problem *pro
     if (problem->is_sim) {
         split_for_sim(problem, &layout, cost);
     } else {
-        split_by_cost(problem, &layout, has_pairs(schedule), cost);
+        // An order is searched for given stages, before it is known what it pairs.
+        bool paired = has_pairs(schedule) && !dp_planner_is_auto(choice->family);
+        split_by_cost(problem, &layout, paired, cost);
     }
     *ret_layout = layout;
 }

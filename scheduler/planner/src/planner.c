@@ -39,6 +39,10 @@ dp_status dp_planner_plan(const struct dp_job_spec *spec,
     if (status != DP_OK) {
         return status;
     }
+    if (options != NULL) {
+        problem.stop = options->stop;
+        problem.stop_context = options->context;
+    }
     DP_CLEANUP(dp_planner_choices_deinit) struct choices choices = {0};
     status = dp_planner_enumerate_choices(&problem, &choices, err);
     if (status != DP_OK) {

@@ -11,10 +11,13 @@
 enum { MOVES_DEFAULT = 2000 };
 // Steps within this share of each other count as equal: then fewer ranks and simpler sizes win.
 #define TIE_SHARE 1e-9
+// schedule = "auto" searches for orders on so many sizes.
+enum { AUTO_SIZES = 3 };
 
 void dp_planner_search_deinit(struct search *search)
 {
     free(search->outcomes);
+    free(search->refusal);
     *search = (struct search){0};
 }
 
@@ -103,6 +106,97 @@ static dp_status fail_for_memory(const struct search *search, struct dp_error *e
         least->choice.expert, least->choice.data, needed, limit);
 }
 
+static bool is_same_size(const struct choice *a, const struct choice *b)
+{
+    return a->pipeline == b->pipeline && a->expert == b->expert && a->data == b->data &&
+           a->micro_batch_size == b->micro_batch_size;
+}
+
+static int compare_results(const void *a, const void *b)
+{
+    const struct outcome *const *one = a, *const *two = b;
+    if ((*one)->simulated != (*two)->simulated) {
+        return (*one)->simulated ? -1 : 1;
+    }
+    return is_better(*one, *two) ? -1 : is_better(*two, *one) ? 1 : 0;
+}
+
+// The sizes on which fixed families are best, the best first; returns how many.
+static int best_sizes(const struct search *search, struct choice ret_sizes[AUTO_SIZES])
+{
+    DP_AUTO_FREE const struct outcome **sorted =
+        (const struct outcome **)dp_alloc(search->count, sizeof(*sorted));
+    for (size_t i = 0; i < search->count; i++) {
+        sorted[i] = &search->outcomes[i];
+    }
+    qsort(sorted, search->count, sizeof(*sorted), compare_results);
+    int count = 0;
+    for (size_t i = 0; i < search->count && sorted[i]->simulated && count < AUTO_SIZES; i++) {
+        bool is_new = true;
+        for (int k = 0; k < count; k++) {
+            is_new = is_new && !is_same_size(&ret_sizes[k], &sorted[i]->choice);
+        }
+        if (is_new) {
+            ret_sizes[count++] = sorted[i]->choice;
+        }
+    }
+    return count;
+}
+
+// Whether `row` can be had on these sizes; completes the choice.
+static bool make_auto_choice(const struct problem *problem, const struct dp_schedule_family *row,
+                             struct choice *choice)
+{
+    int32_t wanted = problem->spec->parallel.virtual_stages;
+    choice->family = row;
+    choice->virtual_stages = row->stages_per_rank / row->directions;
+    choice->stages = choice->virtual_stages * choice->pipeline;
+    choice->bound_s = 0;
+    return (wanted == 0 || wanted == choice->virtual_stages) &&
+           (choice->pipeline > 1 || choice->virtual_stages * row->directions == 1) &&
+           choice->stages <= problem->spec->model.layers;
+}
+
+// Searches for orders on the best sizes. One that is as fast as the best family wins: it was asked
+// for.
+static dp_status search_orders(const struct problem *problem, struct search *search,
+                               struct dp_error *err)
+{
+    struct dp_error own;
+    err = err == NULL ? &own : err;
+    struct choice sizes[AUTO_SIZES];
+    size_t rows_count;
+    const struct dp_schedule_family *rows = dp_planner_order_rows(&rows_count);
+    int sizes_count = best_sizes(search, sizes);
+    search->outcomes = dp_realloc(search->outcomes, search->count + AUTO_SIZES * rows_count,
+                                  sizeof(*search->outcomes));
+    for (size_t i = 0; i < (size_t)sizes_count * rows_count; i++) {
+        struct outcome outcome = {.choice = sizes[i / rows_count]};
+        if (!make_auto_choice(problem, &rows[i % rows_count], &outcome.choice)) {
+            continue;
+        }
+        dp_status status = simulate_outcome(problem, &outcome, err);
+        if (status == DP_INTERRUPTED) {
+            return status;
+        }
+        if (status != DP_OK) {
+            free(search->refusal);
+            search->refusal = dp_asprintf("auto with the stages placed %s: %s\n",
+                                          outcome.choice.family->summary, err->message);
+            continue;
+        }
+        const struct outcome *best = &search->outcomes[search->best];
+        bool is_close = outcome.fits == best->fits && !dp_planner_is_auto(best->choice.family) &&
+                        outcome.step_s <= best->step_s * (1 + TIE_SHARE);
+        if (is_close || is_better(&outcome, best)) {
+            search->best = search->count;
+        }
+        search->outcomes[search->count++] = outcome;
+        search->moves++;
+    }
+    return DP_OK;
+}
+
 dp_status dp_planner_search_run(const struct problem *problem, const struct choices *choices,
                                 const struct dp_planner_options *options, struct search *ret_search,
                                 struct dp_error *err)
@@ -134,6 +228,9 @@ dp_status dp_planner_search_run(const struct problem *problem, const struct choi
         if (search.moves++ == 0 || is_better(&search.outcomes[i], best)) {
             search.best = i;
         }
+    }
+    if (status == DP_OK && strcmp(problem->spec->parallel.schedule, "auto") == 0) {
+        status = search_orders(problem, &search, err);
     }
     if (status == DP_OK && !search.outcomes[search.best].fits) {
         status = fail_for_memory(&search, err);
@@ -201,6 +298,20 @@ static void fill_parts(const struct problem *problem, const struct evaluation *e
     plan->error_share = problem->is_sim ? 0.03 : problem->profile->error_share;
 }
 
+// The order as the plan carries it.
+static dp_status write_list(const struct dp_schedule *schedule, char **ret_list,
+                            struct dp_error *err)
+{
+    DP_AUTO_JSON json_t *json = dp_schedule_to_json(schedule);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_json_write(json, 0, &text);
+    if (text.length > DP_PLAN_SCHEDULE_BYTES_MAX) {
+        return dp_planner_order_is_too_long(dp_schedule_action_count(schedule), text.length, err);
+    }
+    *ret_list = dp_buf_take(&text);
+    return DP_OK;
+}
+
 dp_status dp_planner_search_make_plan(const struct search *search, const struct problem *problem,
                                       const struct choices *choices, struct dp_plan *ret_plan,
                                       struct dp_error *err)
@@ -222,6 +333,12 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
         .stages = choice->stages,
     };
     DP_COPY_TEXT(plan.schedule, choice->family->name);
+    if (dp_planner_is_auto(choice->family)) {
+        status = write_list(&evaluation.schedule, &plan.schedule_json, err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
     plan.layer_begin = dp_memdup(evaluation.layout.layer_begin,
                                  ((size_t)choice->stages + 1) * sizeof(*plan.layer_begin));
     plan.ranks = dp_new_array(struct dp_plan_rank, (size_t)dp_plan_world(&plan));
@@ -229,7 +346,8 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
     fill_parts(problem, &evaluation, &plan);
     dp_planner_explain_candidates(search, choices, &plan);
     plan.provenance = dp_planner_explain_provenance(problem);
-    plan.explanation = dp_planner_explain_choice(problem, search, choices, &plan);
+    plan.explanation =
+        dp_planner_explain_choice(problem, search, choices, &plan, evaluation.note);
     *ret_plan = plan;
     return DP_OK;
 }

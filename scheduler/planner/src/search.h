@@ -17,6 +17,7 @@ struct search {
     size_t count;
     size_t best; // index of the winner
     int64_t moves, moves_max;
+    char *refusal; // why an order that was asked for was not searched, a placement's; owned
 };
 
 // DP_UNSCHEDULABLE when nothing fits into memory.
@@ -39,6 +40,7 @@ struct evaluation {
     struct dp_schedule schedule;
     struct replica *replicas; // [data]
     int32_t slowest;          // a first one
+    char *note;               // how a searched order compares, a line; NULL for fixed families
 };
 dp_status dp_planner_evaluate(const struct problem *problem, const struct choice *choice,
                               struct evaluation *ret_evaluation, struct dp_error *err);
@@ -50,10 +52,11 @@ int dp_planner_choice_compare(const struct choice *a, const struct choice *b);
 // Bytes on the fullest rank against its node's memory: the rank with the least room.
 double dp_planner_fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
                                double *ret_limit);
-// Provenance and explanation, for the plan to own.
+// Provenance and explanation, for the plan to own. note = evaluation.note.
 char *dp_planner_explain_provenance(const struct problem *problem);
 char *dp_planner_explain_choice(const struct problem *problem, const struct search *search,
-                                const struct choices *choices, const struct dp_plan *plan);
+                                const struct choices *choices, const struct dp_plan *plan,
+                                const char *note);
 // Fills plan->candidates: the winner, then by step, then those that break a rule.
 void dp_planner_explain_candidates(const struct search *search, const struct choices *choices,
                                    struct dp_plan *plan);

@@ -96,7 +96,9 @@ static dp_status fail_unknown(const char *name, struct dp_error *err)
 static dp_status store(struct dp_job_spec *spec, const struct dp_section *section,
                        const struct dp_key *key, const char *value, struct dp_error *err)
 {
-    if (strcmp(section->name, "parallel") == 0 && strcmp(value, "auto") == 0) {
+    // A schedule named "auto" is one that is searched for; "any" leaves it to the planner.
+    const char *open = strcmp(key->name, "schedule") == 0 ? "any" : "auto";
+    if (strcmp(section->name, "parallel") == 0 && strcmp(value, open) == 0) {
         memset((char *)spec + key->offset, 0, key->size);
         return DP_OK;
     }

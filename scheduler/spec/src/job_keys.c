@@ -112,7 +112,7 @@ static const struct dp_key parallel_keys[] = {
     {"micro_batch_size", I32, PARALLEL(micro_batch_size), 1, DP_GLOBAL_BATCH_MAX, false, false,
      "samples per micro-batch"},
     {"schedule", DP_KEY_TEXT, PARALLEL(schedule), 0, 0, false, false,
-     "a name from dpctl schedule list"},
+     "a name from dpctl schedule list; \"auto\" = an order that is searched for"},
 };
 
 static const struct dp_key checkpoint_keys[] = {

@@ -110,7 +110,8 @@ dp_status dp_job_spec_load(const char *path, struct dp_job_spec *ret_spec, struc
 dp_status dp_job_spec_examine(const char *path, struct dp_diags *ret_problems,
                               struct dp_job_spec *ret_spec, struct dp_error *err);
 // `--set key=value` on a spec: keys of [parallel] by name, others as "section.key"; "auto" gives a
-// key of [parallel] back to the planner. Check the spec afterwards.
+// size of [parallel] back to the planner, "any" its schedule (schedule = "auto" asks for an order
+// that is searched for). Check the spec afterwards.
 dp_status dp_job_spec_set(struct dp_job_spec *spec, const char *assignment, struct dp_error *err);
 // Checks what a struct must satisfy after edits (the parser has already done so).
 dp_status dp_job_spec_check(const struct dp_job_spec *spec, struct dp_error *err);

@@ -1,0 +1,180 @@
+// Orders of its own making for jobs that ask for schedule = "auto": the search of scheduler/auto
+// with the planner's costs and the nodes' memory.
+#include <math.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/auto.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "search.h"
+
+// Families that are not in the table of families, one for each way to place the stages.
+static const struct dp_schedule_family rows[] = {
+    {.name = "auto", .summary = "straight", .directions = 1, .stages_per_rank = 1},
+    {.name = "auto", .summary = "in a V", .directions = 1, .stages_per_rank = 2},
+    {.name = "auto", .summary = "in loops of two", .directions = 1, .stages_per_rank = 2},
+    {.name = "auto", .summary = "from both ends", .directions = 2, .stages_per_rank = 2},
+};
+static const dp_auto_placement placements[] = {DP_AUTO_STRAIGHT, DP_AUTO_VEE, DP_AUTO_LOOP,
+                                               DP_AUTO_BIDIRECTIONAL};
+
+// About as many actions are looked at for one order.
+enum { ACTIONS_TRIED = 20000000, MOVES_LEAST = 200, MOVES_MOST = 2000 };
+// Ranks that share cores are simulated in the order of time, which takes much longer.
+enum { MOVES_SHARED = 100 };
+// An action in a list takes no fewer bytes.
+enum { BYTES_LISTED = sizeof("{\"kind\":\"F\",\"stage\":0,\"microbatch\":0},") - 1 };
+
+const struct dp_schedule_family *dp_planner_order_rows(size_t *ret_count)
+{
+    *ret_count = DP_ARRAY_LENGTH(rows);
+    return rows;
+}
+
+bool dp_planner_is_auto(const struct dp_schedule_family *family)
+{
+    return family >= rows && family < rows + DP_ARRAY_LENGTH(rows);
+}
+
+struct asked {
+    const struct problem *problem;
+    const struct choice *choice;
+};
+
+// Caps are on what a rank keeps of chunks; what a running action holds besides, at most, is always
+// there.
+static void fill_bytes(const struct problem *problem, const struct layout *layout,
+                       const struct dp_schedule *shape, struct dp_sim_costs *costs,
+                       uint64_t *ret_static_bytes)
+{
+    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
+    for (int32_t rank = 0; rank < shape->pipeline; rank++) {
+        int32_t stages[DP_RANK_STAGES_MAX];
+        int32_t count = dp_schedule_rank_stages(shape, rank, stages);
+        double forward = 0, backward = 0;
+        for (int32_t slot = 0; slot < count; slot++) {
+            struct dp_cost_stage stage = dp_planner_stage_of(layout, stages[slot]);
+            struct dp_cost_chunk_bytes bytes;
+            dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &stage, &batch, NULL,
+                                &bytes);
+            double kept = ceil(fmax(bytes.after_forward, bytes.after_input));
+            struct dp_sim_chunk *chunk = dp_sim_chunk_at(costs, rank, slot);
+            chunk->activation_bytes = (uint64_t)kept;
+            chunk->released_at_i_bytes = (uint64_t)floor(kept - bytes.after_input);
+            forward = fmax(forward, bytes.end_of_forward - kept);
+            backward = fmax(backward, bytes.end_of_input - kept);
+        }
+        ret_static_bytes[rank] =
+            (uint64_t)ceil(dp_planner_rank_state_bytes(problem, layout, shape, rank) +
+                           fmax(0, forward) + fmax(0, backward));
+    }
+}
+
+static dp_status costs_of(void *context, const struct dp_schedule *shape,
+                          struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
+                          struct dp_error *err)
+{
+    const struct asked *asked = context;
+    struct choice choice = *asked->choice;
+    choice.stages = shape->stages;
+    int32_t layers = asked->problem->spec->model.layers;
+    if (shape->stages > layers) {
+        return dp_fail(err, DP_INVALID, "%d stages of a model that has %d layers", shape->stages,
+                       layers);
+    }
+    DP_CLEANUP(dp_planner_layout_deinit) struct layout layout = {0};
+    dp_planner_layout_init(&layout, asked->problem, &choice, shape);
+    dp_planner_layout_costs(asked->problem, &layout, 0, shape, ret_costs);
+    fill_bytes(asked->problem, &layout, shape, ret_costs, ret_static_bytes);
+    return DP_OK;
+}
+
+// The least memory among the replicas of each pipeline rank; false when some have no limit.
+static bool fill_caps(const struct problem *problem, const struct choice *choice,
+                      uint64_t *ret_caps)
+{
+    if (problem->is_sim) {
+        return false;
+    }
+    DP_AUTO_FREE struct place *places =
+        dp_new_array(struct place, (size_t)choice->pipeline * (size_t)choice->data);
+    dp_planner_place_ranks(problem, choice, places);
+    for (int32_t i = 0; i < choice->pipeline * choice->data; i++) {
+        double limit = problem->nodes[places[i].node].memory_bytes;
+        uint64_t cap = limit > 0 && limit < 0x1p63 ? (uint64_t)limit : UINT64_MAX;
+        uint64_t *least = &ret_caps[i % choice->pipeline];
+        *least = i < choice->pipeline || cap < *least ? cap : *least;
+    }
+    return true;
+}
+
+static int64_t moves_for(const struct problem *problem, const struct choice *choice)
+{
+    int64_t moves = ACTIONS_TRIED / (3 * (int64_t)choice->microbatches * choice->stages);
+    int64_t most = problem->cores > 0 ? MOVES_SHARED : MOVES_MOST;
+    moves = moves < MOVES_LEAST ? MOVES_LEAST : moves;
+    return moves > most ? most : moves;
+}
+
+static char *describe(const struct dp_auto_result *result, const struct choice *choice)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_buf_printf(&text,
+                  "auto: stages placed %s; %lld moves with seed 0; actions end after %.4g s, no "
+                  "order of these chunks before %.4g s",
+                  choice->family->summary, (long long)result->moves, result->makespan,
+                  result->bound);
+    if (result->family[0] == '\0') {
+        dp_buf_puts(&text, "; no fixed family fits there\n");
+    } else {
+        dp_buf_printf(&text, "; the best fixed family there is %s with %.4g s\n", result->family,
+                      result->family_objective);
+    }
+    return dp_buf_take(&text);
+}
+
+dp_status dp_planner_order_is_too_long(size_t actions, size_t bytes, struct dp_error *err)
+{
+    return dp_fail(err, DP_TOO_LARGE,
+                   "a list of %zu actions takes %zu bytes, and a plan carries at most %u; ask for "
+                   "fewer micro-batches, or for a schedule by name",
+                   actions, bytes, DP_PLAN_SCHEDULE_BYTES_MAX);
+}
+
+dp_status dp_planner_order_find(const struct problem *problem, const struct choice *choice,
+                                struct dp_schedule *ret_schedule, char **ret_note,
+                                struct dp_error *err)
+{
+    // At least a forward and a backward of each chunk.
+    size_t actions = 2 * (size_t)choice->stages * (size_t)choice->microbatches;
+    if (actions * BYTES_LISTED > DP_PLAN_SCHEDULE_BYTES_MAX) {
+        return dp_planner_order_is_too_long(actions, actions * BYTES_LISTED, err);
+    }
+    struct asked asked = {problem, choice};
+    uint64_t caps[DP_PIPELINE_MAX];
+    const struct dp_auto_problem search = {
+        .pipeline = choice->pipeline,
+        .microbatches = choice->microbatches,
+        .costs = costs_of,
+        .context = &asked,
+        .memory_cap = fill_caps(problem, choice, caps) ? caps : NULL,
+        .placements = placements[choice->family - rows],
+        .virtual_stages = choice->family->stages_per_rank / choice->family->directions};
+    const struct dp_auto_options options = {.moves_max = moves_for(problem, choice),
+                                            .stop = problem->stop,
+                                            .context = problem->stop_context};
+    DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = {0};
+    dp_status status = dp_auto_search(&search, &options, &result, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (result.is_stopped) {
+        return dp_fail(err, DP_INTERRUPTED, "planning was stopped after %lld orders",
+                       (long long)result.moves);
+    }
+    *ret_note = describe(&result, choice);
+    *ret_schedule = result.schedule;
+    result.schedule = (struct dp_schedule){0};
+    return DP_OK;
+}
