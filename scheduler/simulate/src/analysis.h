@@ -27,7 +27,6 @@ struct analysis {
     // When each gradient goes on the wire: [stages][microbatches]; NULL where wires take no time.
     // That of an activation is where the slack of the action that makes it comes later.
     double *base;
-    size_t *sent;               // [pipeline]: the first action whose messages the path has not seen
     // Blocking batches, by message: when both its ends were posted, when it went on the wire, and
     // the slack that its ends leave, then of its leaving.
     struct dp_lowered lowered;
@@ -47,8 +46,8 @@ struct output {
 dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err);
 dp_status dp_sim_slack_blocking(struct analysis *analysis, struct dp_error *err);
 // The action that the end of `action` holds back and that has no slack; NO_ACTION when there is
-// none. The path asks in its own order, so each rank's actions come in the rank's order.
-size_t dp_sim_path_next_free(struct analysis *analysis, int32_t rank, size_t action,
+// none.
+size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size_t action,
                              int32_t *ret_rank);
 size_t dp_sim_path_next_blocking(const struct analysis *analysis, int32_t rank, size_t action,
                                  int32_t *ret_rank);

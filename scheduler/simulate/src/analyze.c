@@ -47,7 +47,7 @@ static int32_t first_rank(const struct analysis *analysis)
 }
 
 // What the last step holds back; false when there is nothing, though the makespan is later.
-static bool next_step(struct analysis *analysis, const struct dp_sim_path_step *last,
+static bool next_step(const struct analysis *analysis, const struct dp_sim_path_step *last,
                       struct dp_sim_path_step *ret_step)
 {
     size_t next = last->action + 1;
@@ -72,7 +72,8 @@ static bool next_step(struct analysis *analysis, const struct dp_sim_path_step *
     return true;
 }
 
-static dp_status trace_path(struct analysis *analysis, struct path *path, struct dp_error *err)
+static dp_status trace_path(const struct analysis *analysis, struct path *path,
+                            struct dp_error *err)
 {
     int32_t rank = first_rank(analysis);
     if (rank < 0) {
@@ -125,7 +126,6 @@ static void analysis_deinit(struct analysis *analysis)
     free(analysis->followers);
     free(analysis->consumer);
     free(analysis->base);
-    free(analysis->sent);
     dp_lowered_deinit(&analysis->lowered);
     free(analysis->met);
     free(analysis->wired);

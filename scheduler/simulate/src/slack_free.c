@@ -54,7 +54,7 @@ static inline double *base_of(const struct analysis *analysis, size_t action,
                                           output->microbatch)];
 }
 
-// Puts a result that is ready at `end` on the wire behind what is there; returns when it gets there.
+// Puts a result that is ready at `end` on the wire behind what is there; returns when it gets on.
 static inline double put_on_wire(struct link *link, int way, double end)
 {
     double base = end > link->free ? end : link->free;
@@ -229,15 +229,9 @@ dp_status dp_sim_slack_free(struct analysis *analysis, struct dp_error *err)
     note_consumers(analysis);
     if (wires_take_time(analysis)) {
         analysis->base = dp_new_array(double, cells / 2);
-        analysis->sent = dp_memdup(schedule->rank_begin,
-                                   (size_t)schedule->pipeline * sizeof(*analysis->sent));
         note_wires(analysis);
     }
-    dp_status status = judge(analysis, err);
-    for (int32_t i = 0; i < schedule->pipeline * schedule->pipeline; i++) {
-        analysis->links[i].free = 0; // for the path
-    }
-    return status;
+    return judge(analysis, err);
 }
 
 // The output after number `k` of action `i` that takes the same wire; false when there is none.
@@ -259,8 +253,8 @@ static bool next_on_wire(const struct analysis *analysis, int32_t rank, size_t *
     return false;
 }
 
-// Follows result number `k` of the action, which goes on the wire at its end and may make others
-// wait there.
+// Follows result number `k` of the action on the wire, where it may make others wait, as if it went
+// on it at once. If it did not, all this is too early to be the start of anything that needs it.
 static size_t follow_wire(const struct analysis *analysis, int32_t rank, size_t action, int k,
                           struct output output)
 {
@@ -279,38 +273,18 @@ static size_t follow_wire(const struct analysis *analysis, int32_t rank, size_t 
     return NO_ACTION;
 }
 
-// Brings the rank's wires to where they are before the action's messages.
-static void send_until(struct analysis *analysis, int32_t rank, size_t action)
-{
-    for (; analysis->sent[rank] < action; analysis->sent[rank]++) {
-        size_t i = analysis->sent[rank];
-        struct output outputs[2];
-        int count = outputs_of(analysis->schedule, &analysis->schedule->actions[i], outputs);
-        for (int k = 0; k < count; k++) {
-            put_on_wire(link_between(analysis, rank, outputs[k].peer), outputs[k].way,
-                        analysis->spans[i].end);
-        }
-    }
-}
-
-size_t dp_sim_path_next_free(struct analysis *analysis, int32_t rank, size_t action,
+size_t dp_sim_path_next_free(const struct analysis *analysis, int32_t rank, size_t action,
                              int32_t *ret_rank)
 {
     struct output outputs[2];
     int count = outputs_of(analysis->schedule, &analysis->schedule->actions[action], outputs);
     double end = analysis->spans[action].end;
-    if (analysis->base != NULL) {
-        send_until(analysis, rank, action);
-    }
     for (int k = 0; k < count; k++) {
         size_t consumer = analysis->consumer[cell_of(analysis, &outputs[k])];
-        size_t found = NO_ACTION;
-        if (outputs[k].peer == rank) {
-            found = is_bound(analysis, consumer, end) ? consumer : NO_ACTION;
-        } else if (link_between(analysis, rank, outputs[k].peer)->free <= end) {
-            // On the same wire as the other result it is among those that that one makes wait.
-            found = follow_wire(analysis, rank, action, k, outputs[k]);
-        }
+        size_t found = outputs[k].peer != rank
+                           ? follow_wire(analysis, rank, action, k, outputs[k])
+                       : is_bound(analysis, consumer, end) ? consumer
+                                                           : NO_ACTION;
         if (found != NO_ACTION) {
             *ret_rank = outputs[k].peer;
             return found;
