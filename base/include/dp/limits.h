@@ -21,6 +21,7 @@
 #define DP_NODES_MAX 16384
 
 // schedules
+#define DP_SCHEDULE_BYTES_MAX (256u << 20) // a file with all actions, JSON or CSV
 #define DP_PIPELINE_MAX 256
 #define DP_STAGES_MAX 1024
 #define DP_MICROBATCHES_MAX 65536
