@@ -7,6 +7,10 @@ find_package(Threads REQUIRED)
 
 option(DP_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 option(DP_TSAN "Build with ThreadSanitizer" OFF)
+set(DP_TSAN_BIN "" CACHE PATH "bin/ of a build with DP_TSAN whose threaded tests run here too")
+# The first race ends the process, so that the tests of daemons see it.
+set(DP_TSAN_ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 ignore_noninstrumented_modules=1 \
+suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
 option(DP_WERROR "Treat warnings as errors" ON)
 
 set(CMAKE_C_STANDARD 17)
@@ -71,10 +75,11 @@ function(dp_program name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# dp_test(NAME SOURCES f... [USES module...] [LINK target...] [LABELS l...] [TIMEOUT s])
-# A cmocka program run by ctest. A test links modules, never a program.
+# dp_test(NAME SOURCES f... [USES module...] [LINK target...] [LABELS l...] [TIMEOUT s] [THREADS])
+# A cmocka program run by ctest. A test links modules, never a program. THREADS: it, or a program
+# that it starts, has threads; it is also run as tsan_NAME where DP_TSAN_BIN is set.
 function(dp_test name)
-  cmake_parse_arguments(M "" "TIMEOUT" "SOURCES;USES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(M "THREADS" "TIMEOUT" "SOURCES;USES;LINK;LABELS" ${ARGN})
   if(NOT M_LABELS)
     set(M_LABELS unit)
   endif()
@@ -87,8 +92,19 @@ function(dp_test name)
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support)
   target_compile_definitions(test_${name} PRIVATE DP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(test_${name} PRIVATE dp_flags ${M_USES} ${M_LINK} dp_base dp_ext_cmocka)
+  if(M_THREADS)
+    list(APPEND M_LABELS threads)
+    set_property(GLOBAL APPEND PROPERTY DP_THREADED_TESTS test_${name})
+  endif()
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT})
+  if(M_THREADS AND DP_TSAN)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${DP_TSAN_ENVIRONMENT}")
+  elseif(M_THREADS AND DP_TSAN_BIN)
+    add_test(NAME tsan_${name} COMMAND ${DP_TSAN_BIN}/test_${name})
+    set_tests_properties(tsan_${name} PROPERTIES LABELS tsan TIMEOUT ${M_TIMEOUT}
+      ENVIRONMENT "${DP_TSAN_ENVIRONMENT}")
+  endif()
 endfunction()
 
 # dp_script_test(NAME COMMAND c... [LABELS l...] [TIMEOUT s])
