@@ -318,6 +318,8 @@ static void memory_over_time_follows_every_chunk(void **state)
             assert_true(points[count - 1].bytes == 0 && points[count - 1].chunks == 0);
             assert_true(peak == summary->peak_bytes);
             assert_int_equal(chunks, summary->held_peak_chunks);
+            assert_true(summary->peak_activations ==
+                        (double)chunks * trial.schedule.pipeline / trial.schedule.stages);
             assert_true(at == summary->peak_at);
             free(points);
         }
