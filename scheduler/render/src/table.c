@@ -78,8 +78,7 @@ static void measure(struct table *table)
         const struct dp_sim_span *span = &table->result->spans[i];
         int32_t slots = slot_at(table, span->end) - slot_at(table, span->start);
         if (slots > 0) {
-            int32_t needed = (length + slots) / slots - 1; // slots * (cell + 1) - 1 >= length
-            needed += slots * (needed + 1) - 1 < length;
+            int32_t needed = (length + slots) / slots - 1; // slots * (cell + 1) > length
             table->cell = needed > table->cell ? needed : table->cell;
         }
     }
