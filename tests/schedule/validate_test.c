@@ -64,12 +64,22 @@ static void a_lost_w_is_refused(void **state)
     refused(schedule, 1, schedule->rank_begin[2], "has no W at stage");
 }
 
-static void a_lost_forward_is_refused_at_its_backward(void **state)
+static void a_lost_forward_is_missed_at_the_end_of_its_rank(void **state)
 {
     struct dp_schedule *schedule = *state;
     struct dp_action lost = schedule->actions[0];
     drop(schedule, 0, 0);
     assert_int_equal(lost.microbatch, 0);
+    refused(schedule, 0, schedule->rank_begin[1], "micro-batch 0 has no F at stage 0");
+}
+
+static void a_forward_behind_its_backward_is_refused_at_the_backward(void **state)
+{
+    struct dp_schedule *schedule = *state;
+    size_t f = find(schedule, 0, DP_ACTION_F, 0);
+    for (size_t i = f; i + 1 < schedule->rank_begin[1]; i++) {
+        swap(schedule, i, i + 1);
+    }
     struct dp_error err = {0};
     assert_refused(dp_schedule_validate(schedule, &err), DP_INVALID, &err,
                    "B0@0 comes before its F");
@@ -146,7 +156,7 @@ static void a_pair_of_one_chunk_with_itself_is_refused(void **state)
     struct dp_schedule schedule = make_schedule("gpipe", 1, 1);
     schedule.actions[0].kind = DP_ACTION_FB;
     schedule.actions[0].b_kind = DP_ACTION_B;
-    refused(&schedule, 0, 0, "B0@0 comes before its F");
+    refused(&schedule, 0, 0, "B0@0 needs F0@0 of the same pair");
     dp_schedule_deinit(&schedule);
 }
 
@@ -202,7 +212,8 @@ int main(void)
 #define BROKEN(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         BROKEN(a_lost_w_is_refused),
-        BROKEN(a_lost_forward_is_refused_at_its_backward),
+        BROKEN(a_lost_forward_is_missed_at_the_end_of_its_rank),
+        BROKEN(a_forward_behind_its_backward_is_refused_at_the_backward),
         BROKEN(a_forward_that_runs_twice_is_refused),
         BROKEN(a_second_backward_is_refused),
         BROKEN(a_w_without_its_i_is_refused),

@@ -1,7 +1,6 @@
 #include "progress.h"
 
 #include "dp/alloc.h"
-#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "halves.h"
 
@@ -74,48 +73,86 @@ static void run_rank(struct progress *progress, int32_t rank)
     }
 }
 
-// "rank 2 at 5 (B1@2)"
-static void describe(const struct progress *progress, int32_t rank, struct dp_buf *out)
-{
-    const struct dp_schedule *schedule = progress->schedule;
-    dp_buf_printf(out, "rank %d at %zu (", rank, progress->at[rank] - schedule->rank_begin[rank]);
-    dp_action_format(&schedule->actions[progress->at[rank]], out);
-    dp_buf_puts(out, ")");
-}
-
 static int32_t waits_for(const struct progress *progress, int32_t rank)
 {
     const struct half *missing = &progress->missing[rank];
     return dp_schedule_rank_of(progress->schedule, missing->stage, missing->microbatch);
 }
 
-// Every stopped rank waits for a stopped rank, so following them ends in a ring.
-static dp_status describe_ring(const struct progress *progress, int32_t stopped,
-                               struct dp_error *err)
+static int32_t lowest_of_ring(const struct progress *progress, int32_t member, int32_t *ret_size)
 {
-    int32_t rank = stopped;
-    for (int32_t i = 0; i < progress->schedule->pipeline; i++) {
+    int32_t lowest = member;
+    int32_t size = 1;
+    for (int32_t rank = waits_for(progress, member); rank != member; size++) {
+        lowest = rank < lowest ? rank : lowest;
         rank = waits_for(progress, rank);
     }
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    int32_t first = rank;
-    describe(progress, rank, &text);
-    for (int shown = 0; shown < 6; shown++) {
-        const struct half *missing = &progress->missing[rank];
-        dp_buf_printf(&text, " waits for %s%u@%d of ", dp_action_kind_text(missing->kind),
-                      missing->microbatch, missing->stage);
-        rank = waits_for(progress, rank);
-        if (rank == first) {
-            dp_buf_printf(&text, "rank %d", rank);
-            break;
-        }
-        describe(progress, rank, &text);
-        dp_buf_puts(&text, shown == 5 ? " and so on" : ", which");
-    }
-    return dp_fail(err, DP_INVALID, "the schedule cannot finish: %s", text.bytes);
+    *ret_size = size;
+    return lowest;
 }
 
-dp_status dp_schedule_progress_check(const struct dp_schedule *schedule, struct dp_error *err)
+// Describes the ring that `member` is in. Returns whether to look for more.
+static bool note_ring(const struct progress *progress, int32_t member,
+                      const struct dp_problem_sink *sink)
+{
+    enum { SHOWN_MAX = 32 };
+    const struct dp_schedule *schedule = progress->schedule;
+    int32_t size;
+    int32_t first = lowest_of_ring(progress, member, &size);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_buf_puts(&text, "the schedule cannot finish: ");
+    dp_words_at(&sink->words, schedule, first, progress->at[first], &text);
+    int32_t rank = first;
+    for (int32_t shown = 1; shown <= size; shown++) {
+        dp_buf_puts(&text, shown == 1 ? " waits for " : ", which waits for ");
+        dp_words_half(&sink->words, &progress->missing[rank], &text);
+        rank = waits_for(progress, rank);
+        if (shown == size) {
+            dp_buf_printf(&text, " of rank %d", first);
+        } else if (shown == SHOWN_MAX) {
+            dp_buf_printf(&text, " of rank %d, and so on over %d ranks back to rank %d", rank, size,
+                          first);
+            break;
+        } else {
+            dp_buf_puts(&text, " of ");
+            dp_words_at(&sink->words, schedule, rank, progress->at[rank], &text);
+        }
+    }
+    const struct dp_problem problem = {
+        .about = DP_PROBLEM_ACTION,
+        .rank = first,
+        .index = progress->at[first],
+        .message = text.bytes,
+        .help = "one of these ranks must run earlier what the one before it waits for"};
+    return sink->note(sink->context, &problem);
+}
+
+// Every stopped rank waits for a stopped rank, so following them ends in a ring.
+static bool note_rings(const struct progress *progress, const struct dp_problem_sink *sink)
+{
+    const struct dp_schedule *schedule = progress->schedule;
+    // The rank + 1 from which a rank was come by first.
+    DP_AUTO_FREE int32_t *seen_from = dp_new_array(int32_t, (size_t)schedule->pipeline);
+    bool none = true;
+    bool go_on = true;
+    for (int32_t first = 0; first < schedule->pipeline && go_on; first++) {
+        if (progress->at[first] == schedule->rank_begin[first + 1]) {
+            continue;
+        }
+        none = false;
+        int32_t rank = first;
+        while (seen_from[rank] == 0) {
+            seen_from[rank] = first + 1;
+            rank = waits_for(progress, rank);
+        }
+        if (seen_from[rank] == first + 1) {
+            go_on = note_ring(progress, rank, sink);
+        }
+    }
+    return none;
+}
+
+bool dp_schedule_find_rings(const struct dp_schedule *schedule, const struct dp_problem_sink *sink)
 {
     size_t ranks = (size_t)schedule->pipeline;
     DP_AUTO_FREE uint8_t *done =
@@ -132,10 +169,5 @@ dp_status dp_schedule_progress_check(const struct dp_schedule *schedule, struct 
     while (progress.ready_count > 0) {
         run_rank(&progress, ready[--progress.ready_count]);
     }
-    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
-        if (at[rank] < schedule->rank_begin[rank + 1]) {
-            return describe_ring(&progress, rank, err);
-        }
-    }
-    return DP_OK;
+    return note_rings(&progress, sink);
 }

@@ -1,8 +1,9 @@
 // Runs a schedule without time: whether all ranks get to the end of their lists.
 #pragma once
 
-#include "dp/schedule.h"
+#include "problems.h"
 
 // Needs lists whose actions are in range and on the right rank, each (stage, micro-batch) once
-// forward and once backward. DP_INVALID describes the ring of ranks that wait for each other.
-dp_status dp_schedule_progress_check(const struct dp_schedule *schedule, struct dp_error *err);
+// forward and once backward. Notes each ring of ranks that wait for each other; returns whether
+// there was none.
+bool dp_schedule_find_rings(const struct dp_schedule *schedule, const struct dp_problem_sink *sink);

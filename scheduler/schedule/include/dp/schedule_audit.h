@@ -1,37 +1,53 @@
-// All that is wrong with lists of actions, such as a file that somebody wrote by hand, where
-// dp_schedule_validate stops at the first problem.
+// Everything that is wrong with an order of actions, and the files of other tools that hold one.
+//
+// Thread: any. Nothing here keeps its arguments but as said.
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "dp/diag.h"
+#include "dp/error.h"
 #include "dp/schedule.h"
 
-struct dp_schedule_position {
-    uint32_t line, column; // from 1; columns count characters
+// Where an action stands in the text that it came from.
+struct dp_schedule_place {
+    int32_t line, column;  // from 1
 };
 
-// Where a schedule's actions stand in the text that it was read from.
-struct dp_schedule_positions {
-    struct dp_schedule_position *actions; // [action count]; a pair stands where it begins
-    struct dp_schedule_position *ends;    // [pipeline], where each rank's list ends
+// Adds every problem of the schedule to diags: what dp_schedule_validate proves, but all of it and
+// not only the first. A ring of ranks that wait for each other is looked for when nothing else is
+// wrong. places (parallel to the actions) may be NULL. An empty end of a rank's list has the place
+// of the rank's last action. Returns whether there was none.
+bool dp_schedule_audit(const struct dp_schedule *schedule, const struct dp_schedule_place *places,
+                       struct dp_diags *diags);
+
+// Reads dp.schedule/1 and audits it. DP_INVALID with the text of all problems in err; they stay in
+// diags too, which the caller initialises with the same text and deinits.
+dp_status dp_schedule_read_json(const char *text, size_t length, struct dp_schedule *ret_schedule,
+                                struct dp_diags *diags, struct dp_error *err);
+
+// PyTorch's letters changed: I, W, B (full) today; B, W, BW (full) before 2.6.
+typedef enum dp_schedule_letters {
+    DP_SCHEDULE_LETTERS_ANY,  // as the file shows: I is new; BW, or a W without any I, is old
+    DP_SCHEDULE_LETTERS_NEW,
+    DP_SCHEDULE_LETTERS_OLD,
+} dp_schedule_letters;
+
+struct dp_schedule_csv {
+    struct dp_schedule schedule;   // named "imported"; valid; owned
+    dp_schedule_letters letters;   // that were taken
+    bool has_comms;                // compute_comms: with every SEND and RECV
 };
 
-void dp_schedule_positions_deinit(struct dp_schedule_positions *positions);
-
-// Adds to diags every problem of the schedule: actions that are out of range, on the wrong rank,
-// done twice, missing, before what they need on their rank (F, I and B of the stage or of the next
-// one), weight gradients done twice (W after B, B beside I), pairs whose halves depend on each
-// other, and every ring of ranks that wait for each other, with all of its ranks, positions and
-// actions. Each names rank, position and action, and the place in the text when positions are
-// given (NULL = not from a text). One mistake is reported once: what is missing, doubled or on the
-// wrong rank is taken as done for what follows it. Returns how many problems there are; 0 exactly
-// when dp_schedule_validate agrees. Sizes, placement and rank_begin may be anything that their
-// arrays can hold.
-size_t dp_schedule_audit(const struct dp_schedule *schedule,
-                         const struct dp_schedule_positions *positions, struct dp_diags *diags);
-
-// Reads the text of a dp.schedule/1 document, of at most DP_SCHEDULE_BYTES_MAX bytes. Problems go
-// to diags with line and column: a syntax error or a wrong value alone, otherwise all that
-// dp_schedule_audit finds. DP_INVALID (DP_TOO_LARGE) with the rendered diags in err when there are
-// any. The caller deinits *ret_schedule.
-dp_status dp_schedule_json_read(const char *text, size_t length, struct dp_diags *diags,
-                                struct dp_schedule *ret_schedule, struct dp_error *err);
+// Reads a file of torch.distributed.pipelining, compute_only or compute_comms: row = rank, cell =
+// action (2F0, 1I3, (0F7;7B3)OVERLAP_F_B, 3SEND_F1), and audits it. P, M, S and the placement are
+// what the file uses. Of a compute_comms file also: each message that crosses ranks is sent once,
+// after it was made, and received once, before it is needed; both ends of an edge agree on the
+// order; ranks that run their messages strictly in order do not wait for each other in a ring.
+// DP_INVALID, err and diags as above.
+dp_status dp_schedule_read_csv(const char *text, size_t length, dp_schedule_letters letters,
+                               struct dp_schedule_csv *ret_csv, struct dp_diags *diags,
+                               struct dp_error *err);
+void dp_schedule_csv_deinit(struct dp_schedule_csv *csv);
