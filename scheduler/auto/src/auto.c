@@ -10,7 +10,7 @@
 #include "search.h"
 
 // The default budget: so many actions are looked at, about a second's work.
-#define WORK_DEFAULT 6e7
+#define WORK_DEFAULT 1.2e8
 #define WORK_PER_ACTION 600
 // Building a list takes so much longer than running one.
 enum { BUILD_WORK = 8 };

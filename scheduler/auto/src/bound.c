@@ -2,6 +2,7 @@
 //   - its work, which cannot start before the first micro-batch gets there;
 //   - its work, of which before the first backward gets there only forwards can be done, and no
 //     more of them than memory holds; and what follows on earlier stages after its last backward;
+//   - the work of all ranks that share cores with it, on these cores;
 //   - the room that its chunks take for the time in which they go up and come back, against the
 //     room there is.
 #include <math.h>
@@ -190,6 +191,22 @@ static double rank_bound(const struct field *field, const struct pass *passes, i
     return fmax(before + work + idle, before + totals.tail + fmax(passing + idle, held));
 }
 
+// The work of the ranks that share a host's cores.
+static double host_bound(const struct field *field, const struct pass *passes)
+{
+    double bound = 0;
+    for (int32_t host = 0; host < field->costs.hosts; host++) {
+        double work = 0;
+        for (int32_t rank = 0; rank < field->pipeline; rank++) {
+            bool here = field->costs.host[rank] == host;
+            work += here ? add_up(field, passes, rank).work - most_saved(field, rank, true) : 0;
+        }
+        double cores = field->costs.cores[host];
+        bound = cores > 0 ? fmax(bound, work / cores) : bound;
+    }
+    return bound;
+}
+
 double dp_auto_bound(const struct field *field, bool longest_span)
 {
     int32_t lanes = field->lane_begin[field->pipeline];
@@ -204,6 +221,7 @@ double dp_auto_bound(const struct field *field, bool longest_span)
     for (int32_t rank = 0; rank < field->pipeline; rank++) {
         bound = fmax(bound, rank_bound(field, passes, rank, longest_span));
     }
+    bound = longest_span ? bound : fmax(bound, host_bound(field, passes));
     free(passes);
     // Sums in another order may differ in their last bits.
     return bound * (1 - 1e-12);

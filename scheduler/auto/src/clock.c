@@ -44,7 +44,7 @@ void dp_auto_clock_deinit(struct clock *clock)
     *clock = (struct clock){0};
 }
 
-static void reset(struct clock *clock)
+void dp_auto_clock_reset(struct clock *clock)
 {
     const struct field *field = clock->field;
     int32_t lanes = field->lane_begin[field->pipeline];
@@ -73,16 +73,11 @@ static void reset(struct clock *clock)
     }
 }
 
-// Hands a result to chunk `index` of the lane that needs it.
-static inline void give(struct clock *clock, int32_t link_index, int32_t lane_index, int way,
-                        int32_t index, double end)
+static inline void give(struct clock *clock, int32_t link, int32_t target, int way, int32_t index,
+                        double end)
 {
-    const struct link *link = &clock->field->links[link_index];
-    const struct lane *lane = &clock->field->lanes[lane_index];
-    double *wire = &clock->link_free[link_index];
-    double *arrival = (way == 0 ? clock->forward_in : clock->backward_in) + lane->base + index;
-    *wire = (end > *wire ? end : *wire) + link->seconds[way];
-    *arrival = *wire + link->latency;
+    const struct lane *lane = &clock->field->lanes[target];
+    const double *arrival = clock_send(clock, link, target, way, index, end);
     if (clock->missing[lane->rank] == arrival) {
         clock->missing[lane->rank] = NULL;
         clock->ready[clock->ready_count++] = lane->rank;
@@ -168,7 +163,7 @@ static bool simulate(struct clock *clock, const struct order *order)
 
 static bool run(struct clock *clock, const struct order *order, bool with_spans)
 {
-    reset(clock);
+    dp_auto_clock_reset(clock);
     while (clock->ready_count > 0) {
         run_rank(clock, order, clock->ready[--clock->ready_count], with_spans);
     }

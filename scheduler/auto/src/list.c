@@ -214,50 +214,47 @@ static double pair_gain(const struct builder *builder, int32_t rank, int32_t for
     return best;
 }
 
-// Starts the symbol's action and hands on what it makes.
+// Hands on what one part of an action made, and wakes the rank that it is for.
+static void hand_on(struct builder *builder, int32_t rank, int32_t at, int way, double end)
+{
+    struct clock *clock = builder->clock;
+    const struct lane *lane = &builder->field->lanes[at];
+    int32_t index = way == 0 ? clock->forwards[at]++ : clock->backwards[at]++;
+    int32_t target = way == 0 ? lane->next : lane->before;
+    if (target < 0) {
+        return;
+    }
+    double arrival = *clock_send(clock, way == 0 ? lane->up : lane->down, target, way, index, end);
+    int32_t peer = builder->field->lanes[target].rank;
+    double wake = clock->end[peer] > arrival ? clock->end[peer] : arrival;
+    if (peer != rank && wake < builder->wakes.times[builder->wakes.leaves + peer]) {
+        wakes_set(&builder->wakes, peer, wake);
+    }
+}
+
+// Starts the symbol's action.
 static void start(struct builder *builder, int32_t rank, int32_t symbol, double now)
 {
     const struct field *field = builder->field;
-    struct clock *clock = builder->clock;
     const struct step *step = step_of(field, rank, symbol);
     double end = now + step->seconds;
     size_t at = field->list_begin[rank] + builder->order->length[rank]++;
     builder->order->symbols[at] = (uint16_t)symbol;
     builder->bytes[rank] += step->take;
     builder->bytes[rank] -= step->give;
-    const int32_t parts[2] = {step->forward, step->backward};
-    for (int way = 0; way < 2; way++) {
-        if (parts[way] < 0) {
-            continue;
-        }
-        const struct lane *lane = &field->lanes[parts[way]];
-        int32_t index = way == 0 ? clock->forwards[parts[way]]++ : clock->backwards[parts[way]]++;
-        int32_t target = way == 0 ? lane->next : lane->before;
-        if (target < 0) {
-            continue;
-        }
-        int32_t link_index = way == 0 ? lane->up : lane->down;
-        const struct link *link = &field->links[link_index];
-        double *wire = &clock->link_free[link_index];
-        *wire = (end > *wire ? end : *wire) + link->seconds[way];
-        double arrival = *wire + link->latency;
-        const struct lane *there = &field->lanes[target];
-        (way == 0 ? clock->forward_in : clock->backward_in)[there->base + (size_t)index] = arrival;
-        double wake = clock->end[there->rank] > arrival ? clock->end[there->rank] : arrival;
-        if (there->rank != rank && wake < builder->wakes.times[builder->wakes.leaves +
-                                                               there->rank]) {
-            wakes_set(&builder->wakes, there->rank, wake);
-        }
+    if (step->forward >= 0) {
+        hand_on(builder, rank, step->forward, 0, end);
     }
-    builder->has_turned[rank] |= step->backward >= 0;
-    if (step->backward >= 0 && step->b_kind == DP_ACTION_I) {
-        builder->weights[step->backward]++;
+    if (step->backward >= 0) {
+        hand_on(builder, rank, step->backward, 1, end);
+        builder->has_turned[rank] = true;
+        builder->weights[step->backward] += step->b_kind == DP_ACTION_I;
     }
     if (step->weight >= 0) {
         builder->weights[step->weight]--;
         builder->weights_done[step->weight]++;
     }
-    clock->end[rank] = end;
+    builder->clock->end[rank] = end;
     wakes_set(&builder->wakes, rank, end);
 }
 
@@ -332,29 +329,11 @@ static void decide(struct builder *builder, int32_t rank, double now)
 
 static void reset(struct builder *builder)
 {
-    const struct field *field = builder->field;
-    struct clock *clock = builder->clock;
-    for (size_t i = 0; i < field->chunks; i++) {
-        clock->forward_in[i] = clock->backward_in[i] = -1;
-    }
-    for (int32_t i = 0; i < field->lane_begin[field->pipeline]; i++) {
-        const struct lane *lane = &field->lanes[i];
-        clock->forwards[i] = clock->backwards[i] = 0;
-        for (size_t m = 0; lane->before < 0 && m < (size_t)lane->count; m++) {
-            clock->forward_in[lane->base + m] = 0;
-        }
-        for (size_t m = 0; lane->next < 0 && m < (size_t)lane->count; m++) {
-            clock->backward_in[lane->base + m] = 0;
-        }
-    }
-    for (int32_t i = 0; i < field->links_count; i++) {
-        clock->link_free[i] = 0;
-    }
+    dp_auto_clock_reset(builder->clock);
     for (int32_t i = 0; i < 2 * builder->wakes.leaves; i++) {
         builder->wakes.times[i] = INFINITY;
     }
-    for (int32_t rank = 0; rank < field->pipeline; rank++) {
-        clock->end[rank] = 0;
+    for (int32_t rank = 0; rank < builder->field->pipeline; rank++) {
         builder->order->length[rank] = 0;
         wakes_set(&builder->wakes, rank, 0);
     }

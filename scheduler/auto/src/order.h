@@ -51,6 +51,23 @@ struct clock {
 void dp_auto_clock_init(struct clock *ret_clock, const struct field *field);
 void dp_auto_clock_deinit(struct clock *clock);
 
+// Back to the start of the step, every rank ready.
+void dp_auto_clock_reset(struct clock *clock);
+
+// Hands a result that is ready at `end` to chunk `index` of the lane that needs it; returns where
+// its arrival is noted.
+static inline const double *clock_send(struct clock *clock, int32_t link_index, int32_t target,
+                                       int way, int32_t index, double end)
+{
+    const struct link *link = &clock->field->links[link_index];
+    double *wire = &clock->link_free[link_index];
+    double *arrival = (way == 0 ? clock->forward_in : clock->backward_in) +
+                      clock->field->lanes[target].base + index;
+    *wire = (end > *wire ? end : *wire) + link->seconds[way];
+    *arrival = *wire + link->latency;
+    return arrival;
+}
+
 // The order's score: infinite when ranks wait for each other. longest_span = the objective is that,
 // not the makespan; with_spans = fill clock->spans.
 struct score dp_auto_clock_run(struct clock *clock, const struct order *order, bool longest_span,

@@ -220,64 +220,59 @@ void dp_auto_rules_preset(struct rules *rules, const struct field *field,
     }
 }
 
+// What a mutation changes of a lane.
+enum {
+    CHANGE_FORWARD,
+    CHANGE_BACKWARD,
+    CHANGE_WEIGHT,
+    CHANGE_WEIGHT_ROLE, // weights as urgent as backwards, or last
+    CHANGE_SPLIT,
+    CHANGE_DEPTH,
+    CHANGE_DEPTH_TOO,   // twice as often as the others
+    CHANGES
+};
+
+static int32_t clamp(int32_t value, int32_t least, int32_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
 static void mutate_lane(struct rules *rules, const struct field *field,
                         const struct outlook *outlook, int32_t at, int what, double amount)
 {
     double shift = amount * outlook->period[at];
-    int32_t step = amount < 0 ? -1 : 1;
     int32_t count = field->lanes[at].count;
     switch (what) {
-    case 0:
+    case CHANGE_FORWARD:
         rules->forward[at] += shift;
         break;
-    case 1:
+    case CHANGE_BACKWARD:
         rules->backward[at] += shift;
         break;
-    case 2:
+    case CHANGE_WEIGHT:
         rules->weight[at] += shift;
         break;
-    case 3:
-        // The weights of a lane as urgent as its backwards, or last.
+    case CHANGE_WEIGHT_ROLE:
         rules->weight[at] = amount < 0 ? rules->backward[at] - 4 * shift : 4 * outlook->span;
         break;
-    case 4:
-        rules->split_from[at] += (int32_t)(amount * count);
-        rules->split_from[at] = rules->split_from[at] < 0       ? 0
-                                : rules->split_from[at] > count ? count
-                                                                : rules->split_from[at];
+    case CHANGE_SPLIT:
+        rules->split_from[at] =
+            clamp(rules->split_from[at] + (int32_t)(amount * count), 0, count);
         break;
     default:
-        rules->depth[at] = rules->depth[at] > count ? count : rules->depth[at];
-        rules->depth[at] = rules->depth[at] + step < 1 ? 1 : rules->depth[at] + step;
+        // A depth beyond the count is no limit; it shrinks from there.
+        rules->depth[at] = clamp(rules->depth[at], 1, count + 1);
+        rules->depth[at] = clamp(rules->depth[at] + (amount < 0 ? -1 : 1), 1, count + 1);
         break;
     }
 }
 
-void dp_auto_rules_mutate(struct rules *rules, const struct field *field,
-                          const struct outlook *outlook, struct dice *dice)
+// Of all lanes, those from one on, or a single one.
+static void mutate_lanes(struct rules *rules, const struct field *field,
+                         const struct outlook *outlook, struct dice *dice)
 {
-    uint32_t kind = dice_below(dice, 12);
-    if (kind == 0) {
-        rules->patience = fabs(dice_around(dice));
-        return;
-    }
-    if (kind == 1) {
-        rules->gap = fabs(dice_around(dice));
-        return;
-    }
-    if (kind == 2) {
-        // Mostly small: a hold of a period is nearly none.
-        double hold = dice_around(dice);
-        rules->hold = hold < 0 ? INFINITY : hold * hold * outlook->period[0];
-        return;
-    }
-    if (kind == 3 && outlook->has_pairs) {
-        rules->pairs = !rules->pairs;
-        return;
-    }
-    // One lane, or all from one on, or all.
     int32_t lanes = field->lane_begin[field->pipeline];
-    int what = (int)dice_below(dice, 7);
+    int what = (int)dice_below(dice, CHANGES);
     double amount = 2 * dice_around(dice);
     int32_t from = (int32_t)dice_below(dice, (uint32_t)lanes), to = from + 1;
     uint32_t scope = dice_below(dice, 4);
@@ -285,5 +280,29 @@ void dp_auto_rules_mutate(struct rules *rules, const struct field *field,
     from = scope == 1 ? 0 : from;
     for (int32_t at = from; at < to; at++) {
         mutate_lane(rules, field, outlook, at, what, amount);
+    }
+}
+
+void dp_auto_rules_mutate(struct rules *rules, const struct field *field,
+                          const struct outlook *outlook, struct dice *dice)
+{
+    double amount = dice_around(dice);
+    switch (dice_below(dice, 12)) {
+    case 0:
+        rules->patience = fabs(amount);
+        break;
+    case 1:
+        rules->gap = fabs(amount);
+        break;
+    case 2:
+        // Mostly small: a hold of a period is nearly none.
+        rules->hold = amount < 0 ? INFINITY : amount * amount * outlook->period[0];
+        break;
+    case 3:
+        rules->pairs = outlook->has_pairs && !rules->pairs;
+        break;
+    default:
+        mutate_lanes(rules, field, outlook, dice);
+        break;
     }
 }
