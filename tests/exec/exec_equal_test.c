@@ -389,7 +389,11 @@ static void evaluation_does_not_depend_on_the_layout(void **state)
     assert_int_equal(reference.ranks[0].evaluated_tokens, 7 * TRIAL_SEQUENCE);
     static const struct layout some[] = {{.schedule = "1f1b", 4, 1, 1, 2},
                                          {.schedule = "dualpipe", 4, 1, 1, 1},
-                                         {.schedule = "dualpipev", 4, 1, 1, 2}};
+                                         {.schedule = "dualpipev", 4, 1, 1, 2},
+                                         {.schedule = "interleaved", 4, 1, 1, 1},
+                                         {.schedule = "hanayo", 2, 1, 1, 2, .virtual_stages = 4},
+                                         {"no pattern", 4, 1, 1, 1, .made = &anywhere},
+                                         {"both ways", 3, 1, 1, 1, .made = &both_ways}};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(some); i++) {
         trial = trial_of(&some[i]);
         trial.steps = 2;

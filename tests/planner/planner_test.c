@@ -431,8 +431,8 @@ static void costs_know_links_cores_and_copies(void **state)
     assert_near(dp_sim_hop_at(&costs, 0, 1)->latency, 1e-3, 0);
     assert_near(dp_sim_hop_at(&costs, 0, 1)->bytes_per_second, 1e8, 0);
     assert_near(costs.message_bytes_f, 2 * 128 * 128 * 4, 0);
-    // A rank holds both stages, so the whole model: rings of four, six rounds each, for experts and
-    // for the rest; two ranks share a core.
+    // A rank holds both stages, so the whole model: a ring of four, six rounds, for each of them;
+    // two ranks share a core.
     double bytes = 4.0 * (double)dp_model_parameters(&spec.model);
     assert_near(costs.gradient_sync[0], 2 * (12 * 2e-3 + 6 * bytes / 4 / 3e7), 1e-9);
     // One pipeline over both nodes: its hop and its two copies are far.

@@ -120,18 +120,38 @@ double dp_planner_rank_state_bytes(const struct problem *problem, const struct l
                                position.count, layout->choice.expert, layout->choice.data);
 }
 
-// Whether all ranks that hold the position's gradients stand on one node.
-static bool sums_stay_on_node(const struct layout *layout, int32_t rank, bool mirrored)
+// Whether all ranks that hold the gradients of a stage on two positions (or one) stand on one node.
+static bool sums_stay_on_node(const struct layout *layout, int32_t one, int32_t other)
 {
     int32_t pipeline = layout->choice.pipeline;
-    int32_t node = layout->places[rank].node;
+    int32_t node = layout->places[one].node;
     for (int32_t d = 0; d < layout->choice.data; d++) {
         const struct place *replica = layout->places + d * pipeline;
-        if (replica[rank].node != node || (mirrored && replica[pipeline - 1 - rank].node != node)) {
+        if (replica[one].node != node || replica[other].node != node) {
             return false;
         }
     }
     return true;
+}
+
+// Sums go stage by stage, over all replicas and, with two directions, over both holders (the rank
+// in the middle of an odd pipeline is both). Experts are summed apart only where others hold them.
+static double stage_sums_s(const struct problem *problem, const struct layout *layout,
+                           const struct dp_schedule *schedule, int32_t stage,
+                           const struct dp_cost_parameters *parameters)
+{
+    const struct dp_profile *profile = problem->profile;
+    int32_t one = schedule->placement[2 * stage], other = schedule->placement[2 * stage + 1];
+    const struct dp_link_profile *link =
+        sums_stay_on_node(layout, one, other) ? &profile->local : &profile->network;
+    int32_t members = layout->choice.data * (one == other ? 1 : 2);
+    double shared = parameters->shared * profile->gradient_bytes;
+    double experts = parameters->experts * profile->gradient_bytes;
+    if (layout->choice.expert == 1) {
+        return dp_cost_sum_s(link, shared + experts, members);
+    }
+    return dp_cost_sum_s(link, shared, members) +
+           dp_cost_sum_s(link, experts, members / layout->choice.expert);
 }
 
 // All ranks are at it at the same time, and sums keep their cores busy as the optimizer does.
@@ -142,28 +162,20 @@ static void fill_step_end(const struct problem *problem, const struct layout *la
     if (problem->is_sim) {
         return; // its ranks have nothing to sum and nothing to update
     }
-    const struct dp_profile *profile = problem->profile;
     for (int32_t rank = 0; rank < costs->pipeline; rank++) {
-        struct position position = position_of(layout, schedule, rank);
-        struct dp_cost_parameters total = {0, 0};
-        for (int32_t i = 0; i < position.count; i++) {
+        int32_t stages[DP_RANK_STAGES_MAX];
+        int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
+        double sums_s = 0, parameters = 0;
+        for (int32_t i = 0; i < count; i++) {
+            struct dp_cost_stage shape = dp_planner_stage_of(layout, stages[i]);
             struct dp_cost_parameters one;
-            dp_cost_stage_parameters(&problem->spec->model, &position.stages[i],
-                                     layout->choice.expert, &one);
-            total.shared += one.shared;
-            total.experts += one.experts;
+            dp_cost_stage_parameters(&problem->spec->model, &shape, layout->choice.expert, &one);
+            sums_s += stage_sums_s(problem, layout, schedule, stages[i], &one);
+            parameters += one.shared + one.experts;
         }
-        bool mirrored = schedule->directions == 2;
-        const struct dp_link_profile *link =
-            sums_stay_on_node(layout, rank, mirrored) ? &profile->local : &profile->network;
-        int32_t members = layout->choice.data * schedule->directions;
-        int32_t expert_members = members / layout->choice.expert;
         double crowd = dp_planner_ranks_per_core(problem, layout, places[rank].node);
-        double sums_s =
-            dp_cost_sum_s(link, total.shared * profile->gradient_bytes, members) +
-            dp_cost_sum_s(link, total.experts * profile->gradient_bytes, expert_members);
         costs->gradient_sync[rank] = crowd * sums_s;
-        costs->optimizer[rank] = crowd * dp_cost_optimizer_s(profile, total.shared + total.experts);
+        costs->optimizer[rank] = crowd * dp_cost_optimizer_s(problem->profile, parameters);
     }
 }
 

@@ -64,27 +64,61 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
     return isfinite(*loss_sum) ? DP_OK : dp_exec_fail_not_finite(exec, "the held-out loss", err);
 }
 
-// This rank's stages of direction 0, in the order of the model.
-static dp_status run_batch(struct dp_exec *exec, const struct batch *batch, double *loss_sum,
-                           struct dp_error *err)
+static const struct slot *slot_of_stage(const struct dp_exec *exec, int32_t stage)
 {
-    const struct dp_schedule *schedule = exec->config.schedule;
-    for (int32_t stage = 0; stage < schedule->stages; stage++) {
+    const struct slot *slot = exec->slots;
+    while (slot->index != stage) {
+        slot++;
+    }
+    return slot;
+}
+
+// This replica's share of the held-out samples in micro-batches.
+struct share {
+    int64_t first, samples;
+};
+
+static struct batch batch_at(const struct dp_exec *exec, const struct share *share, int64_t number)
+{
+    int64_t done = number * exec->config.micro_batch_size;
+    int64_t left = share->samples - done;
+    int32_t most = exec->config.micro_batch_size;
+    return (struct batch){.samples = {.holdout = true,
+                                      .first = share->first + done,
+                                      .count = left < most ? (int32_t)left : most},
+                          .number = (uint32_t)number};
+}
+
+static dp_status run_batch(struct dp_exec *exec, const struct slot *slot, const struct batch *batch,
+                           double *loss_sum, struct dp_error *err)
+{
+    struct dp_chunk *chunk = dp_chunk_new(slot->stage, batch->samples.count, 0);
+    dp_status status = run_chunk(exec, slot, chunk, batch, loss_sum, err);
+    dp_chunk_free(chunk);
+    if (status != DP_OK) {
+        exec->failure.peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT;
+        dp_fail_in(err, "rank %d, evaluation, stage %d, micro-batch %u", dp_exec_world_rank(exec),
+                   slot->index, batch->number);
+    }
+    return status;
+}
+
+// Micro-batches [begin, end) through this rank's stages of direction 0, in the order of the model.
+// Stage by stage, so that a rank that the model comes back to is busy in between.
+static dp_status run_batches(struct dp_exec *exec, const struct share *share, int64_t begin,
+                             int64_t end, double *loss_sum, struct dp_error *err)
+{
+    for (int32_t stage = 0; stage < exec->config.schedule->stages; stage++) {
         if (position_of(exec, stage) != exec->config.position) {
             continue;
         }
-        const struct slot *slot = exec->slots;
-        while (slot->index != stage) {
-            slot++;
-        }
-        struct dp_chunk *chunk = dp_chunk_new(slot->stage, batch->samples.count, 0);
-        dp_status status = run_chunk(exec, slot, chunk, batch, loss_sum, err);
-        dp_chunk_free(chunk);
-        if (status != DP_OK) {
-            exec->failure.peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT;
-            dp_fail_in(err, "rank %d, evaluation, stage %d, micro-batch %u",
-                       dp_exec_world_rank(exec), stage, batch->number);
-            return status;
+        const struct slot *slot = slot_of_stage(exec, stage);
+        for (int64_t number = begin; number < end; number++) {
+            struct batch batch = batch_at(exec, share, number);
+            dp_status status = run_batch(exec, slot, &batch, loss_sum, err);
+            if (status != DP_OK) {
+                return status;
+            }
         }
     }
     return DP_OK;
@@ -95,27 +129,26 @@ dp_status dp_exec_evaluate(struct dp_exec *exec, double *ret_loss_sum, uint64_t 
 {
     const struct dp_exec_config *config = &exec->config;
     exec->failure = (struct dp_exec_failure){0};
-    int64_t share = 0;
+    struct share share = {0, 0};
     if (config->device != NULL) {
         int64_t most = DP_EVALUATE_TOKENS_MAX / config->sequence;
         int64_t samples = config->source.holdout_samples;
-        share = (samples < most ? samples : most) / config->data;
+        share.samples = (samples < most ? samples : most) / config->data;
+        share.first = share.samples * config->replica;
     }
     double loss_sum = 0;
-    struct batch batch = {.samples = {.holdout = true, .first = share * config->replica}};
-    int64_t end = batch.samples.first + share;
-    while (batch.samples.first < end) {
-        int64_t left = end - batch.samples.first;
-        batch.samples.count =
-            (int32_t)(left < config->micro_batch_size ? left : config->micro_batch_size);
-        dp_status status = run_batch(exec, &batch, &loss_sum, err);
+    int64_t size = config->micro_batch_size;
+    int64_t count = (share.samples + size - 1) / size;
+    // Enough at a time to keep every rank busy.
+    for (int64_t begin = 0; begin < count; begin += config->schedule->pipeline) {
+        int64_t end = begin + config->schedule->pipeline;
+        end = end < count ? end : count;
+        dp_status status = run_batches(exec, &share, begin, end, &loss_sum, err);
         if (status != DP_OK) {
             return status;
         }
-        batch.samples.first += batch.samples.count;
-        batch.number++;
     }
     *ret_loss_sum = loss_sum;
-    *ret_tokens = (uint64_t)(share * config->data * config->sequence);
+    *ret_tokens = (uint64_t)(share.samples * config->data * config->sequence);
     return DP_OK;
 }
