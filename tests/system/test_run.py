@@ -51,6 +51,20 @@ class Run(ClusterTest):
         self.leaves_no_rank()
         self.leaves_nothing()
 
+    def test_a_searched_order_runs_as_planned(self):
+        cluster = self.cluster.up()
+        plan = cluster.json("plan", cluster.job_file(parallel_schedule="auto",
+                                                     parallel_pipeline=4))
+        self.assertEqual(plan["schedule"], "auto")
+        self.assertIn("auto: stages placed", plan["explanation"])
+        job = cluster.submit(train_steps=4, parallel_schedule="auto", parallel_pipeline=4)
+        self.assertEqual(cluster.wait_state(job, "COMPLETED")["step"], 4)
+        report = cluster.json("report", job)
+        self.assertGreater(report["first_loss"], report["last_loss"])
+        self.assertEqual(len(report["ranks"]), 4)
+        for rank in report["ranks"]:
+            self.assertEqual(rank["measured_peak_chunks"], rank["predicted_peak_chunks"])
+
     def test_submit_wait_mirrors_the_job(self):
         cluster = self.cluster.up()
         cluster.dpctl("submit", "--wait", "-q", cluster.job_file())
