@@ -6,6 +6,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/schedule_audit.h"
 #include "dp/what_if.h"
 #include "schedule_verbs.h"
 
@@ -28,20 +29,80 @@ bool schedule_is_file(const char *subject)
             access(subject, F_OK) == 0);
 }
 
+void schedule_file_deinit(struct schedule_file *file)
+{
+    dp_diags_deinit(&file->problems);
+    dp_buf_deinit(&file->text);
+    *file = (struct schedule_file){0};
+}
+
+static dp_status read_letters(const char *text, dp_schedule_letters *ret_letters,
+                              struct dp_error *err)
+{
+    static const char *const names[] = {[DP_SCHEDULE_LETTERS_NEW] = "new",
+                                        [DP_SCHEDULE_LETTERS_OLD] = "old"};
+    *ret_letters = DP_SCHEDULE_LETTERS_ANY;
+    for (size_t i = DP_SCHEDULE_LETTERS_NEW; text != NULL && i < DP_ARRAY_LENGTH(names); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *ret_letters = (dp_schedule_letters)i;
+            return DP_OK;
+        }
+    }
+    return text == NULL ? DP_OK
+                        : dp_fail(err, DP_USAGE, "--letters is new or old, not \"%s\"", text);
+}
+
+static dp_status read_csv(dp_schedule_letters letters, struct schedule_file *file,
+                          struct dp_schedule *ret_schedule, struct dp_error *err)
+{
+    struct dp_schedule_csv csv;
+    dp_status status = dp_schedule_read_csv(file->text.bytes, file->text.length, letters, &csv,
+                                            &file->problems, err);
+    if (status == DP_OK) {
+        file->form = csv.has_comms ? "compute_comms" : "compute_only";
+        file->letters = csv.letters == DP_SCHEDULE_LETTERS_OLD ? "old" : "new";
+        *ret_schedule = csv.schedule;
+    }
+    return status;
+}
+
+// JSON begins with a bracket, a CSV never.
+static bool is_json(const struct dp_buf *text)
+{
+    size_t at = 0;
+    while (at < text->length && strchr(" \t\r\n", text->bytes[at]) != NULL) {
+        at++;
+    }
+    return at < text->length && (text->bytes[at] == '{' || text->bytes[at] == '[');
+}
+
+static dp_status read_file(const char *path, const char *letters, struct schedule_file *file,
+                           struct dp_schedule *ret_schedule, struct dp_error *err)
+{
+    dp_schedule_letters wanted;
+    dp_status status = read_letters(letters, &wanted, err);
+    if (status == DP_OK) {
+        status = dp_read_file(path, DP_SCHEDULE_BYTES_MAX, &file->text, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_diags_init(&file->problems, path, file->text.bytes, file->text.length);
+    if (!is_json(&file->text)) {
+        return read_csv(wanted, file, ret_schedule, err);
+    }
+    if (letters != NULL) {
+        return dp_fail(err, DP_USAGE, "%s is JSON; --letters is for PyTorch's CSV", path);
+    }
+    file->form = "dp.schedule/1";
+    return dp_schedule_read_json(file->text.bytes, file->text.length, ret_schedule,
+                                 &file->problems, err);
+}
+
 dp_status schedule_load(const char *path, struct dp_schedule *ret_schedule, struct dp_error *err)
 {
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_status status = dp_read_file(path, (size_t)DP_ACTIONS_MAX * 16, &text, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_AUTO_JSON json_t *json = NULL;
-    status = dp_json_parse(text.bytes, text.length, text.length, path, &json, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    status = dp_schedule_from_json(json, ret_schedule, err);
-    return status == DP_OK ? DP_OK : dp_fail_in(err, "%s", path);
+    DP_CLEANUP(schedule_file_deinit) struct schedule_file file = {0};
+    return read_file(path, NULL, &file, ret_schedule, err);
 }
 
 // Seconds and bytes of one chunk; under same_model what is said of 1/P of the model is shared by
@@ -242,17 +303,19 @@ static dp_status generate(const struct schedule_request *request, const char *na
 }
 
 static dp_status obtain_file(const struct schedule_request *request, const char *name,
-                             struct schedule_subject *subject, struct dp_error *err)
+                             struct schedule_file *file, struct schedule_subject *subject,
+                             struct dp_error *err)
 {
     if (request->pipeline > 0 || request->microbatches > 0 || request->virtual_stages > 0) {
         return dp_fail(err, DP_USAGE, "%s has its own sizes; leave out -P, -M and -v", name);
     }
-    dp_status status = schedule_load(name, &subject->schedule, err);
+    dp_status status = read_file(name, request->letters, file, &subject->schedule, err);
     return status == DP_OK ? subject_costs(request, subject, err) : status;
 }
 
-dp_status schedule_obtain(const struct schedule_request *request, const char *name,
-                          struct schedule_subject *ret_subject, struct dp_error *err)
+dp_status schedule_obtain_noting(const struct schedule_request *request, const char *name,
+                                 struct schedule_file *file, struct schedule_subject *ret_subject,
+                                 struct dp_error *err)
 {
     bool is_auto = strcmp(name, "auto") == 0;
     if (!is_auto && (request->given & SCHEDULE_SEARCH) != 0 && !request->same_model) {
@@ -263,9 +326,12 @@ dp_status schedule_obtain(const struct schedule_request *request, const char *na
     if (!is_file && (request->pipeline == 0 || request->microbatches == 0)) {
         return dp_fail(err, DP_USAGE, "say -P RANKS and -M MICROBATCHES for schedule %s", name);
     }
+    if (!is_file && request->letters != NULL) {
+        return dp_fail(err, DP_USAGE, "%s is no file; --letters is for PyTorch's CSV", name);
+    }
     struct schedule_subject subject = {0};
     dp_status status = is_auto    ? search(request, &subject, err)
-                       : is_file ? obtain_file(request, name, &subject, err)
+                       : is_file ? obtain_file(request, name, file, &subject, err)
                                   : generate(request, name, &subject, err);
     if (status != DP_OK) {
         schedule_subject_deinit(&subject);
@@ -273,6 +339,13 @@ dp_status schedule_obtain(const struct schedule_request *request, const char *na
     }
     *ret_subject = subject;
     return DP_OK;
+}
+
+dp_status schedule_obtain(const struct schedule_request *request, const char *name,
+                          struct schedule_subject *ret_subject, struct dp_error *err)
+{
+    DP_CLEANUP(schedule_file_deinit) struct schedule_file file = {0};
+    return schedule_obtain_noting(request, name, &file, ret_subject, err);
 }
 
 json_t *schedule_auto_json(const struct schedule_request *request,

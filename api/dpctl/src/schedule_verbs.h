@@ -1,6 +1,7 @@
 // The verbs of `dpctl schedule`, and what they share: one schedule with its costs.
 #pragma once
 
+#include "dp/diag.h"
 #include "schedule_request.h"
 
 struct schedule_subject {
@@ -14,11 +15,24 @@ void schedule_subject_deinit(struct schedule_subject *subject);
 
 // Whether the subject names a file and not a family.
 bool schedule_is_file(const char *subject);
-// The valid schedule of a file; "-" is stdin.
+// What a file turned out to be, and what is wrong with it. Zero-initialised is none.
+struct schedule_file {
+    struct dp_buf text;
+    struct dp_diags problems; // of the text
+    const char *form;         // "dp.schedule/1", "compute_only", "compute_comms"; NULL = unknown
+    const char *letters;      // of a CSV: "new", "old"; else NULL
+};
+void schedule_file_deinit(struct schedule_file *file);
+
+// The valid schedule of a file, JSON or CSV; "-" is stdin.
 dp_status schedule_load(const char *path, struct dp_schedule *ret_schedule, struct dp_error *err);
 // The family or file that `name` says, costs as the request says.
 dp_status schedule_obtain(const struct schedule_request *request, const char *name,
                           struct schedule_subject *ret_subject, struct dp_error *err);
+// The same; a file that was read is left in *file, also on failure. The caller deinits it.
+dp_status schedule_obtain_noting(const struct schedule_request *request, const char *name,
+                                 struct schedule_file *file, struct schedule_subject *ret_subject,
+                                 struct dp_error *err);
 
 // Makespan, ratios, ranks: the members of dp.simulation/1 but those that need a second pass.
 json_t *schedule_result_json(const struct dp_schedule *schedule,

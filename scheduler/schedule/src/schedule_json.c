@@ -2,8 +2,9 @@
 #include <string.h>
 
 #include "dp/alloc.h"
-#include "dp/schedule.h"
+#include "dp/check.h"
 #include "halves.h"
+#include "schedule_json.h"
 
 static json_t *half_to_json(const struct half *half)
 {
@@ -54,7 +55,7 @@ json_t *dp_schedule_to_json(const struct dp_schedule *schedule)
                      placement_to_json(schedule), "ranks", ranks);
 }
 
-// An integer from 0 to max under `key`.
+// An integer from min to max under `key`.
 static dp_status read_number(const json_t *object, const char *key, int64_t min, int64_t max,
                              int64_t *ret_number, struct dp_error *err)
 {
@@ -71,15 +72,6 @@ static dp_status read_number(const json_t *object, const char *key, int64_t min,
     return DP_OK;
 }
 
-static dp_status read_size(const json_t *object, const char *key, int32_t max, int32_t *ret_size,
-                           struct dp_error *err)
-{
-    int64_t number = 0;
-    dp_status status = read_number(object, key, 1, max, &number, err);
-    *ret_size = (int32_t)number;
-    return status;
-}
-
 // Stage and micro-batch of one chunk of work.
 static dp_status read_chunk(const json_t *json, uint16_t *ret_stage, uint32_t *ret_microbatch,
                             struct dp_error *err)
@@ -88,8 +80,7 @@ static dp_status read_chunk(const json_t *json, uint16_t *ret_stage, uint32_t *r
     int64_t microbatch = 0;
     dp_status status = read_number(json, "stage", 0, DP_STAGES_MAX - 1, &stage, err);
     if (status == DP_OK) {
-        status =
-            read_number(json, "microbatch", 0, DP_MICROBATCHES_MAX - 1, &microbatch, err);
+        status = read_number(json, "microbatch", 0, DP_MICROBATCHES_MAX - 1, &microbatch, err);
     }
     *ret_stage = (uint16_t)stage;
     *ret_microbatch = (uint32_t)microbatch;
@@ -129,8 +120,8 @@ static dp_status read_pair(const json_t *json, struct dp_action *action, struct 
     return status;
 }
 
-static dp_status read_action(const json_t *json, struct dp_action *ret_action,
-                             struct dp_error *err)
+dp_status dp_action_from_json(const json_t *json, struct dp_action *ret_action,
+                              struct dp_error *err)
 {
     struct dp_action action = {0};
     dp_status status = read_kind(json, &action.kind, err);
@@ -145,9 +136,11 @@ static dp_status read_action(const json_t *json, struct dp_action *ret_action,
 
 // One list per rank under `key`.
 static dp_status check_rank_lists(const json_t *json, const char *key, int32_t pipeline,
-                                  size_t *ret_items, struct dp_error *err)
+                                  size_t *ret_items, struct dp_json_subject *subject,
+                                  struct dp_error *err)
 {
     const json_t *lists = json_object_get(json, key);
+    *subject = (struct dp_json_subject){.key = key, .entry = -1};
     if (!json_is_array(lists) || json_array_size(lists) != (size_t)pipeline) {
         return dp_fail(err, DP_INVALID, "\"%s\" must be a list of %d lists, one per rank", key,
                        pipeline);
@@ -155,8 +148,10 @@ static dp_status check_rank_lists(const json_t *json, const char *key, int32_t p
     size_t rank;
     json_t *list;
     *ret_items = 0;
-    json_array_foreach(lists, rank, list) {
+    json_array_foreach(lists, rank, list)
+    {
         if (!json_is_array(list)) {
+            subject->entry = (int32_t)rank;
             return dp_fail(err, DP_INVALID, "\"%s\": the entry of rank %zu is not a list", key,
                            rank);
         }
@@ -185,10 +180,11 @@ static dp_status place_stage(struct dp_schedule *schedule, const json_t *json, i
 // Each rank lists its stages; in a bidirectional schedule, where each stage is listed twice, the
 // first half is for the stream from rank 0. A stage that nobody lists stays at -1 for validate.
 static dp_status read_placement(const json_t *json, struct dp_schedule *schedule,
-                                struct dp_error *err)
+                                struct dp_json_subject *subject, struct dp_error *err)
 {
     size_t items;
-    dp_status status = check_rank_lists(json, "placement", schedule->pipeline, &items, err);
+    dp_status status =
+        check_rank_lists(json, "placement", schedule->pipeline, &items, subject, err);
     if (status != DP_OK) {
         return status;
     }
@@ -198,9 +194,10 @@ static dp_status read_placement(const json_t *json, struct dp_schedule *schedule
         schedule->placement[i] = -1;
     }
     const json_t *lists = json_object_get(json, "placement");
-    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+    for (int32_t rank = 0; rank < schedule->pipeline && status == DP_OK; rank++) {
         const json_t *list = json_array_get(lists, (size_t)rank);
         size_t count = json_array_size(list);
+        subject->entry = rank;
         for (size_t i = 0; i < count && status == DP_OK; i++) {
             int32_t direction = schedule->directions == 2 && i >= count / 2;
             status = place_stage(schedule, json_array_get(list, i), rank, direction, err);
@@ -212,10 +209,11 @@ static dp_status read_placement(const json_t *json, struct dp_schedule *schedule
     return status;
 }
 
-static dp_status read_ranks(const json_t *json, struct dp_schedule *schedule, struct dp_error *err)
+static dp_status read_ranks(const json_t *json, struct dp_schedule *schedule,
+                            struct dp_json_subject *subject, struct dp_error *err)
 {
     size_t items;
-    dp_status status = check_rank_lists(json, "ranks", schedule->pipeline, &items, err);
+    dp_status status = check_rank_lists(json, "ranks", schedule->pipeline, &items, subject, err);
     if (status != DP_OK) {
         return status;
     }
@@ -230,9 +228,11 @@ static dp_status read_ranks(const json_t *json, struct dp_schedule *schedule, st
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
         size_t index;
         json_t *action;
-        json_array_foreach(json_array_get(lists, (size_t)rank), index, action) {
-            status = read_action(action, &schedule->actions[at++], err);
+        json_array_foreach(json_array_get(lists, (size_t)rank), index, action)
+        {
+            status = dp_action_from_json(action, &schedule->actions[at++], err);
             if (status != DP_OK) {
+                subject->actions = true;
                 return dp_fail_in(err, "rank %d, position %zu", rank, index);
             }
         }
@@ -241,38 +241,61 @@ static dp_status read_ranks(const json_t *json, struct dp_schedule *schedule, st
     return DP_OK;
 }
 
-static dp_status read_head(const json_t *json, struct dp_schedule *schedule, struct dp_error *err)
+static dp_status read_head(const json_t *json, struct dp_schedule *schedule,
+                           struct dp_json_subject *subject, struct dp_error *err)
 {
+    *subject = (struct dp_json_subject){.key = "schema", .entry = -1};
     const char *schema = json_string_value(json_object_get(json, "schema"));
     if (schema == NULL || strcmp(schema, "dp.schedule/1") != 0) {
         return dp_fail(err, DP_INVALID, "\"schema\" must be \"dp.schedule/1\"");
     }
+    subject->key = "name";
     const char *name = json_string_value(json_object_get(json, "name"));
     if (name == NULL || name[0] == '\0' || !DP_COPY_TEXT(schedule->name, name)) {
         return dp_fail(err, DP_INVALID, "\"name\" must be a text of 1 to %d bytes",
                        DP_NAME_MAX - 1);
     }
-    dp_status status = read_size(json, "pipeline", DP_PIPELINE_MAX, &schedule->pipeline, err);
-    if (status == DP_OK) {
-        status = read_size(json, "microbatches", DP_MICROBATCHES_MAX, &schedule->microbatches, err);
-    }
-    if (status == DP_OK) {
-        status = read_size(json, "stages", DP_STAGES_MAX, &schedule->stages, err);
+    const struct {
+        const char *key;
+        int32_t max, *size;
+    } sizes[] = {{"pipeline", DP_PIPELINE_MAX, &schedule->pipeline},
+                 {"microbatches", DP_MICROBATCHES_MAX, &schedule->microbatches},
+                 {"stages", DP_STAGES_MAX, &schedule->stages}};
+    dp_status status = DP_OK;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(sizes) && status == DP_OK; i++) {
+        int64_t number = 0;
+        subject->key = sizes[i].key;
+        status = read_number(json, sizes[i].key, 1, sizes[i].max, &number, err);
+        *sizes[i].size = (int32_t)number;
     }
     return status;
+}
+
+dp_status dp_schedule_build_from_json(const json_t *json, struct dp_schedule *ret_schedule,
+                                      struct dp_json_subject *ret_subject, struct dp_error *err)
+{
+    struct dp_schedule schedule = {0};
+    dp_status status = read_head(json, &schedule, ret_subject, err);
+    if (status == DP_OK) {
+        status = read_placement(json, &schedule, ret_subject, err);
+    }
+    if (status == DP_OK) {
+        status = read_ranks(json, &schedule, ret_subject, err);
+    }
+    if (status != DP_OK) {
+        dp_schedule_deinit(&schedule);
+        return status;
+    }
+    *ret_schedule = schedule;
+    return DP_OK;
 }
 
 dp_status dp_schedule_from_json(const json_t *json, struct dp_schedule *ret_schedule,
                                 struct dp_error *err)
 {
     struct dp_schedule schedule = {0};
-    dp_status status = read_head(json, &schedule, err);
-    if (status == DP_OK) {
-        status = read_placement(json, &schedule, err);
-    }
-    if (status == DP_OK) {
-        status = read_ranks(json, &schedule, err);
-    }
+    struct dp_json_subject subject;
+    dp_status status = dp_schedule_build_from_json(json, &schedule, &subject, err);
     if (status == DP_OK) {
         status = dp_schedule_validate(&schedule, err);
     }
