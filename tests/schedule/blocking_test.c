@@ -381,8 +381,8 @@ static void waiting_for_a_slow_neighbour_is_imbalance(void **state)
     assert_near(result.ranks[2].imbalance, 7);
     assert_near(result.ranks[2].dependency, 0);
     assert_near(result.ranks[1].imbalance, 0);
-    // In the even step rank 0 ends its forwards at 56/3, rank 2 its at 70/3 and its first B at 77/3,
-    // and rank 1 its first B at 28.
+    // In the even step rank 0 ends its forwards at 56/3, rank 2 its own at 70/3 and its first B at
+    // 77/3, and rank 1 its first B at 28.
     assert_near(result.ranks[0].dependency, 28.0 / 3);
     assert_near(result.ranks[0].dependency + result.ranks[0].imbalance,
                 result.ranks[0].bubble - result.ranks[0].cooldown);
