@@ -30,7 +30,13 @@ golden-update: dev
 sim: dev
 	DP_SIM_RUNS=20000 ctest --preset dev -L sim --timeout 3600
 
+# libFuzzer on every reader of what others write, FUZZ_SECONDS each; then the random campaigns.
+FUZZ_SECONDS ?= 60
 fuzz: dev
+	deploy/setup fuzz
+	cmake --preset fuzz >/dev/null
+	cmake --build --preset fuzz
+	tests/fuzz/run build/fuzz $(FUZZ_SECONDS)
 	DP_FUZZ_RUNS=200000 ctest --preset dev -L fuzz --timeout 3600
 
 tsan:

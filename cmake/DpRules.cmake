@@ -7,6 +7,7 @@ find_package(Threads REQUIRED)
 
 option(DP_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 option(DP_TSAN "Build with ThreadSanitizer" OFF)
+option(DP_FUZZ "Build the fuzz targets for libFuzzer (clang)" OFF)
 set(DP_TSAN_BIN "" CACHE PATH "bin/ of a build with DP_TSAN whose threaded tests run here too")
 # The first race ends the process, so that the tests of daemons see it.
 set(DP_TSAN_ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 ignore_noninstrumented_modules=1 \
@@ -36,6 +37,11 @@ endif()
 if(DP_TSAN)
   target_compile_options(dp_flags INTERFACE -fsanitize=thread)
   target_link_options(dp_flags INTERFACE -fsanitize=thread)
+endif()
+if(DP_FUZZ)
+  target_compile_options(dp_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined
+    -fno-sanitize-recover=undefined)
+  target_link_options(dp_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
 # dp_library(NAME PKG...) - an outside library found by pkg-config, as the target dp_ext_NAME.

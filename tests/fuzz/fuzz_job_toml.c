@@ -1,0 +1,36 @@
+// job.toml: what is read passes its own check and, written and read again, stays as it is.
+#include <string.h>
+
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/spec.h"
+#include "fuzz.h"
+
+static dp_status parse(const char *text, size_t length, struct dp_job_spec *ret_spec)
+{
+    struct dp_diags diags;
+    struct dp_error err = {0};
+    dp_diags_init(&diags, "job.toml", text, length);
+    dp_status status = dp_job_spec_parse(text, length, "/jobs", &diags, ret_spec, &err);
+    DP_CHECK((status == DP_OK) == (diags.count == 0) || status == DP_TOO_LARGE);
+    dp_diags_deinit(&diags);
+    return status;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct dp_job_spec spec, back;
+    struct dp_error err = {0};
+    if (parse((const char *)data, size, &spec) != DP_OK) {
+        return 0;
+    }
+    DP_CHECK(dp_job_spec_check(&spec, &err) == DP_OK);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf first = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf second = {0};
+    dp_job_spec_write(&spec, &first);
+    DP_CHECK(parse(first.bytes, first.length, &back) == DP_OK);
+    dp_job_spec_write(&back, &second);
+    DP_CHECK(first.length == second.length);
+    DP_CHECK(memcmp(first.bytes, second.bytes, first.length) == 0);
+    return 0;
+}
