@@ -221,17 +221,41 @@ static void more_moves_never_make_it_worse(void **state)
     for (long run = 0; run < dp_fuzz_runs(40); run++) {
         struct input input;
         make_input(&input, (uint64_t)run + 9000);
-        DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result full = {0}, cut = {0}, least = {0};
+        DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result full = {0}, cut = {0};
         if (!search(&input, &full)) {
             continue;
         }
+        int64_t moves = full.moves;
         input.options.moves_max = full.best_at;
         assert_true(search(&input, &cut));
         assert_true(cut.objective == full.objective);
-        input.options.moves_max = 1;
-        assert_true(search(&input, &least));
-        assert_true(least.objective >= full.objective);
+        double before = full.objective;
+        for (; moves > 0; moves /= 3) {
+            DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result fewer = {0};
+            input.options.moves_max = moves;
+            assert_true(search(&input, &fewer));
+            assert_true(fewer.objective >= before);
+            before = fewer.objective;
+        }
     }
+}
+
+static void the_seed_decides_where_the_search_goes(void **state)
+{
+    (void)state;
+    long other = 0;
+    for (long run = 0; run < 20; run++) {
+        struct input input;
+        make_input(&input, (uint64_t)run + 15000);
+        input.options.moves_max = 800;
+        DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result one = {0}, two = {0};
+        if (search(&input, &one)) {
+            input.options.seed++;
+            assert_true(search(&input, &two));
+            other += dp_schedule_hash(&one.schedule) != dp_schedule_hash(&two.schedule);
+        }
+    }
+    assert_true(other > 0);
 }
 
 struct patience {
@@ -266,6 +290,9 @@ static void a_stopped_search_can_be_repeated_by_its_moves(void **state)
         }
         assert_ok(status, &err);
         stopped += one.is_stopped;
+        // It was asked before each move, and obeyed at once.
+        assert_true(one.moves <= 61 + run % 40);
+        assert_true(!one.is_stopped || patience.left == -1);
         input.options.stop = NULL;
         input.options.moves_max = one.moves;
         assert_true(search(&input, &two));
@@ -280,6 +307,7 @@ int main(void)
         cmocka_unit_test(answers_are_valid_within_caps_and_no_worse_than_families),
         cmocka_unit_test(the_same_moves_give_the_same_answer),
         cmocka_unit_test(more_moves_never_make_it_worse),
+        cmocka_unit_test(the_seed_decides_where_the_search_goes),
         cmocka_unit_test(a_stopped_search_can_be_repeated_by_its_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -215,6 +215,26 @@ static void a_cap_that_nothing_fits_names_the_rank_and_its_need(void **state)
     assert_true(enough.makespan > 0);
 }
 
+// One micro-batch after the other takes M times F and B of the whole model. Memory for a third of
+// the pipeline must be enough for three at a time, and the ranks must not lock each other up: on a
+// rank of a V the first stage's chunks could take the room that the second needs.
+static void little_memory_locks_nothing_up(void **state)
+{
+    (void)state;
+    struct dp_auto_problem problem = uniform_problem(&unit, 6, 12);
+    uint64_t caps[DP_PIPELINE_MAX];
+    set_caps(&problem, caps, 2 * CHUNK);
+    static const unsigned placements[] = {DP_AUTO_VEE, DP_AUTO_BIDIRECTIONAL};
+    for (size_t i = 0; i < 2; i++) {
+        problem.placements = placements[i];
+        DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = search(&problem, 400);
+        assert_true(result.makespan < 12 * 6 * 3 / 2.0);
+    }
+    problem.placements = DP_AUTO_VEE;
+    DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = search(&problem, 400);
+    assert_true(result.makespan < 12 * 6 * 3 / 3.0);
+}
+
 static void costs_of_one_shape_keep_the_search_to_it(void **state)
 {
     (void)state;
@@ -277,6 +297,7 @@ int main(void)
         cmocka_unit_test(one_micro_batch_and_one_rank_are_no_special_cases),
         cmocka_unit_test(uneven_stages_and_hops_are_where_it_gains),
         cmocka_unit_test(a_cap_that_nothing_fits_names_the_rank_and_its_need),
+        cmocka_unit_test(little_memory_locks_nothing_up),
         cmocka_unit_test(costs_of_one_shape_keep_the_search_to_it),
         cmocka_unit_test(a_given_table_of_costs_fixes_the_shape),
         cmocka_unit_test(sizes_out_of_range_are_refused),
