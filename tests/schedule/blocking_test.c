@@ -1,5 +1,6 @@
 // Both ways of waiting for messages, and what each wait is called: against a second simulator on
 // random small schedules, against the batches of DualPipe's own implementation, and by hand.
+#include "random_schedule.h"
 #include "sim_oracle.h"
 #include "support.h"
 
@@ -164,7 +165,7 @@ struct trial {
 
 static void trial_init(struct trial *trial, struct dp_rand *rand, long run)
 {
-    trial->schedule = random_schedule(rand);
+    trial->schedule = make_random_schedule(rand);
     dp_sim_costs_init(&trial->costs, &trial->schedule);
     random_whole_costs(rand, &trial->costs, (uint32_t)dp_rand_below(rand, 4),
                        (uint32_t)dp_rand_below(rand, 3));
@@ -286,7 +287,7 @@ static void waits_are_called_what_they_are(void **state)
     for (long run = 0; run < dp_fuzz_runs(600); run++) {
         struct trial trial;
         trial_init(&trial, &rand, run);
-        double waited[4];
+        double waited[8];
         oracle_run(&trial.oracle);
         for (int32_t r = 0; r < trial.schedule.pipeline; r++) {
             const struct dp_sim_rank *rank = &trial.result.ranks[r];

@@ -1,15 +1,11 @@
-// A second simulator for small schedules, and random schedules to try the first one on. It knows no
-// order of events: it raises starting times until every rule of the model holds, and takes the
-// seconds of each action one by one.
+// A second simulator, for small schedules. It knows no order of events: it raises starting times
+// until every rule of the model holds, and takes the seconds of each action one by one.
 #pragma once
 
 #include "dp/rand.h"
 #include "dp/schedule.h"
 #include "dp/simulate.h"
 
-// A valid schedule of at most 4 ranks, 6 stages and 4 micro-batches, in any placement and order,
-// with one or two directions; the caller deinits it.
-struct dp_schedule random_schedule(struct dp_rand *rand);
 // Whole seconds of `least` to `most`, so that sums are exact.
 double random_seconds(struct dp_rand *rand, uint32_t least, uint32_t most);
 // Fills costs of any shape with whole seconds: actions 1 to 6, latency 0 to `latency_most`, bytes
