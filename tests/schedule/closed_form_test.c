@@ -1,6 +1,6 @@
 // Closed forms of the literature over random sizes and costs, latency of the links included, each
-// in the range in which it is exact. c is the latency of one hop, F, B = I + W and the pair FB are of
-// one chunk.
+// in the range in which it is exact. c is the latency of one hop; F, B = I + W and the pair FB are
+// of one chunk.
 #include "support.h"
 
 #include <math.h>
