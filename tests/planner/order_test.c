@@ -1,5 +1,7 @@
 // schedule = "auto": the plan carries an order of its own, no worse than any family's.
 
+#include <limits.h>
+
 #include "planner_support.h"
 
 static const struct dp_planner_node two_nodes[] = {{.name = "node-0", .slots = 2, .cores = 64},
@@ -84,18 +86,33 @@ static void memory_of_the_nodes_is_kept_to(void **state)
                                   "micro_batch_size=1");
     struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "schedule=auto", "pipeline=4", "data=1",
                                   "micro_batch_size=1");
-    DP_CLEANUP(dp_plan_deinit) struct dp_plan family = {0}, plan = {0}, tight = {0};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan family = {0};
     assert_ok(plan_on(two_nodes, 2, &lean, &family, &err), &err);
-    assert_ok(plan_on(two_nodes, 2, &spec, &plan, &err), &err);
     struct dp_planner_node small[] = {two_nodes[0], two_nodes[1]};
-    small[0].memory_bytes = small[1].memory_bytes = fullest(&family);
-    assert_ok(plan_on(small, 2, &spec, &tight, &err), &err);
-    assert_true(fullest(&tight) <= small[0].memory_bytes);
-    assert_true(tight.step_s >= plan.step_s * (1 - 1e-9));
-    assert_true(tight.step_s <= family.step_s * (1 + 1e-9));
+    for (double share = 1.15; share < 1.6; share += 0.1) {
+        DP_CLEANUP(dp_plan_deinit) struct dp_plan tight = {0};
+        small[0].memory_bytes = small[1].memory_bytes = share * fullest(&family);
+        assert_ok(plan_on(small, 2, &spec, &tight, &err), &err);
+        assert_true(fullest(&tight) <= small[0].memory_bytes);
+        assert_true(tight.step_s <= family.step_s * (1 + 1e-9));
+        // The search knew of the limit, and found an order within it.
+        assert_string_equal(tight.schedule, "auto");
+    }
     small[0].memory_bytes = small[1].memory_bytes = fullest(&family) / 8;
     DP_CLEANUP(dp_plan_deinit) struct dp_plan none = {0};
     assert_int_equal(plan_on(small, 2, &spec, &none, &err), DP_UNSCHEDULABLE);
+}
+
+// On one rank every order takes the same time.
+static void an_order_that_is_only_as_fast_was_asked_for(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_job_spec spec =
+        JOB("tiny-moe", 4, 64, "schedule=auto", "pipeline=1", "data=1", "micro_batch_size=1");
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(plan_on(two_nodes, 2, &spec, &plan, &err), &err);
+    assert_carries_its_order(&plan);
 }
 
 static void replicas_run_one_order(void **state)
@@ -130,30 +147,37 @@ static void a_list_too_long_for_a_plan_leaves_a_family_and_says_so(void **state)
     assert_non_null(strstr(plan.explanation, "a plan carries at most 3145728"));
 }
 
-static bool always(void *context)
+struct patience {
+    long asked, most;
+};
+
+static bool runs_out(void *context)
 {
-    (void)context;
-    return true;
+    struct patience *patience = context;
+    return ++patience->asked > patience->most;
 }
 
-static bool after_many(void *context)
-{
-    return --*(int *)context < 0;
-}
-
-static void planning_stops_while_an_order_is_searched(void **state)
+static void planning_stops_whenever_it_is_asked_to(void **state)
 {
     (void)state;
     struct dp_error err = {0};
     struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "schedule=auto", "pipeline=4", "data=1",
                                   "micro_batch_size=1");
     struct dp_planner_resources resources = {two_nodes, 2, NULL};
-    int left = 100; // past the families of the planner, within those of the search or its moves
-    struct dp_planner_options options = {.stop = after_many, .context = &left};
-    struct dp_plan plan = {0};
-    assert_int_equal(dp_planner_plan(&spec, &resources, &options, &plan, &err), DP_INTERRUPTED);
-    options.stop = always;
-    assert_int_equal(dp_planner_plan(&spec, &resources, &options, &plan, &err), DP_INTERRUPTED);
+    struct patience patience = {0, LONG_MAX};
+    struct dp_planner_options options = {.stop = runs_out, .context = &patience};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_planner_plan(&spec, &resources, &options, &plan, &err), &err);
+    // The last time it is asked is in the midst of a search.
+    const long asked = patience.asked;
+    assert_true(asked > 100);
+    const long most[] = {0, 5, asked / 10, asked / 2, asked - 1};
+    for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+        struct dp_plan none = {0};
+        patience = (struct patience){0, most[i]};
+        assert_int_equal(dp_planner_plan(&spec, &resources, &options, &none, &err),
+                         DP_INTERRUPTED);
+    }
 }
 
 int main(void)
@@ -162,9 +186,10 @@ int main(void)
         cmocka_unit_test(an_automatic_order_is_no_slower_than_any_family),
         cmocka_unit_test(sizes_are_chosen_where_families_do_best),
         cmocka_unit_test(memory_of_the_nodes_is_kept_to),
+        cmocka_unit_test(an_order_that_is_only_as_fast_was_asked_for),
         cmocka_unit_test(replicas_run_one_order),
         cmocka_unit_test(a_list_too_long_for_a_plan_leaves_a_family_and_says_so),
-        cmocka_unit_test(planning_stops_while_an_order_is_searched),
+        cmocka_unit_test(planning_stops_whenever_it_is_asked_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,8 +42,25 @@ struct asked {
     const struct choice *choice;
 };
 
-// Caps are on what a rank keeps of chunks; what a running action holds besides, at most, is always
-// there.
+// Whether some pair of the rank is faster than its parts.
+static bool pairs_help(const struct dp_sim_costs *costs, int32_t rank, int32_t count)
+{
+    for (int32_t f = 0; f < count; f++) {
+        for (int32_t b = 0; b < count; b++) {
+            const double *forward = dp_sim_chunk_at(costs, rank, f)->seconds;
+            const double *backward = dp_sim_chunk_at(costs, rank, b)->seconds;
+            size_t pair = dp_sim_pair_index(costs, rank, f, b);
+            if (costs->fb[pair] < forward[DP_ACTION_F] + backward[DP_ACTION_B] ||
+                costs->fi[pair] < forward[DP_ACTION_F] + backward[DP_ACTION_I]) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Caps are on what a rank keeps of chunks; what a running action holds besides, at most, counts as
+// always there. Both parts of a pair hold theirs at once.
 static void fill_bytes(const struct problem *problem, const struct layout *layout,
                        const struct dp_schedule *shape, struct dp_sim_costs *costs,
                        uint64_t *ret_static_bytes)
@@ -65,9 +82,10 @@ static void fill_bytes(const struct problem *problem, const struct layout *layou
             forward = fmax(forward, bytes.end_of_forward - kept);
             backward = fmax(backward, bytes.end_of_input - kept);
         }
-        ret_static_bytes[rank] =
-            (uint64_t)ceil(dp_planner_rank_state_bytes(problem, layout, shape, rank) +
-                           fmax(0, forward) + fmax(0, backward));
+        double most = pairs_help(costs, rank, count) ? forward + backward
+                                                     : fmax(forward, backward);
+        ret_static_bytes[rank] = (uint64_t)ceil(
+            dp_planner_rank_state_bytes(problem, layout, shape, rank) + most);
     }
 }
 
@@ -90,29 +108,35 @@ static dp_status costs_of(void *context, const struct dp_schedule *shape,
     return DP_OK;
 }
 
-// The least memory among the replicas of each pipeline rank; false when some have no limit.
-static bool fill_caps(const struct problem *problem, const struct choice *choice,
+// The least memory among the replicas of each pipeline rank.
+static void fill_caps(const struct problem *problem, const struct layout *layout,
                       uint64_t *ret_caps)
 {
-    if (problem->is_sim) {
-        return false;
-    }
-    DP_AUTO_FREE struct place *places =
-        dp_new_array(struct place, (size_t)choice->pipeline * (size_t)choice->data);
-    dp_planner_place_ranks(problem, choice, places);
-    for (int32_t i = 0; i < choice->pipeline * choice->data; i++) {
-        double limit = problem->nodes[places[i].node].memory_bytes;
+    int32_t pipeline = layout->choice.pipeline;
+    for (int32_t i = 0; i < pipeline * layout->choice.data; i++) {
+        double limit = problem->nodes[layout->places[i].node].memory_bytes;
         uint64_t cap = limit > 0 && limit < 0x1p63 ? (uint64_t)limit : UINT64_MAX;
-        uint64_t *least = &ret_caps[i % choice->pipeline];
-        *least = i < choice->pipeline || cap < *least ? cap : *least;
+        uint64_t *least = &ret_caps[i % pipeline];
+        *least = i < pipeline || cap < *least ? cap : *least;
     }
-    return true;
 }
 
-static int64_t moves_for(const struct problem *problem, const struct choice *choice)
+static bool shares_cores(const struct problem *problem, const struct layout *layout)
+{
+    for (int32_t i = 0; i < layout->choice.pipeline * layout->choice.data; i++) {
+        int32_t node = layout->places[i].node;
+        bool is_new = i == 0 || node != layout->places[i - 1].node;
+        if (is_new && dp_planner_ranks_per_core(problem, layout, node) > 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t moves_for(const struct choice *choice, bool is_shared)
 {
     int64_t moves = ACTIONS_TRIED / (3 * (int64_t)choice->microbatches * choice->stages);
-    int64_t most = problem->cores > 0 ? MOVES_SHARED : MOVES_MOST;
+    int64_t most = is_shared ? MOVES_SHARED : MOVES_MOST;
     moves = moves < MOVES_LEAST ? MOVES_LEAST : moves;
     return moves > most ? most : moves;
 }
@@ -153,15 +177,20 @@ dp_status dp_planner_order_find(const struct problem *problem, const struct choi
     }
     struct asked asked = {problem, choice};
     uint64_t caps[DP_PIPELINE_MAX];
+    DP_CLEANUP(dp_planner_layout_deinit) struct layout layout = {.choice = *choice};
+    layout.places = dp_new_array(struct place, (size_t)choice->pipeline * (size_t)choice->data);
+    dp_planner_place_ranks(problem, choice, layout.places);
+    fill_caps(problem, &layout, caps);
+    bool is_shared = !problem->is_sim && shares_cores(problem, &layout);
     const struct dp_auto_problem search = {
         .pipeline = choice->pipeline,
         .microbatches = choice->microbatches,
         .costs = costs_of,
         .context = &asked,
-        .memory_cap = fill_caps(problem, choice, caps) ? caps : NULL,
+        .memory_cap = problem->is_sim ? NULL : caps,
         .placements = placements[choice->family - rows],
         .virtual_stages = choice->family->stages_per_rank / choice->family->directions};
-    const struct dp_auto_options options = {.moves_max = moves_for(problem, choice),
+    const struct dp_auto_options options = {.moves_max = moves_for(choice, is_shared),
                                             .stop = problem->stop,
                                             .context = problem->stop_context};
     DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = {0};
