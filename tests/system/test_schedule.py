@@ -62,13 +62,13 @@ class Schedule(unittest.TestCase):
         self.assertEqual(done["actions"], 8 * 24 * 3)
 
     def test_messages_that_block_take_longer(self):
-        # deepseek-ai/DualPipe's own placement of its blocking commits takes 137.75.
+        # deepseek-ai/DualPipe's own placement of its commits takes 139 in this model.
         cost = ("--cost", "F=1,I=1,W=1,FB=3", "--hop", 0.25)
         free = self.simulate("dualpipe", 8, 40, *cost)
         blocking = self.simulate("dualpipe", 8, 40, *cost, "--p2p", "blocking")
         self.assertAlmostEqual(free["makespan"], 137)
         self.assertGreater(blocking["makespan"], 137)
-        self.assertLess(blocking["makespan"], 137.75 * 1.02)
+        self.assertLess(blocking["makespan"], 139 * 1.01)
         at_once = self.simulate("dualpipe", 8, 40, *cost[:2], "--p2p", "blocking")
         self.assertAlmostEqual(at_once["makespan"], 126)
 
