@@ -360,11 +360,15 @@ static void tell_ring(struct meeting *meeting, int32_t stopped)
     dp_buf_puts(&text, "the messages cannot be run in the order of the rows: ");
     int32_t rank = first;
     for (int32_t shown = 0; (rank != first || shown == 0) && shown < SHOWN_MAX; shown++) {
-        dp_buf_printf(&text, "%srank %d at ", shown == 0 ? "" : " waits for ", rank);
-        name_item(post, meeting->at[rank], &text);
+        static const char *const joints[] = {"", " waits for ", ", which waits for "};
+        const struct csv_item *item = current(meeting, rank);
+        dp_buf_printf(&text, "%srank %d at %d:%d (", joints[shown < 2 ? shown : 2], rank,
+                      item->place.line, item->place.column);
+        dp_csv_item_text(item, &text);
+        dp_buf_puts(&text, ")");
         rank = peer_of(post, current(meeting, rank));
     }
-    dp_buf_printf(&text, rank == first ? " waits for rank %d" : " and so on back to rank %d",
+    dp_buf_printf(&text, rank == first ? ", which waits for rank %d" : ", and so on to rank %d",
                   first);
     const struct dp_schedule_place *place = &current(meeting, first)->place;
     dp_diags_add(post->diags, place->line, place->column,
