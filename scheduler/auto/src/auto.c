@@ -10,14 +10,18 @@
 #include "search.h"
 
 // The default budget: so many actions are looked at, about a second's work.
-#define WORK_DEFAULT 1.2e8
+#define WORK_DEFAULT 2e8
 #define WORK_PER_ACTION 600
-// Building a list takes so much longer than running one.
-enum { BUILD_WORK = 8 };
+// Building a list takes so much longer than running one, and more with many lanes to look at.
+enum { BUILD_WORK = 6, BUILD_WORK_PER_LANE = 2 };
+// The first presets are for all placements, the next for the better ones, the last for the best.
+enum { PRESETS_FOR_ALL = 10, PRESETS_FOR_MANY = 48, MANY = 4, FEW = 2 };
 // A round on one placement.
 enum { RULE_MOVES = 8, SHIFT_MOVES = 128 };
-// Placements that only families have are searched when they are among the best so many.
+// Placements that only families have are searched when they are among the best so many, and their
+// families not much slower than the best.
 enum { BORROWED_MOST = 2 };
+#define BORROWED_SHARE 1.1
 // An objective this close to its bound is at it.
 #define AT_BOUND 1e-9
 
@@ -89,7 +93,9 @@ static void open_entries(struct search *search)
                 best = entry;
             }
         }
-        if (best != NULL) {
+        bool is_close =
+            best != NULL && best->family_score.value <= BORROWED_SHARE * search->family_value;
+        if (is_close || (best != NULL && own == 0)) {
             dp_auto_entry_open(best, longest_span(search));
         }
     }
@@ -99,7 +105,8 @@ static void open_entries(struct search *search)
 static void try_rules(struct search *search, struct entry *entry)
 {
     search->moves++;
-    search->work += BUILD_WORK * dp_auto_entry_size(entry);
+    search->work += (BUILD_WORK + BUILD_WORK_PER_LANE * entry->field.lanes_most) *
+                    dp_auto_entry_size(entry);
     if (!dp_auto_list_build(&entry->trial, &entry->field, &entry->outlook, &entry->trial_rules,
                             &entry->trial_clock)) {
         return;
@@ -113,12 +120,41 @@ static void try_rules(struct search *search, struct entry *entry)
     dp_auto_entry_offer(entry, score, search->moves);
 }
 
+// How many promising entries have a better score than entry `index`.
+static int rank_of(const struct search *search, int32_t index, double best)
+{
+    double value = search->entries[index]->score.value;
+    int rank = 0;
+    for (int32_t i = 0; i < search->count; i++) {
+        const struct entry *other = search->entries[i];
+        rank += is_promising(other, best) && (other->score.value < value ||
+                                              (other->score.value <= value && i < index));
+    }
+    return rank;
+}
+
+// The promising entry of this rank (0 = best score), or NULL.
+static struct entry *entry_ranked(const struct search *search, int rank)
+{
+    double best = best_value(search);
+    for (int32_t i = 0; i < search->count; i++) {
+        if (is_promising(search->entries[i], best) && rank_of(search, i, best) == rank) {
+            return search->entries[i];
+        }
+    }
+    return NULL;
+}
+
 static void try_presets(struct search *search)
 {
     for (int number = 0; number < AUTO_PRESETS; number++) {
+        int most = number < PRESETS_FOR_ALL    ? AUTO_ENTRIES_MAX
+                   : number < PRESETS_FOR_MANY ? MANY
+                                               : FEW;
         for (int32_t i = 0; i < search->count; i++) {
             struct entry *entry = search->entries[i];
-            if (!is_promising(entry, best_value(search))) {
+            double best = best_value(search);
+            if (!is_promising(entry, best) || rank_of(search, i, best) >= most) {
                 continue;
             }
             if (!goes_on(search)) {
@@ -128,26 +164,6 @@ static void try_presets(struct search *search)
             try_rules(search, entry);
         }
     }
-}
-
-// The promising entry of this rank among them (0 = best score), or NULL.
-static struct entry *entry_ranked(const struct search *search, int rank)
-{
-    double best = best_value(search);
-    struct entry *found = NULL;
-    for (int32_t i = 0; i < search->count; i++) {
-        struct entry *entry = search->entries[i];
-        int better = 0;
-        for (int32_t j = 0; j < search->count; j++) {
-            const struct entry *other = search->entries[j];
-            if (j != i && is_promising(other, best)) {
-                better += other->score.value < entry->score.value ||
-                          (other->score.value <= entry->score.value && j < i);
-            }
-        }
-        found = is_promising(entry, best) && better == rank ? entry : found;
-    }
-    return found;
 }
 
 // A walk from the best order of the entry: strict, or free to pass through worse ones.
