@@ -3,19 +3,28 @@
 #include <stdlib.h>
 
 #include "dp/rand.h"
+#include "dp/schedule_audit.h"
 
 static const struct {
     const char *family;
     int32_t p, m;
-    int32_t v;  // 0 = the family's own
-} fixtures[] = {{"gpipe", 2, 4, 0},       {"1f1b", 4, 8, 0},
-                {"dualpipe", 4, 8, 0},    {"dualpipev", 2, 4, 0},
-                {"zb-v", 3, 7, 0},        {"v-half", 4, 8, 0},
-                {"v-min", 3, 7, 0},       {"interleaved", 2, 4, 0},
-                {"interleaved", 3, 7, 3}, {"zb-h1", 3, 5, 0},
-                {"zb-h2", 3, 6, 0},       {"chimera", 4, 4, 0},
-                {"chimera", 4, 7, 0},     {"hanayo", 3, 3, 0},
-                {"hanayo", 2, 5, 4},      {"dualpipe-full-b", 4, 8, 0},
+    int32_t v; // 0 = the family's own
+} fixtures[] = {{"gpipe", 2, 4, 0},
+                {"1f1b", 4, 8, 0},
+                {"dualpipe", 4, 8, 0},
+                {"dualpipev", 2, 4, 0},
+                {"zb-v", 3, 7, 0},
+                {"v-half", 4, 8, 0},
+                {"v-min", 3, 7, 0},
+                {"interleaved", 2, 4, 0},
+                {"interleaved", 3, 7, 3},
+                {"zb-h1", 3, 5, 0},
+                {"zb-h2", 3, 6, 0},
+                {"chimera", 4, 4, 0},
+                {"chimera", 4, 7, 0},
+                {"hanayo", 3, 3, 0},
+                {"hanayo", 2, 5, 4},
+                {"dualpipe-full-b", 4, 8, 0},
                 {"dualpipev-full-b", 2, 4, 0}};
 
 static void assert_same(const struct dp_schedule *a, const struct dp_schedule *b)
@@ -38,10 +47,10 @@ static void every_family_survives_the_round_trip(void **state)
     static const struct {
         const char *family;
         int32_t p, m;
-    } cases[] = {{"gpipe", 1, 1},      {"gpipe", 5, 3},     {"1f1b", 6, 13},     {"dualpipe", 2, 2},
-                 {"dualpipe", 12, 30}, {"dualpipev", 1, 2}, {"dualpipev", 7, 15},
-                 {"interleaved", 5, 9}, {"zb-h2", 4, 11}, {"chimera", 6, 11}, {"chimera", 2, 2},
-                 {"hanayo", 4, 9}};
+    } cases[] = {{"gpipe", 1, 1},      {"gpipe", 5, 3},       {"1f1b", 6, 13},
+                 {"dualpipe", 2, 2},   {"dualpipe", 12, 30},  {"dualpipev", 1, 2},
+                 {"dualpipev", 7, 15}, {"interleaved", 5, 9}, {"zb-h2", 4, 11},
+                 {"chimera", 6, 11},   {"chimera", 2, 2},     {"hanayo", 4, 9}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct dp_error err = {0};
         struct dp_schedule schedule = make_schedule(cases[i].family, cases[i].p, cases[i].m);
@@ -212,6 +221,187 @@ static void documents_with_flipped_bytes_do_no_harm(void **state)
     assert_true(read < runs / 4);
 }
 
+static dp_status read_text(const char *text, size_t length, struct dp_schedule *ret_schedule,
+                           struct dp_diags *diags, struct dp_error *err)
+{
+    dp_diags_init(diags, "x.json", text, length);
+    return dp_schedule_read_json(text, length, ret_schedule, diags, err);
+}
+
+static void the_text_of_a_good_document_is_read_as_the_document_is(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(fixtures) / sizeof(fixtures[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_buf text = {0};
+        struct dp_schedule schedule;
+        struct dp_diags diags;
+        json_t *json;
+        struct dp_schedule wanted;
+        read_fixture(i, &text);
+        assert_ok(read_text(text.bytes, text.length, &schedule, &diags, &err), &err);
+        assert_int_equal(diags.count, 0);
+        assert_ok(dp_json_parse(text.bytes, text.length, 1 << 20, "fixture", &json, &err), &err);
+        assert_ok(dp_schedule_from_json(json, &wanted, &err), &err);
+        assert_same(&schedule, &wanted);
+        json_decref(json);
+        dp_diags_deinit(&diags);
+        dp_schedule_deinit(&schedule);
+        dp_schedule_deinit(&wanted);
+        dp_buf_deinit(&text);
+    }
+}
+
+#define HEAD                                                                                       \
+    "{\"schema\": \"dp.schedule/1\", \"name\": \"x\",\n"                                           \
+    " \"pipeline\": 2, \"microbatches\": 1,\n"                                                     \
+    " \"stages\": 2,\n"
+#define PLACED HEAD " \"placement\": [[0], [1]],\n"
+#define F01 "{\"kind\": \"F\", \"stage\": 1, \"microbatch\": 0}"
+#define B01 "{\"kind\": \"B\", \"stage\": 1, \"microbatch\": 0}"
+
+// All problems of a text: "LINE:COLUMN part of the message", one after the other.
+static const struct {
+    const char *text;
+    const char *problems[4];
+} wrong[] = {
+    {"{\"schema\": \"dp.schedule/1\",\n \"name\": }\n", {"2:10 unexpected token"}},
+    {"{\"name\": 1,\n\"name\": 2}", {"2:6 duplicate object key"}},
+    {"\n  7", {"2:3 '[' or '{' expected"}},
+    {"\n [\"ranks\"]", {"2:2 \"schema\" must be"}},
+    {"{\"schema\": \"dp.schedule/1\",\n\t\"name\":\n  7}", {"3:3 \"name\" must be a text"}},
+    {"{\"schema\": \"dp.schedule/1\"}", {"1:1 \"name\" must be a text"}},
+    {HEAD "\"placement\": [[0],\n 1], \"ranks\": []}", {"5:2 the entry of rank 1 is not a list"}},
+    {HEAD "\"placement\": [[0], [0]], \"ranks\": []}", {"4:20 ranks 0 and 1 both hold stage 0"}},
+    {HEAD "\"placement\": [[0], []], \"ranks\": [[], []]}", {"4:14 no rank holds stage 1"}},
+    {HEAD "\"placement\": [[0, 1], []], \"ranks\": [[], []]}", {"4:14 rank 1 holds 0 stages"}},
+    {PLACED "\"ranks\": [[]]}", {"5:10 must be a list of 2 lists"}},
+    {PLACED "\"ranks\": [[" F00
+            ",\n {\"kind\": \"B\", \"stage\": 9999, \"microbatch\": 0}],\n[7, " F01
+            ",\n{\"kind\": \"\\\"]}\"}]]}",
+     {"6:2 rank 0, position 1: \"stage\" must be 0 to", "7:2 rank 1, position 0: \"kind\"",
+      "8:1 rank 1, position 2: \"kind\""}},
+    {PLACED "\"ranks\": [[" F00 ",\n" F00 "],\n[" F01 "]]}",
+     {"6:1 rank 0, position 1: F0@0 runs a second time",
+      "6:1 rank 0, position 2 (its end): micro-batch 0 has no B or I at stage 0",
+      "7:2 rank 1, position 1 (its end): micro-batch 0 has no B or I at stage 1"}},
+    // Keys in another order, with others among them; characters of more than one byte.
+    {"{\"note\": {\"ranks\": [\"\xc3\xa4]\"]}, \"ranks\": [[" F00 ", " B00 "], [\n\t" B01 ", " F01
+     "]],\n\"stages\": 2, "
+     "\"schema\": \"dp.schedule/1\", \"name\": \"x\", \"pipeline\": 2, \"microbatches\": 1, "
+     "\"placement\": [[0], [1]]"
+     "}",
+     {"2:2 rank 1, position 0: B0@1 comes before its F"}},
+};
+
+static void all_problems_of_a_text_have_line_and_column(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_schedule schedule;
+        struct dp_diags diags;
+        const char *text = wrong[i].text;
+        assert_int_equal(read_text(text, strlen(text), &schedule, &diags, &err), DP_INVALID);
+        size_t count = 0;
+        while (count < 4 && wrong[i].problems[count] != NULL) {
+            const char *problem = wrong[i].problems[count];
+            const char *part = strchr(problem, ' ') + 1;
+            char place[32] = "";
+            if (count < diags.count) {
+                snprintf(place, sizeof(place), "%d:%d ", diags.items[count].line,
+                         diags.items[count].column);
+            }
+            if (strncmp(place, problem, (size_t)(part - problem)) != 0 ||
+                strstr(diags.items[count].message, part) == NULL) {
+                fail_msg("%s: not \"%s\", but %s", text, problem, err.message);
+            }
+            count++;
+        }
+        assert_int_equal(diags.count, count);
+        dp_diags_deinit(&diags);
+    }
+}
+
+// The bytes from a line and column on.
+static const char *text_at(const char *text, int line, int column)
+{
+    for (; line > 1; line--) {
+        text = strchr(text, '\n') + 1;
+    }
+    return text + column - 1;
+}
+
+// Whatever is wrong with an action, its place is where its object begins.
+static void places_are_those_of_the_actions(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 23);
+    for (long run = 0; run < dp_fuzz_runs(300); run++) {
+        struct dp_schedule schedule = make_schedule("dualpipev", 2, 5);
+        size_t count = dp_schedule_action_count(&schedule);
+        size_t at = dp_rand_below(&rand, count);
+        size_t from = dp_rand_below(&rand, count);
+        schedule.actions[at] = schedule.actions[from];
+        json_t *json = dp_schedule_to_json(&schedule);
+        struct dp_buf text = {0};
+        dp_json_write(json, run % 2 == 0 ? 0 : 3, &text);
+        struct dp_schedule read;
+        struct dp_diags diags;
+        if (read_text(text.bytes, text.length, &read, &diags, NULL) == DP_OK) {
+            assert_int_equal(at, from);
+            dp_schedule_deinit(&read);
+        }
+        for (size_t i = 0; i < diags.count; i++) {
+            int rank, position;
+            const struct dp_diag *diag = &diags.items[i];
+            assert_int_equal(sscanf(diag->message, "rank %d, position %d", &rank, &position), 2);
+            json_t *list = json_array_get(json_object_get(json, "ranks"), (size_t)rank);
+            position -= (size_t)position == json_array_size(list);
+            json_t *there = json_loads(text_at(text.bytes, diag->line, diag->column),
+                                       JSON_DISABLE_EOF_CHECK, NULL);
+            assert_true(json_equal(there, json_array_get(list, (size_t)position)));
+            json_decref(there);
+        }
+        dp_diags_deinit(&diags);
+        dp_buf_deinit(&text);
+        json_decref(json);
+        dp_schedule_deinit(&schedule);
+    }
+}
+
+static void texts_with_other_bytes_do_no_harm(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 29);
+    struct dp_buf text = {0};
+    read_fixture(3, &text);
+    for (long round = 0; round < dp_fuzz_runs(2000); round++) {
+        struct dp_buf changed = {0};
+        dp_buf_append(&changed, text.bytes, text.length);
+        for (uint64_t n = 1 + dp_rand_below(&rand, 2); n > 0; n--) {
+            changed.bytes[dp_rand_below(&rand, changed.length)] =
+                "0123456789FBIW[]{},\":-\n\\\xc3"[dp_rand_below(&rand, 25)];
+        }
+        struct dp_schedule schedule;
+        struct dp_diags diags;
+        if (read_text(changed.bytes, changed.length, &schedule, &diags, NULL) == DP_OK) {
+            assert_int_equal(dp_schedule_validate(&schedule, NULL), DP_OK);
+            dp_schedule_deinit(&schedule);
+        } else {
+            assert_true(diags.count > 0);
+            for (size_t i = 0; i < diags.count; i++) {
+                assert_true(diags.items[i].line >= 1 && diags.items[i].column >= 1);
+            }
+        }
+        dp_diags_deinit(&diags);
+        dp_buf_deinit(&changed);
+    }
+    dp_buf_deinit(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +410,10 @@ int main(void)
         cmocka_unit_test(the_generators_still_make_the_fixtures),
         cmocka_unit_test(hostile_documents_are_refused_with_the_reason),
         cmocka_unit_test(documents_with_flipped_bytes_do_no_harm),
+        cmocka_unit_test(the_text_of_a_good_document_is_read_as_the_document_is),
+        cmocka_unit_test(all_problems_of_a_text_have_line_and_column),
+        cmocka_unit_test(places_are_those_of_the_actions),
+        cmocka_unit_test(texts_with_other_bytes_do_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
