@@ -1,5 +1,6 @@
 #include "dp/diag.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,24 @@ void dp_diags_add(struct dp_diags *diags, int line, int column, const char *help
     };
 }
 
+static bool begins_character(char c)
+{
+    return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+// A long line is shown from a little before its column on.
+static const char *first_shown(const char *line, const char *end, int *column)
+{
+    enum { SHOWN_BEFORE = 60, SHOWN_WHOLE = 100 };
+    int skipped = *column > SHOWN_WHOLE ? *column - SHOWN_BEFORE : 0;
+    const char *at = line;
+    for (int passed = 0; at < end && (passed < skipped || !begins_character(*at)); at++) {
+        passed += begins_character(*at);
+    }
+    *column -= skipped;
+    return at;
+}
+
 static void render_source_line(const struct dp_diags *diags, const struct dp_diag *diag,
                                struct dp_buf *out)
 {
@@ -53,18 +72,22 @@ static void render_source_line(const struct dp_diags *diags, const struct dp_dia
         return;
     }
     const char *newline = memchr(at, '\n', (size_t)(end - at));
-    size_t length = (size_t)((newline == NULL ? end : newline) - at);
+    end = newline == NULL ? end : newline;
+    int wanted = diag->column;
+    const char *shown = first_shown(at, end, &wanted);
+    const char *indent = shown == at ? "    " : "... ";
+    size_t length = (size_t)(end - shown);
     length = length > 160 ? 160 : length;
-    dp_buf_puts(out, "    ");
+    dp_buf_puts(out, indent);
     for (size_t i = 0; i < length; i++) {
-        char c = at[i];
+        char c = shown[i];
         dp_buf_append(out, (unsigned char)c < ' ' || c == 127 ? " " : &c, 1);
     }
     dp_buf_puts(out, "\n    ");
     // Columns count characters: UTF-8 continuation bytes take no room.
     int column = 1;
-    for (size_t i = 0; i < length && column < diag->column; i++) {
-        if (((unsigned char)at[i] & 0xc0) != 0x80) {
+    for (size_t i = 0; i < length && column < wanted; i++) {
+        if (begins_character(shown[i])) {
             dp_buf_puts(out, " ");
             column++;
         }

@@ -148,6 +148,30 @@ static void problems_show_file_line_column_source_and_caret(void **state)
                                    "error: job.toml: whole file\n");
 }
 
+// Where columns count characters, whatever these are made of.
+static void a_long_line_is_shown_around_its_column(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    for (int i = 0; i < 500; i++) {
+        dp_buf_puts(&text, i == 299 ? "X" : i % 3 == 0 ? "\xc3\xa4" : "b");
+    }
+    DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
+    dp_diags_init(&diags, "f", text.bytes, text.length);
+    dp_diags_add(&diags, 1, 300, NULL, "here");
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf out = {0};
+    dp_diags_render(&diags, &out);
+    const char *line = strstr(out.bytes, "\n... ");
+    assert_non_null(line);
+    const char *caret = strchr(line + 1, '\n') + 1;
+    int before = 0;
+    for (const char *c = line + 1; *c != 'X'; c++) {
+        before += ((unsigned char)*c & 0xc0) != 0x80;
+    }
+    assert_int_equal(strspn(caret, " "), before);
+    assert_string_equal(caret + before, "^\n");
+}
+
 static void problems_beyond_the_limit_are_counted(void **state)
 {
     (void)state;
@@ -219,6 +243,7 @@ int main(void)
         cmocka_unit_test(every_status_has_a_name_and_a_text),
         cmocka_unit_test(a_grpc_code_from_a_peer_finds_its_status),
         cmocka_unit_test(problems_show_file_line_column_source_and_caret),
+        cmocka_unit_test(a_long_line_is_shown_around_its_column),
         cmocka_unit_test(problems_beyond_the_limit_are_counted),
         cmocka_unit_test(a_near_word_is_suggested_and_a_far_one_is_not),
         cmocka_unit_test(log_values_are_quoted_when_they_must_be),

@@ -275,6 +275,7 @@ static const struct {
     {HEAD "\"placement\": [[0], [0]], \"ranks\": []}", {"4:20 ranks 0 and 1 both hold stage 0"}},
     {HEAD "\"placement\": [[0], []], \"ranks\": [[], []]}", {"4:14 no rank holds stage 1"}},
     {HEAD "\"placement\": [[0, 1], []], \"ranks\": [[], []]}", {"4:14 rank 1 holds 0 stages"}},
+    {HEAD "\"note\": \"\\\"\xc3\xa4]\", \"placement\": 5}", {"4:30 must be a list of 2 lists"}},
     {PLACED "\"ranks\": [[]]}", {"5:10 must be a list of 2 lists"}},
     {PLACED "\"ranks\": [[" F00
             ",\n {\"kind\": \"B\", \"stage\": 9999, \"microbatch\": 0}],\n[7, " F01
