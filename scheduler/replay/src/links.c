@@ -103,17 +103,17 @@ static void link_first_backward(const struct replay_table *table, int32_t stage,
 static void link_gathers(const struct replay_table *table, int32_t stage, const int32_t *computes,
                          size_t count, struct replay_links *links)
 {
-    DP_AUTO_FREE bool *done = dp_new_array(bool, (size_t)table->chunks);
-    for (int32_t seq = replay_count(table, stage, DP_REPLAY_PARAMS_ALL_GATHER) - 1; seq >= 0;
-         seq--) {
+    // By chunk: one past the last gather; 0 = none, or the forward is linked.
+    DP_AUTO_FREE int32_t *gathers = dp_new_array(int32_t, (size_t)table->chunks);
+    for (int32_t seq = 0; seq < replay_count(table, stage, DP_REPLAY_PARAMS_ALL_GATHER); seq++) {
         int32_t gather = replay_position(table, stage, DP_REPLAY_PARAMS_ALL_GATHER, seq);
-        int32_t chunk = table->mc[gather];
-        for (size_t i = 0; i < count && !done[chunk]; i++) {
-            if (table->kind[computes[i]] == DP_REPLAY_FORWARD_COMPUTE &&
-                table->mc[computes[i]] == chunk) {
-                dp_replay_link(links, gather, computes[i]);
-                done[chunk] = true;
-            }
+        gathers[table->mc[gather]] = gather + 1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        int32_t *gather = &gathers[table->mc[computes[i]]];
+        if (table->kind[computes[i]] == DP_REPLAY_FORWARD_COMPUTE && *gather > 0) {
+            dp_replay_link(links, *gather - 1, computes[i]);
+            *gather = 0;
         }
     }
 }
@@ -122,20 +122,21 @@ static void link_gathers(const struct replay_table *table, int32_t stage, const 
 static void link_overlapped_sums(const struct replay_table *table, int32_t stage,
                                  struct replay_links *links)
 {
-    DP_AUTO_FREE bool *done = dp_new_array(bool, (size_t)table->chunks);
+    // By chunk: one past the backward that ends last; 0 = none, or the sum is linked.
+    DP_AUTO_FREE int32_t *lasts = dp_new_array(int32_t, (size_t)table->chunks);
+    for (int32_t seq = 0; seq < replay_count(table, stage, DP_REPLAY_BACKWARD_COMPUTE); seq++) {
+        int32_t compute = replay_position(table, stage, DP_REPLAY_BACKWARD_COMPUTE, seq);
+        int32_t *last = &lasts[table->mc[compute]];
+        if (*last == 0 || replay_first_end(table, compute) > replay_first_end(table, *last - 1)) {
+            *last = compute + 1;
+        }
+    }
     for (int32_t seq = 0; seq < replay_count(table, stage, DP_REPLAY_GRADS_REDUCE_SCATTER); seq++) {
         int32_t sum = replay_position(table, stage, DP_REPLAY_GRADS_REDUCE_SCATTER, seq);
-        int32_t last = -1;
-        for (int32_t i = 0; i < replay_count(table, stage, DP_REPLAY_BACKWARD_COMPUTE); i++) {
-            int32_t compute = replay_position(table, stage, DP_REPLAY_BACKWARD_COMPUTE, i);
-            if (table->mc[compute] == table->mc[sum] &&
-                (last < 0 || replay_first_end(table, compute) > replay_first_end(table, last))) {
-                last = compute;
-            }
-        }
-        if (last >= 0 && !done[table->mc[sum]]) {
-            dp_replay_link(links, last, sum);
-            done[table->mc[sum]] = true;
+        int32_t *last = &lasts[table->mc[sum]];
+        if (*last > 0) {
+            dp_replay_link(links, *last - 1, sum);
+            *last = 0;
         }
     }
 }
@@ -212,16 +213,18 @@ static void link_stage(const struct replay_table *table, int32_t stage, bool ove
 static void join_stages(const struct replay_table *table, dp_replay_kind kind,
                         struct replay_links *links)
 {
-    for (int32_t seq = 0, found = 1; found > 0; seq++) {
-        found = 0;
-        int32_t leader = -1;
-        for (int32_t stage = 0; stage < table->stages; stage++) {
-            if (seq < replay_count(table, stage, kind)) {
-                int32_t position = replay_position(table, stage, kind, seq);
-                leader = leader < 0 ? position : leader;
-                links->node[position] = leader;
-                found++;
-            }
+    int32_t most = 0;
+    for (int32_t stage = 0; stage < table->stages; stage++) {
+        int32_t count = replay_count(table, stage, kind);
+        most = count > most ? count : most;
+    }
+    // By number: one past the operation of the first stage that has it.
+    DP_AUTO_FREE int32_t *leaders = dp_new_array(int32_t, (size_t)most);
+    for (int32_t stage = 0; stage < table->stages; stage++) {
+        for (int32_t seq = 0; seq < replay_count(table, stage, kind); seq++) {
+            int32_t position = replay_position(table, stage, kind, seq);
+            leaders[seq] = leaders[seq] == 0 ? position + 1 : leaders[seq];
+            links->node[position] = leaders[seq] - 1;
         }
     }
 }
