@@ -155,9 +155,9 @@ static bool at_end(const struct csv_text *text, struct dp_diags *diags)
 static bool read_single(struct csv_text text, struct csv_item *ret_item, struct dp_diags *diags)
 {
     const struct csv_text whole = text;
-    uint32_t stage;
+    uint32_t stage = 0;
     uint32_t microbatch = 0;
-    uint8_t kind;
+    uint8_t kind = DP_ACTION_F;
     if (!read_number(&text, "stage", DP_STAGES_MAX - 1, &whole, &stage, diags) ||
         !read_kind(&text, &whole, &kind, diags)) {
         return false;
