@@ -52,6 +52,7 @@ static void take_candidate(const Dp__V1__Candidate *from, struct dp_plan_candida
     to->microbatches = (int32_t)from->microbatches;
     to->micro_batch_size = (int32_t)from->micro_batch_size;
     DP_COPY_TEXT(to->schedule, from->schedule);
+    to->virtual_stages = (int32_t)from->virtual_stages;
     to->legal = from->legal != 0;
     to->chosen = from->chosen != 0;
     to->step_s = from->step_s;
@@ -167,6 +168,7 @@ static void give_candidates(const struct dp_plan *plan, struct dp_arena *arena,
         candidates[i].microbatches = (uint32_t)from->microbatches;
         candidates[i].micro_batch_size = (uint32_t)from->micro_batch_size;
         candidates[i].schedule = (char *)from->schedule;
+        candidates[i].virtual_stages = (uint32_t)from->virtual_stages;
         candidates[i].legal = from->legal;
         candidates[i].chosen = from->chosen;
         candidates[i].step_s = from->step_s;

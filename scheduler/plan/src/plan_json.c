@@ -52,6 +52,7 @@ static const struct member candidate_members[] = {
     CANDIDATE(INT32, microbatches),
     CANDIDATE(INT32, micro_batch_size),
     CANDIDATE(NAME, schedule),
+    CANDIDATE(INT32, virtual_stages),
     CANDIDATE(BOOL, legal),
     CANDIDATE(BOOL, chosen),
     CANDIDATE(REAL, step_s),

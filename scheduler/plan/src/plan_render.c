@@ -52,15 +52,28 @@ static void render_lines(const char *title, const char *text, struct dp_buf *out
     }
 }
 
+// "interleaved v4"
+static const char *format_schedule(char buffer[DP_NAME_MAX + 16], const char *name, int32_t chunks)
+{
+    if (chunks > 0) {
+        snprintf(buffer, DP_NAME_MAX + 16, "%s v%d", name, chunks);
+    } else {
+        snprintf(buffer, DP_NAME_MAX + 16, "%s", name);
+    }
+    return buffer;
+}
+
 static void render_choice(const struct dp_plan *plan, struct dp_buf *out)
 {
     int32_t world = dp_plan_world(plan);
+    char name[DP_NAME_MAX + 16];
     dp_buf_printf(
         out,
         "schedule %s: pipeline %d, expert %d, data %d (%d rank%s), %d micro-batch%s of %d "
         "sample%s\n",
-        plan->schedule, plan->pipeline, plan->expert, plan->data, world, world == 1 ? "" : "s",
-        plan->microbatches, plan->microbatches == 1 ? "" : "es", plan->micro_batch_size,
+        format_schedule(name, plan->schedule, plan->virtual_stages), plan->pipeline, plan->expert,
+        plan->data, world, world == 1 ? "" : "s", plan->microbatches,
+        plan->microbatches == 1 ? "" : "es", plan->micro_batch_size,
         plan->micro_batch_size == 1 ? "" : "s");
     dp_buf_puts(out, "layers per stage");
     for (int32_t s = 0; s < plan->stages; s++) {
@@ -128,12 +141,13 @@ static void render_ranks(const struct dp_plan *plan, struct dp_buf *out)
 static void render_candidates(const struct dp_plan *plan, size_t max, struct dp_buf *out)
 {
     size_t count = max == 0 || plan->candidates_count < max ? plan->candidates_count : max;
-    dp_buf_puts(out, "\nschedule       P   EP    D    M  size       step     memory  why\n");
+    dp_buf_puts(out, "\nschedule            P   EP    D    M  size       step     memory  why\n");
     for (size_t i = 0; i < count; i++) {
         const struct dp_plan_candidate *c = &plan->candidates[i];
-        char step[32], memory[32];
-        dp_buf_printf(out, "%-11s %4d %4d %4d %4d  %4d  %9s  %9s  %s\n", c->schedule, c->pipeline,
-                      c->expert, c->data, c->microbatches, c->micro_batch_size,
+        char name[DP_NAME_MAX + 16], step[32], memory[32];
+        dp_buf_printf(out, "%-16s %4d %4d %4d %4d  %4d  %9s  %9s  %s\n",
+                      format_schedule(name, c->schedule, c->virtual_stages), c->pipeline, c->expert,
+                      c->data, c->microbatches, c->micro_batch_size,
                       c->legal ? format_seconds(step, c->step_s) : "-",
                       c->legal ? format_bytes(memory, c->memory_max_bytes) : "-", c->reason);
     }

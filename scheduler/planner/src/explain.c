@@ -152,6 +152,7 @@ static void fill_sizes(const struct choice *choice, struct dp_plan_candidate *ca
     candidate->microbatches = choice->microbatches;
     candidate->micro_batch_size = choice->micro_batch_size;
     DP_COPY_TEXT(candidate->schedule, choice->family->name);
+    candidate->virtual_stages = choice->virtual_stages;
 }
 
 void dp_planner_explain_candidates(const struct search *search, const struct choices *choices,

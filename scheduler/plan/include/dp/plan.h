@@ -29,6 +29,7 @@ struct dp_plan_rank {
 struct dp_plan_candidate {
     int32_t pipeline, expert, data, microbatches, micro_batch_size;
     char schedule[DP_NAME_MAX];
+    int32_t virtual_stages;  // chunks per rank that the family was asked for; 0 = its default
     bool legal; // the figures below are known
     bool chosen;
     double step_s;
