@@ -211,6 +211,43 @@ static void a_trace_shows_measured_and_predicted_side_by_side(void **state)
     dp_schedule_deinit(&schedule);
 }
 
+// int64_t counts 292 years of nanoseconds; a forward may take 31, and a clock may say anything.
+static void a_trace_holds_times_that_nanoseconds_cannot(void **state)
+{
+    (void)state;
+    struct dp_schedule schedule = make_schedule("gpipe", 2, 8);
+    struct dp_sim_result result =
+        simulate_uniform(&schedule, (struct dp_sim_uniform){.f = 1e9, .b = 1e9});
+    struct dp_action_span *spans;
+    size_t count;
+    dp_render_spans(&schedule, &result, 0, &spans, &count);
+    struct dp_trace_track track = {.name = "long", .pipeline = 2, .spans = spans, .count = count};
+    json_t *root;
+    json_t *events = trace_events(&track, 1, &root);
+    double latest = 0;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *event = json_array_get(events, i);
+        if (strcmp(text_of(event, "ph"), "X") == 0) {
+            assert_true(number_of(event, "ts") >= 0 && number_of(event, "dur") >= 0);
+            latest = number_of(event, "ts") > latest ? number_of(event, "ts") : latest;
+        }
+    }
+    assert_true(latest == (double)INT64_MAX / 1e3);
+    json_decref(root);
+    const struct dp_action_span measured[] = {
+        {.kind = DP_SPAN_WAIT, .start_ns = INT64_MIN, .end_ns = INT64_MIN + 1000},
+        {.kind = DP_SPAN_WAIT, .start_ns = INT64_MAX - 1000, .end_ns = INT64_MAX}};
+    track.spans = measured;
+    track.count = 2;
+    events = trace_events(&track, 1, &root);
+    const json_t *last = json_array_get(events, json_array_size(events) - 1);
+    assert_true(number_of(last, "ts") == 0x1p64 / 1e3 && number_of(last, "dur") == 1);
+    json_decref(root);
+    free(spans);
+    dp_sim_result_deinit(&result);
+    dp_schedule_deinit(&schedule);
+}
+
 // Families with what they draw differently: one chunk, two directions, a V, several chunks.
 static const struct {
     const char *family;
@@ -646,6 +683,7 @@ int main(void)
         cmocka_unit_test(a_table_shows_microbatches_in_cells),
         cmocka_unit_test(torch_files_have_its_notation),
         cmocka_unit_test(a_trace_shows_measured_and_predicted_side_by_side),
+        cmocka_unit_test(a_trace_holds_times_that_nanoseconds_cannot),
         cmocka_unit_test(no_line_is_longer_than_the_terminal),
         cmocka_unit_test(columns_show_what_fills_most_of_them),
         cmocka_unit_test(the_first_bubble_free_slot_is_found),

@@ -1,5 +1,4 @@
 // A prediction as a trace: what the simulation knows beside the times of actions.
-#include <math.h>
 #include <stdlib.h>
 
 #include "dp/alloc.h"
@@ -7,6 +6,7 @@
 #include "dp/render.h"
 #include "dp/sim_analysis.h"
 #include "messages.h"
+#include "scale.h"
 
 // Memory of all ranks, one level for each change; the caller frees *ret_levels.
 static void find_levels(const struct dp_schedule *schedule, const struct dp_sim_result *result,
@@ -24,7 +24,7 @@ static void find_levels(const struct dp_schedule *schedule, const struct dp_sim_
             // Of several changes at one time only the last one holds.
             if (i + 1 == points_count || points[i + 1].time > points[i].time) {
                 levels[count++] =
-                    (struct dp_trace_level){rank, llround(points[i].time * 1e9), points[i].bytes};
+                    (struct dp_trace_level){rank, dp_render_ns(points[i].time), points[i].bytes};
             }
         }
     }

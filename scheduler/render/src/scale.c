@@ -14,6 +14,12 @@ struct scale_unit dp_render_time_unit(double seconds)
     return units[unit];
 }
 
+int64_t dp_render_ns(double seconds)
+{
+    double ns = seconds * 1e9;
+    return ns < 0x1p63 ? llround(ns) : INT64_MAX;
+}
+
 double dp_render_round_step(double least)
 {
     double power = pow(10, floor(log10(least)));

@@ -13,6 +13,9 @@ struct scale_unit {
 };
 struct scale_unit dp_render_time_unit(double seconds);
 
+// Nanoseconds of a simulated time, at least 0: the most there are where it is longer (292 years).
+int64_t dp_render_ns(double seconds);
+
 // The smallest of 1, 2, 5, 10, ... (times a power of ten) that is at least `least`.
 double dp_render_round_step(double least);
 

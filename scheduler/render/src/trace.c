@@ -1,4 +1,3 @@
-#include <math.h>
 #include <stdlib.h>
 
 #include "dp/alloc.h"
@@ -6,6 +5,7 @@
 #include "dp/cleanup.h"
 #include "dp/json.h"
 #include "dp/render.h"
+#include "scale.h"
 
 struct trace {
     struct dp_buf *out;
@@ -90,6 +90,14 @@ static void add_title(struct trace *trace, const struct dp_action_span *span)
     dp_action_format(&action, trace->out);
 }
 
+// From one moment to another. Measured ones come from other machines and may be anything.
+static double microseconds(int64_t from_ns, int64_t to_ns)
+{
+    int64_t ns;
+    bool fits = !__builtin_sub_overflow(to_ns, from_ns, &ns);
+    return (fits ? (double)ns : (double)to_ns - (double)from_ns) / 1e3;
+}
+
 static void add_span(struct trace *trace, const struct dp_action_span *span, int64_t origin_ns)
 {
     struct dp_buf *out = trace->out;
@@ -98,8 +106,8 @@ static void add_span(struct trace *trace, const struct dp_action_span *span, int
     add_title(trace, span);
     dp_buf_printf(out, "\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
                   dp_span_kind_text(span->kind), trace->pid + span->replica, span->rank,
-                  (double)(span->start_ns - origin_ns) / 1e3,
-                  (double)(span->end_ns - span->start_ns) / 1e3);
+                  microseconds(origin_ns, span->start_ns),
+                  microseconds(span->start_ns, span->end_ns));
     dp_buf_printf(out, ",\"args\":{\"kind\":\"%s\",\"step\":%lld", dp_span_kind_text(span->kind),
                   (long long)span->step);
     if (span->kind < DP_ACTION_KIND_COUNT) {
@@ -119,7 +127,7 @@ static void add_level(struct trace *trace, const struct dp_trace_level *level, i
     dp_buf_printf(trace->out,
                   "{\"ph\":\"C\",\"name\":\"activations, rank %d\",\"pid\":%d,\"ts\":%.3f,"
                   "\"args\":{\"bytes\":%llu}}",
-                  level->rank, trace->pid, (double)(level->time_ns - origin_ns) / 1e3,
+                  level->rank, trace->pid, microseconds(origin_ns, level->time_ns),
                   (unsigned long long)level->bytes);
 }
 
@@ -127,14 +135,14 @@ static void add_level(struct trace *trace, const struct dp_trace_level *level, i
 static void add_flow_end(struct trace *trace, const struct dp_action_span *span, bool leaves,
                          int64_t origin_ns)
 {
-    double inside = (leaves ? 0.9 : 0.1) * (double)(span->end_ns - span->start_ns);
+    double inside = (leaves ? 0.9 : 0.1) * microseconds(span->start_ns, span->end_ns);
     begin_event(trace);
     dp_buf_printf(trace->out,
                   "{\"ph\":\"%s\",\"name\":\"message\",\"cat\":\"p2p\",\"id\":%llu,\"pid\":%d,"
                   "\"tid\":%d,\"ts\":%.3f}",
                   leaves ? "s" : "f\",\"bp\":\"e", (unsigned long long)trace->flow,
                   trace->pid + span->replica, span->rank,
-                  ((double)(span->start_ns - origin_ns) + inside) / 1e3);
+                  microseconds(origin_ns, span->start_ns) + inside);
 }
 
 static void add_flow(struct trace *trace, const struct dp_trace_track *track,
@@ -199,8 +207,8 @@ void dp_render_spans(const struct dp_schedule *schedule, const struct dp_sim_res
                                                .b_stage = action->b_stage,
                                                .b_microbatch = action->b_microbatch,
                                                .step = step,
-                                               .start_ns = llround(result->spans[i].start * 1e9),
-                                               .end_ns = llround(result->spans[i].end * 1e9)};
+                                               .start_ns = dp_render_ns(result->spans[i].start),
+                                               .end_ns = dp_render_ns(result->spans[i].end)};
         }
     }
     *ret_spans = spans;
