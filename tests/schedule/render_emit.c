@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dp/auto.h"
 #include "dp/check.h"
 #include "dp/render.h"
 
@@ -128,6 +129,32 @@ static double number(int argc, char **argv, int index, double otherwise)
     return index < argc ? strtod(argv[index], NULL) : otherwise;
 }
 
+// "auto" is searched for among what a stage on one rank can express.
+static dp_status search(const struct dp_schedule_params *params,
+                        const struct dp_sim_uniform *uniform, struct subject *ret_subject,
+                        struct dp_error *err)
+{
+    struct dp_auto_uniform model = {.stage = *uniform, .activation_bytes = 1};
+    struct dp_auto_problem problem = {.pipeline = params->pipeline,
+                                      .microbatches = params->microbatches,
+                                      .costs = dp_auto_uniform_costs,
+                                      .context = &model,
+                                      .placements = DP_AUTO_STRAIGHT | DP_AUTO_LOOP | DP_AUTO_VEE |
+                                                    DP_AUTO_WAVES,
+                                      .virtual_stages = params->virtual_stages};
+    struct dp_auto_options options = {.seed = 1, .moves_max = 200};
+    struct dp_auto_result result;
+    dp_status status = dp_auto_search(&problem, &options, &result, err);
+    if (status == DP_OK) {
+        ret_subject->schedule = result.schedule;
+        ret_subject->costs = result.costs;
+        result.schedule = (struct dp_schedule){0};
+        result.costs = (struct dp_sim_costs){0};
+        dp_auto_result_deinit(&result);
+    }
+    return status;
+}
+
 static dp_status obtain(int argc, char **argv, struct subject *ret_subject, struct dp_error *err)
 {
     struct dp_schedule_params params = {.pipeline = (int32_t)number(argc, argv, 3, 1),
@@ -140,13 +167,18 @@ static dp_status obtain(int argc, char **argv, struct subject *ret_subject, stru
                                      .fb = number(argc, argv, 10, 3),
                                      .hop = {.latency = number(argc, argv, 11, 0)}};
     ret_subject->width = (int32_t)number(argc, argv, 12, 0);
-    dp_status status = dp_schedule_generate(argv[2], &params, &ret_subject->schedule, err);
-    if (status == DP_OK) {
-        dp_sim_costs_init_uniform(&ret_subject->costs, &ret_subject->schedule, &uniform);
-        status = dp_simulate(&ret_subject->schedule, &ret_subject->costs, true,
-                             &ret_subject->result, err);
+    dp_status status;
+    if (strcmp(argv[2], "auto") == 0) {
+        status = search(&params, &uniform, ret_subject, err);
+    } else {
+        status = dp_schedule_generate(argv[2], &params, &ret_subject->schedule, err);
+        if (status == DP_OK) {
+            dp_sim_costs_init_uniform(&ret_subject->costs, &ret_subject->schedule, &uniform);
+        }
     }
-    return status;
+    return status == DP_OK ? dp_simulate(&ret_subject->schedule, &ret_subject->costs, true,
+                                         &ret_subject->result, err)
+                           : status;
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
 #include "support.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "dp/json.h"
@@ -9,6 +10,15 @@ static struct dp_sim_result run(const struct dp_schedule *schedule)
 {
     return simulate_uniform(schedule,
                             (struct dp_sim_uniform){.f = 1, .b = 2, .i = 1, .w = 1, .fb = 3});
+}
+
+static int count_lines(const char *text)
+{
+    int lines = 0;
+    for (; *text != '\0'; text++) {
+        lines += *text == '\n';
+    }
+    return lines;
 }
 
 // Two ranks, two micro-batches: 9 units, each 4 columns wide.
@@ -74,6 +84,32 @@ static void a_schedule_that_takes_no_time_has_no_chart(void **state)
     dp_buf_deinit(&text);
     dp_sim_result_deinit(&result);
     dp_schedule_deinit(&schedule);
+}
+
+static void steps_of_any_length_are_drawn_or_said_to_be_beyond_it(void **state)
+{
+    (void)state;
+    for (int power = -323; power <= 300; power += 7) {
+        struct dp_schedule schedule = make_schedule("dualpipe", 4, 8);
+        double second = pow(10, power);
+        struct dp_sim_uniform uniform = {
+            .f = second, .b = 2 * second, .i = second, .w = second, .fb = 3 * second};
+        struct dp_sim_costs costs;
+        dp_sim_costs_init_uniform(&costs, &schedule, &uniform);
+        struct dp_sim_result result = simulate_uniform(&schedule, uniform);
+        struct dp_buf text = {0};
+        struct dp_buf figure = {0};
+        dp_render_gantt(&schedule, &result, &(struct dp_render_options){0}, &text);
+        dp_render_svg(&schedule, &result, &costs, &(struct dp_render_svg_options){0}, &figure);
+        bool drawn = count_lines(text.bytes) > 4;
+        assert_int_equal(drawn, power > -20 && power < 29);
+        assert_int_equal(strstr(figure.bytes, ">rank 3<") != NULL, drawn);
+        dp_buf_deinit(&text);
+        dp_buf_deinit(&figure);
+        dp_sim_result_deinit(&result);
+        dp_sim_costs_deinit(&costs);
+        dp_schedule_deinit(&schedule);
+    }
 }
 
 static void a_table_shows_microbatches_in_cells(void **state)
@@ -281,15 +317,6 @@ static size_t longest_line(const char *text)
         }
     }
     return longest;
-}
-
-static int count_lines(const char *text)
-{
-    int lines = 0;
-    for (; *text != '\0'; text++) {
-        lines += *text == '\n';
-    }
-    return lines;
 }
 
 static void no_line_is_longer_than_the_terminal(void **state)
@@ -680,6 +707,7 @@ int main(void)
         cmocka_unit_test(a_gantt_chart_has_a_row_per_rank_and_true_lengths),
         cmocka_unit_test(streams_and_kinds_differ_with_and_without_colour),
         cmocka_unit_test(a_schedule_that_takes_no_time_has_no_chart),
+        cmocka_unit_test(steps_of_any_length_are_drawn_or_said_to_be_beyond_it),
         cmocka_unit_test(a_table_shows_microbatches_in_cells),
         cmocka_unit_test(torch_files_have_its_notation),
         cmocka_unit_test(a_trace_shows_measured_and_predicted_side_by_side),

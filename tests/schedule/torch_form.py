@@ -391,8 +391,7 @@ def run_free(rows, ranks, costs, hop):
 COSTS = [
     ({"F": 1, "B": 2, "I": 1, "W": 1, "FB": 3}, 0),
     ({"F": 0, "B": 0, "I": 0, "W": 0, "FB": 0}, 0),
-    ({"F": 1, "B": 1, "I": 1, "W": 0, "FB": 0}, 0),
-    ({"F": 1, "B": 2.25, "I": 1.25, "W": 0.75, "FB": 2.5}, 0),
+    ({"F": 1, "B": 1.25, "I": 1.25, "W": 0, "FB": 0}, 0),
     ({"F": 1, "B": 2.25, "I": 1.25, "W": 0.75, "FB": 2.5}, 0.125),
 ]
 
@@ -404,10 +403,16 @@ def emit(program, form, family, sizes, costs, hop):
 
 
 @functools.cache
-def compute_only(program, family, sizes):
-    """None when the family does not exist at these sizes. Costs do not matter."""
+def family_rows(program, family, sizes):
     done = emit(program, "torch-csv", family, sizes, *COSTS[0])
     return done.stdout if done.returncode == 0 else None
+
+
+def compute_only(program, family, sizes, costs, hop):
+    """None when the family does not exist at these sizes. Costs matter to `auto` alone."""
+    if family == "auto":
+        return emit(program, "torch-csv", family, sizes, costs, hop).stdout
+    return family_rows(program, family, sizes)
 
 
 def check_comms(rows, ranks, text, costs, hop, with_waits):
@@ -425,17 +430,22 @@ def check_comms(rows, ranks, text, costs, hop, with_waits):
 def check_size(program, family, sizes, costs, hop, totals):
     """False when the family does not exist at these sizes."""
     pipeline, microbatches, _ = sizes
-    plain = compute_only(program, family, sizes)
+    plain = compute_only(program, family, sizes, costs, hop)
     if plain is None:
         return False
     rows = load_compute_only(plain)
     ranks = validate(rows, pipeline, microbatches)
     theirs = torch_lowering(rows, ranks)
     check_messages(theirs, ranks)
+    emitted = costs
+    if family == "auto":   # there the costs are those of a P-th of the model, not of a stage
+        costs = {kind: seconds * pipeline / len(ranks) for kind, seconds in costs.items()}
     free = run_free(rows, ranks, costs, hop)
     torch_streams = Streams(theirs, ranks, costs, hop).run()
     for form, with_waits in (("torch-csv-comms", True), ("torch-csv-comms-2.14", False)):
-        done = emit(program, form, family, sizes, costs, hop)
+        if not with_waits and hop == 0:
+            continue
+        done = emit(program, form, family, sizes, emitted, hop)
         streams = check_comms(rows, ranks, done.stdout, costs, hop, with_waits)
         if hop == 0 and abs(streams - free) > 1e-9 * free:
             raise Refused("%g with messages, %g without" % (streams, free))
@@ -452,7 +462,7 @@ def check_size(program, family, sizes, costs, hop, totals):
 FAMILIES = {  # name: chunks per rank to try
     "gpipe": (0,), "1f1b": (0,), "interleaved": (0, 3), "zb-h1": (0,), "zb-h2": (0,),
     "zb-v": (0,), "v-half": (0,), "v-min": (0,), "hanayo": (0, 4), "dualpipev": (0,),
-    "dualpipev-full-b": (0,),
+    "dualpipev-full-b": (0,), "auto": (1, 2),
 }
 BIDIRECTIONAL = ("chimera", "dualpipe", "dualpipe-full-b")
 SIZES = [(1, 1), (1, 4), (2, 3), (2, 8), (3, 9), (4, 4), (4, 10), (6, 12), (8, 16), (8, 24)]

@@ -107,17 +107,17 @@ static void add_axis(const struct chart *chart, struct dp_buf *out)
     DP_AUTO_FREE char *line = dp_alloc((size_t)chart->columns + 1, 1);
     memset(line, ' ', (size_t)chart->columns);
     char text[64];
-    snprintf(text, sizeof(text), "%.4g %s", chart->result->makespan / unit.seconds, unit.name);
-    int32_t length = (int32_t)strlen(text);
+    int32_t length =
+        snprintf(text, sizeof(text), "%.4g %s", chart->result->makespan / unit.seconds, unit.name);
     int32_t room = chart->columns - length; // columns before the makespan
     memcpy(&line[room], text, (size_t)length);
     for (int32_t k = 0;; k++) {
         int32_t column = (int32_t)(k * step * unit.seconds / chart->column_seconds + 0.5);
-        snprintf(text, sizeof(text), "%.6g", k * step);
-        if (column + (int32_t)strlen(text) >= room) {
+        length = snprintf(text, sizeof(text), "%.6g", k * step);
+        if (column + length >= room) {
             break;
         }
-        memcpy(&line[column], text, strlen(text));
+        memcpy(&line[column], text, (size_t)length);
     }
     dp_buf_printf(out, "%*s %s\n", chart->label, "", line);
 }
@@ -140,8 +140,9 @@ void dp_render_gantt(const struct dp_schedule *schedule, const struct dp_sim_res
 {
     DP_CHECK(result->spans != NULL);
     struct chart chart = {.schedule = schedule, .result = result, .color = options->color};
-    if (!(result->makespan > 0)) {
-        dp_buf_puts(out, "nothing takes time\n");
+    if (!dp_render_is_drawable(result->makespan)) {
+        dp_buf_puts(out, result->makespan > 1 ? "this takes too long to be drawn\n"
+                                              : "nothing takes time\n");
         return;
     }
     chart.label = dp_render_digits(schedule->pipeline - 1);

@@ -243,9 +243,9 @@ static void add_flags(const struct dp_schedule *schedule, const struct order *or
     }
     if (options->micro_batch_size > 0) {
         int64_t samples = (int64_t)options->micro_batch_size * schedule->microbatches;
+        samples *= options->data > 1 ? options->data : 1;
         dp_buf_printf(out, " \\\n--micro-batch-size %d \\\n--global-batch-size %lld",
-                      options->micro_batch_size,
-                      (long long)(samples * (options->data > 1 ? options->data : 1)));
+                      options->micro_batch_size, (long long)samples);
     }
     dp_buf_puts(out, "\n");
 }

@@ -20,6 +20,11 @@ int64_t dp_render_ns(double seconds)
     return ns < 0x1p63 ? llround(ns) : INT64_MAX;
 }
 
+bool dp_render_is_drawable(double makespan)
+{
+    return makespan >= 1e-18 && makespan <= 1e30;
+}
+
 double dp_render_round_step(double least)
 {
     double power = pow(10, floor(log10(least)));

@@ -1,6 +1,7 @@
 // Times and sizes as people read them.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "dp/buf.h"
@@ -15,6 +16,10 @@ struct scale_unit dp_render_time_unit(double seconds);
 
 // Nanoseconds of a simulated time, at least 0: the most there are where it is longer (292 years).
 int64_t dp_render_ns(double seconds);
+
+// Whether a step of this length has a picture: an attosecond or more, and within what the
+// arithmetic of axes holds exactly enough (1e30 s).
+bool dp_render_is_drawable(double makespan);
 
 // The smallest of 1, 2, 5, 10, ... (times a power of ten) that is at least `least`.
 double dp_render_round_step(double least);

@@ -346,7 +346,7 @@ void dp_render_svg(const struct dp_schedule *schedule, const struct dp_sim_resul
     add_ground(&svg);
     add_title(&svg, options->title);
     double bottom = svg_y(&svg, schedule->pipeline);
-    if (result->makespan > 0) {
+    if (dp_render_is_drawable(result->makespan)) {
         add_axis(&svg, bottom);
         add_grounds(&svg);
         add_sides(&svg);

@@ -119,8 +119,9 @@ dp_status dp_render_torch_csv(const struct dp_schedule *schedule, struct dp_buf 
 // ready: early enough to travel while the rank computes, and not so early that it holds up what
 // the rank sends meanwhile. `with_waits` adds the WAIT_SEND_F and WAIT_SEND_B that PyTorch 2.15 and
 // later want for each send (2.14 and before do not know them; pairs in this form need 2.10): behind
-// the action during which the peer has used the message, so they hold up nothing. `result` must hold spans. DP_UNSUPPORTED as above;
-// DP_INVALID when actions wait for each other (dp_schedule_validate says which).
+// the action during which the peer has used the message, so they hold up nothing. `result` must
+// hold spans. DP_UNSUPPORTED as above; DP_INVALID when actions wait for each other
+// (dp_schedule_validate says which).
 dp_status dp_render_torch_csv_comms(const struct dp_schedule *schedule,
                                     const struct dp_sim_result *result, bool with_waits,
                                     struct dp_buf *out, struct dp_error *err);
