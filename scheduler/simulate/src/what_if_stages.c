@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
@@ -57,6 +58,7 @@ struct chunk_row {
 struct stage_table {
     const struct dp_schedule *schedule;
     int32_t slots;
+    int8_t *slot; // [pipeline][stages]; -1 = the rank does not hold the stage
     struct chunk_row *any;     // [stages]
     struct chunk_row *own;     // [pipeline][slots]
     struct pair_row *any_pair; // [pipeline][slots][slots]
@@ -71,16 +73,25 @@ struct row {
     int32_t stage, rank, backward_stage; // rank -1 = every copy
 };
 
-static int32_t slot_of(const struct stage_table *table, int32_t rank, int32_t stage)
+static int8_t *new_slots(const struct dp_schedule *schedule)
 {
-    int32_t stages[DP_RANK_STAGES_MAX];
-    int32_t count = dp_schedule_rank_stages(table->schedule, rank, stages);
-    for (int32_t slot = 0; slot < count; slot++) {
-        if (stages[slot] == stage) {
-            return slot;
+    size_t row = (size_t)schedule->stages;
+    size_t ranks = (size_t)schedule->pipeline;
+    int8_t *slots = dp_new_array(int8_t, ranks * row);
+    memset(slots, -1, ranks * row);
+    for (size_t rank = 0; rank < ranks; rank++) {
+        int32_t stages[DP_RANK_STAGES_MAX];
+        int32_t count = dp_schedule_rank_stages(schedule, (int32_t)rank, stages);
+        for (int32_t slot = 0; slot < count; slot++) {
+            slots[rank * row + (size_t)stages[slot]] = (int8_t)slot;
         }
     }
-    return -1;
+    return slots;
+}
+
+static int32_t slot_of(const struct stage_table *table, int32_t rank, int32_t stage)
+{
+    return table->slot[rank * table->schedule->stages + stage];
 }
 
 static bool read_index(const struct row *row, int column, int32_t count, struct dp_diags *diags,
@@ -382,6 +393,7 @@ static void apply(const struct stage_table *table, struct dp_sim_costs *costs)
 
 static void stage_table_deinit(struct stage_table *table)
 {
+    free(table->slot);
     free(table->any);
     free(table->own);
     free(table->any_pair);
@@ -402,6 +414,7 @@ dp_status dp_what_if_stage_costs(const char *file, const char *text, size_t leng
     struct stage_table table = {
         .schedule = schedule,
         .slots = costs->slots,
+        .slot = new_slots(schedule),
         .any = dp_new_array(struct chunk_row, (size_t)schedule->stages),
         .own = dp_new_array(struct chunk_row, chunks),
         .any_pair = dp_new_array(struct pair_row, chunks * (size_t)costs->slots),
