@@ -88,10 +88,8 @@ static int32_t link_between(struct field *field, int32_t *ids, int32_t from, int
     struct link link = {0};
     if (from != to) {
         link.latency = hop->latency;
-        if (hop->bytes_per_second > 0) {
-            link.seconds[0] = costs->message_bytes_f / hop->bytes_per_second;
-            link.seconds[1] = costs->message_bytes_b / hop->bytes_per_second;
-        }
+        link.seconds[0] = dp_sim_wire_seconds(hop, costs->message_bytes_f);
+        link.seconds[1] = dp_sim_wire_seconds(hop, costs->message_bytes_b);
     }
     field->links[field->links_count++] = link;
     *id = field->links_count;
@@ -177,20 +175,6 @@ static void fill_steps(struct field *field)
     }
 }
 
-static bool shares_cores(const struct dp_sim_costs *costs)
-{
-    for (int32_t host = 0; host < costs->hosts; host++) {
-        int32_t ranks = 0;
-        for (int32_t rank = 0; rank < costs->pipeline; rank++) {
-            ranks += costs->host[rank] == host;
-        }
-        if (costs->cores[host] > 0 && ranks > costs->cores[host]) {
-            return true;
-        }
-    }
-    return false;
-}
-
 void dp_auto_field_init(struct field *ret_field, struct dp_schedule *shape,
                         struct dp_sim_costs *costs, uint64_t *static_bytes, const uint64_t *cap)
 {
@@ -200,7 +184,7 @@ void dp_auto_field_init(struct field *ret_field, struct dp_schedule *shape,
                           .pipeline = shape->pipeline};
     *shape = (struct dp_schedule){0};
     *costs = (struct dp_sim_costs){0};
-    field.is_simple = !shares_cores(&field.costs) && field.costs.p2p == DP_SIM_P2P_FREE;
+    field.is_simple = !dp_sim_costs_share_cores(&field.costs) && field.costs.p2p == DP_SIM_P2P_FREE;
     count_lanes(&field);
     fill_lanes(&field);
     fill_links(&field);

@@ -124,6 +124,20 @@ void dp_sim_costs_slow_rank(struct dp_sim_costs *costs, int32_t rank, double fac
     }
 }
 
+bool dp_sim_costs_share_cores(const struct dp_sim_costs *costs)
+{
+    for (int32_t host = 0; host < costs->hosts; host++) {
+        int32_t ranks = 0;
+        for (int32_t rank = 0; rank < costs->pipeline; rank++) {
+            ranks += costs->host[rank] == host;
+        }
+        if (costs->cores[host] > 0 && ranks > costs->cores[host]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_cost(double value)
 {
     return isfinite(value) && value >= 0;

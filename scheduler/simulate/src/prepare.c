@@ -61,10 +61,8 @@ static struct link link_of(const struct dp_sim_costs *costs, int32_t from, int32
     const struct dp_sim_hop *hop = dp_sim_hop_at(costs, from, to);
     if (from != to) {
         link.latency = hop->latency;
-        if (hop->bytes_per_second > 0) {
-            link.seconds[FORWARD] = costs->message_bytes_f / hop->bytes_per_second;
-            link.seconds[BACKWARD] = costs->message_bytes_b / hop->bytes_per_second;
-        }
+        link.seconds[FORWARD] = dp_sim_wire_seconds(hop, costs->message_bytes_f);
+        link.seconds[BACKWARD] = dp_sim_wire_seconds(hop, costs->message_bytes_b);
     }
     return link;
 }
@@ -193,18 +191,4 @@ void dp_sim_note_makers(struct dp_sim_scratch *sim, bool with_spans)
     } else {
         sim->made = dp_new_array(double, results);
     }
-}
-
-bool dp_sim_has_contention(const struct dp_sim_costs *costs)
-{
-    for (int32_t host = 0; host < costs->hosts; host++) {
-        int32_t ranks = 0;
-        for (int32_t rank = 0; rank < costs->pipeline; rank++) {
-            ranks += costs->host[rank] == host;
-        }
-        if (costs->cores[host] > 0 && ranks > costs->cores[host]) {
-            return true;
-        }
-    }
-    return false;
 }

@@ -86,9 +86,6 @@ void dp_sim_release(struct dp_sim_scratch *sim);
 void dp_sim_set_links(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
                       struct link *links);
 
-// Whether some host has more ranks than cores, so that their speeds depend on each other.
-bool dp_sim_has_contention(const struct dp_sim_costs *costs);
-
 // The engines fill sim->time, and spans (parallel to the actions) unless NULL. False when ranks
 // wait for each other. dp_sim_run_pass and _blocking need hosts without contention and fill
 // sim->meters where there are some.

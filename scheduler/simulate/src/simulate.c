@@ -14,8 +14,8 @@ static dp_status refuse_ring(const struct dp_schedule *schedule, struct dp_error
 
 static dp_status run(struct dp_sim_scratch *sim, struct dp_sim_span *spans, struct dp_error *err)
 {
-    bool finished = dp_sim_has_contention(sim->costs) ? dp_sim_run_sharing(sim, spans)
-                                                      : dp_sim_run_alone(sim, spans);
+    bool finished = dp_sim_costs_share_cores(sim->costs) ? dp_sim_run_sharing(sim, spans)
+                                                         : dp_sim_run_alone(sim, spans);
     return finished ? DP_OK : refuse_ring(sim->schedule, err);
 }
 
@@ -64,7 +64,7 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
         return status;
     }
     // With shared cores the times are known in no rank's order, so they are measured afterwards.
-    bool contention = dp_sim_has_contention(costs);
+    bool contention = dp_sim_costs_share_cores(costs);
     DP_AUTO_FREE double *even_waits = NULL;
     if (!contention && !dp_sim_costs_are_even(costs)) {
         double means[SIM_KINDS];

@@ -27,11 +27,10 @@ static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
 {
     const struct dp_sim_costs *costs = exec->config.costs;
     const struct dp_sim_hop *hop = dp_sim_hop_at(costs, peer, exec->config.position);
-    double seconds = peer == exec->config.position ? 0 : hop->latency;
-    if (peer != exec->config.position && hop->bytes_per_second > 0) {
-        seconds +=
-            (forward ? costs->message_bytes_f : costs->message_bytes_b) / hop->bytes_per_second;
-    }
+    double bytes = forward ? costs->message_bytes_f : costs->message_bytes_b;
+    double seconds = peer == exec->config.position
+                         ? 0
+                         : hop->latency + dp_sim_wire_seconds(hop, bytes);
     return (int64_t)(seconds * (double)DP_NS_PER_S);
 }
 

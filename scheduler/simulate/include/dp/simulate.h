@@ -100,6 +100,14 @@ static inline struct dp_sim_hop *dp_sim_hop_at(const struct dp_sim_costs *costs,
     return &costs->hops[from * costs->pipeline + to];
 }
 
+// Seconds for which a message of so many bytes is on the wire.
+static inline double dp_sim_wire_seconds(const struct dp_sim_hop *hop, double bytes)
+{
+    return hop->bytes_per_second > 0 ? bytes / hop->bytes_per_second : 0;
+}
+
+// Whether some host has more ranks than cores, so that their speeds depend on each other.
+bool dp_sim_costs_share_cores(const struct dp_sim_costs *costs);
 // fb = F + B and fi = F + I for every pair of slots: what a rank without overlap does.
 void dp_sim_costs_add_pairs(struct dp_sim_costs *costs);
 // Every duration of one rank times `factor` (1.5 = half as slow again).
