@@ -77,7 +77,8 @@ static void render_source_line(const struct dp_diags *diags, const struct dp_dia
     const char *shown = first_shown(at, end, &wanted);
     const char *indent = shown == at ? "    " : "... ";
     size_t length = (size_t)(end - shown);
-    length = length > 160 ? 160 : length;
+    size_t most = shown == at ? 160 : 100;
+    length = length > most ? most : length;
     dp_buf_puts(out, indent);
     for (size_t i = 0; i < length; i++) {
         char c = shown[i];
@@ -95,35 +96,56 @@ static void render_source_line(const struct dp_diags *diags, const struct dp_dia
     dp_buf_puts(out, "^\n");
 }
 
+static void render_problem(const struct dp_diags *diags, const struct dp_diag *diag,
+                           struct dp_buf *out)
+{
+    if (diag->line > 0) {
+        dp_buf_printf(out, "error: %s:%d:%d: %s\n", diags->file, diag->line, diag->column,
+                      diag->message);
+        if (diags->text != NULL) {
+            render_source_line(diags, diag, out);
+        }
+    } else {
+        dp_buf_printf(out, "error: %s: %s\n", diags->file, diag->message);
+    }
+    if (diag->help != NULL) {
+        dp_buf_printf(out, "help: %s\n", diag->help);
+    }
+}
+
+// Problems as long as they fit into `max` bytes, but at least one; then how many are left.
+static void render(const struct dp_diags *diags, size_t max, struct dp_buf *out)
+{
+    size_t shown = 0;
+    for (; shown < diags->count; shown++) {
+        size_t before = out->length;
+        render_problem(diags, &diags->items[shown], out);
+        if (out->length > max && shown > 0) {
+            out->length = before;
+            out->bytes[before] = '\0';
+            break;
+        }
+    }
+    size_t left = diags->count - shown + diags->dropped;
+    if (left > 0) {
+        dp_buf_printf(out, "and %zu more problem%s\n", left, left == 1 ? "" : "s");
+    }
+}
+
 void dp_diags_render(const struct dp_diags *diags, struct dp_buf *out)
 {
-    for (size_t i = 0; i < diags->count; i++) {
-        const struct dp_diag *diag = &diags->items[i];
-        if (diag->line > 0) {
-            dp_buf_printf(out, "error: %s:%d:%d: %s\n", diags->file, diag->line, diag->column,
-                          diag->message);
-            if (diags->text != NULL) {
-                render_source_line(diags, diag, out);
-            }
-        } else {
-            dp_buf_printf(out, "error: %s: %s\n", diags->file, diag->message);
-        }
-        if (diag->help != NULL) {
-            dp_buf_printf(out, "help: %s\n", diag->help);
-        }
-    }
-    if (diags->dropped > 0) {
-        dp_buf_printf(out, "and %zu more problems\n", diags->dropped);
-    }
+    render(diags, SIZE_MAX, out);
 }
 
 dp_status dp_diags_status(const struct dp_diags *diags, struct dp_error *err)
 {
+    // Room for the last line and for what callers put before the message.
+    enum { ROOM = 256 };
     if (diags->count == 0) {
         return DP_OK;
     }
     struct dp_buf text = {0};
-    dp_diags_render(diags, &text);
+    render(diags, DP_ERROR_MESSAGE_MAX - ROOM, &text);
     while (text.length > 0 && text.bytes[text.length - 1] == '\n') {
         text.bytes[--text.length] = '\0';
     }

@@ -185,6 +185,20 @@ static void problems_beyond_the_limit_are_counted(void **state)
     assert_non_null(strstr(err.message, "and 3 more problems"));
 }
 
+static void an_error_has_whole_problems_and_says_how_many_are_left(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
+    dp_diags_init(&diags, "f", NULL, 0);
+    for (int i = 0; i < 10; i++) {
+        dp_diags_add(&diags, i + 1, 1, NULL, "%0900d.", i);
+    }
+    struct dp_error err = {0};
+    assert_int_equal(dp_diags_status(&diags, &err), DP_INVALID);
+    assert_non_null(strstr(err.message, "3.\nand 6 more problems"));
+    assert_true(strlen(err.message) < DP_ERROR_MESSAGE_MAX);
+}
+
 static void a_near_word_is_suggested_and_a_far_one_is_not(void **state)
 {
     (void)state;
@@ -245,6 +259,7 @@ int main(void)
         cmocka_unit_test(problems_show_file_line_column_source_and_caret),
         cmocka_unit_test(a_long_line_is_shown_around_its_column),
         cmocka_unit_test(problems_beyond_the_limit_are_counted),
+        cmocka_unit_test(an_error_has_whole_problems_and_says_how_many_are_left),
         cmocka_unit_test(a_near_word_is_suggested_and_a_far_one_is_not),
         cmocka_unit_test(log_values_are_quoted_when_they_must_be),
         cmocka_unit_test(utf8_refuses_what_rfc_3629_refuses),

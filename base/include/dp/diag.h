@@ -30,7 +30,8 @@ void dp_diags_add(struct dp_diags *diags, int line, int column, const char *help
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 // "error: FILE:LINE:COLUMN: MESSAGE", the source line, a caret and "help: ..." for each.
 void dp_diags_render(const struct dp_diags *diags, struct dp_buf *out);
-// DP_OK when empty; otherwise DP_INVALID with the rendered text (cut to fit) in err.
+// DP_OK when empty; otherwise DP_INVALID with the rendered text in err, which ends behind the last
+// problem that fits and says how many are left.
 dp_status dp_diags_status(const struct dp_diags *diags, struct dp_error *err);
 // The candidate nearest to `word` (edit distance at most 2, and under half the word), or NULL.
 // candidates ends with NULL.
