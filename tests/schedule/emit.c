@@ -1,5 +1,5 @@
-// Prints a generated schedule as dp.schedule/1: emit FAMILY P M [V]. Writes the fixtures, and serves
-// the golden comparison.
+// Prints a generated schedule as dp.schedule/1: emit FAMILY P M [V]. Writes the fixtures, and
+// serves the golden comparison.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -15,12 +15,14 @@ static const struct verb {
     schedule_verb_run *run;
 } verbs[] = {
     {"list", 0, NULL, schedule_list},
-    {"show", COSTS | SCHEDULE_DRAWING | SCHEDULE_WIDTH, "a schedule's name or a file", schedule_show},
+    {"show", COSTS | SCHEDULE_DRAWING | SCHEDULE_WIDTH, "a schedule's name or a file",
+     schedule_show},
     {"simulate", COSTS, "a schedule's name or a file", schedule_run_simulate},
     {"compare", COSTS | SCHEDULE_FAMILIES, NULL, schedule_compare},
     {"check", SCHEDULE_COSTS | SCHEDULE_CHANGES | SCHEDULE_SIZES | SCHEDULE_READING,
      "a schedule's name or a file", schedule_check},
-    {"export", COSTS | SCHEDULE_FILES | SCHEDULE_WIDTH, "a schedule's name or a file", schedule_export},
+    {"export", COSTS | SCHEDULE_FILES | SCHEDULE_WIDTH, "a schedule's name or a file",
+     schedule_export},
     {"replay", 0, "a trace", schedule_replay},
 };
 

@@ -37,7 +37,8 @@ static double parameters_of(const struct dp_schedule *schedule)
     return (double)most * schedule->pipeline / schedule->stages;
 }
 
-// Every edge between stages on different ranks carries each micro-batch there and its gradient back.
+// Every edge between stages on different ranks carries each micro-batch there and its gradient
+// back.
 static size_t messages_of(const struct dp_schedule *schedule)
 {
     size_t messages = 0;
@@ -199,11 +200,10 @@ static json_t *answer_json(const struct table *table, const struct row *base)
         json_array_append_new(rows, row_json(table, &table->rows[i], base));
     }
     const struct row *best = best_at_equal_memory(table);
-    return json_pack("{s:i, s:i, s:o, s:{s:f, s:f, s:s?}}", "pipeline",
-                     (int)table->request->pipeline, "microbatches",
-                     (int)table->request->microbatches, "schedules", rows, "equal_memory",
-                     "activations", table->memory, "parameters", 1.0, "best",
-                     best != NULL ? best->name : NULL);
+    return json_pack(
+        "{s:i, s:i, s:o, s:{s:f, s:f, s:s?}}", "pipeline", (int)table->request->pipeline,
+        "microbatches", (int)table->request->microbatches, "schedules", rows, "equal_memory",
+        "activations", table->memory, "parameters", 1.0, "best", best != NULL ? best->name : NULL);
 }
 
 static void print_row(struct dpctl_table *cells, const struct table *table, const struct row *row,
@@ -235,14 +235,14 @@ static void print_row(struct dpctl_table *cells, const struct table *table, cons
 static void print_answer(const struct table *table, const struct row *base)
 {
     bool with_hours = gpu_hours(table->request, base->makespan, base->makespan) > 0;
-    static const char *const plain[] = {"SCHEDULE", "STAGES",   "MAKESPAN", "TIME",
-                                        "BUBBLE_%", "UTIL_%",   "PEAK_ACT", "PARAMS",
-                                        "P2P",      "NOTE"};
-    static const char *const hours[] = {"SCHEDULE", "STAGES",   "MAKESPAN", "TIME",
-                                        "BUBBLE_%", "UTIL_%",   "PEAK_ACT", "PARAMS",
+    static const char *const plain[] = {"SCHEDULE", "STAGES",   "MAKESPAN", "TIME", "BUBBLE_%",
+                                        "UTIL_%",   "PEAK_ACT", "PARAMS",   "P2P",  "NOTE"};
+    static const char *const hours[] = {"SCHEDULE", "STAGES",     "MAKESPAN", "TIME",
+                                        "BUBBLE_%", "UTIL_%",     "PEAK_ACT", "PARAMS",
                                         "P2P",      "GPU_H/MTOK", "NOTE"};
     DP_CLEANUP(dpctl_table_deinit)
-    struct dpctl_table cells = {.columns = with_hours ? 11 : 10, .right = with_hours ? 0x3fe : 0x1fe};
+    struct dpctl_table cells = {.columns = with_hours ? 11 : 10,
+                                .right = with_hours ? 0x3fe : 0x1fe};
     dpctl_heads(&cells, with_hours ? hours : plain);
     for (size_t i = 0; i < table->count; i++) {
         print_row(&cells, table, &table->rows[i], base, with_hours);

@@ -8,7 +8,8 @@
 #include "dp/render.h"
 #include "schedule_verbs.h"
 
-struct export {
+struct export
+{
     const struct schedule_request *request;
     const struct schedule_subject *subject;
     const struct dp_sim_result *result; // with spans

@@ -38,12 +38,15 @@ static const struct argp_option options[] = {
     {NULL, 'M', "COUNT", 0, "micro-batches per step", 0},
     {"virtual", 'v', "CHUNKS", 0, "chunks per rank, where the family has a choice", 0},
     {"layers", KEY_LAYERS, "N", 0, "of the model: no schedule gets more stages than these", 0},
-    {"cost", KEY_COST, "LIST", 0,
-     "seconds of a chunk: F=1,I=1,W=1[,B=I+W][,FB=F+B][,FI=FB-B+I]", 1},
+    {"cost", KEY_COST, "LIST", 0, "seconds of a chunk: F=1,I=1,W=1[,B=I+W][,FB=F+B][,FI=FB-B+I]",
+     1},
     {"hop", KEY_HOP, "S", 0, "latency between ranks (0)", 1},
-    {"p2p", KEY_P2P, "FORM", 0, "free: messages travel while ranks compute (default); blocking: "
-     "ranks wait for each batch of them", 1},
-    {"activation-bytes", KEY_ACTIVATION, "N", 0, "kept from F on: by a chunk; for auto and compare by 1/P of the model", 1},
+    {"p2p", KEY_P2P, "FORM", 0,
+     "free: messages travel while ranks compute (default); blocking: "
+     "ranks wait for each batch of them",
+     1},
+    {"activation-bytes", KEY_ACTIVATION, "N", 0,
+     "kept from F on: by a chunk; for auto and compare by 1/P of the model", 1},
     {"weight-bytes", KEY_WEIGHT, "N", 0, "of these, what is kept until W when I is done (0)", 1},
     {"slow", KEY_SLOW, "WHAT", 0, "what if: rank=3:1.5, stage=2:1.2; may be repeated", 2},
     {"slow-link", KEY_SLOW_LINK, "LINK", 0, "what if: 2-3:4x (2>3:4x one way); may be repeated", 2},
@@ -308,7 +311,6 @@ void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
         .options = options,
         .handle = handle,
     };
-    *ret_request = (struct schedule_request){
-        .cost = "F=1,I=1,W=1", .seed = 1};
+    *ret_request = (struct schedule_request){.cost = "F=1,I=1,W=1", .seed = 1};
     dpctl_parse(ctl, &syntax, ret_request, argc, argv);
 }

@@ -15,9 +15,9 @@ static json_t *spans_json(const struct dp_schedule *schedule, const struct dp_si
             DP_CLEANUP(dp_buf_deinit) struct dp_buf title = {0};
             dp_action_format(&schedule->actions[i], &title);
             json_array_append_new(spans,
-                                  json_pack("{s:s, s:f, s:f, s:f}", "action", title.bytes, "start_s",
-                                            result->spans[i].start, "end_s", result->spans[i].end,
-                                            "slack_s", analysis->slack[i]));
+                                  json_pack("{s:s, s:f, s:f, s:f}", "action", title.bytes,
+                                            "start_s", result->spans[i].start, "end_s",
+                                            result->spans[i].end, "slack_s", analysis->slack[i]));
         }
         json_array_append_new(ranks, spans);
     }

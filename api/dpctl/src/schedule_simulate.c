@@ -46,8 +46,8 @@ static json_t *path_json(const struct dp_schedule *schedule, const struct dp_sim
         dp_action_format(&schedule->actions[step->action], &action);
         json_array_append_new(path, json_pack("{s:i, s:s, s:s, s:f, s:f}", "rank", (int)step->rank,
                                               "action", action.bytes, "cause",
-                                              dp_sim_cause_text(step->cause), "start", step->start, "end",
-                                              step->end));
+                                              dp_sim_cause_text(step->cause), "start", step->start,
+                                              "end", step->end));
     }
     return path;
 }
@@ -93,9 +93,9 @@ static void print_path(const json_t *path)
 static void print_ranks(const struct dp_sim_result *result)
 {
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 11, .right = 0x7ff};
-    const char *const heads[] = {"RANK",      "BUSY", "BUBBLE",   "WARMUP",   "DEPENDENCY",
-                                 "IMBALANCE", "COMM", "COOLDOWN", "OWN_SPAN", "PEAK_ACT",
-                                 "PEAK_BYTES"};
+    const char *const heads[] = {"RANK",       "BUSY",      "BUBBLE",    "WARMUP",
+                                 "DEPENDENCY", "IMBALANCE", "COMM",      "COOLDOWN",
+                                 "OWN_SPAN",   "PEAK_ACT",  "PEAK_BYTES"};
     dpctl_heads(&table, heads);
     for (int32_t r = 0; r < result->pipeline; r++) {
         const struct dp_sim_rank *rank = &result->ranks[r];
