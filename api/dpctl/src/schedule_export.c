@@ -53,7 +53,8 @@ static dp_status write_perfetto(const struct export *export, struct dp_buf *out,
 static dp_status write_svg(const struct export *export, struct dp_buf *out, struct dp_error *err)
 {
     (void)err;
-    const struct dp_render_svg_options options = {.width = export->request->width};
+    int32_t width = export->request->width;
+    const struct dp_render_svg_options options = {.width = width > 0 ? width : 0};
     dp_render_svg(&export->subject->schedule, export->result, &export->subject->costs, &options,
                   out);
     return DP_OK;

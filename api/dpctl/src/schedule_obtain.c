@@ -265,6 +265,10 @@ static dp_status search(const struct schedule_request *request, struct schedule_
 {
     struct schedule_request same_model = *request;
     same_model.same_model = true;
+    if (request->layers == 0 && request->virtual_stages == 0 && request->stage_cost == NULL) {
+        // Without hops the thinnest slices win; few models have layers for them.
+        same_model.layers = 4 * request->pipeline;
+    }
     struct dp_auto_problem problem = {.pipeline = request->pipeline,
                                       .microbatches = request->microbatches,
                                       .virtual_stages = request->virtual_stages,

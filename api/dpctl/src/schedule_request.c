@@ -37,7 +37,7 @@ static const struct argp_option options[] = {
     {NULL, 'P', "RANKS", 0, "pipeline ranks", 0},
     {NULL, 'M', "COUNT", 0, "micro-batches per step", 0},
     {"virtual", 'v', "CHUNKS", 0, "chunks per rank, where the family has a choice", 0},
-    {"layers", KEY_LAYERS, "N", 0, "of the model: no schedule gets more stages than these", 0},
+    {"layers", KEY_LAYERS, "N", 0, "of the model: no schedule gets more stages (auto: 4P when not said)", 0},
     {"cost", KEY_COST, "LIST", 0, "seconds of a chunk: F=1,I=1,W=1[,B=I+W][,FB=F+B][,FI=FB-B+I]",
      1},
     {"hop", KEY_HOP, "S", 0, "latency between ranks (0)", 1},
@@ -64,7 +64,7 @@ static const struct argp_option options[] = {
     {"tokens-per-step", KEY_STEP_TOKENS, "N", 0, "compare: and its tokens", 4},
     {"gpus", KEY_GPUS, "N", 0, "compare: that share these tokens (default P)", 4},
     {"table", KEY_TABLE, NULL, 0, "show: one cell per time slot", 5},
-    {"width", KEY_WIDTH, "N", 0, "show: columns to fill; export of svg: pixels", 5},
+    {"width", KEY_WIDTH, "N", 0, "show: columns to fill (0: wrap nothing); export of svg: pixels", 5},
     {"format", KEY_FORMAT, "NAME", 0,
      "export: json (default), torch-csv, torch-csv-comms, megatron, perfetto or svg", 6},
     {"out", KEY_OUT, "FILE", 0, "export: write here instead of stdout", 6},
@@ -208,7 +208,10 @@ static error_t handle_number(int key, char *arg, struct argp_state *state)
         request->layers = (int32_t)dpctl_number(state, "--layers", arg, 1, DP_LAYERS_MAX);
         return 0;
     case KEY_WIDTH:
-        request->width = (int32_t)dpctl_number(state, "--width", arg, 40, 10000);
+        request->width = (int32_t)dpctl_number(state, "--width", arg, 0, 10000);
+        if (request->width > 0 && request->width < 40) {
+            argp_error(state, "--width is 40 to 10000, or 0 to wrap nothing");
+        }
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -311,6 +314,6 @@ void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
         .options = options,
         .handle = handle,
     };
-    *ret_request = (struct schedule_request){.cost = "F=1,I=1,W=1", .seed = 1};
+    *ret_request = (struct schedule_request){.cost = "F=1,I=1,W=1", .seed = 1, .width = -1};
     dpctl_parse(ctl, &syntax, ret_request, argc, argv);
 }

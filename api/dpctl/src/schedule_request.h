@@ -45,7 +45,7 @@ struct schedule_request {
     int32_t layers;         // of the model; 0 = not said
     const char *letters;    // check: of a CSV
     bool table;
-    int32_t width;
+    int32_t width; // -1 = not said
     bool same_model; // compare: seconds are of 1/P of the model, whatever a family makes of it
 };
 

@@ -46,7 +46,7 @@ dp_status schedule_show(struct dpctl *ctl, const struct schedule_request *reques
         }
         return status;
     }
-    struct dp_render_options render = {.width = request->width > 0 ? request->width : ctl->width,
+    struct dp_render_options render = {.width = request->width >= 0 ? request->width : ctl->width,
                                        .color = ctl->color};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     if (request->table) {
