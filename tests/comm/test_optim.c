@@ -246,7 +246,7 @@ static void every_layout_sums_clips_and_updates_as_a_second_implementation(void 
     for (size_t i = 0; i < DP_ARRAY_LENGTH(layouts); i++) {
         struct run run = {.layout = layouts[i], .clip = 30};
         int32_t world = run.layout.pipeline * run.layout.data;
-        cluster_run(i % 2 == 0 ? CLUSTER_LOOPBACK : CLUSTER_TCP, world, train_rank, &run);
+        cluster_run((cluster_kind)(i % CLUSTER_KINDS), world, train_rank, &run);
         int32_t held = run.layout.is_mirrored ? 2 : 1;
         // All copies of a stage's shared tensors are alike to the last bit.
         for (int32_t a = 0; a < world * held; a++) {

@@ -1,6 +1,6 @@
 // AdamW over the stages of a rank, with the sums of gradients that come before it.
 //
-// A stage may be held by several ranks: by two pipeline positions (DualPipe), and by every data
+// A stage may be held by several ranks: by two pipeline positions (directions), and by every data
 // replica. Gradients of tensors that all replicas have are summed over all of those ranks, those of
 // an expert over the ranks that hold that expert (equal d % EP). Sums are bitwise alike on all, so
 // the copies stay alike without ever being compared.
