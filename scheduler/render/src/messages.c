@@ -2,23 +2,8 @@
 
 #include <stdlib.h>
 
+#include "dp/action_halves.h"
 #include "dp/alloc.h"
-
-struct chunk {
-    dp_action_kind kind;
-    int32_t stage;
-    uint32_t microbatch;
-};
-
-static int chunks_of(const struct dp_action *action, struct chunk ret_chunks[2])
-{
-    bool pair = action->kind == DP_ACTION_FB;
-    ret_chunks[0] = (struct chunk){pair ? DP_ACTION_F : (dp_action_kind)action->kind, action->stage,
-                                   action->microbatch};
-    ret_chunks[1] =
-        (struct chunk){(dp_action_kind)action->b_kind, action->b_stage, action->b_microbatch};
-    return pair ? 2 : 1;
-}
 
 static uint32_t *where_at(const struct render_where *where, int32_t stage, uint32_t microbatch,
                           bool backward)
@@ -38,12 +23,12 @@ void dp_render_where_init(struct render_where *ret_where, const struct dp_schedu
     }
     uint32_t count = (uint32_t)dp_schedule_action_count(schedule);
     for (uint32_t i = 0; i < count; i++) {
-        struct chunk chunks[2];
-        int parts = chunks_of(&schedule->actions[i], chunks);
+        struct dp_half halves[2];
+        int parts = dp_action_halves(&schedule->actions[i], halves);
         for (int k = 0; k < parts; k++) {
-            if (chunks[k].kind != DP_ACTION_W) {
-                *where_at(ret_where, chunks[k].stage, chunks[k].microbatch,
-                          chunks[k].kind != DP_ACTION_F) = i;
+            if (halves[k].kind != DP_ACTION_W) {
+                *where_at(ret_where, halves[k].stage, halves[k].microbatch,
+                          halves[k].kind != DP_ACTION_F) = i;
             }
         }
     }
@@ -58,22 +43,22 @@ void dp_render_where_deinit(struct render_where *where)
 int dp_render_handovers(const struct dp_schedule *schedule, const struct render_where *where,
                         uint32_t index, struct render_handover ret_handovers[2])
 {
-    struct chunk chunks[2];
-    int parts = chunks_of(&schedule->actions[index], chunks);
+    struct dp_half halves[2];
+    int parts = dp_action_halves(&schedule->actions[index], halves);
     int count = 0;
     for (int k = 0; k < parts; k++) {
-        const struct chunk *chunk = &chunks[k];
-        bool forward = chunk->kind == DP_ACTION_F;
-        int32_t target = chunk->stage + (forward ? 1 : -1);
-        if (chunk->kind == DP_ACTION_W || target < 0 || target >= schedule->stages) {
+        const struct dp_half *half = &halves[k];
+        bool forward = half->kind == DP_ACTION_F;
+        int32_t target = dp_half_target(schedule, half);
+        if (target < 0) {
             continue;
         }
         ret_handovers[count++] =
             (struct render_handover){.from = index,
-                                     .to = *where_at(where, target, chunk->microbatch, !forward),
-                                     .stage = chunk->stage,
+                                     .to = *where_at(where, target, half->microbatch, !forward),
+                                     .stage = half->stage,
                                      .to_stage = target,
-                                     .microbatch = chunk->microbatch,
+                                     .microbatch = half->microbatch,
                                      .forward = forward};
     }
     return count;
@@ -82,15 +67,14 @@ int dp_render_handovers(const struct dp_schedule *schedule, const struct render_
 int dp_render_sources(const struct dp_schedule *schedule, const struct render_where *where,
                       uint32_t index, uint32_t ret_sources[2])
 {
-    struct chunk chunks[2];
-    int parts = chunks_of(&schedule->actions[index], chunks);
+    struct dp_half halves[2];
+    int parts = dp_action_halves(&schedule->actions[index], halves);
     int count = 0;
     for (int k = 0; k < parts; k++) {
-        const struct chunk *chunk = &chunks[k];
-        bool forward = chunk->kind == DP_ACTION_F;
-        int32_t source = chunk->stage + (forward ? -1 : 1);
-        if (chunk->kind != DP_ACTION_W && source >= 0 && source < schedule->stages) {
-            ret_sources[count++] = *where_at(where, source, chunk->microbatch, !forward);
+        int32_t source = dp_half_source(schedule, &halves[k]);
+        if (source >= 0) {
+            ret_sources[count++] =
+                *where_at(where, source, halves[k].microbatch, halves[k].kind != DP_ACTION_F);
         }
     }
     return count;

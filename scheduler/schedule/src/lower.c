@@ -4,10 +4,10 @@
 // what follows what stays the same.
 #include <stdlib.h>
 
+#include "dp/action_halves.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/schedule.h"
-#include "halves.h"
 
 enum { SENT = 1, AWAITED = 2 }; // what has been posted of a message
 enum { WHEEL = 4 };             // more ticks than an action takes
@@ -64,10 +64,10 @@ static size_t link_of(const struct run *run, const struct message *message)
 static void add_sends(struct run *run, int32_t rank, size_t index)
 {
     const struct dp_schedule *schedule = run->schedule;
-    struct half halves[2];
-    int count = halves_of(&schedule->actions[index], halves);
+    struct dp_half halves[2];
+    int count = dp_action_halves(&schedule->actions[index], halves);
     for (int i = 0; i < count; i++) {
-        int32_t target = half_target(schedule, &halves[i]);
+        int32_t target = dp_half_target(schedule, &halves[i]);
         if (target < 0) {
             continue;
         }
@@ -202,10 +202,10 @@ static void post_receive(struct run *run, uint32_t m)
 
 // Posts the receive that the half needs, and before it those that the same rank sends earlier.
 // False when nobody sends it.
-static bool post_input(struct run *run, int32_t rank, const struct half *half)
+static bool post_input(struct run *run, int32_t rank, const struct dp_half *half)
 {
     const struct dp_schedule *schedule = run->schedule;
-    int32_t source = half_source(schedule, half);
+    int32_t source = dp_half_source(schedule, half);
     if (source < 0 || dp_schedule_rank_of(schedule, source, half->microbatch) == rank) {
         return true;
     }
@@ -234,10 +234,9 @@ static dp_status enter_batch(struct run *run, int32_t index, struct dp_error *er
          m = ++rank->next_sent) {
         post_send(run, m);
     }
-    struct half halves[2];
-    int count = rank->at == rank->length
-                    ? 0
-                    : halves_of(&schedule->actions[schedule->rank_begin[index] + rank->at], halves);
+    struct dp_half halves[2];
+    size_t next = schedule->rank_begin[index] + rank->at;
+    int count = rank->at == rank->length ? 0 : dp_action_halves(&schedule->actions[next], halves);
     for (int i = 0; i < count; i++) {
         if (!post_input(run, index, &halves[i])) {
             return dp_fail(err, DP_INVALID,
@@ -264,8 +263,8 @@ static void take_offers(struct run *run, struct rank *rank)
 // Ticks that the action takes.
 static int ticks_of(const struct dp_action *action)
 {
-    struct half halves[2];
-    int count = halves_of(action, halves);
+    struct dp_half halves[2];
+    int count = dp_action_halves(action, halves);
     int ticks = 0;
     for (int i = 0; i < count; i++) {
         ticks += halves[i].kind == DP_ACTION_B ? 2 : 1;

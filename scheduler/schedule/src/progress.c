@@ -1,8 +1,8 @@
 #include "progress.h"
 
+#include "dp/action_halves.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "halves.h"
 
 enum { DONE_F = 1, DONE_B = 2 };
 
@@ -10,7 +10,7 @@ struct progress {
     const struct dp_schedule *schedule;
     uint8_t *done;        // [stages][microbatches], DONE_ bits
     size_t *at;           // [pipeline], next action of each rank
-    struct half *missing; // [pipeline], what a stopped rank waits for
+    struct dp_half *missing; // [pipeline], what a stopped rank waits for
     int32_t *ready;       // stack of ranks that may go on
     int32_t ready_count;
 };
@@ -28,13 +28,14 @@ static uint8_t done_bit(dp_action_kind kind)
 // Whether the rank's next action has its inputs; if not, notes the first one that is missing.
 static bool has_inputs(struct progress *progress, int32_t rank)
 {
-    struct half halves[2];
-    int count = halves_of(&progress->schedule->actions[progress->at[rank]], halves);
+    struct dp_half halves[2];
+    int count = dp_action_halves(&progress->schedule->actions[progress->at[rank]], halves);
     for (int i = 0; i < count; i++) {
-        int32_t source = half_source(progress->schedule, &halves[i]);
-        uint8_t bit = done_bit(halves[i].kind);
-        if (source >= 0 && (*done_at(progress, source, halves[i].microbatch) & bit) == 0) {
-            progress->missing[rank] = (struct half){halves[i].kind, source, halves[i].microbatch};
+        const struct dp_half *half = &halves[i];
+        int32_t source = dp_half_source(progress->schedule, half);
+        uint8_t bit = done_bit(half->kind);
+        if (source >= 0 && (*done_at(progress, source, half->microbatch) & bit) == 0) {
+            progress->missing[rank] = (struct dp_half){half->kind, source, half->microbatch};
             return false;
         }
     }
@@ -42,18 +43,18 @@ static bool has_inputs(struct progress *progress, int32_t rank)
 }
 
 // Marks the half as done and wakes the rank that waits for it.
-static void finish(struct progress *progress, const struct half *half)
+static void finish(struct progress *progress, const struct dp_half *half)
 {
     if (half->kind == DP_ACTION_W) {
         return;
     }
     *done_at(progress, half->stage, half->microbatch) |= done_bit(half->kind);
-    int32_t target = half_target(progress->schedule, half);
+    int32_t target = dp_half_target(progress->schedule, half);
     if (target < 0) {
         return;
     }
     int32_t rank = dp_schedule_rank_of(progress->schedule, target, half->microbatch);
-    struct half *missing = &progress->missing[rank];
+    struct dp_half *missing = &progress->missing[rank];
     if (missing->stage == half->stage && missing->microbatch == half->microbatch &&
         done_bit(missing->kind) == done_bit(half->kind)) {
         missing->stage = -1;
@@ -65,8 +66,8 @@ static void run_rank(struct progress *progress, int32_t rank)
 {
     const struct dp_schedule *schedule = progress->schedule;
     while (progress->at[rank] < schedule->rank_begin[rank + 1] && has_inputs(progress, rank)) {
-        struct half halves[2];
-        int count = halves_of(&schedule->actions[progress->at[rank]++], halves);
+        struct dp_half halves[2];
+        int count = dp_action_halves(&schedule->actions[progress->at[rank]++], halves);
         for (int i = 0; i < count; i++) {
             finish(progress, &halves[i]);
         }
@@ -75,7 +76,7 @@ static void run_rank(struct progress *progress, int32_t rank)
 
 static int32_t waits_for(const struct progress *progress, int32_t rank)
 {
-    const struct half *missing = &progress->missing[rank];
+    const struct dp_half *missing = &progress->missing[rank];
     return dp_schedule_rank_of(progress->schedule, missing->stage, missing->microbatch);
 }
 
@@ -158,7 +159,7 @@ bool dp_schedule_find_rings(const struct dp_schedule *schedule, const struct dp_
     DP_AUTO_FREE uint8_t *done =
         dp_new_array(uint8_t, (size_t)schedule->stages * (size_t)schedule->microbatches);
     DP_AUTO_FREE size_t *at = dp_memdup(schedule->rank_begin, ranks * sizeof(size_t));
-    DP_AUTO_FREE struct half *missing = dp_new_array(struct half, ranks);
+    DP_AUTO_FREE struct dp_half *missing = dp_new_array(struct dp_half, ranks);
     DP_AUTO_FREE int32_t *ready = dp_new_array(int32_t, ranks);
     struct progress progress = {
         .schedule = schedule, .done = done, .at = at, .missing = missing, .ready = ready};

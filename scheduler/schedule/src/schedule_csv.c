@@ -169,8 +169,8 @@ static bool find_sizes(struct import *import)
     DP_AUTO_FREE struct numbers *stages = dp_new(struct numbers);
     DP_AUTO_FREE struct numbers *microbatches = dp_new(struct numbers);
     for (size_t i = 0; i < dp_schedule_action_count(schedule); i++) {
-        struct half halves[2];
-        int count = halves_of(&schedule->actions[i], halves);
+        struct dp_half halves[2];
+        int count = dp_action_halves(&schedule->actions[i], halves);
         for (int h = 0; h < count; h++) {
             use(stages, (uint32_t)halves[h].stage, i);
             use(microbatches, halves[h].microbatch, i);
@@ -217,8 +217,8 @@ static bool find_placement(struct import *import)
         dp_new_array(struct share, (size_t)schedule->stages * ranks);
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
         for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
-            struct half halves[2];
-            int count = halves_of(&schedule->actions[i], halves);
+            struct dp_half halves[2];
+            int count = dp_action_halves(&schedule->actions[i], halves);
             for (int h = 0; h < count; h++) {
                 struct share *share = &shares[(size_t)halves[h].stage * ranks + (size_t)rank];
                 share->first = share->actions++ == 0 ? i : share->first;

@@ -101,11 +101,11 @@ static void tell(struct post *post, int32_t rank, const struct csv_item *item, c
 static void note_work(struct post *post, const struct csv_item *item, uint32_t number)
 {
     const struct dp_schedule *schedule = post->schedule;
-    struct half halves[2];
-    int count = halves_of(&item->action, halves);
+    struct dp_half halves[2];
+    int count = dp_action_halves(&item->action, halves);
     for (int i = 0; i < count; i++) {
         // Old letters do not matter here: all but F and W are backwards.
-        const struct half *half = &halves[i];
+        const struct dp_half *half = &halves[i];
         bool forward = half->kind == DP_ACTION_F;
         if (half->kind == DP_ACTION_W) {
             continue;

@@ -1,12 +1,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dp/action_halves.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
-#include "halves.h"
 #include "schedule_json.h"
 
-static json_t *half_to_json(const struct half *half)
+static json_t *half_to_json(const struct dp_half *half)
 {
     return json_pack("{s:s, s:i, s:i}", "kind", dp_action_kind_text(half->kind), "stage",
                      half->stage, "microbatch", (int)half->microbatch);
@@ -14,8 +14,8 @@ static json_t *half_to_json(const struct half *half)
 
 static json_t *action_to_json(const struct dp_action *action)
 {
-    struct half halves[2];
-    if (halves_of(action, halves) == 1) {
+    struct dp_half halves[2];
+    if (dp_action_halves(action, halves) == 1) {
         return half_to_json(&halves[0]);
     }
     return json_pack("{s:s, s:o, s:o}", "kind", "FB", "forward", half_to_json(&halves[0]),

@@ -80,7 +80,7 @@ __attribute__((format(printf, 4, 5))) static void tell(struct walk *walk, dp_pro
 }
 
 // "W3@2 comes before its I" and the like.
-static void tell_half(struct walk *walk, const struct half *half, const char *help,
+static void tell_half(struct walk *walk, const struct dp_half *half, const char *help,
                       const char *what)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf name = {0};
@@ -95,10 +95,10 @@ static bool is_backward(dp_action_kind kind)
 
 // The halves of the action that can be counted: of a kind that exists, in range.
 static int countable_halves(const struct walk *walk, const struct dp_action *action,
-                            struct half ret_halves[2])
+                            struct dp_half ret_halves[2])
 {
-    struct half halves[2];
-    int count = action->kind < DP_ACTION_KIND_COUNT ? halves_of(action, halves) : 0;
+    struct dp_half halves[2];
+    int count = action->kind < DP_ACTION_KIND_COUNT ? dp_action_halves(action, halves) : 0;
     int kept = 0;
     for (int i = 0; i < count; i++) {
         if ((i == 0 || is_backward(halves[i].kind)) && halves[i].stage < walk->schedule->stages &&
@@ -111,7 +111,7 @@ static int countable_halves(const struct walk *walk, const struct dp_action *act
 
 static void count_action(const struct walk *walk, int32_t rank, const struct dp_action *action)
 {
-    struct half halves[2];
+    struct dp_half halves[2];
     int count = countable_halves(walk, action, halves);
     for (int i = 0; i < count; i++) {
         struct cell *cell = cell_of(walk, halves[i].stage, halves[i].microbatch);
@@ -134,7 +134,7 @@ static void count_cells(const struct walk *walk)
 }
 
 // Whether the half names a chunk that this rank holds.
-static bool is_here(struct walk *walk, const struct half *half)
+static bool is_here(struct walk *walk, const struct dp_half *half)
 {
     const struct dp_schedule *schedule = walk->schedule;
     char what[96] = "";
@@ -160,7 +160,7 @@ static bool is_here(struct walk *walk, const struct half *half)
 
 // A half is in order when what it needs ran and what it excludes did not. What it needs may also be
 // missing or on another rank; that is told where it is found.
-static void check_half(struct walk *walk, const struct half *half)
+static void check_half(struct walk *walk, const struct dp_half *half)
 {
     if (!is_here(walk, half)) {
         return;
@@ -182,7 +182,7 @@ static void check_half(struct walk *walk, const struct half *half)
 
 // The halves run together, so neither may need the other; and a backward needs every forward of its
 // micro-batch.
-static bool are_apart(struct walk *walk, const struct half halves[2])
+static bool are_apart(struct walk *walk, const struct dp_half halves[2])
 {
     if (halves[0].microbatch != halves[1].microbatch) {
         return true;
@@ -203,8 +203,8 @@ static void check_action(struct walk *walk)
         tell(walk, DP_PROBLEM_ACTION, NULL, "unknown kind %u", action->kind);
         return;
     }
-    struct half halves[2];
-    int count = halves_of(action, halves);
+    struct dp_half halves[2];
+    int count = dp_action_halves(action, halves);
     if (count == 2 && !is_backward(halves[1].kind)) {
         tell(walk, DP_PROBLEM_ACTION, NULL, "the backward part of a pair is B or I");
         count = 1;

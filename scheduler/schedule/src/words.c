@@ -11,7 +11,7 @@ const char *dp_words_kind(const struct dp_words *words, dp_action_kind kind)
                                                        : dp_action_kind_text(kind);
 }
 
-void dp_words_half(const struct dp_words *words, const struct half *half, struct dp_buf *out)
+void dp_words_half(const struct dp_words *words, const struct dp_half *half, struct dp_buf *out)
 {
     const char *kind = dp_words_kind(words, half->kind);
     if (words->kinds != NULL) {
@@ -28,8 +28,8 @@ void dp_words_action(const struct dp_words *words, const struct dp_action *actio
         dp_action_format(action, out);
         return;
     }
-    struct half halves[2];
-    int count = halves_of(action, halves);
+    struct dp_half halves[2];
+    int count = dp_action_halves(action, halves);
     dp_buf_puts(out, count == 2 ? "(" : "");
     dp_words_half(words, &halves[0], out);
     if (count == 2) {

@@ -2,8 +2,8 @@
 // position) or as in a file for PyTorch ("2F3", places by line and column).
 #pragma once
 
+#include "dp/action_halves.h"
 #include "dp/schedule_audit.h"
-#include "halves.h"
 
 struct dp_words {
     const char *const *kinds;               // of PyTorch's letters, by dp_action_kind; NULL = ours
@@ -16,7 +16,7 @@ extern const char *const dp_words_old_letters[DP_ACTION_FB];
 
 const char *dp_words_kind(const struct dp_words *words, dp_action_kind kind);
 // "F3@2" or "2F3".
-void dp_words_half(const struct dp_words *words, const struct half *half, struct dp_buf *out);
+void dp_words_half(const struct dp_words *words, const struct dp_half *half, struct dp_buf *out);
 // The same for a whole action.
 void dp_words_action(const struct dp_words *words, const struct dp_action *action,
                      struct dp_buf *out);

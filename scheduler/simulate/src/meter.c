@@ -4,16 +4,6 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 
-static bool has_forward(const struct dp_action *action)
-{
-    return action->kind == DP_ACTION_F || action->kind == DP_ACTION_FB;
-}
-
-static bool has_backward(const struct dp_action *action)
-{
-    return action->kind != DP_ACTION_F && action->kind != DP_ACTION_W;
-}
-
 // When each result was computed, by the stage that made it: [FORWARD, BACKWARD][stages][mb].
 static double *results_made(const struct dp_schedule *schedule, const struct dp_sim_span *spans)
 {
@@ -21,15 +11,14 @@ static double *results_made(const struct dp_schedule *schedule, const struct dp_
         dp_new_array(double, 2 * (size_t)schedule->stages * (size_t)schedule->microbatches);
     size_t count = dp_schedule_action_count(schedule);
     for (size_t i = 0; i < count; i++) {
-        const struct dp_action *action = &schedule->actions[i];
-        bool pair = action->kind == DP_ACTION_FB;
-        if (has_forward(action)) {
-            made[sim_cell(schedule, FORWARD, action->stage, action->microbatch)] = spans[i].end;
-        }
-        if (has_backward(action)) {
-            int32_t stage = pair ? action->b_stage : action->stage;
-            uint32_t microbatch = pair ? action->b_microbatch : action->microbatch;
-            made[sim_cell(schedule, BACKWARD, stage, microbatch)] = spans[i].end;
+        struct dp_half halves[2];
+        int parts = dp_action_halves(&schedule->actions[i], halves);
+        for (int k = 0; k < parts; k++) {
+            const struct dp_half *half = &halves[k];
+            if (half->kind != DP_ACTION_W) {
+                made[sim_cell(schedule, sim_way(half), half->stage, half->microbatch)] =
+                    spans[i].end;
+            }
         }
     }
     return made;
@@ -39,16 +28,16 @@ static double *results_made(const struct dp_schedule *schedule, const struct dp_
 static double inputs_made(const struct dp_schedule *schedule, const double *made,
                           const struct dp_action *action)
 {
-    bool pair = action->kind == DP_ACTION_FB;
-    int32_t stage = pair ? action->b_stage : action->stage;
-    uint32_t microbatch = pair ? action->b_microbatch : action->microbatch;
+    struct dp_half halves[2];
+    int parts = dp_action_halves(action, halves);
     double latest = 0;
-    if (has_forward(action) && action->stage > 0) {
-        latest = made[sim_cell(schedule, FORWARD, action->stage - 1, action->microbatch)];
-    }
-    if (has_backward(action) && stage < schedule->stages - 1) {
-        double end = made[sim_cell(schedule, BACKWARD, stage + 1, microbatch)];
-        latest = end > latest ? end : latest;
+    for (int k = 0; k < parts; k++) {
+        int32_t source = dp_half_source(schedule, &halves[k]);
+        if (source >= 0) {
+            double end =
+                made[sim_cell(schedule, sim_way(&halves[k]), source, halves[k].microbatch)];
+            latest = end > latest ? end : latest;
+        }
     }
     return latest;
 }

@@ -54,14 +54,15 @@ static double inputs_at(const struct sharing *sharing, int32_t rank, const struc
         return sim->batches.pending[rank] > 0 ? INFINITY : sim->batches.done[rank];
     }
     double ready = 0;
-    bool pair = action->kind == DP_ACTION_FB;
-    if (action->kind == DP_ACTION_F || pair) {
-        ready = later(ready, *sim_arrival_at(sim, FORWARD, action->stage, action->microbatch));
-    }
-    if (action->kind == DP_ACTION_B || action->kind == DP_ACTION_I) {
-        ready = later(ready, *sim_arrival_at(sim, BACKWARD, action->stage, action->microbatch));
-    } else if (pair) {
-        ready = later(ready, *sim_arrival_at(sim, BACKWARD, action->b_stage, action->b_microbatch));
+    struct dp_half halves[2];
+    int parts = dp_action_halves(action, halves);
+    for (int k = 0; k < parts; k++) {
+        const struct dp_half *half = &halves[k];
+        if (half->kind != DP_ACTION_W) {
+            const double *arrival =
+                sim_arrival_at(sim, sim_way(half), half->stage, half->microbatch);
+            ready = later(ready, *arrival);
+        }
     }
     return ready;
 }
@@ -107,28 +108,18 @@ static int32_t first_to_end(const struct sharing *sharing, double *ret_time)
     return first;
 }
 
-static void give(struct dp_sim_scratch *sim, int32_t rank, int way, int32_t stage,
-                 uint32_t microbatch, double end)
-{
-    int32_t target = way == FORWARD ? stage + 1 : stage - 1;
-    if (target >= 0 && target < sim->schedule->stages) {
-        double *arrival;
-        sim_send(sim, rank, way, target, microbatch, end, &arrival);
-    }
-}
-
 // Free-running messages leave as soon as the action that makes them ends.
 static void give_outputs(struct dp_sim_scratch *sim, int32_t rank, const struct dp_action *action,
                          double end)
 {
-    bool pair = action->kind == DP_ACTION_FB;
-    if (action->kind == DP_ACTION_F || pair) {
-        give(sim, rank, FORWARD, action->stage, action->microbatch, end);
-    }
-    if (action->kind == DP_ACTION_B || action->kind == DP_ACTION_I) {
-        give(sim, rank, BACKWARD, action->stage, action->microbatch, end);
-    } else if (pair) {
-        give(sim, rank, BACKWARD, action->b_stage, action->b_microbatch, end);
+    struct dp_half halves[2];
+    int parts = dp_action_halves(action, halves);
+    for (int k = 0; k < parts; k++) {
+        int32_t target = dp_half_target(sim->schedule, &halves[k]);
+        if (target >= 0) {
+            double *arrival;
+            sim_send(sim, rank, sim_way(&halves[k]), target, halves[k].microbatch, end, &arrival);
+        }
     }
 }
 

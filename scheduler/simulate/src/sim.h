@@ -1,6 +1,7 @@
 // What the engines share: a schedule and costs laid out for running.
 #pragma once
 
+#include "dp/action_halves.h"
 #include "dp/simulate.h"
 
 // One ordered pair of ranks.
@@ -11,6 +12,11 @@ struct link {
 };
 
 enum { FORWARD = 0, BACKWARD = 1 };
+
+static inline int sim_way(const struct dp_half *half)
+{
+    return half->kind == DP_ACTION_F ? FORWARD : BACKWARD;
+}
 
 // Kinds of actions whose means are taken apart: those of dp_action_kind and the pair F & I.
 enum { SIM_KIND_FI = DP_ACTION_KIND_COUNT, SIM_KINDS };

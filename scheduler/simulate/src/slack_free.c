@@ -28,18 +28,14 @@ static void note_consumers(struct analysis *analysis)
     const struct dp_schedule *schedule = analysis->schedule;
     size_t count = dp_schedule_action_count(schedule);
     for (size_t i = 0; i < count; i++) {
-        const struct dp_action *action = &schedule->actions[i];
-        bool pair = action->kind == DP_ACTION_FB;
-        if (action->kind == DP_ACTION_F || pair) {
-            analysis->consumer[sim_cell(schedule, FORWARD, action->stage, action->microbatch)] =
-                (uint32_t)i;
-        }
-        if (pair) {
-            analysis->consumer[sim_cell(schedule, BACKWARD, action->b_stage,
-                                        action->b_microbatch)] = (uint32_t)i;
-        } else if (action->kind != DP_ACTION_F && action->kind != DP_ACTION_W) {
-            analysis->consumer[sim_cell(schedule, BACKWARD, action->stage, action->microbatch)] =
-                (uint32_t)i;
+        struct dp_half halves[2];
+        int parts = dp_action_halves(&schedule->actions[i], halves);
+        for (int k = 0; k < parts; k++) {
+            const struct dp_half *half = &halves[k];
+            if (half->kind != DP_ACTION_W) {
+                size_t cell = sim_cell(schedule, sim_way(half), half->stage, half->microbatch);
+                analysis->consumer[cell] = (uint32_t)i;
+            }
         }
     }
 }
