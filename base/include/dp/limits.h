@@ -29,6 +29,10 @@
 #define DP_RANKS_MAX 65536    // P x D of one job
 #define DP_RANK_STAGES_MAX 16 // stages that one rank holds
 
+// drawings
+#define DP_RENDER_SLOTS_MAX 4096   // of the table of a schedule
+#define DP_RENDER_FLOWS_MAX 200000 // arrows of a trace
+
 // wire
 #define DP_MESSAGE_BYTES_MAX (4u << 20)   // one gRPC message, both ways
 #define DP_WIRE_MEMORY_MAX (64u << 20)       // what one message may take when unpacked

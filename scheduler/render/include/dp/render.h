@@ -11,6 +11,7 @@
 #include "dp/action_span.h"
 #include "dp/buf.h"
 #include "dp/error.h"
+#include "dp/limits.h"
 #include "dp/schedule.h"
 #include "dp/simulate.h"
 
@@ -40,7 +41,6 @@ void dp_render_gantt(const struct dp_schedule *schedule, const struct dp_sim_res
 dp_status dp_render_table(const struct dp_schedule *schedule, const struct dp_sim_result *result,
                           double unit, const struct dp_render_options *options, struct dp_buf *out,
                           struct dp_error *err);
-#define DP_RENDER_SLOTS_MAX 4096
 
 // The shortest action that takes time at all: a unit for dp_render_table. 0 when there is none.
 double dp_render_table_unit(const struct dp_sim_result *result, size_t action_count);
@@ -103,7 +103,6 @@ void dp_render_spans(const struct dp_schedule *schedule, const struct dp_sim_res
 // left out beyond DP_RENDER_FLOWS_MAX messages. `result` must hold spans of these costs.
 void dp_render_prediction(const struct dp_schedule *schedule, const struct dp_sim_result *result,
                           const struct dp_sim_costs *costs, struct dp_buf *out);
-#define DP_RENDER_FLOWS_MAX 200000
 
 // A compute_only CSV for torch.distributed.pipelining (_PipelineScheduleRuntime._load_csv): one row
 // per rank, cells such as 2F0, 1I3, (0F7;7B3)OVERLAP_F_B. DP_UNSUPPORTED for bidirectional
