@@ -466,19 +466,3 @@ void dp_lowered_deinit(struct dp_lowered *lowered)
     free(lowered->rank_begin);
     *lowered = (struct dp_lowered){0};
 }
-
-dp_status dp_schedule_lower(const struct dp_schedule *schedule, int32_t rank,
-                            struct dp_p2p **ret_list, size_t *ret_count, struct dp_error *err)
-{
-    if (rank < 0 || rank >= schedule->pipeline) {
-        return dp_fail(err, DP_INVALID, "rank %d; ranks are 0 to %d", rank, schedule->pipeline - 1);
-    }
-    DP_CLEANUP(dp_lowered_deinit) struct dp_lowered lowered = {0};
-    dp_status status = dp_schedule_lower_all(schedule, &lowered, err);
-    if (status == DP_OK) {
-        size_t begin = lowered.rank_begin[rank];
-        *ret_count = lowered.rank_begin[rank + 1] - begin;
-        *ret_list = dp_memdup(lowered.ops + begin, *ret_count * sizeof(struct dp_p2p));
-    }
-    return status;
-}

@@ -155,7 +155,3 @@ struct dp_lowered {
 dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lowered *ret_lowered,
                                 struct dp_error *err);
 void dp_lowered_deinit(struct dp_lowered *lowered);
-
-// One rank's part of it. Caller frees *ret_list.
-dp_status dp_schedule_lower(const struct dp_schedule *schedule, int32_t rank,
-                            struct dp_p2p **ret_list, size_t *ret_count, struct dp_error *err);
