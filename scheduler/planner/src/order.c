@@ -34,7 +34,12 @@ const struct dp_schedule_family *dp_planner_order_rows(size_t *ret_count)
 
 bool dp_planner_is_auto(const struct dp_schedule_family *family)
 {
-    return family >= rows && family < rows + DP_ARRAY_LENGTH(rows);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(rows); i++) {
+        if (family == &rows[i]) {
+            return true;
+        }
+    }
+    return false;
 }
 
 struct asked {
