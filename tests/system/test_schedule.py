@@ -117,6 +117,11 @@ class Schedule(unittest.TestCase):
         self.assertEqual(len(sends), 2 * 6 * 10)
         self.assertEqual(len([cell for cell in cells if "RECV_" in cell]), len(sends))
         self.assertNotIn("", cells)
+        self.assertTrue(any("WAIT_SEND" in cell for cell in cells))
+        older = self.schedule("export", "dualpipev", *sizes, "--format",
+                              "torch-csv-comms-2.14").stdout
+        self.assertEqual([cell for row in csv.reader(io.StringIO(older)) for cell in row],
+                         [cell for cell in cells if "WAIT_SEND" not in cell])
         xml.dom.minidom.parseString(self.schedule("export", "zb-h1", *sizes,
                                                   "--format", "svg").stdout)
         trace = json.loads(self.schedule("export", "zb-h1", *sizes, "--format", "perfetto").stdout)
@@ -131,6 +136,93 @@ class Schedule(unittest.TestCase):
         failed = self.schedule("export", "zb-h1", *sizes, "--format", "megatron", check=None)
         self.assertNotEqual(failed.returncode, 0)
         self.assertIn("Megatron", failed.stderr)
+
+    def test_the_request_in_an_answer_gives_the_answer_again(self):
+        costs = self.cluster.root / "costs.csv"
+        costs.write_text("stage,F,I,W\n" + "".join(f"{s},{1 + s % 3},1,{2 - s % 2}\n"
+                                                   for s in range(8)))
+        options = {"pipeline": "-P", "microbatches": "-M", "virtual": "-v", "hop_s": "--hop",
+                   "memory_cap_bytes": "--memory-cap"}
+
+        def again(verb, request):
+            args = []
+            for key, value in request.items():
+                for item in value if isinstance(value, list) else [value]:
+                    # What is for `auto` alone has a default that others must not be told.
+                    if item is not None and (key != "seed" or request["schedule"] == "auto"):
+                        args += [options.get(key, "--" + key.replace("_", "-")), item]
+            return self.document(verb, *args)
+
+        some = ("--hop", 0.25, "--p2p", "blocking", "--slow", "rank=1:1.4", "--slow", "stage=0:2",
+                "--slow-link", "1>2:+0.5", "--activation-bytes", 700, "--weight-bytes", 300)
+        search = ("--memory-cap", 9000, "--placement", "v", "--seed", 7, "--moves", 60)
+        for verb, args in (("simulate", ("auto", "-P", 4, "-M", 9, *some, *search)),
+                           ("simulate", ("zb-v", "-P", 4, "-M", 9, *some, "--stage-cost", costs)),
+                           ("show", ("hanayo", "-P", 4, "-M", 8, "--virtual", 4, *some)),
+                           ("check", ("interleaved", "-P", 2, "-M", 4, "--cost", "F=1,B=3"))):
+            one = self.document(verb, *args)
+            two = again(verb, one["request"])
+            self.assertEqual((one["request"], one["ranks"]), (two["request"], two["ranks"]))
+        one = self.document("compare", "-P", 4, "-M", 8, *some, "--moves", 30, "--layers", 8,
+                            "--memory", 3, "--step-s", 2, "--tokens-per-step", 1e6, "--gpus", 8)
+        self.assertEqual(one["request"]["tokens_per_step"], 1e6)
+        self.assertEqual(one["schedules"], again("compare", one["request"])["schedules"])
+
+    def test_more_chunks_per_rank_shorten_the_bubble(self):
+        # (P-1)(F+B)/v of Narayanan et al., arXiv 2104.04473, section 2.2.
+        for v in (2, 4, 8):
+            cost = f"F={2 / v},I={2 / v},W={2 / v}"
+            done = self.simulate("interleaved", 8, 16, "--virtual", v, "--cost", cost)
+            self.assertEqual(done["stages"], 8 * v)
+            self.assertAlmostEqual(done["makespan"], 16 * 6 + 7 * 6 / v)
+        compared = self.document("compare", "-P", 8, "-M", 16, "-v", 4, "--cost", "F=2,I=2,W=2",
+                                 "--schedules", "interleaved,1f1b")["schedules"]
+        self.assertEqual([row["name"] for row in compared], ["interleaved", "1f1b"])
+        self.assertAlmostEqual(compared[0]["makespan"], 96 + 42 / 4)
+
+    def test_stage_costs_come_from_a_file(self):
+        path = self.cluster.root / "stages.csv"
+        path.write_text("stage,F,I,W,activation_bytes\n0,1,2,3,100\n1,4,5,6,1000\n")
+        done = self.simulate("gpipe", 2, 1, "--stage-cost", path)
+        self.assertAlmostEqual(done["makespan"], 1 + 4 + (5 + 6) + (2 + 3))
+        self.assertEqual([rank["peak_bytes"] for rank in done["ranks"]], [100, 1000])
+
+    def test_a_change_that_changes_nothing_is_said_once(self):
+        args = ("-P", 4, "-M", 8, "--slow-link", "0-3:4x", "--hop", 1)
+        for verb in ("simulate", "show", "check", "export"):
+            done = self.schedule(verb, "1f1b", *args)
+            self.assertRegex(done.stderr, r"\Anote: [^\n]*0-3[^\n]*\n\Z", msg=verb)
+        done = self.schedule("compare", *args, "--schedules", "1f1b,interleaved", "-o", "json")
+        self.assertEqual(done.stderr, "")
+        straight, loop = json.loads(done.stdout)["schedules"]
+        self.assertIn("0-3", straight["note"])
+        self.assertNotIn("note", loop)  # its last rank sends to the first
+
+    def test_drawings_have_the_width_asked_for(self):
+        def lines(*args):
+            text = self.schedule("show", "1f1b", "-P", 4, "-M", 80, *args).stdout
+            return [len(line) for line in text.splitlines()]
+        self.assertLessEqual(max(lines("--width", 60)), 60)
+        self.assertLessEqual(max(lines("--table", "--width", 60)), 60)
+        self.assertGreater(len(lines("--table", "--width", 60)), len(lines("--table",
+                                                                           "--width", 0)))
+        self.assertGreater(max(lines("--table", "--width", 0)), 2 * 80)
+        image = self.schedule("export", "1f1b", "-P", 4, "-M", 8, "--format", "svg",
+                              "--width", 900).stdout
+        self.assertEqual(xml.dom.minidom.parseString(image).documentElement.getAttribute("width"),
+                         "900")
+        self.assertIn("--width", self.schedule("show", "1f1b", "-P", 4, "-M", 8, "--width", 20,
+                                               check=2).stderr)
+
+    def test_letters_of_a_csv_are_seen_or_said(self):
+        path = self.cluster.root / "letters.csv"
+        # B is the whole backward today; with W after it, it was that of inputs.
+        path.write_text("0F0,0B0,0W0\n1F0,1B0,1W0\n")
+        for args in ((), ("--letters", "old")):
+            self.assertEqual(self.document("check", path, *args)["letters"], "old")
+        self.assertIn(":1:9", self.schedule("check", path, "--letters", "new", check=3).stderr)
+        self.assertIn("--letters", self.schedule("check", path, "--letters", "odd",
+                                                 check=2).stderr)
 
     def test_an_exported_file_is_the_schedule(self):
         for name in ("zb-h1", "interleaved", "zb-v", "dualpipev", "auto"):
@@ -189,6 +281,19 @@ class Schedule(unittest.TestCase):
         best = done["equal_memory"]["best"]
         self.assertLessEqual(rows[best]["peak_activations"], 8)
         self.assertLessEqual(rows[best]["makespan"], rows["zb-v"]["makespan"])
+        per_step = self.document("compare", "-P", 8, "-M", 16, "--schedules", "1f1b", "--step-s",
+                                 2, "--tokens-per-step", 2e5)  # the same tokens, on P of them
+        self.assertAlmostEqual(per_step["schedules"][0]["gpu_hours_per_million_tokens"],
+                               8 * 10 / 3600)
+        less = self.document("compare", "-P", 8, "-M", 16, "--cost", "F=2,I=2,W=2", "--memory", 5)
+        rows = {row["name"]: row for row in less["schedules"]}
+        best = rows[less["equal_memory"]["best"]]
+        self.assertLessEqual(best["peak_activations"], 5)
+        self.assertLessEqual(best["makespan"], rows["v-half"]["makespan"])
+        short = self.document("compare", "-P", 8, "-M", 16, "--layers", 8)["schedules"]
+        self.assertEqual({row["name"] for row in short if not row["legal"]},
+                         {"interleaved", "zb-v", "v-half", "v-min", "hanayo", "dualpipev",
+                          "dualpipev-full-b"})
         text = self.schedule("compare", "-P", 8, "-M", 16).stdout
         self.assertIn("at equal memory", text)
 

@@ -15,36 +15,26 @@ static void print_invalid(struct dpctl *ctl, const struct schedule_file *file,
                      "dp.check/1");
 }
 
-static void print_valid(const struct schedule_subject *subject, const struct schedule_file *file,
-                        const struct dp_sim_result *result)
+static void print_valid(const struct dp_schedule *schedule, const struct schedule_file *file,
+                        const struct dp_sim_result *result, const char *hash)
 {
-    const struct dp_schedule *schedule = &subject->schedule;
-    printf("%s: valid, P=%d M=%d stages=%d, %zu actions, hash 0x%016llx\n", schedule->name,
-           (int)schedule->pipeline, (int)schedule->microbatches, (int)schedule->stages,
-           dp_schedule_action_count(schedule), (unsigned long long)dp_schedule_hash(schedule));
+    printf("valid: %zu actions, hash %s\n", dp_schedule_action_count(schedule), hash);
     if (file->letters != NULL) {
         printf("PyTorch's %s, %s letters\n", file->form, file->letters);
     }
-    printf("makespan %.6g s, bubble %.2f %%, own span %.2f %%\n", result->makespan,
-           100 * dp_sim_bubble_ratio(result), 100 * dp_sim_own_span_bubble_ratio(result));
+    schedule_print_summary(schedule, result);
 }
 
-static json_t *valid_json(const struct schedule_subject *subject, const struct schedule_file *file,
-                          const struct dp_sim_result *result)
+static json_t *valid_json(const struct schedule_request *request,
+                          const struct dp_schedule *schedule, const struct schedule_file *file,
+                          const struct dp_sim_result *result, const char *hash)
 {
-    char hash[32];
-    snprintf(hash, sizeof(hash), "0x%016llx",
-             (unsigned long long)dp_schedule_hash(&subject->schedule));
-    json_t *answer = schedule_result_json(&subject->schedule, result);
-    json_object_set_new(answer, "valid", json_true());
-    json_object_set_new(answer, "problems", json_array());
-    json_object_set_new(answer, "schedule_hash", json_string(hash));
-    if (file->form != NULL) {
-        json_object_set_new(answer, "form", json_string(file->form));
-    }
-    if (file->letters != NULL) {
-        json_object_set_new(answer, "letters", json_string(file->letters));
-    }
+    json_t *answer =
+        json_pack("{s:o, s:b, s:[], s:i, s:s, s:s?, s:s?}", "request",
+                  schedule_request_json(request), "valid", 1, "problems", "problems_left_out", 0,
+                  "schedule_hash", hash, "form", file->form, "letters", file->letters);
+    DP_AUTO_JSON json_t *result_json = schedule_result_json(schedule, result);
+    json_object_update(answer, result_json);
     return answer;
 }
 
@@ -55,7 +45,7 @@ dp_status schedule_check(struct dpctl *ctl, const struct schedule_request *reque
     DP_CLEANUP(schedule_file_deinit) struct schedule_file file = {0};
     DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    dp_status status = schedule_obtain_noting(request, request->subject, &file, &subject, err);
+    dp_status status = schedule_obtain_subject(request, &file, &subject, err);
     if (dp_status_exit_code(status) == dp_status_exit_code(DP_INVALID) && ctl->json) {
         print_invalid(ctl, &file, err);
     }
@@ -65,10 +55,14 @@ dp_status schedule_check(struct dpctl *ctl, const struct schedule_request *reque
     if (status != DP_OK) {
         return status;
     }
+    char hash[32];
+    snprintf(hash, sizeof(hash), "0x%016llx",
+             (unsigned long long)dp_schedule_hash(&subject.schedule));
     if (ctl->json) {
-        dpctl_print_json(ctl, valid_json(&subject, &file, &result), "dp.check/1");
+        dpctl_print_json(ctl, valid_json(request, &subject.schedule, &file, &result, hash),
+                         "dp.check/1");
     } else {
-        print_valid(&subject, &file, &result);
+        print_valid(&subject.schedule, &file, &result, hash);
     }
     return DP_OK;
 }

@@ -11,7 +11,8 @@
 
 struct row {
     const char *name; // as asked for
-    char reason[512]; // why not; empty when legal
+    bool legal;
+    char note[512]; // why it is not legal; else which changes do nothing to it; mostly empty
     int32_t stages;
     double makespan, bubble_ratio, own_span_bubble_ratio, bubble_max;
     double activations; // most on a rank, in micro-batches' activations on 1/P of the model
@@ -61,6 +62,7 @@ static void fill_row(const struct schedule_subject *subject, const struct dp_sim
                      struct row *row)
 {
     const struct dp_schedule *schedule = &subject->schedule;
+    row->legal = true;
     row->stages = schedule->stages;
     row->makespan = result->makespan;
     row->bubble_ratio = dp_sim_bubble_ratio(result);
@@ -73,6 +75,8 @@ static void fill_row(const struct schedule_subject *subject, const struct dp_sim
         row->activations =
             rank->peak_activations > row->activations ? rank->peak_activations : row->activations;
     }
+    const char *notes = subject->notes.length > 0 ? subject->notes.bytes : "";
+    snprintf(row->note, sizeof(row->note), "%.*s", (int)strcspn(notes, "\n"), notes);
 }
 
 // What is asked of one family. `auto` gets the memory that all are compared at, and no placement
@@ -91,32 +95,36 @@ static struct schedule_request request_for(const struct schedule_request *reques
     return own;
 }
 
-// A family that cannot do (P, M) says why instead.
-static void compare_one(const struct schedule_request *all, const char *name, struct row *row)
+static dp_status compare_one(const struct schedule_request *request, const char *name,
+                             struct row *ret_row, struct dp_error *err)
 {
-    struct dp_error err = {0};
-    const struct schedule_request own = request_for(all, name), *request = &own;
+    const struct schedule_request own = request_for(request, name);
     DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    *row = (struct row){.name = name};
-    dp_status status = schedule_obtain(request, name, &subject, &err);
+    dp_status status = schedule_obtain(&own, name, NULL, &subject, err);
     if (status == DP_OK) {
-        status = dp_simulate(&subject.schedule, &subject.costs, false, &result, &err);
+        status = dp_simulate(&subject.schedule, &subject.costs, false, &result, err);
     }
     if (status == DP_OK) {
-        fill_row(&subject, &result, row);
-    } else {
-        snprintf(row->reason, sizeof(row->reason), "%s", err.message);
+        *ret_row = (struct row){.name = name};
+        fill_row(&subject, &result, ret_row);
     }
+    return status;
 }
 
+// A family that cannot do (P, M) says why instead.
 static void add_row(struct table *table, const char *name)
 {
     if (table->count == table->capacity) {
         table->capacity = 2 * table->capacity + 16;
         table->rows = dp_realloc(table->rows, table->capacity, sizeof(*table->rows));
     }
-    compare_one(table->request, name, &table->rows[table->count++]);
+    struct row *row = &table->rows[table->count++];
+    struct dp_error err = {0};
+    if (compare_one(table->request, name, row, &err) != DP_OK) {
+        *row = (struct row){.name = name};
+        snprintf(row->note, sizeof(row->note), "%s", err.message);
+    }
 }
 
 static dp_status add_named(struct table *table, char *names, struct dp_error *err)
@@ -151,8 +159,8 @@ static const struct row *best_at_equal_memory(const struct table *table)
     const struct row *best = NULL;
     for (size_t i = 0; i < table->count; i++) {
         const struct row *row = &table->rows[i];
-        bool fits = row->reason[0] == '\0' && row->activations <= table->memory * (1 + 1e-9) &&
-                    row->parameters <= 1;
+        bool fits =
+            row->legal && row->activations <= table->memory * (1 + 1e-9) && row->parameters <= 1;
         if (fits && (best == NULL || row->makespan < best->makespan)) {
             best = row;
         }
@@ -173,8 +181,8 @@ static double gpu_hours(const struct schedule_request *request, double makespan,
 
 static json_t *row_json(const struct table *table, const struct row *row, const struct row *base)
 {
-    if (row->reason[0] != '\0') {
-        return json_pack("{s:s, s:b, s:s}", "name", row->name, "legal", 0, "reason", row->reason);
+    if (!row->legal) {
+        return json_pack("{s:s, s:b, s:s}", "name", row->name, "legal", 0, "reason", row->note);
     }
     json_t *json = json_pack(
         "{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "name", row->name,
@@ -184,6 +192,9 @@ static json_t *row_json(const struct table *table, const struct row *row, const 
         "parameters", row->parameters, "p2p_messages", (json_int_t)row->messages, "p2p_volume",
         base->messages > 0 ? (double)row->messages / (double)base->messages : 1.0,
         "time_against_1f1b", base->makespan > 0 ? row->makespan / base->makespan : 1.0);
+    if (row->note[0] != '\0') {
+        json_object_set_new(json, "note", json_string(row->note));
+    }
     double hours = gpu_hours(table->request, row->makespan, base->makespan);
     if (hours > 0) {
         double saved = gpu_hours(table->request, base->makespan, base->makespan) - hours;
@@ -193,28 +204,30 @@ static json_t *row_json(const struct table *table, const struct row *row, const 
     return json;
 }
 
-static json_t *answer_json(const struct table *table, const struct row *base)
+static json_t *answer_json(const struct schedule_request *request, const struct table *table,
+                           const struct row *base)
 {
     json_t *rows = json_array();
     for (size_t i = 0; i < table->count; i++) {
         json_array_append_new(rows, row_json(table, &table->rows[i], base));
     }
     const struct row *best = best_at_equal_memory(table);
-    return json_pack(
-        "{s:i, s:i, s:o, s:{s:f, s:f, s:s?}}", "pipeline", (int)table->request->pipeline,
-        "microbatches", (int)table->request->microbatches, "schedules", rows, "equal_memory",
-        "activations", table->memory, "parameters", 1.0, "best", best != NULL ? best->name : NULL);
+    return json_pack("{s:o, s:i, s:i, s:o, s:{s:f, s:f, s:s?}}", "request",
+                     schedule_request_json(request), "pipeline", (int)request->pipeline,
+                     "microbatches", (int)request->microbatches, "schedules", rows, "equal_memory",
+                     "activations", table->memory, "parameters", 1.0, "best",
+                     best != NULL ? best->name : NULL);
 }
 
 static void print_row(struct dpctl_table *cells, const struct table *table, const struct row *row,
                       const struct row *base, bool with_hours)
 {
     dpctl_cell(cells, "%s", row->name);
-    if (row->reason[0] != '\0') {
+    if (!row->legal) {
         for (int i = 0; i < cells->columns - 2; i++) {
             dpctl_cell(cells, "%s", "");
         }
-        dpctl_cell(cells, "%s", row->reason);
+        dpctl_cell(cells, "%s", row->note);
         return;
     }
     dpctl_cell(cells, "%d", (int)row->stages);
@@ -229,7 +242,7 @@ static void print_row(struct dpctl_table *cells, const struct table *table, cons
     if (with_hours) {
         dpctl_cell(cells, "%.4g", gpu_hours(table->request, row->makespan, base->makespan));
     }
-    dpctl_cell(cells, "%s", "");
+    dpctl_cell(cells, "%s", row->note);
 }
 
 static void print_answer(const struct table *table, const struct row *base)
@@ -248,15 +261,18 @@ static void print_answer(const struct table *table, const struct row *base)
         print_row(&cells, table, &table->rows[i], base, with_hours);
     }
     dpctl_table_print(&cells);
+    printf(
+        "MAKESPAN in seconds; TIME and P2P (messages between ranks) against 1f1b. Of the rank with "
+        "most:\nPEAK_ACT, activations in micro-batches on 1/P of the model, and PARAMS, in 1/P of "
+        "the model.\n");
+    printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): ",
+           table->memory);
     const struct row *best = best_at_equal_memory(table);
     if (best == NULL) {
-        printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): "
-               "none fits\n",
-               table->memory);
+        printf("none fits\n");
     } else {
-        printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): "
-               "%s, %.2f %% less time than 1f1b\n",
-               table->memory, best->name, 100 * (1 - best->makespan / base->makespan));
+        printf("%s, %.2f %% less time than 1f1b\n", best->name,
+               100 * (1 - best->makespan / base->makespan));
     }
 }
 
@@ -288,9 +304,9 @@ dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *req
         same_model.activation_bytes = same_model.weight_bytes = 1 << 20;
     }
     struct row base;
-    compare_one(&same_model, "1f1b", &base);
-    if (base.reason[0] != '\0') {
-        return dp_fail(err, DP_INVALID, "%s", base.reason);
+    status = compare_one(&same_model, "1f1b", &base, err);
+    if (status != DP_OK) {
+        return status;
     }
     struct table table = {.memory = request->memory > 0 ? request->memory : base.activations};
     same_model.memory = table.memory;
@@ -302,7 +318,7 @@ dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *req
         status = add_named(&table, names, err);
     }
     if (status == DP_OK && ctl->json) {
-        dpctl_print_json(ctl, answer_json(&table, &base), "dp.comparison/1");
+        dpctl_print_json(ctl, answer_json(request, &table, &base), "dp.comparison/1");
     } else if (status == DP_OK) {
         print_answer(&table, &base);
     }

@@ -107,7 +107,7 @@ dp_status schedule_export(struct dpctl *ctl, const struct schedule_request *requ
     dp_status status =
         find_format(request->format == NULL ? "json" : request->format, &format, err);
     if (status == DP_OK) {
-        status = schedule_obtain(request, request->subject, &subject, err);
+        status = schedule_obtain_subject(request, NULL, &subject, err);
     }
     if (status == DP_OK) {
         status = dp_simulate(&subject.schedule, &subject.costs, true, &result, err);

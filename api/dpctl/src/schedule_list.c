@@ -5,10 +5,11 @@
 
 static json_t *family_json(const struct dp_schedule_family *family)
 {
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i}", "name", family->name, "summary",
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i}", "name", family->name, "summary",
                      family->summary, "constraint", family->constraint, "directions",
                      (int)family->directions, "stages_per_rank", (int)family->stages_per_rank,
-                     "virtual_max", (int)family->virtual_max);
+                     "virtual_max", (int)family->virtual_max, "virtual_step",
+                     (int)family->virtual_step);
 }
 
 dp_status schedule_list(struct dpctl *ctl, const struct schedule_request *request,
@@ -31,8 +32,11 @@ dp_status schedule_list(struct dpctl *ctl, const struct schedule_request *reques
     static const char auto_constraint[] = "any P and M";
     static const char auto_summary[] = "an order made for the costs given: uneven stages, slow "
                                        "ranks and links, a memory cap";
-    json_array_append_new(rows, json_pack("{s:s, s:s, s:s}", "name", "auto", "summary",
-                                          auto_summary, "constraint", auto_constraint));
+    // What it makes of these follows from the costs.
+    json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:n, s:n, s:i, s:i}", "name", "auto",
+                                          "summary", auto_summary, "constraint", auto_constraint,
+                                          "directions", "stages_per_rank", "virtual_max",
+                                          DP_RANK_STAGES_MAX, "virtual_step", 1));
     dpctl_cell(&table, "auto");
     dpctl_cell(&table, "%s", auto_constraint);
     dpctl_cell(&table, "%s", auto_summary);

@@ -1,4 +1,7 @@
+// One schedule with its costs: made by a family, searched for, or read from a file.
+
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,13 +18,15 @@ void schedule_subject_deinit(struct schedule_subject *subject)
     dp_schedule_deinit(&subject->schedule);
     dp_sim_costs_deinit(&subject->costs);
     dp_sim_costs_deinit(&subject->before);
+    dp_buf_deinit(&subject->notes);
     if (subject->found != NULL) {
         dp_auto_result_deinit(subject->found);
         free(subject->found);
     }
 }
 
-bool schedule_is_file(const char *subject)
+// Whether the subject names a file and not a family.
+static bool is_file_name(const char *subject)
 {
     // Names of families have neither dots nor slashes.
     return strcmp(subject, "-") == 0 || strpbrk(subject, "./") != NULL ||
@@ -39,8 +44,8 @@ void schedule_file_deinit(struct schedule_file *file)
 static dp_status read_letters(const char *text, dp_schedule_letters *ret_letters,
                               struct dp_error *err)
 {
-    static const char *const names[] = {[DP_SCHEDULE_LETTERS_NEW] = "new",
-                                        [DP_SCHEDULE_LETTERS_OLD] = "old"};
+    static const char *const names[] = {
+        [DP_SCHEDULE_LETTERS_NEW] = "new", [DP_SCHEDULE_LETTERS_OLD] = "old"};
     *ret_letters = DP_SCHEDULE_LETTERS_ANY;
     for (size_t i = DP_SCHEDULE_LETTERS_NEW; text != NULL && i < DP_ARRAY_LENGTH(names); i++) {
         if (strcmp(text, names[i]) == 0) {
@@ -95,14 +100,8 @@ static dp_status read_file(const char *path, const char *letters, struct schedul
         return dp_fail(err, DP_USAGE, "%s is JSON; --letters is for PyTorch's CSV", path);
     }
     file->form = "dp.schedule/1";
-    return dp_schedule_read_json(file->text.bytes, file->text.length, ret_schedule,
-                                 &file->problems, err);
-}
-
-dp_status schedule_load(const char *path, struct dp_schedule *ret_schedule, struct dp_error *err)
-{
-    DP_CLEANUP(schedule_file_deinit) struct schedule_file file = {0};
-    return read_file(path, NULL, &file, ret_schedule, err);
+    return dp_schedule_read_json(file->text.bytes, file->text.length, ret_schedule, &file->problems,
+                                 err);
 }
 
 // Seconds and bytes of one chunk; under same_model what is said of 1/P of the model is shared by
@@ -117,8 +116,8 @@ static dp_status uniform_costs(const struct schedule_request *request,
         return status;
     }
     double share = request->same_model ? (double)schedule->pipeline / schedule->stages : 1;
-    double *const parts[] = {&uniform.f, &uniform.b, &uniform.i, &uniform.w, &uniform.fb,
-                             &uniform.fi};
+    double *const parts[] = {&uniform.f, &uniform.b,  &uniform.i,
+                             &uniform.w, &uniform.fb, &uniform.fi};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
         *parts[i] *= share;
     }
@@ -191,8 +190,8 @@ static dp_status change_costs(const struct schedule_request *request,
         status = dp_what_if_slow("--slow", request->slow[i], schedule, costs, err);
     }
     for (int i = 0; i < request->slow_links_count && status == DP_OK; i++) {
-        status = dp_what_if_slow_link("--slow-link", request->slow_links[i], schedule, costs,
-                                      notes, err);
+        status = dp_what_if_slow_link("--slow-link", request->slow_links[i], schedule, costs, notes,
+                                      err);
     }
     return status;
 }
@@ -201,7 +200,6 @@ static dp_status change_costs(const struct schedule_request *request,
 static dp_status subject_costs(const struct schedule_request *request,
                                struct schedule_subject *subject, struct dp_error *err)
 {
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf notes = {0};
     dp_sim_costs_deinit(&subject->costs);
     dp_status status = base_costs(request, &subject->schedule, &subject->costs, err);
     if (status != DP_OK || !has_changes(request)) {
@@ -209,11 +207,7 @@ static dp_status subject_costs(const struct schedule_request *request,
     }
     subject->changed = true;
     dp_sim_costs_copy(&subject->before, &subject->costs);
-    status = change_costs(request, &subject->schedule, &subject->costs, &notes, err);
-    if (status == DP_OK && notes.length > 0) {
-        fprintf(stderr, "%s", notes.bytes);
-    }
-    return status;
+    return change_costs(request, &subject->schedule, &subject->costs, &subject->notes, err);
 }
 
 static dp_status auto_costs(void *context, const struct dp_schedule *shape,
@@ -317,16 +311,16 @@ static dp_status obtain_file(const struct schedule_request *request, const char 
     return status == DP_OK ? subject_costs(request, subject, err) : status;
 }
 
-dp_status schedule_obtain_noting(const struct schedule_request *request, const char *name,
-                                 struct schedule_file *file, struct schedule_subject *ret_subject,
-                                 struct dp_error *err)
+dp_status schedule_obtain(const struct schedule_request *request, const char *name,
+                          struct schedule_file *file, struct schedule_subject *ret_subject,
+                          struct dp_error *err)
 {
     bool is_auto = strcmp(name, "auto") == 0;
     if (!is_auto && (request->given & SCHEDULE_SEARCH) != 0 && !request->same_model) {
         return dp_fail(err, DP_USAGE,
                        "--memory-cap, --placement, --seed and --moves are for schedule auto");
     }
-    bool is_file = schedule_is_file(name);
+    bool is_file = is_file_name(name);
     if (!is_file && (request->pipeline == 0 || request->microbatches == 0)) {
         return dp_fail(err, DP_USAGE, "say -P RANKS and -M MICROBATCHES for schedule %s", name);
     }
@@ -334,9 +328,11 @@ dp_status schedule_obtain_noting(const struct schedule_request *request, const c
         return dp_fail(err, DP_USAGE, "%s is no file; --letters is for PyTorch's CSV", name);
     }
     struct schedule_subject subject = {0};
-    dp_status status = is_auto    ? search(request, &subject, err)
+    DP_CLEANUP(schedule_file_deinit) struct schedule_file unwanted = {0};
+    file = file != NULL ? file : &unwanted;
+    dp_status status = is_auto   ? search(request, &subject, err)
                        : is_file ? obtain_file(request, name, file, &subject, err)
-                                  : generate(request, name, &subject, err);
+                                 : generate(request, name, &subject, err);
     if (status != DP_OK) {
         schedule_subject_deinit(&subject);
         return status;
@@ -345,24 +341,16 @@ dp_status schedule_obtain_noting(const struct schedule_request *request, const c
     return DP_OK;
 }
 
-dp_status schedule_obtain(const struct schedule_request *request, const char *name,
-                          struct schedule_subject *ret_subject, struct dp_error *err)
+dp_status schedule_obtain_subject(const struct schedule_request *request,
+                                  struct schedule_file *file, struct schedule_subject *ret_subject,
+                                  struct dp_error *err)
 {
-    DP_CLEANUP(schedule_file_deinit) struct schedule_file file = {0};
-    return schedule_obtain_noting(request, name, &file, ret_subject, err);
-}
-
-json_t *schedule_auto_json(const struct schedule_request *request,
-                           const struct dp_auto_result *found)
-{
-    json_t *json = json_pack("{s:I, s:I, s:I, s:f, s:f}", "seed", (json_int_t)request->seed,
-                             "moves", (json_int_t)found->moves, "best_at",
-                             (json_int_t)found->best_at, "makespan", found->makespan, "bound",
-                             found->bound);
-    if (found->family[0] != '\0') {
-        json_object_set_new(json, "best_family", json_string(found->family));
-        json_object_set_new(json, "best_family_makespan", json_real(found->family_objective));
-        json_object_set_new(json, "gain", json_real(1 - found->makespan / found->family_objective));
+    dp_status status = schedule_obtain(request, request->subject, file, ret_subject, err);
+    const char *note = status == DP_OK ? ret_subject->notes.bytes : NULL;
+    while (note != NULL && *note != '\0') {
+        int length = (int)strcspn(note, "\n");
+        fprintf(stderr, "note: %.*s\n", length, note);
+        note += length + (note[length] == '\n');
     }
-    return json;
+    return status;
 }

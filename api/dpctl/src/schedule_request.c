@@ -1,5 +1,8 @@
+// The command line of `dpctl schedule`.
+
 #include "schedule_request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "dp/check.h"
@@ -37,25 +40,29 @@ static const struct argp_option options[] = {
     {NULL, 'P', "RANKS", 0, "pipeline ranks", 0},
     {NULL, 'M', "COUNT", 0, "micro-batches per step", 0},
     {"virtual", 'v', "CHUNKS", 0, "chunks per rank, where the family has a choice", 0},
-    {"layers", KEY_LAYERS, "N", 0, "of the model: no schedule gets more stages (auto: 4P when not said)", 0},
-    {"cost", KEY_COST, "LIST", 0, "seconds of a chunk: F=1,I=1,W=1[,B=I+W][,FB=F+B][,FI=FB-B+I]",
+    {"layers", KEY_LAYERS, "N", 0,
+     "of the model: no schedule may have more stages (auto: 4P when not said)", 0},
+    {"cost", KEY_COST, "LIST", 0,
+     "seconds of a chunk (auto, compare: of 1/P of the model): "
+     "F=1,I=1,W=1[,B=I+W][,FB=F+B][,FI=FB-B+I]",
      1},
-    {"hop", KEY_HOP, "S", 0, "latency between ranks (0)", 1},
+    {"hop", KEY_HOP, "S", 0, "seconds that a message between ranks travels (0)", 1},
     {"p2p", KEY_P2P, "FORM", 0,
      "free: messages travel while ranks compute (default); blocking: "
      "ranks wait for each batch of them",
      1},
-    {"activation-bytes", KEY_ACTIVATION, "N", 0,
-     "kept from F on: by a chunk; for auto and compare by 1/P of the model", 1},
+    {"activation-bytes", KEY_ACTIVATION, "N", 0, "kept from F on by what --cost is of", 1},
     {"weight-bytes", KEY_WEIGHT, "N", 0, "of these, what is kept until W when I is done (0)", 1},
     {"slow", KEY_SLOW, "WHAT", 0, "what if: rank=3:1.5, stage=2:1.2; may be repeated", 2},
     {"slow-link", KEY_SLOW_LINK, "LINK", 0, "what if: 2-3:4x (2>3:4x one way); may be repeated", 2},
     {"stage-cost", KEY_STAGE_COST, "FILE", 0, "seconds and bytes by stage and rank (CSV)", 2},
     {"memory-cap", KEY_MEMORY_CAP, "BYTES", 0, "auto: most bytes alive on a rank", 3},
-    {"placement", KEY_PLACEMENT, "NAME", 0, "auto: straight, loop, v, wave or bidirectional (all)",
+    {"placement", KEY_PLACEMENT, "NAME", 0,
+     "auto: straight, loop, v, wave, bidirectional, single (all but bidirectional) or all "
+     "(default)",
      3},
-    {"seed", KEY_SEED, "N", 0, "auto: of its search (1)", 3},
-    {"moves", KEY_MOVES, "N", 0, "auto: budget of its search", 3},
+    {"seed", KEY_SEED, "N", 0, "auto: of its random choices (1)", 3},
+    {"moves", KEY_MOVES, "N", 0, "auto: orders tried at most (default: as suits the sizes)", 3},
     {"schedules", KEY_SCHEDULES, "LIST", 0, "compare: families, comma separated (default all)", 4},
     {"memory", KEY_MEMORY, "N", 0,
      "compare: activations of N micro-batches fit a rank (default what 1F1B needs)", 4},
@@ -64,9 +71,14 @@ static const struct argp_option options[] = {
     {"tokens-per-step", KEY_STEP_TOKENS, "N", 0, "compare: and its tokens", 4},
     {"gpus", KEY_GPUS, "N", 0, "compare: that share these tokens (default P)", 4},
     {"table", KEY_TABLE, NULL, 0, "show: one cell per time slot", 5},
-    {"width", KEY_WIDTH, "N", 0, "show: columns to fill (0: wrap nothing); export of svg: pixels", 5},
+    {"width", KEY_WIDTH, "N", 0,
+     "show: columns to fill (with --table 0: wrap nothing); "
+     "export of svg: pixels",
+     5},
     {"format", KEY_FORMAT, "NAME", 0,
-     "export: json (default), torch-csv, torch-csv-comms, megatron, perfetto or svg", 6},
+     "export: json (default), torch-csv, torch-csv-comms, torch-csv-comms-2.14 (for PyTorch up to "
+     "2.14), megatron, perfetto or svg",
+     6},
     {"out", KEY_OUT, "FILE", 0, "export: write here instead of stdout", 6},
     {"letters", KEY_LETTERS, "AGE", 0, "check a CSV: new (I, B) or old (B, BW); default: as seen",
      6},
@@ -299,21 +311,83 @@ void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
                      "replay TRACE.csv",
         .doc = "Pipeline schedules: which there are, what they cost, how they look, and what a "
                "measured run would have taken without its slow parts.\v"
-               "Seconds are of one chunk; `compare` takes them as of 1/P of the model, so that a "
-               "family with 2P stages has chunks half as long. A .csv is PyTorch's form of a "
-               "schedule; \"auto\" is a schedule made for the costs given.\n\n"
+               "Seconds and bytes are of one chunk. `compare` and the schedule \"auto\", which is "
+               "made for the costs given, take them as of 1/P of the model, so that with 2P stages "
+               "a chunk is half as long. A .csv is PyTorch's form of a schedule. docs/schedules.md "
+               "explains the answers, docs/what-if.md the changes.\n\n"
                "Examples:\n"
                "  dpctl schedule compare -P 8 -M 16 --schedules 1f1b,dualpipe,dualpipev\n"
                "  dpctl schedule show dualpipe -P 4 -M 8 --table\n"
-               "  dpctl schedule simulate --schedule zb-h1 -P 8 -M 24 --cost F=1,I=1,W=1 -o json\n"
+               "  dpctl schedule simulate zb-h1 -P 8 -M 24 --cost F=1,I=1,W=1 -o json\n"
                "  dpctl schedule simulate dualpipe -P 8 -M 20 --slow rank=3:1.5\n"
                "  dpctl schedule export dualpipev -P 4 -M 10 --format torch-csv --out v.csv\n",
-        .exits = "0 ok, 3 the file is wrong or the family cannot have these sizes, 4 no such "
-                 "schedule or file",
+        .exits = "0 ok, 3 a file or a text is wrong, the family cannot have these sizes or nothing "
+                 "fits the cap, 4 no such schedule or file",
         .offline = true,
         .options = options,
         .handle = handle,
     };
     *ret_request = (struct schedule_request){.cost = "F=1,I=1,W=1", .seed = 1, .width = -1};
     dpctl_parse(ctl, &syntax, ret_request, argc, argv);
+}
+
+static json_t *number_or_null(double number)
+{
+    return number > 0 ? json_real(number) : json_null();
+}
+
+static json_t *count_or_null(int64_t count)
+{
+    return count > 0 ? json_integer(count) : json_null();
+}
+
+static json_t *text_or_null(const char *text)
+{
+    return text != NULL ? dpctl_text_json(text, strlen(text)) : json_null();
+}
+
+static json_t *texts_json(const char *const *texts, int count)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        json_array_append_new(list, text_or_null(texts[i]));
+    }
+    return list;
+}
+
+json_t *schedule_request_json(const struct schedule_request *request)
+{
+    const char *p2p = request->p2p == DP_SIM_P2P_FREE ? "free" : "blocking";
+    const struct {
+        const char *name;
+        json_t *value;
+    } members[] = {
+        {"schedule", text_or_null(request->subject)},
+        {"pipeline", count_or_null(request->pipeline)},
+        {"microbatches", count_or_null(request->microbatches)},
+        {"virtual", count_or_null(request->virtual_stages)},
+        {"layers", count_or_null(request->layers)},
+        {"cost", text_or_null(request->cost)},
+        {"hop_s", json_real(request->hop)},
+        {"p2p", json_string(p2p)},
+        {"activation_bytes", number_or_null(request->activation_bytes)},
+        {"weight_bytes", number_or_null(request->weight_bytes)},
+        {"slow", texts_json(request->slow, request->slow_count)},
+        {"slow_link", texts_json(request->slow_links, request->slow_links_count)},
+        {"stage_cost", text_or_null(request->stage_cost)},
+        {"memory_cap_bytes", number_or_null(request->memory_cap)},
+        {"placement", text_or_null(request->placement)},
+        {"seed", json_integer((json_int_t)request->seed)},
+        {"moves", count_or_null(request->moves)},
+        {"memory", number_or_null(request->memory)},
+        {"tokens_per_s", number_or_null(request->tokens_per_s)},
+        {"step_s", number_or_null(request->step_s)},
+        {"tokens_per_step", number_or_null(request->tokens_per_step)},
+        {"gpus", count_or_null(request->gpus)},
+    };
+    json_t *json = json_object();
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(members); i++) {
+        json_object_set_new(json, members[i].name, members[i].value);
+    }
+    return json;
 }

@@ -27,28 +27,30 @@ struct schedule_request {
     const char *schedule; // --schedule: the subject by another name
     uint32_t given;       // schedule_options
     int32_t pipeline, microbatches, virtual_stages;
-    const char *cost;     // "F=1,I=1,W=1"
-    double hop;
+    const char *cost; // "F=1,I=1,W=1"
+    double hop;       // seconds
     dp_sim_p2p p2p;
     double activation_bytes, weight_bytes; // kept from F on; of these, until W. 0 = not said
     const char *slow[SCHEDULE_CHANGES_MAX], *slow_links[SCHEDULE_CHANGES_MAX];
     int slow_count, slow_links_count;
     const char *stage_cost; // a file
-    double memory_cap;      // bytes a rank; 0 = none
+    double memory_cap;      // bytes of a rank; 0 = none
     uint64_t seed;
-    int64_t moves;          // 0 = the default
+    int64_t moves; // 0 = the default
     const char *placement;
     const char *schedules, *out, *format;
-    double memory;          // compare: activations of so many micro-batches; 0 = 1F1B's
+    double memory; // compare: activations of so many micro-batches; 0 = 1F1B's
     double tokens_per_s, step_s, tokens_per_step;
-    int32_t gpus;           // compare: that share them; 0 = P
-    int32_t layers;         // of the model; 0 = not said
-    const char *letters;    // check: of a CSV
+    int32_t gpus;        // compare: that share them; 0 = P
+    int32_t layers;      // of the model; 0 = not said
+    const char *letters; // check: of a CSV
     bool table;
-    int32_t width; // -1 = not said
+    int32_t width;   // -1 = not said
     bool same_model; // compare: seconds are of 1/P of the model, whatever a family makes of it
 };
 
 // Fills the request, with every default, from the command line.
 void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
                             struct schedule_request *ret_request);
+// What was asked with every default, so that the answer can be had again; null = not said.
+json_t *schedule_request_json(const struct schedule_request *request);

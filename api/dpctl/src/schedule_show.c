@@ -5,7 +5,8 @@
 #include "dp/render.h"
 #include "schedule_verbs.h"
 
-static json_t *spans_json(const struct dp_schedule *schedule, const struct dp_sim_result *result,
+static json_t *spans_json(const struct schedule_request *request,
+                          const struct dp_schedule *schedule, const struct dp_sim_result *result,
                           const struct dp_sim_analysis *analysis)
 {
     json_t *ranks = json_array();
@@ -21,7 +22,8 @@ static json_t *spans_json(const struct dp_schedule *schedule, const struct dp_si
         }
         json_array_append_new(ranks, spans);
     }
-    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:o}", "name", schedule->name, "pipeline",
+    return json_pack("{s:o, s:s, s:i, s:i, s:i, s:f, s:o}", "request",
+                     schedule_request_json(request), "name", schedule->name, "pipeline",
                      (int)schedule->pipeline, "microbatches", (int)schedule->microbatches, "stages",
                      (int)schedule->stages, "makespan_s", result->makespan, "ranks", ranks);
 }
@@ -31,7 +33,7 @@ dp_status schedule_show(struct dpctl *ctl, const struct schedule_request *reques
 {
     DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    dp_status status = schedule_obtain(request, request->subject, &subject, err);
+    dp_status status = schedule_obtain_subject(request, NULL, &subject, err);
     if (status == DP_OK) {
         status = dp_simulate(&subject.schedule, &subject.costs, true, &result, err);
     }
@@ -42,7 +44,8 @@ dp_status schedule_show(struct dpctl *ctl, const struct schedule_request *reques
         DP_CLEANUP(dp_sim_analysis_deinit) struct dp_sim_analysis analysis = {0};
         status = dp_sim_analyze(&subject.schedule, &subject.costs, result.spans, &analysis, err);
         if (status == DP_OK) {
-            dpctl_print_json(ctl, spans_json(&subject.schedule, &result, &analysis), "dp.spans/1");
+            dpctl_print_json(ctl, spans_json(request, &subject.schedule, &result, &analysis),
+                             "dp.spans/1");
         }
         return status;
     }

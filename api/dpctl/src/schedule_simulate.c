@@ -7,6 +7,29 @@
 #include "dp/clock.h"
 #include "schedule_verbs.h"
 
+// What both forms of the answer are made from.
+struct answer {
+    struct schedule_subject subject;
+    struct dp_sim_result result;
+    struct dp_sim_result before; // without --slow and --slow-link, when the subject is changed
+    struct dp_sim_analysis analysis;
+    double simulate_s, analyze_s; // what this took here
+};
+
+static void answer_deinit(struct answer *answer)
+{
+    dp_sim_analysis_deinit(&answer->analysis);
+    dp_sim_result_deinit(&answer->before);
+    dp_sim_result_deinit(&answer->result);
+    schedule_subject_deinit(&answer->subject);
+}
+
+// The share of the best family's time that the search saved.
+static double gain_of(const struct dp_auto_result *found)
+{
+    return 1 - found->objective / found->family_objective;
+}
+
 static json_t *causes_json(const struct dp_sim_rank *rank)
 {
     return json_pack("{s:f, s:f, s:f, s:f, s:f}", "warmup", rank->warmup, "dependency",
@@ -52,42 +75,57 @@ static json_t *path_json(const struct dp_schedule *schedule, const struct dp_sim
     return path;
 }
 
-// The same schedule before --slow and --slow-link.
-static dp_status add_baseline(const struct schedule_subject *subject, json_t *answer,
-                              struct dp_error *err)
+static json_t *search_json(const struct schedule_request *request,
+                           const struct dp_auto_result *found)
 {
-    DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result before = {0};
-    dp_status status = dp_simulate(&subject->schedule, &subject->before, false, &before, err);
-    if (status == DP_OK) {
-        json_object_set_new(answer, "unchanged",
-                            json_pack("{s:f, s:f, s:f}", "makespan", before.makespan,
-                                      "bubble_ratio", dp_sim_bubble_ratio(&before),
-                                      "own_span_bubble_ratio",
-                                      dp_sim_own_span_bubble_ratio(&before)));
+    json_t *json =
+        json_pack("{s:I, s:I, s:I, s:f, s:f}", "seed", (json_int_t)request->seed, "moves",
+                  (json_int_t)found->moves, "best_at", (json_int_t)found->best_at, "makespan",
+                  found->makespan, "bound", found->bound);
+    if (found->family[0] != '\0') {
+        json_object_set_new(json, "best_family", json_string(found->family));
+        json_object_set_new(json, "best_family_makespan", json_real(found->family_objective));
+        json_object_set_new(json, "gain", json_real(gain_of(found)));
     }
-    return status;
+    return json;
 }
 
-// What the critical path is made of, and the ranks that it visits most.
-static void print_path(const json_t *path)
+static json_t *answer_json(const struct schedule_request *request, const struct answer *answer)
 {
-    double computing = 0, waiting = 0, before = 0;
-    size_t index, hops = 0;
-    json_t *step;
-    int rank = -1;
-    json_array_foreach(path, index, step)
-    {
-        double start = json_number_value(json_object_get(step, "start"));
-        double end = json_number_value(json_object_get(step, "end"));
-        int at = (int)json_integer_value(json_object_get(step, "rank"));
-        computing += end - start;
-        waiting += start - before;
-        hops += rank >= 0 && at != rank;
-        rank = at;
-        before = end;
+    const struct schedule_subject *subject = &answer->subject;
+    json_t *json = schedule_result_json(&subject->schedule, &answer->result);
+    json_object_set_new(json, "request", schedule_request_json(request));
+    json_object_set_new(json, "simulate_s", json_real(answer->simulate_s));
+    json_object_set_new(json, "analyze_s", json_real(answer->analyze_s));
+    json_object_set_new(json, "critical_path", path_json(&subject->schedule, &answer->analysis));
+    if (subject->changed) {
+        const struct dp_sim_result *before = &answer->before;
+        json_object_set_new(json, "unchanged",
+                            json_pack("{s:f, s:f, s:f}", "makespan", before->makespan,
+                                      "bubble_ratio", dp_sim_bubble_ratio(before),
+                                      "own_span_bubble_ratio",
+                                      dp_sim_own_span_bubble_ratio(before)));
+    }
+    if (subject->found != NULL) {
+        json_object_set_new(json, "auto", search_json(request, subject->found));
+    }
+    return json;
+}
+
+// What the critical path is made of.
+static void print_path(const struct dp_sim_analysis *analysis)
+{
+    double computing = 0, travelling = 0, before = 0;
+    size_t changes = 0;
+    for (size_t i = 0; i < analysis->path_count; i++) {
+        const struct dp_sim_path_step *step = &analysis->path[i];
+        computing += step->end - step->start;
+        travelling += step->start - before;
+        changes += i > 0 && step->rank != step[-1].rank;
+        before = step->end;
     }
     printf("critical path: %zu actions, %.6g s computing, %.6g s travelling, %zu changes of rank\n",
-           json_array_size(path), computing, waiting, hops);
+           analysis->path_count, computing, travelling, changes);
 }
 
 static void print_ranks(const struct dp_sim_result *result)
@@ -109,38 +147,47 @@ static void print_ranks(const struct dp_sim_result *result)
         dpctl_cell(&table, "%llu", (unsigned long long)rank->peak_bytes);
     }
     dpctl_table_print(&table);
+    printf(
+        "Seconds. BUBBLE is what stands from WARMUP to COOLDOWN; OWN_SPAN: of it, after the rank's "
+        "first\naction and before its last. PEAK_ACT: activations kept at most, in micro-batches "
+        "on "
+        "1/P of the\nmodel. PEAK_BYTES: by --activation-bytes or --stage-cost; else 1 a chunk.\n");
 }
 
 static void print_search(const struct dp_auto_result *found)
 {
-    printf("auto: %lld orders tried, found at %lld", (long long)found->moves,
+    char orders[64];
+    printf("auto: %s tried, found at %lld",
+           dpctl_count(orders, (unsigned long long)found->moves, "order"),
            (long long)found->best_at);
     if (found->family[0] != '\0') {
         printf("; best family %s %.6g s, gain %.2f %%", found->family, found->family_objective,
-               100 * (1 - found->objective / found->family_objective));
+               100 * gain_of(found));
     }
     printf("; no order takes less than %.6g s\n", found->bound);
 }
 
-static void print_answer(const struct schedule_subject *subject, const struct dp_sim_result *result,
-                         const json_t *answer)
+void schedule_print_summary(const struct dp_schedule *schedule, const struct dp_sim_result *result)
 {
-    const struct dp_schedule *schedule = &subject->schedule;
     printf("%s  P=%d M=%d stages=%d  makespan %.6g s  bubble %.2f %%  own span %.2f %%\n",
            schedule->name, (int)schedule->pipeline, (int)schedule->microbatches,
            (int)schedule->stages, result->makespan, 100 * dp_sim_bubble_ratio(result),
            100 * dp_sim_own_span_bubble_ratio(result));
-    const json_t *before = json_object_get(answer, "unchanged");
-    if (before != NULL) {
-        double makespan = json_real_value(json_object_get(before, "makespan"));
-        printf("what if: makespan %.6g s -> %.6g s (%+.2f %%)\n", makespan, result->makespan,
-               makespan > 0 ? 100 * (result->makespan / makespan - 1) : 0.0);
+}
+
+static void print_answer(const struct answer *answer)
+{
+    schedule_print_summary(&answer->subject.schedule, &answer->result);
+    if (answer->subject.changed) {
+        double before = answer->before.makespan, after = answer->result.makespan;
+        printf("what if: makespan %.6g s -> %.6g s (%+.2f %%)\n", before, after,
+               before > 0 ? 100 * (after / before - 1) : 0.0);
     }
-    if (subject->found != NULL) {
-        print_search(subject->found);
+    if (answer->subject.found != NULL) {
+        print_search(answer->subject.found);
     }
-    print_path(json_object_get(answer, "critical_path"));
-    print_ranks(result);
+    print_path(&answer->analysis);
+    print_ranks(&answer->result);
 }
 
 static dp_status analyze(const struct schedule_subject *subject,
@@ -153,41 +200,37 @@ static dp_status analyze(const struct schedule_subject *subject,
                            : status;
 }
 
+// Twice, as its time is shown: bubbles and memory alone, then what needs every action's times.
+static dp_status simulate(struct answer *answer, struct dp_error *err)
+{
+    const struct schedule_subject *subject = &answer->subject;
+    int64_t begin_ns = dp_clock_monotonic_ns();
+    dp_status status =
+        dp_simulate(&subject->schedule, &subject->costs, false, &answer->result, err);
+    int64_t middle_ns = dp_clock_monotonic_ns();
+    if (status == DP_OK) {
+        status = analyze(subject, &answer->analysis, err);
+    }
+    answer->simulate_s = (double)(middle_ns - begin_ns) * 1e-9;
+    answer->analyze_s = (double)(dp_clock_monotonic_ns() - middle_ns) * 1e-9;
+    if (status == DP_OK && subject->changed) {
+        status = dp_simulate(&subject->schedule, &subject->before, false, &answer->before, err);
+    }
+    return status;
+}
+
 dp_status schedule_run_simulate(struct dpctl *ctl, const struct schedule_request *request,
                                 struct dp_error *err)
 {
-    DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
-    DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    DP_CLEANUP(dp_sim_analysis_deinit) struct dp_sim_analysis analysis = {0};
-    dp_status status = schedule_obtain(request, request->subject, &subject, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    // Twice, as its time is shown: bubbles and memory alone, then what needs every action's times.
-    int64_t begin_ns = dp_clock_monotonic_ns();
-    status = dp_simulate(&subject.schedule, &subject.costs, false, &result, err);
-    int64_t middle_ns = dp_clock_monotonic_ns();
+    DP_CLEANUP(answer_deinit) struct answer answer = {0};
+    dp_status status = schedule_obtain_subject(request, NULL, &answer.subject, err);
     if (status == DP_OK) {
-        status = analyze(&subject, &analysis, err);
-    }
-    int64_t end_ns = dp_clock_monotonic_ns();
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_AUTO_JSON json_t *answer = schedule_result_json(&subject.schedule, &result);
-    json_object_set_new(answer, "simulate_s", json_real((double)(middle_ns - begin_ns) * 1e-9));
-    json_object_set_new(answer, "analyze_s", json_real((double)(end_ns - middle_ns) * 1e-9));
-    json_object_set_new(answer, "critical_path", path_json(&subject.schedule, &analysis));
-    if (subject.changed) {
-        status = add_baseline(&subject, answer, err);
-    }
-    if (subject.found != NULL) {
-        json_object_set_new(answer, "auto", schedule_auto_json(request, subject.found));
+        status = simulate(&answer, err);
     }
     if (status == DP_OK && ctl->json) {
-        dpctl_print_json(ctl, json_incref(answer), "dp.simulation/1");
+        dpctl_print_json(ctl, answer_json(request, &answer), "dp.simulation/1");
     } else if (status == DP_OK) {
-        print_answer(&subject, &result, answer);
+        print_answer(&answer);
     }
     return status;
 }

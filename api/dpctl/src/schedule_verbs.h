@@ -9,12 +9,11 @@ struct schedule_subject {
     struct dp_sim_costs costs;
     bool changed;                 // by --slow or --slow-link
     struct dp_sim_costs before;   // without them, when changed
+    struct dp_buf notes;          // on changes that change nothing, a line each
     struct dp_auto_result *found; // how `auto` found it; else NULL. Its schedule has moved up
 };
 void schedule_subject_deinit(struct schedule_subject *subject);
 
-// Whether the subject names a file and not a family.
-bool schedule_is_file(const char *subject);
 // What a file turned out to be, and what is wrong with it. Zero-initialised is none.
 struct schedule_file {
     struct dp_buf text;
@@ -24,22 +23,21 @@ struct schedule_file {
 };
 void schedule_file_deinit(struct schedule_file *file);
 
-// The valid schedule of a file, JSON or CSV; "-" is stdin.
-dp_status schedule_load(const char *path, struct dp_schedule *ret_schedule, struct dp_error *err);
-// The family or file that `name` says, costs as the request says.
+// The family or file that `name` says ("-" is stdin), costs as the request says. A file that was
+// read is left in *file, also on failure; NULL = not wanted. The caller deinits both.
 dp_status schedule_obtain(const struct schedule_request *request, const char *name,
-                          struct schedule_subject *ret_subject, struct dp_error *err);
-// The same; a file that was read is left in *file, also on failure. The caller deinits it.
-dp_status schedule_obtain_noting(const struct schedule_request *request, const char *name,
-                                 struct schedule_file *file, struct schedule_subject *ret_subject,
-                                 struct dp_error *err);
+                          struct schedule_file *file, struct schedule_subject *ret_subject,
+                          struct dp_error *err);
+// The request's one subject; its notes go to stderr.
+dp_status schedule_obtain_subject(const struct schedule_request *request,
+                                  struct schedule_file *file, struct schedule_subject *ret_subject,
+                                  struct dp_error *err);
 
 // Makespan, ratios, ranks: the members of dp.simulation/1 but those that need a second pass.
 json_t *schedule_result_json(const struct dp_schedule *schedule,
                              const struct dp_sim_result *result);
-
-json_t *schedule_auto_json(const struct schedule_request *request,
-                           const struct dp_auto_result *found);
+// The line of text that says the same of all ranks together.
+void schedule_print_summary(const struct dp_schedule *schedule, const struct dp_sim_result *result);
 
 typedef dp_status schedule_verb_run(struct dpctl *ctl, const struct schedule_request *request,
                                     struct dp_error *err);
