@@ -180,6 +180,33 @@ class Schedule(unittest.TestCase):
         self.assertEqual([row["name"] for row in compared], ["interleaved", "1f1b"])
         self.assertAlmostEqual(compared[0]["makespan"], 96 + 42 / 4)
 
+    def test_waves_idle_as_long_as_their_page_says(self):
+        for ranks in (3, 4, 7, 16):
+            idle = {v: self.simulate("hanayo", ranks, ranks, "-v", v, "--cost", "F=1,B=2")
+                       ["makespan"] - 3 * ranks * v for v in (2, 4, 16)}
+            self.assertAlmostEqual(idle.pop(2), 4 * (ranks - 1))
+            self.assertLess(max(idle.values()), 4.5 * (ranks - 1))
+
+    def test_the_page_names_every_member_of_the_answers(self):
+        def keys(value):
+            if isinstance(value, dict):
+                for key, inner in value.items():
+                    yield key
+                    yield from keys(inner) if key != "request" else ()
+            elif isinstance(value, list):
+                for inner in value:
+                    yield from keys(inner)
+        page = (SOURCE / "docs" / "schedules.md").read_text()
+        sizes = ("-P", 4, "-M", 8)
+        named = set(re.findall(r"`(\w+)[^`]*`", page))
+        for verb, args, code in (
+                ("list", (), 0), ("show", ("zb-h1", *sizes), 0), ("check", ("zb-h1", *sizes), 0),
+                ("check", (SOURCE / "README.md",), 3),
+                ("simulate", ("auto", *sizes, "--moves", 20, "--slow", "rank=1:2"), 0),
+                ("compare", (*sizes, "--moves", 20, "--layers", 4, "--tokens-per-s", 1e5), 0)):
+            members = set(keys(self.document(verb, *args, check=code))) - {"schema"}
+            self.assertLessEqual(members, named, msg=verb)
+
     def test_stage_costs_come_from_a_file(self):
         path = self.cluster.root / "stages.csv"
         path.write_text("stage,F,I,W,activation_bytes\n0,1,2,3,100\n1,4,5,6,1000\n")
