@@ -6,7 +6,8 @@ from support import SOURCE, ClusterTest
 
 STEPS = 12
 KINDS = [["schedule=dualpipe"], ["schedule=zb-h1"], ["schedule=zb-v"], ["schedule=chimera"],
-         ["schedule=interleaved", "virtual=2"], ["schedule=hanayo"], ["schedule=auto"],
+         ["schedule=interleaved", "virtual=2"], ["schedule=interleaved", "pipeline=2", "virtual=4"],
+         ["schedule=hanayo"], ["schedule=auto"],
          ["schedule=auto", "pipeline=3"]]
 
 
