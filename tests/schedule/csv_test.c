@@ -180,7 +180,7 @@ static void idle_slots_blanks_quotes_and_any_line_end_are_read(void **state)
     assert_true(is_good("0F0,(0F1;0B0)OVERLAP_F_B,0B1"));
     assert_true(is_good("0F0,( 0F1 ; 0B0 )OVERLAP_F_B,0B1"));
     // What a rank does for sharded parameters is no part of the order.
-    assert_true(is_good("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n"));
+    assert_true(is_good("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n"));
 }
 
 struct bad {

@@ -16,6 +16,7 @@ typedef enum csv_kind {
     CSV_UNSHARD, // from here on without a micro-batch
     CSV_RESHARD,
     CSV_REDUCE_GRAD,
+    CSV_WAIT_REDUCE_GRAD,
     CSV_KIND_COUNT
 } csv_kind;
 

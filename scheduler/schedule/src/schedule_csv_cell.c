@@ -22,7 +22,8 @@ static const struct {
              {"WAIT_SEND_B", CSV_WAIT_SEND_B},
              {"UNSHARD", CSV_UNSHARD},
              {"RESHARD", CSV_RESHARD},
-             {"REDUCE_GRAD", CSV_REDUCE_GRAD}};
+             {"REDUCE_GRAD", CSV_REDUCE_GRAD},
+             {"WAIT_REDUCE_GRAD", CSV_WAIT_REDUCE_GRAD}};
 
 static const char pair_name[] = "OVERLAP_F_B";
 

@@ -51,8 +51,8 @@ struct dp_schedule_csv {
 // compute_only alone. Of a compute_comms file also: each message that crosses ranks is sent once,
 // after it was made, and received once, before it is needed; both ends of an edge agree on the
 // order; ranks that run their messages strictly in order, each send waiting for its receive, do not
-// wait for each other in a ring; a WAIT_SEND stands behind its SEND. UNSHARD, RESHARD and
-// REDUCE_GRAD are passed over. Errors, err and diags as above.
+// wait for each other in a ring; a WAIT_SEND stands behind its SEND. UNSHARD, RESHARD,
+// REDUCE_GRAD and WAIT_REDUCE_GRAD are passed over. Errors, err and diags as above.
 dp_status dp_schedule_read_csv(const char *text, size_t length, dp_schedule_letters letters,
                                struct dp_schedule_csv *ret_csv, struct dp_diags *diags,
                                struct dp_error *err);
