@@ -101,6 +101,15 @@ class Schedule(unittest.TestCase):
         failed = self.schedule("simulate", "auto", "-P", 4, "-M", 12, "--activation-bytes", 1000,
                                "--memory-cap", 10, check=3)
         self.assertIn("rank", failed.stderr)
+        # Less than a byte a chunk is no reason to hold them all.
+        tiny = self.simulate("auto", 4, 12, "--activation-bytes", 1, "--weight-bytes", 1,
+                             "--memory-cap", 8, "--moves", 50)
+        self.assertLessEqual(max(r["peak_activations"] for r in tiny["ranks"]), 8)
+        self.assertIn("--activation-bytes", self.schedule(
+            "simulate", "auto", "-P", 4, "-M", 12, "--memory-cap", 8, check=2).stderr)
+        for args in (("--activation-bytes", 1e300), ("--hop", 1e300)):
+            self.assertIn(args[0], self.schedule("simulate", "1f1b", "-P", 4, "-M", 8, *args,
+                                                 check=2).stderr)
 
     def test_every_format_is_what_it_says(self):
         sizes = ("-P", 4, "-M", 10)
@@ -154,10 +163,12 @@ class Schedule(unittest.TestCase):
             return self.document(verb, *args)
 
         some = ("--hop", 0.25, "--p2p", "blocking", "--slow", "rank=1:1.4", "--slow", "stage=0:2",
-                "--slow-link", "1>2:+0.5", "--activation-bytes", 700, "--weight-bytes", 300)
-        search = ("--memory-cap", 9000, "--placement", "v", "--seed", 7, "--moves", 60)
+                "--slow-link", "1>2:+0.5")
+        memory = ("--activation-bytes", 700, "--weight-bytes", 300)
+        search = (*memory, "--memory-cap", 9000, "--placement", "v", "--seed", 7, "--moves", 60)
         for verb, args in (("simulate", ("auto", "-P", 4, "-M", 9, *some, *search)),
-                           ("simulate", ("zb-v", "-P", 4, "-M", 9, *some, "--stage-cost", costs)),
+                           ("simulate", ("zb-v", "-P", 4, "-M", 9, *some, *memory, "--stage-cost",
+                                        costs)),
                            ("show", ("hanayo", "-P", 4, "-M", 8, "--virtual", 4, *some)),
                            ("check", ("interleaved", "-P", 2, "-M", 4, "--cost", "F=1,B=3"))):
             one = self.document(verb, *args)
@@ -312,6 +323,9 @@ class Schedule(unittest.TestCase):
                                  2, "--tokens-per-step", 2e5)  # the same tokens, on P of them
         self.assertAlmostEqual(per_step["schedules"][0]["gpu_hours_per_million_tokens"],
                                8 * 10 / 3600)
+        # Memory is compared in micro-batches; bytes would mean nothing.
+        self.assertIn("--activation-bytes", self.schedule(
+            "compare", "-P", 8, "-M", 16, "--activation-bytes", 9, check=2).stderr)
         less = self.document("compare", "-P", 8, "-M", 16, "--cost", "F=2,I=2,W=2", "--memory", 5)
         rows = {row["name"]: row for row in less["schedules"]}
         best = rows[less["equal_memory"]["best"]]

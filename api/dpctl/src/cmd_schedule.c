@@ -6,7 +6,10 @@
 #include "dp/cleanup.h"
 #include "schedule_verbs.h"
 
-enum { COSTS = SCHEDULE_SIZES | SCHEDULE_COSTS | SCHEDULE_CHANGES | SCHEDULE_SEARCH };
+enum {
+    COSTS = SCHEDULE_SIZES | SCHEDULE_COSTS | SCHEDULE_CHANGES | SCHEDULE_SEARCH,
+    MEMORY = SCHEDULE_BYTES | SCHEDULE_CAP
+};
 
 static const struct verb {
     const char *name;
@@ -15,13 +18,14 @@ static const struct verb {
     schedule_verb_run *run;
 } verbs[] = {
     {"list", 0, NULL, schedule_list},
-    {"show", COSTS | SCHEDULE_DRAWING | SCHEDULE_WIDTH, "a schedule's name or a file",
+    {"show", COSTS | MEMORY | SCHEDULE_DRAWING | SCHEDULE_WIDTH, "a schedule's name or a file",
      schedule_show},
-    {"simulate", COSTS, "a schedule's name or a file", schedule_run_simulate},
+    {"simulate", COSTS | MEMORY, "a schedule's name or a file", schedule_run_simulate},
     {"compare", COSTS | SCHEDULE_FAMILIES, NULL, schedule_compare},
-    {"check", SCHEDULE_COSTS | SCHEDULE_CHANGES | SCHEDULE_SIZES | SCHEDULE_READING,
+    {"check",
+     SCHEDULE_COSTS | SCHEDULE_CHANGES | SCHEDULE_SIZES | SCHEDULE_BYTES | SCHEDULE_READING,
      "a schedule's name or a file", schedule_check},
-    {"export", COSTS | SCHEDULE_FILES | SCHEDULE_WIDTH, "a schedule's name or a file",
+    {"export", COSTS | MEMORY | SCHEDULE_FILES | SCHEDULE_WIDTH, "a schedule's name or a file",
      schedule_export},
     {"replay", 0, "a trace", schedule_replay},
 };
@@ -31,15 +35,17 @@ static const struct {
     const char *names;
 } option_names[] = {
     {SCHEDULE_SIZES, "-P, -M, -v or --layers"},
-    {SCHEDULE_COSTS, "--cost, --hop, --p2p, --activation-bytes or --weight-bytes"},
+    {SCHEDULE_COSTS, "--cost, --hop or --p2p"},
     {SCHEDULE_CHANGES, "--slow, --slow-link or --stage-cost"},
-    {SCHEDULE_SEARCH, "--memory-cap, --placement, --seed or --moves"},
+    {SCHEDULE_SEARCH, "--placement, --seed or --moves"},
     {SCHEDULE_FAMILIES, "--schedules, --memory, --tokens-per-s, --step-s, --tokens-per-step or "
                         "--gpus"},
     {SCHEDULE_DRAWING, "--table"},
     {SCHEDULE_WIDTH, "--width"},
     {SCHEDULE_FILES, "--format or --out"},
     {SCHEDULE_READING, "--letters"},
+    {SCHEDULE_BYTES, "--activation-bytes or --weight-bytes"},
+    {SCHEDULE_CAP, "--memory-cap"},
 };
 
 static dp_status check_request(const struct verb *verb, const struct schedule_request *request,

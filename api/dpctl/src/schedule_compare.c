@@ -299,10 +299,10 @@ dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *req
     }
     struct schedule_request same_model = *request;
     same_model.same_model = true;
-    // Activations are counted in micro-batches here; any large unit serves, if none is given.
-    if (same_model.activation_bytes <= 0) {
-        same_model.activation_bytes = same_model.weight_bytes = 1 << 20;
-    }
+    // Activations are counted in micro-batches here, in a unit that up to 16 chunks per rank
+    // divide.
+    same_model.same_chunks = true;
+    same_model.activation_bytes = same_model.weight_bytes = 720720;
     struct row base;
     status = compare_one(&same_model, "1f1b", &base, err);
     if (status != DP_OK) {

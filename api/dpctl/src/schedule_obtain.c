@@ -104,6 +104,17 @@ static dp_status read_file(const char *path, const char *letters, struct schedul
                                  err);
 }
 
+// Of every chunk: what it keeps, and how much of that until W.
+static void set_bytes(struct dp_sim_costs *costs, double bytes, double until_w)
+{
+    // Upwards, so that what fits under a cap does fit.
+    uint64_t whole = (uint64_t)ceil(bytes), kept = (uint64_t)ceil(until_w);
+    for (int32_t i = 0; i < costs->pipeline * costs->slots; i++) {
+        costs->chunks[i].activation_bytes = whole;
+        costs->chunks[i].released_at_i_bytes = whole - kept;
+    }
+}
+
 // Seconds and bytes of one chunk; under same_model what is said of 1/P of the model is shared by
 // the chunks that make it up.
 static dp_status uniform_costs(const struct schedule_request *request,
@@ -124,13 +135,9 @@ static dp_status uniform_costs(const struct schedule_request *request,
     uniform.hop.latency = request->hop;
     dp_sim_costs_init_uniform(ret_costs, schedule, &uniform);
     ret_costs->p2p = request->p2p;
-    uint64_t bytes = (uint64_t)llround(request->activation_bytes * share);
-    uint64_t kept = (uint64_t)llround(request->weight_bytes * share);
     // Without a word on bytes a chunk keeps its 1.
-    int32_t chunks = request->activation_bytes > 0 ? ret_costs->pipeline * ret_costs->slots : 0;
-    for (int32_t i = 0; i < chunks; i++) {
-        ret_costs->chunks[i].activation_bytes = bytes;
-        ret_costs->chunks[i].released_at_i_bytes = bytes - (kept < bytes ? kept : bytes);
+    if (request->activation_bytes > 0) {
+        set_bytes(ret_costs, request->activation_bytes * share, request->weight_bytes * share);
     }
     return DP_OK;
 }
@@ -171,6 +178,10 @@ static dp_status base_costs(const struct schedule_request *request,
     if (status != DP_OK) {
         dp_sim_costs_deinit(&costs);
         return status;
+    }
+    if (request->same_chunks) {
+        double bytes = request->activation_bytes * schedule->pipeline / schedule->stages;
+        set_bytes(&costs, bytes, bytes);
     }
     *ret_costs = costs;
     return DP_OK;
@@ -316,7 +327,8 @@ dp_status schedule_obtain(const struct schedule_request *request, const char *na
                           struct dp_error *err)
 {
     bool is_auto = strcmp(name, "auto") == 0;
-    if (!is_auto && (request->given & SCHEDULE_SEARCH) != 0 && !request->same_model) {
+    if (!is_auto && (request->given & (SCHEDULE_SEARCH | SCHEDULE_CAP)) != 0 &&
+        !request->same_model) {
         return dp_fail(err, DP_USAGE,
                        "--memory-cap, --placement, --seed and --moves are for schedule auto");
     }

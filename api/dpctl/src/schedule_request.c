@@ -2,6 +2,7 @@
 
 #include "schedule_request.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,6 +36,9 @@ enum {
     KEY_LETTERS
 };
 
+// Chunks of so many bytes, all that a rank can hold, add up in 64 bits.
+static const double BYTES_MAX = 1e12;
+
 static const struct argp_option options[] = {
     {"schedule", KEY_SCHEDULE, "NAME", 0, "the schedule, as the argument would name it", 0},
     {NULL, 'P', "RANKS", 0, "pipeline ranks", 0},
@@ -65,7 +69,9 @@ static const struct argp_option options[] = {
     {"moves", KEY_MOVES, "N", 0, "auto: orders tried at most (default: as suits the sizes)", 3},
     {"schedules", KEY_SCHEDULES, "LIST", 0, "compare: families, comma separated (default all)", 4},
     {"memory", KEY_MEMORY, "N", 0,
-     "compare: activations of N micro-batches fit a rank (default what 1F1B needs)", 4},
+     "compare, instead of bytes: activations of N micro-batches fit a rank (default what 1F1B "
+     "needs)",
+     4},
     {"tokens-per-s", KEY_TOKENS, "N", 0, "compare: what 1F1B reaches, for GPU-hours", 4},
     {"step-s", KEY_STEP, "S", 0, "compare: or a step's length under 1F1B", 4},
     {"tokens-per-step", KEY_STEP_TOKENS, "N", 0, "compare: and its tokens", 4},
@@ -95,12 +101,12 @@ static const struct {
     {KEY_COST, SCHEDULE_COSTS},
     {KEY_HOP, SCHEDULE_COSTS},
     {KEY_P2P, SCHEDULE_COSTS},
-    {KEY_ACTIVATION, SCHEDULE_COSTS},
-    {KEY_WEIGHT, SCHEDULE_COSTS},
+    {KEY_ACTIVATION, SCHEDULE_BYTES},
+    {KEY_WEIGHT, SCHEDULE_BYTES},
     {KEY_SLOW, SCHEDULE_CHANGES},
     {KEY_SLOW_LINK, SCHEDULE_CHANGES},
     {KEY_STAGE_COST, SCHEDULE_CHANGES},
-    {KEY_MEMORY_CAP, SCHEDULE_SEARCH},
+    {KEY_MEMORY_CAP, SCHEDULE_CAP},
     {KEY_SEED, SCHEDULE_SEARCH},
     {KEY_MOVES, SCHEDULE_SEARCH},
     {KEY_PLACEMENT, SCHEDULE_SEARCH},
@@ -251,8 +257,14 @@ static void finish(struct argp_state *state, struct schedule_request *request)
     if (request->subject == NULL) {
         request->subject = request->schedule;
     }
-    if (request->memory_cap > 0 && request->activation_bytes <= 0) {
-        argp_error(state, "--memory-cap needs --activation-bytes");
+    if (request->memory_cap > 0 && request->activation_bytes <= 0 && request->stage_cost == NULL) {
+        argp_error(state, "--memory-cap needs bytes: --activation-bytes or --stage-cost");
+    }
+    if (request->hop > DP_COST_SECONDS_MAX) {
+        argp_error(state, "--hop is at most %g", DP_COST_SECONDS_MAX);
+    }
+    if (fmax(request->activation_bytes, request->memory_cap) > BYTES_MAX) {
+        argp_error(state, "--activation-bytes and --memory-cap are at most %g", BYTES_MAX);
     }
     if (request->weight_bytes > request->activation_bytes) {
         argp_error(state, "--weight-bytes is a part of --activation-bytes: at most %g",

@@ -12,14 +12,16 @@
 // Groups of options; a verb refuses those that mean nothing to it.
 typedef enum schedule_options {
     SCHEDULE_SIZES = 1 << 0,    // -P, -M, -v, --layers
-    SCHEDULE_COSTS = 1 << 1,    // --cost, --hop, --p2p, --activation-bytes, --weight-bytes
+    SCHEDULE_COSTS = 1 << 1,    // --cost, --hop, --p2p
     SCHEDULE_CHANGES = 1 << 2,  // --slow, --slow-link, --stage-cost
-    SCHEDULE_SEARCH = 1 << 3,   // --memory-cap, --seed, --moves, --placement
+    SCHEDULE_SEARCH = 1 << 3,   // --seed, --moves, --placement
     SCHEDULE_FAMILIES = 1 << 4, // --schedules, --memory, --tokens-per-s, --step-s, ...
     SCHEDULE_DRAWING = 1 << 5,  // --table
     SCHEDULE_FILES = 1 << 6,    // --format, --out
     SCHEDULE_READING = 1 << 7,  // --letters
     SCHEDULE_WIDTH = 1 << 8,    // --width
+    SCHEDULE_BYTES = 1 << 9,    // --activation-bytes, --weight-bytes
+    SCHEDULE_CAP = 1 << 10,     // --memory-cap
 } schedule_options;
 
 struct schedule_request {
@@ -45,8 +47,9 @@ struct schedule_request {
     int32_t layers;      // of the model; 0 = not said
     const char *letters; // check: of a CSV
     bool table;
-    int32_t width;   // -1 = not said
-    bool same_model; // compare: seconds are of 1/P of the model, whatever a family makes of it
+    int32_t width;    // -1 = not said
+    bool same_model;  // auto, compare: seconds and bytes are of 1/P of the model
+    bool same_chunks; // compare: and activation_bytes count activations, whatever a file says
 };
 
 // Fills the request, with every default, from the command line.
