@@ -32,6 +32,9 @@ class Orders(ClusterTest):
             job = cluster.dpctl("submit", "-q", *settings(kind), example).stdout.strip()
             done = cluster.wait_state(job, "COMPLETED", "FAILED")
             self.assertEqual(done["step"], STEPS, (kind, done))
+            chunks = [pair.replace("virtual=", " v") for pair in kind if "virtual" in pair]
+            self.assertIn(f"{done['plan']['schedule']}{''.join(chunks)}",
+                          cluster.dpctl("report", job).stdout)
             report = cluster.json("report", job)
             for rank in report["ranks"]:
                 self.assertEqual(rank["measured_peak_chunks"], rank["predicted_peak_chunks"], kind)

@@ -75,8 +75,11 @@ dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err)
 
 const char *plan_text(char buffer[192], const Dp__V1__Plan *plan)
 {
-    char microbatches[64], samples[64];
-    snprintf(buffer, 192, "%s, pipeline %u, expert %u, data %u, %s of %s", plan->schedule,
+    char microbatches[64], samples[64], chunks[16] = "";
+    if (plan->virtual_stages > 0) {
+        snprintf(chunks, sizeof chunks, " v%u", plan->virtual_stages);
+    }
+    snprintf(buffer, 192, "%s%s, pipeline %u, expert %u, data %u, %s of %s", plan->schedule, chunks,
              plan->pipeline, plan->expert, plan->data,
              dpctl_count(microbatches, plan->microbatches, "micro-batch"),
              dpctl_count(samples, plan->micro_batch_size, "sample"));
