@@ -140,6 +140,26 @@ static void zb_h1_hides_a_weight_gradient_per_rank(void **state)
     }
 }
 
+// The same of a chunk, and (v-1)P hops more; where P divides M, M >= 2P, W <= min(F, I), 2c <= W.
+static void interleaved_zb_hides_a_weight_gradient_per_rank(void **state)
+{
+    (void)state;
+    for (long run = 0; run < dp_fuzz_runs(200); run++) {
+        struct dp_sim_uniform u = random_costs();
+        int32_t p = random_count(2, 9);
+        int32_t v = random_count(1, 4);
+        int32_t m = p * random_count(2, 5);
+        u.hop.latency = fmin(u.hop.latency, u.w / 2);
+        struct outcome got = outcome_of(
+            "interleaved-zb",
+            (struct dp_schedule_params){.pipeline = p, .microbatches = m, .virtual_stages = v}, u);
+        double hops = 4 * (p - 1) + (v - 1) * p;
+        assert_near(got.makespan, m * v * (u.f + u.b) + (p - 1) * (u.f + u.i - u.w) +
+                                      hops * u.hop.latency);
+        assert_near(got.activations, p);
+    }
+}
+
 // (P-1)(F+I-2W) + 2(P-1)c of bubble in the longest own span, exact for W <= min(F, I), M >= 2P-1.
 static void zb_h2_hides_two_weight_gradients_per_rank(void **state)
 {
@@ -218,6 +238,7 @@ int main(void)
         cmocka_unit_test_setup(one_f_one_b_pays_latency_in_every_round, seed),
         cmocka_unit_test_setup(interleaving_shortens_the_fill, seed),
         cmocka_unit_test_setup(zb_h1_hides_a_weight_gradient_per_rank, seed),
+        cmocka_unit_test_setup(interleaved_zb_hides_a_weight_gradient_per_rank, seed),
         cmocka_unit_test_setup(zb_h2_hides_two_weight_gradients_per_rank, seed),
         cmocka_unit_test_setup(dual_schedules_have_one_form, seed),
         cmocka_unit_test_setup(the_ratio_of_1f1b_depends_on_sizes_alone, seed),

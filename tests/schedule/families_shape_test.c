@@ -114,6 +114,45 @@ static void interleaved_wastes_a_vth_of_1f1b(void **state)
     }
 }
 
+// As ZB-H1, of a chunk each: (P-1)(F+I-W) while M >= P and W <= F and I, also where P does not
+// divide M. All ranks keep as much: P chunks and v-1 groups, the first of which is M/(M/P) large,
+// rounded down and then up; that is P micro-batches where P divides M.
+static void interleaved_zb_wastes_a_vth_of_zb_h1_with_its_memory(void **state)
+{
+    (void)state;
+    for (long run = 0; run < dp_fuzz_runs(300); run++) {
+        int32_t p = between(1, 10), m = between(p, 5 * p), v = between(1, 6);
+        struct dp_schedule_params params = {p, m, v};
+        struct dp_sim_uniform u = random_costs();
+        u.w = fmin(u.w, fmin(u.f, u.i));
+        struct measured got = measure("interleaved-zb", params, u);
+        assert_form(got.bubble, (p - 1) * (u.f + u.i - u.w), params);
+        uint32_t group = (uint32_t)ceil(m / floor((double)m / p));
+        for (int32_t rank = 0; rank < p; rank++) {
+            assert_int_equal(got.held[rank], (uint32_t)(v - 1) * group + (uint32_t)p);
+        }
+    }
+}
+
+static void interleaved_zb_of_one_chunk_is_zb_h1(void **state)
+{
+    (void)state;
+    for (int32_t p = 1; p <= 9; p++) {
+        for (int32_t m = 1; m <= 3 * p; m++) {
+            struct dp_error err = {0};
+            struct dp_schedule h1, one;
+            struct dp_schedule_params params = {p, m, 0}, chunk = {p, m, 1};
+            assert_ok(dp_schedule_generate("zb-h1", &params, &h1, &err), &err);
+            assert_ok(dp_schedule_generate("interleaved-zb", &chunk, &one, &err), &err);
+            size_t count = dp_schedule_action_count(&h1);
+            assert_int_equal(dp_schedule_action_count(&one), count);
+            assert_memory_equal(one.actions, h1.actions, count * sizeof(struct dp_action));
+            dp_schedule_deinit(&one);
+            dp_schedule_deinit(&h1);
+        }
+    }
+}
+
 // 2M+P-2 slots when P divides M and F = B; for other M no more than 1F1B's 2(M+P-1).
 static void chimera_takes_two_slots_per_microbatch_and_a_half_drain(void **state)
 {
@@ -274,6 +313,8 @@ int main(void)
         cmocka_unit_test(zb_h2_wastes_less_by_twice_its_weight_gradients),
         cmocka_unit_test(one_microbatch_less_and_zero_bubble_orders_waste_more),
         cmocka_unit_test(interleaved_wastes_a_vth_of_1f1b),
+        cmocka_unit_test(interleaved_zb_wastes_a_vth_of_zb_h1_with_its_memory),
+        cmocka_unit_test(interleaved_zb_of_one_chunk_is_zb_h1),
         cmocka_unit_test(chimera_takes_two_slots_per_microbatch_and_a_half_drain),
         cmocka_unit_test(a_whole_cool_down_has_its_closed_form),
         cmocka_unit_test(hanayo_is_never_slower_than_1f1b),

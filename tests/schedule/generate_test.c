@@ -76,7 +76,7 @@ static void a_refusal_names_the_rule_and_the_nearest_legal_values(void **state)
     struct dp_schedule_params chunks = {8, 16, 3};
     assert_refused(dp_schedule_check("1f1b", &chunks, &err), DP_INVALID, &err, "virtual");
     assert_refused(dp_schedule_check("zb2p", &few, &err), DP_NOT_FOUND, &err,
-                   "gpipe, 1f1b, interleaved, zb-h1");
+                   "gpipe, 1f1b, interleaved, interleaved-zb, zb-h1");
 }
 
 // Published beside a run of 16 pipeline ranks with 120 micro-batches; h = distance from the ends.

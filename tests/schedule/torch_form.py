@@ -460,8 +460,8 @@ def check_size(program, family, sizes, costs, hop, totals):
 
 
 FAMILIES = {  # name: chunks per rank to try
-    "gpipe": (0,), "1f1b": (0,), "interleaved": (0, 3), "zb-h1": (0,), "zb-h2": (0,),
-    "zb-v": (0,), "v-half": (0,), "v-min": (0,), "hanayo": (0, 4), "dualpipev": (0,),
+    "gpipe": (0,), "1f1b": (0,), "interleaved": (0, 3), "interleaved-zb": (0, 3), "zb-h1": (0,),
+    "zb-h2": (0,), "zb-v": (0,), "v-half": (0,), "v-half-late-w": (0,), "v-min": (0,), "hanayo": (0, 4), "dualpipev": (0,),
     "dualpipev-full-b": (0,), "auto": (1, 2),
 }
 BIDIRECTIONAL = ("chimera", "dualpipe", "dualpipe-full-b")

@@ -9,8 +9,8 @@ import xml.dom.minidom
 
 from support import SOURCE, Cluster
 
-NAMES = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "chimera",
-         "hanayo", "dualpipe", "dualpipev", "auto"}
+NAMES = {"gpipe", "1f1b", "interleaved", "interleaved-zb", "zb-h1", "zb-h2", "zb-v", "v-half",
+         "v-half-late-w", "v-min", "chimera", "hanayo", "dualpipe", "dualpipev", "auto"}
 
 
 class Schedule(unittest.TestCase):
@@ -333,8 +333,8 @@ class Schedule(unittest.TestCase):
         self.assertLessEqual(best["makespan"], rows["v-half"]["makespan"])
         short = self.document("compare", "-P", 8, "-M", 16, "--layers", 8)["schedules"]
         self.assertEqual({row["name"] for row in short if not row["legal"]},
-                         {"interleaved", "zb-v", "v-half", "v-min", "hanayo", "dualpipev",
-                          "dualpipev-full-b"})
+                         {"interleaved", "interleaved-zb", "zb-v", "v-half", "v-half-late-w",
+                          "v-min", "hanayo", "dualpipev", "dualpipev-full-b"})
         text = self.schedule("compare", "-P", 8, "-M", 16).stdout
         self.assertIn("at equal memory", text)
 

@@ -27,7 +27,8 @@ dp_status dp_schedule_v_min_generate(const struct dp_schedule_params *params,
                             .forward_turn = 1,
                             .backward_slot = 2,
                             .backward_turn = 1,
-                            .chunks_max = (ranks + 4) / 3 * 2};
+                            .chunks_max = (ranks + 4) / 3 * 2,
+                            .weight_delay = ranks > 3 ? 0 : 1};
     dp_schedule_v_build(params, &shape, schedule);
     return DP_OK;
 }

@@ -27,7 +27,8 @@ dp_status dp_schedule_zb_v_generate(const struct dp_schedule_params *params,
                             .forward_turn = 3,
                             .backward_slot = 4,
                             .backward_turn = 3,
-                            .chunks_max = 2 * ranks};
+                            .chunks_max = 2 * ranks,
+                            .weight_delay = 1};
     dp_schedule_v_build(params, &shape, schedule);
     return DP_OK;
 }

@@ -27,7 +27,7 @@ struct rank {
 
 struct run {
     int32_t ranks, microbatches, chunks_max;
-    int32_t weight_delay; // a W stands back for what is due less than so many slots later
+    int32_t weight_delay; // v_shape's, or NEVER
     struct rank *rank;
     struct dp_action *actions; // [ranks][PERIOD * microbatches]
 };
@@ -210,7 +210,7 @@ void dp_schedule_v_build(const struct dp_schedule_params *params, const struct v
                       .chunks_max = shape->chunks_max,
                       .rank = rank,
                       .actions = schedule->actions};
-    int32_t slots = run_all(&run, shape, 1);
+    int32_t slots = run_all(&run, shape, shape->weight_delay);
     // When few micro-batches leave gaps everywhere, weight gradients may be best left to the gaps.
     if (params->microbatches < 2 * ranks) {
         DP_AUTO_FREE struct dp_action *other = dp_new_array(struct dp_action, count);

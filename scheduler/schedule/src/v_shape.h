@@ -15,6 +15,7 @@ struct v_shape {
     int32_t backward_slot;  // modulo 6, of the first backward on rank 0: soon after its F
     int32_t backward_turn;  // on the last rank, I of stage P to I of stage P-1
     int32_t chunks_max;     // that a rank may hold from F to W; the plan itself must fit
+    int32_t weight_delay;   // a W stands back for what is due less than so many slots later
 };
 
 // Fills the schedule with the plan's order, compacted: where a rank would idle it runs something
