@@ -26,6 +26,18 @@ static int compare(double a, double b)
     return (a > b) - (a < b);
 }
 
+// Families in the order of their table, then searched orders in that of theirs.
+static ptrdiff_t family_index(const struct dp_schedule_family *family)
+{
+    size_t families_count;
+    const struct dp_schedule_family *families = dp_schedule_families(&families_count);
+    if (!dp_planner_is_auto(family)) {
+        return family - families;
+    }
+    size_t rows_count;
+    return (ptrdiff_t)families_count + (family - dp_planner_order_rows(&rows_count));
+}
+
 // Simpler first: fewer ranks, shallower, fewer expert ranks, larger micro-batches, families in the
 // order of their table, fewer chunks.
 int dp_planner_choice_compare(const struct choice *a, const struct choice *b)
@@ -40,7 +52,7 @@ int dp_planner_choice_compare(const struct choice *a, const struct choice *b)
         }
     }
     if (a->family != b->family) {
-        return a->family < b->family ? -1 : 1;
+        return family_index(a->family) < family_index(b->family) ? -1 : 1;
     }
     return (a->virtual_stages > b->virtual_stages) - (a->virtual_stages < b->virtual_stages);
 }
