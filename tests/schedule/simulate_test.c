@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "dp/check.h"
+
 static const double tolerance = 1e-9;
 
 static void assert_near(double got, double wanted)
@@ -390,6 +392,44 @@ static void costs_that_are_no_durations_are_refused(void **state)
     dp_schedule_deinit(&other);
 }
 
+// Sums of them must stay finite: 1e308 seconds are a number, twice as many are none.
+static void costs_beyond_all_measure_are_refused_with_the_most_that_may_be(void **state)
+{
+    (void)state;
+    struct dp_schedule schedule = make_schedule("dualpipe", 2, 4);
+    struct dp_sim_costs costs;
+    dp_sim_costs_init(&costs, &schedule);
+    struct dp_sim_hop *hop = dp_sim_hop_at(&costs, 1, 0);
+    costs.message_bytes_b = 100;
+    const struct {
+        double *cost, value;
+        const char *message;
+    } cases[] = {
+        {&dp_sim_chunk_at(&costs, 1, 0)->seconds[DP_ACTION_F], 1e308,
+         "rank 1, slot 0: F takes 1e+308 seconds; give 0 to 1e+09"},
+        {&costs.fi[1], 1.1e9, "slots 0 and 1 takes 1.1e+09 seconds; give 0 to 1e+09"},
+        {&costs.gradient_sync[1], 2e9, "rank 1: gradient sync 2e+09, optimizer 0 seconds; give 0"},
+        {&costs.optimizer[0], 1e300, "rank 0: gradient sync 0, optimizer 1e+300 seconds"},
+        {&hop->latency, 1e10, "hop from rank 1 to 0: latency 1e+10 seconds"},
+        {&hop->bytes_per_second, 9e-8, "100 bytes at 9e-08 bytes/s take over 1e+09 seconds"},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
+        struct dp_error err = {0};
+        struct dp_sim_result result;
+        *cases[i].cost = cases[i].value;
+        assert_refused(dp_simulate(&schedule, &costs, false, &result, &err), DP_INVALID, &err,
+                       cases[i].message);
+        *cases[i].cost = 0;
+    }
+    dp_sim_chunk_at(&costs, 0, 0)->seconds[DP_ACTION_F] = 1e9;
+    struct dp_error err = {0};
+    struct dp_sim_result result;
+    assert_ok(dp_simulate(&schedule, &costs, false, &result, &err), &err);
+    dp_sim_result_deinit(&result);
+    dp_sim_costs_deinit(&costs);
+    dp_schedule_deinit(&schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +448,7 @@ int main(void)
         cmocka_unit_test(a_slow_rank_costs_its_loss_once_per_microbatch),
         cmocka_unit_test(pairs_without_overlap_take_the_sum_of_their_parts),
         cmocka_unit_test(costs_that_are_no_durations_are_refused),
+        cmocka_unit_test(costs_beyond_all_measure_are_refused_with_the_most_that_may_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

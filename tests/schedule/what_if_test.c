@@ -434,6 +434,13 @@ static void a_link_that_cannot_be_is_refused_with_its_column(void **state)
         {"2-2:4x", "rank 2 needs no link to itself"},
         {"a-b:4x", "\"a\" is no rank"},
         {"0-1:2x,1-5:2x", "--slow-link:1:10: rank 5"},
+        {"2-3:4x,2-3:4x", "--slow-link:1:8: link 2-3 is there twice"},
+        {"2-3:4x,3-2:2x", "--slow-link:1:8: link 3-2 is there twice"},
+        {"2>3:4x,2-3:2x", "--slow-link:1:8: link 2-3 is there twice"},
+        {"2-3:+1,0-1:2x,3>2:+2", "--slow-link:1:15: link 3>2 is there twice"},
+        {"0-1:1e6x,0-1:+1e9,1>2:+1,1>2:1e6x",
+         "--slow-link:1:10: the link's latency would be 1.0001e+09 seconds; at most 1e+09"},
+        {"2>3:4x,3>2:4x,2>3:+1", NULL},
         {"2-3:4x", NULL},
     };
     struct given given = give_hops("1f1b", 4, 8);
@@ -448,6 +455,30 @@ static void a_link_that_cannot_be_is_refused_with_its_column(void **state)
             assert_near(dp_sim_hop_at(&given.costs, 0, 1)->latency, 0.1);
         }
     }
+    given_deinit(&given);
+}
+
+// A bandwidth of 0 would mean no time for bytes at all: changes of many calls must not come there.
+static void a_link_that_is_slowed_for_ever_is_refused_before_it_is_fast(void **state)
+{
+    (void)state;
+    struct given given = give_hops("1f1b", 4, 8);
+    struct dp_sim_hop *hop = dp_sim_hop_at(&given.costs, 1, 2);
+    struct dp_error err = {0};
+    dp_status status = DP_OK;
+    hop->latency = 0;
+    hop->bytes_per_second = 2e9;
+    int calls = 0;
+    for (; status == DP_OK && calls < 60; calls++) {
+        status = dp_what_if_slow_link("l", "1>2:1e6x", &given.schedule, &given.costs, NULL, &err);
+    }
+    assert_refused(status, DP_INVALID, &err, "l:1:1: the link would carry 2e-15 bytes/s; at least");
+    assert_int_equal(calls, 4);
+    assert_true(hop->bytes_per_second > 1.9e-9 && hop->bytes_per_second < 2.1e-9);
+    hop->bytes_per_second = 1e308;
+    assert_refused(
+        dp_what_if_slow_link("l", "1>2:1e-6x", &given.schedule, &given.costs, NULL, &err),
+        DP_INVALID, &err, "infinitely fast");
     given_deinit(&given);
 }
 
@@ -695,6 +726,7 @@ int main(void)
         cmocka_unit_test(a_slow_link_never_hurries_and_delays_no_more_than_its_messages),
         cmocka_unit_test(what_a_slow_link_cannot_change_is_said),
         cmocka_unit_test(a_link_that_cannot_be_is_refused_with_its_column),
+        cmocka_unit_test(a_link_that_is_slowed_for_ever_is_refused_before_it_is_fast),
         cmocka_unit_test(a_table_that_says_the_same_of_every_stage_changes_nothing),
         cmocka_unit_test(gpipe_with_uneven_stages_is_two_flow_shops),
         cmocka_unit_test(what_is_said_of_one_rank_goes_before_what_is_said_of_all),

@@ -72,7 +72,8 @@
 #define DP_EVALUATE_TOKENS_MAX (1 << 18)     // of the held-out part, in one evaluation
 
 // what-if texts, tables of costs, measured traces
-#define DP_COST_SECONDS_MAX 1e9              // one action
+#define DP_COST_SECONDS_MAX 1e9              // one action, one message
+#define DP_COST_BYTES_PER_S_MIN 1e-9         // of a link: a byte takes DP_COST_SECONDS_MAX
 #define DP_COST_FACTOR_MAX 1e6               // slower, faster
 #define DP_WHAT_IF_ITEMS_MAX 1024            // of one text
 #define DP_STAGE_COSTS_BYTES_MAX (4u << 20)

@@ -138,9 +138,15 @@ bool dp_sim_costs_share_cores(const struct dp_sim_costs *costs)
     return false;
 }
 
-static bool is_cost(double value)
+static bool is_amount(double value)
 {
     return isfinite(value) && value >= 0;
+}
+
+// Sums of such times over the longest schedule stay finite, and exact enough.
+static bool is_seconds(double value)
+{
+    return value >= 0 && value <= DP_COST_SECONDS_MAX;
 }
 
 static dp_status check_chunk(const struct dp_sim_costs *costs, int32_t rank, int32_t slot,
@@ -148,9 +154,11 @@ static dp_status check_chunk(const struct dp_sim_costs *costs, int32_t rank, int
 {
     const struct dp_sim_chunk *chunk = dp_sim_chunk_at(costs, rank, slot);
     for (int kind = 0; kind < DP_ACTION_FB; kind++) {
-        if (!is_cost(chunk->seconds[kind])) {
-            return dp_fail(err, DP_INVALID, "rank %d, slot %d: %s takes %g seconds", rank, slot,
-                           dp_action_kind_text((dp_action_kind)kind), chunk->seconds[kind]);
+        if (!is_seconds(chunk->seconds[kind])) {
+            return dp_fail(err, DP_INVALID,
+                           "rank %d, slot %d: %s takes %g seconds; give 0 to %g", rank, slot,
+                           dp_action_kind_text((dp_action_kind)kind), chunk->seconds[kind],
+                           DP_COST_SECONDS_MAX);
         }
     }
     if (chunk->released_at_i_bytes > chunk->activation_bytes) {
@@ -161,11 +169,33 @@ static dp_status check_chunk(const struct dp_sim_costs *costs, int32_t rank, int
     }
     for (int32_t b = 0; b < costs->slots; b++) {
         size_t pair = dp_sim_pair_index(costs, rank, slot, b);
-        if (!is_cost(costs->fb[pair]) || !is_cost(costs->fi[pair])) {
-            return dp_fail(err, DP_INVALID, "rank %d: the pair of slots %d and %d takes %g seconds",
+        if (!is_seconds(costs->fb[pair]) || !is_seconds(costs->fi[pair])) {
+            return dp_fail(err, DP_INVALID,
+                           "rank %d: the pair of slots %d and %d takes %g seconds; give 0 to %g",
                            rank, slot, b,
-                           is_cost(costs->fb[pair]) ? costs->fi[pair] : costs->fb[pair]);
+                           is_seconds(costs->fb[pair]) ? costs->fi[pair] : costs->fb[pair],
+                           DP_COST_SECONDS_MAX);
         }
+    }
+    return DP_OK;
+}
+
+// A bandwidth may be absent (0), but not so small that a message takes for ever.
+static dp_status check_hop(const struct dp_sim_costs *costs, int32_t from, int32_t to,
+                           struct dp_error *err)
+{
+    const struct dp_sim_hop *hop = dp_sim_hop_at(costs, from, to);
+    double bytes = fmax(costs->message_bytes_f, costs->message_bytes_b);
+    if (!is_seconds(hop->latency) || !is_amount(hop->bytes_per_second)) {
+        return dp_fail(err, DP_INVALID,
+                       "hop from rank %d to %d: latency %g seconds, %g bytes/s; give at most %g "
+                       "seconds",
+                       from, to, hop->latency, hop->bytes_per_second, DP_COST_SECONDS_MAX);
+    }
+    if (!is_seconds(dp_sim_wire_seconds(hop, bytes))) {
+        return dp_fail(err, DP_INVALID,
+                       "hop from rank %d to %d: %g bytes at %g bytes/s take over %g seconds", from,
+                       to, bytes, hop->bytes_per_second, DP_COST_SECONDS_MAX);
     }
     return DP_OK;
 }
@@ -176,19 +206,15 @@ static dp_status check_rank(const struct dp_sim_costs *costs, int32_t rank, stru
         return dp_fail(err, DP_INVALID, "rank %d is on host %d; hosts are 0 to %d", rank,
                        costs->host[rank], costs->hosts - 1);
     }
-    if (!is_cost(costs->gradient_sync[rank]) || !is_cost(costs->optimizer[rank])) {
-        return dp_fail(err, DP_INVALID, "rank %d: gradient sync %g, optimizer %g seconds", rank,
-                       costs->gradient_sync[rank], costs->optimizer[rank]);
-    }
-    for (int32_t to = 0; to < costs->pipeline; to++) {
-        const struct dp_sim_hop *hop = dp_sim_hop_at(costs, rank, to);
-        if (!is_cost(hop->latency) || !is_cost(hop->bytes_per_second)) {
-            return dp_fail(err, DP_INVALID,
-                           "hop from rank %d to %d: latency %g seconds, %g bytes/s", rank, to,
-                           hop->latency, hop->bytes_per_second);
-        }
+    if (!is_seconds(costs->gradient_sync[rank]) || !is_seconds(costs->optimizer[rank])) {
+        return dp_fail(err, DP_INVALID,
+                       "rank %d: gradient sync %g, optimizer %g seconds; give 0 to %g", rank,
+                       costs->gradient_sync[rank], costs->optimizer[rank], DP_COST_SECONDS_MAX);
     }
     dp_status status = DP_OK;
+    for (int32_t to = 0; to < costs->pipeline && status == DP_OK; to++) {
+        status = check_hop(costs, rank, to, err);
+    }
     for (int32_t slot = 0; slot < costs->slots && status == DP_OK; slot++) {
         status = check_chunk(costs, rank, slot, err);
     }
@@ -204,12 +230,12 @@ dp_status dp_sim_costs_check(const struct dp_sim_costs *costs, const struct dp_s
                        "costs are for %d ranks of %d stages; the schedule has %d ranks of %d",
                        costs->pipeline, costs->slots, schedule->pipeline, slots);
     }
-    if (!is_cost(costs->message_bytes_f) || !is_cost(costs->message_bytes_b)) {
+    if (!is_amount(costs->message_bytes_f) || !is_amount(costs->message_bytes_b)) {
         return dp_fail(err, DP_INVALID, "messages of %g and %g bytes", costs->message_bytes_f,
                        costs->message_bytes_b);
     }
     for (int32_t host = 0; host < costs->hosts; host++) {
-        if (!is_cost(costs->cores[host])) {
+        if (!is_amount(costs->cores[host])) {
             return dp_fail(err, DP_INVALID, "host %d has %g cores", host, costs->cores[host]);
         }
     }

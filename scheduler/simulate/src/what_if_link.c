@@ -1,5 +1,6 @@
 // The text of --slow-link.
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "dp/alloc.h"
@@ -9,9 +10,11 @@
 
 struct link {
     int32_t from, to;
+    int column;
     bool both;
-    double factor;  // 1 = none
-    double seconds; // on top
+    bool adds;
+    double factor;  // 1 when it adds
+    double seconds; // 0 when it does not
 };
 
 static bool bad_link(const struct dp_csv_cell *cell, struct dp_diags *diags)
@@ -24,9 +27,11 @@ static bool bad_link(const struct dp_csv_cell *cell, struct dp_diags *diags)
 static bool read_amount(const struct dp_csv_cell *amount, struct dp_diags *diags, struct link *link)
 {
     struct dp_csv_cell rest = *amount;
+    link->adds = false;
     link->factor = 1;
     link->seconds = 0;
     if (rest.length > 0 && rest.text[0] == '+') {
+        link->adds = true;
         rest.text++;
         rest.length--;
         rest.column++;
@@ -46,6 +51,7 @@ static bool read_item(const struct dp_csv_cell *item, const struct dp_schedule *
     if (!dp_what_if_cut(item, ':', &ends, &amount)) {
         return bad_link(item, diags);
     }
+    link->column = item->column;
     link->both = dp_what_if_cut(&ends, '-', &from, &to);
     if (!link->both && !dp_what_if_cut(&ends, '>', &from, &to)) {
         return bad_link(item, diags);
@@ -75,6 +81,14 @@ static bool carries(const struct dp_schedule *schedule, int32_t from, int32_t to
     return false;
 }
 
+// Whether both items change one direction in the same manner, by a factor or by seconds.
+static bool same_target(const struct link *a, const struct link *b)
+{
+    bool there = a->from == b->from && a->to == b->to;
+    bool back = a->from == b->to && a->to == b->from;
+    return (there || (back && (a->both || b->both))) && a->adds == b->adds;
+}
+
 static bool costs_nothing(const struct dp_sim_costs *costs, const struct dp_sim_hop *hop)
 {
     bool bytes = costs->message_bytes_f > 0 || costs->message_bytes_b > 0;
@@ -88,7 +102,7 @@ static void change(struct dp_sim_hop *hop, const struct link *link)
 }
 
 static void apply(const struct link *link, const struct dp_schedule *schedule,
-                  struct dp_sim_costs *costs, struct dp_buf *notes)
+                  const struct dp_sim_costs *costs, struct dp_buf *notes)
 {
     struct dp_sim_hop *there = dp_sim_hop_at(costs, link->from, link->to);
     struct dp_sim_hop *back = dp_sim_hop_at(costs, link->to, link->from);
@@ -115,6 +129,58 @@ static void apply(const struct link *link, const struct dp_schedule *schedule,
     }
 }
 
+// What a change leaves of a hop; a bandwidth of 0, to which too many divisions come, would be
+// endless.
+static void check_hop(const struct dp_sim_hop *before, const struct dp_sim_hop *hop,
+                      const struct link *link, struct dp_diags *diags)
+{
+    if (hop->latency > DP_COST_SECONDS_MAX) {
+        dp_diags_add(diags, 1, link->column, NULL,
+                     "the link's latency would be %g seconds; at most %g", hop->latency,
+                     DP_COST_SECONDS_MAX);
+    }
+    if (before->bytes_per_second > 0 && !(hop->bytes_per_second >= DP_COST_BYTES_PER_S_MIN)) {
+        dp_diags_add(diags, 1, link->column, NULL,
+                     "the link would carry %g bytes/s; at least %g", hop->bytes_per_second,
+                     DP_COST_BYTES_PER_S_MIN);
+    } else if (!isfinite(hop->bytes_per_second)) {
+        dp_diags_add(diags, 1, link->column, NULL, "the link would be infinitely fast");
+    }
+}
+
+// Tries the changes, one after the other, on hops of their own.
+static void check_changes(const struct link *links, size_t count, const struct dp_sim_costs *costs,
+                          struct dp_diags *diags)
+{
+    size_t hops_bytes = (size_t)costs->pipeline * (size_t)costs->pipeline * sizeof(*costs->hops);
+    DP_AUTO_FREE struct dp_sim_hop *hops = dp_memdup(costs->hops, hops_bytes);
+    struct dp_sim_costs changed = *costs;
+    changed.hops = hops;
+    for (size_t i = 0; i < count; i++) {
+        const struct link *link = &links[i];
+        for (int way = 0; way <= link->both; way++) {
+            struct dp_sim_hop *hop = way == 0 ? dp_sim_hop_at(&changed, link->from, link->to)
+                                              : dp_sim_hop_at(&changed, link->to, link->from);
+            struct dp_sim_hop before = *hop;
+            change(hop, link);
+            check_hop(&before, hop, link, diags);
+        }
+    }
+}
+
+static void check_repeats(const struct link *links, size_t count, struct dp_diags *diags)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (same_target(&links[i], &links[j])) {
+                dp_diags_add(diags, 1, links[i].column, NULL, "link %d%s%d is there twice",
+                             links[i].from, links[i].both ? "-" : ">", links[i].to);
+                break;
+            }
+        }
+    }
+}
+
 dp_status dp_what_if_slow_link(const char *name, const char *text,
                                const struct dp_schedule *schedule, struct dp_sim_costs *costs,
                                struct dp_buf *notes, struct dp_error *err)
@@ -122,11 +188,17 @@ dp_status dp_what_if_slow_link(const char *name, const char *text,
     struct what_if_items items;
     dp_what_if_items_init(&items, name, text);
     DP_AUTO_FREE struct link *links = dp_new_array(struct link, items.count);
+    size_t count = 0; // of those that can be read
     for (size_t i = 0; i < items.count; i++) {
-        read_item(&items.cells[i], schedule, &items.diags, &links[i]);
+        count += read_item(&items.cells[i], schedule, &items.diags, &links[count]);
     }
+    check_repeats(links, count, &items.diags);
     dp_status status = dp_diags_status(&items.diags, err);
-    for (size_t i = 0; i < items.count && status == DP_OK; i++) {
+    if (status == DP_OK) {
+        check_changes(links, count, costs, &items.diags);
+        status = dp_diags_status(&items.diags, err);
+    }
+    for (size_t i = 0; i < count && status == DP_OK; i++) {
         apply(&links[i], schedule, costs, notes);
     }
     dp_what_if_items_deinit(&items);

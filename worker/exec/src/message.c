@@ -23,6 +23,7 @@ dp_status dp_exec_message_send(struct dp_exec *exec, const struct part *part, bo
                               length > 0 ? 2 : 1, err);
 }
 
+// Fits: dp_sim_costs_check admits latency and wire up to DP_COST_SECONDS_MAX, 1e18 ns, each.
 static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
 {
     const struct dp_sim_costs *costs = exec->config.costs;
