@@ -160,24 +160,73 @@ static dp_status write_all(int fd, const char *bytes, size_t length, const char 
     return DP_OK;
 }
 
-dp_status dp_write_file(const char *path, const void *bytes, size_t length, struct dp_error *err)
+// To the file itself: a device, a FIFO, or what a dangling link says.
+static dp_status write_through(const char *path, const void *bytes, size_t length,
+                               struct dp_error *err)
 {
-    DP_AUTO_FREE char *temporary = dp_asprintf("%s.tmp.%d", path, (int)getpid());
-    DP_AUTO_CLOSE int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0644);
     if (fd < 0) {
-        return dp_fail_errno(err, errno, "cannot create %s", temporary);
+        return dp_fail_errno(err, errno, "cannot write %s", path);
     }
     dp_status status = write_all(fd, bytes, length, path, err);
+    // Pipes and most devices know no fsync and say EINVAL.
+    if (status == DP_OK && fsync(fd) != 0 && errno != EINVAL && errno != EROFS &&
+        errno != ENOTSUP) {
+        status = dp_fail_errno(err, errno, "cannot sync %s", path);
+    }
+    return status;
+}
+
+// Of `target`, which the caller called `path`. `mode` is that of the file that it replaces.
+static dp_status replace_file(const char *path, const char *target, const mode_t *mode,
+                              const void *bytes, size_t length, struct dp_error *err)
+{
+    DP_AUTO_FREE char *temporary = dp_asprintf("%s.tmp.%d", target, (int)getpid());
+    DP_AUTO_CLOSE int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return dp_fail_errno(err, errno, "cannot create %s", path);
+    }
+    dp_status status = DP_OK;
+    if (mode != NULL && fchmod(fd, *mode & 0777) != 0) {
+        status = dp_fail_errno(err, errno, "cannot set the mode of %s", path);
+    }
+    if (status == DP_OK) {
+        status = write_all(fd, bytes, length, path, err);
+    }
     if (status == DP_OK && fsync(fd) != 0) {
         status = dp_fail_errno(err, errno, "cannot sync %s", path);
     }
-    if (status == DP_OK && rename(temporary, path) != 0) {
-        status = dp_fail_errno(err, errno, "cannot rename %s to %s", temporary, path);
+    if (status == DP_OK && rename(temporary, target) != 0) {
+        status = dp_fail_errno(err, errno, "cannot replace %s", path);
     }
     if (status != DP_OK) {
         unlink(temporary);
     }
     return status;
+}
+
+dp_status dp_write_file(const char *path, const void *bytes, size_t length, struct dp_error *err)
+{
+    struct stat info;
+    if (path[0] == '\0') {
+        return dp_fail(err, DP_INVALID, "the name of the file to write is empty");
+    }
+    if (stat(path, &info) != 0) {
+        bool is_link = errno == ENOENT && lstat(path, &info) == 0;
+        return is_link ? write_through(path, bytes, length, err)
+                       : replace_file(path, path, NULL, bytes, length, err);
+    }
+    if (S_ISDIR(info.st_mode)) {
+        return dp_fail(err, DP_INVALID, "cannot write %s: it is a directory", path);
+    }
+    if (!S_ISREG(info.st_mode)) {
+        return write_through(path, bytes, length, err);
+    }
+    DP_AUTO_FREE char *target = realpath(path, NULL);
+    if (target == NULL) {
+        return dp_fail_errno(err, errno, "cannot resolve %s", path);
+    }
+    return replace_file(path, target, &info.st_mode, bytes, length, err);
 }
 
 dp_status dp_make_directories(const char *path, struct dp_error *err)

@@ -3,8 +3,10 @@
 #include "dp_test.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,6 +113,52 @@ static void directories_are_made_with_their_parents(void **state)
     assert_refused(dp_make_directories(file, &err), DP_CONFLICT, &err, "not a directory");
 }
 
+// The shell's ways: a link leads to its file, a device stays one.
+static void what_is_no_regular_file_is_written_through(void **state)
+{
+    struct dp_error err = {0};
+    struct stat info;
+    DP_AUTO_FREE char *file = dp_asprintf("%s/file", (char *)*state);
+    DP_AUTO_FREE char *link = dp_asprintf("%s/link", (char *)*state);
+    DP_AUTO_FREE char *fifo = dp_asprintf("%s/fifo", (char *)*state);
+    assert_int_equal(symlink("file", link), 0);
+    for (int i = 0; i < 2; i++) { // first the link dangles
+        assert_ok(dp_write_file(link, i == 0 ? "one" : "two", 3, &err), &err);
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf buf = {0};
+        assert_ok(dp_read_file(file, 10, &buf, &err), &err);
+        assert_string_equal(buf.bytes, i == 0 ? "one" : "two");
+        assert_int_equal(lstat(link, &info), 0);
+        assert_true(S_ISLNK(info.st_mode));
+        assert_int_equal(chmod(file, 0600), 0);
+    }
+    assert_int_equal(stat(file, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    DP_AUTO_CLOSE int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+    assert_ok(dp_write_file(fifo, "text", 4, &err), &err);
+    char text[5] = {0};
+    assert_int_equal(read(reader, text, 4), 4);
+    assert_string_equal(text, "text");
+    assert_int_equal(lstat(fifo, &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+}
+
+static void a_full_device_a_directory_and_no_name_are_refused(void **state)
+{
+    struct dp_error err = {0};
+    struct stat info;
+    DP_AUTO_FREE char *link = dp_asprintf("%s/full", (char *)*state);
+    assert_int_equal(symlink("/dev/full", link), 0); // in case it is replaced
+    assert_refused(dp_write_file(link, "x", 1, &err), DP_IO, &err, "No space");
+    assert_non_null(strstr(err.message, link));
+    assert_int_equal(stat(link, &info), 0);
+    assert_true(S_ISCHR(info.st_mode));
+    assert_refused(dp_write_file("/", "x", 1, &err), DP_INVALID, &err, "it is a directory");
+    assert_refused(dp_write_file("", "x", 1, &err), DP_INVALID, &err, "empty");
+    assert_refused(dp_write_file("/nonexistent/x", "", 0, &err), DP_NOT_FOUND, &err,
+                   "cannot create /nonexistent/x: ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,6 +172,10 @@ int main(void)
                                         remove_directory),
         cmocka_unit_test_setup_teardown(a_failed_write_leaves_nothing_behind, make_directory,
                                         remove_directory),
+        cmocka_unit_test_setup_teardown(what_is_no_regular_file_is_written_through, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(a_full_device_a_directory_and_no_name_are_refused,
+                                        make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(directories_are_made_with_their_parents, make_directory,
                                         remove_directory),
     };

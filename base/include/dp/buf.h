@@ -33,7 +33,9 @@ char *dp_buf_take(struct dp_buf *buf);
 // standard input.
 dp_status dp_read_file(const char *path, size_t max_bytes, struct dp_buf *ret_buf,
                        struct dp_error *err);
-// Writes beside the target, syncs and renames, so that a reader never sees half a file.
+// A regular file or a new one is written beside the target, synced and renamed, so that a reader
+// never sees half of it; its mode stays. Symbolic links are followed. A device or a FIFO is written
+// to, never replaced.
 dp_status dp_write_file(const char *path, const void *bytes, size_t length, struct dp_error *err);
 // Raises the soft limit of open files to the hard one: a daemon that runs out of descriptors while
 // it accepts goes deaf. Best effort.
