@@ -218,6 +218,92 @@ static void every_action_starts_when_the_second_simulator_starts_it(void **state
     }
 }
 
+static void crowd(struct dp_rand *rand, struct dp_sim_costs *costs)
+{
+    free(costs->cores);
+    costs->hosts = 1 + (int32_t)dp_rand_below(rand, 3);
+    costs->cores = dp_new_array(double, (size_t)costs->hosts);
+    for (int32_t host = 0; host < costs->hosts; host++) {
+        costs->cores[host] = 0.5 * (double)dp_rand_below(rand, 6);
+    }
+    for (int32_t rank = 0; rank < costs->pipeline; rank++) {
+        costs->host[rank] = (int32_t)dp_rand_below(rand, (uint32_t)costs->hosts);
+    }
+}
+
+// How many actions of the host are under way.
+static int active_at(const struct trial *trial, const struct dp_sim_span *spans, int32_t host,
+                     double time)
+{
+    int active = 0;
+    for (size_t i = 0; i < trial->oracle.actions; i++) {
+        bool there = trial->costs.host[oracle_rank_of(&trial->oracle, i)] == host;
+        active += there && spans[i].start <= time && time < spans[i].end;
+    }
+    return active;
+}
+
+static int compare_times(const void *a, const void *b)
+{
+    const double *one = a, *two = b;
+    return (*one > *two) - (*one < *two);
+}
+
+// Seconds of work that each action is given when the cores of its host are shared out evenly.
+static double *shares_of(const struct trial *trial, const struct dp_sim_span *spans)
+{
+    size_t count = trial->oracle.actions;
+    DP_AUTO_FREE double *times = dp_new_array(double, 2 * count);
+    double *work = dp_new_array(double, count);
+    for (size_t i = 0; i < count; i++) {
+        times[2 * i] = spans[i].start;
+        times[2 * i + 1] = spans[i].end;
+    }
+    qsort(times, 2 * count, sizeof(double), compare_times);
+    for (size_t k = 0; k + 1 < 2 * count; k++) {
+        double middle = (times[k] + times[k + 1]) / 2;
+        for (size_t i = 0; i < count; i++) {
+            if (spans[i].start <= middle && middle < spans[i].end) {
+                int32_t host = trial->costs.host[oracle_rank_of(&trial->oracle, i)];
+                int active = active_at(trial, spans, host, middle);
+                double cores = trial->costs.cores[host];
+                bool short_of = cores > 0 && active > cores;
+                work[i] += (times[k + 1] - times[k]) * (short_of ? cores / active : 1);
+            }
+        }
+    }
+    return work;
+}
+
+// Both laws together leave one solution: the second simulator, told how long each action took,
+// finds the same starts; and in that time each action was given just its work.
+static void ranks_of_a_crowded_host_start_when_they_may_and_get_their_share(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 34);
+    int crowded = 0;
+    for (long run = 0; run < dp_fuzz_runs(120); run++) {
+        struct trial trial;
+        trial_init(&trial, &rand, run);
+        crowd(&rand, &trial.costs);
+        struct dp_sim_result shared = simulate(&trial.schedule, &trial.costs);
+        DP_AUTO_FREE double *work = shares_of(&trial, shared.spans);
+        for (size_t i = 0; i < trial.oracle.actions; i++) {
+            assert_near(work[i], trial.oracle.seconds[i]);
+            trial.oracle.seconds[i] = shared.spans[i].end - shared.spans[i].start;
+        }
+        assert_near(oracle_run(&trial.oracle), shared.makespan);
+        for (size_t i = 0; i < trial.oracle.actions; i++) {
+            assert_near(trial.oracle.spans[i].start, shared.spans[i].start);
+        }
+        crowded += dp_sim_costs_share_cores(&trial.costs);
+        dp_sim_result_deinit(&shared);
+        trial_deinit(&trial);
+    }
+    assert_true(crowded > 20);
+}
+
 // When the last of what the rank waits for before the action was at hand, but for its way.
 static double known_at(const struct oracle *oracle, int32_t rank, size_t action)
 {
@@ -418,6 +504,7 @@ int main(void)
         cmocka_unit_test(a_last_batch_closes_the_step),
         cmocka_unit_test(batches_that_never_meet_end_in_an_error),
         cmocka_unit_test(every_action_starts_when_the_second_simulator_starts_it),
+        cmocka_unit_test(ranks_of_a_crowded_host_start_when_they_may_and_get_their_share),
         cmocka_unit_test(waits_are_called_what_they_are),
         cmocka_unit_test(given_times_are_measured_as_simulated_ones),
         cmocka_unit_test(ranks_that_are_alike_have_no_imbalance),

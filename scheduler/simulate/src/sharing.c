@@ -1,17 +1,20 @@
 // Ranks that share too few cores slow each other down, so the times must be found in the order in
 // which things happen. Each host has a clock of work that runs at min(1, cores / active) seconds
-// per second; an action ends when that clock has advanced by the action's seconds.
+// per second; an action ends when that clock has advanced by the action's seconds. The clock is set
+// only when ranks of the host start or end: until then its first one to end stays the same.
 #include <math.h>
 #include <stdlib.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "heap.h"
 #include "sim.h"
 
 struct host {
     double cores;
-    double clock; // seconds of work that each active rank has had
-    int32_t active;
+    double clock;           // seconds of work that each active rank has had
+    double set_at;          // when that was so
+    struct sim_heap active; // ranks by `until`
 };
 
 struct sharing {
@@ -20,12 +23,16 @@ struct sharing {
     struct host *hosts;
     double *until;   // [pipeline]: the host's clock at the end of the rank's action; < 0 = idle
     double *started; // [pipeline]
+    double *wake;    // [pipeline]: when an idle rank's inputs are all there; < 0 = not known
+    double *end;     // [hosts]: when the first of its active ranks ends; infinite without any
+    struct sim_heap waking, ends; // ranks by `wake`, hosts by `end`
     double now;
 };
 
 static double host_speed(const struct host *host)
 {
-    return host->cores > 0 && host->active > host->cores ? host->cores / host->active : 1;
+    return host->cores > 0 && host->active.count > host->cores ? host->cores / host->active.count
+                                                               : 1;
 }
 
 static struct host *host_of(const struct sharing *sharing, int32_t rank)
@@ -67,122 +74,150 @@ static double inputs_at(const struct sharing *sharing, int32_t rank, const struc
     return ready;
 }
 
-// Starts what can start now; returns when the next input of an idle rank arrives.
-static double start_ranks(struct sharing *sharing)
+// Looks again at a rank that may have got its last input.
+static void note_inputs(struct sharing *sharing, int32_t rank)
 {
-    double next = INFINITY;
-    for (int32_t rank = 0; rank < sharing->sim->schedule->pipeline; rank++) {
-        const struct dp_action *action = next_action(sharing, rank);
-        if (sharing->until[rank] >= 0 || action == NULL) {
-            continue;
-        }
-        double ready = inputs_at(sharing, rank, action);
-        if (ready <= sharing->now) {
-            struct host *host = host_of(sharing, rank);
-            sharing->started[rank] = sharing->now;
-            sharing->until[rank] = host->clock + sim_seconds(sharing->sim, rank, action);
-            host->active++;
-        } else if (ready < next) {
-            next = ready;
-        }
+    const struct dp_action *action = next_action(sharing, rank);
+    if (action == NULL || sharing->until[rank] >= 0 || sharing->wake[rank] >= 0) {
+        return;
     }
-    return next;
+    double ready = inputs_at(sharing, rank, action);
+    if (ready < INFINITY) {
+        sharing->wake[rank] = ready;
+        dp_sim_heap_add(&sharing->waking, rank);
+    }
 }
 
-// The active rank that ends first if nothing starts before, or -1; *ret_time says when.
-static int32_t first_to_end(const struct sharing *sharing, double *ret_time)
+static void set_clock(struct host *host, double now)
 {
-    int32_t first = -1;
-    *ret_time = INFINITY;
-    for (int32_t rank = 0; rank < sharing->sim->schedule->pipeline; rank++) {
-        if (sharing->until[rank] < 0) {
-            continue;
-        }
-        const struct host *host = host_of(sharing, rank);
-        double end = sharing->now + (sharing->until[rank] - host->clock) / host_speed(host);
-        if (end < *ret_time) {
-            *ret_time = end;
-            first = rank;
-        }
+    host->clock += (now - host->set_at) * host_speed(host);
+    host->set_at = now;
+}
+
+// After ranks of the host started or ended.
+static void note_end(struct sharing *sharing, int32_t index)
+{
+    const struct host *host = &sharing->hosts[index];
+    double left = host->active.count == 0
+                      ? INFINITY
+                      : sharing->until[host->active.ids[0]] - host->clock;
+    sharing->end[index] = host->set_at + fmax(left, 0) / host_speed(host);
+    dp_sim_heap_move(&sharing->ends, index);
+}
+
+// Starts what can start now.
+static void start_ranks(struct sharing *sharing)
+{
+    struct sim_heap *waking = &sharing->waking;
+    while (waking->count > 0 && sharing->wake[waking->ids[0]] <= sharing->now) {
+        int32_t rank = waking->ids[0];
+        struct host *host = host_of(sharing, rank);
+        dp_sim_heap_remove_first(waking);
+        sharing->wake[rank] = -1;
+        set_clock(host, sharing->now);
+        sharing->started[rank] = sharing->now;
+        sharing->until[rank] =
+            host->clock + sim_seconds(sharing->sim, rank, next_action(sharing, rank));
+        dp_sim_heap_add(&host->active, rank);
+        note_end(sharing, sharing->sim->costs->host[rank]);
     }
-    return first;
 }
 
 // Free-running messages leave as soon as the action that makes them ends.
-static void give_outputs(struct dp_sim_scratch *sim, int32_t rank, const struct dp_action *action,
-                         double end)
+static void give_outputs(struct sharing *sharing, int32_t rank, const struct dp_action *action)
 {
+    struct dp_sim_scratch *sim = sharing->sim;
     struct dp_half halves[2];
     int parts = dp_action_halves(action, halves);
     for (int k = 0; k < parts; k++) {
         int32_t target = dp_half_target(sim->schedule, &halves[k]);
         if (target >= 0) {
             double *arrival;
-            sim_send(sim, rank, sim_way(&halves[k]), target, halves[k].microbatch, end, &arrival);
+            int32_t peer = sim_send(sim, rank, sim_way(&halves[k]), target, halves[k].microbatch,
+                                    sharing->now, &arrival);
+            note_inputs(sharing, peer);
         }
     }
 }
 
-// Which ranks have complete batches is asked of the batches themselves.
-static void post_batch(struct dp_sim_scratch *sim, int32_t rank, size_t at, double time)
+static void post_batch(struct sharing *sharing, int32_t rank, size_t at)
 {
+    struct dp_sim_scratch *sim = sharing->sim;
     sim->ready_count = 0;
-    dp_sim_post_batch(sim, rank, at, time);
+    dp_sim_post_batch(sim, rank, at, sharing->now);
+    for (int32_t i = 0; i < sim->ready_count; i++) {
+        note_inputs(sharing, sim->ready[i]);
+    }
 }
 
 static void end_rank(struct sharing *sharing, int32_t rank)
 {
     struct dp_sim_scratch *sim = sharing->sim;
     const struct dp_action *action = next_action(sharing, rank);
-    double end = sharing->now;
     if (sharing->spans != NULL) {
-        sharing->spans[sim->at[rank]] = (struct dp_sim_span){sharing->started[rank], end};
+        sharing->spans[sim->at[rank]] =
+            (struct dp_sim_span){sharing->started[rank], sharing->now};
     }
-    sim->time[rank] = end;
+    sim->time[rank] = sharing->now;
     sim->at[rank]++;
-    if (sim->costs->p2p == DP_SIM_P2P_BLOCKING) {
-        post_batch(sim, rank, sim->at[rank] - sim->schedule->rank_begin[rank], end);
-    } else {
-        give_outputs(sim, rank, action, end);
-    }
     sharing->until[rank] = -1;
-    host_of(sharing, rank)->active--;
+    if (sim->costs->p2p == DP_SIM_P2P_BLOCKING) {
+        post_batch(sharing, rank, sim->at[rank] - sim->schedule->rank_begin[rank]);
+    } else {
+        give_outputs(sharing, rank, action);
+        note_inputs(sharing, rank);
+    }
 }
 
-// Moves every clock to `time`. The host of `first` lands exactly on that rank's end, so that
-// rounding cannot leave it unfinished for ever.
-static void advance(struct sharing *sharing, double time, int32_t first)
+// The host's clock lands exactly on the end of its first rank, so that rounding cannot leave that
+// one unfinished for ever.
+static void end_first(struct sharing *sharing, int32_t index)
 {
-    double seconds = time - sharing->now;
-    for (int32_t i = 0; i < sharing->sim->costs->hosts; i++) {
-        sharing->hosts[i].clock += seconds * host_speed(&sharing->hosts[i]);
+    struct host *host = &sharing->hosts[index];
+    host->clock = sharing->until[host->active.ids[0]];
+    host->set_at = sharing->now;
+    while (host->active.count > 0 && sharing->until[host->active.ids[0]] <= host->clock) {
+        int32_t rank = host->active.ids[0];
+        dp_sim_heap_remove_first(&host->active);
+        end_rank(sharing, rank);
     }
-    if (first >= 0) {
-        host_of(sharing, first)->clock = sharing->until[first];
-    }
-    sharing->now = time;
+    note_end(sharing, index);
 }
 
 static void run(struct sharing *sharing)
 {
-    int32_t ranks = sharing->sim->schedule->pipeline;
     for (;;) {
-        double next_start = start_ranks(sharing);
-        double next_end;
-        int32_t first = first_to_end(sharing, &next_end);
+        start_ranks(sharing);
+        double next_start =
+            sharing->waking.count > 0 ? sharing->wake[sharing->waking.ids[0]] : INFINITY;
+        int32_t host = sharing->ends.ids[0];
+        double next_end = sharing->end[host];
         if (next_end > next_start) {
-            advance(sharing, next_start, -1);
-        } else if (first >= 0) {
-            advance(sharing, next_end, first);
-            for (int32_t rank = 0; rank < ranks; rank++) {
-                double until = sharing->until[rank];
-                if (until >= 0 && until <= host_of(sharing, rank)->clock) {
-                    end_rank(sharing, rank);
-                }
-            }
+            sharing->now = next_start;
+        } else if (next_end < INFINITY) {
+            sharing->now = fmax(next_end, sharing->now);
+            end_first(sharing, host);
         } else {
             return;
         }
+    }
+}
+
+// An empty heap for each host and one of hosts.
+static void init_hosts(struct sharing *sharing, int32_t *place, int32_t *ids)
+{
+    const struct dp_sim_costs *costs = sharing->sim->costs;
+    for (int32_t rank = 0; rank < costs->pipeline; rank++) {
+        host_of(sharing, rank)->active.count++;
+    }
+    for (int32_t i = 0; i < costs->hosts; i++) {
+        struct host *host = &sharing->hosts[i];
+        int32_t ranks = host->active.count;
+        host->cores = costs->cores[i];
+        host->active = (struct sim_heap){.keys = sharing->until, .place = place, .ids = ids};
+        ids += ranks;
+        sharing->end[i] = INFINITY;
+        dp_sim_heap_add(&sharing->ends, i);
     }
 }
 
@@ -203,20 +238,31 @@ static bool finish(struct dp_sim_scratch *sim)
 bool dp_sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
 {
     size_t ranks = (size_t)sim->schedule->pipeline;
-    DP_AUTO_FREE struct host *hosts = dp_new_array(struct host, (size_t)sim->costs->hosts);
-    DP_AUTO_FREE double *until = dp_new_array(double, ranks);
-    DP_AUTO_FREE double *started = dp_new_array(double, ranks);
-    for (int32_t i = 0; i < sim->costs->hosts; i++) {
-        hosts[i].cores = sim->costs->cores[i];
-    }
+    size_t hosts_count = (size_t)sim->costs->hosts;
+    DP_AUTO_FREE struct host *hosts = dp_new_array(struct host, hosts_count);
+    DP_AUTO_FREE double *times = dp_new_array(double, 3 * ranks + hosts_count);
+    DP_AUTO_FREE int32_t *places = dp_new_array(int32_t, 2 * (2 * ranks + hosts_count));
+    int32_t *ids = places + 2 * ranks + hosts_count;
+    struct sharing sharing = {.sim = sim,
+                              .spans = spans,
+                              .hosts = hosts,
+                              .until = times,
+                              .started = times + ranks,
+                              .wake = times + 2 * ranks,
+                              .end = times + 3 * ranks};
+    sharing.waking = (struct sim_heap){.keys = sharing.wake, .place = places, .ids = ids};
+    sharing.ends = (struct sim_heap){
+        .keys = sharing.end, .place = places + ranks, .ids = ids + ranks};
+    init_hosts(&sharing, places + ranks + hosts_count, ids + ranks + hosts_count);
     for (size_t i = 0; i < ranks; i++) {
-        until[i] = -1;
+        sharing.until[i] = -1;
+        sharing.wake[i] = -1;
     }
-    struct sharing sharing = {
-        .sim = sim, .spans = spans, .hosts = hosts, .until = until, .started = started};
     for (int32_t rank = 0; rank < sim->schedule->pipeline; rank++) {
         if (sim->costs->p2p == DP_SIM_P2P_BLOCKING) {
-            post_batch(sim, rank, 0, 0);
+            post_batch(&sharing, rank, 0);
+        } else {
+            note_inputs(&sharing, rank);
         }
     }
     run(&sharing);
