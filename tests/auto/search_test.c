@@ -13,8 +13,8 @@ static const struct dp_auto_uniform unit = {
     .released_at_i_bytes = CHUNK,
 };
 
-static struct dp_auto_problem uniform_problem(const struct dp_auto_uniform *model,
-                                              int32_t pipeline, int32_t microbatches)
+static struct dp_auto_problem uniform_problem(const struct dp_auto_uniform *model, int32_t pipeline,
+                                              int32_t microbatches)
 {
     return (struct dp_auto_problem){.pipeline = pipeline,
                                     .microbatches = microbatches,
@@ -135,9 +135,9 @@ static void one_micro_batch_and_one_rank_are_no_special_cases(void **state)
 
 // What is uneven about an otherwise even model.
 struct uneven {
-    double head;     // of the last stage beside its layers, in units of F
-    double slow;     // of the rank in the middle
-    double far_hop;  // across the middle of the pipeline
+    double head;    // of the last stage beside its layers, in units of F
+    double slow;    // of the rank in the middle
+    double far_hop; // across the middle of the pipeline
 };
 
 static dp_status uneven_costs(void *context, const struct dp_schedule *shape,
@@ -272,6 +272,44 @@ static void a_given_table_of_costs_fixes_the_shape(void **state)
     assert_memory_equal(result.schedule.placement, zb_v.placement, 16 * sizeof(int32_t));
 }
 
+// ZB-V's 6M+P-1 slots are the work of a rank and its first input's way to the last one: nothing can
+// be better.
+static void it_stops_where_nothing_can_be_better(void **state)
+{
+    (void)state;
+    struct dp_auto_problem problem = uniform_problem(&unit, 8, 24);
+    problem.placements = DP_AUTO_VEE;
+    DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result even = search(&problem, 0);
+    assert_true(even.makespan == 24 * 3 + 7 * 0.5);
+    assert_int_equal(even.moves, 1);
+    assert_int_equal(even.best_at, 1);
+}
+
+// Also in the middle of improving an order: on one placement the move that gets to the bound is the
+// last.
+static void the_move_that_reaches_the_bound_is_the_last(void **state)
+{
+    (void)state;
+    int reached = 0;
+    int late = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct made_model model;
+        made_model_init(&model, seed, 4);
+        struct dp_auto_problem problem = {.pipeline = 4,
+                                          .microbatches = 8,
+                                          .costs = made_costs,
+                                          .context = &model,
+                                          .placements = DP_AUTO_VEE};
+        DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = search(&problem, 3000);
+        if (result.objective <= result.bound * (1 + 1e-9)) {
+            assert_int_equal(result.moves, result.best_at);
+            reached++;
+            late += result.moves > 200;
+        }
+    }
+    assert_true(reached > 5 && late > 0);
+}
+
 static void sizes_out_of_range_are_refused(void **state)
 {
     (void)state;
@@ -280,8 +318,7 @@ static void sizes_out_of_range_are_refused(void **state)
     struct dp_error err;
     assert_refused(dp_auto_search(&problem, NULL, &result, &err), DP_INVALID, &err, "pipeline");
     problem = uniform_problem(&unit, 4, 0);
-    assert_refused(dp_auto_search(&problem, NULL, &result, &err), DP_INVALID, &err,
-                   "microbatches");
+    assert_refused(dp_auto_search(&problem, NULL, &result, &err), DP_INVALID, &err, "microbatches");
     problem = uniform_problem(&unit, 4, 8);
     problem.placements = DP_AUTO_STRAIGHT;
     problem.virtual_stages = 2;
@@ -300,6 +337,8 @@ int main(void)
         cmocka_unit_test(little_memory_locks_nothing_up),
         cmocka_unit_test(costs_of_one_shape_keep_the_search_to_it),
         cmocka_unit_test(a_given_table_of_costs_fixes_the_shape),
+        cmocka_unit_test(it_stops_where_nothing_can_be_better),
+        cmocka_unit_test(the_move_that_reaches_the_bound_is_the_last),
         cmocka_unit_test(sizes_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,12 @@ static bool goes_on(struct search *search)
     return has_budget && !dp_auto_search_stops(search);
 }
 
+// Whether there is a move left, and something to gain by it on this placement.
+static bool can_improve(struct search *search, const struct entry *entry)
+{
+    return is_promising(entry, entry->score.value) && goes_on(search);
+}
+
 // Opens the problem's own placements, and the best of those that came with families.
 static void open_entries(struct search *search)
 {
@@ -176,7 +182,7 @@ static void walk(struct search *search, struct entry *entry)
                         .slack = share * (entry->score.value - entry->bound),
                         .longest_span = longest_span(search)};
     dp_auto_walk_begin(entry, &walk);
-    for (int32_t i = 0; i < walk.count && goes_on(search); i++) {
+    for (int32_t i = 0; i < walk.count && can_improve(search, entry); i++) {
         search->moves++;
         search->work += dp_auto_entry_size(entry);
         dp_auto_walk_step(entry, &walk, i, &search->dice);
@@ -196,8 +202,8 @@ static void improve(struct search *search)
         if (entry == NULL) {
             return; // nothing can be better
         }
-        for (int i = 0; i < RULE_MOVES && entry->rules_score.value < INFINITY && goes_on(search);
-             i++) {
+        bool has_rules = entry->rules_score.value < INFINITY;
+        for (int i = 0; i < RULE_MOVES && has_rules && can_improve(search, entry); i++) {
             dp_auto_rules_copy(&entry->trial_rules, &entry->rules, &entry->field);
             dp_auto_rules_mutate(&entry->trial_rules, &entry->field, &entry->outlook,
                                  &search->dice);
