@@ -94,6 +94,25 @@ class Schedule(unittest.TestCase):
         odd = self.simulate("auto", 5, 7, "--placement", "bidirectional", "--moves", 50)
         self.assertEqual((odd["pipeline"], odd["stages"]), (5, 5))
 
+    def test_auto_minimises_what_it_is_told_to(self):
+        # Zero bubble (arXiv 2401.10241) within each rank's span takes 2P-1 micro-batches' memory;
+        # the makespan has P-1 forwards more, whatever the order.
+        common = ("--cost", "F=1,I=1,W=1", "--placement", "straight", "-v", 1)
+        span = self.simulate("auto", 4, 12, *common, "--objective", "span")
+        self.assertEqual((span["request"]["objective"], span["auto"]["objective"]),
+                         ("span", "span"))
+        self.assertAlmostEqual(span["auto"]["longest_span"], 36)
+        self.assertAlmostEqual(span["auto"]["best_family_longest_span"], 36)
+        self.assertAlmostEqual(span["auto"]["bound"], 36)
+        self.assertEqual({r["own_span_bubble"] for r in span["ranks"]}, {0})
+        plain = self.simulate("auto", 4, 12, *common)
+        self.assertEqual(plain["auto"]["objective"], "makespan")
+        self.assertAlmostEqual(plain["auto"]["makespan"], 39)
+        self.assertIn("--objective", self.schedule("simulate", "1f1b", "-P", 4, "-M", 8,
+                                                   "--objective", "span", check=2).stderr)
+        self.assertIn("the longest own span is 36 s", self.schedule(
+            "simulate", "auto", "-P", 4, "-M", 12, *common, "--objective", "span").stdout)
+
     def test_auto_keeps_its_cap(self):
         capped = self.simulate("auto", 4, 12, "--activation-bytes", 1000, "--weight-bytes", 1000,
                                "--memory-cap", 4000, "--moves", 100)
@@ -158,14 +177,16 @@ class Schedule(unittest.TestCase):
             for key, value in request.items():
                 for item in value if isinstance(value, list) else [value]:
                     # What is for `auto` alone has a default that others must not be told.
-                    if item is not None and (key != "seed" or request["schedule"] == "auto"):
+                    if item is not None and (key not in ("seed", "objective") or
+                                             request["schedule"] == "auto"):
                         args += [options.get(key, "--" + key.replace("_", "-")), item]
             return self.document(verb, *args)
 
         some = ("--hop", 0.25, "--p2p", "blocking", "--slow", "rank=1:1.4", "--slow", "stage=0:2",
                 "--slow-link", "1>2:+0.5")
         memory = ("--activation-bytes", 700, "--weight-bytes", 300)
-        search = (*memory, "--memory-cap", 9000, "--placement", "v", "--seed", 7, "--moves", 60)
+        search = (*memory, "--memory-cap", 9000, "--placement", "v", "--objective", "span", "--seed", 7,
+                  "--moves", 60)
         for verb, args in (("simulate", ("auto", "-P", 4, "-M", 9, *some, *search)),
                            ("simulate", ("zb-v", "-P", 4, "-M", 9, *some, *memory, "--stage-cost",
                                         costs)),

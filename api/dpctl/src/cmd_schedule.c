@@ -37,7 +37,7 @@ static const struct {
     {SCHEDULE_SIZES, "-P, -M, -v or --layers"},
     {SCHEDULE_COSTS, "--cost, --hop or --p2p"},
     {SCHEDULE_CHANGES, "--slow, --slow-link or --stage-cost"},
-    {SCHEDULE_SEARCH, "--placement, --seed or --moves"},
+    {SCHEDULE_SEARCH, "--placement, --objective, --seed or --moves"},
     {SCHEDULE_FAMILIES, "--schedules, --memory, --tokens-per-s, --step-s, --tokens-per-step or "
                         "--gpus"},
     {SCHEDULE_DRAWING, "--table"},

@@ -278,7 +278,8 @@ static dp_status search(const struct schedule_request *request, struct schedule_
                                       .microbatches = request->microbatches,
                                       .virtual_stages = request->virtual_stages,
                                       .costs = auto_costs,
-                                      .context = &same_model};
+                                      .context = &same_model,
+                                      .objective = request->objective};
     dp_status status = find_placement(request->placement, &problem.placements, err);
     if (status != DP_OK) {
         return status;
@@ -330,7 +331,8 @@ dp_status schedule_obtain(const struct schedule_request *request, const char *na
     if (!is_auto && (request->given & (SCHEDULE_SEARCH | SCHEDULE_CAP)) != 0 &&
         !request->same_model) {
         return dp_fail(err, DP_USAGE,
-                       "--memory-cap, --placement, --seed and --moves are for schedule auto");
+                       "--memory-cap, --placement, --objective, --seed and --moves are for "
+                       "schedule auto");
     }
     bool is_file = is_file_name(name);
     if (!is_file && (request->pipeline == 0 || request->microbatches == 0)) {

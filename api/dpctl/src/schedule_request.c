@@ -22,6 +22,7 @@ enum {
     KEY_SEED,
     KEY_MOVES,
     KEY_PLACEMENT,
+    KEY_OBJECTIVE,
     KEY_SCHEDULES,
     KEY_MEMORY,
     KEY_TOKENS,
@@ -64,6 +65,10 @@ static const struct argp_option options[] = {
     {"placement", KEY_PLACEMENT, "NAME", 0,
      "auto: straight, loop, v, wave, bidirectional, single (all but bidirectional) or all "
      "(default)",
+     3},
+    {"objective", KEY_OBJECTIVE, "WHAT", 0,
+     "auto: makespan (default), or span: the longest time from a rank's first action to its last, "
+     "for steps without a barrier",
      3},
     {"seed", KEY_SEED, "N", 0, "auto: of its random choices (1)", 3},
     {"moves", KEY_MOVES, "N", 0, "auto: orders tried at most (default: as suits the sizes)", 3},
@@ -110,6 +115,7 @@ static const struct {
     {KEY_SEED, SCHEDULE_SEARCH},
     {KEY_MOVES, SCHEDULE_SEARCH},
     {KEY_PLACEMENT, SCHEDULE_SEARCH},
+    {KEY_OBJECTIVE, SCHEDULE_SEARCH},
     {KEY_SCHEDULES, SCHEDULE_FAMILIES},
     {KEY_MEMORY, SCHEDULE_FAMILIES},
     {KEY_TOKENS, SCHEDULE_FAMILIES},
@@ -198,6 +204,14 @@ static dp_sim_p2p p2p_of(struct argp_state *state, const char *text)
         argp_error(state, "--p2p is free or blocking, not \"%s\"", text);
     }
     return strcmp(text, "free") == 0 ? DP_SIM_P2P_FREE : DP_SIM_P2P_BLOCKING;
+}
+
+static dp_auto_objective objective_of(struct argp_state *state, const char *text)
+{
+    if (strcmp(text, "makespan") != 0 && strcmp(text, "span") != 0) {
+        argp_error(state, "--objective is makespan or span, not \"%s\"", text);
+    }
+    return strcmp(text, "span") == 0 ? DP_AUTO_LONGEST_SPAN : DP_AUTO_MAKESPAN;
 }
 
 static error_t handle_number(int key, char *arg, struct argp_state *state)
@@ -291,6 +305,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     }
     switch (key) {
+    case KEY_OBJECTIVE:
+        request->objective = objective_of(state, arg);
+        return 0;
     case KEY_P2P:
         request->p2p = p2p_of(state, arg);
         return 0;
@@ -389,6 +406,7 @@ json_t *schedule_request_json(const struct schedule_request *request)
         {"stage_cost", text_or_null(request->stage_cost)},
         {"memory_cap_bytes", number_or_null(request->memory_cap)},
         {"placement", text_or_null(request->placement)},
+        {"objective", json_string(dp_auto_objective_text(request->objective))},
         {"seed", json_integer((json_int_t)request->seed)},
         {"moves", count_or_null(request->moves)},
         {"memory", number_or_null(request->memory)},

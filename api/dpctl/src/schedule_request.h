@@ -14,7 +14,7 @@ typedef enum schedule_options {
     SCHEDULE_SIZES = 1 << 0,    // -P, -M, -v, --layers
     SCHEDULE_COSTS = 1 << 1,    // --cost, --hop, --p2p
     SCHEDULE_CHANGES = 1 << 2,  // --slow, --slow-link, --stage-cost
-    SCHEDULE_SEARCH = 1 << 3,   // --seed, --moves, --placement
+    SCHEDULE_SEARCH = 1 << 3,   // --seed, --moves, --placement, --objective
     SCHEDULE_FAMILIES = 1 << 4, // --schedules, --memory, --tokens-per-s, --step-s, ...
     SCHEDULE_DRAWING = 1 << 5,  // --table
     SCHEDULE_FILES = 1 << 6,    // --format, --out
@@ -40,6 +40,7 @@ struct schedule_request {
     uint64_t seed;
     int64_t moves; // 0 = the default
     const char *placement;
+    dp_auto_objective objective;
     const char *schedules, *out, *format;
     double memory; // compare: activations of so many micro-batches; 0 = 1F1B's
     double tokens_per_s, step_s, tokens_per_step;

@@ -78,13 +78,16 @@ static json_t *path_json(const struct dp_schedule *schedule, const struct dp_sim
 static json_t *search_json(const struct schedule_request *request,
                            const struct dp_auto_result *found)
 {
-    json_t *json =
-        json_pack("{s:I, s:I, s:I, s:f, s:f}", "seed", (json_int_t)request->seed, "moves",
-                  (json_int_t)found->moves, "best_at", (json_int_t)found->best_at, "makespan",
-                  found->makespan, "bound", found->bound);
+    bool is_span = request->objective == DP_AUTO_LONGEST_SPAN;
+    json_t *json = json_pack(
+        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f}", "objective",
+        dp_auto_objective_text(request->objective), "seed", (json_int_t)request->seed, "moves",
+        (json_int_t)found->moves, "best_at", (json_int_t)found->best_at, "makespan",
+        found->makespan, "longest_span", found->longest_span, "bound", found->bound);
     if (found->family[0] != '\0') {
         json_object_set_new(json, "best_family", json_string(found->family));
-        json_object_set_new(json, "best_family_makespan", json_real(found->family_objective));
+        json_object_set_new(json, is_span ? "best_family_longest_span" : "best_family_makespan",
+                            json_real(found->family_objective));
         json_object_set_new(json, "gain", json_real(gain_of(found)));
     }
     return json;
@@ -154,9 +157,13 @@ static void print_ranks(const struct dp_sim_result *result)
         "1/P of the\nmodel. PEAK_BYTES: by --activation-bytes or --stage-cost; else 1 a chunk.\n");
 }
 
-static void print_search(const struct dp_auto_result *found)
+static void print_search(const struct schedule_request *request,
+                         const struct dp_auto_result *found)
 {
     char orders[64];
+    if (request->objective == DP_AUTO_LONGEST_SPAN) {
+        printf("auto: the longest own span is %.6g s\n", found->longest_span);
+    }
     printf("auto: %s tried, found at %lld",
            dpctl_count(orders, (unsigned long long)found->moves, "order"),
            (long long)found->best_at);
@@ -175,7 +182,7 @@ void schedule_print_summary(const struct dp_schedule *schedule, const struct dp_
            100 * dp_sim_own_span_bubble_ratio(result));
 }
 
-static void print_answer(const struct answer *answer)
+static void print_answer(const struct schedule_request *request, const struct answer *answer)
 {
     schedule_print_summary(&answer->subject.schedule, &answer->result);
     if (answer->subject.changed) {
@@ -184,7 +191,7 @@ static void print_answer(const struct answer *answer)
                before > 0 ? 100 * (after / before - 1) : 0.0);
     }
     if (answer->subject.found != NULL) {
-        print_search(answer->subject.found);
+        print_search(request, answer->subject.found);
     }
     print_path(&answer->analysis);
     print_ranks(&answer->result);
@@ -230,7 +237,7 @@ dp_status schedule_run_simulate(struct dpctl *ctl, const struct schedule_request
     if (status == DP_OK && ctl->json) {
         dpctl_print_json(ctl, answer_json(request, &answer), "dp.simulation/1");
     } else if (status == DP_OK) {
-        print_answer(&answer);
+        print_answer(request, &answer);
     }
     return status;
 }

@@ -23,6 +23,12 @@ typedef enum dp_auto_objective {
                            // when steps follow each other without a barrier
 } dp_auto_objective;
 
+// "makespan" or "span".
+static inline const char *dp_auto_objective_text(dp_auto_objective objective)
+{
+    return objective == DP_AUTO_LONGEST_SPAN ? "span" : "makespan";
+}
+
 // How stages are placed on ranks. Bits, to be combined.
 typedef enum dp_auto_placement {
     DP_AUTO_STRAIGHT = 1,       // stage r on rank r
