@@ -606,6 +606,36 @@ static void table_cells_stand_under_their_slots(void **state)
     dp_schedule_deinit(&schedule);
 }
 
+// Slots hold whole durations where a tenth of the shortest action is enough for that.
+static void a_table_says_when_it_rounds(void **state)
+{
+    (void)state;
+    static const struct {
+        double f, b, hop, unit;
+        bool rounded;
+    } cases[] = {
+        {1, 2, 0, 1, false},         {1, 1.5, 0, 0.5, false},  {0.3, 0.7, 0, 0.1, false},
+        {1, 1.5, 0.1, 0.1, false},   {1, 1.5, 0.01, 0.5, true}, {1, 1.01, 0, 1, true},
+        {1e-5, 3e-5, 0, 1e-5, false}, {M_PI, M_E, 0, M_E, true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct dp_error err = {0};
+        struct dp_schedule schedule = make_schedule("1f1b", 4, 40);
+        struct dp_sim_uniform uniform = {.f = cases[i].f, .b = cases[i].b};
+        uniform.hop.latency = cases[i].hop;
+        struct dp_sim_result result = simulate_uniform(&schedule, uniform);
+        double unit = dp_render_table_unit(&result, dp_schedule_action_count(&schedule));
+        assert_true(fabs(unit / cases[i].unit - 1) < 1e-9);
+        struct dp_buf text = {0};
+        struct dp_render_options options = {0};
+        assert_ok(dp_render_table(&schedule, &result, unit, &options, &text, &err), &err);
+        assert_int_equal(strstr(text.bytes, "cells are rounded") != NULL, cases[i].rounded);
+        dp_buf_deinit(&text);
+        dp_sim_result_deinit(&result);
+        dp_schedule_deinit(&schedule);
+    }
+}
+
 static void a_schedule_that_waits_for_itself_has_no_messages(void **state)
 {
     (void)state;
@@ -718,6 +748,7 @@ int main(void)
         cmocka_unit_test(one_f_one_b_is_steady_from_the_first_ranks_first_backward_on),
         cmocka_unit_test(a_wrapped_table_has_the_cells_of_a_long_one),
         cmocka_unit_test(table_cells_stand_under_their_slots),
+        cmocka_unit_test(a_table_says_when_it_rounds),
         cmocka_unit_test(a_schedule_that_waits_for_itself_has_no_messages),
         cmocka_unit_test(megatron_layers_must_fit),
         cmocka_unit_test(megatron_layout_is_the_documented_one),

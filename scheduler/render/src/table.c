@@ -14,6 +14,7 @@ enum {
     WIDTH_MIN = 40,
     LABEL = 4, // columns before the cells: "slot"; ranks have at most three digits
     TEXT_MAX = 64,
+    UNIT_PARTS = 10, // of the shortest action, at most
     NO_LOOK = -1
 };
 
@@ -206,6 +207,34 @@ static void add_steady(const struct table *table, struct dp_buf *out)
     dp_render_sentence(text.bytes, table->width, out);
 }
 
+static bool is_rounded(const struct table *table, double time)
+{
+    return fabs(time / table->unit - round(time / table->unit)) > 1e-3;
+}
+
+// Whether some action begins or ends within a slot.
+static bool has_rounded(const struct table *table)
+{
+    size_t count = dp_schedule_action_count(table->schedule);
+    for (size_t i = 0; i < count; i++) {
+        const struct dp_sim_span *span = &table->result->spans[i];
+        if (is_rounded(table, span->start) || is_rounded(table, span->end)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Cells that stand for other times than they say are said to.
+static void add_rounding(const struct table *table, struct dp_buf *out)
+{
+    if (has_rounded(table)) {
+        dp_render_sentence("cells are rounded: some actions begin or end within a slot; what is "
+                           "said of bubble-free slots comes from the exact times",
+                           table->width, out);
+    }
+}
+
 static void add_notes(const struct table *table, struct dp_buf *out)
 {
     struct legend legend = {.width = table->width, .color = table->color, .pair = "F+B"};
@@ -221,20 +250,55 @@ static void add_notes(const struct table *table, struct dp_buf *out)
         dp_render_legend_note(&legend, "lower case: from the last rank", out);
     }
     dp_render_legend_end(&legend, out);
+    add_rounding(table, out);
     add_steady(table, out);
+}
+
+// Euclid's way on lengths that carry rounding errors of up to `tolerance`.
+static double common_divisor(double a, double b, double tolerance)
+{
+    while (b > tolerance) {
+        double rest = fmod(a, b);
+        a = b;
+        b = b - rest < tolerance ? 0 : rest;
+    }
+    return a;
+}
+
+// Of all durations or, to hold every gap as well, of all times; as a fraction of the shortest.
+static double divisor_of(const struct dp_sim_result *result, size_t count, double shortest,
+                         bool times)
+{
+    const double tolerance = 1e-6 * shortest;
+    double divisor = shortest;
+    for (size_t i = 0; i < count && divisor * UNIT_PARTS > shortest; i++) {
+        const struct dp_sim_span *span = &result->spans[i];
+        divisor = common_divisor(span->end - (times ? 0 : span->start), divisor, tolerance);
+        if (times) {
+            divisor = common_divisor(span->start, divisor, tolerance);
+        }
+    }
+    return shortest / fmax(round(shortest / divisor), 1);
 }
 
 double dp_render_table_unit(const struct dp_sim_result *result, size_t action_count)
 {
     DP_CHECK(result->spans != NULL);
-    double unit = 0;
+    double shortest = 0;
     for (size_t i = 0; i < action_count; i++) {
         double seconds = result->spans[i].end - result->spans[i].start;
-        if (seconds > 0 && (unit == 0 || seconds < unit)) {
-            unit = seconds;
+        if (seconds > 0 && (shortest == 0 || seconds < shortest)) {
+            shortest = seconds;
         }
     }
-    return unit;
+    for (int times = 1; times >= 0 && shortest > 0; times--) {
+        double unit = divisor_of(result, action_count, shortest, times == 1);
+        if (unit * UNIT_PARTS >= shortest * (1 - 1e-6) &&
+            result->makespan / unit <= DP_RENDER_SLOTS_MAX) {
+            return unit;
+        }
+    }
+    return shortest;
 }
 
 // Slots begin and end exactly where the grid does, give or take the rounding of sums.

@@ -35,14 +35,17 @@ void dp_render_gantt(const struct dp_schedule *schedule, const struct dp_sim_res
 // hold several stages of one direction ("6F3"); a pair is forward+backward ("F3+b0"). An action
 // that is longer than a slot is continued with "-"; "." is idle. Above stand the numbers of the
 // slots; the first bubble-free one (dp_render_steady) bears a "*", and the line below the table
-// says where it is or that there is none. Lines that would exceed the width are wrapped: the table
-// goes on in further blocks of slots. DP_INVALID when there would be more than DP_RENDER_SLOTS_MAX
-// slots or unit is not positive. `result` must hold spans.
+// says where it is or that there is none. When actions begin or end within slots, a line says so.
+// Lines that would exceed the width are wrapped: the table goes on in further blocks of slots.
+// DP_INVALID when there would be more than DP_RENDER_SLOTS_MAX slots or unit is not positive.
+// `result` must hold spans.
 dp_status dp_render_table(const struct dp_schedule *schedule, const struct dp_sim_result *result,
                           double unit, const struct dp_render_options *options, struct dp_buf *out,
                           struct dp_error *err);
 
-// The shortest action that takes time at all: a unit for dp_render_table. 0 when there is none.
+// A unit for dp_render_table: the longest of which all times are multiples, or else all durations,
+// when it is at least a tenth of the shortest action and makes no more slots than a table may
+// have; else that action. 0 when nothing takes time.
 double dp_render_table_unit(const struct dp_sim_result *result, size_t action_count);
 
 // The steady part of a step: from *ret_from on no rank idles until the cool-down, which begins at
