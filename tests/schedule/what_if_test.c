@@ -76,6 +76,10 @@ static void a_cost_that_cannot_be_is_refused_with_its_column(void **state)
         {"F=1,B=1,I=2", "I takes 2, more than B with 1, and W is not given"},
         {"F=0,B=0", "nothing takes any time"},
         {"F=1,B=2,FB=0", "--cost:1:12: FB: a pair takes time"},
+        {"FB=1.9,F=1,I=1,W=1", "--cost:1:4: FB takes 1.9, but a pair cannot end before its longer"},
+        {"F=4,B=2,FB=3", "its longer part: F takes 4"},
+        {"F=1,B=2,I=1.5,FI=1.4", "--cost:1:18: FI takes 1.4, but a pair cannot end before its "
+                                 "longer part: I takes 1.5"},
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
         struct dp_sim_uniform uniform = {.f = 17};
@@ -566,7 +570,7 @@ static void what_is_said_of_one_rank_goes_before_what_is_said_of_all(void **stat
                                "released_at_i_bytes\n"
                                ",0,,1,1,1,,,100,60\n"
                                "1,0,,2,2,2,5,,,\n"
-                               ",1,,1,1,1,2.5,1.5,200,\n"
+                               ",1,,1,1,1,4.25,2.25,200,\n"
                                ",0,1,,,,2.75,,,\n"
                                "1,0,1,,,,4.5,3.5,,\n";
     struct dp_error err = {0};
@@ -583,8 +587,8 @@ static void what_is_said_of_one_rank_goes_before_what_is_said_of_all(void **stat
     assert_near(pair_of(&given, given.costs.fb, 1, 0, 1), 4.5);
     assert_near(pair_of(&given, given.costs.fi, 1, 0, 1), 3.5);
     assert_near(pair_of(&given, given.costs.fb, 1, 0, 0), 5);
-    assert_near(pair_of(&given, given.costs.fb, 0, 1, 0), 2.5);
-    assert_near(pair_of(&given, given.costs.fi, 0, 1, 0), 1.5);
+    assert_near(pair_of(&given, given.costs.fb, 0, 1, 0), 4.25);
+    assert_near(pair_of(&given, given.costs.fi, 0, 1, 0), 2.25);
     assert_near(pair_of(&given, given.costs.fb, 0, 0, 0), 3);
     assert_near(pair_of(&given, given.costs.fi, 0, 0, 0), 2);
     given_deinit(&given);
@@ -611,6 +615,9 @@ static void a_table_that_cannot_be_is_refused_with_line_and_column(void **state)
         {"stage,F,B\n0,1,2\n1,1,2\n0,1,2\n", "s.csv:4:1: the same stage as in line 2"},
         {"stage,rank,F,B\n0,2,1,2\n", "s.csv:2:3: rank 2: the schedule has ranks 0 to 1"},
         {"stage,F,B,FB\n0,1,2,0\n", "s.csv:2:7: FB: a pair takes time"},
+        {"stage,F,B,FB\n0,1,2,1.9\n1,1,2,2\n", "s.csv:2:1: FB takes 1.9, but a pair cannot end"},
+        {"stage,backward_stage,F,B,FB\n0,,1,2,\n1,,1,4,\n0,1,,,3\n",
+         "s.csv:4:1: FB takes 3, but a pair cannot end before its longer part, which takes 4"},
         {"stage,backward_stage,F,B,FB\n0,1,1,,3\n", "s.csv:2:5: F is no part of a pair"},
         {"stage,backward_stage,F,B,FB\n0,1,,,\n", "s.csv:2:3: FB of the pair is missing"},
         {"stage,backward_stage,F,B,FB\n0,7,,,3\n", "s.csv:2:3: stage 7"},

@@ -2,6 +2,8 @@
 
 #include "dp/what_if.h"
 
+#include <math.h>
+
 #include "what_if_text.h"
 
 enum { KEY_FB = 4, KEY_FI, KEY_COUNT };
@@ -14,6 +16,7 @@ static const char *const key_texts[KEY_COUNT] = {
 struct costs_given {
     double seconds[KEY_COUNT];
     bool given[KEY_COUNT];
+    int columns[KEY_COUNT]; // of the values
 };
 
 static int find_key(const struct dp_csv_cell *cell)
@@ -46,10 +49,24 @@ static void read_item(const struct dp_csv_cell *item, struct costs_given *costs,
         return;
     }
     costs->given[key] = true;
+    costs->columns[key] = value.column;
     if (dp_what_if_seconds(&value, diags, 1, &costs->seconds[key]) && key >= KEY_FB &&
         costs->seconds[key] == 0) {
         dp_diags_add(diags, 1, value.column, "leave it out when nothing overlaps",
                      "%s: a pair takes time", key_texts[key]);
+    }
+}
+
+// Parts that overlap still end after the longer one.
+static void check_pair(const struct costs_given *costs, int pair, dp_action_kind backward,
+                       struct dp_diags *diags)
+{
+    double f = costs->seconds[DP_ACTION_F], b = costs->seconds[backward];
+    if (costs->given[pair] && costs->seconds[pair] < fmax(f, b) * (1 - 1e-12)) {
+        dp_diags_add(diags, 1, costs->columns[pair], "without overlap it takes both together",
+                     "%s takes %g, but a pair cannot end before its longer part: %s takes %g",
+                     key_texts[pair], costs->seconds[pair],
+                     key_texts[f > b ? DP_ACTION_F : backward], fmax(f, b));
     }
 }
 
@@ -72,6 +89,8 @@ static void complete(struct costs_given *costs, struct dp_diags *diags)
         dp_diags_add(diags, 1, 1, NULL, "nothing takes any time");
         return;
     }
+    check_pair(costs, KEY_FB, DP_ACTION_B, diags);
+    check_pair(costs, KEY_FI, DP_ACTION_I, diags);
     if (!costs->given[KEY_FI]) {
         seconds[KEY_FI] = costs->given[KEY_FB] ? dp_what_if_fi(f, b, i, seconds[KEY_FB]) : f + i;
     }

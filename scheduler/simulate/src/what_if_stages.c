@@ -348,14 +348,52 @@ static void check_complete(struct stage_table *table)
     }
 }
 
-static void apply_pair(const struct stage_table *table, struct dp_sim_costs *costs, int32_t rank,
-                       int32_t forward, int32_t backward, const struct pair_row *of_stage)
+// What is said of a pair: of its very stages, or else in the row of its forward.
+static const struct pair_row *pair_row_of(const struct stage_table *table, int32_t rank,
+                                          int32_t forward, int32_t backward,
+                                          const struct pair_row *of_stage)
 {
     size_t filed = ((size_t)rank * (size_t)table->slots + (size_t)forward) * (size_t)table->slots +
                    (size_t)backward;
-    const struct pair_row *pair = table->own_pair[filed].line > 0   ? &table->own_pair[filed]
-                                  : table->any_pair[filed].line > 0 ? &table->any_pair[filed]
-                                                                    : of_stage;
+    return table->own_pair[filed].line > 0   ? &table->own_pair[filed]
+           : table->any_pair[filed].line > 0 ? &table->any_pair[filed]
+                                             : of_stage;
+}
+
+static void check_pair(struct stage_table *table, const struct chunk_row *forward,
+                       const struct chunk_row *backward, const struct pair_row *pair)
+{
+    int line = pair->line > 0 ? pair->line : forward->line;
+    const double *parts = backward->chunk.seconds;
+    double f = forward->chunk.seconds[DP_ACTION_F];
+    double fb_least = fmax(f, parts[DP_ACTION_B]), fi_least = fmax(f, parts[DP_ACTION_I]);
+    bool is_fi = !(pair->fb > 0 && pair->fb < fb_least * (1 - 1e-12));
+    if (is_fi && !(pair->fi > 0 && pair->fi < fi_least * (1 - 1e-12))) {
+        return;
+    }
+    dp_diags_add(&table->diags, line, 1, NULL,
+                 "%s takes %g, but a pair cannot end before its longer part, which takes %g",
+                 is_fi ? "FI" : "FB", is_fi ? pair->fi : pair->fb, is_fi ? fi_least : fb_least);
+}
+
+static void check_pairs(struct stage_table *table)
+{
+    for (int32_t rank = 0; rank < table->schedule->pipeline; rank++) {
+        int32_t stages[DP_RANK_STAGES_MAX];
+        int32_t count = dp_schedule_rank_stages(table->schedule, rank, stages);
+        for (int32_t at = 0; at < count * count; at++) {
+            int32_t forward = at / count, backward = at % count;
+            const struct chunk_row *row = chunk_row_of(table, rank, forward, stages[forward]);
+            check_pair(table, row, chunk_row_of(table, rank, backward, stages[backward]),
+                       pair_row_of(table, rank, forward, backward, &row->pair));
+        }
+    }
+}
+
+static void apply_pair(const struct stage_table *table, struct dp_sim_costs *costs, int32_t rank,
+                       int32_t forward, int32_t backward, const struct pair_row *of_stage)
+{
+    const struct pair_row *pair = pair_row_of(table, rank, forward, backward, of_stage);
     double f = dp_sim_chunk_at(costs, rank, forward)->seconds[DP_ACTION_F];
     const double *seconds = dp_sim_chunk_at(costs, rank, backward)->seconds;
     double b = seconds[DP_ACTION_B], i = seconds[DP_ACTION_I];
@@ -424,6 +462,9 @@ dp_status dp_what_if_stage_costs(const char *file, const char *text, size_t leng
     read_rows(&table, text, length);
     if (table.diags.count == 0) {
         check_complete(&table);
+    }
+    if (table.diags.count == 0) {
+        check_pairs(&table);
     }
     dp_status status = dp_diags_status(&table.diags, err);
     if (status == DP_OK) {
