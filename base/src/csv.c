@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "dp/check.h"
+#include "dp/utf8.h"
 
 void dp_csv_init(struct dp_csv *csv, const char *text, size_t length)
 {
-    static const char mark[] = "\xef\xbb\xbf";
-    size_t skipped = length >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
-    *csv = (struct dp_csv){.at = text + skipped, .end = text + length, .line = 0};
+    *csv = (struct dp_csv){.at = text + dp_utf8_mark(text, length), .end = text + length, .line = 0};
 }
 
 static bool is_blank(char c)

@@ -2,10 +2,24 @@
 
 #include <stdlib.h>
 
+#include "dp/utf8.h"
+
 static int append(const char *bytes, size_t length, void *data)
 {
     dp_buf_append(data, bytes, length);
     return 0;
+}
+
+json_t *dp_json_load(const char *text, size_t length, json_error_t *ret_where)
+{
+    size_t mark = dp_utf8_mark(text, length);
+    json_t *json = json_loadb(text + mark, length - mark, JSON_REJECT_DUPLICATES, ret_where);
+    enum json_error_code code = json == NULL ? json_error_code(ret_where) : json_error_unknown;
+    if (code == json_error_null_character || code == json_error_null_byte_in_key) {
+        // jansson's words are for who calls it.
+        snprintf(ret_where->text, sizeof(ret_where->text), "a text must not hold \\u0000");
+    }
+    return json;
 }
 
 dp_status dp_json_parse(const char *text, size_t length, size_t max_bytes, const char *name,
@@ -16,7 +30,7 @@ dp_status dp_json_parse(const char *text, size_t length, size_t max_bytes, const
                        length, max_bytes);
     }
     json_error_t where;
-    json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &where);
+    json_t *json = dp_json_load(text, length, &where);
     if (json == NULL) {
         return dp_fail(err, DP_INVALID, "%s:%d:%d: %s", name, where.line, where.column, where.text);
     }

@@ -31,6 +31,28 @@ static void bad_json_is_refused_with_its_position(void **state)
     assert_refused(parse("[1,2,3]", 3, &json, &err), DP_TOO_LARGE, &err, "input");
 }
 
+static void a_mark_at_the_start_is_no_part_of_the_text(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_AUTO_JSON json_t *json = NULL;
+    assert_ok(parse("\xef\xbb\xbf[7]", 100, &json, &err), &err);
+    assert_int_equal(json_integer_value(json_array_get(json, 0)), 7);
+    assert_refused(parse("\xef\xbb\xbf", 100, &json, &err), DP_INVALID, &err, "input:");
+}
+
+static void a_zero_in_a_text_is_refused_in_plain_words(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    json_t *json = NULL;
+    assert_refused(parse("[\"a\\u0000b\"]", 100, &json, &err), DP_INVALID, &err,
+                   "input:1:11: a text must not hold \\u0000");
+    assert_refused(parse("{\"a\\u0000b\":1}", 100, &json, &err), DP_INVALID, &err,
+                   "must not hold \\u0000");
+    assert_null(strstr(err.message, "JSON_ALLOW"));
+}
+
 static void nesting_without_end_is_refused_not_followed(void **state)
 {
     (void)state;
@@ -47,6 +69,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_document_is_written_as_it_was_read),
         cmocka_unit_test(bad_json_is_refused_with_its_position),
+        cmocka_unit_test(a_mark_at_the_start_is_no_part_of_the_text),
+        cmocka_unit_test(a_zero_in_a_text_is_refused_in_plain_words),
         cmocka_unit_test(nesting_without_end_is_refused_not_followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,6 +244,29 @@ static void utf8_refuses_what_rfc_3629_refuses(void **state)
     assert_int_equal(dp_utf8_cut("ab\xc3\xa4", 4, 3), 2);
 }
 
+static void what_a_terminal_would_obey_is_overwritten(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *kept, *clean;
+    } table[] = {
+        {"plain \xc3\xa4 \xe2\x82\xac", "", "plain \xc3\xa4 \xe2\x82\xac"},
+        {"a\033[2Jb\x7f", "", "a?[2Jb?"},
+        {"a\tb\nc\r", "\t\n", "a\tb\nc?"},
+        {"\xc2\x9b 31m \xc2\xa0", "", "?? 31m \xc2\xa0"},
+        {"\xff\x9b\xc3", "", "???"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        char text[32];
+        snprintf(text, sizeof(text), "%s", table[i].bytes);
+        bool same = strcmp(text, table[i].clean) == 0;
+        assert_int_equal(dp_utf8_is_clean(text, strlen(text), table[i].kept), same);
+        dp_utf8_clean(text, strlen(text), table[i].kept);
+        assert_string_equal(text, table[i].clean);
+    }
+    assert_false(dp_utf8_is_clean("a\0b", 3, "\n"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +286,7 @@ int main(void)
         cmocka_unit_test(a_near_word_is_suggested_and_a_far_one_is_not),
         cmocka_unit_test(log_values_are_quoted_when_they_must_be),
         cmocka_unit_test(utf8_refuses_what_rfc_3629_refuses),
+        cmocka_unit_test(what_a_terminal_would_obey_is_overwritten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

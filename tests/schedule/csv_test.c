@@ -171,6 +171,7 @@ static void idle_slots_blanks_quotes_and_any_line_end_are_read(void **state)
         "0F0,0F1,,,0B0,,0B1\n,1F0,1B0,1F1,1B1,,\n",
         " 0F0 ,0F1\t, 0B0,0B1 \n1F0,1B0 ,1F1,  ,1B1\r\n",
         "\"0F0\",\"0F1\",\"\",\"0B0\",\"0B1\"\n\"1F0\" ,1B0,1F1,\" 1B1 \"\n",
+        "\xef\xbb\xbf" "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n\n \r\n",
         "00F00,0F1,0B0,0B1\n1F0,1B0,1F1,01B001\n",
     };
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
@@ -251,11 +252,12 @@ static void cells_that_are_no_actions_are_told(void **state)
         {"0F0,\"0F1\"x,0B0", 1, 5, "behind the closing quotes"},
         {"0F0, \"0F1\"", 1, 6, "the number of its stage is missing"},
         {"\xef\xbb\xbf"
-         "0F0,0B0",
-         1, 1, "the number of its stage is missing"},
+         "0F0,0X0",
+         1, 5, "its kind is unknown"},
+        {"\xef\xbb\xbf\r\n \n", 1, 1, "the file is empty"},
         {"0F0,0B0\n\n1F0,1B0", 2, 1, "rank 1 has no actions"},
         {"0F0,0B0\n,,\n1F0,1B0", 2, 1, "rank 1 has no actions"},
-        {"0F0,0B0\n ", 2, 1, "rank 1 has no actions"},
+        {"0F0,0B0\n,\n \n", 2, 1, "rank 1 has no actions"},
     };
     TOLD_EACH(table);
 }

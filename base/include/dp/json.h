@@ -13,6 +13,9 @@ static inline void dp_cleanup_json(json_t **json)
 }
 #define DP_AUTO_JSON DP_CLEANUP(dp_cleanup_json)
 
+// As jansson has it, without a byte-order mark at the start and with each key once. NULL, and
+// *ret_where says why, when the text is no JSON.
+json_t *dp_json_load(const char *text, size_t length, json_error_t *ret_where);
 // Parses text of at most max_bytes (depth is capped by jansson); *ret_json is the caller's.
 // `name` is what errors call the input.
 dp_status dp_json_parse(const char *text, size_t length, size_t max_bytes, const char *name,

@@ -1,9 +1,10 @@
 // Rows and cells as Python's csv module takes them apart: commas, quotes, any end of line. A row is
-// a rank, so blank lines count.
+// a rank, so blank lines count, but not those at the end.
 #include <stdlib.h>
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/utf8.h"
 #include "schedule_csv.h"
 
 void dp_csv_file_deinit(struct csv_file *file)
@@ -109,7 +110,10 @@ bool dp_csv_rows_read(const char *text, size_t length, struct csv_file *ret_file
     const char *end = text + length;
     bool good = true;
     *ret_file = (struct csv_file){0};
-    for (const char *at = text; at < end; ret_file->rows++) {
+    while (end > text && strchr(" \t\r\n", end[-1]) != NULL && end[-1] != '\0') {
+        end--;
+    }
+    for (const char *at = text + dp_utf8_mark(text, length); at < end; ret_file->rows++) {
         if (ret_file->rows == DP_PIPELINE_MAX) {
             dp_diags_add(diags, ret_file->rows + 1, 1, NULL, "more rows than the %d ranks allowed",
                          DP_PIPELINE_MAX);

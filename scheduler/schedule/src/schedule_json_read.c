@@ -5,6 +5,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/utf8.h"
 #include "problems.h"
 #include "schedule_json.h"
 
@@ -78,7 +79,7 @@ static void skip_value(struct scan *scan)
 
 static struct scan scan_begin(const char *text, size_t length)
 {
-    struct scan scan = {text, text + length, {1, 1}};
+    struct scan scan = {text + dp_utf8_mark(text, length), text + length, {1, 1}};
     peek(&scan);
     return scan;
 }
@@ -199,7 +200,7 @@ dp_status dp_schedule_read_json(const char *text, size_t length, struct dp_sched
                        DP_SCHEDULE_BYTES_MAX);
     }
     json_error_t where;
-    DP_AUTO_JSON json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &where);
+    DP_AUTO_JSON json_t *json = dp_json_load(text, length, &where);
     if (json == NULL) {
         dp_diags_add(diags, where.line > 0 ? where.line : 1, where.column > 0 ? where.column : 1,
                      NULL, "%s", where.text);
