@@ -14,14 +14,23 @@ enum { WHEEL = 4 };             // more ticks than an action takes
 
 #define NONE UINT32_MAX
 
+// There are as many as actions, so they are packed: what is known early shares its place with what
+// is known late.
 struct message {
-    struct dp_p2p send;
+    uint32_t microbatch;
+    uint32_t sent_by;    // position on the sender of the action that makes it
     uint32_t awaited_at; // position on the receiver before which the receive is posted
-    uint32_t needed_at;  // position on the receiver of the action that needs it
-    uint32_t next;       // sent after it from the same rank to the same rank
-    uint32_t next_offer; // posted after it to the same rank, while that has not taken it
-    uint32_t sent_tick;
-    uint16_t from;
+    union {
+        uint32_t next;      // until it is awaited: sent after it from the same rank to the same one
+        uint32_t needed_at; // then: position on the receiver of the action that needs it
+    };
+    union {
+        uint32_t next_offer; // during the run: posted after it to the same rank, not yet taken
+        uint32_t number;     // afterwards
+    };
+    uint16_t stage; // of the sender
+    uint16_t from, to;
+    uint8_t kind; // DP_SEND_F or DP_SEND_B
     uint8_t posted;
 };
 
@@ -42,7 +51,7 @@ struct run {
     uint32_t count;
     uint32_t *wanted[2];    // [stages][microbatches], message into a stage: backwards, forwards
     uint32_t *next_awaited; // [pipeline][pipeline], the first that the receiver has not posted
-    uint32_t *start;        // [actions], tick
+    uint32_t *end;          // [actions], tick
     struct rank *ranks;
     uint32_t tick;
     int32_t wheel[WHEEL]; // ranks whose action ends in tick i modulo its length; -1 = none
@@ -57,35 +66,56 @@ static size_t chunk_index(const struct dp_schedule *schedule, int32_t stage, uin
 
 static size_t link_of(const struct run *run, const struct message *message)
 {
-    return (size_t)message->from * (size_t)run->schedule->pipeline + (size_t)message->send.peer;
+    return (size_t)message->from * (size_t)run->schedule->pipeline + message->to;
+}
+
+// What the action gives to other ranks: into which stages, and whether forwards.
+static int outputs_of(const struct dp_schedule *schedule, int32_t rank,
+                      const struct dp_action *action, struct dp_half ret_outputs[2])
+{
+    struct dp_half halves[2];
+    int count = dp_action_halves(action, halves);
+    int outputs = 0;
+    for (int i = 0; i < count; i++) {
+        int32_t target = dp_half_target(schedule, &halves[i]);
+        if (target >= 0 && dp_schedule_rank_of(schedule, target, halves[i].microbatch) != rank) {
+            ret_outputs[outputs++] = halves[i];
+        }
+    }
+    return outputs;
+}
+
+static size_t count_messages(const struct dp_schedule *schedule)
+{
+    struct dp_half outputs[2];
+    size_t count = 0;
+    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
+        for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+            count += (size_t)outputs_of(schedule, rank, &schedule->actions[i], outputs);
+        }
+    }
+    return count;
 }
 
 // Adds what the action at `index` of `rank` sends to other ranks.
 static void add_sends(struct run *run, int32_t rank, size_t index)
 {
     const struct dp_schedule *schedule = run->schedule;
-    struct dp_half halves[2];
-    int count = dp_action_halves(&schedule->actions[index], halves);
+    struct dp_half outputs[2];
+    int count = outputs_of(schedule, rank, &schedule->actions[index], outputs);
     for (int i = 0; i < count; i++) {
-        int32_t target = dp_half_target(schedule, &halves[i]);
-        if (target < 0) {
-            continue;
-        }
-        int32_t peer = dp_schedule_rank_of(schedule, target, halves[i].microbatch);
-        if (peer == rank) {
-            continue;
-        }
-        bool forward = halves[i].kind == DP_ACTION_F;
-        run->wanted[forward][chunk_index(schedule, target, halves[i].microbatch)] = run->count;
+        bool forward = outputs[i].kind == DP_ACTION_F;
+        uint32_t microbatch = outputs[i].microbatch;
+        int32_t target = dp_half_target(schedule, &outputs[i]);
+        run->wanted[forward][chunk_index(schedule, target, microbatch)] = run->count;
         run->messages[run->count++] = (struct message){
-            .send = {.kind = forward ? DP_SEND_F : DP_SEND_B,
-                     .direction = (uint8_t)dp_schedule_direction(schedule, halves[i].microbatch),
-                     .stage = (uint16_t)halves[i].stage,
-                     .microbatch = halves[i].microbatch,
-                     .peer = peer,
-                     .action = (uint32_t)(index - schedule->rank_begin[rank])},
+            .microbatch = microbatch,
+            .sent_by = (uint32_t)(index - schedule->rank_begin[rank]),
             .next = NONE,
-            .from = (uint16_t)rank};
+            .stage = (uint16_t)outputs[i].stage,
+            .from = (uint16_t)rank,
+            .to = (uint16_t)dp_schedule_rank_of(schedule, target, microbatch),
+            .kind = forward ? DP_SEND_F : DP_SEND_B};
     }
 }
 
@@ -115,11 +145,10 @@ static void run_init(struct run *run, const struct dp_schedule *schedule)
     size_t ranks = (size_t)schedule->pipeline;
     size_t chunks = (size_t)schedule->stages * (size_t)schedule->microbatches;
     *run = (struct run){.schedule = schedule,
-                        .messages =
-                            dp_new_array(struct message, 2 * dp_schedule_action_count(schedule)),
+                        .messages = dp_new_array(struct message, count_messages(schedule)),
                         .wanted = {new_numbers(chunks, NONE), new_numbers(chunks, NONE)},
                         .next_awaited = new_numbers(ranks * ranks, NONE),
-                        .start = dp_new_array(uint32_t, dp_schedule_action_count(schedule)),
+                        .end = dp_new_array(uint32_t, dp_schedule_action_count(schedule)),
                         .ranks = dp_new_array(struct rank, ranks),
                         .touched = dp_new_array(int32_t, ranks)};
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
@@ -140,15 +169,25 @@ static void run_init(struct run *run, const struct dp_schedule *schedule)
     }
 }
 
+// What only the run itself needs.
+static void forget_run(struct run *run)
+{
+    for (int i = 0; i < 2; i++) {
+        free(run->wanted[i]);
+        run->wanted[i] = NULL;
+    }
+    free(run->next_awaited);
+    free(run->touched);
+    run->next_awaited = NULL;
+    run->touched = NULL;
+}
+
 static void run_deinit(struct run *run)
 {
+    forget_run(run);
     free(run->messages);
-    free(run->wanted[0]);
-    free(run->wanted[1]);
-    free(run->next_awaited);
-    free(run->start);
+    free(run->end);
     free(run->ranks);
-    free(run->touched);
 }
 
 static void touch(struct run *run, int32_t rank)
@@ -163,24 +202,23 @@ static void touch(struct run *run, int32_t rank)
 static void post(struct run *run, uint32_t m, uint8_t end)
 {
     struct message *message = &run->messages[m];
-    int32_t rank = end == SENT ? message->from : message->send.peer;
+    int32_t rank = end == SENT ? message->from : message->to;
     run->ranks[rank].pending++;
     message->posted |= end;
     if (message->posted == (SENT | AWAITED)) {
         run->ranks[message->from].pending--;
-        run->ranks[message->send.peer].pending--;
+        run->ranks[message->to].pending--;
         touch(run, message->from);
-        touch(run, message->send.peer);
+        touch(run, message->to);
     }
 }
 
 static void post_send(struct run *run, uint32_t m)
 {
     struct message *message = &run->messages[m];
-    message->sent_tick = run->tick;
     post(run, m, SENT);
     if ((message->posted & AWAITED) == 0) {
-        struct rank *receiver = &run->ranks[message->send.peer];
+        struct rank *receiver = &run->ranks[message->to];
         if (receiver->first_offer == NONE) {
             receiver->first_offer = m;
         } else {
@@ -188,7 +226,7 @@ static void post_send(struct run *run, uint32_t m)
         }
         receiver->last_offer = m;
         message->next_offer = NONE;
-        touch(run, message->send.peer);
+        touch(run, message->to);
     }
 }
 
@@ -196,7 +234,7 @@ static void post_receive(struct run *run, uint32_t m)
 {
     struct message *message = &run->messages[m];
     run->next_awaited[link_of(run, message)] = message->next;
-    message->awaited_at = (uint32_t)run->ranks[message->send.peer].at;
+    message->awaited_at = (uint32_t)run->ranks[message->to].at;
     post(run, m, AWAITED);
 }
 
@@ -214,11 +252,11 @@ static bool post_input(struct run *run, int32_t rank, const struct dp_half *half
     if (m == NONE) {
         return false;
     }
-    run->messages[m].needed_at = (uint32_t)run->ranks[rank].at;
     size_t link = link_of(run, &run->messages[m]);
     while ((run->messages[m].posted & AWAITED) == 0) {
         post_receive(run, run->next_awaited[link]);
     }
+    run->messages[m].needed_at = (uint32_t)run->ranks[rank].at;
     return true;
 }
 
@@ -230,7 +268,7 @@ static dp_status enter_batch(struct run *run, int32_t index, struct dp_error *er
     rank->open = true;
     touch(run, index);
     for (uint32_t m = rank->next_sent; m < run->count && run->messages[m].from == index &&
-                                       run->messages[m].send.action < rank->at;
+                                       run->messages[m].sent_by < rank->at;
          m = ++rank->next_sent) {
         post_send(run, m);
     }
@@ -282,8 +320,8 @@ static bool leave_batch(struct run *run, int32_t index)
         return false;
     }
     size_t action = schedule->rank_begin[index] + rank->at++;
-    run->start[action] = run->tick;
-    int32_t *ends = &run->wheel[(run->tick + ticks_of(&schedule->actions[action])) % WHEEL];
+    run->end[action] = run->tick + (uint32_t)ticks_of(&schedule->actions[action]);
+    int32_t *ends = &run->wheel[run->end[action] % WHEEL];
     rank->next = *ends;
     *ends = index;
     return true;
@@ -348,39 +386,37 @@ static dp_status run_all(struct run *run, struct dp_error *err)
 // The tick in which the rank stands before its action at `position`.
 static uint32_t enter_tick(const struct run *run, int32_t rank, uint32_t position)
 {
-    if (position == 0) {
-        return 0;
-    }
-    size_t before = run->schedule->rank_begin[rank] + position - 1;
-    return run->start[before] + (uint32_t)ticks_of(&run->schedule->actions[before]);
+    return position == 0 ? 0 : run->end[run->schedule->rank_begin[rank] + position - 1];
+}
+
+// And the tick in which it begins that action.
+static uint32_t leave_tick(const struct run *run, int32_t rank, uint32_t position)
+{
+    size_t action = run->schedule->rank_begin[rank] + position;
+    return action == run->schedule->rank_begin[rank + 1]
+               ? UINT32_MAX
+               : run->end[action] - (uint32_t)ticks_of(&run->schedule->actions[action]);
 }
 
 // Moves the receive towards the action that needs it, to the last batch that the receiver comes to
 // while the sender stands in its own: that keeps neither waiting, and what arrives together with
 // other messages costs no wait of its own. What a rank sends in different batches keeps its order,
 // since a batch is left before the next one is entered.
+// The steps are few: all that lie between leaving two batches of the sender go by once.
 static void delay_receive(const struct run *run, struct message *message)
 {
-    const struct rank *sender = &run->ranks[message->from];
-    size_t after = message->send.action + 1;
-    uint32_t leave = after == sender->length
-                         ? UINT32_MAX
-                         : run->start[run->schedule->rank_begin[message->from] + after];
-    uint32_t last = message->needed_at;
-    while (message->awaited_at < last) {
-        uint32_t middle = last - (last - message->awaited_at) / 2;
-        if (enter_tick(run, message->send.peer, middle) <= leave) {
-            message->awaited_at = middle;
-        } else {
-            last = middle - 1;
-        }
+    uint32_t leave = leave_tick(run, message->from, message->sent_by + 1);
+    while (message->awaited_at < message->needed_at &&
+           enter_tick(run, message->to, message->awaited_at + 1) <= leave) {
+        message->awaited_at++;
     }
 }
 
 static uint32_t crossing_tick(const struct run *run, const struct message *message)
 {
-    uint32_t awaited_tick = enter_tick(run, message->send.peer, message->awaited_at);
-    return message->sent_tick > awaited_tick ? message->sent_tick : awaited_tick;
+    uint32_t sent_tick = enter_tick(run, message->from, message->sent_by + 1);
+    uint32_t awaited_tick = enter_tick(run, message->to, message->awaited_at);
+    return sent_tick > awaited_tick ? sent_tick : awaited_tick;
 }
 
 // Numbers the messages in the order in which they cross; in one tick, in which a rank stands in one
@@ -397,18 +433,30 @@ static uint32_t *number_messages(struct run *run)
     }
     for (uint32_t m = 0; m < run->count; m++) {
         struct message *message = &run->messages[m];
-        message->send.message = begin[crossing_tick(run, message)]++;
-        order[message->send.message] = m;
+        message->number = begin[crossing_tick(run, message)]++;
+        order[message->number] = m;
     }
     return order;
 }
 
-static struct dp_p2p receive_of(const struct message *message)
+static struct dp_p2p send_of(const struct run *run, const struct message *message)
 {
-    struct dp_p2p receive = message->send;
-    bool forward = receive.kind == DP_SEND_F;
+    return (struct dp_p2p){
+        .kind = message->kind,
+        .direction = (uint8_t)dp_schedule_direction(run->schedule, message->microbatch),
+        .stage = message->stage,
+        .microbatch = message->microbatch,
+        .peer = message->to,
+        .action = message->sent_by,
+        .message = message->number};
+}
+
+static struct dp_p2p receive_of(const struct message *message, const struct dp_p2p *send)
+{
+    struct dp_p2p receive = *send;
+    bool forward = message->kind == DP_SEND_F;
     receive.kind = forward ? DP_RECV_F : DP_RECV_B;
-    receive.stage = (uint16_t)(receive.stage + (forward ? 1 : -1));
+    receive.stage = (uint16_t)(message->stage + (forward ? 1 : -1));
     receive.peer = message->from;
     receive.action = message->awaited_at;
     return receive;
@@ -423,7 +471,7 @@ static void deal_out(const struct run *run, const uint32_t *order, struct dp_low
     DP_AUTO_FREE size_t *end = dp_new_array(size_t, ranks);
     for (uint32_t m = 0; m < run->count; m++) {
         begin[run->messages[m].from + 1]++;
-        begin[run->messages[m].send.peer + 1]++;
+        begin[run->messages[m].to + 1]++;
     }
     for (size_t rank = 0; rank < ranks; rank++) {
         end[rank] = begin[rank];
@@ -431,8 +479,9 @@ static void deal_out(const struct run *run, const uint32_t *order, struct dp_low
     }
     for (uint32_t i = 0; i < run->count; i++) {
         const struct message *message = &run->messages[order[i]];
-        ops[end[message->from]++] = message->send;
-        ops[end[message->send.peer]++] = receive_of(message);
+        struct dp_p2p send = send_of(run, message);
+        ops[end[message->from]++] = send;
+        ops[end[message->to]++] = receive_of(message, &send);
     }
     *ret_lowered = (struct dp_lowered){.pipeline = (int32_t)ranks, .ops = ops, .rank_begin = begin};
 }
@@ -451,10 +500,11 @@ dp_status dp_schedule_lower_all(const struct dp_schedule *schedule, struct dp_lo
             return dp_fail(err, DP_INVALID,
                            "rank %d, position %u sends what no rank waits for; validate the "
                            "schedule first",
-                           run.messages[m].from, run.messages[m].send.action);
+                           run.messages[m].from, run.messages[m].sent_by);
         }
         delay_receive(&run, &run.messages[m]);
     }
+    forget_run(&run);
     DP_AUTO_FREE uint32_t *order = number_messages(&run);
     deal_out(&run, order, ret_lowered);
     return DP_OK;
