@@ -294,7 +294,10 @@ void trial_make_schedule(const struct trial *trial, struct dp_schedule *ret_sche
     struct dp_error err;
     if (trial->given != NULL) {
         // By the way that orders of no family take to the ranks.
-        DP_AUTO_JSON json_t *json = dp_schedule_to_json(trial->given);
+        DP_AUTO_JSON json_t *json = NULL;
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+        dp_schedule_write_json(trial->given, &text);
+        assert_ok(dp_json_parse(text.bytes, text.length, text.length, "order", &json, &err), &err);
         assert_ok(dp_schedule_from_json(json, ret_schedule, &err), &err);
         return;
     }

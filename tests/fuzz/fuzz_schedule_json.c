@@ -44,9 +44,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct dp_lowered lowered;
     DP_CHECK(dp_schedule_lower_all(&schedule, &lowered, &err) == DP_OK);
     dp_lowered_deinit(&lowered);
-    DP_AUTO_JSON json_t *written = dp_schedule_to_json(&schedule);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf written = {0};
+    dp_schedule_write_json(&schedule, &written);
+    DP_CHECK(written.length == dp_schedule_json_bytes(&schedule));
     struct dp_schedule back;
-    DP_CHECK(dp_schedule_from_json(written, &back, &err) == DP_OK);
+    DP_CHECK(read_json(written.bytes, written.length, &back) == DP_OK);
     DP_CHECK(dp_schedule_hash(&back) == dp_schedule_hash(&schedule));
     dp_schedule_deinit(&back);
     dp_schedule_deinit(&schedule);

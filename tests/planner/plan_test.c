@@ -53,9 +53,8 @@ static void a_plan_expands_to_its_schedule(void **state)
     assert_int_equal(schedule.microbatches, plan.microbatches);
     assert_ok(dp_schedule_validate(&schedule, &err), &err);
     // The same order as a list instead of a name.
-    DP_AUTO_JSON json_t *json = dp_schedule_to_json(&schedule);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_json_write(json, 0, &text);
+    struct dp_buf text = {0};
+    dp_schedule_write_json(&schedule, &text);
     plan.schedule_json = dp_buf_take(&text);
     assert_ok(dp_plan_schedule(&plan, &listed, &err), &err);
     assert_true(dp_schedule_hash(&listed) == plan.schedule_hash);

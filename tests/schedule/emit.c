@@ -24,10 +24,8 @@ int main(int argc, char **argv)
         return dp_status_exit_code(status);
     }
     struct dp_buf text = {0};
-    json_t *json = dp_schedule_to_json(&schedule);
-    dp_json_write(json, 0, &text);
+    dp_schedule_write_json(&schedule, &text);
     puts(text.bytes);
-    json_decref(json);
     dp_buf_deinit(&text);
     dp_schedule_deinit(&schedule);
     return 0;

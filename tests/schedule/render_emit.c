@@ -100,10 +100,8 @@ static dp_status megatron(const struct subject *subject, struct dp_buf *out, str
 static dp_status json(const struct subject *subject, struct dp_buf *out, struct dp_error *err)
 {
     (void)err;
-    json_t *json = dp_schedule_to_json(&subject->schedule);
-    dp_json_write(json, 0, out);
+    dp_schedule_write_json(&subject->schedule, out);
     dp_buf_puts(out, "\n");
-    json_decref(json);
     return DP_OK;
 }
 

@@ -293,6 +293,14 @@ class Schedule(unittest.TestCase):
                 self.assertEqual((done["pipeline"], done["microbatches"]), (4, 12))
                 self.assertIn("bubble_ratio", done)
 
+    def test_files_that_none_would_read_are_not_made(self):
+        for form in ("json", "perfetto"):
+            failed = self.schedule("export", "1f1b", "-P", 64, "-M", 65536, "--format", form,
+                                   check=3)
+            self.assertIn("8388608 actions as %s take" % form, failed.stderr)
+            self.assertIn("fewer micro-batches", failed.stderr)
+            self.assertEqual(failed.stdout, "")
+
     def test_check_finds_what_is_wrong_and_where(self):
         text = self.schedule("export", "1f1b", "-P", 3, "-M", 4, "--format", "torch-csv").stdout
         rows = [line.split(",") for line in text.replace("\r", "").strip().split("\n")]

@@ -18,8 +18,7 @@ struct export
 static dp_status write_json(const struct export *export, struct dp_buf *out, struct dp_error *err)
 {
     (void)err;
-    DP_AUTO_JSON json_t *json = dp_schedule_to_json(&export->subject->schedule);
-    dp_json_write(json, 0, out);
+    dp_schedule_write_json(&export->subject->schedule, out);
     dp_buf_puts(out, "\n");
     return DP_OK;
 }
@@ -70,17 +69,27 @@ static dp_status write_megatron(const struct export *export, struct dp_buf *out,
     return dp_render_megatron(schedule, &options, out, err);
 }
 
+// What an action takes at least, on average.
+enum {
+    JSON_BYTES = sizeof("{\"kind\":\"F\",\"stage\":0,\"microbatch\":0},") - 1,
+    TORCH_BYTES = sizeof("0F0,") - 1,
+    COMMS_BYTES = sizeof("0F0,0RECV_F0,") - 1, // of three, W sends nothing, and of two ranks one
+    PERFETTO_BYTES = sizeof("{\"ph\":\"X\",\"name\":\"F0@0\",\"cat\":\"F\",\"pid\":1,\"tid\":0,\"ts\":0,"
+                            "\"dur\":0,\"args\":{\"kind\":\"F\",\"step\":0,\"stage\":0}},\n") - 1,
+};
+
 static const struct format {
     const char *name;
     dp_status (*write)(const struct export *export, struct dp_buf *out, struct dp_error *err);
+    size_t action_bytes; // 0 = does not grow with the schedule
 } formats[] = {
-    {"json", write_json},
-    {"torch-csv", write_torch},
-    {"torch-csv-comms", write_torch_comms},
-    {"torch-csv-comms-2.14", write_torch_comms_2_14},
-    {"megatron", write_megatron},
-    {"perfetto", write_perfetto},
-    {"svg", write_svg},
+    {"json", write_json, JSON_BYTES},
+    {"torch-csv", write_torch, TORCH_BYTES},
+    {"torch-csv-comms", write_torch_comms, COMMS_BYTES},
+    {"torch-csv-comms-2.14", write_torch_comms_2_14, COMMS_BYTES},
+    {"megatron", write_megatron, 0},
+    {"perfetto", write_perfetto, PERFETTO_BYTES},
+    {"svg", write_svg, 0},
 };
 
 static dp_status find_format(const char *name, const struct format **ret_format,
@@ -97,24 +106,49 @@ static dp_status find_format(const char *name, const struct format **ret_format,
     return dp_fail(err, DP_USAGE, "unknown export format \"%s\"; there are %s", name, names.bytes);
 }
 
+// Files are no longer than what is read again, and what would be is not made at all.
+static dp_status check_bytes(const struct format *format, const struct schedule_subject *subject,
+                             size_t bytes, struct dp_error *err)
+{
+    if (bytes <= DP_SCHEDULE_BYTES_MAX) {
+        return DP_OK;
+    }
+    return dp_fail(err, DP_TOO_LARGE,
+                   "%zu actions as %s take %zu bytes or more; a file has at most %u: take fewer "
+                   "micro-batches (the steady part repeats), or svg, which stays small",
+                   dp_schedule_action_count(&subject->schedule), format->name, bytes,
+                   DP_SCHEDULE_BYTES_MAX);
+}
+
+static dp_status write_out(struct dpctl *ctl, const struct format *format,
+                           const struct export *export, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = format->write(export, &text, err);
+    if (status == DP_OK && format->action_bytes > 0) {
+        status = check_bytes(format, export->subject, text.length, err);
+    }
+    return status == DP_OK ? dpctl_write(ctl, export->request->out, &text, err) : status;
+}
+
 dp_status schedule_export(struct dpctl *ctl, const struct schedule_request *request,
                           struct dp_error *err)
 {
     const struct format *format = NULL;
     DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     dp_status status =
         find_format(request->format == NULL ? "json" : request->format, &format, err);
     if (status == DP_OK) {
         status = schedule_obtain_subject(request, NULL, &subject, err);
     }
     if (status == DP_OK) {
-        status = dp_simulate(&subject.schedule, &subject.costs, true, &result, err);
+        size_t actions = dp_schedule_action_count(&subject.schedule);
+        status = check_bytes(format, &subject, format->action_bytes * actions, err);
     }
     if (status == DP_OK) {
-        const struct export export = {request, &subject, &result};
-        status = format->write(&export, &text, err);
+        status = dp_simulate(&subject.schedule, &subject.costs, true, &result, err);
     }
-    return status == DP_OK ? dpctl_write(ctl, request->out, &text, err) : status;
+    const struct export export = {request, &subject, &result};
+    return status == DP_OK ? write_out(ctl, format, &export, err) : status;
 }

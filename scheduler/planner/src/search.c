@@ -314,12 +314,12 @@ static void fill_parts(const struct problem *problem, const struct evaluation *e
 static dp_status write_list(const struct dp_schedule *schedule, char **ret_list,
                             struct dp_error *err)
 {
-    DP_AUTO_JSON json_t *json = dp_schedule_to_json(schedule);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_json_write(json, 0, &text);
-    if (text.length > DP_PLAN_SCHEDULE_BYTES_MAX) {
-        return dp_planner_order_is_too_long(dp_schedule_action_count(schedule), text.length, err);
+    size_t bytes = dp_schedule_json_bytes(schedule);
+    if (bytes > DP_PLAN_SCHEDULE_BYTES_MAX) {
+        return dp_planner_order_is_too_long(dp_schedule_action_count(schedule), bytes, err);
     }
+    struct dp_buf text = {0};
+    dp_schedule_write_json(schedule, &text);
     *ret_list = dp_buf_take(&text);
     return DP_OK;
 }

@@ -1,59 +1,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dp/action_halves.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/utf8.h"
 #include "schedule_json.h"
-
-static json_t *half_to_json(const struct dp_half *half)
-{
-    return json_pack("{s:s, s:i, s:i}", "kind", dp_action_kind_text(half->kind), "stage",
-                     half->stage, "microbatch", (int)half->microbatch);
-}
-
-static json_t *action_to_json(const struct dp_action *action)
-{
-    struct dp_half halves[2];
-    if (dp_action_halves(action, halves) == 1) {
-        return half_to_json(&halves[0]);
-    }
-    return json_pack("{s:s, s:o, s:o}", "kind", "FB", "forward", half_to_json(&halves[0]),
-                     "backward", half_to_json(&halves[1]));
-}
-
-static json_t *placement_to_json(const struct dp_schedule *schedule)
-{
-    json_t *placement = json_array();
-    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
-        json_t *stages = json_array();
-        for (int direction = 0; direction < schedule->directions; direction++) {
-            for (int32_t stage = 0; stage < schedule->stages; stage++) {
-                if (schedule->placement[2 * stage + direction] == rank) {
-                    json_array_append_new(stages, json_integer(stage));
-                }
-            }
-        }
-        json_array_append_new(placement, stages);
-    }
-    return placement;
-}
-
-json_t *dp_schedule_to_json(const struct dp_schedule *schedule)
-{
-    json_t *ranks = json_array();
-    for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
-        json_t *list = json_array();
-        for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
-            json_array_append_new(list, action_to_json(&schedule->actions[i]));
-        }
-        json_array_append_new(ranks, list);
-    }
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "schema", "dp.schedule/1", "name",
-                     schedule->name, "pipeline", schedule->pipeline, "microbatches",
-                     schedule->microbatches, "stages", schedule->stages, "placement",
-                     placement_to_json(schedule), "ranks", ranks);
-}
 
 // An integer from min to max under `key`.
 static dp_status read_number(const json_t *object, const char *key, int64_t min, int64_t max,
@@ -254,6 +205,9 @@ static dp_status read_head(const json_t *json, struct dp_schedule *schedule,
     if (name == NULL || name[0] == '\0' || !DP_COPY_TEXT(schedule->name, name)) {
         return dp_fail(err, DP_INVALID, "\"name\" must be a text of 1 to %d bytes",
                        DP_NAME_MAX - 1);
+    }
+    if (!dp_utf8_is_clean(name, strlen(name), "")) {
+        return dp_fail(err, DP_INVALID, "\"name\" must hold no control characters");
     }
     const struct {
         const char *key;

@@ -117,8 +117,9 @@ dp_status dp_schedule_validate(const struct dp_schedule *schedule, struct dp_err
 // A fingerprint of placement and actions, the same on every machine.
 uint64_t dp_schedule_hash(const struct dp_schedule *schedule);
 
-// The form "dp.schedule/1". from_json validates.
-json_t *dp_schedule_to_json(const struct dp_schedule *schedule);
+// The form "dp.schedule/1", on one line; how many bytes it takes. from_json validates.
+void dp_schedule_write_json(const struct dp_schedule *schedule, struct dp_buf *out);
+size_t dp_schedule_json_bytes(const struct dp_schedule *schedule);
 dp_status dp_schedule_from_json(const json_t *json, struct dp_schedule *ret_schedule,
                                 struct dp_error *err);
 
