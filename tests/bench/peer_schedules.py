@@ -240,7 +240,7 @@ def zero_bubble(scratch):
 
 # Its schedule, our nearest family, its placement; all with two stages on a rank.
 TORCH = [("ScheduleInterleaved1F1B", "interleaved", "loop"),
-         ("ScheduleInterleavedZeroBubble", "zb-v", "loop"),
+         ("ScheduleInterleavedZeroBubble", "interleaved-zb", "loop"),
          ("ScheduleZBVZeroBubble", "zb-v", "v"), ("ScheduleDualPipeV", "dualpipev", "v")]
 SIZES = [(8, 64), (16, 128)]
 COSTS = {"F = I = W = 1": ([1, 1, 1], 0), "F, I, W = 1, 1.3, 0.8, hop 0.05": ([1, 1.3, 0.8], 0.05)}
@@ -274,7 +274,7 @@ def compare_orders(made, version):
         both = ours({**problem, "families": [family], "files": [made["path"]]})
         mine, theirs = both[family], both[pathlib.Path(made["path"]).stem]
         order_row(f"{size}, {label}: bubble of {family}", mine, theirs, version)
-        if made["name"] == "ScheduleInterleavedZeroBubble":  # no family of ours has its placement
+        if made["name"] == "ScheduleInterleavedZeroBubble":
             found = ours({**problem, "cap": theirs["peak_bytes"], "placement": LOOP, "auto": 0})
             order_row(f"{size}, {label}: bubble of auto, same placement and memory",
                       found["auto"], theirs, version)
