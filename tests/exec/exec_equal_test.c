@@ -45,6 +45,7 @@ static const struct layout layouts[] = {
     {.schedule = "dualpipe", 2, 2, 4, 1},
     {.schedule = "interleaved", 2, 2, 2, 1, .virtual_stages = 4},
     {.schedule = "interleaved", 3, 1, 1, 1, .microbatches = 7},
+    {.schedule = "interleaved-zb", 3, 1, 1, 1, .microbatches = 7},
     {.schedule = "interleaved", 1, 1, 1, 1, .virtual_stages = 16, .microbatches = 4, .layers = 16},
     {.schedule = "hanayo", 2, 2, 2, 1, .virtual_stages = 4},
     {.schedule = "zb-v", 4, 2, 2, 1},
