@@ -165,6 +165,106 @@ class Schedule(unittest.TestCase):
         self.assertNotEqual(failed.returncode, 0)
         self.assertIn("Megatron", failed.stderr)
 
+    def test_auto_is_exported_as_pytorch_can_have_it(self):
+        # With pairs that overlap well, and hops, streams from both ends are the fastest.
+        args = ("auto", "-P", 4, "-M", 12, "--cost", "F=1,I=1,W=1,FB=2", "--hop", 0.5, "-v", 1,
+                "--moves", 50)
+        self.assertIn("bidirectional", self.schedule("simulate", *args).stdout)
+        for form in ("torch-csv", "torch-csv-comms", "torch-csv-comms-2.14"):
+            done = self.schedule("export", *args, "--format", form)
+            self.assertRegex(done.stderr, r"\Anote: [^\n]*--placement single\n\Z")
+            self.assertEqual(len(done.stdout.splitlines()), 4)
+        self.assertEqual(self.schedule("export", *args, "--format", "json").stderr, "")
+        for form, why in (("torch-csv", "two ranks"), ("megatron", "Megatron")):
+            failed = self.schedule("export", *args, "--placement", "bidirectional", "--format", form,
+                                   check=None)
+            self.assertNotEqual(failed.returncode, 0)
+            self.assertIn(why, failed.stderr)
+
+    def test_files_are_written_as_the_shell_would(self):
+        args = ("export", "1f1b", "-P", 2, "-M", 2)
+        link, file = self.cluster.root / "link.json", self.cluster.root / "linked.json"
+        link.symlink_to(file)
+        self.schedule(*args, "--out", link)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(json.loads(file.read_text())["schema"], "dp.schedule/1")
+        full = self.cluster.root / "full"
+        full.symlink_to("/dev/full")  # in case that it is replaced
+        self.assertRegex(self.schedule(*args, "--out", full, check=1).stderr,
+                         rf"cannot \w+ {full}: No space")
+        self.assertTrue(full.is_char_device())
+        for path, why in (("/", "directory"), ("", "empty"), ("/nowhere/x", "/nowhere/x: ")):
+            self.assertIn(why, self.schedule(*args, "--out", path, check=None).stderr)
+
+    def test_auto_in_a_comparison_can_be_had_again(self):
+        sizes = ("-P", 4, "-M", 10, "--cost", "F=1,I=1.3,W=0.7")
+        done = self.document("compare", *sizes, "--schedules", "auto,1f1b,auto", "--moves", 80)
+        self.assertEqual([row["name"] for row in done["schedules"]], ["auto", "1f1b"])
+        row = done["schedules"][0]
+        unit = 720720  # bytes of a micro-batch: any number that the chunks divide
+        again = self.simulate("auto", *sizes[1::2][:2], *sizes[4:], "--placement", "single",
+                              "--seed", row["seed"], "--moves", 80, "--activation-bytes", unit,
+                              "--weight-bytes", unit, "--memory-cap", unit * row["memory_cap"])
+        self.assertEqual({key: row[key] for key in ("moves", "best_at", "placement", "virtual",
+                                                    "parameters")},
+                         {key: again["auto"][key] for key in ("moves", "best_at", "placement",
+                                                              "virtual", "parameters")})
+        self.assertAlmostEqual(row["makespan"], again["makespan"])
+        text = self.schedule("compare", *sizes, "--schedules", "auto", "--moves", 80).stdout
+        self.assertIn(f"{row['placement']} placement, {row['moves']} orders tried", text)
+        self.assertRegex(self.schedule("simulate", "auto", *sizes, "--moves", 9).stdout,
+                         r"auto: \w+ placement, \d+ chunks? per rank, parameters held [12]x\n")
+        for placement in ("straight", "loop", "v", "wave", "bidirectional"):
+            found = self.simulate("auto", 4, 8, "--placement", placement, "--moves", 9)["auto"]
+            self.assertEqual((found["placement"], found["parameters"]),
+                             (placement, 2 if placement == "bidirectional" else 1))
+
+    def test_a_comparison_has_those_that_can_take_the_stages(self):
+        costs = SOURCE / "examples" / "stage-cost.csv"  # eight stages, a pair of the outer two
+        for ranks in (4, 8):
+            done = self.document("compare", "-P", ranks, "-M", 16, "--stage-cost", costs, "--moves",
+                                 30)
+            rows = {row["name"]: row for row in done["schedules"]}
+            self.assertIn("stage-cost.csv:", rows["1f1b"]["reason"])
+            self.assertNotIn("\n", rows["1f1b"]["reason"])
+            self.assertTrue(rows["dualpipe" if ranks == 8 else "dualpipev"]["legal"])
+            self.assertEqual(done["equal_memory"]["activations"], ranks)
+            text = self.schedule("compare", "-P", ranks, "-M", 16, "--stage-cost", costs,
+                                 "--moves", 30).stdout
+            self.assertIn("1f1b, which others are compared with, cannot be had: ", text)
+        bad = self.cluster.root / "bad-stages.csv"
+        bad.write_text("stage,F,B\n0,x,2\n")
+        self.assertIn("bad-stages.csv:2:3: ", self.schedule(
+            "compare", "-P", 2, "-M", 4, "--stage-cost", bad, check=3).stderr)
+
+    def test_vain_options_are_named(self):
+        sizes = ("-P", 4, "-M", 8)
+        for verb, args, option in (
+                ("simulate", ("1f1b", *sizes, "--out", "x"), "--out"),
+                ("simulate", ("1f1b", *sizes, "--gpus", 8), "--gpus"),
+                ("list", sizes, "-P"), ("show", ("1f1b", *sizes, "--moves", 9), "--moves"),
+                ("show", ("1f1b", *sizes, "--memory-cap", 9, "--activation-bytes", 9),
+                 "--memory-cap"),
+                ("compare", (*sizes, "--memory", 0), "--memory"),
+                ("compare", (*sizes, "--gpus", 8), "--gpus")):
+            failed = self.schedule(verb, *args, check=2).stderr
+            self.assertRegex(failed, rf"(take|:|not take) {option}( is |\n)", msg=failed)
+        self.assertNotIn("-0.0", self.schedule("compare", *sizes, "--moves", 9).stdout)
+
+    def test_files_say_nothing_to_the_terminal(self):
+        path = self.cluster.root / "names.json"
+        form = json.loads(self.schedule("export", "1f1b", "-P", 2, "-M", 2).stdout)
+        for name in ("\033[2J", "\u009b31m", "bell\a"):
+            path.write_text(json.dumps(form | {"name": name}))
+            failed = self.schedule("simulate", path, check=3).stderr
+            self.assertIn("control characters", failed)
+        path.write_text('{"schema": \x9b2J')
+        self.assertNotIn("\x9b", self.schedule("simulate", path, check=3).stderr)
+        path.write_text("0F0,0B0\n")  # called JSON, so read as that
+        self.assertIn("'{'", self.schedule("check", path, check=3).stderr)
+        path.write_text("\ufeff" + json.dumps(form))
+        self.assertTrue(self.document("check", path)["valid"])
+
     def test_the_request_in_an_answer_gives_the_answer_again(self):
         costs = self.cluster.root / "costs.csv"
         costs.write_text("stage,F,I,W\n" + "".join(f"{s},{1 + s % 3},1,{2 - s % 2}\n"

@@ -30,32 +30,12 @@ static const struct verb {
     {"replay", 0, "a trace", schedule_replay},
 };
 
-static const struct {
-    schedule_options group;
-    const char *names;
-} option_names[] = {
-    {SCHEDULE_SIZES, "-P, -M, -v or --layers"},
-    {SCHEDULE_COSTS, "--cost, --hop or --p2p"},
-    {SCHEDULE_CHANGES, "--slow, --slow-link or --stage-cost"},
-    {SCHEDULE_SEARCH, "--placement, --objective, --seed or --moves"},
-    {SCHEDULE_FAMILIES, "--schedules, --memory, --tokens-per-s, --step-s, --tokens-per-step or "
-                        "--gpus"},
-    {SCHEDULE_DRAWING, "--table"},
-    {SCHEDULE_WIDTH, "--width"},
-    {SCHEDULE_FILES, "--format or --out"},
-    {SCHEDULE_READING, "--letters"},
-    {SCHEDULE_BYTES, "--activation-bytes or --weight-bytes"},
-    {SCHEDULE_CAP, "--memory-cap"},
-};
-
 static dp_status check_request(const struct verb *verb, const struct schedule_request *request,
                                struct dp_error *err)
 {
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(option_names); i++) {
-        if ((request->given & ~verb->takes & option_names[i].group) != 0) {
-            return dp_fail(err, DP_USAGE, "`dpctl schedule %s` does not take %s", verb->name,
-                           option_names[i].names);
-        }
+    const char *vain = schedule_request_given(request, ~verb->takes);
+    if (vain != NULL) {
+        return dp_fail(err, DP_USAGE, "`dpctl schedule %s` does not take %s", verb->name, vain);
     }
     if (verb->subject != NULL && request->subject == NULL) {
         return dp_fail(err, DP_USAGE, "%s needs %s", verb->name, verb->subject);

@@ -11,6 +11,7 @@
 #include "dp/check.h"
 #include "dp/diag.h"
 #include "dp/log.h"
+#include "dp/utf8.h"
 #include "dpctl.h"
 
 static const struct dpctl_command commands[] = {
@@ -100,6 +101,8 @@ static int finish(struct dpctl *ctl, dp_status status, struct dp_error *err)
     }
     bool written = fflush(stdout) == 0 && !dpctl_output_lost();
     if (status != DP_OK && !silent) {
+        // Errors cite what files hold.
+        dp_utf8_clean(err->message, strlen(err->message), "\n\t");
         fprintf(stderr, "%s: %s\n", status == DP_INTERRUPTED ? "note" : "error", err->message);
     }
     if (!written && !reader_is_gone()) {

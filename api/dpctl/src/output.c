@@ -148,6 +148,7 @@ void dpctl_cell(struct dpctl_table *table, const char *format, ...)
     if (table->cells.length == start) {
         dp_buf_puts(&table->cells, "-");
     }
+    dp_utf8_clean(table->cells.bytes + start, table->cells.length - start, "");
     dp_buf_append(&table->cells, "", 1);
     table->count++;
 }

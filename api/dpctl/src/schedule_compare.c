@@ -1,6 +1,7 @@
 // dpctl schedule compare: the same model under several families, and which one to take when all
 // may use the same memory.
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,12 @@ struct row {
     char note[512]; // why it is not legal; else which changes do nothing to it; mostly empty
     int32_t stages;
     double makespan, bubble_ratio, own_span_bubble_ratio, bubble_max;
-    double activations; // most on a rank, in micro-batches' activations on 1/P of the model
-    double parameters;  // on a rank, in 1/P of the model
-    size_t messages;    // between ranks, of one step
+    double activations;    // most on a rank, in micro-batches' activations on 1/P of the model
+    double parameters;     // on a rank, in 1/P of the model
+    size_t messages;       // between ranks, of one step
+    const char *placement; // of what was searched for, with how; NULL = a family
+    long long moves, best_at;
+    int32_t chunks; // per rank
 };
 
 struct table {
@@ -27,7 +31,7 @@ struct table {
     double memory; // activations that fit a rank, in micro-batches
 };
 
-static double parameters_of(const struct dp_schedule *schedule)
+double schedule_parameters(const struct dp_schedule *schedule)
 {
     int32_t most = 0;
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
@@ -67,13 +71,19 @@ static void fill_row(const struct schedule_subject *subject, const struct dp_sim
     row->makespan = result->makespan;
     row->bubble_ratio = dp_sim_bubble_ratio(result);
     row->own_span_bubble_ratio = dp_sim_own_span_bubble_ratio(result);
-    row->parameters = parameters_of(schedule);
+    row->parameters = schedule_parameters(schedule);
     row->messages = messages_of(schedule);
     for (int32_t r = 0; r < result->pipeline; r++) {
         const struct dp_sim_rank *rank = &result->ranks[r];
         row->bubble_max = rank->bubble > row->bubble_max ? rank->bubble : row->bubble_max;
         row->activations =
             rank->peak_activations > row->activations ? rank->peak_activations : row->activations;
+    }
+    if (subject->found != NULL) {
+        row->placement = schedule_placement_name(schedule);
+        row->chunks = schedule->stages / schedule->pipeline;
+        row->moves = subject->found->moves;
+        row->best_at = subject->found->best_at;
     }
     const char *notes = subject->notes.length > 0 ? subject->notes.bytes : "";
     snprintf(row->note, sizeof(row->note), "%.*s", (int)strcspn(notes, "\n"), notes);
@@ -123,8 +133,30 @@ static void add_row(struct table *table, const char *name)
     struct dp_error err = {0};
     if (compare_one(table->request, name, row, &err) != DP_OK) {
         *row = (struct row){.name = name};
-        snprintf(row->note, sizeof(row->note), "%s", err.message);
+        // Of problems in a file, the first line of the first.
+        const char *why = strncmp(err.message, "error: ", 7) == 0 ? err.message + 7 : err.message;
+        snprintf(row->note, sizeof(row->note), "%.*s", (int)strcspn(why, "\n"), why);
     }
+}
+
+static bool has_row(const struct table *table, const char *name)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        if (strcmp(table->rows[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_legal_row(const struct table *table)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        if (table->rows[i].legal) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static dp_status add_named(struct table *table, char *names, struct dp_error *err)
@@ -136,7 +168,9 @@ static dp_status add_named(struct table *table, char *names, struct dp_error *er
             struct dp_schedule_params params = {.pipeline = 2, .microbatches = 4};
             return dp_schedule_check(name, &params, err); // says which there are
         }
-        add_row(table, name);
+        if (!has_row(table, name)) {
+            add_row(table, name);
+        }
     }
     return table->count > 0 ? DP_OK
                             : dp_fail(err, DP_USAGE, "--schedules \"%s\" names no schedule",
@@ -179,19 +213,35 @@ static double gpu_hours(const struct schedule_request *request, double makespan,
     return rate > 0 && of_1f1b > 0 ? gpus * 1e6 / (rate * of_1f1b / makespan) / 3600 : 0;
 }
 
+// Of messages, against 1F1B.
+static double volume_of(const struct row *row, const struct row *base)
+{
+    return base->messages > 0 ? (double)row->messages / (double)base->messages : 1.0;
+}
+
 static json_t *row_json(const struct table *table, const struct row *row, const struct row *base)
 {
     if (!row->legal) {
         return json_pack("{s:s, s:b, s:s}", "name", row->name, "legal", 0, "reason", row->note);
     }
     json_t *json = json_pack(
-        "{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "name", row->name,
-        "legal", 1, "stages", (int)row->stages, "makespan", row->makespan, "bubble_ratio",
-        row->bubble_ratio, "own_span_bubble_ratio", row->own_span_bubble_ratio, "utilisation",
-        1 - row->bubble_ratio, "bubble_max", row->bubble_max, "peak_activations", row->activations,
-        "parameters", row->parameters, "p2p_messages", (json_int_t)row->messages, "p2p_volume",
-        base->messages > 0 ? (double)row->messages / (double)base->messages : 1.0,
-        "time_against_1f1b", base->makespan > 0 ? row->makespan / base->makespan : 1.0);
+        "{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "name", row->name, "legal", 1,
+        "stages", (int)row->stages, "makespan", row->makespan, "bubble_ratio", row->bubble_ratio,
+        "own_span_bubble_ratio", row->own_span_bubble_ratio, "utilisation", 1 - row->bubble_ratio,
+        "bubble_max", row->bubble_max, "peak_activations", row->activations, "parameters",
+        row->parameters, "p2p_messages", (json_int_t)row->messages);
+    if (base->legal) {
+        json_object_set_new(json, "p2p_volume", json_real(volume_of(row, base)));
+        json_object_set_new(json, "time_against_1f1b",
+                            json_real(base->makespan > 0 ? row->makespan / base->makespan : 1.0));
+    }
+    if (row->placement != NULL) {
+        json_object_update_new(
+            json, json_pack("{s:I, s:I, s:I, s:s, s:i, s:f}", "moves", (json_int_t)row->moves,
+                            "seed", (json_int_t)table->request->seed, "best_at",
+                            (json_int_t)row->best_at, "placement", row->placement, "virtual",
+                            (int)row->chunks, "memory_cap", table->memory));
+    }
     if (row->note[0] != '\0') {
         json_object_set_new(json, "note", json_string(row->note));
     }
@@ -219,6 +269,18 @@ static json_t *answer_json(const struct schedule_request *request, const struct 
                      best != NULL ? best->name : NULL);
 }
 
+static void print_note(struct dpctl_table *cells, const struct row *row)
+{
+    char tried[64];
+    if (row->placement == NULL) {
+        dpctl_cell(cells, "%s", row->note);
+        return;
+    }
+    dpctl_cell(cells, "%s placement, %s tried%s%s", row->placement,
+               dpctl_count(tried, (unsigned long long)row->moves, "order"),
+               row->note[0] != '\0' ? "; " : "", row->note);
+}
+
 static void print_row(struct dpctl_table *cells, const struct table *table, const struct row *row,
                       const struct row *base, bool with_hours)
 {
@@ -232,17 +294,44 @@ static void print_row(struct dpctl_table *cells, const struct table *table, cons
     }
     dpctl_cell(cells, "%d", (int)row->stages);
     dpctl_cell(cells, "%.6g", row->makespan);
-    dpctl_cell(cells, "%+.1f %%", 100 * (row->makespan / base->makespan - 1));
+    if (base->legal && base->makespan > 0) {
+        // Without the sign of what rounds to nothing.
+        double more = round(1000 * (row->makespan / base->makespan - 1)) / 10;
+        dpctl_cell(cells, "%+.1f %%", more == 0 ? 0.0 : more);
+    } else {
+        dpctl_cell(cells, "%s", "");
+    }
     dpctl_cell(cells, "%.2f", 100 * row->bubble_ratio);
     dpctl_cell(cells, "%.2f", 100 * (1 - row->bubble_ratio));
     dpctl_cell(cells, "%.4g", row->activations);
     dpctl_cell(cells, "%.3gx", row->parameters);
-    dpctl_cell(cells, "%.3gx",
-               base->messages > 0 ? (double)row->messages / (double)base->messages : 1.0);
+    if (base->legal) {
+        dpctl_cell(cells, "%.3gx", volume_of(row, base));
+    } else {
+        dpctl_cell(cells, "%s", "");
+    }
     if (with_hours) {
         dpctl_cell(cells, "%.4g", gpu_hours(table->request, row->makespan, base->makespan));
     }
-    dpctl_cell(cells, "%s", row->note);
+    print_note(cells, row);
+}
+
+static void print_best(const struct table *table, const struct row *base)
+{
+    printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): ",
+           table->memory);
+    const struct row *best = best_at_equal_memory(table);
+    if (best == NULL) {
+        printf("none fits\n");
+    } else if (base->legal && base->makespan > best->makespan) {
+        printf("%s, %.2f %% less time than 1f1b\n", best->name,
+               100 * (1 - best->makespan / base->makespan));
+    } else {
+        printf("%s\n", best->name);
+    }
+    if (!base->legal) {
+        printf("1f1b, which others are compared with, cannot be had: %s\n", base->note);
+    }
 }
 
 static void print_answer(const struct table *table, const struct row *base)
@@ -265,15 +354,7 @@ static void print_answer(const struct table *table, const struct row *base)
         "MAKESPAN in seconds; TIME and P2P (messages between ranks) against 1f1b. Of the rank with "
         "most:\nPEAK_ACT, activations in micro-batches on 1/P of the model, and PARAMS, in 1/P of "
         "the model.\n");
-    printf("at equal memory (%.4g micro-batches' activations, one copy of the parameters): ",
-           table->memory);
-    const struct row *best = best_at_equal_memory(table);
-    if (best == NULL) {
-        printf("none fits\n");
-    } else {
-        printf("%s, %.2f %% less time than 1f1b\n", best->name,
-               100 * (1 - best->makespan / base->makespan));
-    }
+    print_best(table, base);
 }
 
 static dp_status check_request(const struct schedule_request *request, struct dp_error *err)
@@ -286,6 +367,11 @@ static dp_status check_request(const struct schedule_request *request, struct dp
     }
     if (request->step_s > 0 && request->tokens_per_s > 0) {
         return dp_fail(err, DP_USAGE, "give --tokens-per-s, or --step-s with --tokens-per-step");
+    }
+    if (request->gpus > 0 && request->step_s <= 0 && request->tokens_per_s <= 0) {
+        return dp_fail(err, DP_USAGE,
+                       "--gpus is for GPU-hours, which need --tokens-per-s, or --step-s with "
+                       "--tokens-per-step");
     }
     return DP_OK;
 }
@@ -303,12 +389,14 @@ dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *req
     // divide.
     same_model.same_chunks = true;
     same_model.activation_bytes = same_model.weight_bytes = 720720;
-    struct row base;
-    status = compare_one(&same_model, "1f1b", &base, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    struct table table = {.memory = request->memory > 0 ? request->memory : base.activations};
+    // Where 1F1B itself cannot take what is said of stages, others may.
+    struct table base_table = {.request = &same_model};
+    add_row(&base_table, "1f1b");
+    const struct row base = base_table.rows[0];
+    free(base_table.rows);
+    // Micro-batches that 1F1B keeps.
+    double of_1f1b = fmin(request->pipeline, request->microbatches);
+    struct table table = {.memory = request->memory > 0 ? request->memory : of_1f1b};
     same_model.memory = table.memory;
     table.request = &same_model;
     DP_AUTO_FREE char *names = dp_strdup(request->schedules != NULL ? request->schedules : "");
@@ -316,6 +404,10 @@ dp_status schedule_compare(struct dpctl *ctl, const struct schedule_request *req
         add_all(&table);
     } else {
         status = add_named(&table, names, err);
+    }
+    if (status == DP_OK && !base.legal && !has_legal_row(&table)) {
+        struct row unused;
+        status = compare_one(&same_model, "1f1b", &unused, err); // says all that is wrong
     }
     if (status == DP_OK && ctl->json) {
         dpctl_print_json(ctl, answer_json(request, &table, &base), "dp.comparison/1");

@@ -1,5 +1,6 @@
 // dpctl schedule export: files for other tools.
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +75,10 @@ enum {
     JSON_BYTES = sizeof("{\"kind\":\"F\",\"stage\":0,\"microbatch\":0},") - 1,
     TORCH_BYTES = sizeof("0F0,") - 1,
     COMMS_BYTES = sizeof("0F0,0RECV_F0,") - 1, // of three, W sends nothing, and of two ranks one
-    PERFETTO_BYTES = sizeof("{\"ph\":\"X\",\"name\":\"F0@0\",\"cat\":\"F\",\"pid\":1,\"tid\":0,\"ts\":0,"
-                            "\"dur\":0,\"args\":{\"kind\":\"F\",\"step\":0,\"stage\":0}},\n") - 1,
+    PERFETTO_BYTES =
+        sizeof("{\"ph\":\"X\",\"name\":\"F0@0\",\"cat\":\"F\",\"pid\":1,\"tid\":0,\"ts\":0,"
+               "\"dur\":0,\"args\":{\"kind\":\"F\",\"step\":0,\"stage\":0}},\n") -
+        1,
 };
 
 static const struct format {
@@ -131,6 +134,21 @@ static dp_status write_out(struct dpctl *ctl, const struct format *format,
     return status == DP_OK ? dpctl_write(ctl, export->request->out, &text, err) : status;
 }
 
+// PyTorch keeps each stage on one rank: of what is searched for on its behalf, nothing else is
+// wanted.
+static struct schedule_request fit_to(const struct format *format,
+                                      const struct schedule_request *request)
+{
+    struct schedule_request fitted = *request;
+    bool is_torch = strncmp(format->name, "torch-", 6) == 0;
+    if (is_torch && request->placement == NULL && strcmp(request->subject, "auto") == 0) {
+        fitted.placement = "single";
+        fputs("note: PyTorch keeps each stage on one rank; searched with --placement single\n",
+              stderr);
+    }
+    return fitted;
+}
+
 dp_status schedule_export(struct dpctl *ctl, const struct schedule_request *request,
                           struct dp_error *err)
 {
@@ -139,8 +157,10 @@ dp_status schedule_export(struct dpctl *ctl, const struct schedule_request *requ
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
     dp_status status =
         find_format(request->format == NULL ? "json" : request->format, &format, err);
+    struct schedule_request fitted = *request;
     if (status == DP_OK) {
-        status = schedule_obtain_subject(request, NULL, &subject, err);
+        fitted = fit_to(format, request);
+        status = schedule_obtain_subject(&fitted, NULL, &subject, err);
     }
     if (status == DP_OK) {
         size_t actions = dp_schedule_action_count(&subject.schedule);

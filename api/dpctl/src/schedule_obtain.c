@@ -4,12 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/schedule_audit.h"
+#include "dp/utf8.h"
 #include "dp/what_if.h"
 #include "schedule_verbs.h"
 
@@ -71,10 +73,14 @@ static dp_status read_csv(dp_schedule_letters letters, struct schedule_file *fil
     return status;
 }
 
-// JSON begins with a bracket, a CSV never.
-static bool is_json(const struct dp_buf *text)
+// JSON begins with a bracket, a CSV never; what is called JSON is read as that, so that the problem
+// is named.
+static bool is_json(const char *path, const struct dp_buf *text)
 {
-    size_t at = 0;
+    size_t length = strlen(path), at = dp_utf8_mark(text->bytes, text->length);
+    if (length >= 5 && strcasecmp(path + length - 5, ".json") == 0) {
+        return true;
+    }
     while (at < text->length && strchr(" \t\r\n", text->bytes[at]) != NULL) {
         at++;
     }
@@ -93,7 +99,7 @@ static dp_status read_file(const char *path, const char *letters, struct schedul
         return status;
     }
     dp_diags_init(&file->problems, path, file->text.bytes, file->text.length);
-    if (!is_json(&file->text)) {
+    if (!is_json(path, &file->text)) {
         return read_csv(wanted, file, ret_schedule, err);
     }
     if (letters != NULL) {
@@ -251,6 +257,19 @@ static const struct {
                   {"bidirectional", DP_AUTO_BIDIRECTIONAL},
                   {"single", DP_AUTO_STRAIGHT | DP_AUTO_LOOP | DP_AUTO_VEE | DP_AUTO_WAVES}};
 
+const char *schedule_placement_name(const struct dp_schedule *schedule)
+{
+    int32_t ranks = schedule->pipeline, chunks = schedule->stages / ranks;
+    if (schedule->directions == 2) {
+        return "bidirectional";
+    }
+    if (chunks == 1) {
+        return "straight";
+    }
+    // The second turn begins where the first has ended, or at rank 0 again.
+    return schedule->placement[2 * ranks] != ranks - 1 ? "loop" : chunks == 2 ? "v" : "wave";
+}
+
 static dp_status find_placement(const char *name, unsigned *ret_bits, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf names = {0};
@@ -328,11 +347,9 @@ dp_status schedule_obtain(const struct schedule_request *request, const char *na
                           struct dp_error *err)
 {
     bool is_auto = strcmp(name, "auto") == 0;
-    if (!is_auto && (request->given & (SCHEDULE_SEARCH | SCHEDULE_CAP)) != 0 &&
-        !request->same_model) {
-        return dp_fail(err, DP_USAGE,
-                       "--memory-cap, --placement, --objective, --seed and --moves are for "
-                       "schedule auto");
+    const char *of_auto = schedule_request_given(request, SCHEDULE_SEARCH | SCHEDULE_CAP);
+    if (!is_auto && of_auto != NULL && !request->same_model) {
+        return dp_fail(err, DP_USAGE, "%s is for schedule auto", of_auto);
     }
     bool is_file = is_file_name(name);
     if (!is_file && (request->pipeline == 0 || request->microbatches == 0)) {

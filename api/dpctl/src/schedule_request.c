@@ -180,11 +180,18 @@ static double *real_slot(struct schedule_request *request, int key)
     }
 }
 
-static const char *option_name(int key)
+// "--hop"; options without a long name are -P and -M.
+static const char *option_text(int key)
 {
-    for (const struct argp_option *option = options; option->key != 0; option++) {
-        if (option->key == key && option->name != NULL) {
-            return option->name;
+    static char texts[DP_ARRAY_LENGTH(options)][24];
+    for (size_t i = 0; options[i].key != 0; i++) {
+        if (options[i].key == key) {
+            if (options[i].name != NULL) {
+                snprintf(texts[i], sizeof(texts[i]), "--%s", options[i].name);
+            } else {
+                snprintf(texts[i], sizeof(texts[i]), "-%c", key);
+            }
+            return texts[i];
         }
     }
     return "?";
@@ -286,12 +293,27 @@ static void finish(struct argp_state *state, struct schedule_request *request)
     }
 }
 
+static void note_option(struct schedule_request *request, int key)
+{
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(groups); i++) {
+        if (groups[i].key == key) {
+            const char **name = &request->given_names[__builtin_ctz(groups[i].group)];
+            *name = *name != NULL ? *name : option_text(key);
+            request->given |= groups[i].group;
+        }
+    }
+}
+
+const char *schedule_request_given(const struct schedule_request *request, uint32_t of)
+{
+    uint32_t found = request->given & of;
+    return found != 0 ? request->given_names[__builtin_ctz(found)] : NULL;
+}
+
 static error_t handle(int key, char *arg, struct argp_state *state)
 {
     struct schedule_request *request = state->input;
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(groups); i++) {
-        request->given |= groups[i].key == key ? groups[i].group : 0;
-    }
+    note_option(request, key);
     const char **text = text_slot(request, key);
     double *real = real_slot(request, key);
     if (text != NULL) {
@@ -299,9 +321,10 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     }
     if (real != NULL) {
-        char name[32];
-        snprintf(name, sizeof(name), "--%s", option_name(key));
-        *real = dpctl_real(state, name, arg, 0);
+        *real = dpctl_real(state, option_text(key), arg, 0);
+        if (key == KEY_MEMORY && *real <= 0) {
+            argp_error(state, "--memory is over 0: nothing fits no memory");
+        }
         return 0;
     }
     switch (key) {

@@ -24,10 +24,13 @@ typedef enum schedule_options {
     SCHEDULE_CAP = 1 << 10,     // --memory-cap
 } schedule_options;
 
+enum { SCHEDULE_GROUPS = 11 };
+
 struct schedule_request {
     const char *verb, *subject;
-    const char *schedule; // --schedule: the subject by another name
-    uint32_t given;       // schedule_options
+    const char *schedule;                     // --schedule: the subject by another name
+    uint32_t given;                           // schedule_options
+    const char *given_names[SCHEDULE_GROUPS]; // of each group the first: "--out"
     int32_t pipeline, microbatches, virtual_stages;
     const char *cost; // "F=1,I=1,W=1"
     double hop;       // seconds
@@ -56,5 +59,7 @@ struct schedule_request {
 // Fills the request, with every default, from the command line.
 void schedule_request_parse(struct dpctl *ctl, int argc, char **argv,
                             struct schedule_request *ret_request);
+// The option of these groups that was given; NULL when none was.
+const char *schedule_request_given(const struct schedule_request *request, uint32_t groups);
 // What was asked with every default, so that the answer can be had again; null = not said.
 json_t *schedule_request_json(const struct schedule_request *request);

@@ -76,14 +76,18 @@ static json_t *path_json(const struct dp_schedule *schedule, const struct dp_sim
 }
 
 static json_t *search_json(const struct schedule_request *request,
-                           const struct dp_auto_result *found)
+                           const struct dp_schedule *schedule, const struct dp_auto_result *found)
 {
     bool is_span = request->objective == DP_AUTO_LONGEST_SPAN;
-    json_t *json = json_pack(
-        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f}", "objective",
-        dp_auto_objective_text(request->objective), "seed", (json_int_t)request->seed, "moves",
-        (json_int_t)found->moves, "best_at", (json_int_t)found->best_at, "makespan",
-        found->makespan, "longest_span", found->longest_span, "bound", found->bound);
+    json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f}", "objective",
+                             dp_auto_objective_text(request->objective), "seed",
+                             (json_int_t)request->seed, "moves", (json_int_t)found->moves,
+                             "best_at", (json_int_t)found->best_at, "makespan", found->makespan,
+                             "longest_span", found->longest_span, "bound", found->bound);
+    json_object_update_new(json, json_pack("{s:s, s:i, s:f}", "placement",
+                                           schedule_placement_name(schedule), "virtual",
+                                           (int)(schedule->stages / schedule->pipeline),
+                                           "parameters", schedule_parameters(schedule)));
     if (found->family[0] != '\0') {
         json_object_set_new(json, "best_family", json_string(found->family));
         json_object_set_new(json, is_span ? "best_family_longest_span" : "best_family_makespan",
@@ -110,7 +114,7 @@ static json_t *answer_json(const struct schedule_request *request, const struct 
                                       dp_sim_own_span_bubble_ratio(before)));
     }
     if (subject->found != NULL) {
-        json_object_set_new(json, "auto", search_json(request, subject->found));
+        json_object_set_new(json, "auto", search_json(request, &subject->schedule, subject->found));
     }
     return json;
 }
@@ -157,10 +161,15 @@ static void print_ranks(const struct dp_sim_result *result)
         "1/P of the\nmodel. PEAK_BYTES: by --activation-bytes or --stage-cost; else 1 a chunk.\n");
 }
 
-static void print_search(const struct schedule_request *request,
+static void print_search(const struct schedule_request *request, const struct dp_schedule *schedule,
                          const struct dp_auto_result *found)
 {
-    char orders[64];
+    char orders[64], chunks[64];
+    printf(
+        "auto: %s placement, %s per rank, parameters held %.3gx\n",
+        schedule_placement_name(schedule),
+        dpctl_count(chunks, (unsigned long long)(schedule->stages / schedule->pipeline), "chunk"),
+        schedule_parameters(schedule));
     if (request->objective == DP_AUTO_LONGEST_SPAN) {
         printf("auto: the longest own span is %.6g s\n", found->longest_span);
     }
@@ -191,7 +200,7 @@ static void print_answer(const struct schedule_request *request, const struct an
                before > 0 ? 100 * (after / before - 1) : 0.0);
     }
     if (answer->subject.found != NULL) {
-        print_search(request, answer->subject.found);
+        print_search(request, &answer->subject.schedule, answer->subject.found);
     }
     print_path(&answer->analysis);
     print_ranks(&answer->result);

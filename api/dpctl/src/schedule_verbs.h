@@ -33,6 +33,11 @@ dp_status schedule_obtain_subject(const struct schedule_request *request,
                                   struct schedule_file *file, struct schedule_subject *ret_subject,
                                   struct dp_error *err);
 
+// Where `auto` has put the stages, as --placement names it.
+const char *schedule_placement_name(const struct dp_schedule *schedule);
+// Of the rank with most, in 1/P of the model.
+double schedule_parameters(const struct dp_schedule *schedule);
+
 // Makespan, ratios, ranks: the members of dp.simulation/1 but those that need a second pass.
 json_t *schedule_result_json(const struct dp_schedule *schedule,
                              const struct dp_sim_result *result);
