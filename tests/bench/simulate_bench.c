@@ -134,13 +134,15 @@ static void run(const struct subject *subject, enum work work)
     struct dp_sim_result result = {0};
     struct dp_sim_analysis analysis = {0};
     double makespan;
-    dp_status status =
-        work == MAKESPAN
-            ? dp_simulate_makespan(&subject->schedule, &subject->costs, subject->scratch,
-                                   &makespan, NULL, &err)
-            : dp_simulate(&subject->schedule, &subject->costs, work == ANALYZED, &result, &err);
-    if (status == DP_OK && work == ANALYZED) {
-        status = dp_sim_analyze(&subject->schedule, &subject->costs, result.spans, &analysis, &err);
+    dp_status status;
+    if (work == MAKESPAN) {
+        status = dp_simulate_makespan(&subject->schedule, &subject->costs, subject->scratch,
+                                      &makespan, NULL, &err);
+    } else if (work == MEASURED) {
+        status = dp_simulate(&subject->schedule, &subject->costs, false, &result, &err);
+    } else {
+        status =
+            dp_simulate_analyzed(&subject->schedule, &subject->costs, &result, &analysis, &err);
     }
     if (status != DP_OK) {
         give_up(&err);
@@ -181,12 +183,13 @@ static void print_rate(const char *what, const struct subject *subject, double s
 }
 
 static void print_growth(const char *what, const struct subject *subject, double seconds,
-                         double small)
+                         double small, int goal)
 {
     print_name(what, subject);
     printf("\"value\":%.4g,\"unit\":\"ns/action\",\"peer\":\"%.4g ns/action at P=8\","
-           "\"ratio\":%.3f,\"goal\":\"at most 3 x\",\"met\":%s}\n",
-           seconds * 1e9, small * 1e9, seconds / small, seconds <= 3 * small ? "true" : "false");
+           "\"ratio\":%.3f,\"goal\":\"at most %d x\",\"met\":%s}\n",
+           seconds * 1e9, small * 1e9, seconds / small, goal,
+           seconds <= goal * small ? "true" : "false");
 }
 
 // The most that is held at any time, with the schedule and the results.
@@ -232,8 +235,8 @@ static void bench_family(const char *family, int32_t virtual_stages, bool uneven
     print_rate("bubbles and peaks", &large, measured, 20e6);
     print_rate("slack and critical path too", &small, small_analyzed, 8e6);
     print_rate("slack and critical path too", &large, analyzed, 8e6);
-    print_growth("growth of bubbles and peaks", &large, measured, small_measured);
-    print_growth("growth with slack and critical path", &large, analyzed, small_analyzed);
+    print_growth("growth of bubbles and peaks", &large, measured, small_measured, 3);
+    print_growth("growth with slack and critical path", &large, analyzed, small_analyzed, 3);
     subject_deinit(&small);
     subject_deinit(&large);
 }
@@ -247,29 +250,32 @@ static void bench_measured(const char *family, int32_t pipeline, int32_t microba
     subject_deinit(&subject);
 }
 
-// Messages must be found first, so this form is bound to less.
-static void bench_blocking(const char *family)
+// Messages must be found first, so this form is bound to less; `parts` of an action have a message
+// each.
+static void bench_blocking(const char *family, int parts)
 {
     struct subject subject = {
         .family = family, .pipeline = 64, .microbatches = 4096, .p2p = DP_SIM_P2P_BLOCKING};
     subject_init(&subject);
-    print_rate("bubbles and peaks", &subject, measure(&subject, MEASURED), 8e6);
-    print_rate("slack and critical path too", &subject, measure(&subject, ANALYZED), 4e6);
+    print_rate("bubbles and peaks", &subject, measure(&subject, MEASURED), 8e6 / parts);
+    print_rate("slack and critical path too", &subject, measure(&subject, ANALYZED), 4e6 / parts);
     subject_deinit(&subject);
-    bench_memory(family, DP_SIM_P2P_BLOCKING, 128);
+    bench_memory(family, DP_SIM_P2P_BLOCKING, parts == 1 ? 112 : 176);
 }
 
-// Hosts of eight ranks with six cores, and ranks that are not alike.
+// Hosts of eight ranks with six cores, and ranks that are not alike; as many actions on one
+// host. The heaps of 256 ranks are 2.7 times as deep as those of 8.
 static void bench_sharing(int32_t pipeline)
 {
     struct subject small = {
         .family = "1f1b", .pipeline = 8, .microbatches = 1024, .uneven = true, .host_cores = 6};
     struct subject large = small;
     large.pipeline = pipeline;
+    small.microbatches *= pipeline / 8;
     subject_init(&small);
     subject_init(&large);
     print_growth("growth of bubbles and peaks", &large, measure(&large, MEASURED),
-                 measure(&small, MEASURED));
+                 measure(&small, MEASURED), 4);
     subject_deinit(&small);
     subject_deinit(&large);
 }
@@ -293,13 +299,14 @@ int main(void)
     static const struct {
         const char *family;
         int32_t virtual_stages;
-    } families[] = {{"1f1b", 0}, {"interleaved", 4}, {"zb-h1", 0}, {"dualpipe", 0},
-                    {"dualpipev", 0}};
+        int parts; // of most actions
+    } families[] = {{"1f1b", 0, 1}, {"interleaved", 4, 1}, {"zb-h1", 0, 1}, {"dualpipe", 0, 2},
+                    {"dualpipev", 0, 2}};
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         bench_family(families[i].family, families[i].virtual_stages, false);
         bench_family(families[i].family, families[i].virtual_stages, true);
         bench_memory(families[i].family, DP_SIM_P2P_FREE, 64);
-        bench_blocking(families[i].family);
+        bench_blocking(families[i].family, families[i].parts);
     }
     bench_sharing(64);
     bench_sharing(256);

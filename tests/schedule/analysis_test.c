@@ -356,10 +356,47 @@ static void memory_over_time_of_a_small_step(void **state)
     dp_schedule_deinit(&schedule);
 }
 
+// The messages of blocking batches are found once there, twice here.
+static void one_call_says_what_two_say(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 12);
+    for (long run = 0; run < dp_fuzz_runs(100); run++) {
+        struct trial trial;
+        trial_init_random(&trial, &rand,
+                          run % 2 == 0 ? DP_SIM_P2P_FREE : DP_SIM_P2P_BLOCKING);
+        trial.costs.cores[0] = (double)(run % 3);
+        trial_run(&trial);
+        struct dp_error err = {0};
+        struct dp_sim_result result;
+        struct dp_sim_analysis analysis;
+        size_t count = dp_schedule_action_count(&trial.schedule);
+        assert_ok(
+            dp_simulate_analyzed(&trial.schedule, &trial.costs, &result, &analysis, &err), &err);
+        assert_true(result.makespan == trial.result.makespan && result.step == trial.result.step);
+        assert_memory_equal(result.spans, trial.result.spans, count * sizeof(*result.spans));
+        assert_memory_equal(analysis.slack, trial.analysis.slack, count * sizeof(double));
+        assert_int_equal(analysis.path_count, trial.analysis.path_count);
+        for (size_t i = 0; i < analysis.path_count; i++) {
+            assert_int_equal(analysis.path[i].action, trial.analysis.path[i].action);
+            assert_int_equal(analysis.path[i].cause, trial.analysis.path[i].cause);
+        }
+        dp_sim_analysis_deinit(&analysis);
+        dp_sim_result_deinit(&result);
+        dp_sim_chunk_at(&trial.costs, 0, 0)->seconds[DP_ACTION_F] = -1;
+        assert_refused(
+            dp_simulate_analyzed(&trial.schedule, &trial.costs, &result, &analysis, &err),
+            DP_INVALID, &err, "takes -1 seconds");
+        trial_deinit(&trial);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_action_may_end_later_by_its_slack_and_no_more),
+        cmocka_unit_test(one_call_says_what_two_say),
         cmocka_unit_test(slack_reckons_with_batches_that_block),
         cmocka_unit_test(slack_takes_the_durations_of_shared_cores_as_they_came_out),
         cmocka_unit_test(rounding_gives_the_path_no_slack),

@@ -27,7 +27,8 @@ struct analysis {
     // When each gradient goes on the wire: [stages][microbatches]; NULL where wires take no time.
     // That of an activation is where the slack of the action that makes it comes later.
     double *base;
-    // Blocking batches, by message: when both its ends were posted, when it went on the wire, and
+    // Blocking batches: the messages, found by dp_sim_slack_blocking unless they are there, and by
+    // message: when both its ends were posted, when it went on the wire, and
     // the slack that its ends leave, then of its leaving.
     struct dp_lowered lowered;
     double *met, *wired, *room;

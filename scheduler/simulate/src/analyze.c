@@ -132,12 +132,15 @@ static void analysis_deinit(struct analysis *analysis)
     free(analysis->room);
 }
 
-dp_status dp_sim_analyze(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
-                         const struct dp_sim_span *spans, struct dp_sim_analysis *ret_analysis,
-                         struct dp_error *err)
+// Takes what is in `lowered`, nothing or the messages.
+static dp_status analyze(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                         const struct dp_sim_span *spans, struct dp_lowered *lowered,
+                         struct dp_sim_analysis *ret_analysis, struct dp_error *err)
 {
     DP_CLEANUP(analysis_deinit) struct analysis analysis;
     analysis_init(&analysis, schedule, costs, spans);
+    analysis.lowered = *lowered;
+    *lowered = (struct dp_lowered){0};
     dp_status status = costs->p2p == DP_SIM_P2P_BLOCKING ? dp_sim_slack_blocking(&analysis, err)
                                                          : dp_sim_slack_free(&analysis, err);
     struct path path = {0};
@@ -150,6 +153,37 @@ dp_status dp_sim_analyze(const struct dp_schedule *schedule, const struct dp_sim
     }
     *ret_analysis = (struct dp_sim_analysis){
         .slack = dp_steal(analysis.slack), .path = path.steps, .path_count = path.count};
+    return DP_OK;
+}
+
+dp_status dp_sim_analyze(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                         const struct dp_sim_span *spans, struct dp_sim_analysis *ret_analysis,
+                         struct dp_error *err)
+{
+    struct dp_lowered lowered = {0};
+    return analyze(schedule, costs, spans, &lowered, ret_analysis, err);
+}
+
+dp_status dp_simulate_analyzed(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                               struct dp_sim_result *ret_result,
+                               struct dp_sim_analysis *ret_analysis, struct dp_error *err)
+{
+    struct dp_sim_result result;
+    struct dp_sim_scratch sim = {0};
+    dp_status status = dp_sim_simulate_in(&sim, schedule, costs, true, &result, err);
+    struct dp_lowered lowered = sim.batches.lowered;
+    sim.batches.lowered = (struct dp_lowered){0};
+    dp_sim_release(&sim);
+    if (status != DP_OK) {
+        dp_lowered_deinit(&lowered);
+        return status;
+    }
+    status = analyze(schedule, costs, result.spans, &lowered, ret_analysis, err);
+    if (status != DP_OK) {
+        dp_sim_result_deinit(&result);
+        return status;
+    }
+    *ret_result = result;
     return DP_OK;
 }
 

@@ -25,7 +25,9 @@ struct sharing {
     double *started; // [pipeline]
     double *wake;    // [pipeline]: when an idle rank's inputs are all there; < 0 = not known
     double *end;     // [hosts]: when the first of its active ranks ends; infinite without any
-    struct sim_heap waking, ends; // ranks by `wake`, hosts by `end`
+    struct sim_heap waking, ends; // ranks by `wake`, where that is to come; hosts by `end`
+    int32_t *starting;            // ranks whose `wake` has come
+    int32_t starting_count;
     double now;
 };
 
@@ -84,7 +86,11 @@ static void note_inputs(struct sharing *sharing, int32_t rank)
     double ready = inputs_at(sharing, rank, action);
     if (ready < INFINITY) {
         sharing->wake[rank] = ready;
-        dp_sim_heap_add(&sharing->waking, rank);
+        if (ready <= sharing->now) {
+            sharing->starting[sharing->starting_count++] = rank;
+        } else {
+            dp_sim_heap_add(&sharing->waking, rank);
+        }
     }
 }
 
@@ -110,9 +116,12 @@ static void start_ranks(struct sharing *sharing)
 {
     struct sim_heap *waking = &sharing->waking;
     while (waking->count > 0 && sharing->wake[waking->ids[0]] <= sharing->now) {
-        int32_t rank = waking->ids[0];
-        struct host *host = host_of(sharing, rank);
+        sharing->starting[sharing->starting_count++] = waking->ids[0];
         dp_sim_heap_remove_first(waking);
+    }
+    while (sharing->starting_count > 0) {
+        int32_t rank = sharing->starting[--sharing->starting_count];
+        struct host *host = host_of(sharing, rank);
         sharing->wake[rank] = -1;
         set_clock(host, sharing->now);
         sharing->started[rank] = sharing->now;
@@ -242,10 +251,12 @@ bool dp_sim_run_sharing(struct dp_sim_scratch *sim, struct dp_sim_span *spans)
     DP_AUTO_FREE struct host *hosts = dp_new_array(struct host, hosts_count);
     DP_AUTO_FREE double *times = dp_new_array(double, 3 * ranks + hosts_count);
     DP_AUTO_FREE int32_t *places = dp_new_array(int32_t, 2 * (2 * ranks + hosts_count));
+    DP_AUTO_FREE int32_t *starting = dp_new_array(int32_t, ranks);
     int32_t *ids = places + 2 * ranks + hosts_count;
     struct sharing sharing = {.sim = sim,
                               .spans = spans,
                               .hosts = hosts,
+                              .starting = starting,
                               .until = times,
                               .started = times + ranks,
                               .wake = times + 2 * ranks,

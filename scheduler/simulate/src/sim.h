@@ -117,6 +117,11 @@ static inline size_t sim_batch_of(const struct dp_p2p *op)
     return (size_t)op->action + sends;
 }
 
+// dp_simulate in a new scratch, which keeps the messages of blocking batches.
+dp_status dp_sim_simulate_in(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
+                             const struct dp_sim_costs *costs, bool with_spans,
+                             struct dp_sim_result *ret_result, struct dp_error *err);
+
 // Fills the meters from given times of every action.
 void dp_sim_meter_spans(struct dp_sim_scratch *sim, const struct dp_sim_span *spans);
 // The mean seconds of each kind of action over all ranks, by the costs or as it came out.

@@ -51,15 +51,15 @@ static void measure_spans(struct dp_sim_scratch *sim, const struct dp_sim_span *
     dp_sim_split_imbalance(ret_result, even_waits);
 }
 
-dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
-                      bool with_spans, struct dp_sim_result *ret_result, struct dp_error *err)
+dp_status dp_sim_simulate_in(struct dp_sim_scratch *sim, const struct dp_schedule *schedule,
+                             const struct dp_sim_costs *costs, bool with_spans,
+                             struct dp_sim_result *ret_result, struct dp_error *err)
 {
     dp_status status = dp_sim_costs_check(costs, schedule, err);
     if (status != DP_OK) {
         return status;
     }
-    DP_CLEANUP(dp_sim_release) struct dp_sim_scratch sim = {0};
-    status = dp_sim_prepare(&sim, schedule, costs, err);
+    status = dp_sim_prepare(sim, schedule, costs, err);
     if (status != DP_OK) {
         return status;
     }
@@ -69,8 +69,8 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
     if (!contention && !dp_sim_costs_are_even(costs)) {
         double means[SIM_KINDS];
         even_waits = dp_new_array(double, (size_t)schedule->pipeline);
-        dp_sim_means_of_costs(&sim, means);
-        if (!dp_sim_even_waits(&sim, means, even_waits)) {
+        dp_sim_means_of_costs(sim, means);
+        if (!dp_sim_even_waits(sim, means, even_waits)) {
             return refuse_ring(schedule, err);
         }
     }
@@ -78,15 +78,22 @@ dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_co
     if (with_spans || contention) {
         spans = dp_new_array(struct dp_sim_span, dp_schedule_action_count(schedule));
     }
-    status = contention ? run(&sim, spans, err)
-                        : simulate_alone(&sim, spans, even_waits, ret_result, err);
+    status = contention ? run(sim, spans, err)
+                        : simulate_alone(sim, spans, even_waits, ret_result, err);
     if (status == DP_OK && contention) {
-        measure_spans(&sim, spans, ret_result);
+        measure_spans(sim, spans, ret_result);
     }
     if (status == DP_OK && with_spans) {
         ret_result->spans = dp_steal(spans);
     }
     return status;
+}
+
+dp_status dp_simulate(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                      bool with_spans, struct dp_sim_result *ret_result, struct dp_error *err)
+{
+    DP_CLEANUP(dp_sim_release) struct dp_sim_scratch sim = {0};
+    return dp_sim_simulate_in(&sim, schedule, costs, with_spans, ret_result, err);
 }
 
 void dp_sim_result_from_spans(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,

@@ -180,9 +180,11 @@ static dp_status judge(struct analysis *analysis, struct dp_error *err)
 
 dp_status dp_sim_slack_blocking(struct analysis *analysis, struct dp_error *err)
 {
-    dp_status status = dp_schedule_lower_all(analysis->schedule, &analysis->lowered, err);
-    if (status != DP_OK) {
-        return status;
+    if (analysis->lowered.ops == NULL) {
+        dp_status status = dp_schedule_lower_all(analysis->schedule, &analysis->lowered, err);
+        if (status != DP_OK) {
+            return status;
+        }
     }
     size_t messages = analysis->lowered.rank_begin[analysis->schedule->pipeline] / 2;
     analysis->met = dp_new_array(double, messages);

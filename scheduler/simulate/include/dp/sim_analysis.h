@@ -46,6 +46,11 @@ struct dp_sim_analysis {
 dp_status dp_sim_analyze(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
                          const struct dp_sim_span *spans, struct dp_sim_analysis *ret_analysis,
                          struct dp_error *err);
+// dp_simulate with spans and dp_sim_analyze of them, in less time with blocking batches, whose
+// messages are found once. The caller deinits both.
+dp_status dp_simulate_analyzed(const struct dp_schedule *schedule, const struct dp_sim_costs *costs,
+                               struct dp_sim_result *ret_result,
+                               struct dp_sim_analysis *ret_analysis, struct dp_error *err);
 void dp_sim_analysis_deinit(struct dp_sim_analysis *analysis);
 
 // What a rank keeps from `time` until the next point.
