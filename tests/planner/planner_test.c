@@ -227,7 +227,10 @@ static void what_cannot_be_is_refused_with_the_reason(void **state)
         {{"data=3", "expert=2"}, DP_INVALID, "expert (2) does not divide data (3)"},
         {{"model.layers=3", "pipeline=2", "schedule=dualpipev", "microbatches=8"},
          DP_INVALID,
-         "4 stages, but the model only 3 layers"},
+         "4 stages, but the model only 3 layers; pipeline at most 1"},
+        {{"pipeline=4", "schedule=interleaved", "virtual=4"},
+         DP_INVALID,
+         "16 stages, but the model only 8 layers; virtual at most 2"},
         {{"resources.ranks=3", "pipeline=1"}, DP_INVALID, "no division of 16 samples"},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -236,6 +239,21 @@ static void what_cannot_be_is_refused_with_the_reason(void **state)
         struct dp_plan plan = {0};
         assert_refused(plan_on(two_agents, 2, &spec, &plan, &err), table[i].status, &err,
                        table[i].message);
+    }
+}
+
+static void a_schedule_that_is_none_is_refused_with_what_to_do(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = {{"any", "leave the key out"},
+                                           {"DualPipeV", "did you mean dualpipev?"},
+                                           {"nothing-like-it", "dualpipev-full-b, auto"}};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_job_spec spec = JOB("tiny-moe", 16, 128, NULL);
+        snprintf(spec.parallel.schedule, sizeof(spec.parallel.schedule), "%s", names[i][0]);
+        struct dp_plan plan = {0};
+        assert_refused(plan_on(two_agents, 2, &spec, &plan, &err), DP_INVALID, &err, names[i][1]);
     }
 }
 
@@ -537,6 +555,7 @@ int main(void)
         cmocka_unit_test(chunks_per_rank_are_chosen_where_the_job_leaves_them_open),
         cmocka_unit_test(the_same_input_gives_the_same_plan_bit_for_bit),
         cmocka_unit_test(what_cannot_be_is_refused_with_the_reason),
+        cmocka_unit_test(a_schedule_that_is_none_is_refused_with_what_to_do),
         cmocka_unit_test(a_job_without_room_in_memory_says_how_much_it_needs),
         cmocka_unit_test(choices_that_do_not_fit_lose_to_slower_ones_that_do),
         cmocka_unit_test(nodes_of_one_machine_share_its_cores),

@@ -171,7 +171,8 @@ static void idle_slots_blanks_quotes_and_any_line_end_are_read(void **state)
         "0F0,0F1,,,0B0,,0B1\n,1F0,1B0,1F1,1B1,,\n",
         " 0F0 ,0F1\t, 0B0,0B1 \n1F0,1B0 ,1F1,  ,1B1\r\n",
         "\"0F0\",\"0F1\",\"\",\"0B0\",\"0B1\"\n\"1F0\" ,1B0,1F1,\" 1B1 \"\n",
-        "\xef\xbb\xbf" "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n\n \r\n",
+        "\xef\xbb\xbf"
+        "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n\n \r\n",
         "00F00,0F1,0B0,0B1\n1F0,1B0,1F1,01B001\n",
     };
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {

@@ -75,6 +75,8 @@ class Schedule(unittest.TestCase):
     def test_what_if_shows_the_difference(self):
         slow = self.simulate("1f1b", 4, 16, "--slow", "rank=3:1.5")
         self.assertEqual(slow["unchanged"]["makespan"], self.simulate("1f1b", 4, 16)["makespan"])
+        self.assertEqual(slow["makespan"], self.simulate("1f1b", 4, 16, "--slow",
+                                                         "rank=3:1.5x")["makespan"])
         # The slow rank is the bottleneck: 16 micro-batches of 4.5, and three stages on both sides.
         self.assertAlmostEqual(slow["makespan"], 16 * 4.5 + 3 * 3)
         link = self.simulate("1f1b", 4, 16, "--hop", 0.1, "--slow-link", "2-3:4x")
@@ -249,6 +251,8 @@ class Schedule(unittest.TestCase):
                 ("compare", (*sizes, "--gpus", 8), "--gpus")):
             failed = self.schedule(verb, *args, check=2).stderr
             self.assertRegex(failed, rf"(take|:|not take) {option}( is |\n)", msg=failed)
+        self.assertIn("did you mean 1f1b?", self.schedule("simulate", "1F1B", *sizes,
+                                                          check=4).stderr)
         self.assertNotIn("-0.0", self.schedule("compare", *sizes, "--moves", 9).stdout)
 
     def test_files_say_nothing_to_the_terminal(self):

@@ -44,6 +44,18 @@ static void add_refused(struct choices *choices, const struct choice *choice, ch
     choices->refused[choices->refused_count++] = (struct refusal){*choice, reason};
 }
 
+// With what would fit: fewer chunks per rank where there is a choice, else fewer ranks.
+static char *too_many_stages(const struct choice *choice, int32_t layers)
+{
+    const struct dp_schedule_family *family = choice->family;
+    int32_t step = family->virtual_max > 0 ? family->virtual_step : 1;
+    int32_t chunks = family->virtual_max > 0 ? layers / choice->pipeline / step * step : 0;
+    int32_t ranks = (int32_t)((int64_t)layers * choice->pipeline / choice->stages);
+    return dp_asprintf("%s on %d ranks has %d stages, but the model only %d layers; %s at most %d",
+                       family->name, choice->pipeline, choice->stages, layers,
+                       chunks >= 2 ? "virtual" : "pipeline", chunks >= 2 ? chunks : ranks);
+}
+
 static void consider(const struct problem *problem, const struct choice *choice,
                      struct choices *choices)
 {
@@ -60,9 +72,7 @@ static void consider(const struct problem *problem, const struct choice *choice,
     complete.stages = dp_schedule_family_stages(family, &params);
     int32_t layers = problem->spec->model.layers;
     if (complete.stages > layers) {
-        add_refused(choices, choice,
-                    dp_asprintf("%s on %d ranks has %d stages, but the model only %d layers",
-                                family->name, choice->pipeline, complete.stages, layers));
+        add_refused(choices, choice, too_many_stages(&complete, layers));
         return;
     }
     complete.bound_s = dp_planner_choice_bound_s(problem, &complete);
@@ -163,8 +173,7 @@ static bool world_is_wanted(const struct problem *problem, int64_t world)
     // No more ranks than one layer and one sample each.
     int64_t most = (int64_t)problem->spec->model.layers * problem->spec->train.global_batch;
     int64_t useful = most < problem->slots ? most : problem->slots;
-    return world <= problem->slots &&
-           (is_set || useful <= SMALL_CLUSTER || 2 * world > useful);
+    return world <= problem->slots && (is_set || useful <= SMALL_CLUSTER || 2 * world > useful);
 }
 
 static void each_world(const struct problem *problem, struct choices *choices)
@@ -249,7 +258,10 @@ static dp_status check_schedule_name(const struct dp_job_spec *spec, struct dp_e
     const struct dp_schedule_params params = {.pipeline = 1, .microbatches = 1};
     struct dp_error why = {0};
     dp_schedule_check(name, &params, &why);
-    return dp_fail(err, DP_INVALID, "[parallel] schedule: %s", why.message);
+    // --set takes "any" to undo what a file says.
+    return dp_fail(err, DP_INVALID, "[parallel] schedule: %s%s", why.message,
+                   strcmp(name, "any") == 0 ? "; leave the key out to have the planner choose"
+                                            : "");
 }
 
 dp_status dp_planner_enumerate_choices(const struct problem *problem, struct choices *ret_choices,

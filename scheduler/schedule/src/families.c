@@ -1,10 +1,13 @@
 #include "families.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/diag.h"
 
 static const struct dp_schedule_family families[] = {
     {"gpipe", "all forwards, then all backwards; activations of every micro-batch stay alive",
@@ -191,17 +194,33 @@ int32_t dp_schedule_family_stages(const struct dp_schedule_family *family,
     return chunks * params->pipeline / family->directions;
 }
 
+// Names are in lower case; a near one is named, whatever its case.
+static dp_status fail_unknown(const char *name, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf names = {0};
+    const char *candidates[DP_ARRAY_LENGTH(families) + 2] = {NULL};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(families); i++) {
+        candidates[i] = families[i].name;
+        dp_buf_printf(&names, "%s, ", families[i].name);
+    }
+    candidates[DP_ARRAY_LENGTH(families)] = "auto";
+    char lower[DP_NAME_MAX];
+    snprintf(lower, sizeof(lower), "%s", name);
+    for (char *c = lower; *c != '\0'; c++) {
+        *c = (char)tolower((unsigned char)*c);
+    }
+    const char *meant = dp_suggest(lower, candidates);
+    return dp_fail(err, DP_NOT_FOUND, "there is no schedule \"%.40s\"; %s%s%sthere are %sauto",
+                   name, meant != NULL ? "did you mean " : "", meant != NULL ? meant : "",
+                   meant != NULL ? "? " : "", names.bytes);
+}
+
 static dp_status find_and_check(const char *name, const struct dp_schedule_params *params,
                                 const struct dp_schedule_family **ret_family, struct dp_error *err)
 {
     const struct dp_schedule_family *family = dp_schedule_family_find(name);
     if (family == NULL) {
-        DP_CLEANUP(dp_buf_deinit) struct dp_buf names = {0};
-        for (size_t i = 0; i < DP_ARRAY_LENGTH(families); i++) {
-            dp_buf_printf(&names, "%s%s", i > 0 ? ", " : "", families[i].name);
-        }
-        return dp_fail(err, DP_NOT_FOUND, "there is no schedule \"%.40s\"; there are %s", name,
-                       names.bytes);
+        return fail_unknown(name, err);
     }
     dp_status status = check_sizes(family, params, err);
     if (status == DP_OK) {

@@ -37,8 +37,8 @@ static bool read_amount(const struct dp_csv_cell *amount, struct dp_diags *diags
         rest.column++;
         return dp_what_if_seconds(&rest, diags, 1, &link->seconds);
     }
-    if (rest.length > 0 && rest.text[rest.length - 1] == 'x') {
-        rest.length--;
+    double number;
+    if (dp_csv_number(&rest, &number) || (rest.length > 0 && rest.text[rest.length - 1] == 'x')) {
         return dp_what_if_factor(&rest, diags, 1, &link->factor);
     }
     return bad_link(amount, diags);
@@ -140,9 +140,8 @@ static void check_hop(const struct dp_sim_hop *before, const struct dp_sim_hop *
                      DP_COST_SECONDS_MAX);
     }
     if (before->bytes_per_second > 0 && !(hop->bytes_per_second >= DP_COST_BYTES_PER_S_MIN)) {
-        dp_diags_add(diags, 1, link->column, NULL,
-                     "the link would carry %g bytes/s; at least %g", hop->bytes_per_second,
-                     DP_COST_BYTES_PER_S_MIN);
+        dp_diags_add(diags, 1, link->column, NULL, "the link would carry %g bytes/s; at least %g",
+                     hop->bytes_per_second, DP_COST_BYTES_PER_S_MIN);
     } else if (!isfinite(hop->bytes_per_second)) {
         dp_diags_add(diags, 1, link->column, NULL, "the link would be infinitely fast");
     }

@@ -58,7 +58,7 @@ struct chunk_row {
 struct stage_table {
     const struct dp_schedule *schedule;
     int32_t slots;
-    int8_t *slot; // [pipeline][stages]; -1 = the rank does not hold the stage
+    int8_t *slot;              // [pipeline][stages]; -1 = the rank does not hold the stage
     struct chunk_row *any;     // [stages]
     struct chunk_row *own;     // [pipeline][slots]
     struct pair_row *any_pair; // [pipeline][slots][slots]

@@ -88,8 +88,10 @@ bool dp_what_if_seconds(const struct dp_csv_cell *cell, struct dp_diags *diags, 
 bool dp_what_if_factor(const struct dp_csv_cell *cell, struct dp_diags *diags, int line,
                        double *ret_factor)
 {
+    struct dp_csv_cell number = *cell;
+    number.length -= number.length > 0 && number.text[number.length - 1] == 'x';
     double value;
-    if (!dp_csv_number(cell, &value) || value <= 0 || value > DP_COST_FACTOR_MAX) {
+    if (!dp_csv_number(&number, &value) || value <= 0 || value > DP_COST_FACTOR_MAX) {
         dp_diags_add(diags, line, cell->column, "1.5 is half as slow again, 0.5 twice as fast",
                      "\"%.*s\" is no factor: a number over 0 and at most %g", dp_csv_shown(cell),
                      cell->text, DP_COST_FACTOR_MAX);
