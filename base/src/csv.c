@@ -9,7 +9,8 @@
 
 void dp_csv_init(struct dp_csv *csv, const char *text, size_t length)
 {
-    *csv = (struct dp_csv){.at = text + dp_utf8_mark(text, length), .end = text + length, .line = 0};
+    const char *begin = text + dp_utf8_mark(text, length);
+    *csv = (struct dp_csv){.at = begin, .end = text + length, .line = 0};
 }
 
 static bool is_blank(char c)
