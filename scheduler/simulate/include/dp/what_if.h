@@ -27,9 +27,10 @@ dp_status dp_what_if_slow(const char *name, const char *text, const struct dp_sc
                           struct dp_sim_costs *costs, struct dp_error *err);
 
 // "2-3:4x[,2>3:+0.5]": between ranks 2 and 3, both ways ('-') or one way ('>'), messages take 4
-// times as long (latency times 4, bandwidth over 4), or 0.5 seconds longer. A direction may be there
-// once with a factor and once with seconds, applied in the order given. Calls add up; a latency over
-// DP_COST_SECONDS_MAX and a bandwidth under DP_COST_BYTES_PER_S_MIN are refused. What had no effect
+// times as long (latency times 4, bandwidth over 4), or 0.5 seconds longer; the x may be left out.
+// A direction may be there once with a factor and once with seconds, applied in the order given.
+// Calls add up; a latency over DP_COST_SECONDS_MAX and a bandwidth under DP_COST_BYTES_PER_S_MIN
+// are refused. What had no effect
 // (a link that costs nothing yet; one that carries nothing) is said in `notes`, a line each; NULL
 // when not wanted.
 dp_status dp_what_if_slow_link(const char *name, const char *text,
