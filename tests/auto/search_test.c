@@ -1,24 +1,25 @@
 // What the search does for people: odd sizes, uneven stages, caps, and how it says no.
 #include <math.h>
 
+#include "auto_costs.h"
 #include "auto_support.h"
 #include "dp/cleanup.h"
 #include "dp_test.h"
 
 enum { CHUNK = 1000 }; // bytes of a micro-batch on a P-th of the model
 
-static const struct dp_auto_uniform unit = {
+static const struct uniform_model unit = {
     .stage = {.f = 1, .b = 2, .i = 1, .w = 1},
     .activation_bytes = CHUNK,
     .released_at_i_bytes = CHUNK,
 };
 
-static struct dp_auto_problem uniform_problem(const struct dp_auto_uniform *model, int32_t pipeline,
+static struct dp_auto_problem uniform_problem(const struct uniform_model *model, int32_t pipeline,
                                               int32_t microbatches)
 {
     return (struct dp_auto_problem){.pipeline = pipeline,
                                     .microbatches = microbatches,
-                                    .costs = dp_auto_uniform_costs,
+                                    .costs = uniform_costs,
                                     .context = (void *)model};
 }
 
@@ -42,7 +43,7 @@ static struct dp_auto_result search(const struct dp_auto_problem *problem, int64
 }
 
 // The makespan of a family on the model, and whether it fits into `room` bytes.
-static double family_makespan(const char *name, const struct dp_auto_uniform *model,
+static double family_makespan(const char *name, const struct uniform_model *model,
                               int32_t pipeline, int32_t microbatches, uint64_t room)
 {
     const struct dp_schedule_params params = {.pipeline = pipeline, .microbatches = microbatches};
@@ -52,7 +53,7 @@ static double family_makespan(const char *name, const struct dp_auto_uniform *mo
     uint64_t fixed[DP_PIPELINE_MAX] = {0};
     struct dp_error err;
     assert_ok(dp_schedule_generate(name, &params, &schedule, &err), &err);
-    assert_ok(dp_auto_uniform_costs((void *)model, &schedule, &costs, fixed, &err), &err);
+    assert_ok(uniform_costs((void *)model, &schedule, &costs, fixed, &err), &err);
     assert_ok(dp_simulate(&schedule, &costs, false, &times, &err), &err);
     for (int32_t rank = 0; rank < pipeline; rank++) {
         if (times.ranks[rank].peak_bytes + fixed[rank] > room) {
@@ -97,7 +98,7 @@ static size_t count_of(const struct dp_schedule *schedule, dp_action_kind kind)
 static void odd_pipelines_get_a_bidirectional_schedule_that_beats_1f1b(void **state)
 {
     (void)state;
-    struct dp_auto_uniform model = unit;
+    struct uniform_model model = unit;
     model.stage.fb = 2.5;
     model.stage.fi = 1.5;
     static const int32_t sizes[][2] = {{3, 7}, {5, 15}, {7, 9}, {9, 20}, {5, 2}};
@@ -146,7 +147,7 @@ static dp_status uneven_costs(void *context, const struct dp_schedule *shape,
 {
     const struct uneven *uneven = context;
     dp_status status =
-        dp_auto_uniform_costs((void *)&unit, shape, ret_costs, ret_static_bytes, err);
+        uniform_costs((void *)&unit, shape, ret_costs, ret_static_bytes, err);
     assert_ok(status, err);
     int32_t middle = shape->pipeline / 2;
     for (int32_t rank = 0; rank < shape->pipeline; rank++) {
@@ -164,8 +165,8 @@ static dp_status uneven_costs(void *context, const struct dp_schedule *shape,
             dp_sim_hop_at(ret_costs, rank, to)->latency = far ? uneven->far_hop : 0;
         }
     }
-    dp_sim_costs_add_pairs(ret_costs);
-    dp_sim_costs_slow_rank(ret_costs, middle, uneven->slow);
+    costs_add_pairs(ret_costs);
+    costs_slow_rank(ret_costs, middle, uneven->slow);
     return DP_OK;
 }
 
@@ -197,7 +198,7 @@ static void uneven_stages_and_hops_are_where_it_gains(void **state)
 static void a_cap_that_nothing_fits_names_the_rank_and_its_need(void **state)
 {
     (void)state;
-    struct dp_auto_uniform model = unit;
+    struct uniform_model model = unit;
     model.static_bytes = 500;
     struct dp_auto_problem problem = uniform_problem(&model, 4, 8);
     problem.placements = DP_AUTO_STRAIGHT;
@@ -264,12 +265,33 @@ static void a_given_table_of_costs_fixes_the_shape(void **state)
                               &(struct dp_sim_uniform){.f = 1, .b = 2.2, .i = 1.3, .w = 0.9});
     const struct dp_auto_problem problem = {.pipeline = 4,
                                             .microbatches = 12,
-                                            .costs = dp_auto_fixed_costs,
+                                            .costs = fixed_costs,
                                             .context = &costs,
                                             .shape = &zb_v};
     DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = search(&problem, 2000);
     assert_int_equal(result.schedule.stages, 8);
     assert_memory_equal(result.schedule.placement, zb_v.placement, 16 * sizeof(int32_t));
+}
+
+// F, I and W of 65536 micro-batches on 42 stages are 8257536 actions; on 43 they would be more than
+// 2^23, and so are those of two stages on each of 22 ranks.
+static void what_is_too_large_is_left_out_or_refused(void **state)
+{
+    (void)state;
+    struct dp_auto_problem problem = uniform_problem(&unit, 43, 65536);
+    struct dp_auto_result none;
+    struct dp_error err;
+    assert_refused(dp_auto_search(&problem, NULL, &none, &err), DP_TOO_LARGE, &err,
+                   "take 65027 micro-batches or fewer");
+    problem = uniform_problem(&unit, 22, 65536);
+    problem.placements = DP_AUTO_STRAIGHT | DP_AUTO_VEE;
+    DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result result = search(&problem, 1);
+    assert_int_equal(result.schedule.stages, 22);
+    // In a V there are at least zb-v, v-half, v-min, dualpipev, and the wave of two chunks.
+    assert_true(result.left_out >= 5);
+    problem.microbatches = 44;
+    DP_CLEANUP(dp_auto_result_deinit) struct dp_auto_result small = search(&problem, 1);
+    assert_int_equal(small.left_out, 0);
 }
 
 // ZB-V's 6M+P-1 slots are the work of a rank and its first input's way to the last one: nothing can
@@ -337,6 +359,7 @@ int main(void)
         cmocka_unit_test(little_memory_locks_nothing_up),
         cmocka_unit_test(costs_of_one_shape_keep_the_search_to_it),
         cmocka_unit_test(a_given_table_of_costs_fixes_the_shape),
+        cmocka_unit_test(what_is_too_large_is_left_out_or_refused),
         cmocka_unit_test(it_stops_where_nothing_can_be_better),
         cmocka_unit_test(the_move_that_reaches_the_bound_is_the_last),
         cmocka_unit_test(sizes_out_of_range_are_refused),

@@ -315,6 +315,12 @@ static dp_status search(const struct schedule_request *request, struct schedule_
         free(found);
         return status;
     }
+    if (found->left_out > 0) {
+        dp_buf_printf(&subject->notes,
+                      "auto: too large to be tried: %d families or numbers of chunks; take fewer "
+                      "micro-batches, or one placement (--placement, -v)\n",
+                      (int)found->left_out);
+    }
     subject->found = found;
     subject->schedule = found->schedule;
     found->schedule = (struct dp_schedule){0};

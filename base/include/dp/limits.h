@@ -26,6 +26,7 @@
 #define DP_STAGES_MAX 1024
 #define DP_MICROBATCHES_MAX 65536
 #define DP_ACTIONS_MAX (1u << 27)
+#define DP_AUTO_ACTIONS_MAX (1u << 23) // of an order that auto looks at, and of all it improves
 #define DP_RANKS_MAX 65536    // P x D of one job
 #define DP_RANK_STAGES_MAX 16 // stages that one rank holds
 

@@ -9,18 +9,17 @@
 #include "dp/cleanup.h"
 #include "search.h"
 
-// The default budget: so many actions are looked at, about a second's work.
+// The default budget: so many actions are looked at, some seconds' work for large orders, whose
+// tables no cache holds.
 #define WORK_DEFAULT 2e8
 #define WORK_PER_ACTION 600
+#define WORK_MOST 4e8
 // Building a list takes so much longer than running one, and more with many lanes to look at.
 enum { BUILD_WORK = 6, BUILD_WORK_PER_LANE = 2 };
 // The first presets are for all placements, the next for the better ones, the last for the best.
 enum { PRESETS_FOR_ALL = 10, PRESETS_FOR_MANY = 48, MANY = 4, FEW = 2 };
 // A round on one placement.
 enum { RULE_MOVES = 8, SHIFT_MOVES = 128 };
-// Placements that only families have are searched when they are among the best so many, and their
-// families not much slower than the best.
-enum { BORROWED_MOST = 2 };
 #define BORROWED_SHARE 1.1
 // An objective this close to its bound is at it.
 #define AT_BOUND 1e-9
@@ -75,34 +74,45 @@ static bool can_improve(struct search *search, const struct entry *entry)
     return is_promising(entry, entry->score.value) && goes_on(search);
 }
 
-// Opens the problem's own placements, and the best of those that came with families.
+// The entry from `begin` to `end` that has the best family of those not open, for which there is
+// room; or NULL.
+static struct entry *next_to_open(const struct search *search, int32_t begin, int32_t end,
+                                  double room)
+{
+    struct entry *best = NULL;
+    for (int32_t i = begin; i < end; i++) {
+        struct entry *entry = search->entries[i];
+        if (!entry->is_open && dp_auto_entry_size(entry) <= room &&
+            (best == NULL || score_is_less(entry->family_score, best->family_score))) {
+            best = entry;
+        }
+    }
+    return best;
+}
+
+// Opens the problem's own placements, and the best of those that came with families, as far as
+// their tables may all be kept.
 static void open_entries(struct search *search)
 {
-    struct dp_schedule shape;
-    int32_t own = 0;
-    for (int i = 0; dp_auto_shape(search->problem, i, &shape); i++) {
-        for (int32_t j = 0; j < search->count; j++) {
-            struct entry *entry = search->entries[j];
-            if (!entry->is_open && dp_auto_shape_equal(&entry->field.shape, &shape)) {
-                dp_auto_entry_open(entry, longest_span(search));
-                own = j + 1;
-            }
-        }
-        dp_schedule_deinit(&shape);
+    double room = DP_AUTO_ACTIONS_MAX;
+    int32_t own = search->own;
+    struct entry *entry;
+    while ((entry = next_to_open(search, 0, own, room)) != NULL) {
+        dp_auto_entry_open(entry, longest_span(search));
+        room -= dp_auto_entry_size(entry);
     }
-    for (int opened = 0; opened < BORROWED_MOST; opened++) {
-        struct entry *best = NULL;
-        for (int32_t i = own; i < search->count; i++) {
-            struct entry *entry = search->entries[i];
-            if (!entry->is_open &&
-                (best == NULL || score_is_less(entry->family_score, best->family_score))) {
-                best = entry;
-            }
-        }
+    for (int opened = 0; opened < AUTO_BORROWED_MOST; opened++) {
+        entry = next_to_open(search, own, search->count, room);
         bool is_close =
-            best != NULL && best->family_score.value <= BORROWED_SHARE * search->family_value;
-        if (is_close || (best != NULL && own == 0)) {
-            dp_auto_entry_open(best, longest_span(search));
+            entry != NULL && entry->family_score.value <= BORROWED_SHARE * search->family_value;
+        if (is_close || (entry != NULL && own == 0)) {
+            dp_auto_entry_open(entry, longest_span(search));
+            room -= dp_auto_entry_size(entry);
+        }
+    }
+    for (int32_t i = 0; i < search->count; i++) {
+        if (i != search->family_entry) {
+            dp_schedule_deinit(&search->entries[i]->family);
         }
     }
 }
@@ -222,6 +232,7 @@ static dp_status finish(struct search *search, struct entry *entry, struct dp_sc
                                     .is_stopped = search->is_stopped,
                                     .family_virtual_stages = search->family_virtual_stages,
                                     .family_objective = search->family_value,
+                                    .left_out = search->left_out,
                                     .bound = INFINITY};
     DP_COPY_TEXT(result.family, search->family);
     DP_COPY_TEXT(schedule->name, "auto");
@@ -291,8 +302,8 @@ dp_status dp_auto_search(const struct dp_auto_problem *problem,
         .problem = problem,
         .options = options,
         .dice = {options != NULL ? options->seed : 0},
-        .work_max = WORK_DEFAULT +
-                    WORK_PER_ACTION * 3.0 * problem->pipeline * problem->microbatches};
+        .work_max = fmin(WORK_MOST, WORK_DEFAULT + WORK_PER_ACTION * 3.0 * problem->pipeline *
+                                                       problem->microbatches)};
     dp_status status = dp_auto_search_start(&search, err);
     if (status != DP_OK) {
         return status;

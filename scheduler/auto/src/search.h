@@ -62,12 +62,16 @@ void dp_auto_shape_copy(const struct dp_schedule *shape, struct dp_schedule *ret
 
 // Placements under search; those of families beyond these are left out.
 enum { AUTO_ENTRIES_MAX = 64 };
+// Placements that only families have are searched when they are among the best so many, and their
+// families not much slower than the best.
+enum { AUTO_BORROWED_MOST = 2 };
 
 struct search {
     const struct dp_auto_problem *problem;
     const struct dp_auto_options *options;
     struct entry *entries[AUTO_ENTRIES_MAX];
-    int32_t count;
+    int32_t count, own;      // the first ones are the problem's own placements
+    int32_t left_out;        // families that are too large to be tried, by number of chunks
     // The best fixed family: its name, parameter, objective and placement (-1 = none fits).
     char family[DP_NAME_MAX];
     int32_t family_virtual_stages, family_entry;

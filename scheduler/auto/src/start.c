@@ -1,10 +1,16 @@
 // Where the search starts: placements, and what the fixed families make of them.
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "search.h"
+
+// So many actions of families' orders are looked at, some seconds' work.
+#define FAMILIES_ACTIONS 6e7
+// Making and simulating one takes so many times what looking at it in the search takes.
+enum { FAMILY_WORK = 5 };
 
 // Notes a placement that the caps rule out. Returns whether they do.
 static bool is_too_tight(struct search *search, const struct entry *entry)
@@ -103,6 +109,22 @@ static struct score score_of(const struct search *search, const struct entry *en
     return found;
 }
 
+// Of families on placements that are not the problem's own, only the best are ever gone on with.
+static void forget_families(struct search *search)
+{
+    for (int32_t i = search->own; i < search->count; i++) {
+        struct score score = search->entries[i]->family_score;
+        int better = 0;
+        for (int32_t j = search->own; j < search->count; j++) {
+            struct score other = search->entries[j]->family_score;
+            better += score_is_less(other, score) || (j < i && !score_is_less(score, other));
+        }
+        if (better >= AUTO_BORROWED_MOST && i != search->family_entry) {
+            dp_schedule_deinit(&search->entries[i]->family);
+        }
+    }
+}
+
 static void try_family(struct search *search, const struct dp_schedule_family *family,
                        const struct dp_schedule_params *params)
 {
@@ -116,7 +138,7 @@ static void try_family(struct search *search, const struct dp_schedule_family *f
     }
     struct entry *entry = search->entries[at];
     struct score score = score_of(search, entry, &schedule);
-    search->work += (double)dp_schedule_action_count(&schedule);
+    search->work += FAMILY_WORK * (double)dp_schedule_action_count(&schedule);
     if (score.value < search->family_value) {
         search->family_value = score.value;
         search->family_entry = at;
@@ -129,32 +151,131 @@ static void try_family(struct search *search, const struct dp_schedule_family *f
         entry->family = schedule;
         schedule = (struct dp_schedule){0};
     }
+    forget_families(search);
 }
 
-static void try_families(struct search *search)
+// A family with a number of chunks per rank.
+struct candidate {
+    const struct dp_schedule_family *family;
+    struct dp_schedule_params params;
+    double actions; // at most
+    bool is_taken;
+};
+
+struct candidates {
+    struct candidate *items;
+    size_t count, capacity;
+};
+
+// Whether the family's placement is wanted and its costs are known. A few micro-batches tell: where
+// stages stand depends on no more.
+static bool has_place(struct search *search, const struct candidate *candidate)
+{
+    struct dp_schedule_params few = candidate->params;
+    for (int32_t turns = 1; turns <= 2; turns++) {
+        few.microbatches = turns * few.pipeline;
+        DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+        if (few.microbatches < candidate->params.microbatches &&
+            dp_schedule_generate(candidate->family->name, &few, &schedule, NULL) == DP_OK) {
+            schedule.microbatches = candidate->params.microbatches;
+            return entry_of(search, &schedule) >= 0;
+        }
+    }
+    return true;
+}
+
+static void add_candidate(struct search *search, struct candidates *candidates,
+                          const struct dp_schedule_family *family, int32_t virtual_stages)
+{
+    struct candidate next = {.family = family,
+                             .params = {.pipeline = search->problem->pipeline,
+                                        .microbatches = search->problem->microbatches,
+                                        .virtual_stages = virtual_stages}};
+    if (dp_auto_search_stops(search) ||
+        dp_schedule_check(family->name, &next.params, NULL) != DP_OK) {
+        return;
+    }
+    next.actions =
+        3.0 * dp_schedule_family_stages(family, &next.params) * next.params.microbatches;
+    if (!has_place(search, &next)) {
+        return;
+    }
+    if (candidates->count == candidates->capacity) {
+        candidates->capacity = 2 * candidates->capacity + 64;
+        candidates->items =
+            dp_realloc(candidates->items, candidates->capacity, sizeof(*candidates->items));
+    }
+    candidates->items[candidates->count++] = next;
+}
+
+static void find_candidates(struct search *search, struct candidates *candidates)
 {
     size_t count;
     const struct dp_schedule_family *families = dp_schedule_families(&count);
     for (size_t i = 0; i < count; i++) {
         const struct dp_schedule_family *family = &families[i];
-        struct dp_schedule_params params = {.pipeline = search->problem->pipeline,
-                                            .microbatches = search->problem->microbatches};
         int32_t step = family->virtual_step;
         for (int32_t chunks = step; chunks <= family->virtual_max; chunks += step) {
-            params.virtual_stages = chunks;
-            if (dp_auto_search_stops(search)) {
-                return;
-            }
-            if (dp_schedule_check(family->name, &params, NULL) == DP_OK) {
-                try_family(search, family, &params);
-            }
+            add_candidate(search, candidates, family, chunks);
         }
-        params.virtual_stages = 0;
-        if (family->virtual_max == 0 && !dp_auto_search_stops(search) &&
-            dp_schedule_check(family->name, &params, NULL) == DP_OK) {
-            try_family(search, family, &params);
+        if (family->virtual_max == 0) {
+            add_candidate(search, candidates, family, 0);
         }
     }
+}
+
+// As many as can be tried in reasonable time, the shortest first.
+static void take_candidates(struct search *search, struct candidates *candidates)
+{
+    for (double actions = 0;;) {
+        struct candidate *shortest = NULL;
+        for (size_t i = 0; i < candidates->count; i++) {
+            struct candidate *item = &candidates->items[i];
+            bool is_shorter = shortest == NULL || item->actions < shortest->actions;
+            shortest = !item->is_taken && is_shorter ? item : shortest;
+        }
+        if (shortest == NULL || shortest->actions > DP_AUTO_ACTIONS_MAX ||
+            actions + shortest->actions > FAMILIES_ACTIONS) {
+            break;
+        }
+        shortest->is_taken = true;
+        actions += shortest->actions;
+    }
+    for (size_t i = 0; i < candidates->count; i++) {
+        search->left_out += !candidates->items[i].is_taken;
+    }
+}
+
+static void try_families(struct search *search)
+{
+    struct candidates candidates = {0};
+    find_candidates(search, &candidates);
+    take_candidates(search, &candidates);
+    for (size_t i = 0; i < candidates.count && !dp_auto_search_stops(search); i++) {
+        if (candidates.items[i].is_taken) {
+            try_family(search, candidates.items[i].family, &candidates.items[i].params);
+        }
+    }
+    free(candidates.items);
+}
+
+// Whether the tables of any placement may be kept.
+static dp_status check_size(const struct search *search, struct dp_error *err)
+{
+    double least = INFINITY;
+    for (int32_t i = 0; i < search->count; i++) {
+        least = fmin(least, dp_auto_entry_size(search->entries[i]));
+    }
+    if (least <= DP_AUTO_ACTIONS_MAX) {
+        return DP_OK;
+    }
+    int32_t microbatches = search->problem->microbatches;
+    return dp_fail(err, DP_TOO_LARGE,
+                   "orders of %d micro-batches on %d ranks have up to %.0f actions or more, and "
+                   "auto looks at %u at most: take %d micro-batches or fewer (the steady part of "
+                   "an order repeats), or a family by its name",
+                   microbatches, search->problem->pipeline, least, DP_AUTO_ACTIONS_MAX,
+                   (int)(DP_AUTO_ACTIONS_MAX / least * microbatches));
 }
 
 dp_status dp_auto_search_start(struct search *search, struct dp_error *err)
@@ -166,13 +287,14 @@ dp_status dp_auto_search_start(struct search *search, struct dp_error *err)
         entry_of(search, &shape);
         dp_schedule_deinit(&shape);
     }
+    search->own = search->count;
     try_families(search);
     search->moves = 1;
     if (search->is_stopped) {
         return dp_fail(err, DP_INTERRUPTED, "stopped before all fixed families were tried");
     }
     if (search->count > 0) {
-        return DP_OK;
+        return check_size(search, err);
     }
     const struct dp_error *why =
         search->tight.status != DP_OK ? &search->tight : &search->refused;

@@ -1,5 +1,6 @@
 // Searches for the best order of actions for given costs: uneven stages, a slow rank, hops, a cap
-// on memory. Never worse than the best fixed family on the same input.
+// on memory. Never worse than the best fixed family on the same input, of those that were tried: of
+// orders with millions of actions only the shortest are, and none with over DP_AUTO_ACTIONS_MAX.
 //
 // How. Every fixed family that is legal and fits is tried first. Then, for each placement of stages
 // on ranks, lists are built by running the ranks forward in time and letting each take the most
@@ -63,7 +64,7 @@ struct dp_auto_problem {
 
 struct dp_auto_options {
     uint64_t seed;
-    int64_t moves_max;           // orders tried; 0 = a default that suits the size
+    int64_t moves_max;           // orders tried; 0 = a default, some seconds' work at any size
     bool (*stop)(void *context); // asked between moves; NULL = never
     void *context;
 };
@@ -81,32 +82,16 @@ struct dp_auto_result {
     char family[DP_NAME_MAX];
     int32_t family_virtual_stages;   // 0 = its default
     double family_objective;         // seconds; infinite when none fits
+    int32_t left_out;                // families that were not tried, by number of chunks: too large
     // No order in the placements that were searched has a smaller objective.
     double bound;
 };
 
 // DP_INVALID: no placement can hold the stages within the cap (which rank needs how much at least),
 // or the costs are refused for every shape (the callback's reason for the last one). DP_INTERRUPTED
-// when stopped before the families were tried. options may be NULL. The caller deinits *ret_result.
+// when stopped before the families were tried. DP_TOO_LARGE: the shortest order has over
+// DP_AUTO_ACTIONS_MAX actions. options may be NULL. The caller deinits *ret_result.
 dp_status dp_auto_search(const struct dp_auto_problem *problem,
                          const struct dp_auto_options *options, struct dp_auto_result *ret_result,
                          struct dp_error *err);
 void dp_auto_result_deinit(struct dp_auto_result *result);
-
-// A costs callback for tables that are known for one shape: context is the struct dp_sim_costs; it
-// refuses shapes of other sizes.
-dp_status dp_auto_fixed_costs(void *context, const struct dp_schedule *shape,
-                              struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
-                              struct dp_error *err);
-
-// The same model in any number of stages: `per_stage` splits evenly over the S stages what one rank
-// of a straight pipeline has (S = P gives these numbers, S = 2P halves of them).
-struct dp_auto_uniform {
-    struct dp_sim_uniform stage;     // of a P-th of the model
-    uint64_t activation_bytes;       // of a P-th of the model
-    uint64_t released_at_i_bytes;
-    uint64_t static_bytes;
-};
-dp_status dp_auto_uniform_costs(void *context, const struct dp_schedule *shape,
-                                struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
-                                struct dp_error *err);
