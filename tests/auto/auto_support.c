@@ -1,4 +1,5 @@
 #include "auto_support.h"
+#include "made_costs.h"
 
 uint64_t made_next(uint64_t *state)
 {
@@ -72,7 +73,7 @@ dp_status made_costs(void *context, const struct dp_schedule *shape,
         }
         ret_static_bytes[rank] = model->has_memory ? 100 * (uint64_t)count : 0;
     }
-    dp_sim_costs_add_pairs(ret_costs);
+    costs_add_pairs(ret_costs);
     int32_t pairs = shape->pipeline * ret_costs->slots * ret_costs->slots;
     for (int32_t i = 0; i < pairs; i++) {
         ret_costs->fb[i] *= model->pair_share;

@@ -6,6 +6,7 @@
 // arXiv 2205.05198, section 4), of which W needs 32 h: so I frees the rest, as the paper has it.
 #include <math.h>
 
+#include "auto_costs.h"
 #include "dp/auto.h"
 #include "dp_test.h"
 
@@ -28,7 +29,7 @@ static const struct row rows[] = {
 
 static double found_rate(const struct row *row, int32_t microbatches_held)
 {
-    struct dp_auto_uniform stage = {
+    struct uniform_model stage = {
         .stage = {.f = row->f, .b = row->i + row->w, .i = row->i, .w = row->w,
                   .hop = {.latency = row->hop}},
         .activation_bytes = (uint64_t)(34 * row->hidden + 5 * row->heads * 1024),
@@ -40,7 +41,7 @@ static double found_rate(const struct row *row, int32_t microbatches_held)
     }
     const struct dp_auto_problem problem = {.pipeline = row->pipeline,
                                             .microbatches = row->microbatches,
-                                            .costs = dp_auto_uniform_costs,
+                                            .costs = uniform_costs,
                                             .context = &stage,
                                             .memory_cap = caps,
                                             .placements = DP_AUTO_STRAIGHT,

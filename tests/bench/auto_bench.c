@@ -5,6 +5,7 @@
 
 #include "dp/auto.h"
 #include "dp/cleanup.h"
+#include "made_costs.h"
 
 static double now(void)
 {
@@ -70,13 +71,13 @@ static dp_status fill(void *context, const struct dp_schedule *shape,
                 rank == to ? 0 : far ? test->far_hop : test->hop;
         }
     }
-    dp_sim_costs_add_pairs(ret_costs);
+    costs_add_pairs(ret_costs);
     int32_t pairs = shape->pipeline * ret_costs->slots * ret_costs->slots;
     for (int32_t i = 0; test->fb > 0 && i < pairs; i++) {
         ret_costs->fb[i] *= test->fb / 3;
         ret_costs->fi[i] *= (test->fb - 1) / 2;
     }
-    dp_sim_costs_slow_rank(ret_costs, shape->pipeline / 2, test->slow);
+    costs_slow_rank(ret_costs, shape->pipeline / 2, test->slow);
     return DP_OK;
 }
 

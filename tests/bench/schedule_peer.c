@@ -17,6 +17,7 @@
 #include "dp/json.h"
 #include "dp/schedule_audit.h"
 #include "dp/simulate.h"
+#include "made_costs.h"
 
 enum { PROBLEM_BYTES_MAX = 1 << 20, REPEATS = 5 };
 
@@ -78,7 +79,7 @@ static dp_status fill_costs(void *context, const struct dp_schedule *shape,
     }
     dp_sim_costs_init(ret_costs, shape);
     fill_chunks(problem, shape, ret_costs);
-    dp_sim_costs_add_pairs(ret_costs);
+    costs_add_pairs(ret_costs);
     double pair = number_of(problem, "pair");
     int32_t pairs = shape->pipeline * ret_costs->slots * ret_costs->slots;
     for (int32_t i = 0; pair > 0 && i < pairs; i++) {

@@ -8,6 +8,7 @@
 
 #include "dp/sim_analysis.h"
 #include "dp/simulate.h"
+#include "made_costs.h"
 
 // Every allocation of the program comes by here and is counted: what is held now, and at most.
 static size_t bytes_held, bytes_peak;
@@ -113,7 +114,7 @@ static void subject_init(struct subject *subject)
     if (subject->uneven) {
         subject->costs.message_bytes_f = 1;
         subject->costs.message_bytes_b = 1;
-        dp_sim_costs_slow_rank(&subject->costs, subject->pipeline / 2, 1.25);
+        costs_slow_rank(&subject->costs, subject->pipeline / 2, 1.25);
     }
     if (subject->host_cores > 0) {
         share_cores(&subject->costs, subject->host_cores);

@@ -1,6 +1,7 @@
 // The same numbers whatever the layout: every schedule and every (EP, D) against one rank.
 #include <math.h>
 
+#include "auto_costs.h"
 #include "dp/auto.h"
 #include "dp/check.h"
 #include "dp_test.h"
@@ -214,13 +215,13 @@ static dp_status uneven_costs(void *context, const struct dp_schedule *shape,
     if (shape->stages > 8) {
         return dp_fail(err, DP_INVALID, "%d stages of 8 layers", shape->stages);
     }
-    struct dp_auto_uniform uniform = {
+    struct uniform_model uniform = {
         .stage = {.f = 1, .b = 2, .i = 1.1, .w = 0.9, .fb = 2.6, .fi = 1.8},
         .activation_bytes = 8 << 10,
         .released_at_i_bytes = 4 << 10};
     uniform.stage.hop.latency = 0.05;
     (void)context;
-    dp_status status = dp_auto_uniform_costs(&uniform, shape, ret_costs, ret_static_bytes, err);
+    dp_status status = uniform_costs(&uniform, shape, ret_costs, ret_static_bytes, err);
     for (int32_t slot = 0; status == DP_OK && slot < ret_costs->slots; slot++) {
         for (int kind = 0; kind < DP_ACTION_FB; kind++) {
             dp_sim_chunk_at(ret_costs, shape->pipeline - 1, slot)->seconds[kind] *= 1.5;

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "dp/alloc.h"
+#include "made_costs.h"
 
 static void assert_near(double got, double wanted)
 {
@@ -463,7 +464,7 @@ static void waiting_for_a_slow_neighbour_is_imbalance(void **state)
     struct dp_schedule schedule = make_schedule("gpipe", 3, 8);
     struct dp_sim_costs costs;
     dp_sim_costs_init_uniform(&costs, &schedule, &(struct dp_sim_uniform){.f = 2, .b = 2});
-    dp_sim_costs_slow_rank(&costs, 1, 1.5);
+    costs_slow_rank(&costs, 1, 1.5);
     struct dp_sim_result result = simulate(&schedule, &costs);
     assert_near(result.ranks[2].imbalance, 7);
     assert_near(result.ranks[2].dependency, 0);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "auto_costs.h"
 #include "dp/auto.h"
 #include "dp/check.h"
 #include "dp/render.h"
@@ -132,10 +133,10 @@ static dp_status search(const struct dp_schedule_params *params,
                         const struct dp_sim_uniform *uniform, struct subject *ret_subject,
                         struct dp_error *err)
 {
-    struct dp_auto_uniform model = {.stage = *uniform, .activation_bytes = 1};
+    struct uniform_model model = {.stage = *uniform, .activation_bytes = 1};
     struct dp_auto_problem problem = {.pipeline = params->pipeline,
                                       .microbatches = params->microbatches,
-                                      .costs = dp_auto_uniform_costs,
+                                      .costs = uniform_costs,
                                       .context = &model,
                                       .placements = DP_AUTO_STRAIGHT | DP_AUTO_LOOP | DP_AUTO_VEE |
                                                     DP_AUTO_WAVES,

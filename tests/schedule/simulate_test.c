@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "dp/check.h"
+#include "made_costs.h"
 
 static const double tolerance = 1e-9;
 
@@ -335,27 +336,9 @@ static void a_slow_rank_costs_its_loss_once_per_microbatch(void **state)
     struct dp_sim_costs slow;
     dp_sim_costs_init_uniform(&costs, &schedule, &(struct dp_sim_uniform){.f = 1, .b = 2});
     dp_sim_costs_copy(&slow, &costs);
-    dp_sim_costs_slow_rank(&slow, 2, 1.5);
+    costs_slow_rank(&slow, 2, 1.5);
     assert_near(step_of(&schedule, &slow), step_of(&schedule, &costs) + 16 * 1.5);
     dp_sim_costs_deinit(&slow);
-    dp_sim_costs_deinit(&costs);
-    dp_schedule_deinit(&schedule);
-}
-
-static void pairs_without_overlap_take_the_sum_of_their_parts(void **state)
-{
-    (void)state;
-    struct dp_schedule schedule = make_schedule("dualpipev", 2, 4);
-    struct dp_sim_costs costs;
-    dp_sim_costs_init(&costs, &schedule);
-    dp_sim_chunk_at(&costs, 1, 0)->seconds[DP_ACTION_F] = 3;
-    dp_sim_chunk_at(&costs, 1, 1)->seconds[DP_ACTION_B] = 5;
-    dp_sim_chunk_at(&costs, 1, 1)->seconds[DP_ACTION_I] = 2;
-    dp_sim_costs_add_pairs(&costs);
-    assert_near(costs.fb[dp_sim_pair_index(&costs, 1, 0, 1)], 8);
-    assert_near(costs.fb[dp_sim_pair_index(&costs, 1, 1, 1)], 5);
-    assert_near(costs.fi[dp_sim_pair_index(&costs, 1, 0, 1)], 5);
-    assert_near(costs.fb[dp_sim_pair_index(&costs, 0, 0, 1)], 0);
     dp_sim_costs_deinit(&costs);
     dp_schedule_deinit(&schedule);
 }
@@ -446,7 +429,6 @@ int main(void)
         cmocka_unit_test(the_step_adds_gradient_sums_and_the_optimizer),
         cmocka_unit_test(mirrored_ranks_sum_their_gradients_together),
         cmocka_unit_test(a_slow_rank_costs_its_loss_once_per_microbatch),
-        cmocka_unit_test(pairs_without_overlap_take_the_sum_of_their_parts),
         cmocka_unit_test(costs_that_are_no_durations_are_refused),
         cmocka_unit_test(costs_beyond_all_measure_are_refused_with_the_most_that_may_be),
     };

@@ -6,6 +6,7 @@
 #include "dp/cleanup.h"
 #include "dp/rand.h"
 #include "dp/what_if.h"
+#include "made_costs.h"
 
 static void assert_near(double got, double wanted)
 {
@@ -209,7 +210,7 @@ static void a_slow_rank_is_slow_in_all_it_does(void **state)
     struct given other = give("dualpipe", 4, 10, "F=1,I=0.9,W=0.8,FB=2.4");
     slow(&whole, "rank=2:1.5");
     slow(&kinds, "rank=2:F=1.5,rank=2:B=1.5,rank=2:I=1.5,rank=2:W=1.5");
-    dp_sim_costs_slow_rank(&other.costs, 2, 1.5);
+    costs_slow_rank(&other.costs, 2, 1.5);
     assert_true(same_costs(&whole.costs, &other.costs));
     assert_true(same_costs(&kinds.costs, &other.costs));
     // And back again.

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "dp/alloc.h"
-#include "dp/check.h"
 #include "dp/simulate.h"
 
 static int32_t most_stages(const struct dp_schedule *schedule)
@@ -66,21 +65,6 @@ void dp_sim_costs_copy(struct dp_sim_costs *ret_costs, const struct dp_sim_costs
     *ret_costs = copy;
 }
 
-void dp_sim_costs_add_pairs(struct dp_sim_costs *costs)
-{
-    for (int32_t rank = 0; rank < costs->pipeline; rank++) {
-        for (int32_t f = 0; f < costs->slots; f++) {
-            for (int32_t b = 0; b < costs->slots; b++) {
-                const double *forward = dp_sim_chunk_at(costs, rank, f)->seconds;
-                const double *backward = dp_sim_chunk_at(costs, rank, b)->seconds;
-                size_t pair = dp_sim_pair_index(costs, rank, f, b);
-                costs->fb[pair] = forward[DP_ACTION_F] + backward[DP_ACTION_B];
-                costs->fi[pair] = forward[DP_ACTION_F] + backward[DP_ACTION_I];
-            }
-        }
-    }
-}
-
 void dp_sim_costs_init_uniform(struct dp_sim_costs *ret_costs, const struct dp_schedule *schedule,
                                const struct dp_sim_uniform *uniform)
 {
@@ -106,21 +90,6 @@ void dp_sim_costs_init_uniform(struct dp_sim_costs *ret_costs, const struct dp_s
                 *dp_sim_hop_at(ret_costs, from, to) = uniform->hop;
             }
         }
-    }
-}
-
-void dp_sim_costs_slow_rank(struct dp_sim_costs *costs, int32_t rank, double factor)
-{
-    DP_CHECK(rank >= 0 && rank < costs->pipeline);
-    for (int32_t slot = 0; slot < costs->slots; slot++) {
-        for (int kind = 0; kind < DP_ACTION_FB; kind++) {
-            dp_sim_chunk_at(costs, rank, slot)->seconds[kind] *= factor;
-        }
-    }
-    size_t pairs = (size_t)(costs->slots * costs->slots);
-    for (size_t i = 0; i < pairs; i++) {
-        costs->fb[(size_t)rank * pairs + i] *= factor;
-        costs->fi[(size_t)rank * pairs + i] *= factor;
     }
 }
 

@@ -110,10 +110,6 @@ static inline double dp_sim_wire_seconds(const struct dp_sim_hop *hop, double by
 
 // Whether some host has more ranks than cores, so that their speeds depend on each other.
 bool dp_sim_costs_share_cores(const struct dp_sim_costs *costs);
-// fb = F + B and fi = F + I for every pair of slots: what a rank without overlap does.
-void dp_sim_costs_add_pairs(struct dp_sim_costs *costs);
-// Every duration of one rank times `factor` (1.5 = half as slow again).
-void dp_sim_costs_slow_rank(struct dp_sim_costs *costs, int32_t rank, double factor);
 // DP_INVALID names the first cost that is negative, not finite or, in seconds, over
 // DP_COST_SECONDS_MAX; or a shape that differs.
 dp_status dp_sim_costs_check(const struct dp_sim_costs *costs, const struct dp_schedule *schedule,

@@ -1,8 +1,14 @@
-#include "dp/auto.h"
+// Costs callbacks of dp_auto_problem.
+#pragma once
 
-dp_status dp_auto_fixed_costs(void *context, const struct dp_schedule *shape,
-                              struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
-                              struct dp_error *err)
+#include "dp/auto.h"
+#include "made_costs.h"
+
+// For tables that are known for one shape: context is the
+// struct dp_sim_costs; it refuses shapes of other sizes.
+static inline dp_status fixed_costs(void *context, const struct dp_schedule *shape,
+                                    struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
+                                    struct dp_error *err)
 {
     const struct dp_sim_costs *costs = context;
     (void)ret_static_bytes;
@@ -13,11 +19,21 @@ dp_status dp_auto_fixed_costs(void *context, const struct dp_schedule *shape,
     return status;
 }
 
-dp_status dp_auto_uniform_costs(void *context, const struct dp_schedule *shape,
-                                struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
-                                struct dp_error *err)
+// The same model in any number of stages: what a P-th of it has is split evenly over the S stages
+// (S = P gives these numbers, S = 2P halves of them).
+struct uniform_model {
+    struct dp_sim_uniform stage;
+    uint64_t activation_bytes;
+    uint64_t released_at_i_bytes;
+    uint64_t static_bytes;
+};
+
+// The costs callback; context is the struct uniform_model.
+static inline dp_status uniform_costs(void *context, const struct dp_schedule *shape,
+                                      struct dp_sim_costs *ret_costs, uint64_t *ret_static_bytes,
+                                      struct dp_error *err)
 {
-    const struct dp_auto_uniform *model = context;
+    const struct uniform_model *model = context;
     (void)err;
     double share = (double)shape->pipeline / shape->stages;
     struct dp_sim_uniform chunk = model->stage;
