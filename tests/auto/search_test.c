@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "auto_costs.h"
-#include "auto_costs.h"
 #include "auto_support.h"
 #include "dp/cleanup.h"
 #include "dp_test.h"
