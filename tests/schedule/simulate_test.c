@@ -413,9 +413,31 @@ static void costs_beyond_all_measure_are_refused_with_the_most_that_may_be(void 
     dp_schedule_deinit(&schedule);
 }
 
+// A rank of GPipe keeps all of its chunks at once; here, 2^16 of 2^46 bytes.
+static void bytes_of_the_largest_chunks_add_up(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_sim_result result;
+    struct dp_schedule schedule = make_schedule("gpipe", 1, 65536);
+    struct dp_sim_costs costs;
+    dp_sim_costs_init(&costs, &schedule);
+    struct dp_sim_chunk *chunk = dp_sim_chunk_at(&costs, 0, 0);
+    chunk->activation_bytes = chunk->released_at_i_bytes = 1ull << 46;
+    assert_ok(dp_simulate(&schedule, &costs, false, &result, &err), &err);
+    assert_true(result.ranks[0].peak_bytes == 1ull << 62);
+    dp_sim_result_deinit(&result);
+    chunk->activation_bytes++;
+    assert_refused(dp_simulate(&schedule, &costs, false, &result, &err), DP_INVALID, &err,
+                   "keeps 70368744177665 bytes of activations; 70368744177664 is the most");
+    dp_sim_costs_deinit(&costs);
+    dp_schedule_deinit(&schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_of_the_largest_chunks_add_up),
         cmocka_unit_test(gpipe_and_1f1b_waste_the_fill_and_the_drain),
         cmocka_unit_test(dual_schedules_take_the_published_times),
         cmocka_unit_test(dual_schedules_follow_their_closed_form),

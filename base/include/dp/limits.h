@@ -75,6 +75,7 @@
 // what-if texts, tables of costs, measured traces
 #define DP_COST_SECONDS_MAX 1e9              // one action, one message
 #define DP_COST_BYTES_PER_S_MIN 1e-9         // of a link: a byte takes DP_COST_SECONDS_MAX
+#define DP_COST_RANK_BYTES_MAX (1ull << 62)   // activations of all chunks of one rank
 #define DP_COST_FACTOR_MAX 1e6               // slower, faster
 #define DP_WHAT_IF_ITEMS_MAX 1024            // of one text
 #define DP_STAGE_COSTS_BYTES_MAX (4u << 20)

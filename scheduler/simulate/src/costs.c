@@ -190,6 +190,24 @@ static dp_status check_rank(const struct dp_sim_costs *costs, int32_t rank, stru
     return status;
 }
 
+// All that a rank could ever hold must add up.
+static dp_status check_bytes(const struct dp_sim_costs *costs, const struct dp_schedule *schedule,
+                             int32_t rank, struct dp_error *err)
+{
+    uint64_t chunks = (uint64_t)costs->slots * (uint64_t)schedule->microbatches;
+    unsigned long long most = DP_COST_RANK_BYTES_MAX / chunks;
+    for (int32_t slot = 0; slot < costs->slots; slot++) {
+        unsigned long long bytes = dp_sim_chunk_at(costs, rank, slot)->activation_bytes;
+        if (bytes > most) {
+            return dp_fail(err, DP_INVALID,
+                           "rank %d, slot %d: each chunk keeps %llu bytes of activations; %llu is "
+                           "the most with %d micro-batches",
+                           rank, slot, bytes, most, schedule->microbatches);
+        }
+    }
+    return DP_OK;
+}
+
 dp_status dp_sim_costs_check(const struct dp_sim_costs *costs, const struct dp_schedule *schedule,
                              struct dp_error *err)
 {
@@ -211,6 +229,9 @@ dp_status dp_sim_costs_check(const struct dp_sim_costs *costs, const struct dp_s
     dp_status status = DP_OK;
     for (int32_t rank = 0; rank < costs->pipeline && status == DP_OK; rank++) {
         status = check_rank(costs, rank, err);
+        if (status == DP_OK) {
+            status = check_bytes(costs, schedule, rank, err);
+        }
     }
     return status;
 }

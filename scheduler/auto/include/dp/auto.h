@@ -7,7 +7,9 @@
 // urgent action whose input is there and whose memory fits; what "urgent" means is varied. The best
 // lists are then improved by moving single actions to and fro. Pure and repeatable: problem, seed
 // and number of moves determine the answer, bit for bit; where the search is cut off changes
-// nothing in what it does before.
+// nothing in what it does before. Which of two things at the same moment comes first can hang on
+// how times are rounded, so the same costs in another unit (but for a power of two) may lead to
+// another order, about as good.
 #pragma once
 
 #include <stdbool.h>

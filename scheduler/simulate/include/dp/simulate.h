@@ -111,7 +111,8 @@ static inline double dp_sim_wire_seconds(const struct dp_sim_hop *hop, double by
 // Whether some host has more ranks than cores, so that their speeds depend on each other.
 bool dp_sim_costs_share_cores(const struct dp_sim_costs *costs);
 // DP_INVALID names the first cost that is negative, not finite or, in seconds, over
-// DP_COST_SECONDS_MAX; or a shape that differs.
+// DP_COST_SECONDS_MAX; chunks of which a rank holds over DP_COST_RANK_BYTES_MAX; or a shape that
+// differs.
 dp_status dp_sim_costs_check(const struct dp_sim_costs *costs, const struct dp_schedule *schedule,
                              struct dp_error *err);
 
