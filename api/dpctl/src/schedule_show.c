@@ -33,21 +33,20 @@ dp_status schedule_show(struct dpctl *ctl, const struct schedule_request *reques
 {
     DP_CLEANUP(schedule_subject_deinit) struct schedule_subject subject = {0};
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
+    DP_CLEANUP(dp_sim_analysis_deinit) struct dp_sim_analysis analysis = {0};
     dp_status status = schedule_obtain_subject(request, NULL, &subject, err);
-    if (status == DP_OK) {
+    if (status == DP_OK && ctl->json) {
+        status = dp_simulate_analyzed(&subject.schedule, &subject.costs, &result, &analysis, err);
+    } else if (status == DP_OK) {
         status = dp_simulate(&subject.schedule, &subject.costs, true, &result, err);
     }
     if (status != DP_OK) {
         return status;
     }
     if (ctl->json) {
-        DP_CLEANUP(dp_sim_analysis_deinit) struct dp_sim_analysis analysis = {0};
-        status = dp_sim_analyze(&subject.schedule, &subject.costs, result.spans, &analysis, err);
-        if (status == DP_OK) {
-            dpctl_print_json(ctl, spans_json(request, &subject.schedule, &result, &analysis),
-                             "dp.spans/1");
-        }
-        return status;
+        dpctl_print_json(ctl, spans_json(request, &subject.schedule, &result, &analysis),
+                         "dp.spans/1");
+        return DP_OK;
     }
     struct dp_render_options render = {.width = request->width >= 0 ? request->width : ctl->width,
                                        .color = ctl->color};

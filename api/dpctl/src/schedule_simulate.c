@@ -210,10 +210,7 @@ static dp_status analyze(const struct schedule_subject *subject,
                          struct dp_sim_analysis *ret_analysis, struct dp_error *err)
 {
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result result = {0};
-    dp_status status = dp_simulate(&subject->schedule, &subject->costs, true, &result, err);
-    return status == DP_OK ? dp_sim_analyze(&subject->schedule, &subject->costs, result.spans,
-                                            ret_analysis, err)
-                           : status;
+    return dp_simulate_analyzed(&subject->schedule, &subject->costs, &result, ret_analysis, err);
 }
 
 // Twice, as its time is shown: bubbles and memory alone, then what needs every action's times.
