@@ -7,8 +7,10 @@
 #include "dp/cleanup.h"
 #include "search.h"
 
-// So many actions of families' orders are looked at, some seconds' work.
+// So many actions of families' orders are looked at, some seconds' work; of ranks that share cores
+// or block on messages fewer, which take longer.
 #define FAMILIES_ACTIONS 6e7
+#define FAMILIES_ACTIONS_SLOW 2e7
 // Making and simulating one takes so many times what looking at it in the search takes.
 enum { FAMILY_WORK = 5 };
 
@@ -227,6 +229,8 @@ static void find_candidates(struct search *search, struct candidates *candidates
 // As many as can be tried in reasonable time, the shortest first.
 static void take_candidates(struct search *search, struct candidates *candidates)
 {
+    bool is_simple = search->count == 0 || search->entries[0]->field.is_simple;
+    double most = is_simple ? FAMILIES_ACTIONS : FAMILIES_ACTIONS_SLOW;
     for (double actions = 0;;) {
         struct candidate *shortest = NULL;
         for (size_t i = 0; i < candidates->count; i++) {
@@ -235,7 +239,7 @@ static void take_candidates(struct search *search, struct candidates *candidates
             shortest = !item->is_taken && is_shorter ? item : shortest;
         }
         if (shortest == NULL || shortest->actions > DP_AUTO_ACTIONS_MAX ||
-            actions + shortest->actions > FAMILIES_ACTIONS) {
+            actions + shortest->actions > most) {
             break;
         }
         shortest->is_taken = true;
