@@ -9,7 +9,7 @@
 
 // So many actions of families' orders are looked at, some seconds' work; of ranks that share cores
 // or block on messages fewer, which take longer.
-#define FAMILIES_ACTIONS 6e7
+#define FAMILIES_ACTIONS 1.2e8
 #define FAMILIES_ACTIONS_SLOW 2e7
 // Making and simulating one takes so many times what looking at it in the search takes.
 enum { FAMILY_WORK = 5 };
