@@ -3,6 +3,7 @@
 #include "schedule_request.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -96,88 +97,67 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static const struct {
+// What an option's value is, and where in the request it goes.
+typedef enum value_kind {
+    VALUE_OTHER,
+    VALUE_TEXT,
+    VALUE_REAL,
+    VALUE_INT32,
+    VALUE_INT64
+} value_kind;
+
+#define TEXT(name) VALUE_TEXT, offsetof(struct schedule_request, name), 0, 0
+#define REAL(name) VALUE_REAL, offsetof(struct schedule_request, name), 0, 0 // at least 0
+#define I32(name, min, max) VALUE_INT32, offsetof(struct schedule_request, name), min, max
+#define I64(name) VALUE_INT64, offsetof(struct schedule_request, name), 0, INT64_MAX
+#define OTHER VALUE_OTHER, 0, 0, 0
+
+static const struct value {
     int key;
-    schedule_options group;
-} groups[] = {
-    {'P', SCHEDULE_SIZES},
-    {'M', SCHEDULE_SIZES},
-    {'v', SCHEDULE_SIZES},
-    {KEY_COST, SCHEDULE_COSTS},
-    {KEY_HOP, SCHEDULE_COSTS},
-    {KEY_P2P, SCHEDULE_COSTS},
-    {KEY_ACTIVATION, SCHEDULE_BYTES},
-    {KEY_WEIGHT, SCHEDULE_BYTES},
-    {KEY_SLOW, SCHEDULE_CHANGES},
-    {KEY_SLOW_LINK, SCHEDULE_CHANGES},
-    {KEY_STAGE_COST, SCHEDULE_CHANGES},
-    {KEY_MEMORY_CAP, SCHEDULE_CAP},
-    {KEY_SEED, SCHEDULE_SEARCH},
-    {KEY_MOVES, SCHEDULE_SEARCH},
-    {KEY_PLACEMENT, SCHEDULE_SEARCH},
-    {KEY_OBJECTIVE, SCHEDULE_SEARCH},
-    {KEY_SCHEDULES, SCHEDULE_FAMILIES},
-    {KEY_MEMORY, SCHEDULE_FAMILIES},
-    {KEY_TOKENS, SCHEDULE_FAMILIES},
-    {KEY_STEP, SCHEDULE_FAMILIES},
-    {KEY_STEP_TOKENS, SCHEDULE_FAMILIES},
-    {KEY_GPUS, SCHEDULE_FAMILIES},
-    {KEY_TABLE, SCHEDULE_DRAWING},
-    {KEY_WIDTH, SCHEDULE_WIDTH},
-    {KEY_FORMAT, SCHEDULE_FILES},
-    {KEY_OUT, SCHEDULE_FILES},
-    {KEY_LAYERS, SCHEDULE_SIZES},
-    {KEY_LETTERS, SCHEDULE_READING},
+    uint32_t group; // schedule_options; 0 = every verb takes it
+    value_kind kind;
+    size_t offset;
+    long min, max;
+} values[] = {
+    {KEY_SCHEDULE, 0, TEXT(schedule)},
+    {'P', SCHEDULE_SIZES, I32(pipeline, 1, DP_PIPELINE_MAX)},
+    {'M', SCHEDULE_SIZES, I32(microbatches, 1, DP_MICROBATCHES_MAX)},
+    {'v', SCHEDULE_SIZES, I32(virtual_stages, 1, DP_RANK_STAGES_MAX)},
+    {KEY_LAYERS, SCHEDULE_SIZES, I32(layers, 1, DP_LAYERS_MAX)},
+    {KEY_COST, SCHEDULE_COSTS, TEXT(cost)},
+    {KEY_HOP, SCHEDULE_COSTS, REAL(hop)},
+    {KEY_P2P, SCHEDULE_COSTS, OTHER},
+    {KEY_ACTIVATION, SCHEDULE_BYTES, REAL(activation_bytes)},
+    {KEY_WEIGHT, SCHEDULE_BYTES, REAL(weight_bytes)},
+    {KEY_SLOW, SCHEDULE_CHANGES, OTHER},
+    {KEY_SLOW_LINK, SCHEDULE_CHANGES, OTHER},
+    {KEY_STAGE_COST, SCHEDULE_CHANGES, TEXT(stage_cost)},
+    {KEY_MEMORY_CAP, SCHEDULE_CAP, REAL(memory_cap)},
+    {KEY_SEED, SCHEDULE_SEARCH, I64(seed)},
+    {KEY_MOVES, SCHEDULE_SEARCH, I64(moves)},
+    {KEY_PLACEMENT, SCHEDULE_SEARCH, TEXT(placement)},
+    {KEY_OBJECTIVE, SCHEDULE_SEARCH, OTHER},
+    {KEY_SCHEDULES, SCHEDULE_FAMILIES, TEXT(schedules)},
+    {KEY_MEMORY, SCHEDULE_FAMILIES, REAL(memory)},
+    {KEY_TOKENS, SCHEDULE_FAMILIES, REAL(tokens_per_s)},
+    {KEY_STEP, SCHEDULE_FAMILIES, REAL(step_s)},
+    {KEY_STEP_TOKENS, SCHEDULE_FAMILIES, REAL(tokens_per_step)},
+    {KEY_GPUS, SCHEDULE_FAMILIES, I32(gpus, 1, INT32_MAX)},
+    {KEY_TABLE, SCHEDULE_DRAWING, OTHER},
+    {KEY_WIDTH, SCHEDULE_WIDTH, I32(width, 0, 10000)},
+    {KEY_FORMAT, SCHEDULE_FILES, TEXT(format)},
+    {KEY_OUT, SCHEDULE_FILES, TEXT(out)},
+    {KEY_LETTERS, SCHEDULE_READING, TEXT(letters)},
 };
 
-// Options whose value is taken as it stands.
-static const char **text_slot(struct schedule_request *request, int key)
+static const struct value *find_value(int key)
 {
-    switch (key) {
-    case KEY_SCHEDULE:
-        return &request->schedule;
-    case KEY_COST:
-        return &request->cost;
-    case KEY_STAGE_COST:
-        return &request->stage_cost;
-    case KEY_PLACEMENT:
-        return &request->placement;
-    case KEY_SCHEDULES:
-        return &request->schedules;
-    case KEY_FORMAT:
-        return &request->format;
-    case KEY_OUT:
-        return &request->out;
-    case KEY_LETTERS:
-        return &request->letters;
-    default:
-        return NULL;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(values); i++) {
+        if (values[i].key == key) {
+            return &values[i];
+        }
     }
-}
-
-// Options that are a number of at least 0.
-static double *real_slot(struct schedule_request *request, int key)
-{
-    switch (key) {
-    case KEY_HOP:
-        return &request->hop;
-    case KEY_ACTIVATION:
-        return &request->activation_bytes;
-    case KEY_WEIGHT:
-        return &request->weight_bytes;
-    case KEY_MEMORY_CAP:
-        return &request->memory_cap;
-    case KEY_MEMORY:
-        return &request->memory;
-    case KEY_TOKENS:
-        return &request->tokens_per_s;
-    case KEY_STEP:
-        return &request->step_s;
-    case KEY_STEP_TOKENS:
-        return &request->tokens_per_step;
-    default:
-        return NULL;
-    }
+    return NULL;
 }
 
 // "--hop"; options without a long name are -P and -M.
@@ -221,39 +201,26 @@ static dp_auto_objective objective_of(struct argp_state *state, const char *text
     return strcmp(text, "span") == 0 ? DP_AUTO_LONGEST_SPAN : DP_AUTO_MAKESPAN;
 }
 
-static error_t handle_number(int key, char *arg, struct argp_state *state)
+// Fills the value's place in the request, if it has one.
+static void take_value(struct argp_state *state, const struct value *value, char *arg)
 {
-    struct schedule_request *request = state->input;
-    switch (key) {
-    case 'P':
-        request->pipeline = (int32_t)dpctl_number(state, "-P", arg, 1, DP_PIPELINE_MAX);
-        return 0;
-    case 'M':
-        request->microbatches = (int32_t)dpctl_number(state, "-M", arg, 1, DP_MICROBATCHES_MAX);
-        return 0;
-    case 'v':
-        request->virtual_stages = (int32_t)dpctl_number(state, "-v", arg, 1, DP_RANK_STAGES_MAX);
-        return 0;
-    case KEY_SEED:
-        request->seed = (uint64_t)dpctl_number(state, "--seed", arg, 0, INT64_MAX);
-        return 0;
-    case KEY_MOVES:
-        request->moves = dpctl_number(state, "--moves", arg, 0, INT64_MAX);
-        return 0;
-    case KEY_GPUS:
-        request->gpus = (int32_t)dpctl_number(state, "--gpus", arg, 1, INT32_MAX);
-        return 0;
-    case KEY_LAYERS:
-        request->layers = (int32_t)dpctl_number(state, "--layers", arg, 1, DP_LAYERS_MAX);
-        return 0;
-    case KEY_WIDTH:
-        request->width = (int32_t)dpctl_number(state, "--width", arg, 0, 10000);
-        if (request->width > 0 && request->width < 40) {
-            argp_error(state, "--width is 40 to 10000, or 0 to wrap nothing");
-        }
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    void *slot = (char *)state->input + value->offset;
+    const char *name = option_text(value->key);
+    switch (value->kind) {
+    case VALUE_TEXT:
+        *(const char **)slot = arg;
+        break;
+    case VALUE_REAL:
+        *(double *)slot = dpctl_real(state, name, arg, (double)value->min);
+        break;
+    case VALUE_INT32:
+        *(int32_t *)slot = (int32_t)dpctl_number(state, name, arg, value->min, value->max);
+        break;
+    case VALUE_INT64:
+        *(int64_t *)slot = dpctl_number(state, name, arg, value->min, value->max);
+        break;
+    case VALUE_OTHER:
+        break;
     }
 }
 
@@ -293,14 +260,12 @@ static void finish(struct argp_state *state, struct schedule_request *request)
     }
 }
 
-static void note_option(struct schedule_request *request, int key)
+static void note_option(struct schedule_request *request, const struct value *value)
 {
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(groups); i++) {
-        if (groups[i].key == key) {
-            const char **name = &request->given_names[__builtin_ctz(groups[i].group)];
-            *name = *name != NULL ? *name : option_text(key);
-            request->given |= groups[i].group;
-        }
+    if (value->group != 0) {
+        const char **name = &request->given_names[__builtin_ctz(value->group)];
+        *name = *name != NULL ? *name : option_text(value->key);
+        request->given |= value->group;
     }
 }
 
@@ -313,21 +278,22 @@ const char *schedule_request_given(const struct schedule_request *request, uint3
 static error_t handle(int key, char *arg, struct argp_state *state)
 {
     struct schedule_request *request = state->input;
-    note_option(request, key);
-    const char **text = text_slot(request, key);
-    double *real = real_slot(request, key);
-    if (text != NULL) {
-        *text = arg;
-        return 0;
+    const struct value *value = find_value(key);
+    if (value != NULL) {
+        note_option(request, value);
+        take_value(state, value, arg);
     }
-    if (real != NULL) {
-        *real = dpctl_real(state, option_text(key), arg, 0);
-        if (key == KEY_MEMORY && *real <= 0) {
+    switch (key) {
+    case KEY_MEMORY:
+        if (request->memory <= 0) {
             argp_error(state, "--memory is over 0: nothing fits no memory");
         }
         return 0;
-    }
-    switch (key) {
+    case KEY_WIDTH:
+        if (request->width > 0 && request->width < 40) {
+            argp_error(state, "--width is 40 to 10000, or 0 to wrap nothing");
+        }
+        return 0;
     case KEY_OBJECTIVE:
         request->objective = objective_of(state, arg);
         return 0;
@@ -350,7 +316,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         finish(state, request);
         return 0;
     default:
-        return handle_number(key, arg, state);
+        return value != NULL ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
