@@ -19,6 +19,10 @@
 #define DP_STEPS_MAX 1000000000
 #define DP_GLOBAL_BATCH_MAX (1 << 24)
 #define DP_NODES_MAX 16384
+#define DP_CLUSTER_LEVELS_MAX 4 // of the fabric beyond scale-up
+#define DP_TENSOR_MAX 1024
+#define DP_CONTEXT_MAX 1024
+#define DP_CLUSTERS_MAX 1024    // stored by name
 
 // schedules
 #define DP_SCHEDULE_BYTES_MAX (256u << 20) // a file with all actions, JSON or CSV

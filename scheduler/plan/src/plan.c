@@ -16,6 +16,8 @@ void dp_plan_deinit(struct dp_plan *plan)
     free(plan->schedule_json);
     free(plan->layer_begin);
     free(plan->ranks);
+    free(plan->positions);
+    free(plan->warnings);
     free(plan->provenance);
     free(plan->explanation);
     *plan = (struct dp_plan){0};
@@ -28,6 +30,11 @@ void dp_plan_copy(struct dp_plan *ret_plan, const struct dp_plan *plan)
     copy.layer_begin =
         dp_memdup(plan->layer_begin, ((size_t)plan->stages + 1) * sizeof(*plan->layer_begin));
     copy.ranks = dp_memdup(plan->ranks, (size_t)dp_plan_world(plan) * sizeof(*plan->ranks));
+    copy.positions =
+        plan->positions == NULL
+            ? NULL
+            : dp_memdup(plan->positions, (size_t)plan->pipeline * sizeof(*plan->positions));
+    copy.warnings = plan->warnings == NULL ? NULL : dp_strdup(plan->warnings);
     copy.provenance = dp_strdup(plan->provenance);
     copy.explanation = dp_strdup(plan->explanation);
     copy.candidates = dp_new_array(struct dp_plan_candidate, plan->candidates_count);

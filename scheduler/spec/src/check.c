@@ -188,12 +188,37 @@ static void check_optimizer(const struct check *check)
     }
 }
 
+// What plans for accelerators know, and no device of ours runs yet.
 static void check_unsupported(const struct check *check, const char *path, const char *what,
                               int32_t value)
 {
-    if (value > 1) {
+    if (value > 1 && check->spec->resources.device != DP_DEVICE_CUDA) {
         blame(check, path, "set it to 1 or remove it",
-              "%s parallelism of %d is not supported; only 1 is", what, value);
+              "%s parallelism of %d is not supported by the %s device; only 1 is", what, value,
+              dp_device_kind_text(check->spec->resources.device));
+    }
+}
+
+static int32_t at_least_one(int32_t size)
+{
+    return size > 0 ? size : 1;
+}
+
+static void check_choices(const struct check *check)
+{
+    const struct dp_parallel_spec *p = &check->spec->parallel;
+    struct dp_error why = {0};
+    dp_format format;
+    dp_shard shard;
+    uint32_t recompute;
+    if (p->precision[0] != '\0' && dp_format_parse(p->precision, &format, &why) != DP_OK) {
+        blame(check, "parallel.precision", NULL, "%s", why.message);
+    }
+    if (p->shard[0] != '\0' && dp_shard_parse(p->shard, &shard, &why) != DP_OK) {
+        blame(check, "parallel.shard", NULL, "%s", why.message);
+    }
+    if (p->recompute[0] != '\0' && dp_recompute_parse(p->recompute, &recompute, &why) != DP_OK) {
+        blame(check, "parallel.recompute", NULL, "%s", why.message);
     }
 }
 
@@ -208,9 +233,19 @@ static void check_expert_parallel(const struct check *check)
         blame(check, "parallel.expert", NULL, "%d expert ranks cannot share %d experts evenly",
               p->expert, m->experts);
     }
-    if (p->expert > 1 && p->data > 0 && p->data % p->expert != 0) {
-        blame(check, "parallel.expert", "expert groups lie inside data parallelism",
-              "expert (%d) does not divide data (%d)", p->expert, p->data);
+    int64_t holders = (int64_t)p->data * at_least_one(p->tensor) * at_least_one(p->context);
+    int64_t group = (int64_t)at_least_one(p->expert) * at_least_one(p->expert_tensor);
+    bool is_flat = at_least_one(p->tensor) * at_least_one(p->context) == 1;
+    if (group > 1 && p->data > 0 && holders % group != 0) {
+        if (is_flat && p->expert_tensor <= 1) {
+            blame(check, "parallel.expert", "expert groups lie inside data parallelism",
+                  "expert (%d) does not divide data (%d)", p->expert, p->data);
+        } else {
+            blame(check, "parallel.expert",
+                  "expert groups lie among the ranks of one pipeline position",
+                  "expert x expert_tensor (%lld) does not divide data x tensor x context (%lld)",
+                  (long long)group, (long long)holders);
+        }
     }
 }
 
@@ -242,6 +277,8 @@ static void check_parallel(const struct check *check)
     const struct dp_parallel_spec *p = &check->spec->parallel;
     check_unsupported(check, "parallel.tensor", "tensor", p->tensor);
     check_unsupported(check, "parallel.context", "context", p->context);
+    check_unsupported(check, "parallel.expert_tensor", "expert tensor", p->expert_tensor);
+    check_choices(check);
     if (p->pipeline > check->spec->model.layers) {
         blame(check, "parallel.pipeline", "every stage needs a layer",
               "pipeline is %d, but the model has only %d layers", p->pipeline,
@@ -249,16 +286,17 @@ static void check_parallel(const struct check *check)
     }
     check_expert_parallel(check);
     check_batch(check);
-    int64_t world = (int64_t)(p->pipeline > 0 ? p->pipeline : 1) * (p->data > 0 ? p->data : 1);
+    int64_t shards = (int64_t)at_least_one(p->tensor) * at_least_one(p->context);
+    int64_t world = (int64_t)at_least_one(p->pipeline) * at_least_one(p->data) * shards;
     int64_t ranks = check->spec->resources.ranks;
     if (world > DP_RANKS_MAX) {
-        blame(check, "parallel.data", NULL, "pipeline x data is %lld ranks; the limit is %d",
-              (long long)world, DP_RANKS_MAX);
+        blame(check, "parallel.data", NULL, "pipeline x data%s is %lld ranks; the limit is %d",
+              shards > 1 ? " x tensor x context" : "", (long long)world, DP_RANKS_MAX);
     }
     if (ranks > 0 && p->pipeline > 0 && p->data > 0 && ranks != world) {
         blame(check, "resources.ranks", "remove ranks, or make it pipeline x data",
-              "ranks is %lld, but pipeline x data is %d x %d = %lld", (long long)ranks, p->pipeline,
-              p->data, (long long)world);
+              "ranks is %lld, but pipeline x data is %d x %d%s = %lld", (long long)ranks,
+              p->pipeline, p->data, shards > 1 ? " x tensor x context" : "", (long long)world);
     } else if (ranks > 0 && ranks % world != 0) {
         blame(check, "resources.ranks", NULL,
               "%lld ranks cannot be divided by what [parallel] sets (pipeline x data: %lld)",

@@ -292,8 +292,10 @@ int32_t dp_job_spec_ranks(const struct dp_job_spec *spec, bool *ret_fixed)
         return given;
     }
     int64_t pipeline = parallel->pipeline > 0 ? parallel->pipeline : 1;
-    int64_t data = parallel->data > 0 ? parallel->data : parallel->expert;
-    int64_t ranks = pipeline * (data > 0 ? data : 1);
+    int64_t shards = (parallel->tensor > 0 ? parallel->tensor : 1) *
+                     (int64_t)(parallel->context > 0 ? parallel->context : 1);
+    int64_t data = parallel->data > 0 ? parallel->data : parallel->expert / shards;
+    int64_t ranks = pipeline * (data > 0 ? data : 1) * shards;
     return ranks < DP_RANKS_MAX ? (int32_t)ranks : DP_RANKS_MAX;
 }
 

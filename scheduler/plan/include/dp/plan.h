@@ -1,7 +1,8 @@
 // A plan: how one job runs on given nodes, as plain data. Determined by spec, resources and
 // profile.
 //
-// Global rank = data replica * pipeline + pipeline position. Seconds are of one step.
+// Global rank = ((data replica * pipeline + pipeline position) * context + context rank) * tensor +
+// tensor rank. Seconds are of one step.
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +13,9 @@
 #include "dp/error.h"
 #include "dp/json.h"
 #include "dp/limits.h"
+#include "dp/memory.h"
 #include "dp/schedule.h"
+#include "dp/strategy.h"
 
 // One global rank: where it runs, and what is predicted for it.
 struct dp_plan_rank {
@@ -25,13 +28,38 @@ struct dp_plan_rank {
     double memory_bytes;          // weights, gradients, optimizer and activations
 };
 
+// One pipeline position: where the step's time and the memory of its ranks go. The times of the
+// slowest replica; they add up to the step but for rounding.
+struct dp_plan_position {
+    double forward_s, backward_s, input_s, weight_s; // F, B, I and W alone
+    double overlapped_s;                             // FB
+    double bubble_s;                                 // waiting for other ranks and for hops
+    double gradient_s, optimizer_s;                  // after the last action; exposed part
+    double wait_s;                 // inside actions: collectives that compute waits for
+    double exchange_s;             // inside actions: expert traffic that nothing hides
+    double compute_s;              // inside actions: the rest
+    struct dp_memory_parts memory; // at the fullest moment
+    double memory_at_s;            // when that is
+};
+
+// One more unit of a resource, and the step that the same strategy would take with it.
+struct dp_plan_gain {
+    char resource[DP_NAME_MAX]; // "compute", "memory bandwidth", "scale-up", "scale-out", ...
+    double more_share;          // how much more, as a share of what there is
+    double step_s;
+};
+enum { DP_PLAN_GAINS_MAX = 8 };
+
 // What one other choice would have cost. `reason` says why it lost, or which rule it breaks.
 struct dp_plan_candidate {
     int32_t pipeline, expert, data, microbatches, micro_batch_size;
     char schedule[DP_NAME_MAX];
-    int32_t virtual_stages;  // chunks per rank that the family was asked for; 0 = its default
+    int32_t virtual_stages; // chunks per rank that the family was asked for; 0 = its default
+    int32_t tensor, context, expert_tensor;
+    uint32_t recompute;
     bool legal; // the figures below are known
     bool chosen;
+    bool tied; // with the chosen one, inside the error bar
     double step_s;
     double memory_max_bytes; // of the fullest rank
     char *reason;            // owned
@@ -46,9 +74,17 @@ struct dp_plan {
     uint64_t schedule_hash;         // dp_schedule_hash of what it expands to
     // An irregular order as the dp.schedule/1 document (owned); NULL for a family's own.
     char *schedule_json;
-    int32_t stages;             // S
+    int32_t stages;                         // S
+    int32_t tensor, context, expert_tensor; // T, C, ETP; 0 counts as 1
+    bool sequence_parallel;
+    dp_format format;
+    dp_shard shard;
+    uint32_t recompute;
+    int32_t comm_units;
+    double imbalance;
     int32_t *layer_begin;       // [stages + 1]: stage s runs layers [s] to [s + 1] - 1; owned
-    struct dp_plan_rank *ranks; // [pipeline * data] by global rank; owned
+    struct dp_plan_rank *ranks; // [dp_plan_world] by global rank; owned
+    struct dp_plan_position *positions; // [pipeline]; NULL in plans of older versions; owned
 
     double step_s;      // the sum of the five parts
     double compute_s;   // actions of the busiest rank, without its waits
@@ -57,7 +93,13 @@ struct dp_plan {
     double grad_sync_s; // summing gradients, after the last action
     double optimizer_s;
     double tokens_per_s;
-    double error_share;  // expected error of step_s, as a share of it
+    double error_share;               // expected error of step_s, as a share of it
+    double mfu_causal, mfu_noncausal; // of the device's bf16 peak; 0 = the peak is unknown
+    double baseline_step_s;           // 1F1B on the same sizes; 0 = not comparable
+    int64_t searched;                 // candidates whose time and memory were computed
+    struct dp_plan_gain gains[DP_PLAN_GAINS_MAX]; // the binding resource first
+    int32_t gains_count;
+    char *warnings;      // what the figures extrapolate from, when DualPipe is wrong; lines; owned
     bool cores_exceeded; // some node has more ranks than cores
     char *provenance;    // where the figures come from, lines; owned, never NULL
     char *explanation;   // why this plan, lines; owned, never NULL
@@ -66,9 +108,20 @@ struct dp_plan {
     size_t candidates_count;
 };
 
+// Ranks of one pipeline position and replica.
+static inline int32_t dp_plan_shards(const struct dp_plan *plan)
+{
+    return (plan->tensor > 1 ? plan->tensor : 1) * (plan->context > 1 ? plan->context : 1);
+}
+
 static inline int32_t dp_plan_world(const struct dp_plan *plan)
 {
-    return plan->pipeline * plan->data;
+    return plan->pipeline * plan->data * dp_plan_shards(plan);
+}
+
+static inline int32_t dp_plan_rank_position(const struct dp_plan *plan, int32_t rank)
+{
+    return rank / dp_plan_shards(plan) % plan->pipeline;
 }
 
 // Zero-initialised plans may be deinited too.

@@ -20,6 +20,10 @@ struct dp_planner_node {
     int32_t first_slot;     // number of the first free one
     int32_t cores;          // of the machine; 0 = as many as ranks need
     double memory_bytes;    // for each rank; 0 = unlimited
+    // Which scale-up domain, then which group of each level of the fabric it belongs to, from 1;
+    // 0 = a domain of its own on a flat fabric.
+    int32_t domain;
+    int32_t group[DP_CLUSTER_LEVELS_MAX];
 };
 
 struct dp_planner_resources {

@@ -10,6 +10,7 @@
 #include "dp/diag.h"
 #include "dp/error.h"
 #include "dp/limits.h"
+#include "dp/strategy.h"
 
 // Shapes of a decoder-only transformer. h = hidden, E = experts.
 struct dp_model_spec {
@@ -31,6 +32,25 @@ struct dp_model_spec {
     double rope_theta;
     double norm_eps;
     double aux_loss_weight; // sequence-wise load-balance loss, 0 = off
+    // What follows only the cost model knows; 0 = what the models above have.
+    dp_format format;       // it was trained in; AUTO = bf16
+    int32_t ffn_matrices;   // of an FFN or expert: 0 or 3 = gated (SwiGLU), 2 = plain (GELU)
+    int32_t window;         // tokens that sliding-window attention looks back on; 0 = none
+    int32_t window_layers;  // how many of the layers have that window
+    int32_t tied_embedding; // 1 = embedding and head are one matrix
+    int32_t positions;      // learned position embeddings; 0 = rotary
+    int32_t qk_norm;        // 1 = RMSNorm over each query's and key's head_dim
+    int32_t sinks;          // 1 = one learned sink per attention head
+    int32_t biases;         // DP_BIAS_* that exist
+};
+
+enum {
+    DP_BIAS_QKV = 1 << 0,
+    DP_BIAS_OUTPUT = 1 << 1, // of attention's output projection
+    DP_BIAS_FFN = 1 << 2,    // of dense and shared FFNs
+    DP_BIAS_ROUTER = 1 << 3,
+    DP_BIAS_EXPERT = 1 << 4,
+    DP_BIAS_NORM = 1 << 5, // LayerNorm instead of RMSNorm
 };
 
 struct dp_data_spec {
@@ -58,6 +78,15 @@ struct dp_parallel_spec {
     int32_t microbatches;     // per step and pipeline replica
     int32_t micro_batch_size; // samples
     char schedule[DP_NAME_MAX];
+    int32_t expert_tensor;
+    int32_t sequence_parallel;       // 1 = on, -1 = off
+    char precision[DP_NAME_MAX];     // dp_format_parse
+    char shard[DP_NAME_MAX];         // dp_shard_parse
+    char recompute[2 * DP_NAME_MAX]; // dp_recompute_parse; "" = the planner chooses
+    int32_t comm_units;              // multiprocessors that communicate during an FB
+    double imbalance;                // fullest expert rank over the mean; 0 = 1, balanced
+    // Layers of each stage in order, "4,4,3,...", as many as the schedule has stages.
+    char layers_per_stage[4 * DP_STAGES_MAX];
 };
 
 struct dp_checkpoint_spec {
@@ -143,6 +172,16 @@ static inline bool dp_model_layer_is_moe(const struct dp_model_spec *model, int3
     return model->experts > 0 && layer >= model->dense_layers;
 }
 
+// Links of one level of the fabric, per rank and direction, after its oversubscription. A group of
+// `ranks` neighbours needs no other level; the outermost level joins all (ranks 0).
+struct dp_cluster_level {
+    char name[DP_NAME_MAX]; // "scale-up", "leaf", "spine"
+    int32_t ranks;          // accelerators that it joins; 0 = the whole cluster
+    double bandwidth;       // bytes per second
+    double latency_s;
+    double oversubscription; // what was already divided into bandwidth; 1 = none
+};
+
 // One kind of node, `nodes` times.
 struct dp_cluster_spec {
     char name[DP_NAME_MAX];
@@ -155,6 +194,13 @@ struct dp_cluster_spec {
     double memory_bandwidth;                         // bytes per second and rank
     double scale_up_bandwidth, scale_up_latency_s;   // inside a node, per rank and direction
     double scale_out_bandwidth, scale_out_latency_s; // between nodes
+    int32_t ranks;          // in all; 0 = nodes * ranks_per_node, else the last node has the rest
+    int32_t scale_up_ranks; // that the scale-up fabric joins (72 on NVL72); 0 = ranks_per_node
+    double fp8_flops_peak;  // dense; 0 = the device has no fp8
+    int32_t units;          // multiprocessors or compute units; 0 = unknown
+    // Beyond scale-up and scale-out, from inner to outer; none = one flat scale-out fabric.
+    struct dp_cluster_level levels[DP_CLUSTER_LEVELS_MAX];
+    int32_t levels_count;
 };
 
 dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags *diags,

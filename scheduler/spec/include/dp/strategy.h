@@ -1,0 +1,72 @@
+// How one model is divided over ranks: every size and choice that a plan fixes.
+//
+// World = pipeline * data * tensor * context. An expert group is `expert` ranks out of the
+// data * tensor * context ranks of one pipeline position (arXiv 2504.14960): expert * expert_tensor
+// divides that product, and what is left over holds copies of the same experts.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dp/error.h"
+#include "dp/limits.h"
+
+// Number format of matrix products; everything else stays in bf16 or fp32.
+typedef enum dp_format {
+    DP_FORMAT_AUTO, // the model's own where the device has it, else bf16
+    DP_FORMAT_FP32,
+    DP_FORMAT_BF16,
+    DP_FORMAT_FP8,       // one scale per tensor
+    DP_FORMAT_FP8_BLOCK, // 1 x 128 activations, 128 x 128 weights
+    DP_FORMAT_MXFP8,     // one scale per 32 elements
+    DP_FORMAT_NVFP4,     // 4 bits, one scale per 16 elements
+    DP_FORMAT_COUNT
+} dp_format;
+const char *dp_format_text(dp_format format); // "auto", "fp32", "bf16", "fp8", "fp8-block", ...
+// DP_INVALID lists the names.
+dp_status dp_format_parse(const char *text, dp_format *ret_format, struct dp_error *err);
+
+// What the data-parallel replicas of a parameter share between them.
+typedef enum dp_shard {
+    DP_SHARD_AUTO,
+    DP_SHARD_NONE,  // every replica keeps all
+    DP_SHARD_ZERO1, // optimizer states are split
+    DP_SHARD_FSDP,  // weights and gradients as well: gathered before use (ZeRO-3)
+    DP_SHARD_COUNT
+} dp_shard;
+const char *dp_shard_text(dp_shard shard); // "auto", "none", "zero1", "fsdp"
+dp_status dp_shard_parse(const char *text, dp_shard *ret_shard, struct dp_error *err);
+
+// What the backward pass computes again instead of keeping it. Bits; FULL stands alone.
+enum {
+    DP_RECOMPUTE_NORM = 1 << 0,       // outputs of RMSNorm / LayerNorm
+    DP_RECOMPUTE_UP = 1 << 1,         // MLA's up-projections with their rotation
+    DP_RECOMPUTE_ACTIVATION = 1 << 2, // SwiGLU / GELU outputs
+    DP_RECOMPUTE_ATTENTION = 1 << 3,  // the attention core ("selective" of arXiv 2205.05198)
+    DP_RECOMPUTE_EXPERTS = 1 << 4,    // the whole expert FFN, its dispatch excepted
+    DP_RECOMPUTE_FULL = 1 << 5,       // all of a layer but its input
+};
+// "none", "full", "selective" (= "attention"), or names joined by "+" or ",": "norm+up+activation".
+// Writes at most DP_NAME_MAX bytes.
+void dp_recompute_text(uint32_t recompute, char ret_text[DP_NAME_MAX]);
+dp_status dp_recompute_parse(const char *text, uint32_t *ret_recompute, struct dp_error *err);
+
+struct dp_strategy {
+    int32_t pipeline, data, tensor, context, expert, expert_tensor; // all at least 1
+    int32_t virtual_stages;                                         // 0 = the family's default
+    int32_t microbatches;                                           // per step and replica
+    int32_t micro_batch_size;                                       // samples
+    char schedule[DP_NAME_MAX];
+    bool sequence_parallel; // norms and residuals are split over tensor ranks (needs tensor > 1)
+    dp_format format;       // never AUTO
+    dp_shard shard;         // never AUTO
+    uint32_t recompute;
+    // Multiprocessors that move expert traffic while an FB computes on the rest; 0 = the best.
+    int32_t comm_units;
+    double imbalance; // tokens of the fullest expert rank over their mean, at least 1
+};
+
+static inline int64_t dp_strategy_world(const struct dp_strategy *s)
+{
+    return (int64_t)s->pipeline * s->data * s->tensor * s->context;
+}
