@@ -35,11 +35,15 @@ struct dp_plan_position {
     double overlapped_s;                             // FB
     double bubble_s;                                 // waiting for other ranks and for hops
     double gradient_s, optimizer_s;                  // after the last action; exposed part
-    double wait_s;                 // inside actions: collectives that compute waits for
-    double exchange_s;             // inside actions: expert traffic that nothing hides
-    double compute_s;              // inside actions: the rest
-    struct dp_memory_parts memory; // at the fullest moment
-    double memory_at_s;            // when that is
+    double hop_s;                   // of bubble_s: inputs that were there but still travelled
+    double wait_s;                  // inside actions: collectives that compute waits for
+    double exchange_s;              // inside actions: expert traffic that nothing hides
+    double compute_s;               // inside actions: the rest
+    double hidden_s;                // expert traffic beside compute: in none of the sums above
+    struct dp_memory_parts memory;  // at the fullest moment
+    double memory_at_s;             // when that is
+    double memory_limit_bytes;      // of its ranks' nodes, the least; 0 = no limit
+    struct dp_unit_parameters held; // by one rank; both stages' of a bidirectional pipeline
 };
 
 // One more unit of a resource, and the step that the same strategy would take with it.
@@ -50,7 +54,8 @@ struct dp_plan_gain {
 };
 enum { DP_PLAN_GAINS_MAX = 8 };
 
-// What one other choice would have cost. `reason` says why it lost, or which rule it breaks.
+// What one other choice would have cost. `reason` says why it lost, or which rule it breaks; what
+// is NULL before dp_plan_explain is written there from the figures.
 struct dp_plan_candidate {
     int32_t pipeline, expert, data, microbatches, micro_batch_size;
     char schedule[DP_NAME_MAX];
@@ -61,11 +66,17 @@ struct dp_plan_candidate {
     bool chosen;
     bool tied; // with the chosen one, inside the error bar
     double step_s;
-    double memory_max_bytes; // of the fullest rank
-    char *reason;            // owned
+    // The parts of it on the rank that bounds it, as those of dp_plan_position; 0 = unknown.
+    double compute_s, bubble_s, hop_s, wait_s, exchange_s, gradient_s, optimizer_s;
+    double memory_max_bytes;   // of the fullest rank
+    double memory_limit_bytes; // what that rank's node has; 0 = no limit
+    int32_t memory_position;   // where in the pipeline it is
+    char *reason;              // owned
 };
 
 struct dp_plan {
+    char model[DP_NAME_MAX]; // what it is for, and the accelerator: may be empty
+    char device[DP_NAME_MAX];
     int32_t pipeline, expert, data; // P, EP, D
     int32_t microbatches;           // M, per step and replica
     int32_t micro_batch_size;       // samples
@@ -93,10 +104,12 @@ struct dp_plan {
     double grad_sync_s; // summing gradients, after the last action
     double optimizer_s;
     double tokens_per_s;
-    double error_share;               // expected error of step_s, as a share of it
-    double mfu_causal, mfu_noncausal; // of the device's bf16 peak; 0 = the peak is unknown
-    double baseline_step_s;           // 1F1B on the same sizes; 0 = not comparable
-    int64_t searched;                 // candidates whose time and memory were computed
+    double error_share;                   // expected error of step_s, as a share of it
+    double mfu_causal, mfu_noncausal;     // of the device's bf16 peak; 0 = the peak is unknown
+    double flops_causal, flops_noncausal; // of the model per token, as MFU counts; 0 = unknown
+    double baseline_step_s;               // 1F1B on the same sizes; 0 = not comparable
+    int64_t searched;                     // candidates whose time and memory were computed
+    double search_s;                      // by the clock of who asked; 0 = unknown
     struct dp_plan_gain gains[DP_PLAN_GAINS_MAX]; // the binding resource first
     int32_t gains_count;
     char *warnings;      // what the figures extrapolate from, when DualPipe is wrong; lines; owned
@@ -124,6 +137,19 @@ static inline int32_t dp_plan_rank_position(const struct dp_plan *plan, int32_t 
     return rank / dp_plan_shards(plan) % plan->pipeline;
 }
 
+// The position whose ranks have the least bubble: what they do bounds the step.
+int32_t dp_plan_critical_position(const struct dp_plan *plan);
+// Bytes on the ranks of a position at their fullest moment, the most of its replicas.
+double dp_plan_position_bytes(const struct dp_plan *plan, int32_t position);
+int32_t dp_plan_fullest_position(const struct dp_plan *plan); // with the least room
+// GPU-hours of `tokens` tokens when a step takes step_s; 0 when the plan's speed is unknown.
+double dp_plan_gpu_hours(const struct dp_plan *plan, double step_s, double tokens);
+
+// Completes what follows from the plan's own figures: which candidates are tied with the chosen
+// one, the reasons that are NULL, and lines at the end of `warnings` where its schedule is the
+// wrong one to take (or a bidirectional one is close to what needs half its parameters).
+void dp_plan_explain(struct dp_plan *plan, const struct dp_model_spec *model);
+
 // Zero-initialised plans may be deinited too.
 void dp_plan_deinit(struct dp_plan *plan);
 void dp_plan_copy(struct dp_plan *ret_plan, const struct dp_plan *plan);
@@ -140,6 +166,11 @@ dp_status dp_plan_schedule(const struct dp_plan *plan, struct dp_schedule *ret_s
 json_t *dp_plan_to_json(const struct dp_plan *plan);
 dp_status dp_plan_from_json(const json_t *json, struct dp_plan *ret_plan, struct dp_error *err);
 
-// For people: the choice, the step and its parts, one line per rank, the runners-up and why they
-// lost (at most `candidates_max`, 0 = all).
+// For people, one screen: the choice, the step and its parts, memory, the runners-up and why they
+// lost (at most `candidates_max`, 0 = all), what binds, what the figures rest on.
 void dp_plan_render(const struct dp_plan *plan, size_t candidates_max, struct dp_buf *out);
+// Which rank stands on which node and slot: equal nodes on one line.
+void dp_plan_render_map(const struct dp_plan *plan, struct dp_buf *out);
+// One line per rank in order: rank, node, slot and its coordinates, between tabs; a line of names
+// in front, with "#".
+void dp_plan_render_rank_file(const struct dp_plan *plan, struct dp_buf *out);
