@@ -23,6 +23,11 @@
 #define DP_TENSOR_MAX 1024
 #define DP_CONTEXT_MAX 1024
 #define DP_CLUSTERS_MAX 1024    // stored by name
+#define DP_CLUSTER_GROUPS_MAX 4096  // sizes of a level's groups, as text
+#define DP_CLUSTER_HOSTS_MAX 16384  // names of a cluster's hosts, as a host list
+#define DP_TOPOLOGY_BYTES_MAX (4u << 20) // a topology.conf
+#define DP_TOPOLOGY_SWITCHES_MAX 16384
+#define DP_HOST_LIST_BRACKETS_MAX 4 // of one name
 
 // schedules
 #define DP_SCHEDULE_BYTES_MAX (256u << 20) // a file with all actions, JSON or CSV
@@ -88,3 +93,18 @@
 #define DP_REPLAY_BYTES_MAX (1u << 30)       // one trace
 #define DP_REPLAY_OPS_MAX (1u << 24)
 #define DP_REPLAY_SECONDS_MAX 1e11           // a clock since 1970 and some
+
+// profilers' traces
+#define DP_TRACE_BYTES_MAX (1ull << 31) // as text, packed ones too
+#define DP_TRACE_DEPTH_MAX 64           // values within values
+#define DP_TRACE_EVENTS_MAX (1u << 23)  // kernels; launches; ranges; operators
+#define DP_TRACE_NAMES_MAX (1u << 20)
+#define DP_TRACE_TEXT_MAX 512           // characters that are kept of a name
+#define DP_TRACE_NUMBER_MAX 64          // characters of a number
+
+// learning from runs
+#define DP_LEARN_STEPS_MIN 8       // measured steps
+#define DP_LEARN_CHANGE_MAX 1.5    // of a factor in one run
+#define DP_LEARN_FACTOR_MAX 4.0    // of all runs together
+#define DP_LEARN_STEPS_KEPT 64     // of each rank, the newest
+#define DP_PROFILES_KEPT 64        // of a node's history

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dp/cluster.h"
 #include "dp/diag.h"
 #include "dp/error.h"
 #include "dp/limits.h"
@@ -42,16 +43,21 @@ struct dp_model_spec {
     int32_t qk_norm;        // 1 = RMSNorm over each query's and key's head_dim
     int32_t sinks;          // 1 = one learned sink per attention head
     int32_t biases;         // DP_BIAS_* that exist
+    int32_t shared_gate;    // 1 = a learned scalar gate on the shared experts (Qwen2-MoE)
 };
 
 enum {
     DP_BIAS_QKV = 1 << 0,
     DP_BIAS_OUTPUT = 1 << 1, // of attention's output projection
     DP_BIAS_FFN = 1 << 2,    // of dense and shared FFNs
-    DP_BIAS_ROUTER = 1 << 3,
+    DP_BIAS_ROUTER = 1 << 3, // or a correction of its scores that is learned aside (DeepSeek-V3)
     DP_BIAS_EXPERT = 1 << 4,
     DP_BIAS_NORM = 1 << 5, // LayerNorm instead of RMSNorm
 };
+// "none", or names joined by "+" or ",": "qkv+output+ffn+router+expert+norm". Writes at most
+// DP_NAME_MAX bytes.
+void dp_biases_text(int32_t biases, char ret_text[DP_NAME_MAX]);
+dp_status dp_biases_parse(const char *text, int32_t *ret_biases, struct dp_error *err);
 
 struct dp_data_spec {
     char path[DP_PATH_MAX]; // absolute after parsing (relative to the job file)
@@ -151,18 +157,54 @@ int32_t dp_job_spec_ranks(const struct dp_job_spec *spec, bool *ret_fixed);
 // Canonical TOML with absolute paths that parses back to the same spec: what submit sends.
 void dp_job_spec_write(const struct dp_job_spec *spec, struct dp_buf *out);
 
-// Built-in models by name ("tiny-moe", "deepseek-v3", ...); DP_NOT_FOUND lists the names.
+// Built-in models by name ("tiny-moe", "deepseek-v3", ...); DP_NOT_FOUND lists the names. Case,
+// spaces and "_.-/" do not count, and aliases are known: "DeepSeek-V3/R1", "LLAMA3.1_405B".
 dp_status dp_model_preset(const char *name, struct dp_model_spec *ret_model, struct dp_error *err);
 const char *const *dp_model_preset_names(void); // ends with NULL
-// A Hugging Face config.json.
+// A Hugging Face config.json, told by its "architectures" and "model_type". DP_UNSUPPORTED names an
+// architecture that is not known, why, and the nearest one that is.
 dp_status dp_model_from_hf_config(const char *json, size_t length, const char *name,
                                   struct dp_model_spec *ret_model, struct dp_error *err);
 
-// Parameter counts (exact for GQA models; MLA as in the DeepSeek papers).
+// Parameters of one layer by where they work. Matrices multiply every token that reaches them (2
+// operations each, forward); vectors are added or scaled by, and are what is left.
+struct dp_layer_parts {
+    int64_t attention;   // matrices of the projections
+    int64_t router;      // its matrix; 0 in a dense layer
+    int64_t shared;      // matrices of the dense FFN, or of the shared experts and their gate
+    int64_t expert_each; // matrices of one routed expert; 0 in a dense layer
+    int64_t norms;       // of the layer, of MLA's latents, of queries and keys
+    int64_t attention_biases; // and sinks
+    int64_t router_biases, shared_biases, expert_biases_each;
+    int32_t experts, visited; // routed experts of the layer, and how many a token visits
+};
+// The layer `model->layers` stands for one MTP layer's transformer block.
+void dp_model_layer_parts(const struct dp_model_spec *model, int32_t layer,
+                          struct dp_layer_parts *ret_parts);
+// All that is not routed experts, all of the layer, and what one token meets.
+int64_t dp_layer_parts_common(const struct dp_layer_parts *parts);
+int64_t dp_layer_parts_total(const struct dp_layer_parts *parts);
+int64_t dp_layer_parts_active(const struct dp_layer_parts *parts);
+// Tokens that layer's attention looks back on; 0 = all. `window_layers` of the layers have the
+// model's window, spread evenly from the first on (every other one of gpt-oss).
+int32_t dp_model_layer_window(const struct dp_model_spec *model, int32_t layer);
+
+// Outside the layers: the embedding with learned positions, and the final norm with the head. A
+// head that is tied has its matrix here as well (two stages hold it), but once in a model's total.
+int64_t dp_model_embedding_parameters(const struct dp_model_spec *model);
+int64_t dp_model_head_parameters(const struct dp_model_spec *model);
+
+// Parameter counts, as the published tensors have them.
 int64_t dp_model_layer_parameters(const struct dp_model_spec *model, int32_t layer);
-int64_t dp_model_parameters(const struct dp_model_spec *model);        // with embedding and head
-int64_t dp_model_active_parameters(const struct dp_model_spec *model); // without the embedding
-int64_t dp_model_mtp_parameters(const struct dp_model_spec *model);    // of the MTP layers alone
+// With embedding and head, without MTP layers (what Hugging Face counts when it loads a model).
+int64_t dp_model_parameters(const struct dp_model_spec *model);
+// That one token meets: without the input embedding, with the head (also a tied one).
+int64_t dp_model_active_parameters(const struct dp_model_spec *model);
+// Of the MTP layers alone, which use the model's own embedding and head: each is a layer, the
+// projection of two hidden states to one, and three norms.
+int64_t dp_model_mtp_parameters(const struct dp_model_spec *model);
+// That one token meets in the MTP layers, each with its pass through the head.
+int64_t dp_model_mtp_active_parameters(const struct dp_model_spec *model);
 // Of a layer's attention block with its two norms, and of the part that is not routed experts.
 int64_t dp_model_attention_parameters(const struct dp_model_spec *model);
 int64_t dp_model_layer_shared_parameters(const struct dp_model_spec *model, int32_t layer);
@@ -171,46 +213,3 @@ static inline bool dp_model_layer_is_moe(const struct dp_model_spec *model, int3
 {
     return model->experts > 0 && layer >= model->dense_layers;
 }
-
-// Links of one level of the fabric, per rank and direction, after its oversubscription. A group of
-// `ranks` neighbours needs no other level; the outermost level joins all (ranks 0).
-struct dp_cluster_level {
-    char name[DP_NAME_MAX]; // "scale-up", "leaf", "spine"
-    int32_t ranks;          // accelerators that it joins; 0 = the whole cluster
-    double bandwidth;       // bytes per second
-    double latency_s;
-    double oversubscription; // what was already divided into bandwidth; 1 = none
-};
-
-// One kind of node, `nodes` times.
-struct dp_cluster_spec {
-    char name[DP_NAME_MAX];
-    char accelerator[DP_NAME_MAX]; // preset name ("h800") or "cpu"
-    int32_t nodes;
-    int32_t ranks_per_node;                          // accelerators, or CPU rank slots
-    int32_t cores_per_node;                          // 0 = as many as ranks
-    double memory_bytes;                             // per rank
-    double flops_peak;                               // dense bf16, per second and rank
-    double memory_bandwidth;                         // bytes per second and rank
-    double scale_up_bandwidth, scale_up_latency_s;   // inside a node, per rank and direction
-    double scale_out_bandwidth, scale_out_latency_s; // between nodes
-    int32_t ranks;          // in all; 0 = nodes * ranks_per_node, else the last node has the rest
-    int32_t scale_up_ranks; // that the scale-up fabric joins (72 on NVL72); 0 = ranks_per_node
-    double fp8_flops_peak;  // dense; 0 = the device has no fp8
-    int32_t units;          // multiprocessors or compute units; 0 = unknown
-    // Beyond scale-up and scale-out, from inner to outer; none = one flat scale-out fabric.
-    struct dp_cluster_level levels[DP_CLUSTER_LEVELS_MAX];
-    int32_t levels_count;
-};
-
-dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags *diags,
-                                struct dp_cluster_spec *ret_spec, struct dp_error *err);
-dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spec,
-                               struct dp_error *err);
-// Canonical TOML that parses back to the same spec.
-void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *out);
-// A cluster of `ranks` accelerators of one preset ("h800", "h100", ...), as many a node as its
-// scale-up domain has (8, or 72 for NVL72); DP_NOT_FOUND lists the names.
-dp_status dp_cluster_preset(const char *accelerator, int32_t ranks, struct dp_cluster_spec *ret,
-                            struct dp_error *err);
-const char *const *dp_cluster_preset_names(void); // ends with NULL
