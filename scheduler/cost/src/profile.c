@@ -112,6 +112,7 @@ void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_pr
         .gradient_bytes = 4,
         .optimizer_bytes = 12,
         .optimizer_sharded = true,
+        .is_accelerator = true,
     };
     DP_COPY_TEXT(profile.name, cluster->accelerator);
     DP_COPY_TEXT(profile.provenance,

@@ -7,6 +7,7 @@
 #include "dp/error.h"
 #include "dp/json.h"
 #include "dp/limits.h"
+#include "dp/memory_traits.h"
 #include "dp/spec.h"
 
 // Forward (x W^T), input gradient (dy W) and weight gradient (dy^T x) use their libraries' kernels
@@ -63,6 +64,10 @@ struct dp_profile {
     // Bytes per parameter; the optimizer's are split over replicas when sharded.
     double weight_bytes, gradient_bytes, optimizer_bytes;
     bool optimizer_sharded;
+    // Prices and bytes come from the tables for accelerators and the strategy's choices; else from
+    // the figures above, which describe this project's own executor on a CPU core (dp/cost.h).
+    bool is_accelerator;
+    struct dp_memory_traits memory; // of accelerators
 };
 
 // One core of a common server, float: OpenBLAS, ranks over loopback TCP.
