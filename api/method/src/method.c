@@ -5,8 +5,9 @@
 #include "dp/check.h"
 #include "dp/v1/agent.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
+#include "dp/v1/planner.pb-c.h"
 
-// ValidateJob searches for a plan; CheckpointJob waits for the end of a step and for disks, at most
+// ValidateJob and Plan search for a plan; CheckpointJob waits for the end of a step and for disks, at most
 // the two minutes that the controller gives it.
 const struct dp_method dp_methods[DP_METHOD_COUNT] = {
     [DP_METHOD_GET_VERSION] = {.name = "/dp.v1.Controller/GetVersion",
@@ -100,6 +101,20 @@ const struct dp_method dp_methods[DP_METHOD_COUNT] = {
                                .permission = "read",
                                .http_verb = "GET",
                                .http_path = "/v1/events"},
+    [DP_METHOD_PLAN] = {.name = "/dp.v1.Planner/Plan",
+                        .request = &dp__v1__plan_request__descriptor,
+                        .response = &dp__v1__plan_response__descriptor,
+                        .deadline_ms = 300000,
+                        .permission = "read",
+                        .http_verb = "POST",
+                        .http_path = "/v1/plan"},
+    [DP_METHOD_SIMULATE] = {.name = "/dp.v1.Planner/Simulate",
+                            .request = &dp__v1__simulate_request__descriptor,
+                            .response = &dp__v1__simulation__descriptor,
+                            .deadline_ms = 60000,
+                            .permission = "read",
+                            .http_verb = "POST",
+                            .http_path = "/v1/simulate"},
     [DP_METHOD_SESSION] = {.name = "/dp.v1.AgentService/Session",
                            .request = &dp__v1__agent_message__descriptor,
                            .response = &dp__v1__controller_message__descriptor,
@@ -128,6 +143,12 @@ static const struct {
     {&dp__v1__prepare__descriptor, "job_toml"},
     {&dp__v1__rank_prepare__descriptor, "job_toml"},
     {&dp__v1__plan__descriptor, "schedule_json"},
+    {&dp__v1__plan_request__descriptor, "job_toml"},
+    {&dp__v1__plan_request__descriptor, "model_config"},
+    {&dp__v1__plan_request__descriptor, "cluster_toml"},
+    {&dp__v1__plan_request__descriptor, "profile_json"},
+    {&dp__v1__simulate_request__descriptor, "schedule_json"},
+    {&dp__v1__simulate_request__descriptor, "stage_cost_csv"},
     {&dp__v1__inventory__descriptor, "profile_json"},
     {&dp__v1__log_chunk__descriptor, "data"},
     {&dp__v1__log_text__descriptor, "data"},

@@ -60,6 +60,15 @@
 #define DP_TRANSPORT_WORLD_MAX 1024
 #define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
 #define DP_JOBS_LISTED_MAX 1000
+#define DP_REST_CONNECTIONS_MAX 256       // of HTTP clients, idle ones too
+#define DP_REST_CALLS_MAX 192             // requests that wait for their answer, streams too
+#define DP_REST_BODY_BYTES_MAX (8u << 20) // of one request; a message has at most the above
+#define DP_REST_HEADER_BYTES_MAX (64u << 10)
+#define DP_REST_PATH_BYTES_MAX 4096       // with the query
+#define DP_PLANNER_SEARCHES_MAX 2         // of callers, at a time
+#define DP_PLANNER_QUEUE_MAX 16           // that wait for one of these to end
+#define DP_PLANNER_ACTIONS_MAX (1u << 23) // of a schedule that is simulated for a caller
+#define DP_METRICS_RANKS_MAX 2048         // of running jobs with series of their own
 #define DP_LOG_CHUNK_BYTES_MAX 65536
 
 // ranks on one node

@@ -19,7 +19,8 @@
     X(JOB_FAILED, "job failed", 9, 409, 9)                                                         \
     X(JOB_CANCELLED, "job cancelled", 1, 409, 10)                                                  \
     X(PLAN_DIFFERS, "plan differs from what runs", 9, 409, 20)                                     \
-    X(INTERRUPTED, "interrupted", 1, 499, 130)
+    X(INTERRUPTED, "interrupted", 1, 499, 130)                                                     \
+    X(BUSY, "busy", 8, 429, 8)
 
 typedef enum dp_status {
 #define X(name, text, grpc, http, exit) DP_##name,

@@ -25,6 +25,8 @@ typedef enum dp_method_id {
     DP_METHOD_GET_REPORT,
     DP_METHOD_GET_TIMELINE,
     DP_METHOD_LIST_EVENTS,
+    DP_METHOD_PLAN,
+    DP_METHOD_SIMULATE,
     DP_METHOD_SESSION, // agents
     DP_METHOD_COUNT
 } dp_method_id;
