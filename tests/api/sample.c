@@ -17,6 +17,52 @@ static ProtobufCBinaryData text(const char *content)
     return (ProtobufCBinaryData){.len = strlen(content), .data = (uint8_t *)content};
 }
 
+// Every field with a value of its own, so that two that are mixed up do not look alike.
+static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
+{
+    plan->tensor = plan->context = plan->expert_tensor = 1;
+    plan->sequence_parallel = 1;
+    plan->format = "fp8-block";
+    plan->shard = "zero1";
+    plan->recompute = "norm+up";
+    plan->comm_units = 20;
+    plan->imbalance = 1.25;
+    plan->mfu_causal = 0.38;
+    plan->mfu_noncausal = 0.43;
+    plan->baseline_step_s = 0.75;
+    plan->searched = 4096;
+    plan->warnings = "extrapolates\n";
+    plan->n_gains = 1;
+    plan->gains = dp_arena_alloc(arena, sizeof *plan->gains);
+    plan->gains[0] = make(arena, &dp__v1__plan_gain__descriptor);
+    plan->gains[0]->resource = "scale-out";
+    plan->gains[0]->more_share = 0.1;
+    plan->gains[0]->step_s = 0.45;
+    plan->n_positions = 2;
+    plan->positions = dp_arena_alloc(arena, 2 * sizeof *plan->positions);
+    for (uint32_t i = 0; i < 2; i++) {
+        Dp__V1__PlanPosition *position = make(arena, &dp__v1__plan_position__descriptor);
+        Dp__V1__MemoryParts *memory = make(arena, &dp__v1__memory_parts__descriptor);
+        double *const seconds[] = {&position->forward_s,    &position->backward_s,
+                                   &position->input_s,      &position->weight_s,
+                                   &position->overlapped_s, &position->bubble_s,
+                                   &position->gradient_s,   &position->optimizer_s,
+                                   &position->wait_s,       &position->exchange_s,
+                                   &position->compute_s,    &position->memory_at_s};
+        double *const bytes[] = {&memory->weights,   &memory->gradients,   &memory->optimizer,
+                                 &memory->transient, &memory->activations, &memory->deferred,
+                                 &memory->exchange,  &memory->runtime};
+        for (size_t k = 0; k < DP_ARRAY_LENGTH(seconds); k++) {
+            *seconds[k] = (double)(i + 1) + 0.125 * (double)k;
+        }
+        for (size_t k = 0; k < DP_ARRAY_LENGTH(bytes); k++) {
+            *bytes[k] = 1e9 * (double)(i + 1) + (double)k;
+        }
+        position->memory = memory;
+        plan->positions[i] = position;
+    }
+}
+
 Dp__V1__Plan *sample_plan(struct dp_arena *arena)
 {
     static uint32_t layer_begin[] = {0, 2, 5};
@@ -45,6 +91,12 @@ Dp__V1__Plan *sample_plan(struct dp_arena *arena)
     plan->candidates[0] = make(arena, &dp__v1__candidate__descriptor);
     plan->candidates[0]->schedule = "gpipe";
     plan->candidates[0]->reason = "slower by 12 %";
+    plan->candidates[0]->tensor = 2;
+    plan->candidates[0]->context = 4;
+    plan->candidates[0]->expert_tensor = 8;
+    plan->candidates[0]->recompute = "full";
+    plan->candidates[0]->tied = 1;
+    add_strategy(arena, plan);
     return plan;
 }
 

@@ -361,6 +361,26 @@ static void a_plan_comes_back_as_it_was(void **state)
     (void)state;
 }
 
+// A controller finds such plans in its database.
+static void a_plan_of_an_older_version_is_read(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    struct dp_error err = {0};
+    Dp__V1__Plan *message = sample_plan(&arena);
+    message->tensor = message->context = message->expert_tensor = message->comm_units = 0;
+    message->imbalance = 0;
+    message->n_positions = message->n_gains = 0;
+    message->format = message->shard = message->recompute = message->warnings = "";
+    message->candidates[0]->recompute = "";
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_wire_plan_from_proto(message, &plan, &err), &err);
+    assert_int_equal(dp_plan_world(&plan), 4);
+    assert_null(plan.positions);
+    assert_int_equal(plan.recompute, 0);
+    assert_int_equal(plan.format, DP_FORMAT_AUTO);
+    (void)state;
+}
+
 static void a_plan_that_does_not_fit_together_is_refused(void **state)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -380,6 +400,18 @@ static void a_plan_that_does_not_fit_together_is_refused(void **state)
     plan = sample_plan(&arena);
     plan->ranks[1]->rank = 2;
     assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "ranks[1] is rank 2");
+    plan = sample_plan(&arena);
+    plan->tensor = 3;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "4 entries for 2 x 6 ranks");
+    plan = sample_plan(&arena);
+    plan->n_positions = 1;
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "Plan.positions has 1 entries");
+    plan = sample_plan(&arena);
+    plan->format = "fp7";
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "fp7");
+    plan = sample_plan(&arena);
+    plan->candidates[0]->recompute = "most";
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "most");
     plan = sample_plan(&arena);
     plan->expert = 3;
     assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "does not divide");
@@ -513,6 +545,7 @@ int main(void)
         cmocka_unit_test(text_for_people_is_mended_not_refused),
         cmocka_unit_test(unknown_fields_and_kinds_are_dropped),
         cmocka_unit_test(a_plan_comes_back_as_it_was),
+        cmocka_unit_test(a_plan_of_an_older_version_is_read),
         cmocka_unit_test(a_plan_that_does_not_fit_together_is_refused),
         cmocka_unit_test(a_span_keeps_its_meaning),
         cmocka_unit_test(damaged_bytes_never_do_harm),

@@ -5,13 +5,26 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/wire.h"
+#include "plan_strategy.h"
+
+static uint32_t at_least_1(uint32_t size)
+{
+    return size > 1 ? size : 1;
+}
 
 static dp_status check_shape(const Dp__V1__Plan *message, struct dp_error *err)
 {
-    uint64_t world = (uint64_t)message->pipeline * message->data;
+    // Each factor is within limits.h, so four of them fit into 64 bits.
+    uint64_t shards = (uint64_t)at_least_1(message->tensor) * at_least_1(message->context);
+    uint64_t world = (uint64_t)message->pipeline * message->data * shards;
     if (world == 0 || world > DP_RANKS_MAX || message->n_ranks != world) {
-        return dp_fail(err, DP_INVALID, "Plan.ranks has %zu entries for %u x %u ranks",
-                       message->n_ranks, message->pipeline, message->data);
+        return dp_fail(err, DP_INVALID, "Plan.ranks has %zu entries for %u x %llu ranks",
+                       message->n_ranks, message->pipeline,
+                       (unsigned long long)(message->data * shards));
+    }
+    if (message->n_positions != 0 && message->n_positions != message->pipeline) {
+        return dp_fail(err, DP_INVALID, "Plan.positions has %zu entries for a pipeline of %u",
+                       message->n_positions, message->pipeline);
     }
     if (message->stages == 0 || message->stages > DP_STAGES_MAX ||
         message->n_layer_begin != (size_t)message->stages + 1) {
@@ -44,7 +57,8 @@ static void take_rank(const Dp__V1__RankPlan *from, struct dp_plan_rank *to)
     to->memory_bytes = from->memory_bytes;
 }
 
-static void take_candidate(const Dp__V1__Candidate *from, struct dp_plan_candidate *to)
+static dp_status take_candidate(const Dp__V1__Candidate *from, struct dp_plan_candidate *to,
+                                struct dp_error *err)
 {
     to->pipeline = (int32_t)from->pipeline;
     to->expert = (int32_t)from->expert;
@@ -58,6 +72,11 @@ static void take_candidate(const Dp__V1__Candidate *from, struct dp_plan_candida
     to->step_s = from->step_s;
     to->memory_max_bytes = from->memory_max_bytes;
     to->reason = dp_strdup(from->reason);
+    to->tensor = (int32_t)from->tensor;
+    to->context = (int32_t)from->context;
+    to->expert_tensor = (int32_t)from->expert_tensor;
+    to->tied = from->tied != 0;
+    return dp_wire_recompute(from->recompute, &to->recompute, err);
 }
 
 static void take_sizes(const Dp__V1__Plan *from, struct dp_plan *to)
@@ -82,7 +101,7 @@ static void take_sizes(const Dp__V1__Plan *from, struct dp_plan *to)
     to->cores_exceeded = from->cores_exceeded != 0;
 }
 
-static void take_lists(const Dp__V1__Plan *from, struct dp_plan *to)
+static dp_status take_lists(const Dp__V1__Plan *from, struct dp_plan *to, struct dp_error *err)
 {
     to->layer_begin = dp_new_array(int32_t, from->n_layer_begin);
     for (size_t i = 0; i < from->n_layer_begin; i++) {
@@ -94,9 +113,11 @@ static void take_lists(const Dp__V1__Plan *from, struct dp_plan *to)
     }
     to->candidates = dp_new_array(struct dp_plan_candidate, from->n_candidates);
     to->candidates_count = from->n_candidates;
-    for (size_t i = 0; i < from->n_candidates; i++) {
-        take_candidate(from->candidates[i], &to->candidates[i]);
+    dp_status status = DP_OK;
+    for (size_t i = 0; i < from->n_candidates && status == DP_OK; i++) {
+        status = take_candidate(from->candidates[i], &to->candidates[i], err);
     }
+    return status;
 }
 
 dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *ret_plan,
@@ -108,14 +129,19 @@ dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *r
     }
     struct dp_plan plan = {0};
     take_sizes(message, &plan);
-    take_lists(message, &plan);
     plan.provenance = dp_strdup(message->provenance);
     plan.explanation = dp_strdup(message->explanation);
     if (message->schedule_json.len > 0) {
         plan.schedule_json =
             dp_strndup((const char *)message->schedule_json.data, message->schedule_json.len);
     }
-    status = dp_plan_check(&plan, err);
+    status = take_lists(message, &plan, err);
+    if (status == DP_OK) {
+        status = dp_wire_strategy_from_proto(message, &plan, err);
+    }
+    if (status == DP_OK) {
+        status = dp_plan_check(&plan, err);
+    }
     if (status != DP_OK) {
         dp_plan_deinit(&plan);
         return status;
@@ -124,18 +150,12 @@ dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *r
     return DP_OK;
 }
 
-static void *must_alloc(struct dp_arena *arena, size_t bytes)
-{
-    void *memory = dp_arena_alloc(arena, bytes);
-    DP_CHECK(memory != NULL);
-    return memory;
-}
 
 static void give_ranks(const struct dp_plan *plan, struct dp_arena *arena, Dp__V1__Plan *message)
 {
     size_t count = (size_t)dp_plan_world(plan);
-    Dp__V1__RankPlan *ranks = must_alloc(arena, count * sizeof *ranks);
-    message->ranks = must_alloc(arena, count * sizeof *message->ranks);
+    Dp__V1__RankPlan *ranks = dp_wire_must_alloc(arena, count * sizeof *ranks);
+    message->ranks = dp_wire_must_alloc(arena, count * sizeof *message->ranks);
     message->n_ranks = count;
     for (size_t i = 0; i < count; i++) {
         const struct dp_plan_rank *from = &plan->ranks[i];
@@ -156,8 +176,8 @@ static void give_candidates(const struct dp_plan *plan, struct dp_arena *arena,
                             Dp__V1__Plan *message)
 {
     size_t count = plan->candidates_count;
-    Dp__V1__Candidate *candidates = must_alloc(arena, count * sizeof *candidates);
-    message->candidates = must_alloc(arena, count * sizeof *message->candidates);
+    Dp__V1__Candidate *candidates = dp_wire_must_alloc(arena, count * sizeof *candidates);
+    message->candidates = dp_wire_must_alloc(arena, count * sizeof *message->candidates);
     message->n_candidates = count;
     for (size_t i = 0; i < count; i++) {
         const struct dp_plan_candidate *from = &plan->candidates[i];
@@ -174,6 +194,11 @@ static void give_candidates(const struct dp_plan *plan, struct dp_arena *arena,
         candidates[i].step_s = from->step_s;
         candidates[i].memory_max_bytes = from->memory_max_bytes;
         candidates[i].reason = from->reason;
+        candidates[i].tensor = (uint32_t)from->tensor;
+        candidates[i].context = (uint32_t)from->context;
+        candidates[i].expert_tensor = (uint32_t)from->expert_tensor;
+        candidates[i].tied = from->tied;
+        candidates[i].recompute = dp_wire_recompute_text(from->recompute, arena);
         message->candidates[i] = &candidates[i];
     }
 }
@@ -202,15 +227,16 @@ static void give_sizes(const struct dp_plan *plan, Dp__V1__Plan *message)
 
 Dp__V1__Plan *dp_wire_plan_to_proto(const struct dp_plan *plan, struct dp_arena *arena)
 {
-    Dp__V1__Plan *message = must_alloc(arena, sizeof *message);
+    Dp__V1__Plan *message = dp_wire_must_alloc(arena, sizeof *message);
     dp__v1__plan__init(message);
     give_sizes(plan, message);
     give_ranks(plan, arena, message);
     give_candidates(plan, arena, message);
+    dp_wire_strategy_to_proto(plan, arena, message);
     message->provenance = plan->provenance;
     message->explanation = plan->explanation;
     message->n_layer_begin = (size_t)plan->stages + 1;
-    message->layer_begin = must_alloc(arena, message->n_layer_begin * sizeof(uint32_t));
+    message->layer_begin = dp_wire_must_alloc(arena, message->n_layer_begin * sizeof(uint32_t));
     for (size_t i = 0; i < message->n_layer_begin; i++) {
         message->layer_begin[i] = (uint32_t)plan->layer_begin[i];
     }

@@ -4,8 +4,10 @@
 
 #include "dp/check.h"
 #include "dp/limits.h"
+#include "dp/plan.h"
 #include "dp/v1/agent.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
+#include "dp/v1/planner.pb-c.h"
 
 #define NAME(field)                                                                                \
     {                                                                                              \
@@ -23,6 +25,8 @@ static const struct wire_string_rule string_rules[] = {
     NAME("client_version"),
     NAME("controller"),
     NAME("device"),
+    NAME("format"),
+    NAME("gpu"),
     NAME("id"),
     NAME("instance"),
     NAME("job"),
@@ -31,8 +35,11 @@ static const struct wire_string_rule string_rules[] = {
     NAME("name"),
     NAME("node"),
     NAME("phase"),
+    NAME("recompute"),
     NAME("request_id"),
+    NAME("resource"),
     NAME("schedule"),
+    NAME("shard"),
     NAME("state"),
     NAME("version"),
     {"address", WIRE_STRING_LINE, DP_ADDRESS_MAX - 1},
@@ -44,6 +51,7 @@ static const struct wire_string_rule string_rules[] = {
     TEXT("notes"),
     TEXT("provenance"),
     TEXT("reason"),
+    TEXT("warnings"),
 };
 
 static const struct wire_string_rule default_rule = {"", WIRE_STRING_LINE, DP_PATH_MAX - 1};
@@ -73,14 +81,19 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"b_microbatch", 0, DP_MICROBATCHES_MAX - 1},
         {"b_stage", 0, DP_STAGES_MAX - 1},
         {"bytes_max", 0, DP_LOG_CHUNK_BYTES_MAX},
+        {"comm_units", 0, 1 << 20},
+        {"context", 0, DP_CONTEXT_MAX},
         {"cores", 0, 1 << 20},
         {"corpus_bytes", 0, DP_CORPUS_BYTES_MAX},
         {"data", 0, DP_RANKS_MAX},
         {"epoch", 0, INT32_MAX},
         {"exit_status", 0, 255},
         {"expert", 0, DP_EXPERTS_MAX},
+        {"expert_tensor", 0, DP_TENSOR_MAX},
         {"fence_ms", 0, 3 * DAY_MS},
         {"first_step_seen", 0, DP_STEPS_MAX},
+        {"global_batch", 0, DP_GLOBAL_BATCH_MAX},
+        {"gpus", 0, DP_RANKS_MAX},
         {"grace_ms", 0, DAY_MS},
         {"heartbeat_ms", 0, DAY_MS},
         {"keeper_signal", 0, 127},
@@ -98,6 +111,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"rank", 0, DP_RANKS_MAX - 1},
         {"ranks", 0, DP_RANKS_MAX - 1},
         {"resumed_step", 0, DP_STEPS_MAX},
+        {"seq_len", 0, DP_SEQUENCE_MAX},
         {"signal", 0, 127},
         {"slot", 0, DP_NODE_SLOTS_MAX - 1},
         {"slots", 0, DP_NODE_SLOTS_MAX},
@@ -106,6 +120,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"stages", 0, DP_STAGES_MAX},
         {"step", 0, DP_STEPS_MAX},
         {"steps_total", 0, DP_STEPS_MAX},
+        {"tensor", 0, DP_TENSOR_MAX},
         {"virtual_stages", 0, DP_RANK_STAGES_MAX},
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(rules); i++) {
@@ -130,8 +145,13 @@ size_t dp_wire_list_max(const char *field)
         {"endpoints", DP_RANKS_MAX},
         {"expert_tokens", DP_EXPERTS_MAX},
         {"layer_begin", DP_STAGES_MAX + 1},
+        {"gains", DP_PLAN_GAINS_MAX},
         {"nodes", DP_NODES_MAX},
+        {"positions", DP_PIPELINE_MAX},
         {"ranks", DP_RANKS_MAX},
+        {"sets", DP_SETS_MAX},
+        {"slow", DP_WHAT_IF_ITEMS_MAX},
+        {"slow_links", DP_WHAT_IF_ITEMS_MAX},
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(limits); i++) {
         if (strcmp(limits[i].field, field) == 0) {
@@ -149,6 +169,7 @@ bool dp_wire_is_required(const ProtobufCMessageDescriptor *descriptor,
         const char *field;
     } required[] = {
         {&dp__v1__hello__descriptor, "inventory"},
+        {&dp__v1__plan_response__descriptor, "plan"},
         {&dp__v1__job_report__descriptor, "job"},
         {&dp__v1__prepare__descriptor, "plan"},
         {&dp__v1__rank_prepare__descriptor, "plan"},

@@ -68,6 +68,7 @@
 #define DP_PLANNER_SEARCHES_MAX 2         // of callers, at a time
 #define DP_PLANNER_QUEUE_MAX 16           // that wait for one of these to end
 #define DP_PLANNER_ACTIONS_MAX (1u << 23) // of a schedule that is simulated for a caller
+#define DP_SETS_MAX 256                   // key=value of one request
 #define DP_METRICS_RANKS_MAX 2048         // of running jobs with series of their own
 #define DP_LOG_CHUNK_BYTES_MAX 65536
 
@@ -86,6 +87,12 @@
 #define DP_PROFILE_GEMMS_MAX 256
 #define DP_PROVENANCE_MAX 160
 #define DP_PROFILE_BYTES_MAX (1u << 20)
+#define DP_DEVICE_SOURCES_MAX 48             // texts that say where figures come from
+#define DP_DEVICE_SOURCE_MAX 240
+#define DP_PROFILE_FITTED_MAX 1024
+#define DP_PROFILE_BASES_MAX 8               // profiles that build on each other
+#define DP_PAIR_MODES_MAX 8                  // splits of a device that one FB is priced with
+#define DP_PRICE_NOTES_MAX 64                // lines on what prices rest on
 #define DP_RANK_LOG_BURST_BYTES (8 << 20)    // a rank's output written at once without loss
 #define DP_RANK_LOG_BYTES_PER_S (4 << 20)    // and for long
 #define DP_EVALUATE_TOKENS_MAX (1 << 18)     // of the held-out part, in one evaluation
