@@ -15,6 +15,7 @@
 #define DP_HIDDEN_MAX (1 << 20)
 #define DP_EXPERTS_MAX 4096
 #define DP_VOCABULARY_MAX (1 << 24)
+#define DP_PARAMETERS_MAX 1e15 // counts above leave the range in which doubles are exact
 #define DP_SEQUENCE_MAX (1 << 24)
 #define DP_STEPS_MAX 1000000000
 #define DP_GLOBAL_BATCH_MAX (1 << 24)

@@ -42,9 +42,11 @@ void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp
         sum.shared += shared;
         sum.experts += ((double)dp_model_layer_parameters(model, layer) - shared) / ep_size;
     }
-    double table = (double)model->hidden * model->vocabulary;
-    sum.shared += stage->has_embedding ? table : 0;
-    sum.shared += stage->has_head ? table + model->hidden : 0;
+    sum.shared += stage->has_embedding ? (double)dp_model_embedding_parameters(model) : 0;
+    sum.shared += stage->has_head ? (double)dp_model_head_parameters(model) : 0;
+    if (stage->has_embedding && stage->has_head && model->tied_embedding > 0) {
+        sum.shared -= (double)model->hidden * model->vocabulary;
+    }
     *ret_parameters = sum;
 }
 

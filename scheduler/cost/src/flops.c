@@ -1,3 +1,5 @@
+// Operations per token, by the convention of published TFLOP/s.
+
 #include "dp/cost.h"
 
 // Widths that attention's core multiplies per head: scores, then values.
@@ -7,28 +9,39 @@ static double attention_width(const struct dp_model_spec *m)
                               : 2.0 * m->head_dim;
 }
 
-// Parameters that a token meets in the MTP layers: a layer, the projection, the head again.
-static double mtp_active_parameters(const struct dp_model_spec *m)
+double dp_cost_attention_flops(const struct dp_model_spec *model, int32_t layer, int32_t sequence,
+                               bool full_attention)
 {
-    double h = m->hidden;
-    double layer = (double)dp_model_layer_shared_parameters(m, m->layers - 1);
-    if (dp_model_layer_is_moe(m, m->layers - 1)) {
-        layer += 3.0 * h * m->expert_ffn * m->top_k;
+    // A token sees sequence / 2 others on average; in a window w, what the first w tokens lack.
+    double window = dp_model_layer_window(model, layer), seen = sequence;
+    if (window > 0 && window < sequence) {
+        seen = 2 * window - window * window / sequence;
     }
-    return m->mtp_layers * (layer + 2 * h * h + h * m->vocabulary);
+    return (full_attention ? 2 : 1) * seen * model->heads * attention_width(model);
+}
+
+double dp_cost_layer_flops(const struct dp_model_spec *model, int32_t layer, int32_t sequence,
+                           bool full_attention)
+{
+    struct dp_layer_parts parts;
+    dp_model_layer_parts(model, layer, &parts);
+    return 2 * (double)dp_layer_parts_active(&parts) +
+           dp_cost_attention_flops(model, layer, sequence, full_attention);
 }
 
 double dp_cost_forward_flops_per_token(const struct dp_model_spec *model, int32_t sequence,
                                        const struct dp_cost_flops_options *options)
 {
-    double active = (double)dp_model_active_parameters(model);
-    double layers = model->layers;
-    if (options->with_mtp) {
-        active += mtp_active_parameters(model);
-        layers += model->mtp_layers;
+    double flops = 2 * (double)dp_model_head_parameters(model);
+    for (int32_t layer = 0; layer < model->layers; layer++) {
+        flops += dp_cost_layer_flops(model, layer, sequence, options->full_attention);
     }
-    double attention = layers * sequence * model->heads * attention_width(model);
-    return 2 * active + (options->full_attention ? 2 : 1) * attention;
+    if (options->with_mtp) {
+        flops += 2 * (double)dp_model_mtp_active_parameters(model);
+        flops += model->mtp_layers * dp_cost_attention_flops(model, model->layers, sequence,
+                                                             options->full_attention);
+    }
+    return flops;
 }
 
 double dp_cost_flops_per_token(const struct dp_model_spec *model, int32_t sequence,

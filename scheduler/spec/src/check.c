@@ -8,9 +8,6 @@
 #include "dp/cleanup.h"
 #include "spec_internal.h"
 
-// Above this, counts of parameters leave the range in which this code computes exactly.
-#define PARAMETERS_MAX 1e15
-
 struct check {
     const struct dp_job_spec *spec;
     const struct dp_toml_node *root; // NULL: no positions
@@ -84,6 +81,52 @@ static void check_cpu(const struct check *check)
     if (m->mtp_layers > 0) {
         blame(check, "model.mtp_layers", "leave it out, or set device = \"sim\" or \"cuda\"",
               "the cpu device does not run multi-token prediction");
+    }
+    const struct {
+        const char *path, *what;
+        bool wanted;
+    } others[] = {
+        {"model.ffn_matrices", "plain FFNs of two matrices", m->ffn_matrices == 2},
+        {"model.window", "sliding-window attention", m->window > 0},
+        {"model.tied_embedding", "a head tied to the embedding", m->tied_embedding > 0},
+        {"model.positions", "learned positions", m->positions > 0},
+        {"model.qk_norm", "norms of queries and keys", m->qk_norm > 0},
+        {"model.sinks", "attention sinks", m->sinks > 0},
+        {"model.biases", "biases", m->biases != 0},
+        {"model.shared_gate", "a gate on shared experts", m->shared_gate > 0},
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (others[i].wanted) {
+            blame(check, others[i].path, "leave it out, or set device = \"sim\" or \"cuda\"",
+                  "the cpu device does not run %s", others[i].what);
+        }
+    }
+}
+
+// What only some models have, and cannot be told from one key alone.
+static void check_variants(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    if (m->ffn_matrices != 0 && m->ffn_matrices != 2 && m->ffn_matrices != 3) {
+        blame(check, "model.ffn_matrices", "set 3 (gated) or 2 (plain)",
+              "an FFN of %d matrix is not known", m->ffn_matrices);
+    }
+    if (m->window_layers > m->layers) {
+        blame(check, "model.window_layers", "set window_layers to at most layers",
+              "window_layers is %d, but there are %d layers", m->window_layers, m->layers);
+    }
+    if (m->window_layers > 0 && m->window == 0) {
+        blame(check, "model.window_layers", "set window, or leave window_layers out",
+              "%d layers have a window, but it has no width", m->window_layers);
+    }
+    if (m->shared_gate > 0 && m->shared_experts == 0) {
+        blame(check, "model.shared_gate", "set shared_experts, or leave shared_gate out",
+              "there are no shared experts that a gate could scale");
+    }
+    if (m->positions > 0 && check->spec->train.sequence > m->positions) {
+        blame(check, "model.positions", "make the sequence shorter, or positions as many",
+              "the sequence has %d tokens, but the model only %d learned positions",
+              check->spec->train.sequence, m->positions);
     }
 }
 
@@ -160,14 +203,12 @@ static void check_model(const struct check *check)
     }
     check_attention(check);
     check_cpu(check);
+    check_variants(check);
     check_experts(check);
-    double attention = (double)m->hidden * m->head_dim * (2.0 * m->heads + 2.0 * m->kv_heads);
-    double ffn =
-        3.0 * m->hidden * (m->ffn + ((double)m->experts + m->shared_experts) * m->expert_ffn);
-    double total = (attention + ffn) * m->layers + 2.0 * m->hidden * m->vocabulary;
-    if (total > PARAMETERS_MAX) {
+    double total = dp_model_estimate(m);
+    if (total > DP_PARAMETERS_MAX) {
         blame(check, "model.layers", NULL, "the model has about %.2g parameters; the limit is %.0e",
-              total, PARAMETERS_MAX);
+              total, DP_PARAMETERS_MAX);
     }
     if (check->spec->resources.device != DP_DEVICE_SIM && m->vocabulary < 256) {
         blame(check, "model.vocabulary", "set vocabulary = 256",

@@ -51,7 +51,8 @@ static bool is_integer(dp_key_type type)
 
 static bool is_text(dp_key_type type)
 {
-    return type == DP_KEY_TEXT || type == DP_KEY_PATH || type == DP_KEY_DEVICE;
+    return type == DP_KEY_TEXT || type == DP_KEY_PATH || type == DP_KEY_DEVICE ||
+           type == DP_KEY_FORMAT || type == DP_KEY_BIASES;
 }
 
 static void add_wrong_type(const struct dp_section *section, const struct dp_key *key,
@@ -142,6 +143,21 @@ static void store_device(const struct dp_section *section, const struct dp_key *
                  key->name, dp_section_label(section, label, sizeof(label)), node->value.string);
 }
 
+// A format or a set of biases by name.
+static void store_named(const struct dp_section *section, const struct dp_key *key,
+                        const struct dp_toml_node *node, struct dp_diags *diags, void *member)
+{
+    struct dp_error err = {0};
+    const char *text = node->value.string;
+    dp_status status = key->type == DP_KEY_FORMAT ? dp_format_parse(text, member, &err)
+                                                  : dp_biases_parse(text, member, &err);
+    if (status != DP_OK) {
+        char label[LABEL_MAX];
+        dp_diags_add(diags, node->line, node->column, key->help, "\"%s\" in %s: %s", key->name,
+                     dp_section_label(section, label, sizeof(label)), err.message);
+    }
+}
+
 static void store_text(const struct dp_section *section, const struct dp_key *key,
                        const struct dp_toml_node *node, const char *base_directory,
                        struct dp_diags *diags, void *member)
@@ -160,6 +176,10 @@ static void store_text(const struct dp_section *section, const struct dp_key *ke
     }
     if (key->type == DP_KEY_DEVICE) {
         store_device(section, key, node, diags, member);
+        return;
+    }
+    if (key->type == DP_KEY_FORMAT || key->type == DP_KEY_BIASES) {
+        store_named(section, key, node, diags, member);
         return;
     }
     DP_AUTO_FREE char *joined =
@@ -247,6 +267,10 @@ static bool is_absent(const struct dp_key *key, const void *object)
     case DP_KEY_TEXT:
     case DP_KEY_PATH:
         return member[0] == '\0';
+    case DP_KEY_FORMAT:
+        return *(const dp_format *)(const void *)member == DP_FORMAT_AUTO;
+    case DP_KEY_BIASES:
+        return *(const int32_t *)(const void *)member == 0;
     case DP_KEY_DEVICE:
     case DP_KEY_SPECIAL:
         break;
@@ -323,6 +347,15 @@ static void write_value(const struct dp_key *key, const void *member, struct dp_
     case DP_KEY_DEVICE:
         write_text(dp_device_kind_text(*(const dp_device_kind *)member), out);
         break;
+    case DP_KEY_FORMAT:
+        write_text(dp_format_text(*(const dp_format *)member), out);
+        break;
+    case DP_KEY_BIASES: {
+        char text[DP_NAME_MAX];
+        dp_biases_text(*(const int32_t *)member, text);
+        write_text(text, out);
+        break;
+    }
     case DP_KEY_SPECIAL:
         break;
     }

@@ -8,6 +8,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/diag.h"
+#include "dp/spec.h"
 
 static const char *const format_names[] = {"auto",      "fp32",  "bf16",  "fp8",
                                            "fp8-block", "mxfp8", "nvfp4", NULL};
@@ -60,49 +61,97 @@ dp_status dp_shard_parse(const char *text, dp_shard *ret_shard, struct dp_error 
     return status;
 }
 
-static const char *const recompute_names[] = {
-    "norm", "up", "activation", "attention", "experts", "full", "selective", "none", NULL};
-static const uint32_t recompute_bits[] = {
-    DP_RECOMPUTE_NORM,    DP_RECOMPUTE_UP,   DP_RECOMPUTE_ACTIVATION, DP_RECOMPUTE_ATTENTION,
-    DP_RECOMPUTE_EXPERTS, DP_RECOMPUTE_FULL, DP_RECOMPUTE_ATTENTION,  0,
+// Sets of named bits: "norm+up". Names beyond the first `bits_count` are other ways to say one.
+struct bit_names {
+    const char *what;
+    const char *const *names; // ends with NULL
+    const uint32_t *bits;
+    size_t bits_count;
+    uint32_t alone; // stands with no other name, as does one without a bit
 };
-enum { RECOMPUTE_BITS = 6 }; // the first names have a bit of their own
 
-void dp_recompute_text(uint32_t recompute, char ret_text[DP_NAME_MAX])
+static void bits_text(const struct bit_names *set, uint32_t bits, char ret_text[DP_NAME_MAX])
 {
     size_t used = 0;
-    snprintf(ret_text, DP_NAME_MAX, "%s", recompute == 0 ? "none" : "");
-    for (size_t i = 0; i < RECOMPUTE_BITS; i++) {
-        if ((recompute & recompute_bits[i]) != 0) {
+    snprintf(ret_text, DP_NAME_MAX, "%s", bits == 0 ? "none" : "");
+    for (size_t i = 0; i < set->bits_count; i++) {
+        if ((bits & set->bits[i]) != 0) {
             used += (size_t)snprintf(ret_text + used, DP_NAME_MAX - used, "%s%s",
-                                     used == 0 ? "" : "+", recompute_names[i]);
+                                     used == 0 ? "" : "+", set->names[i]);
         }
     }
 }
 
-dp_status dp_recompute_parse(const char *text, uint32_t *ret_recompute, struct dp_error *err)
+static dp_status bits_parse(const struct bit_names *set, const char *text, uint32_t *ret_bits,
+                            struct dp_error *err)
 {
-    uint32_t recompute = 0;
+    uint32_t bits = 0;
     int words = 0;
     bool alone = false;
     for (const char *at = text;; words++) {
         size_t length = strcspn(at, "+,");
         DP_AUTO_FREE char *word = dp_strndup(at, length);
         int index = 0;
-        dp_status status = parse_name("part to recompute", word, recompute_names, &index, err);
+        dp_status status = parse_name(set->what, word, set->names, &index, err);
         if (status != DP_OK) {
             return status;
         }
-        recompute |= recompute_bits[index];
-        alone = alone || recompute_bits[index] == 0 || recompute_bits[index] == DP_RECOMPUTE_FULL;
+        bits |= set->bits[index];
+        alone = alone || set->bits[index] == 0 || set->bits[index] == set->alone;
         if (at[length] == '\0') {
             break;
         }
         at += length + 1;
     }
     if (alone && words > 0) {
-        return dp_fail(err, DP_INVALID, "recompute \"%s\": none and full stand alone", text);
+        return dp_fail(err, DP_INVALID, "\"%s\": none%s alone", text,
+                       set->alone != 0 ? " and full stand" : " stands");
     }
-    *ret_recompute = recompute;
+    *ret_bits = bits;
     return DP_OK;
+}
+
+static const struct bit_names recompute_names = {
+    .what = "part to recompute",
+    .names = (const char *const[]){"norm", "up", "activation", "attention", "experts", "full",
+                                   "selective", "none", NULL},
+    .bits = (const uint32_t[]){DP_RECOMPUTE_NORM, DP_RECOMPUTE_UP, DP_RECOMPUTE_ACTIVATION,
+                               DP_RECOMPUTE_ATTENTION, DP_RECOMPUTE_EXPERTS, DP_RECOMPUTE_FULL,
+                               DP_RECOMPUTE_ATTENTION, 0},
+    .bits_count = 6,
+    .alone = DP_RECOMPUTE_FULL,
+};
+
+void dp_recompute_text(uint32_t recompute, char ret_text[DP_NAME_MAX])
+{
+    bits_text(&recompute_names, recompute, ret_text);
+}
+
+dp_status dp_recompute_parse(const char *text, uint32_t *ret_recompute, struct dp_error *err)
+{
+    return bits_parse(&recompute_names, text, ret_recompute, err);
+}
+
+static const struct bit_names bias_names = {
+    .what = "bias",
+    .names =
+        (const char *const[]){"qkv", "output", "ffn", "router", "expert", "norm", "none", NULL},
+    .bits = (const uint32_t[]){DP_BIAS_QKV, DP_BIAS_OUTPUT, DP_BIAS_FFN, DP_BIAS_ROUTER,
+                               DP_BIAS_EXPERT, DP_BIAS_NORM, 0},
+    .bits_count = 6,
+};
+
+void dp_biases_text(int32_t biases, char ret_text[DP_NAME_MAX])
+{
+    bits_text(&bias_names, (uint32_t)biases, ret_text);
+}
+
+dp_status dp_biases_parse(const char *text, int32_t *ret_biases, struct dp_error *err)
+{
+    uint32_t bits = 0;
+    dp_status status = bits_parse(&bias_names, text, &bits, err);
+    if (status == DP_OK) {
+        *ret_biases = (int32_t)bits;
+    }
+    return status;
 }

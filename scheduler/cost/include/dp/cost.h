@@ -22,6 +22,12 @@ double dp_cost_forward_flops_per_token(const struct dp_model_spec *model, int32_
 // Forward and backward together: three times the above (the convention of published TFLOP/s).
 double dp_cost_flops_per_token(const struct dp_model_spec *model, int32_t sequence,
                                const struct dp_cost_flops_options *options);
+// Of one layer alone, forward (the layer `model->layers` is an MTP layer's block), and of its
+// attention's core, where a sliding window of w stands for the sequence as 2w - w^2 / sequence.
+double dp_cost_layer_flops(const struct dp_model_spec *model, int32_t layer, int32_t sequence,
+                           bool full_attention);
+double dp_cost_attention_flops(const struct dp_model_spec *model, int32_t layer, int32_t sequence,
+                               bool full_attention);
 
 // A run of layers with what stands before and behind it.
 struct dp_cost_stage {

@@ -205,8 +205,7 @@ int64_t dp_model_active_parameters(const struct dp_model_spec *model);
 int64_t dp_model_mtp_parameters(const struct dp_model_spec *model);
 // That one token meets in the MTP layers, each with its pass through the head.
 int64_t dp_model_mtp_active_parameters(const struct dp_model_spec *model);
-// Of a layer's attention block with its two norms, and of the part that is not routed experts.
-int64_t dp_model_attention_parameters(const struct dp_model_spec *model);
+// Of a layer, what is not routed experts.
 int64_t dp_model_layer_shared_parameters(const struct dp_model_spec *model, int32_t layer);
 
 static inline bool dp_model_layer_is_moe(const struct dp_model_spec *model, int32_t layer)
