@@ -56,6 +56,15 @@ void daemon_step(struct daemon *daemon, struct dp_core_event *event);
 // The answer to `call` will come from the core.
 void daemon_expect(struct daemon *daemon, uint64_t call, dp_method_id method);
 
+// calls.c: every answer to a call of the table but an agent's session goes through these, since it
+// may have come over gRPC or HTTP. As dp_rpc_call_*.
+void call_reply(struct daemon *daemon, uint64_t call, const ProtobufCMessage *message);
+dp_status call_send(struct daemon *daemon, uint64_t call, const ProtobufCMessage *message);
+size_t call_queued(const struct daemon *daemon, uint64_t call);
+void call_finish(struct daemon *daemon, uint64_t call);
+void call_fail(struct daemon *daemon, uint64_t call, dp_status status, const char *message);
+void call_fail_error(struct daemon *daemon, uint64_t call, const struct dp_error *err);
+
 // effects.c
 void effects_perform(struct daemon *daemon, const struct dp_effects *effects);
 

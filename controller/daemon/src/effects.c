@@ -175,7 +175,7 @@ static void reply_checkpoint(struct daemon *daemon, const struct dp_effect *effe
     Dp__V1__CheckpointJobResponse response = DP__V1__CHECKPOINT_JOB_RESPONSE__INIT;
     response.path = (char *)effect->text;
     response.step = effect->request;
-    dp_rpc_call_reply(daemon->server, effect->reply, &response.base);
+    call_reply(daemon, effect->reply, &response.base);
 }
 
 static void reply_job(struct daemon *daemon, const struct dp_effect *effect)
@@ -184,10 +184,10 @@ static void reply_job(struct daemon *daemon, const struct dp_effect *effect)
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     struct dp_error err = {0};
     if (view_get(daemon, effect->job, &view, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, effect->reply, &err);
+        call_fail_error(daemon, effect->reply, &err);
         return;
     }
-    dp_rpc_call_reply(daemon->server, effect->reply, &message_job(&view, JOB_LIVE, &arena)->base);
+    call_reply(daemon, effect->reply, &message_job(&view, JOB_LIVE, &arena)->base);
 }
 
 static void perform_reply(struct daemon *daemon, const struct dp_effect *effect)
@@ -197,7 +197,7 @@ static void perform_reply(struct daemon *daemon, const struct dp_effect *effect)
         return;
     }
     if (effect->status != DP_OK) {
-        dp_rpc_call_fail(daemon->server, effect->reply, effect->status, effect->text);
+        call_fail(daemon, effect->reply, effect->status, effect->text);
     } else if (pending->method == DP_METHOD_CHECKPOINT_JOB) {
         reply_checkpoint(daemon, effect);
     } else {

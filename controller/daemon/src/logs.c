@@ -110,7 +110,7 @@ static bool flush(struct daemon *daemon, const struct log_stream *stream, struct
         text.data.data = (uint8_t *)cursor->data.bytes;
         text.data.len = cursor->data.length < DP_LOG_CHUNK_BYTES_MAX ? cursor->data.length
                                                                      : DP_LOG_CHUNK_BYTES_MAX;
-        if (dp_rpc_call_send(daemon->server, stream->call, &text.base) != DP_OK) {
+        if (call_send(daemon, stream->call, &text.base) != DP_OK) {
             return false;
         }
         dp_buf_consume(&cursor->data, text.data.len);
@@ -158,7 +158,7 @@ static void pump_cursor(struct daemon *daemon, struct log_stream *stream, struct
     }
     if (session == 0) {
         miss_node(daemon, stream, cursor);
-    } else if (dp_rpc_call_queued(daemon->server, stream->call) < QUEUED_MAX) {
+    } else if (call_queued(daemon, stream->call) < QUEUED_MAX) {
         ask(daemon, stream, cursor, session);
     }
 }
@@ -166,10 +166,10 @@ static void pump_cursor(struct daemon *daemon, struct log_stream *stream, struct
 static void end_stream(struct daemon *daemon, struct log_stream *stream)
 {
     if (stream->problem.status == DP_OK) {
-        dp_rpc_call_finish(daemon->server, stream->call);
-    } else if (dp_rpc_call_queued(daemon->server, stream->call) == 0) {
+        call_finish(daemon, stream->call);
+    } else if (call_queued(daemon, stream->call) == 0) {
         // An error drops what still waits, so it comes after that.
-        dp_rpc_call_fail_error(daemon->server, stream->call, &stream->problem);
+        call_fail_error(daemon, stream->call, &stream->problem);
     }
 }
 
@@ -179,7 +179,7 @@ static void pump_stream(struct daemon *daemon, struct log_stream *stream)
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     if (stream->cursors_count == 0 && (view_get(daemon, stream->job, &view, &err) != DP_OK ||
                                        set_cursors(stream, &view, &err) != DP_OK)) {
-        dp_rpc_call_fail_error(daemon->server, stream->call, &err);
+        call_fail_error(daemon, stream->call, &err);
         return;
     }
     size_t done = 0;
@@ -294,7 +294,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     struct dp_error err = {0};
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     if (view_find(daemon, request->id, &view, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     struct log_stream *stream = dp_new(struct log_stream);

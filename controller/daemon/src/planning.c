@@ -121,15 +121,15 @@ static void tell_core(struct planning *planning)
 
 static void tell_caller(struct planning *planning)
 {
-    struct dp_rpc_server *server = planning->daemon->server;
+    struct daemon *daemon = planning->daemon;
     if (planning->error.status != DP_OK) {
-        dp_rpc_call_fail_error(server, planning->call, &planning->error);
+        call_fail_error(daemon, planning->call, &planning->error);
         return;
     }
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__ValidateJobResponse response = DP__V1__VALIDATE_JOB_RESPONSE__INIT;
     response.plan = dp_wire_plan_to_proto(&planning->plan, &arena);
-    dp_rpc_call_reply(server, planning->call, &response.base);
+    call_reply(daemon, planning->call, &response.base);
 }
 
 static void after_work(uv_work_t *work_item, int status)

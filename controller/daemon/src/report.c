@@ -170,11 +170,11 @@ void report_answer(struct daemon *daemon, uint64_t call, const char *key)
                                      &err);
     }
     if (status != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     Dp__V1__JobReport report = DP__V1__JOB_REPORT__INIT;
     fill(daemon, &view, &summary, &arena, &report);
     add_steps(steps, count, &arena, &report);
-    dp_rpc_call_reply(daemon->server, call, &report.base);
+    call_reply(daemon, call, &report.base);
 }

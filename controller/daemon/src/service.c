@@ -17,7 +17,7 @@ void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessag
     struct dp_error err = {0};
     ProtobufCMessage *message = NULL;
     if (dp_wire_unpack(type, bytes, length, arena, &message, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return NULL;
     }
     return message;
@@ -36,7 +36,7 @@ static void get_version(struct daemon *daemon, uint64_t call, const void *any,
     info.protocol = DP_PROTOCOL_VERSION;
     info.instance = daemon->instance;
     info.started_ns = daemon->started_ns;
-    dp_rpc_call_reply(daemon->server, call, &info.base);
+    call_reply(daemon, call, &info.base);
 }
 
 static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJobRequest *request,
@@ -62,7 +62,7 @@ static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJob
 static void reply_view(struct daemon *daemon, uint64_t call, struct job_view *view,
                        struct dp_arena *arena)
 {
-    dp_rpc_call_reply(daemon->server, call, &message_job(view, JOB_FULL, arena)->base);
+    call_reply(daemon, call, &message_job(view, JOB_FULL, arena)->base);
 }
 
 static bool is_same_file(const struct dp_job_record *job, const Dp__V1__SubmitJobRequest *request)
@@ -80,7 +80,7 @@ static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
     struct dp_job_spec spec;
     uint64_t before = 0;
     if (strlen(request->request_id) >= DP_NAME_MAX) {
-        dp_rpc_call_fail(daemon->server, call, DP_INVALID,
+        call_fail(daemon, call, DP_INVALID,
                          "request_id has more than 63 characters");
         return;
     }
@@ -94,10 +94,10 @@ static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
         status = view_get(daemon, before, &view, &err);
     }
     if (status != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
     } else if (before != 0 && !is_same_file(view.job, request)) {
         dp_fail(&err, DP_CONFLICT, DP_CORE_REQUEST_TAKEN, request->request_id, view.job->id);
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
     } else if (before != 0) {
         reply_view(daemon, call, &view, arena);
     } else {
@@ -119,7 +119,7 @@ static void get_job(struct daemon *daemon, uint64_t call, const void *any, struc
     struct dp_error err = {0};
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     if (view_find(daemon, request->id, &view, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     reply_view(daemon, call, &view, arena);
@@ -136,7 +136,7 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
     if (dp_store_load_jobs(daemon->store,
                            request->active ? DP_STORE_JOBS_ACTIVE : DP_STORE_JOBS_ALL, false, limit,
                            &jobs, &count, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     Dp__V1__ListJobsResponse response = DP__V1__LIST_JOBS_RESPONSE__INIT;
@@ -145,7 +145,7 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
         struct job_view view = {.job = &jobs[i]};
         response.jobs[response.n_jobs++] = message_job(&view, JOB_BRIEF, arena);
     }
-    dp_rpc_call_reply(daemon->server, call, &response.base);
+    call_reply(daemon, call, &response.base);
     for (size_t i = 0; i < count; i++) {
         dp_job_record_deinit(&jobs[i]);
     }
@@ -159,13 +159,13 @@ static void ask_core(struct daemon *daemon, uint64_t call, dp_method_id method, 
     struct dp_error err = {0};
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     if (view_find(daemon, key, &view, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     if (!view.in_core) {
         dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
                 dp_job_state_text(view.job->state));
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     bool cancel = method == DP_METHOD_CANCEL_JOB;
@@ -227,7 +227,7 @@ static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
     for (size_t i = 0; i < count; i++) {
         response.nodes[response.n_nodes++] = make_node(daemon, &views[i], arena);
     }
-    dp_rpc_call_reply(daemon->server, call, &response.base);
+    call_reply(daemon, call, &response.base);
 }
 
 static Dp__V1__Event *make_event(const struct dp_event_record *from, struct dp_arena *arena)
@@ -262,7 +262,7 @@ static void list_events(struct daemon *daemon, uint64_t call, const void *any,
                                       request->after, limit, &events, &count, &err);
     }
     if (status != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     Dp__V1__ListEventsResponse response = DP__V1__LIST_EVENTS_RESPONSE__INIT;
@@ -270,7 +270,7 @@ static void list_events(struct daemon *daemon, uint64_t call, const void *any,
     for (size_t i = 0; i < count; i++) {
         response.events[response.n_events++] = make_event(&events[i], arena);
     }
-    dp_rpc_call_reply(daemon->server, call, &response.base);
+    call_reply(daemon, call, &response.base);
 }
 
 static void get_report(struct daemon *daemon, uint64_t call, const void *any,

@@ -209,11 +209,11 @@ static void answer(struct drawing *drawing)
         view_get(daemon, drawing->job, &view, &drawing->error);
     }
     if (drawing->error.status != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, drawing->call, &drawing->error);
+        call_fail_error(daemon, drawing->call, &drawing->error);
         return;
     }
     drawing->timeline.job = message_job(&view, JOB_LIVE, &drawing->arena);
-    dp_rpc_call_reply(daemon->server, drawing->call, &drawing->timeline.base);
+    call_reply(daemon, drawing->call, &drawing->timeline.base);
 }
 
 static void after_work(uv_work_t *work_item, int status)

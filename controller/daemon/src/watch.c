@@ -39,7 +39,7 @@ static bool send_job(struct daemon *daemon, struct watch *watch, const struct jo
     event.job = message_job(view, JOB_LIVE, &arena);
     watch->shown = view->job->state;
     watch->shown_ns = dp_clock_monotonic_ns();
-    return dp_rpc_call_send(daemon->server, watch->call, &event.base) == DP_OK;
+    return call_send(daemon, watch->call, &event.base) == DP_OK;
 }
 
 static bool send_step(struct daemon *daemon, struct watch *watch, const struct dp_step_record *step)
@@ -48,7 +48,7 @@ static bool send_step(struct daemon *daemon, struct watch *watch, const struct d
     Dp__V1__JobEvent event = DP__V1__JOB_EVENT__INIT;
     event.event_case = DP__V1__JOB_EVENT__EVENT_STEP;
     event.step = message_step(step, &arena);
-    if (dp_rpc_call_send(daemon->server, watch->call, &event.base) != DP_OK) {
+    if (call_send(daemon, watch->call, &event.base) != DP_OK) {
         return false;
     }
     watch->step = step->step;
@@ -76,13 +76,13 @@ static bool send_steps(struct daemon *daemon, struct watch *watch)
 
 static void pump_one(struct daemon *daemon, struct watch *watch)
 {
-    if (!watch->changed || dp_rpc_call_queued(daemon->server, watch->call) > QUEUED_MAX) {
+    if (!watch->changed || call_queued(daemon, watch->call) > QUEUED_MAX) {
         return;
     }
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     struct dp_error err = {0};
     if (view_get(daemon, watch->job, &view, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, watch->call, &err);
+        call_fail_error(daemon, watch->call, &err);
         return;
     }
     int64_t age_ns = dp_clock_monotonic_ns() - watch->shown_ns;
@@ -102,7 +102,7 @@ static void pump_one(struct daemon *daemon, struct watch *watch)
     bool all_stored = !view.in_core || late || watch->step >= view.job->step;
     if (ended && all_sent && all_stored) {
         send_job(daemon, watch, &view);
-        dp_rpc_call_finish(daemon->server, watch->call);
+        call_finish(daemon, watch->call);
         watch->changed = false;
     }
 }
@@ -126,7 +126,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     struct dp_error err = {0};
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     if (view_find(daemon, request->id, &view, &err) != DP_OK) {
-        dp_rpc_call_fail_error(daemon->server, call, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     struct watch *watch = dp_new(struct watch);

@@ -1,0 +1,32 @@
+// Answers go to a call by its id, whichever door it came through.
+#include "daemon.h"
+
+void call_reply(struct daemon *daemon, uint64_t call, const ProtobufCMessage *message)
+{
+    dp_rpc_call_reply(daemon->server, call, message);
+}
+
+dp_status call_send(struct daemon *daemon, uint64_t call, const ProtobufCMessage *message)
+{
+    return dp_rpc_call_send(daemon->server, call, message);
+}
+
+size_t call_queued(const struct daemon *daemon, uint64_t call)
+{
+    return dp_rpc_call_queued(daemon->server, call);
+}
+
+void call_finish(struct daemon *daemon, uint64_t call)
+{
+    dp_rpc_call_finish(daemon->server, call);
+}
+
+void call_fail(struct daemon *daemon, uint64_t call, dp_status status, const char *message)
+{
+    dp_rpc_call_fail(daemon->server, call, status, message);
+}
+
+void call_fail_error(struct daemon *daemon, uint64_t call, const struct dp_error *err)
+{
+    call_fail(daemon, call, err->status, err->message);
+}
