@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "profile_internal.h"
 
 // Debian's OpenBLAS 0.3, one thread of an AVX2 server, middle of the three kinds.
 static const struct {
@@ -53,19 +56,6 @@ void dp_profile_default_cpu(struct dp_profile *ret_profile)
     *ret_profile = profile;
 }
 
-// Shares that are commonly reached on accelerators. DeepSeek-V3's layer pair runs at 510 of 989
-// TFLOP/s on the 112 of 132 multiprocessors that its exchange leaves, and hides 96 % of the
-// exchange (deepseek-ai/profile-data). It keeps about 0.7 of the 2.2 GiB that a layer's activations
-// take for 4096 tokens: norms, up-projections and SwiGLU are computed again, the rest is stored as
-// FP8 (arXiv 2412.19437, 3.2.3 and 3.3.3).
-enum { EXCHANGE_UNITS = 20, DEVICE_UNITS = 132 };
-#define GEMM_SHARE 0.6
-#define ATTENTION_SHARE 0.5
-#define MEMORY_SHARE 0.8
-#define LINK_SHARE 0.9
-#define HIDDEN_SHARE 0.963
-#define ACTIVATION_SHARE 0.32
-
 static struct dp_link_profile link_of(double latency_s, double bytes_per_s)
 {
     return (struct dp_link_profile){latency_s, bytes_per_s, bytes_per_s};
@@ -79,46 +69,76 @@ static void from_cpu_cluster(const struct dp_cluster_spec *cluster, struct dp_pr
     ret_profile->network = link_of(cluster->scale_out_latency_s, cluster->scale_out_bandwidth);
 }
 
+// DeepSeek-V3 keeps about 0.7 of the 2.2 GiB that a layer's activations take for 4096 tokens:
+// norms, up-projections and SwiGLU are computed again, the rest is stored as FP8 (arXiv
+// 2412.19437, 3.2.3 and 3.3.3).
+#define ACTIVATION_SHARE 0.32
+
+// dp/cost.h has one rate where prices have curves: what large products in bf16 reach.
+void dp_profile_device_settle(struct dp_profile *profile)
+{
+    const struct dp_device_figures *d = &profile->device;
+    double memory = d->memory_bytes_per_s * d->memory_share;
+    double units = d->exchange_out_units;
+    profile->element_bytes = 2;
+    profile->gemms_count = 0;
+    profile->gemm_flops_per_s = d->bf16_gemm_share * d->bf16_flops_peak;
+    profile->attention_flops_per_s = d->attention_forward_share * d->bf16_flops_peak;
+    profile->attention_gradient_flops_per_s = d->attention_backward_share * d->bf16_flops_peak;
+    // Gate and up are read and the product written; the gradient reads three and writes three.
+    profile->activation_elements_per_s = memory / (3 * 2);
+    profile->activation_gradient_elements_per_s = memory / (6 * 2);
+    profile->memory_bytes_per_s = memory;
+    profile->op_overhead_s = d->kernel_s;
+    profile->action_overhead_s = d->action_s;
+    profile->optimizer_bytes_per_s = d->memory_bytes_per_s * d->optimizer_share;
+    profile->busy_slowdown = 1;
+    profile->local = link_of(d->up_latency_s, d->exchange_up_share * d->up_bytes_per_s);
+    profile->network = link_of(d->out_latency_s, d->exchange_out_share * d->out_bytes_per_s);
+    profile->exchange_device_share = d->units > units ? units / d->units : 0;
+    profile->exchange_hidden_share = 1 - d->exchange_exposed_share;
+    profile->exchange_by_node = d->exchange_once >= 0.5;
+    profile->activation_share = ACTIVATION_SHARE;
+    profile->weight_bytes = 2;
+    profile->gradient_bytes = 4;
+    profile->optimizer_bytes = 12;
+    profile->optimizer_sharded = true;
+}
+
+void dp_profile_set_cluster(struct dp_profile *profile, const struct dp_cluster_spec *cluster)
+{
+    struct dp_device_figures *d = &profile->device;
+    d->bf16_flops_peak = cluster->flops_peak;
+    d->fp8_flops_peak = cluster->fp8_flops_peak > 0 ? cluster->fp8_flops_peak : d->fp8_flops_peak;
+    d->units = cluster->units > 0 ? cluster->units : d->units;
+    d->memory_bytes_per_s = cluster->memory_bandwidth;
+    d->up_bytes_per_s = cluster->scale_up_bandwidth;
+    d->up_latency_s = cluster->scale_up_latency_s;
+    d->out_bytes_per_s = cluster->scale_out_bandwidth;
+    d->out_latency_s = cluster->scale_out_latency_s;
+    profile->cores = cluster->cores_per_node;
+    profile->levels_count = cluster->levels_count;
+    for (int32_t i = 0; i < cluster->levels_count; i++) {
+        profile->levels[i] =
+            (struct dp_device_level){cluster->levels[i].bandwidth, cluster->levels[i].latency_s};
+    }
+    dp_profile_device_settle(profile);
+}
+
 void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile)
 {
     if (strcmp(cluster->accelerator, "cpu") == 0) {
         from_cpu_cluster(cluster, ret_profile);
         return;
     }
-    double memory = MEMORY_SHARE * cluster->memory_bandwidth;
-    double element_bytes = 2;
-    struct dp_profile profile = {
-        .error_share = 0.25,
-        .cores = cluster->cores_per_node,
-        .element_bytes = (int32_t)element_bytes,
-        .gemm_flops_per_s = GEMM_SHARE * cluster->flops_peak,
-        .attention_flops_per_s = ATTENTION_SHARE * cluster->flops_peak,
-        .attention_gradient_flops_per_s = ATTENTION_SHARE * cluster->flops_peak,
-        // Gate and up are read and the product written; the gradient reads three and writes three.
-        .activation_elements_per_s = memory / (3 * element_bytes),
-        .activation_gradient_elements_per_s = memory / (6 * element_bytes),
-        .memory_bytes_per_s = memory,
-        .op_overhead_s = 5e-6,
-        .action_overhead_s = 20e-6,
-        .optimizer_bytes_per_s = memory,
-        .busy_slowdown = 1,
-        .local = link_of(cluster->scale_up_latency_s, LINK_SHARE * cluster->scale_up_bandwidth),
-        .network = link_of(cluster->scale_out_latency_s, LINK_SHARE * cluster->scale_out_bandwidth),
-        .exchange_device_share = (double)EXCHANGE_UNITS / DEVICE_UNITS,
-        .exchange_hidden_share = HIDDEN_SHARE,
-        .exchange_by_node = true,
-        .activation_share = ACTIVATION_SHARE,
-        .weight_bytes = 2,
-        .gradient_bytes = 4,
-        .optimizer_bytes = 12,
-        .optimizer_sharded = true,
-        .is_accelerator = true,
-    };
-    DP_COPY_TEXT(profile.name, cluster->accelerator);
-    DP_COPY_TEXT(profile.provenance,
-                 "published figures of the accelerator times commonly reached shares (GEMM 60 %, "
-                 "memory 80 %, links 90 %); not measured here");
-    *ret_profile = profile;
+    struct dp_error ignored;
+    DP_AUTO_FREE struct dp_profile *profile = dp_new(struct dp_profile);
+    if (dp_profile_builtin(cluster->accelerator, profile, &ignored) != DP_OK) {
+        DP_CHECK(dp_profile_builtin("accelerator", profile, &ignored) == DP_OK);
+        DP_COPY_TEXT(profile->name, cluster->accelerator);
+    }
+    dp_profile_set_cluster(profile, cluster);
+    *ret_profile = *profile;
 }
 
 // Inverse-square weights of distances in powers of two: exact at a point, smooth between, and far

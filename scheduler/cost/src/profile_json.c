@@ -5,7 +5,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/profile.h"
+#include "profile_internal.h"
 
 struct figure {
     const char *key;
@@ -49,6 +49,9 @@ static const char *const kind_names[DP_GEMM_KIND_COUNT] = {"nt", "nn", "tn"};
 
 json_t *dp_profile_to_json(const struct dp_profile *profile)
 {
+    if (profile->is_accelerator) {
+        return dp_profile_device_to_json(profile);
+    }
     json_t *json = json_pack(
         "{s:s, s:s, s:s, s:I, s:i, s:i, s:b, s:b}", "schema", "dp.profile/1", "name", profile->name,
         "provenance", profile->provenance, "measured_at_s", (json_int_t)profile->measured_at_s,
@@ -129,9 +132,37 @@ static dp_status read_gemms(const json_t *json, struct dp_profile *profile, stru
     return status;
 }
 
+// An accelerator's profile builds on a built-in one, or has every figure itself.
+static dp_status accelerator_from_json(const json_t *json, struct dp_profile *ret_profile,
+                                       struct dp_error *err)
+{
+    const json_t *base = json_object_get(json, "base");
+    const char *schema = json_string_value(json_object_get(json, "schema"));
+    DP_AUTO_FREE struct dp_profile *from = dp_new(struct dp_profile);
+    if (schema == NULL || strcmp(schema, "dp.profile/1") != 0) {
+        return dp_fail(err, DP_INVALID, "profile: \"schema\" must be \"dp.profile/1\"");
+    }
+    if (base == NULL) {
+        return dp_profile_device_from_json(json, NULL, ret_profile, err);
+    }
+    if (!json_is_string(base)) {
+        return dp_fail(err, DP_INVALID, "profile: \"base\" must be a text");
+    }
+    if (dp_profile_builtin(json_string_value(base), from, err) != DP_OK) {
+        return dp_fail_in(err, "profile: \"base\"");
+    }
+    if (!from->is_accelerator) {
+        return dp_fail(err, DP_INVALID, "profile: \"base\" must be an accelerator");
+    }
+    return dp_profile_device_from_json(json, from, ret_profile, err);
+}
+
 dp_status dp_profile_from_json(const json_t *json, struct dp_profile *ret_profile,
                                struct dp_error *err)
 {
+    if (json_object_get(json, "figures") != NULL || json_object_get(json, "base") != NULL) {
+        return accelerator_from_json(json, ret_profile, err);
+    }
     struct dp_profile profile = {0};
     const char *schema = NULL, *name = NULL, *provenance = NULL;
     json_int_t measured_at = 0;

@@ -77,16 +77,24 @@ struct dp_stage_units {
 struct dp_stage_units dp_stage_units_of(const struct dp_model_spec *model, int32_t layer_begin,
                                         int32_t layer_end, bool is_first, bool is_last);
 
+// Of an FB: what the exchange takes of the device, how much longer it takes beside compute, and
+// the share of it that nothing can hide.
+struct dp_pair_mode {
+    int32_t units;
+    double device_share, exchange_factor, exposed_share;
+};
+
 struct dp_price {
     struct dp_unit_price units[DP_UNIT_COUNT];
     struct dp_unit_bytes bytes[DP_UNIT_COUNT];
     double action_overhead_s;
     // Seconds of one hop between neighbouring stages, and its bytes per rank.
     double hop_s, hop_bytes;
-    int32_t comm_units; // multiprocessors that FB leaves to communication: given, or the best
-    // Of an FB: what the exchange takes of the device, how much longer it takes beside compute, and
-    // the share of it that nothing can hide.
-    double pair_device_share, pair_exchange_factor, pair_exposed_share;
+    int32_t comm_units; // multiprocessors that FB leaves to communication: given, or the best for
+                        // a pair of MoE layers; 0 = none are set apart
+    // How an FB may run; the first is that of comm_units. A pair runs in the best of them.
+    struct dp_pair_mode pair_modes[DP_PAIR_MODES_MAX];
+    int32_t pair_modes_count;
 };
 void dp_price_units(const struct dp_price_input *input, struct dp_price *ret_price);
 

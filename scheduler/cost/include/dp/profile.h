@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dp/device.h"
 #include "dp/error.h"
 #include "dp/json.h"
 #include "dp/limits.h"
@@ -67,17 +68,35 @@ struct dp_profile {
     // Prices and bytes come from the tables for accelerators and the strategy's choices; else from
     // the figures above, which describe this project's own executor on a CPU core (dp/cost.h).
     bool is_accelerator;
-    struct dp_memory_traits memory; // of accelerators
+    struct dp_memory_traits memory;  // of accelerators
+    struct dp_device_figures device; // likewise
+    struct dp_device_level levels[DP_CLUSTER_LEVELS_MAX];
+    int32_t levels_count;
+    // What the figures were fitted on or hold for: what lies beyond is an extrapolation.
+    char fitted_on[DP_PROFILE_FITTED_MAX]; // names of published rows; "" = none
+    int32_t fitted_formats;                // bits 1 << dp_format; 0 = no format was
+    int32_t fitted_expert_domains;         // of most scale-up domains that an expert group spanned
+    struct dp_device_sources sources;
 };
 
 // One core of a common server, float: OpenBLAS, ranks over loopback TCP.
 void dp_profile_default_cpu(struct dp_profile *ret_profile);
-// From a cluster's published figures, with the share of peak that is commonly reached.
+// Built-in accelerators and stacks on them ("h800", "gb200@megatron-bridge-26.02"): their figures
+// and where each comes from stand in data/profiles.json. DP_NOT_FOUND lists the names.
+dp_status dp_profile_builtin(const char *name, struct dp_profile *ret_profile,
+                             struct dp_error *err);
+// Name number `index`, in the order of the file; false beyond the last.
+bool dp_profile_builtin_name(size_t index, char ret_name[DP_NAME_MAX]);
+// The built-in of a cluster's accelerator with that cluster's peaks and links; an accelerator
+// without one gets what is common to all. "cpu" is the default CPU with these links.
 void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile);
 
 // Rate of a product by its nearest measured neighbours of the same kind in (log m, log k, log n).
 double dp_profile_gemm_flops_per_s(const struct dp_profile *profile, dp_gemm_kind kind, double m,
                                    double k, double n);
+
+// Puts a cluster's peaks, memory and links into an accelerator's profile.
+void dp_profile_set_cluster(struct dp_profile *profile, const struct dp_cluster_spec *cluster);
 
 // The form "dp.profile/1". from_json refuses figures that are missing, negative or not finite.
 json_t *dp_profile_to_json(const struct dp_profile *profile);

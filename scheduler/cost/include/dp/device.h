@@ -1,0 +1,107 @@
+// Figures of an accelerator and the software on it, each with where it comes from.
+//
+// docs/cost-model.md says what each means and how prices follow from them. "share" is reached over
+// published; 0 where a device has no such thing.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dp/limits.h"
+
+// X(name, minimum, maximum): every figure is a number within these bounds.
+#define DP_DEVICE_FIGURES(X)                                                                       \
+    /* Multiprocessors or compute units; dense operations per second. */                           \
+    X(units, 0, 4096)                                                                              \
+    X(fp32_flops_peak, 0, 1e18)                                                                    \
+    X(bf16_flops_peak, 1, 1e18)                                                                    \
+    X(fp8_flops_peak, 0, 1e18)                                                                     \
+    X(fp4_flops_peak, 0, 1e18)                                                                     \
+    /* What a large product reaches of them, by number format. */                                  \
+    X(bf16_gemm_share, 0.01, 1)                                                                    \
+    X(fp8_gemm_share, 0.01, 1)                                                                     \
+    X(fp8_block_gemm_share, 0.01, 1)                                                               \
+    X(mxfp8_gemm_share, 0.01, 1)                                                                   \
+    X(nvfp4_gemm_share, 0.01, 1)                                                                   \
+    /* Start and end of an output tile, as multiply-adds along k in bf16. */                       \
+    X(gemm_ramp_k, 0, 65536)                                                                       \
+    /* Of that: products of experts in one kernel, and gradients of weights. */                    \
+    X(grouped_gemm_share, 0.01, 1)                                                                 \
+    X(weight_gemm_share, 0.01, 1)                                                                  \
+    /* Times that an operand is read and written again to become FP8 or FP4. */                    \
+    X(cast_passes, 0, 16)                                                                          \
+    /* The core of attention and its gradient, of bf16's peak, at long sequences with heads of     \
+       128; and the length at which half of that is reached. */                                    \
+    X(attention_forward_share, 0.01, 1)                                                            \
+    X(attention_backward_share, 0.01, 1)                                                           \
+    X(attention_ramp, 0, 1e6)                                                                      \
+    X(memory_bytes_per_s, 1, 1e15)                                                                 \
+    X(memory_share, 0.01, 1)                                                                       \
+    X(optimizer_share, 0.01, 1)                                                                    \
+    /* A kernel, however small, on the device; and what the host needs to start a layer's forward  \
+       pass and, as a multiple, its backward pass. */                                              \
+    X(kernel_s, 0, 1)                                                                              \
+    X(host_dense_s, 0, 10)                                                                         \
+    X(host_moe_s, 0, 10)                                                                           \
+    X(host_backward_factor, 0, 16)                                                                 \
+    X(action_s, 0, 10)                                                                             \
+    /* Links, per rank and direction: inside the scale-up domain and between domains. */           \
+    X(up_bytes_per_s, 1, 1e15)                                                                     \
+    X(up_latency_s, 0, 1)                                                                          \
+    X(out_bytes_per_s, 1, 1e15)                                                                    \
+    X(out_latency_s, 0, 1)                                                                         \
+    /* Collectives: what they reach of the links, and a start of one. */                           \
+    X(collective_up_share, 0.01, 1)                                                                \
+    X(collective_out_share, 0.01, 1)                                                               \
+    X(collective_start_s, 0, 10)                                                                   \
+    X(hop_share, 0.01, 1)                                                                          \
+    /* How much longer a hop takes on a link that the exchange uses as well. */                    \
+    X(hop_contention, 1, 16)                                                                       \
+    /* All-to-all of experts. once: 1 = a token goes to a domain once and is copied there to each  \
+       rank; 0 = each of its top_k copies travels alone. */                                        \
+    X(exchange_once, 0, 1)                                                                         \
+    X(exchange_fp8, 0, 1)                                                                          \
+    X(exchange_up_share, 0.01, 1)                                                                  \
+    X(exchange_out_share, 0.01, 1)                                                                 \
+    X(exchange_fill_share, 0, 1)                                                                   \
+    X(exchange_start_s, 0, 10)                                                                     \
+    X(exchange_rank_s, 0, 1)                                                                       \
+    /* Multiprocessors that reach these; fewer reach as much less. 0 = it needs none. */           \
+    X(exchange_up_units, 0, 4096)                                                                  \
+    X(exchange_out_units, 0, 4096)                                                                 \
+    /* Beside compute: how much longer it takes, and what of it compute waits for (1 = this stack  \
+       does not overlap them). */                                                                  \
+    X(exchange_contention, 1, 16)                                                                  \
+    X(exchange_exposed_share, 0, 1)                                                                \
+    /* What compute waits for of collectives that are meant to be hidden. */                       \
+    X(tensor_exposed_share, 0, 1)                                                                  \
+    X(context_exposed_share, 0, 1)                                                                 \
+    X(shard_exposed_share, 0, 1)                                                                   \
+    X(gradient_exposed_share, 0, 1)
+
+typedef enum dp_device_figure {
+#define DP_DEVICE_ENUM(name, minimum, maximum) DP_DEVICE_##name,
+    DP_DEVICE_FIGURES(DP_DEVICE_ENUM)
+#undef DP_DEVICE_ENUM
+        DP_DEVICE_FIGURE_COUNT
+} dp_device_figure;
+
+struct dp_device_figures {
+#define DP_DEVICE_MEMBER(name, minimum, maximum) double name;
+    DP_DEVICE_FIGURES(DP_DEVICE_MEMBER)
+#undef DP_DEVICE_MEMBER
+};
+
+// Where figures come from: texts[source[figure] - 1]; 0 = unsaid.
+struct dp_device_sources {
+    char texts[DP_DEVICE_SOURCES_MAX][DP_DEVICE_SOURCE_MAX];
+    int32_t texts_count;
+    uint8_t source[DP_DEVICE_FIGURE_COUNT];
+};
+
+// Links of the cluster's levels beyond scale-out, from inner to outer.
+struct dp_device_level {
+    double bytes_per_s, latency_s;
+};
+
+const char *dp_device_figure_text(dp_device_figure figure); // "bf16_flops_peak"; NULL beyond
