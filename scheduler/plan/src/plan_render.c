@@ -1,169 +1,334 @@
-// A plan as text for people.
+// A plan as text for people: one screen of 100 columns.
 
-#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "dp/plan.h"
+#include "plan_text.h"
 
-// "1.23 s", "45.6 ms", "789 us".
-static const char *format_seconds(char buffer[32], double seconds)
+enum { COLUMNS = 100, LINES_MAX = 6 };
+
+// "4 x 15, 1": of stages in order, fifteen with 4 layers and one with 1.
+static void put_layers(const struct dp_plan *plan, struct dp_buf *out)
 {
-    if (seconds < 1e-9) {
-        return "0 s";
+    const char *separator = "";
+    for (int32_t s = 0; s < plan->stages;) {
+        int32_t layers = plan->layer_begin[s + 1] - plan->layer_begin[s], run = 1;
+        while (s + run < plan->stages &&
+               plan->layer_begin[s + run + 1] - plan->layer_begin[s + run] == layers) {
+            run++;
+        }
+        dp_buf_printf(out, "%s%d", separator, layers);
+        if (run > 1) {
+            dp_buf_printf(out, " x %d", run);
+        }
+        separator = ", ";
+        s += run;
     }
-    if (seconds >= 1) {
-        snprintf(buffer, 32, "%.3g s", seconds);
-    } else if (seconds >= 1e-3) {
-        snprintf(buffer, 32, "%.3g ms", seconds * 1e3);
-    } else {
-        snprintf(buffer, 32, "%.3g us", seconds * 1e6);
-    }
-    return buffer;
 }
 
-// "1.23 GiB", three digits.
-static const char *format_bytes(char buffer[32], double bytes)
+static void put_strategy(const struct dp_plan *plan, struct dp_buf *out)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    size_t unit = 0;
-    while (bytes >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0])) {
-        bytes /= 1024;
-        unit++;
+    struct dp_buf text = {0};
+    dp_buf_printf(&text, "%d micro-batch%s of %d sample%s; layers ", plan->microbatches,
+                  plan->microbatches == 1 ? "" : "es", plan->micro_batch_size,
+                  plan->micro_batch_size == 1 ? "" : "s");
+    put_layers(plan, &text);
+    if (plan->format != DP_FORMAT_AUTO) {
+        dp_buf_printf(&text, "; %s", dp_format_text(plan->format));
     }
-    snprintf(buffer, 32,
-             bytes < 9.995 && unit > 0   ? "%.2f %s"
-             : bytes < 99.95 && unit > 0 ? "%.1f %s"
-                                         : "%.0f %s",
-             bytes, units[unit]);
-    return buffer;
+    if (plan->shard != DP_SHARD_AUTO) {
+        dp_buf_printf(&text, "; shard %s", dp_shard_text(plan->shard));
+    }
+    if (plan->recompute != 0) {
+        char names[DP_NAME_MAX];
+        dp_recompute_text(plan->recompute, names);
+        dp_buf_printf(&text, "; recompute %s", names);
+    }
+    if (plan->sequence_parallel) {
+        dp_buf_puts(&text, "; sequence parallel");
+    }
+    if (plan->comm_units > 0) {
+        dp_buf_printf(&text, "; %d units communicate in pairs", plan->comm_units);
+    }
+    if (plan->imbalance > 1) {
+        dp_buf_printf(&text, "; expert imbalance %.3g", plan->imbalance);
+    }
+    dp_plan_text_wrap("           ", text.bytes, COLUMNS, out);
+    dp_buf_deinit(&text);
 }
 
-static void render_lines(const char *title, const char *text, struct dp_buf *out)
+static void put_choice(const struct dp_plan *plan, struct dp_buf *out)
 {
-    if (text[0] == '\0') {
+    char name[DP_NAME_MAX + 16];
+    struct dp_buf text = {0};
+    if (plan->model[0] != '\0') {
+        dp_buf_printf(&text, "%s: ", plan->model);
+    }
+    dp_buf_printf(&text, "%s, pipeline %d, data %d, expert %d",
+                  dp_plan_text_schedule(name, plan->schedule, plan->virtual_stages), plan->pipeline,
+                  plan->data, plan->expert);
+    const struct {
+        const char *name;
+        int32_t value;
+    } sizes[] = {{"tensor", plan->tensor},
+                 {"context", plan->context},
+                 {"expert tensor", plan->expert_tensor}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].value > 1) {
+            dp_buf_printf(&text, ", %s %d", sizes[i].name, sizes[i].value);
+        }
+    }
+    int32_t world = dp_plan_world(plan);
+    dp_buf_printf(&text, " on %d %s%s", world, plan->device[0] != '\0' ? plan->device : "rank",
+                  plan->device[0] == '\0' && world > 1 ? "s" : "");
+    dp_plan_text_wrap("schedule   ", text.bytes, COLUMNS, out);
+    dp_buf_deinit(&text);
+    put_strategy(plan, out);
+}
+
+struct part {
+    const char *name;
+    double seconds;
+};
+
+// "name 1.2 s (7 %)" of those that are something.
+static void put_parts(const char *first, const struct part *parts, size_t count, double step_s,
+                      struct dp_buf *out)
+{
+    struct dp_buf text = {0};
+    char seconds[DP_PLAN_WORD_MAX];
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].seconds >= 1e-9) {
+            double share = step_s > 0 ? 100 * parts[i].seconds / step_s : 0;
+            dp_buf_printf(&text, share >= 9.95 ? "%s%s %s (%.0f %%)" : "%s%s %s (%.1f %%)",
+                          text.length > 0 ? ", " : "", parts[i].name,
+                          dp_plan_text_seconds(seconds, parts[i].seconds), share);
+        }
+    }
+    if (text.length > 0) {
+        dp_plan_text_wrap(first, text.bytes, COLUMNS, out);
+    }
+    dp_buf_deinit(&text);
+}
+
+static void put_step(const struct dp_plan *plan, struct dp_buf *out)
+{
+    char text[DP_PLAN_WORD_MAX];
+    double rate = plan->tokens_per_s / dp_plan_world(plan);
+    dp_buf_printf(out, "step       %s", dp_plan_text_seconds(text, plan->step_s));
+    if (plan->error_share > 0) {
+        dp_buf_printf(out, " +-%.0f %%", plan->error_share * 100);
+    }
+    dp_buf_printf(out, "; %s tokens/s", dp_plan_text_count(text, plan->tokens_per_s));
+    dp_buf_printf(out, ", %s a day\n", dp_plan_text_count(text, plan->tokens_per_s * 86400));
+    if (plan->mfu_causal > 0) {
+        dp_buf_printf(out,
+                      "MFU        %.1f %% with the causal half of attention, %.1f %% with the full "
+                      "square",
+                      100 * plan->mfu_causal, 100 * plan->mfu_noncausal);
+        dp_buf_printf(out, plan->flops_causal > 0 ? " (%.0f, %.0f TFLOP/s)\n" : "\n",
+                      plan->flops_causal * rate / 1e12, plan->flops_noncausal * rate / 1e12);
+    }
+    if (plan->positions == NULL) {
+        const struct part sums[] = {{"compute", plan->compute_s},
+                                    {"bubble", plan->bubble_s},
+                                    {"communication", plan->comm_s},
+                                    {"gradient sums", plan->grad_sync_s},
+                                    {"optimizer", plan->optimizer_s}};
+        put_parts("           ", sums, sizeof(sums) / sizeof(sums[0]), plan->step_s, out);
         return;
     }
-    dp_buf_printf(out, "\n%s\n", title);
-    while (*text != '\0') {
-        size_t length = strcspn(text, "\n");
-        dp_buf_printf(out, "  %.*s\n", (int)length, text);
-        text += length + (text[length] == '\n');
+    int32_t critical = dp_plan_critical_position(plan);
+    const struct dp_plan_position *p = &plan->positions[critical];
+    const struct part actions[] = {{"forward", p->forward_s},       {"backward", p->backward_s},
+                                   {"input", p->input_s},           {"weight", p->weight_s},
+                                   {"overlapped", p->overlapped_s}, {"bubble", p->bubble_s},
+                                   {"gradients", p->gradient_s},    {"optimizer", p->optimizer_s}};
+    const struct part inside[] = {{"compute", p->compute_s},
+                                  {"exposed all-to-all", p->exchange_s},
+                                  {"collectives", p->wait_s},
+                                  {"hops", p->hop_s},
+                                  {"beside compute: all-to-all", p->hidden_s}};
+    char first[32];
+    snprintf(first, sizeof(first), "  rank %-4d", critical);
+    put_parts(first, actions, sizeof(actions) / sizeof(actions[0]), plan->step_s, out);
+    put_parts("    inside ", inside, sizeof(inside) / sizeof(inside[0]), plan->step_s, out);
+    if (plan->cores_exceeded) {
+        dp_buf_puts(out, "           some node has more ranks than cores: they take turns\n");
     }
 }
 
-// "interleaved v4"
-static const char *format_schedule(char buffer[DP_NAME_MAX + 16], const char *name, int32_t chunks)
+static void put_cost(const struct dp_plan *plan, struct dp_buf *out)
 {
-    if (chunks > 0) {
-        snprintf(buffer, DP_NAME_MAX + 16, "%s v%d", name, chunks);
-    } else {
-        snprintf(buffer, DP_NAME_MAX + 16, "%s", name);
+    double hours = dp_plan_gpu_hours(plan, plan->step_s, 1e12);
+    char text[DP_PLAN_WORD_MAX];
+    if (hours <= 0) {
+        return;
     }
-    return buffer;
-}
-
-static void render_choice(const struct dp_plan *plan, struct dp_buf *out)
-{
-    int32_t world = dp_plan_world(plan);
-    char name[DP_NAME_MAX + 16];
-    dp_buf_printf(
-        out,
-        "schedule %s: pipeline %d, expert %d, data %d (%d rank%s), %d micro-batch%s of %d "
-        "sample%s\n",
-        format_schedule(name, plan->schedule, plan->virtual_stages), plan->pipeline, plan->expert,
-        plan->data, world, world == 1 ? "" : "s", plan->microbatches,
-        plan->microbatches == 1 ? "" : "es", plan->micro_batch_size,
-        plan->micro_batch_size == 1 ? "" : "s");
-    dp_buf_puts(out, "layers per stage");
-    for (int32_t s = 0; s < plan->stages; s++) {
-        dp_buf_printf(out, " %d", plan->layer_begin[s + 1] - plan->layer_begin[s]);
+    dp_buf_printf(out, "cost       %s GPU-hours per trillion tokens",
+                  dp_plan_text_count(text, hours));
+    if (plan->baseline_step_s > 0 && strcmp(plan->schedule, "1f1b") != 0) {
+        double saved = dp_plan_gpu_hours(plan, plan->baseline_step_s, 1e12) - hours;
+        dp_buf_printf(out, "; %s (%.1f %%) %s against 1f1b", dp_plan_text_count(text, fabs(saved)),
+                      100 * fabs(1 - plan->step_s / plan->baseline_step_s),
+                      saved >= 0 ? "recovered" : "lost");
     }
     dp_buf_puts(out, "\n");
 }
 
-static void render_step(const struct dp_plan *plan, struct dp_buf *out)
+static void put_memory(const struct dp_plan *plan, struct dp_buf *out)
 {
+    int32_t fullest = dp_plan_fullest_position(plan);
+    char text[DP_PLAN_WORD_MAX];
+    double least = INFINITY, most = 0;
+    for (int32_t p = 0; p < plan->pipeline; p++) {
+        double bytes = dp_plan_position_bytes(plan, p);
+        least = fmin(least, bytes);
+        most = fmax(most, bytes);
+    }
+    struct dp_buf line = {0};
+    dp_buf_printf(&line, "rank %d is fullest: %s", fullest,
+                  dp_plan_text_bytes(text, dp_plan_position_bytes(plan, fullest)));
+    if (plan->positions != NULL && plan->positions[fullest].memory_limit_bytes > 0) {
+        dp_buf_printf(&line, " of %s",
+                      dp_plan_text_bytes(text, plan->positions[fullest].memory_limit_bytes));
+    }
+    dp_buf_printf(&line, "; the others from %s", dp_plan_text_bytes(text, least));
+    dp_buf_printf(&line, " to %s", dp_plan_text_bytes(text, most));
+    dp_plan_text_wrap("memory     ", line.bytes, COLUMNS, out);
+    line.length = 0;
+    if (plan->positions != NULL) {
+        const struct dp_memory_parts *m = &plan->positions[fullest].memory;
+        const struct {
+            const char *name;
+            double bytes;
+        } parts[] = {{"weights", m->weights},        {"gradients", m->gradients},
+                     {"optimizer", m->optimizer},    {"activations", m->activations},
+                     {"until W", m->deferred},       {"running action", m->transient},
+                     {"communication", m->exchange}, {"runtime", m->runtime}};
+        for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+            if (parts[i].bytes >= 1) {
+                dp_buf_printf(&line, "%s%s %s", line.length > 0 ? ", " : "", parts[i].name,
+                              dp_plan_text_bytes(text, parts[i].bytes));
+            }
+        }
+        dp_plan_text_wrap("    inside ", line.length > 0 ? line.bytes : "", COLUMNS, out);
+    }
+    dp_buf_deinit(&line);
+}
+
+static void put_gains(const struct dp_plan *plan, struct dp_buf *out)
+{
+    struct dp_buf line = {0};
+    char seconds[DP_PLAN_WORD_MAX], less[DP_PLAN_WORD_MAX];
+    for (int32_t i = 0; i < plan->gains_count; i++) {
+        const struct dp_plan_gain *gain = &plan->gains[i];
+        dp_buf_printf(&line, "%s%s: +%.3g %% gives %s (%s)", i > 0 ? "; " : "", gain->resource,
+                      100 * gain->more_share, dp_plan_text_seconds(seconds, gain->step_s),
+                      dp_plan_text_more(less, gain->step_s, plan->step_s));
+    }
+    if (line.length > 0) {
+        dp_plan_text_wrap("binds      ", line.bytes, COLUMNS, out);
+    }
+    dp_buf_deinit(&line);
+}
+
+// "16x128 e64", and what is not 1 of the rest.
+static void put_sizes(const struct dp_plan_candidate *c, char *text, size_t size)
+{
+    int length = snprintf(text, size, "%dx%d e%d", c->pipeline, c->data, c->expert);
     const struct {
         const char *name;
-        double seconds;
-    } parts[] = {
-        {"compute", plan->compute_s},     {"bubble", plan->bubble_s},
-        {"communication", plan->comm_s},  {"gradient sums", plan->grad_sync_s},
-        {"optimizer", plan->optimizer_s},
-    };
-    char text[32];
-    dp_buf_printf(out, "\nstep %s", format_seconds(text, plan->step_s));
-    if (plan->error_share > 0) {
-        dp_buf_printf(out, " (+-%.0f %%)", plan->error_share * 100);
-    }
-    dp_buf_printf(out, ", %.0f tokens/s\n", plan->tokens_per_s);
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        dp_buf_printf(out, "  %-14s %9s  %5.1f %%\n", parts[i].name,
-                      format_seconds(text, parts[i].seconds),
-                      plan->step_s > 0 ? 100 * parts[i].seconds / plan->step_s : 0.0);
-    }
-    if (plan->cores_exceeded) {
-        dp_buf_puts(out, "  some node has more ranks than cores: they take turns\n");
+        int32_t value;
+    } more[] = {{"t", c->tensor}, {"c", c->context}, {"x", c->expert_tensor}};
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        if (more[i].value > 1 && length > 0 && (size_t)length < size) {
+            length += snprintf(text + length, size - (size_t)length, " %s%d", more[i].name,
+                               more[i].value);
+        }
     }
 }
 
-// Of a large world only the first replica: the others repeat it on other nodes.
-#define RANKS_SHOWN_MAX 64
-
-static void render_ranks(const struct dp_plan *plan, struct dp_buf *out)
+static void put_candidate(const struct dp_plan_candidate *c, struct dp_buf *out)
 {
-    int32_t world = dp_plan_world(plan);
-    int32_t shown = world > RANKS_SHOWN_MAX ? plan->pipeline : world;
-    size_t width = strlen("node");
-    for (int32_t i = 0; i < shown; i++) {
-        size_t length = strlen(plan->ranks[i].node);
-        width = length > width ? length : width;
-    }
-    dp_buf_printf(out, "\nrank  %-*s  slot       busy     bubble  chunks  activations     memory\n",
-                  (int)width, "node");
-    for (int32_t i = 0; i < shown; i++) {
-        const struct dp_plan_rank *rank = &plan->ranks[i];
-        char busy[32], bubble[32], activations[32], memory[32];
-        dp_buf_printf(out, "%4d  %-*s  %4d  %9s  %9s  %6d  %11s  %9s\n", i, (int)width, rank->node,
-                      rank->slot, format_seconds(busy, rank->busy_s),
-                      format_seconds(bubble, rank->bubble_s), rank->peak_chunks,
-                      format_bytes(activations, rank->peak_activation_bytes),
-                      format_bytes(memory, rank->memory_bytes));
-    }
-    if (shown < world) {
-        dp_buf_printf(out, "and %d more replica%s of these %d ranks, up to slot %d of %s\n",
-                      plan->data - 1, plan->data == 2 ? "" : "s", shown,
-                      plan->ranks[world - 1].slot, plan->ranks[world - 1].node);
-    }
+    char name[DP_NAME_MAX + 16], step[DP_PLAN_WORD_MAX], memory[DP_PLAN_WORD_MAX], sizes[64];
+    char batches[32], first[160];
+    put_sizes(c, sizes, sizeof(sizes));
+    snprintf(batches, sizeof(batches), "%dx%d", c->microbatches, c->micro_batch_size);
+    snprintf(first, sizeof(first), "%-15.31s %-15s %8s %7s %8s  ",
+             dp_plan_text_schedule(name, c->schedule, c->virtual_stages), sizes, batches,
+             c->legal ? dp_plan_text_seconds(step, c->step_s) : "-",
+             c->legal ? dp_plan_text_bytes(memory, c->memory_max_bytes) : "-");
+    dp_plan_text_wrap(first, c->reason == NULL || c->reason[0] == '\0' ? "-" : c->reason, COLUMNS,
+                      out);
 }
 
-static void render_candidates(const struct dp_plan *plan, size_t max, struct dp_buf *out)
+static void put_candidates(const struct dp_plan *plan, size_t max, struct dp_buf *out)
 {
-    size_t count = max == 0 || plan->candidates_count < max ? plan->candidates_count : max;
-    dp_buf_puts(out, "\nschedule            P   EP    D    M  size       step     memory  why\n");
-    for (size_t i = 0; i < count; i++) {
+    size_t shown = 0, others = 0, ties = 0;
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        others += !plan->candidates[i].chosen;
+        ties += plan->candidates[i].tied;
+    }
+    if (others == 0) {
+        return;
+    }
+    dp_buf_puts(out, "\nrunner-up       PxD, expert     batches    step   memory  why it lost\n");
+    for (size_t i = 0; i < plan->candidates_count; i++) {
         const struct dp_plan_candidate *c = &plan->candidates[i];
-        char name[DP_NAME_MAX + 16], step[32], memory[32];
-        dp_buf_printf(out, "%-16s %4d %4d %4d %4d  %4d  %9s  %9s  %s\n",
-                      format_schedule(name, c->schedule, c->virtual_stages), c->pipeline, c->expert,
-                      c->data, c->microbatches, c->micro_batch_size,
-                      c->legal ? format_seconds(step, c->step_s) : "-",
-                      c->legal ? format_bytes(memory, c->memory_max_bytes) : "-", c->reason);
+        if (!c->chosen && (max == 0 || shown < max)) {
+            put_candidate(c, out);
+            shown++;
+        }
     }
-    if (count < plan->candidates_count) {
-        dp_buf_printf(out, "and %zu more\n", plan->candidates_count - count);
+    if (shown < others) {
+        dp_buf_printf(out, "and %zu more (--all)\n", others - shown);
+    }
+    if (ties > 0) {
+        dp_buf_printf(out,
+                      "%zu of them %s inside the error of %.0f %%: a measurement may turn the "
+                      "order\n",
+                      ties, ties == 1 ? "is" : "are", 100 * plan->error_share);
+    }
+}
+
+// Lines of a text, each wrapped, at most `max` (0 = all).
+static void put_lines(const char *title, const char *text, size_t max, struct dp_buf *out)
+{
+    if (text == NULL || text[0] == '\0') {
+        return;
+    }
+    dp_buf_printf(out, "\n%s\n", title);
+    size_t shown = 0, left = 0;
+    while (*text != '\0') {
+        size_t length = strcspn(text, "\n");
+        if (max == 0 || shown < max) {
+            struct dp_buf line = {0};
+            dp_buf_printf(&line, "%.*s", (int)length, text);
+            dp_plan_text_wrap("  ", line.bytes, COLUMNS, out);
+            dp_buf_deinit(&line);
+            shown++;
+        } else {
+            left++;
+        }
+        text += length + (text[length] == '\n');
+    }
+    if (left > 0) {
+        dp_buf_printf(out, "  and %zu more (--all)\n", left);
     }
 }
 
 void dp_plan_render(const struct dp_plan *plan, size_t candidates_max, struct dp_buf *out)
 {
-    render_choice(plan, out);
-    render_step(plan, out);
-    render_ranks(plan, out);
-    if (plan->candidates_count > 0) {
-        render_candidates(plan, candidates_max, out);
-    }
-    render_lines("why", plan->explanation, out);
-    render_lines("figures", plan->provenance, out);
+    size_t lines = candidates_max == 0 ? 0 : LINES_MAX;
+    put_choice(plan, out);
+    put_step(plan, out);
+    put_cost(plan, out);
+    put_memory(plan, out);
+    put_gains(plan, out);
+    put_candidates(plan, candidates_max, out);
+    put_lines("warnings", plan->warnings, lines, out);
+    put_lines("why", plan->explanation, lines, out);
+    put_lines("rests on", plan->provenance, lines, out);
 }
