@@ -12,7 +12,8 @@ TYPES = {"DP_KEY_TEXT": "string", "DP_KEY_PATH": "path", "I32": "integer", "I64"
          "DP_KEY_INT32": "integer", "DP_KEY_UINT64": "integer", "REAL": "number",
          "DP_KEY_DOUBLE": "number", "DP_KEY_DEVICE": "string", "DP_KEY_FORMAT": "string",
          "DP_KEY_BIASES": "string", "DP_KEY_SPECIAL": "string"}
-HEADINGS = {"top": "Top level", "cluster": "Keys"}
+SPECIAL = {("cluster", "level"): "tables", ("level", "nodes"): "integer"}
+HEADINGS = {"top": "Top level", "cluster": "Keys", "level": "[[level]]"}
 
 
 def key_tables(source):
@@ -25,27 +26,32 @@ def key_tables(source):
             text = " ".join(re.findall(r'"((?:[^"\\]|\\.)*)"', rest)).replace('\\"', '"')
             text = text.replace("|", "\\|")
             required = bool(re.search(r"true,\s*\"", rest))
-            out.append(f"| `{key}` | {TYPES[kind]} | {text}{' (required)' if required else ''} |")
+            shown = SPECIAL.get((section, key), TYPES[kind])
+            out.append(f"| `{key}` | {shown} | {text}{' (required)' if required else ''} |")
         out.append("")
     return "\n".join(out)
 
 
 def accelerator_table(source):
-    out = ["## Accelerators\n",
-           "| accelerator | ranks a node | flops_peak | memory_bytes | memory_bandwidth | "
-           "scale_up_bandwidth | scale_out_bandwidth |", "|" + " --- |" * 7]
-    for row in re.findall(r'^    GPU\((".*?)\),$', source, re.M):
-        label, *figures = (field.strip() for field in row.split(","))
-        numbers = " | ".join(f"{float(figure):g}" for figure in figures)
-        out.append(f"| `{label.strip(chr(34))}` | {numbers} |")
+    columns = ["ranks a host", "scale_up_ranks", "flops_peak", "fp8_flops_peak", "memory_bytes",
+               "memory_bandwidth", "scale_up_bandwidth", "scale_up_achieved",
+               "scale_out_bandwidth", "units"]
+    out = ["## Accelerators\n", f"| accelerator | {' | '.join(columns)} | confidence |",
+           "|" + " --- |" * (len(columns) + 2)]
+    recalled = re.search(r'#define RECALLED "(.*)"', source).group(1)
+    for row in re.findall(r'^    GPU\(("[^)]*?)\),$', source, re.M):
+        label, *figures = (field.strip() for field in row.split(",", len(columns) + 1))
+        sure = recalled if figures[-1] == "RECALLED" else figures[-1].strip('"')
+        numbers = " | ".join(f"{float(figure):g}" if float(figure) else "" for figure in figures[:-1])
+        out.append(f"| `{label.strip(chr(34))}` | {numbers} | {sure} |")
     return "\n".join([*out, ""])
 
 
 def generated(page):
     if page == "job-file.md":
         return key_tables((SPEC / "job_keys.c").read_text())
-    source = (SPEC / "cluster.c").read_text()
-    return f"{key_tables(source)}\n{accelerator_table(source)}"
+    presets = (SPEC / "cluster_presets.c").read_text()
+    return f"{key_tables((SPEC / 'cluster.c').read_text())}\n{accelerator_table(presets)}"
 
 
 def main():

@@ -1,9 +1,9 @@
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
 #include "internal.h"
 
 // Replicas that fit when none may leave its node.
@@ -119,13 +119,17 @@ int64_t dp_planner_all_cores(const struct problem *problem)
 void dp_planner_cluster_nodes(const struct dp_cluster_spec *cluster,
                               struct dp_planner_node **ret_nodes, size_t *ret_count)
 {
+    DP_AUTO_FREE struct dp_cluster_node *hosts = NULL;
+    dp_cluster_nodes(cluster, &hosts);
     size_t count = (size_t)cluster->nodes;
     struct dp_planner_node *nodes = dp_new_array(struct dp_planner_node, count);
     for (size_t i = 0; i < count; i++) {
-        snprintf(nodes[i].name, sizeof(nodes[i].name), "node-%zu", i);
-        nodes[i].slots = cluster->ranks_per_node;
+        DP_COPY_TEXT(nodes[i].name, hosts[i].name);
+        nodes[i].slots = hosts[i].ranks;
         nodes[i].cores = cluster->cores_per_node;
         nodes[i].memory_bytes = cluster->memory_bytes;
+        nodes[i].domain = hosts[i].domain;
+        memcpy(nodes[i].group, hosts[i].group, sizeof(nodes[i].group));
     }
     *ret_nodes = nodes;
     *ret_count = count;

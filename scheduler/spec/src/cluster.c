@@ -1,137 +1,85 @@
-// Clusters: cluster.toml and accelerators by name.
+// cluster.toml: reading and writing.
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "cluster_internal.h"
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "spec_internal.h"
 
 DP_DEFINE_CLEANUP(cleanup_toml, struct dp_toml, dp_toml_free)
 
 #define CLUSTER(member) DP_MEMBER(dp_cluster_spec, member)
+#define LEVEL(member) DP_MEMBER(dp_cluster_level, member)
 #define REAL_MAX 1e30
 
 static const struct dp_key cluster_keys[] = {
     {"name", DP_KEY_TEXT, CLUSTER(name), 0, 0, false, false, "the cluster's name"},
     {"accelerator", DP_KEY_TEXT, CLUSTER(accelerator), 0, 0, false, false,
      "a built-in accelerator; keys given here win"},
-    {"nodes", DP_KEY_INT32, CLUSTER(nodes), 1, DP_NODES_MAX, false, true, "hosts"},
+    {"nodes", DP_KEY_INT32, CLUSTER(nodes), 1, DP_NODES_MAX, false, false,
+     "hosts; may be left out where ranks, hosts or topology say how many"},
     {"ranks_per_node", DP_KEY_INT32, CLUSTER(ranks_per_node), 1, DP_NODE_SLOTS_MAX, false, true,
      "accelerators, or CPU rank slots, of one host"},
+    {"ranks", DP_KEY_INT32, CLUSTER(ranks), 0, DP_RANKS_MAX, false, false,
+     "accelerators in all, when the last host is used in part; 0 = all of every host"},
     {"cores_per_node", DP_KEY_INT32, CLUSTER(cores_per_node), 0, 65536, false, false,
      "CPU cores of one host; 0 = as many as ranks"},
     {"memory_bytes", DP_KEY_DOUBLE, CLUSTER(memory_bytes), 1, REAL_MAX, false, true,
      "memory of one rank"},
     {"flops_peak", DP_KEY_DOUBLE, CLUSTER(flops_peak), 1, REAL_MAX, false, true,
      "dense bf16 operations per second of one rank"},
+    {"fp8_flops_peak", DP_KEY_DOUBLE, CLUSTER(fp8_flops_peak), 0, REAL_MAX, false, false,
+     "dense fp8 operations per second of one rank; 0 = it has no fp8"},
+    {"units", DP_KEY_INT32, CLUSTER(units), 0, 65536, false, false,
+     "multiprocessors or compute units of one rank; 0 = unknown"},
     {"memory_bandwidth", DP_KEY_DOUBLE, CLUSTER(memory_bandwidth), 1, REAL_MAX, false, true,
      "bytes per second of one rank"},
     {"scale_up_bandwidth", DP_KEY_DOUBLE, CLUSTER(scale_up_bandwidth), 1, REAL_MAX, false, true,
-     "bytes per second between ranks of one host, per rank and direction"},
+     "bytes per second between ranks of one scale-up domain, per rank and direction"},
+    {"scale_up_achieved", DP_KEY_DOUBLE, CLUSTER(scale_up_achieved), 0, REAL_MAX, false, false,
+     "what of scale_up_bandwidth was measured; 0 = unknown"},
     {"scale_up_latency_s", DP_KEY_DOUBLE, CLUSTER(scale_up_latency_s), 0, 1e3, false, false,
-     "seconds to start a transfer inside a host"},
+     "seconds to start a transfer inside a scale-up domain"},
+    {"scale_up_ranks", DP_KEY_INT32, CLUSTER(scale_up_ranks), 0, DP_RANKS_MAX, false, false,
+     "ranks that one scale-up domain joins, over several hosts (72) or one; 0 = one host"},
     {"scale_out_bandwidth", DP_KEY_DOUBLE, CLUSTER(scale_out_bandwidth), 1, REAL_MAX, false, true,
-     "bytes per second between hosts, per rank and direction"},
+     "bytes per second between domains, per rank and direction: its share of the host's NICs"},
     {"scale_out_latency_s", DP_KEY_DOUBLE, CLUSTER(scale_out_latency_s), 0, 1e3, false, false,
-     "seconds to start a transfer between hosts"},
+     "seconds to start a transfer between domains"},
+    {"confidence", DP_KEY_TEXT, CLUSTER(confidence), 0, 0, false, false,
+     "how sure these figures are, for people; plans repeat it as a warning"},
+    {"hosts", DP_KEY_TEXT, CLUSTER(hosts), 0, 0, false, false,
+     "names as a Slurm host list, \"node[001-128]\"; with topology, those of its hosts to use"},
+    {"topology", DP_KEY_SPECIAL, 0, 0, 0, 0, false, false,
+     "a Slurm topology.conf beside this file, which says what hosts share which switch"},
+    {"level", DP_KEY_SPECIAL, 0, 0, 0, 0, false, false,
+     "[[level]] tables, from inner to outer: what lies beyond the scale-up domain"},
 };
 
-static const struct dp_section cluster_section = {"", cluster_keys,
-                                                  sizeof(cluster_keys) / sizeof(cluster_keys[0])};
+static const struct dp_section cluster_section = {"", cluster_keys, DP_ARRAY_LENGTH(cluster_keys)};
 
-// Vendors' dense figures; bandwidths per direction. H800's scale-up is the achieved one of
-// arXiv 2412.19437, 3.2.2; latencies are arXiv 2505.09343, table 5 (NVLink, InfiniBand one hop).
-#define GPU(label, domain, flops, memory, bandwidth, scale_up, scale_out)                          \
-    {                                                                                              \
-        .name = label, .accelerator = label, .nodes = 1, .ranks_per_node = (domain),               \
-        .flops_peak = (flops), .memory_bytes = (memory), .memory_bandwidth = (bandwidth),          \
-        .scale_up_bandwidth = (scale_up), .scale_up_latency_s = 3.33e-6,                           \
-        .scale_out_bandwidth = (scale_out), .scale_out_latency_s = 3.7e-6                          \
-    }
-
-static const struct dp_cluster_spec presets[] = {
-    GPU("a100-40gb", 8, 312e12, 40e9, 1.555e12, 300e9, 25e9),
-    GPU("a100-80gb", 8, 312e12, 80e9, 2.039e12, 300e9, 25e9),
-    GPU("h100", 8, 989.4e12, 80e9, 3.35e12, 450e9, 50e9),
-    GPU("h800", 8, 989.4e12, 80e9, 3.35e12, 160e9, 50e9),
-    GPU("h20", 8, 148e12, 96e9, 4.0e12, 450e9, 50e9),
-    GPU("h200", 8, 989.4e12, 141e9, 4.8e12, 450e9, 50e9),
-    GPU("b200", 8, 2250e12, 180e9, 7.7e12, 900e9, 50e9),
-    GPU("gb200", 72, 2500e12, 186e9, 8.0e12, 900e9, 50e9),
-    GPU("gb300", 72, 2500e12, 288e9, 8.0e12, 900e9, 100e9),
-    GPU("mi300x", 8, 1307e12, 192e9, 5.3e12, 448e9, 50e9),
-    GPU("mtt-s4000", 8, 100e12, 48e9, 0.768e12, 120e9, 25e9),
-    // One core of a common server: OpenBLAS sgemm and a scale-copy, loopback TCP.
-    {.name = "cpu",
-     .accelerator = "cpu",
-     .nodes = 1,
-     .ranks_per_node = 8,
-     .flops_peak = 70e9,
-     .memory_bytes = 4e9,
-     .memory_bandwidth = 13e9,
-     .scale_up_bandwidth = 2.5e9,
-     .scale_up_latency_s = 30e-6,
-     .scale_out_bandwidth = 1.2e9,
-     .scale_out_latency_s = 60e-6},
+static const struct dp_key level_keys[] = {
+    {"name", DP_KEY_TEXT, LEVEL(name), 0, 0, false, false, "what it is called: leaf, rail, spine"},
+    {"ranks", DP_KEY_INT32, LEVEL(ranks), 0, DP_RANKS_MAX, false, false,
+     "ranks that one group of it joins; 0 = all, as the outermost level must"},
+    {"nodes", DP_KEY_SPECIAL, 0, 0, 0, 0, false, false, "the same in hosts"},
+    {"groups", DP_KEY_TEXT, LEVEL(groups), 0, 0, false, false,
+     "hosts of each group where they differ: \"64x16,12\" is 64 groups of 16 and one of 12"},
+    {"bandwidth", DP_KEY_DOUBLE, LEVEL(bandwidth), 1, REAL_MAX, false, false,
+     "bytes per second, per rank and direction, as installed; scale_out_bandwidth when absent"},
+    {"oversubscription", DP_KEY_DOUBLE, LEVEL(oversubscription), 1, 1e4, false, false,
+     "by which bandwidth is divided when all talk at once; 1 when absent"},
+    {"latency_s", DP_KEY_DOUBLE, LEVEL(latency_s), 0, 1e3, false, false,
+     "seconds to start a transfer over it; scale_out_latency_s when absent"},
 };
 
-enum { PRESETS = sizeof(presets) / sizeof(presets[0]) };
-
-const char *const *dp_cluster_preset_names(void)
-{
-    // Written with the same values by whoever comes first.
-    static const char *names[PRESETS + 1];
-    for (size_t i = 0; i < PRESETS; i++) {
-        __atomic_store_n(&names[i], presets[i].name, __ATOMIC_RELAXED);
-    }
-    return names;
-}
-
-static const struct dp_cluster_spec *find_preset(const char *name)
-{
-    for (size_t i = 0; i < PRESETS; i++) {
-        if (strcmp(presets[i].name, name) == 0) {
-            return &presets[i];
-        }
-    }
-    return NULL;
-}
-
-static dp_status fail_unknown(const char *name, struct dp_error *err)
-{
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf names = {0};
-    for (size_t i = 0; i < PRESETS; i++) {
-        dp_buf_printf(&names, "%s%s", i == 0 ? "" : ", ", presets[i].name);
-    }
-    return dp_fail(err, DP_NOT_FOUND, "no accelerator is called \"%s\"; the built-in ones are %s",
-                   name, names.bytes);
-}
-
-dp_status dp_cluster_preset(const char *accelerator, int32_t ranks, struct dp_cluster_spec *ret,
-                            struct dp_error *err)
-{
-    const struct dp_cluster_spec *preset = find_preset(accelerator);
-    if (preset == NULL) {
-        return fail_unknown(accelerator, err);
-    }
-    if (ranks < 1 || ranks > DP_RANKS_MAX) {
-        return dp_fail(err, DP_INVALID, "a cluster of %d ranks; it must be 1 to %d", ranks,
-                       DP_RANKS_MAX);
-    }
-    int32_t domain = preset->ranks_per_node;
-    if (ranks > domain && ranks % domain != 0) {
-        int32_t below = ranks / domain * domain;
-        return dp_fail(err, DP_INVALID,
-                       "%d ranks of %s do not fill nodes of %d; the nearest are %d and %d", ranks,
-                       accelerator, domain, below, below + domain);
-    }
-    *ret = *preset;
-    ret->ranks_per_node = ranks < domain ? ranks : domain;
-    ret->nodes = ranks < domain ? 1 : ranks / domain;
-    return DP_OK;
-}
+static const struct dp_section level_section = {"[level]", level_keys, DP_ARRAY_LENGTH(level_keys)};
 
 // Starts from a preset; any other name is fine when the file gives the figures itself.
 static void use_accelerator(const struct dp_toml_node *node, struct dp_diags *diags,
@@ -140,11 +88,10 @@ static void use_accelerator(const struct dp_toml_node *node, struct dp_diags *di
     if (node->type != DP_TOML_STRING) {
         return; // reported when the keys are read
     }
-    const struct dp_cluster_spec *preset = find_preset(node->value.string);
-    const char *near = dp_suggest(node->value.string, dp_cluster_preset_names());
+    const struct dp_cluster_preset_row *preset = dp_cluster_preset_find(node->value.string);
+    const char *near = dp_cluster_preset_near(node->value.string);
     if (preset != NULL) {
-        *spec = *preset;
-        spec->nodes = 0; // how many there are is for the file to say
+        dp_cluster_preset_fill(preset, spec);
     } else if (near != NULL) {
         DP_AUTO_FREE char *help = dp_asprintf("did you mean \"%s\"?", near);
         dp_diags_add(diags, node->line, node->column, help, "no accelerator is called \"%s\"",
@@ -152,8 +99,176 @@ static void use_accelerator(const struct dp_toml_node *node, struct dp_diags *di
     }
 }
 
-dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags *diags,
-                                struct dp_cluster_spec *ret_spec, struct dp_error *err)
+// The same size in hosts.
+static void read_level_nodes(const struct dp_toml_node *table, struct dp_diags *diags,
+                             const struct dp_cluster_spec *spec, struct dp_cluster_level *level)
+{
+    const struct dp_toml_node *nodes = dp_toml_get(table, "nodes");
+    if (nodes == NULL) {
+        return;
+    }
+    int64_t ranks = nodes->type == DP_TOML_INTEGER && nodes->value.integer > 0 &&
+                            nodes->value.integer <= DP_NODES_MAX
+                        ? nodes->value.integer * spec->ranks_per_node
+                        : 0;
+    if (dp_toml_get(table, "ranks") != NULL) {
+        dp_diags_add(diags, nodes->key_line, nodes->key_column, NULL,
+                     "a level has either \"ranks\" or \"nodes\"");
+    } else if (ranks < 1) {
+        dp_diags_add(diags, nodes->line, nodes->column, NULL,
+                     "\"nodes\" of a level must be an integer from 1 to %d", DP_NODES_MAX);
+    } else {
+        level->ranks = ranks <= DP_RANKS_MAX ? (int32_t)ranks : DP_RANKS_MAX;
+    }
+}
+
+// What a level joins at most, where its groups are listed.
+static void read_level_groups(const struct dp_toml_node *table, struct dp_diags *diags,
+                              const struct dp_cluster_spec *spec, struct dp_cluster_level *level)
+{
+    const struct dp_toml_node *key = dp_toml_get(table, "groups");
+    DP_AUTO_FREE int32_t *sizes = NULL;
+    size_t count = 0;
+    if (level->groups[0] == '\0') {
+        return;
+    }
+    if (level->ranks > 0) {
+        dp_diags_add(diags, key->key_line, key->key_column, NULL,
+                     "a level has either \"groups\" or one size, \"ranks\" or \"nodes\"");
+    } else if (dp_cluster_groups_parse(level->groups, &sizes, &count, NULL) == DP_OK) {
+        int64_t largest = 0;
+        for (size_t i = 0; i < count; i++) {
+            largest = sizes[i] > largest ? sizes[i] : largest;
+        }
+        largest *= spec->ranks_per_node;
+        level->ranks = largest < DP_RANKS_MAX ? (int32_t)largest : DP_RANKS_MAX;
+    } // else: reported when the rules are checked
+}
+
+static void read_level(const struct dp_toml_node *table, struct dp_diags *diags,
+                       struct dp_cluster_spec *spec)
+{
+    if (table->type != DP_TOML_TABLE) {
+        dp_diags_add(diags, table->line, table->column, "write [[level]] above its keys",
+                     "a level must be a table, not %s", dp_toml_type_text(table->type));
+        return;
+    }
+    if (spec->levels_count == DP_CLUSTER_LEVELS_MAX) {
+        dp_diags_add(diags, table->line, table->column, NULL, "more than %d levels",
+                     DP_CLUSTER_LEVELS_MAX);
+        return;
+    }
+    struct dp_cluster_level *level = &spec->levels[spec->levels_count++];
+    level->oversubscription = 1;
+    level->bandwidth = spec->scale_out_bandwidth;
+    level->latency_s = spec->scale_out_latency_s;
+    dp_keys_read(&level_section, NULL, table, NULL, diags, level);
+    read_level_nodes(table, diags, spec, level);
+    read_level_groups(table, diags, spec, level);
+    if (level->oversubscription > 0) {
+        level->bandwidth /= level->oversubscription;
+    }
+    if (level->name[0] == '\0') {
+        snprintf(level->name, sizeof(level->name), "level-%d", spec->levels_count);
+    }
+}
+
+static void read_levels(const struct dp_toml_node *root, struct dp_diags *diags,
+                        struct dp_cluster_spec *spec)
+{
+    const struct dp_toml_node *levels = dp_toml_get(root, "level");
+    if (levels != NULL && levels->type != DP_TOML_ARRAY) {
+        dp_diags_add(diags, levels->key_line, levels->key_column, NULL,
+                     "levels are a list: write [[level]] with two brackets");
+        return;
+    }
+    for (size_t i = 0; levels != NULL && i < levels->children_count; i++) {
+        read_level(&levels->children[i], diags, spec);
+    }
+}
+
+// Names of hosts in their shortest form, and how many nodes the file means when it does not say.
+static void complete_nodes(const struct dp_toml_node *root, struct dp_diags *diags,
+                           struct dp_cluster_spec *spec)
+{
+    const struct dp_toml_node *key = dp_toml_get(root, "hosts");
+    int32_t named = 0;
+    if (spec->hosts[0] != '\0') {
+        DP_CLEANUP(dp_hosts_deinit) struct dp_hosts hosts = {0};
+        struct dp_error err = {0};
+        int column = 0;
+        if (dp_hosts_expand(spec->hosts, &hosts, &column, &err) != DP_OK) {
+            dp_diags_add(diags, key == NULL ? 0 : key->line, key == NULL ? 0 : key->column + column,
+                         NULL, "%s in \"hosts\"", err.message);
+            return;
+        }
+        named = (int32_t)hosts.count;
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+        dp_hosts_write(&hosts, &text);
+        memset(spec->hosts, 0, sizeof(spec->hosts));
+        if (!DP_COPY_TEXT(spec->hosts, text.bytes)) {
+            dp_diags_add(diags, key == NULL ? 0 : key->line, key == NULL ? 0 : key->column, NULL,
+                         "the names of %d hosts take more than %d bytes", named,
+                         DP_CLUSTER_HOSTS_MAX - 1);
+        }
+    }
+    if (spec->nodes == 0 && named > 0) {
+        spec->nodes = named;
+    } else if (spec->nodes == 0 && spec->ranks > 0 && spec->ranks_per_node > 0) {
+        spec->nodes = (spec->ranks + spec->ranks_per_node - 1) / spec->ranks_per_node;
+    }
+    if (spec->ranks == (int64_t)spec->nodes * spec->ranks_per_node) {
+        spec->ranks = 0; // as if it had not been said
+    }
+}
+
+static int compare_positions(const void *a, const void *b)
+{
+    const struct dp_diag *one = a, *two = b;
+    return one->line != two->line ? (one->line > two->line) - (one->line < two->line)
+                                  : (one->column > two->column) - (one->column < two->column);
+}
+
+static void read_sections(const struct dp_toml_node *root, const char *base_directory,
+                          struct dp_diags *diags, struct dp_cluster_spec *spec)
+{
+    const struct dp_toml_node *accelerator = dp_toml_get(root, "accelerator");
+    if (accelerator != NULL) {
+        use_accelerator(accelerator, diags, spec);
+    } else {
+        DP_COPY_TEXT(spec->accelerator, "custom");
+    }
+    for (size_t i = 0; i < root->children_count; i++) {
+        const struct dp_toml_node *node = &root->children[i];
+        if (node->type == DP_TOML_TABLE &&
+            dp_section_find_key(&cluster_section, node->key) == NULL) {
+            dp_diags_add(diags, node->key_line, node->key_column,
+                         "a cluster's keys stand at the top level, its levels in [[level]]",
+                         "unknown section [%s]", node->key);
+        }
+    }
+    dp_keys_read(&cluster_section, NULL, root, NULL, diags, spec);
+    const char *preset = dp_cluster_preset_name(spec->accelerator);
+    if (preset != NULL) {
+        memset(spec->accelerator, 0, sizeof(spec->accelerator));
+        DP_COPY_TEXT(spec->accelerator, preset);
+    }
+    read_levels(root, diags, spec);
+    const struct dp_toml_node *topology = dp_toml_get(root, "topology");
+    if (topology != NULL && diags->count == 0) {
+        dp_cluster_use_topology(topology, base_directory, diags, spec);
+    }
+    complete_nodes(root, diags, spec);
+    dp_keys_require(&cluster_section, root, diags, spec);
+    if (spec->nodes == 0 && dp_toml_get(root, "nodes") == NULL) {
+        dp_diags_add(diags, root->key_line, root->key_column, "nodes: hosts, or give \"ranks\"",
+                     "\"nodes\" is missing in the top level");
+    }
+}
+
+dp_status dp_cluster_spec_parse_at(const char *text, size_t length, const char *base_directory,
+                                   struct dp_diags *diags, struct dp_cluster_spec *ret_spec,
+                                   struct dp_error *err)
 {
     DP_CLEANUP(cleanup_toml) struct dp_toml *toml = NULL;
     dp_status status = dp_toml_parse(text, length, diags, &toml, err);
@@ -161,29 +276,24 @@ dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags
         return status;
     }
     const struct dp_toml_node *root = dp_toml_root(toml);
-    struct dp_cluster_spec spec = {.name = "cluster"};
-    const struct dp_toml_node *accelerator = dp_toml_get(root, "accelerator");
-    if (accelerator != NULL) {
-        use_accelerator(accelerator, diags, &spec);
-    } else {
-        DP_COPY_TEXT(spec.accelerator, "custom");
+    DP_AUTO_FREE struct dp_cluster_spec *spec = dp_new(struct dp_cluster_spec);
+    DP_COPY_TEXT(spec->name, "cluster");
+    read_sections(root, base_directory, diags, spec);
+    if (diags->count == 0) {
+        dp_cluster_check(spec, root, diags);
     }
-    for (size_t i = 0; i < root->children_count; i++) {
-        const struct dp_toml_node *node = &root->children[i];
-        if (node->type == DP_TOML_TABLE &&
-            dp_section_find_key(&cluster_section, node->key) == NULL) {
-            dp_diags_add(diags, node->key_line, node->key_column,
-                         "a cluster's keys stand at the top level", "unknown section [%s]",
-                         node->key);
-        }
-    }
-    dp_keys_read(&cluster_section, NULL, root, NULL, diags, &spec);
-    dp_keys_require(&cluster_section, root, diags, &spec);
     if (diags->count > 0) {
+        qsort(diags->items, diags->count, sizeof(diags->items[0]), compare_positions);
         return dp_diags_status(diags, err);
     }
-    *ret_spec = spec;
+    memcpy(ret_spec, spec, sizeof(*spec)); // with what lies between members
     return DP_OK;
+}
+
+dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags *diags,
+                                struct dp_cluster_spec *ret_spec, struct dp_error *err)
+{
+    return dp_cluster_spec_parse_at(text, length, NULL, diags, ret_spec, err);
 }
 
 dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spec,
@@ -194,13 +304,46 @@ dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spe
     if (status != DP_OK) {
         return status;
     }
+    bool is_stdin = strcmp(path, "-") == 0;
+    const char *slash = is_stdin ? NULL : strrchr(path, '/');
+    DP_AUTO_FREE char *directory =
+        slash == NULL ? dp_strdup(".") : dp_strndup(path, (size_t)(slash - path) + (slash == path));
     DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
-    dp_diags_init(&diags, strcmp(path, "-") == 0 ? "standard input" : path, text.bytes,
-                  text.length);
-    return dp_cluster_spec_parse(text.bytes, text.length, &diags, ret_spec, err);
+    dp_diags_init(&diags, is_stdin ? "standard input" : path, text.bytes, text.length);
+    return dp_cluster_spec_parse_at(text.bytes, text.length, directory, &diags, ret_spec, err);
+}
+
+// A bandwidth as installed that gives `level->bandwidth` again when it is divided.
+static double installed_bandwidth(const struct dp_cluster_level *level)
+{
+    double guess = level->bandwidth * level->oversubscription;
+    double below = guess, above = guess;
+    for (int i = 0; i < 8; i++) {
+        if (fpclassify(below / level->oversubscription - level->bandwidth) == FP_ZERO) {
+            return below;
+        }
+        if (fpclassify(above / level->oversubscription - level->bandwidth) == FP_ZERO) {
+            return above;
+        }
+        below = nextafter(below, 0);
+        above = nextafter(above, INFINITY);
+    }
+    return guess;
 }
 
 void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *out)
 {
     dp_keys_write(&cluster_section, spec, out);
+    struct dp_section section = level_section;
+    section.name = ""; // the heading is written here
+    for (int32_t i = 0; i < spec->levels_count; i++) {
+        DP_AUTO_FREE struct dp_cluster_level *level =
+            dp_memdup(&spec->levels[i], sizeof(spec->levels[i]));
+        level->bandwidth = installed_bandwidth(level);
+        if (level->groups[0] != '\0') {
+            level->ranks = 0; // follows from them
+        }
+        dp_buf_puts(out, "\n[[level]]\n");
+        dp_keys_write(&section, level, out);
+    }
 }

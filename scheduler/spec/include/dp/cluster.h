@@ -39,8 +39,8 @@ struct dp_cluster_spec {
     double memory_bandwidth;                         // bytes per second and rank
     double scale_up_bandwidth, scale_up_latency_s;   // inside a domain, per rank and direction
     double scale_out_bandwidth, scale_out_latency_s; // between domains: a rank's share of the NICs
-    int32_t ranks;          // in all; 0 = nodes * ranks_per_node, else the last node has the rest
-    int32_t scale_up_ranks; // that the scale-up fabric joins (72 on NVL72); 0 = ranks_per_node
+    int32_t ranks;            // in all; 0 = nodes * ranks_per_node, else the last node has the rest
+    int32_t scale_up_ranks;   // that the scale-up fabric joins (72 on NVL72); 0 = ranks_per_node
     double scale_up_achieved; // what was measured of scale_up_bandwidth; 0 = not published
     double fp8_flops_peak;    // dense; 0 = the device has no fp8
     int32_t units;            // multiprocessors or compute units; 0 = unknown
@@ -86,8 +86,8 @@ const char *dp_cluster_preset_of_device(const char *device);
 // Where one host stands. Domains and groups count from 1.
 struct dp_cluster_node {
     char name[DP_NAME_MAX];
-    int32_t ranks;  // accelerators of it that are part of the cluster
-    int32_t domain; // of the scale-up fabric
+    int32_t ranks;                        // accelerators of it that are part of the cluster
+    int32_t domain;                       // of the scale-up fabric
     int32_t group[DP_CLUSTER_LEVELS_MAX]; // of each level; 0 beyond levels_count
 };
 // Hosts in order: those of one group follow each other. Where the hosts do not fill whole scale-up
