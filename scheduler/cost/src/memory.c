@@ -42,6 +42,7 @@ struct dp_memory_shape dp_memory_shape_of(const struct dp_price_input *input)
         .sequence = input->sequence,
         .rows = rows,
         .tensor = tensor,
+        .context = strategy->context,
         .expert_tensor = strategy->expert_tensor,
         .element = strategy->format == DP_FORMAT_FP32 ? 4 : 2,
         .operand = operand,
@@ -59,13 +60,19 @@ static double sum_kept(const struct dp_memory_list *list, size_t begin, size_t e
     return bytes;
 }
 
+// Rows that tensor ranks gather before a product and scatter after it.
+static double gathered(const struct dp_memory_shape *s)
+{
+    return s->split < s->tokens ? s->tokens : 0;
+}
+
 // Gradients while a backward pass is inside a layer, beyond the activations that they replace: of
 // the FFN's activation and of its first product, and of the residual; of an expert's output.
 static double layer_gradients(const struct dp_memory_shape *s, bool is_moe)
 {
     const struct dp_model_spec *m = s->model;
     double gates = m->ffn_matrices == 2 ? 1 : 2;
-    double residual = 2 * s->split * m->hidden * s->element;
+    double residual = 2 * (s->split + gathered(s)) * m->hidden * s->element;
     if (!is_moe) {
         return residual + s->tokens * gates * m->ffn / s->tensor * s->element;
     }
@@ -76,17 +83,21 @@ static double layer_gradients(const struct dp_memory_shape *s, bool is_moe)
 // Rows that leave and arrive, and an expert's output before it is added up.
 static double layer_forward(const struct dp_memory_shape *s, bool is_moe)
 {
-    double gathered = s->split < s->tokens ? s->tokens * s->model->hidden * s->element : 0;
-    return gathered + (is_moe ? 2 * s->rows * s->model->hidden * s->element : 0);
+    double rows = gathered(s) + (is_moe ? 2 * s->rows : 0);
+    return rows * s->model->hidden * s->element;
 }
 
-// Logits in bf16 beside the fp32 copy that the loss takes, and their gradient.
+// Logits in bf16 beside the fp32 copy that the loss takes, and their gradient; the gradient of the
+// last output, and of the weight where one is made before it is added to the others.
 static void head_transients(const struct dp_memory_shape *s, struct dp_unit_bytes *unit)
 {
-    double logits = s->tokens * s->model->vocabulary / s->tensor;
-    double fused = s->traits->loss_fused ? 0 : 2 * logits;
-    unit->during_forward = fmax(unit->during_forward, fused);
-    unit->during_backward = fmax(unit->during_backward, fused);
+    double width = s->model->vocabulary / s->tensor;
+    double logits = s->traits->loss_fused ? 0 : 2 * s->tokens * width;
+    double rows = s->tokens + gathered(s);
+    double weight = s->traits->scratch_gradients ? 2 * width : 0;
+    double backward = logits + s->model->hidden * (rows * s->element + weight);
+    unit->during_forward = fmax(unit->during_forward, logits);
+    unit->during_backward = fmax(unit->during_backward, backward);
 }
 
 static void add_transients(const struct dp_memory_shape *s, int unit,

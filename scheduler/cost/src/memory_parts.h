@@ -15,7 +15,7 @@ struct dp_memory_shape {
     double split;    // of these, where norms and residuals are split over tensor ranks
     double sequence; // that attention looks at
     double rows;     // of routed experts
-    double tensor, expert_tensor;
+    double tensor, context, expert_tensor;
     double element; // bytes of an activation
     double operand; // bytes of what a matrix product keeps of its input
     bool eight_bit; // operands are copies in a format of their own

@@ -7,27 +7,29 @@
 
 // Weights of a layer that tensor ranks do not split: norms, the router, and latent attention's
 // projections down (Megatron-LM replicates them).
-static double replicated(const struct dp_model_spec *m, bool is_moe)
+static double replicated(const struct dp_model_spec *m, const struct dp_layer_parts *parts)
 {
-    double h = m->hidden;
-    double count = 2 * h + (is_moe ? h * m->experts : 0);
+    double down = 0;
     if (m->mla_kv_rank > 0) {
-        count += h * ((double)m->mla_q_rank + m->mla_kv_rank + m->mla_rope_dim) + m->mla_q_rank +
-                 m->mla_kv_rank;
+        down = (double)m->hidden * ((double)m->mla_q_rank + m->mla_kv_rank + m->mla_rope_dim);
     }
-    return count;
+    return (double)(parts->norms + parts->router + parts->router_biases) + down;
 }
 
 static void layer_parameters(const struct dp_price_input *input, int32_t layer,
                              struct dp_unit_parameters *ret)
 {
-    const struct dp_model_spec *m = input->model;
     const struct dp_strategy *s = input->strategy;
-    double shared = (double)dp_model_layer_shared_parameters(m, layer);
-    double experts = (double)dp_model_layer_parameters(m, layer) - shared;
-    double whole = s->tensor > 1 ? replicated(m, dp_model_layer_is_moe(m, layer)) : 0;
-    ret->dense = whole + (shared - whole) / s->tensor;
+    struct dp_layer_parts parts;
+    dp_model_layer_parts(input->model, layer, &parts);
+    double common = (double)dp_layer_parts_common(&parts);
+    double experts = (double)dp_layer_parts_total(&parts) - common;
+    double whole = s->tensor > 1 ? replicated(input->model, &parts) : 0;
+    ret->dense = whole + (common - whole) / s->tensor;
     ret->experts = experts / ((double)s->expert * s->expert_tensor);
+    double attention = (double)parts.attention / s->tensor;
+    ret->shapes = ret->dense - attention + (double)parts.expert_each / s->expert_tensor;
+    ret->attention_shapes = attention;
 }
 
 static double table(const struct dp_price_input *input)
@@ -35,16 +37,13 @@ static double table(const struct dp_price_input *input)
     return (double)input->model->hidden * input->model->vocabulary / input->strategy->tensor;
 }
 
-static double embedding_parameters(const struct dp_price_input *input)
-{
-    return table(input) + (double)input->model->hidden * input->model->positions;
-}
-
 void dp_memory_unit_parameters(const struct dp_price_input *input, int unit,
                                struct dp_unit_parameters *ret_parameters)
 {
     const struct dp_model_spec *m = input->model;
-    struct dp_unit_parameters count = {0, 0};
+    double split = 1 - 1.0 / input->strategy->tensor;
+    double matrix = (double)m->hidden * m->vocabulary;
+    struct dp_unit_parameters count = {0};
     switch (unit) {
     case DP_UNIT_DENSE:
         layer_parameters(input, 0, &count);
@@ -53,17 +52,20 @@ void dp_memory_unit_parameters(const struct dp_price_input *input, int unit,
         layer_parameters(input, m->layers - 1, &count);
         break;
     case DP_UNIT_EMBEDDING:
-        count.dense = embedding_parameters(input);
+        count.dense = (double)dp_model_embedding_parameters(m) - matrix * split;
         break;
     case DP_UNIT_HEAD:
-        count.dense = m->hidden + (m->tied_embedding > 0 ? 0 : table(input));
+        count.dense = (double)dp_model_head_parameters(m) - matrix * split;
+        count.dense -= m->tied_embedding > 0 ? table(input) : 0;
         break;
     default: {
-        layer_parameters(input, m->layers - 1, &count);
-        double layer = (double)dp_model_layer_parameters(m, m->layers - 1);
+        layer_parameters(input, m->layers, &count);
+        // The projection of two states to one; the rest are norms.
+        double projection = 2.0 * m->hidden * m->hidden;
+        double layer = (double)dp_model_layer_parameters(m, m->layers);
         double more = (double)dp_model_mtp_parameters(m) / m->mtp_layers - layer;
-        double norms = fmin(more, 2.0 * m->hidden);
-        count.dense += norms + (more - norms) / input->strategy->tensor;
+        count.dense += more - projection * split;
+        count.shapes += projection / input->strategy->tensor;
         break;
     }
     }
@@ -74,18 +76,27 @@ void dp_memory_held(const struct dp_price_input *input, const struct dp_unit_byt
                     const struct dp_stage_units *stages, int32_t stages_count,
                     struct dp_unit_parameters *ret_held)
 {
-    struct dp_unit_parameters held = {0, 0};
-    bool has_embedding = false, needs_embedding = false;
+    struct dp_unit_parameters held = {0};
+    bool has_unit[DP_UNIT_COUNT] = {false};
+    bool needs_embedding = false;
     for (int32_t i = 0; i < stages_count; i++) {
         for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
-            held.dense += stages[i].count[unit] * units[unit].parameters.dense;
-            held.experts += stages[i].count[unit] * units[unit].parameters.experts;
+            const struct dp_unit_parameters *one = &units[unit].parameters;
+            held.dense += stages[i].count[unit] * one->dense;
+            held.experts += stages[i].count[unit] * one->experts;
+            has_unit[unit] = has_unit[unit] || stages[i].count[unit] > 0;
         }
-        has_embedding = has_embedding || stages[i].count[DP_UNIT_EMBEDDING] > 0;
         needs_embedding = needs_embedding || stages[i].count[DP_UNIT_MTP] > 0 ||
                           (input->model->tied_embedding > 0 && stages[i].count[DP_UNIT_HEAD] > 0);
     }
-    held.dense += needs_embedding && !has_embedding ? table(input) : 0;
+    // Layers of all kinds have the same attention.
+    for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
+        const struct dp_unit_parameters *one = &units[unit].parameters;
+        held.shapes += has_unit[unit] ? one->shapes : 0;
+        held.attention_shapes =
+            fmax(held.attention_shapes, has_unit[unit] ? one->attention_shapes : 0);
+    }
+    held.dense += needs_embedding && !has_unit[DP_UNIT_EMBEDDING] ? table(input) : 0;
     *ret_held = held;
 }
 
@@ -154,7 +165,7 @@ static void add_parameters(const struct dp_price_input *input, double held, doub
 
 static struct dp_unit_parameters largest_unit(const struct dp_price_input *input)
 {
-    struct dp_unit_parameters largest = {0, 0};
+    struct dp_unit_parameters largest = {0};
     if (!input->profile->is_accelerator || input->strategy->shard != DP_SHARD_FSDP) {
         return largest;
     }
@@ -197,6 +208,8 @@ void dp_memory_state(const struct dp_price_input *input, const struct dp_unit_pa
     add_parameters(input, held->dense, largest.dense, shards_of(input, false, copies), &parts);
     add_parameters(input, held->experts, largest.experts, shards_of(input, true, copies), &parts);
     if (input->profile->is_accelerator) {
+        bool scratch = input->profile->memory.scratch_gradients;
+        parts.gradients += scratch ? 2 * (held->shapes + held->attention_shapes) : 0;
         parts.exchange = exchange_bytes(input);
         parts.runtime = input->profile->memory.runtime_bytes;
     }

@@ -101,6 +101,8 @@ static void attention(const struct dp_memory_shape *s, struct dp_memory_list *li
         keep(list, "attention output as operand", s->tokens * width, s->operand, s->operand,
              recomputes(s, 0));
     }
+    keep(list, "attention output before its exchange", s->context > 1 ? s->tokens * width : 0,
+         s->element, 0, recomputes(s, DP_RECOMPUTE_ATTENTION));
     double hidden = s->split * m->hidden;
     keep(list, "output projection gradient", hidden, 0, s->operand, false);
     if (s->traits->dropout) {

@@ -18,6 +18,8 @@ struct dp_stage_units;
 struct dp_unit_parameters {
     double dense;   // copies on data x context ranks
     double experts; // copies on what is left of the position's ranks
+    // Of these, one weight of each shape: of a layer's attention, and of the rest of it.
+    double attention_shapes, shapes;
 };
 
 // Of one unit (dp_unit) and one micro-batch.
@@ -35,10 +37,10 @@ void dp_memory_units(const struct dp_price_input *input, struct dp_unit_bytes *r
 // One tensor, or tensors of one kind, that a unit keeps for one micro-batch.
 struct dp_memory_tensor {
     const char *name;
-    double elements;        // on this rank
-    double bytes;           // of one element, from F until I or B
-    double deferred;        // of one element, from I until W
-    bool recomputed;        // the strategy does not keep it after F
+    double elements; // on this rank
+    double bytes;    // of one element, from F until I or B
+    double deferred; // of one element, from I until W
+    bool recomputed; // the strategy does not keep it after F
 };
 enum { DP_MEMORY_TENSORS_MAX = 48 };
 // Fills at most DP_MEMORY_TENSORS_MAX tensors of a unit of an accelerator and returns how many; 0
