@@ -13,6 +13,7 @@
 #define DP_DIAGS_MAX 20 // problems listed for one file
 #define DP_LAYERS_MAX 1024
 #define DP_HIDDEN_MAX (1 << 20)
+#define DP_HEADS_MAX 65536 // attention heads, and the width of one
 #define DP_EXPERTS_MAX 4096
 #define DP_VOCABULARY_MAX (1 << 24)
 #define DP_PARAMETERS_MAX 1e15 // counts above leave the range in which doubles are exact
@@ -64,6 +65,7 @@
 #define DP_REST_CONNECTIONS_MAX 256       // of HTTP clients, idle ones too
 #define DP_REST_CALLS_MAX 192             // requests that wait for their answer, streams too
 #define DP_REST_BODY_BYTES_MAX (8u << 20) // of one request; a message has at most the above
+#define DP_REST_BODIES_BYTES_MAX (64u << 20) // of all requests at a time
 #define DP_REST_HEADER_BYTES_MAX (64u << 10)
 #define DP_REST_PATH_BYTES_MAX 4096       // with the query
 #define DP_PLANNER_SEARCHES_MAX 2         // of callers, at a time

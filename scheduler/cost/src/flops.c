@@ -38,8 +38,8 @@ double dp_cost_forward_flops_per_token(const struct dp_model_spec *model, int32_
     }
     if (options->with_mtp) {
         flops += 2 * (double)dp_model_mtp_active_parameters(model);
-        flops += model->mtp_layers * dp_cost_attention_flops(model, model->layers, sequence,
-                                                             options->full_attention);
+        flops += model->mtp_layers *
+                 dp_cost_attention_flops(model, model->layers, sequence, options->full_attention);
     }
     return flops;
 }

@@ -1,15 +1,27 @@
-// Hugging Face config.json: the names that model families use for the same shape.
+// Hugging Face config.json as it is published: null where a key does not apply, whole numbers
+// written as 4096.0, a model inside a multimodal wrapper, and many keys that shapes do not need.
+
+#include "hf_config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/json.h"
 #include "spec_internal.h"
 
+struct hf {
+    const json_t *root;  // what describes the language model
+    const json_t *outer; // the file's object; another one when a wrapper holds the model
+    const char *name;
+    const struct dp_hf_family *family;
+    struct dp_error *err;
+};
+
 struct hf_key {
     size_t offset;
-    double max;
+    double min, max;
     bool required;
     const char *names[4]; // alternatives, the first found counts
 };
@@ -17,111 +29,488 @@ struct hf_key {
 #define AT(member) offsetof(struct dp_model_spec, member)
 
 static const struct hf_key integer_keys[] = {
-    {AT(layers), DP_LAYERS_MAX, true, {"num_hidden_layers", "n_layer"}},
-    {AT(hidden), DP_HIDDEN_MAX, true, {"hidden_size", "n_embd"}},
-    {AT(heads), 65536, true, {"num_attention_heads", "n_head"}},
-    {AT(kv_heads), 65536, false, {"num_key_value_heads"}},
-    {AT(head_dim), 65536, false, {"head_dim"}},
-    {AT(ffn), DP_HIDDEN_MAX, false, {"intermediate_size"}},
-    {AT(experts), DP_EXPERTS_MAX, false, {"n_routed_experts", "num_local_experts", "num_experts"}},
-    {AT(top_k), DP_EXPERTS_MAX, false, {"num_experts_per_tok"}},
-    {AT(shared_experts), DP_EXPERTS_MAX, false, {"n_shared_experts"}},
-    {AT(expert_ffn), DP_HIDDEN_MAX, false, {"moe_intermediate_size"}},
-    {AT(dense_layers), DP_LAYERS_MAX, false, {"first_k_dense_replace"}},
-    {AT(expert_groups), DP_EXPERTS_MAX, false, {"n_group"}},
-    {AT(top_groups), DP_EXPERTS_MAX, false, {"topk_group"}},
-    {AT(vocabulary), DP_VOCABULARY_MAX, true, {"vocab_size"}},
-    {AT(mtp_layers), DP_LAYERS_MAX, false, {"num_nextn_predict_layers"}},
-    {AT(mla_q_rank), DP_HIDDEN_MAX, false, {"q_lora_rank"}},
-    {AT(mla_kv_rank), DP_HIDDEN_MAX, false, {"kv_lora_rank"}},
-    {AT(mla_nope_dim), 65536, false, {"qk_nope_head_dim"}},
-    {AT(mla_rope_dim), 65536, false, {"qk_rope_head_dim"}},
-    {AT(mla_v_dim), 65536, false, {"v_head_dim"}},
+    {AT(layers), 1, DP_LAYERS_MAX, true, {"num_hidden_layers", "n_layer"}},
+    {AT(hidden), 1, DP_HIDDEN_MAX, true, {"hidden_size", "n_embd"}},
+    {AT(heads), 1, DP_HEADS_MAX, true, {"num_attention_heads", "n_head"}},
+    {AT(kv_heads), 1, DP_HEADS_MAX, false, {"num_key_value_heads"}},
+    {AT(head_dim), 1, DP_HEADS_MAX, false, {"head_dim"}},
+    {AT(ffn), 1, DP_HIDDEN_MAX, false, {"intermediate_size", "n_inner"}},
+    {AT(vocabulary), 1, DP_VOCABULARY_MAX, true, {"vocab_size"}},
+};
+static const struct hf_key expert_keys[] = {
+    {AT(experts),
+     1,
+     DP_EXPERTS_MAX,
+     true,
+     {"n_routed_experts", "num_local_experts", "num_experts"}},
+    {AT(top_k), 1, DP_EXPERTS_MAX, true, {"num_experts_per_tok", "experts_per_token"}},
+    {AT(shared_experts), 0, DP_EXPERTS_MAX, false, {"n_shared_experts"}},
+    {AT(expert_ffn), 1, DP_HIDDEN_MAX, false, {"moe_intermediate_size"}},
+    {AT(dense_layers), 0, DP_LAYERS_MAX, false, {"first_k_dense_replace"}},
+    {AT(expert_groups), 0, DP_EXPERTS_MAX, false, {"n_group"}},
+    {AT(top_groups), 0, DP_EXPERTS_MAX, false, {"topk_group"}},
+    {AT(mtp_layers), 0, DP_LAYERS_MAX, false, {"num_nextn_predict_layers"}},
+};
+static const struct hf_key mla_keys[] = {
+    {AT(mla_q_rank), 1, DP_HIDDEN_MAX, false, {"q_lora_rank"}},
+    {AT(mla_kv_rank), 1, DP_HIDDEN_MAX, true, {"kv_lora_rank"}},
+    {AT(mla_nope_dim), 1, DP_HEADS_MAX, true, {"qk_nope_head_dim"}},
+    {AT(mla_rope_dim), 1, DP_HEADS_MAX, true, {"qk_rope_head_dim"}},
+    {AT(mla_v_dim), 1, DP_HEADS_MAX, true, {"v_head_dim"}},
+};
+static const struct hf_key window_keys[] = {
+    {AT(window), 1, DP_SEQUENCE_MAX, false, {"sliding_window"}},
+};
+static const struct hf_key plain_keys[] = {
+    {AT(positions), 1, DP_SEQUENCE_MAX, true, {"n_positions", "n_ctx"}},
 };
 
-static const json_t *find(const json_t *root, const char *const names[4])
+static bool has_trait(const struct hf *hf, uint32_t trait)
 {
-    for (size_t i = 0; i < 4 && names[i] != NULL; i++) {
-        const json_t *value = json_object_get(root, names[i]);
-        if (value != NULL && !json_is_null(value)) {
-            return value;
-        }
-    }
-    return NULL;
+    return (hf->family->traits & trait) != 0;
 }
 
-static dp_status read_integers(const json_t *root, const char *name, struct dp_model_spec *model,
-                               struct dp_error *err)
+// The value of a key; null is no value.
+static const json_t *find(const json_t *object, const char *key)
 {
-    for (size_t i = 0; i < sizeof(integer_keys) / sizeof(integer_keys[0]); i++) {
-        const struct hf_key *key = &integer_keys[i];
-        const json_t *value = find(root, key->names);
-        if (value == NULL && key->required) {
-            return dp_fail(err, DP_INVALID, "%s: \"%s\" is missing; is it a model's config.json?",
-                           name, key->names[0]);
-        }
-        if (value == NULL) {
-            continue;
-        }
-        if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-            (double)json_integer_value(value) > key->max) {
-            return dp_fail(err, DP_INVALID, "%s: \"%s\" must be an integer from 0 to %.0f", name,
-                           key->names[0], key->max);
-        }
-        *(int32_t *)(void *)((char *)model + key->offset) = (int32_t)json_integer_value(value);
+    const json_t *value = json_object_get(object, key);
+    return value == NULL || json_is_null(value) ? NULL : value;
+}
+
+// As the file has it, cut short.
+static void show_value(const json_t *value, char ret_shown[40])
+{
+    if (json_is_object(value) || json_is_array(value)) {
+        snprintf(ret_shown, 40, json_is_object(value) ? "an object" : "a list");
+        return;
+    }
+    DP_AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    snprintf(ret_shown, 40, "%s", text == NULL ? "?" : text);
+}
+
+static dp_status refuse_value(const struct hf *hf, const char *key, const json_t *value,
+                              const char *wanted)
+{
+    char shown[40];
+    show_value(value, shown);
+    return dp_fail(hf->err, DP_INVALID, "%s: \"%s\" is %s; it must be %s", hf->name, key, shown,
+                   wanted);
+}
+
+static dp_status read_integer(const struct hf *hf, const struct hf_key *key,
+                              struct dp_model_spec *model)
+{
+    const char *used = key->names[0];
+    const json_t *value = NULL;
+    for (size_t i = 0; i < 4 && key->names[i] != NULL && value == NULL; i++) {
+        value = find(hf->root, key->names[i]);
+        used = value != NULL ? key->names[i] : used;
+    }
+    if (value == NULL && !key->required) {
+        return DP_OK;
+    }
+    if (value == NULL) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"%s\" is missing, which %s models have; is it a model's config.json?",
+                       hf->name, key->names[0], hf->family->type);
+    }
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !(number >= key->min && number <= key->max) ||
+        number != floor(number)) {
+        DP_AUTO_FREE char *wanted =
+            dp_asprintf("a whole number from %.0f to %.0f", key->min, key->max);
+        return refuse_value(hf, used, value, wanted);
+    }
+    *(int32_t *)(void *)((char *)model + key->offset) = (int32_t)number;
+    return DP_OK;
+}
+
+static dp_status read_integers(const struct hf *hf, const struct hf_key *keys, size_t count,
+                               struct dp_model_spec *model)
+{
+    dp_status status = DP_OK;
+    for (size_t i = 0; i < count && status == DP_OK; i++) {
+        status = read_integer(hf, &keys[i], model);
+    }
+    return status;
+}
+
+#define READ_INTEGERS(hf, keys, model)                                                             \
+    read_integers(hf, keys, sizeof(keys) / sizeof((keys)[0]), model)
+
+static dp_status read_real(const struct hf *hf, const json_t *object, const char *key, double min,
+                           double max, double *ret_value)
+{
+    const json_t *value = find(object, key);
+    if (value == NULL) {
+        return DP_OK;
+    }
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !(number >= min && number <= max)) {
+        DP_AUTO_FREE char *wanted = dp_asprintf("a number from %g to %g", min, max);
+        return refuse_value(hf, key, value, wanted);
+    }
+    *ret_value = number;
+    return DP_OK;
+}
+
+// A switch of the model, else of the wrapper around it; *ret_on keeps what it was without one.
+static dp_status read_switch(const struct hf *hf, const char *key, bool *ret_on)
+{
+    const json_t *value = find(hf->root, key);
+    value = value != NULL ? value : find(hf->outer, key);
+    if (value == NULL) {
+        return DP_OK;
+    }
+    if (!json_is_boolean(value)) {
+        return refuse_value(hf, key, value, "true or false");
+    }
+    *ret_on = json_is_true(value);
+    return DP_OK;
+}
+
+static dp_status read_angles_and_norms(const struct hf *hf, struct dp_model_spec *model)
+{
+    model->rope_theta = 10000;
+    model->norm_eps = has_trait(hf, DP_HF_PLAIN) ? 1e-5 : 1e-6;
+    dp_status status = read_real(hf, hf->root, "rope_theta", 1, 1e12, &model->rope_theta);
+    const json_t *rope = find(hf->root, "rope_parameters");
+    if (status == DP_OK && json_is_object(rope)) {
+        status = read_real(hf, rope, "rope_theta", 1, 1e12, &model->rope_theta);
+    }
+    const char *eps = has_trait(hf, DP_HF_PLAIN) ? "layer_norm_epsilon" : "rms_norm_eps";
+    return status == DP_OK ? read_real(hf, hf->root, eps, 0, 1, &model->norm_eps) : status;
+}
+
+static dp_status read_switches(const struct hf *hf, struct dp_model_spec *model)
+{
+    bool biases = has_trait(hf, DP_HF_SINKS), ffn_biases = false;
+    bool tied = has_trait(hf, DP_HF_PLAIN), qk_norm = has_trait(hf, DP_HF_QK_NORM);
+    dp_status status = read_switch(hf, "attention_bias", &biases);
+    status = status == DP_OK ? read_switch(hf, "mlp_bias", &ffn_biases) : status;
+    status = status == DP_OK ? read_switch(hf, "tie_word_embeddings", &tied) : status;
+    if (status == DP_OK && has_trait(hf, DP_HF_QK_NORM_KEY)) {
+        status = read_switch(hf, "use_qk_norm", &qk_norm);
+    }
+    model->biases = hf->family->biases | (biases ? hf->family->optional_biases : 0) |
+                    (ffn_biases ? DP_BIAS_FFN : 0);
+    model->tied_embedding = tied;
+    model->qk_norm = qk_norm;
+    model->sinks = has_trait(hf, DP_HF_SINKS);
+    return status;
+}
+
+// The format that its matrix products were trained in, as far as the stored weights tell: those
+// that were quantized afterwards (mxfp4, int4) were not.
+static dp_status read_format(const struct hf *hf, struct dp_model_spec *model)
+{
+    const json_t *quantization = find(hf->root, "quantization_config");
+    quantization = quantization != NULL ? quantization : find(hf->outer, "quantization_config");
+    if (quantization == NULL) {
+        return DP_OK;
+    }
+    if (!json_is_object(quantization)) {
+        return refuse_value(hf, "quantization_config", quantization, "an object");
+    }
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    if (method != NULL && strcmp(method, "fp8") == 0) {
+        bool in_blocks = find(quantization, "weight_block_size") != NULL;
+        model->format = in_blocks ? DP_FORMAT_FP8_BLOCK : DP_FORMAT_FP8;
     }
     return DP_OK;
 }
 
-static double number_or(const json_t *root, const char *key, double otherwise)
+// Counts the layers of "layer_types" that have a window.
+static dp_status count_windows(const struct hf *hf, const json_t *types,
+                               struct dp_model_spec *model)
 {
-    const json_t *value = json_object_get(root, key);
-    return json_is_number(value) && json_number_value(value) > 0 ? json_number_value(value)
-                                                                 : otherwise;
+    if (!json_is_array(types) || json_array_size(types) != (size_t)model->layers) {
+        DP_AUTO_FREE char *wanted =
+            dp_asprintf("a list with one name for each of the %d layers", model->layers);
+        return refuse_value(hf, "layer_types", types, wanted);
+    }
+    int32_t count = 0;
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
+        if (!slides && (type == NULL || strcmp(type, "full_attention") != 0)) {
+            char shown[40];
+            show_value(json_array_get(types, i), shown);
+            return dp_fail(hf->err, DP_UNSUPPORTED,
+                           "%s: \"layer_types\" has %s; full_attention and sliding_attention are "
+                           "known",
+                           hf->name, shown);
+        }
+        count += slides;
+    }
+    model->window_layers = count;
+    return DP_OK;
 }
 
-// Layouts of layers that dense_layers cannot say.
-static dp_status refuse_mixed_layers(const json_t *root, const char *name, struct dp_error *err)
+static dp_status read_window(const struct hf *hf, struct dp_model_spec *model)
+{
+    bool used = has_trait(hf, DP_HF_WINDOW);
+    dp_status status = DP_OK;
+    if (has_trait(hf, DP_HF_WINDOW_IF_USED)) {
+        status = read_switch(hf, "use_sliding_window", &used);
+    }
+    const json_t *types = find(hf->root, "layer_types");
+    if (status == DP_OK && types != NULL) {
+        status = count_windows(hf, types, model);
+        used = used && model->window_layers > 0;
+    } else if (has_trait(hf, DP_HF_WINDOW_ALTERNATES)) {
+        model->window_layers = (model->layers + 1) / 2;
+    } else if (has_trait(hf, DP_HF_WINDOW_IF_USED)) {
+        double full = 0; // the first layers have none
+        status = status == DP_OK
+                     ? read_real(hf, hf->root, "max_window_layers", 0, DP_LAYERS_MAX, &full)
+                     : status;
+        model->window_layers = full < model->layers ? model->layers - (int32_t)full : 0;
+        used = used && model->window_layers > 0;
+    } else {
+        model->window_layers = model->layers;
+    }
+    if (status == DP_OK && used) {
+        status = READ_INTEGERS(hf, window_keys, model);
+    }
+    if (status == DP_OK && model->window == 0) {
+        model->window_layers = 0;
+    }
+    return status;
+}
+
+// 1 where a layer has experts: dense layers may only come first.
+static dp_status read_layer_pattern(const struct hf *hf, const char *key, const json_t *list,
+                                    struct dp_model_spec *model)
+{
+    int32_t first = 0;
+    bool simple = json_array_size(list) == (size_t)model->layers;
+    for (size_t i = 0; simple && i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        int64_t moe = json_is_integer(item) ? json_integer_value(item) : -1;
+        simple = moe == 0 ? first == (int32_t)i : moe == 1;
+        first += moe == 0;
+    }
+    if (!simple) {
+        return dp_fail(hf->err, DP_UNSUPPORTED,
+                       "%s: \"%s\" mixes layers; only models with experts in every layer after the "
+                       "first dense ones are supported",
+                       hf->name, key);
+    }
+    model->dense_layers = first;
+    return DP_OK;
+}
+
+// Layouts of layers: a period, a list, or the dense layers by number.
+static dp_status read_layout(const struct hf *hf, struct dp_model_spec *model)
 {
     static const char *const periods[] = {"moe_layer_freq", "decoder_sparse_step"};
     for (size_t i = 0; i < 2; i++) {
-        const json_t *value = json_object_get(root, periods[i]);
-        if (json_is_integer(value) && json_integer_value(value) != 1) {
-            return dp_fail(err, DP_UNSUPPORTED,
-                           "%s: \"%s\" is %lld; only models with experts in every layer after the "
-                           "first dense ones are supported",
-                           name, periods[i], (long long)json_integer_value(value));
+        const json_t *value = find(hf->root, periods[i]);
+        if (json_is_array(value)) {
+            dp_status status = read_layer_pattern(hf, periods[i], value, model);
+            if (status != DP_OK) {
+                return status;
+            }
+        } else if (value != NULL && !(json_is_number(value) && json_number_value(value) == 1.0)) {
+            char shown[40];
+            show_value(value, shown);
+            return dp_fail(hf->err, DP_UNSUPPORTED,
+                           "%s: \"%s\" is %s; only models with experts in every layer after the "
+                           "first dense ones (1) are supported",
+                           hf->name, periods[i], shown);
         }
     }
-    if (json_array_size(json_object_get(root, "mlp_only_layers")) > 0) {
-        return dp_fail(err, DP_UNSUPPORTED,
-                       "%s: \"mlp_only_layers\" is set; dense layers may only come first", name);
+    const json_t *dense = find(hf->root, "mlp_only_layers");
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        const json_t *item = json_array_get(dense, i);
+        if (!json_is_integer(item) || json_integer_value(item) != (json_int_t)i) {
+            return dp_fail(hf->err, DP_UNSUPPORTED,
+                           "%s: \"mlp_only_layers\" is not 0, 1, ...: dense layers may only come "
+                           "first",
+                           hf->name);
+        }
+        model->dense_layers = (int32_t)i + 1;
+    }
+    if (model->dense_layers > model->layers) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: %d dense layers come first, but \"num_hidden_layers\" is %d", hf->name,
+                       model->dense_layers, model->layers);
     }
     return DP_OK;
 }
 
-static dp_status complete_experts(const json_t *root, const char *name, struct dp_model_spec *model,
-                                  struct dp_error *err)
+static dp_status read_shared_experts(const struct hf *hf, struct dp_model_spec *model)
 {
-    if (model->experts == 0) {
+    if (!has_trait(hf, DP_HF_SHARED_GATE)) {
         return DP_OK;
     }
-    if (model->expert_ffn == 0) {
-        model->expert_ffn = model->ffn; // Mixtral: every FFN is an expert
+    struct dp_model_spec shared = {0};
+    static const struct hf_key key[] = {
+        {AT(expert_ffn), 0, DP_HIDDEN_MAX, true, {"shared_expert_intermediate_size"}}};
+    dp_status status = READ_INTEGERS(hf, key, &shared);
+    if (status != DP_OK) {
+        return status;
     }
-    const json_t *shared = json_object_get(root, "shared_expert_intermediate_size");
-    if (json_is_integer(shared) && model->expert_ffn > 0) {
-        if (json_integer_value(shared) % model->expert_ffn != 0) {
-            return dp_fail(err, DP_UNSUPPORTED,
-                           "%s: the shared expert's width is not a multiple of an expert's", name);
-        }
-        model->shared_experts = (int32_t)(json_integer_value(shared) / model->expert_ffn);
+    int32_t width = shared.expert_ffn;
+    if (width % model->expert_ffn != 0) {
+        return dp_fail(hf->err, DP_UNSUPPORTED,
+                       "%s: \"shared_expert_intermediate_size\" is %d, not a multiple of "
+                       "\"moe_intermediate_size\" (%d); the nearest is %d",
+                       hf->name, width, model->expert_ffn,
+                       (width / model->expert_ffn + 1) * model->expert_ffn);
+    }
+    model->shared_experts = width / model->expert_ffn;
+    model->shared_gate = model->shared_experts > 0;
+    return DP_OK;
+}
+
+static dp_status read_experts(const struct hf *hf, struct dp_model_spec *model)
+{
+    if (!has_trait(hf, DP_HF_EXPERTS)) {
+        return DP_OK;
+    }
+    dp_status status = READ_INTEGERS(hf, expert_keys, model);
+    status = status == DP_OK ? read_layout(hf, model) : status;
+    if (status != DP_OK) {
+        return status;
+    }
+    if (has_trait(hf, DP_HF_FFN_IS_EXPERT)) {
+        model->expert_ffn = model->ffn;
+    }
+    if (model->expert_ffn == 0) {
+        return dp_fail(
+            hf->err, DP_INVALID, "%s: \"%s\", the width of an expert, is missing", hf->name,
+            has_trait(hf, DP_HF_FFN_IS_EXPERT) ? "intermediate_size" : "moe_intermediate_size");
+    }
+    if (model->top_k > model->experts) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"num_experts_per_tok\" is %d, but there are only %d experts; at most "
+                       "%d can be visited",
+                       hf->name, model->top_k, model->experts, model->experts);
     }
     if (model->expert_groups <= 1) {
         model->expert_groups = model->top_groups = 0;
+    } else if (model->experts % model->expert_groups != 0 || model->top_groups < 1 ||
+               model->top_groups > model->expert_groups) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"n_group\" is %d and \"topk_group\" %d for %d experts; n_group must "
+                       "divide them, and topk_group be from 1 to n_group",
+                       hf->name, model->expert_groups, model->top_groups, model->experts);
     }
     if (model->dense_layers == 0) {
         model->ffn = 0;
+    }
+    return read_shared_experts(hf, model);
+}
+
+static dp_status read_latent_attention(const struct hf *hf, struct dp_model_spec *model)
+{
+    dp_status status = READ_INTEGERS(hf, mla_keys, model);
+    if (status == DP_OK && find(hf->root, "index_topk") != NULL) {
+        return dp_fail(hf->err, DP_UNSUPPORTED,
+                       "%s: \"index_topk\": the indexer of sparse attention is not known; without "
+                       "the key the model is taken as %s",
+                       hf->name, hf->family->type);
+    }
+    model->kv_heads = model->heads;
+    model->head_dim = model->mla_nope_dim + model->mla_rope_dim;
+    if (status == DP_OK && model->head_dim > DP_HEADS_MAX) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"qk_nope_head_dim\" and \"qk_rope_head_dim\" are %d together; the "
+                       "limit is %d",
+                       hf->name, model->head_dim, DP_HEADS_MAX);
+    }
+    return status;
+}
+
+static dp_status read_attention(const struct hf *hf, struct dp_model_spec *model)
+{
+    if (has_trait(hf, DP_HF_MLA)) {
+        return read_latent_attention(hf, model);
+    }
+    model->kv_heads = model->kv_heads > 0 ? model->kv_heads : model->heads;
+    if (model->heads % model->kv_heads != 0) {
+        int32_t fewer = model->kv_heads < model->heads ? model->kv_heads : model->heads;
+        while (model->heads % fewer != 0) {
+            fewer--;
+        }
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"num_key_value_heads\" is %d, which does not divide "
+                       "\"num_attention_heads\" (%d); the next smaller that does is %d",
+                       hf->name, model->kv_heads, model->heads, fewer);
+    }
+    if (model->head_dim == 0 && model->hidden % model->heads != 0) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"head_dim\" is missing, and \"num_attention_heads\" (%d) does not "
+                       "divide \"hidden_size\" (%d)",
+                       hf->name, model->heads, model->hidden);
+    }
+    model->head_dim = model->head_dim > 0 ? model->head_dim : model->hidden / model->heads;
+    if (model->head_dim % 2 != 0 || model->head_dim > DP_HEADS_MAX) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: heads are %d wide (\"head_dim\"); rotary positions need an even width, "
+                       "and the limit is %d",
+                       hf->name, model->head_dim, DP_HEADS_MAX);
+    }
+    return DP_OK;
+}
+
+static dp_status read_ffn(const struct hf *hf, struct dp_model_spec *model)
+{
+    if (has_trait(hf, DP_HF_PLAIN)) {
+        model->ffn_matrices = 2;
+        model->ffn = model->ffn > 0 ? model->ffn : 4 * model->hidden;
+        if (model->ffn > DP_HIDDEN_MAX) {
+            return dp_fail(hf->err, DP_INVALID,
+                           "%s: \"n_embd\" is %d, which makes an FFN of %d; the limit is %d",
+                           hf->name, model->hidden, model->ffn, DP_HIDDEN_MAX);
+        }
+        return READ_INTEGERS(hf, plain_keys, model);
+    }
+    bool is_dense = model->experts == 0 || model->dense_layers > 0;
+    if (is_dense && model->ffn == 0) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: \"intermediate_size\", the width of a dense layer's FFN, is missing",
+                       hf->name);
+    }
+    return DP_OK;
+}
+
+// A multimodal model has its language model inside.
+static const json_t *find_language_model(const json_t *root)
+{
+    static const char *const wrappers[] = {"text_config", "language_config", "llm_config"};
+    if (find(root, "num_hidden_layers") != NULL || find(root, "n_layer") != NULL) {
+        return root;
+    }
+    for (size_t i = 0; i < sizeof(wrappers) / sizeof(wrappers[0]); i++) {
+        const json_t *inner = json_object_get(root, wrappers[i]);
+        if (json_is_object(inner)) {
+            return inner;
+        }
+    }
+    return root;
+}
+
+static dp_status read_model(const struct hf *hf, struct dp_model_spec *model)
+{
+    dp_status status = READ_INTEGERS(hf, integer_keys, model);
+    status = status == DP_OK ? read_attention(hf, model) : status;
+    status = status == DP_OK ? read_experts(hf, model) : status;
+    status = status == DP_OK ? read_ffn(hf, model) : status;
+    status = status == DP_OK ? read_window(hf, model) : status;
+    status = status == DP_OK ? read_switches(hf, model) : status;
+    status = status == DP_OK ? read_format(hf, model) : status;
+    status = status == DP_OK ? read_angles_and_norms(hf, model) : status;
+    if (status != DP_OK) {
+        return status;
+    }
+    double size = dp_model_estimate(model);
+    if (size > DP_PARAMETERS_MAX) {
+        return dp_fail(hf->err, DP_INVALID,
+                       "%s: these sizes make %.2g parameters; the limit is %.0e", hf->name, size,
+                       DP_PARAMETERS_MAX);
     }
     return DP_OK;
 }
@@ -137,20 +526,15 @@ dp_status dp_model_from_hf_config(const char *json, size_t length, const char *n
     if (!json_is_object(root)) {
         return dp_fail(err, DP_INVALID, "%s: not a JSON object", name);
     }
+    struct hf hf = {.root = find_language_model(root), .outer = root, .name = name, .err = err};
+    const json_t *named = find(hf.root, "model_type") != NULL ? hf.root : root;
+    status = dp_hf_family_find(named, name, &hf.family, err);
     struct dp_model_spec model = {0};
-    status = read_integers(root, name, &model, err);
-    status = status == DP_OK ? refuse_mixed_layers(root, name, err) : status;
-    status = status == DP_OK ? complete_experts(root, name, &model, err) : status;
+    status = status == DP_OK ? read_model(&hf, &model) : status;
     if (status != DP_OK) {
         return status;
     }
-    model.rope_theta = number_or(root, "rope_theta", 10000);
-    model.norm_eps = number_or(root, "rms_norm_eps", 1e-6);
-    if (model.mla_kv_rank > 0) {
-        model.head_dim = model.mla_nope_dim + model.mla_rope_dim;
-    }
-    const json_t *type = json_object_get(root, "model_type");
-    DP_COPY_TEXT(model.name, json_is_string(type) ? json_string_value(type) : "custom");
+    DP_COPY_TEXT(model.name, hf.family->type);
     dp_model_complete(&model, NULL);
     *ret_model = model;
     return DP_OK;

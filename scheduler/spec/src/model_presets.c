@@ -15,10 +15,11 @@
     .window = 128, .window_layers = (windowed), .sinks = 1,                                        \
     .biases = DP_BIAS_QKV | DP_BIAS_OUTPUT | DP_BIAS_ROUTER | DP_BIAS_EXPERT
 
-// GPT-2's layer at another size: LayerNorm, GELU of 4 times the width, learned positions, one table.
+// GPT-2's layer at another size: LayerNorm, GELU of 4 times the width, learned positions, one
+// table.
 #define GPT(title, depth, count, width, words, places)                                             \
     {                                                                                              \
-        .name = title, .layers = (depth), .dense_layers = (depth), .hidden = (width),            \
+        .name = title, .layers = (depth), .dense_layers = (depth), .hidden = (width),              \
         .heads = (count), .kv_heads = (count), .head_dim = (width) / (count), .ffn = 4 * (width),  \
         .vocabulary = (words), .rope_theta = 10000, .norm_eps = 1e-5, .ffn_matrices = 2,           \
         .tied_embedding = 1, .positions = (places), .biases = ALL_BIASES                           \
@@ -336,7 +337,6 @@ static const struct dp_model_spec presets[] = {
     GPT("gpt-530b", 105, 128, 20480, 51200, 2048),
     GPT("gpt-1t", 128, 160, 25600, 51200, 2048),
 };
-
 
 enum { PRESETS = sizeof(presets) / sizeof(presets[0]) };
 

@@ -1,0 +1,34 @@
+// What config.json files of each architecture say, and what they leave unsaid.
+#pragma once
+
+#include <jansson.h>
+
+#include "dp/error.h"
+#include "dp/spec.h"
+
+enum {
+    DP_HF_EXPERTS = 1 << 0,
+    DP_HF_FFN_IS_EXPERT = 1 << 1, // "intermediate_size" is the width of an expert
+    DP_HF_MLA = 1 << 2,
+    DP_HF_QK_NORM = 1 << 3,     // always
+    DP_HF_QK_NORM_KEY = 1 << 4, // when "use_qk_norm" says so
+    DP_HF_SINKS = 1 << 5,
+    DP_HF_WINDOW = 1 << 6,            // "sliding_window" holds when it is given
+    DP_HF_WINDOW_IF_USED = 1 << 7,    // only together with "use_sliding_window"
+    DP_HF_WINDOW_ALTERNATES = 1 << 8, // in every other layer unless "layer_types" is given
+    DP_HF_SHARED_GATE = 1 << 9,
+    DP_HF_PLAIN = 1 << 10, // GPT-2: LayerNorm, plain FFN, learned positions, tied embedding
+};
+
+struct dp_hf_family {
+    const char *type;         // its "model_type"
+    const char *architecture; // the class in "architectures"; NULL: a part of a larger model
+    uint32_t traits;          // DP_HF_*
+    int32_t biases;           // DP_BIAS_* that are always there
+    int32_t optional_biases;  // those that "attention_bias" switches on
+};
+
+// Tells the architecture of `root`, an object. DP_UNSUPPORTED names one that is not known, why, and
+// the nearest that is; `name` is what errors call the file.
+dp_status dp_hf_family_find(const json_t *root, const char *name,
+                            const struct dp_hf_family **ret_family, struct dp_error *err);
