@@ -69,7 +69,19 @@ void dp_memory_unit_parameters(const struct dp_price_input *input, int unit,
         break;
     }
     }
+    count.largest_dense = count.dense;
+    count.largest_experts = count.experts;
     *ret_parameters = count;
+}
+
+// What a kind of unit adds once, however many of it a rank holds. Layers of all kinds have the same
+// attention.
+static void add_kind(const struct dp_unit_parameters *one, struct dp_unit_parameters *held)
+{
+    held->shapes += one->shapes;
+    held->attention_shapes = fmax(held->attention_shapes, one->attention_shapes);
+    held->largest_dense = fmax(held->largest_dense, one->largest_dense);
+    held->largest_experts = fmax(held->largest_experts, one->largest_experts);
 }
 
 void dp_memory_held(const struct dp_price_input *input, const struct dp_unit_bytes *units,
@@ -89,12 +101,10 @@ void dp_memory_held(const struct dp_price_input *input, const struct dp_unit_byt
         needs_embedding = needs_embedding || stages[i].count[DP_UNIT_MTP] > 0 ||
                           (input->model->tied_embedding > 0 && stages[i].count[DP_UNIT_HEAD] > 0);
     }
-    // Layers of all kinds have the same attention.
     for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
-        const struct dp_unit_parameters *one = &units[unit].parameters;
-        held.shapes += has_unit[unit] ? one->shapes : 0;
-        held.attention_shapes =
-            fmax(held.attention_shapes, has_unit[unit] ? one->attention_shapes : 0);
+        if (has_unit[unit]) {
+            add_kind(&units[unit].parameters, &held);
+        }
     }
     held.dense += needs_embedding && !has_unit[DP_UNIT_EMBEDDING] ? table(input) : 0;
     *ret_held = held;
@@ -123,10 +133,12 @@ static struct per_parameter per_parameter(const struct dp_price_input *input)
         return (struct per_parameter){.weight = 4, .gradient = gradient, .optimizer = 2 * moment};
     }
     double copies = 0;
-    if (format != DP_FORMAT_BF16 && format != DP_FORMAT_AUTO) {
+    bool has_copies = format != DP_FORMAT_BF16 && format != DP_FORMAT_AUTO;
+    if (has_copies) {
         copies = format == DP_FORMAT_NVFP4 ? 2 * (0.5 + 1.0 / 16) : 2;
     }
-    return (struct per_parameter){2, copies, gradient, master + 2 * moment};
+    double weight = has_copies && traits->weights_as_operands ? 0 : 2;
+    return (struct per_parameter){weight, copies, gradient, master + 2 * moment};
 }
 
 // Replicas that share the state of dense parameters and of experts.
@@ -163,26 +175,6 @@ static void add_parameters(const struct dp_price_input *input, double held, doub
     parts->optimizer += held * bytes.optimizer / shards;
 }
 
-static struct dp_unit_parameters largest_unit(const struct dp_price_input *input)
-{
-    struct dp_unit_parameters largest = {0};
-    if (!input->profile->is_accelerator || input->strategy->shard != DP_SHARD_FSDP) {
-        return largest;
-    }
-    const struct dp_model_spec *m = input->model;
-    for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
-        if ((unit == DP_UNIT_MTP && m->mtp_layers == 0) ||
-            (unit == DP_UNIT_MOE && m->experts == 0)) {
-            continue;
-        }
-        struct dp_unit_parameters one;
-        dp_memory_unit_parameters(input, unit, &one);
-        largest.dense = fmax(largest.dense, one.dense);
-        largest.experts = fmax(largest.experts, one.experts);
-    }
-    return largest;
-}
-
 // Groups that a rank is a member of, and buffers that hops and the expert exchange arrive in.
 static double exchange_bytes(const struct dp_price_input *input)
 {
@@ -204,9 +196,10 @@ void dp_memory_state(const struct dp_price_input *input, const struct dp_unit_pa
 {
     struct dp_memory_parts parts = *ret_parts;
     parts.weights = parts.gradients = parts.optimizer = parts.exchange = parts.runtime = 0;
-    struct dp_unit_parameters largest = largest_unit(input);
-    add_parameters(input, held->dense, largest.dense, shards_of(input, false, copies), &parts);
-    add_parameters(input, held->experts, largest.experts, shards_of(input, true, copies), &parts);
+    add_parameters(input, held->dense, held->largest_dense, shards_of(input, false, copies),
+                   &parts);
+    add_parameters(input, held->experts, held->largest_experts, shards_of(input, true, copies),
+                   &parts);
     if (input->profile->is_accelerator) {
         bool scratch = input->profile->memory.scratch_gradients;
         parts.gradients += scratch ? 2 * (held->shapes + held->attention_shapes) : 0;

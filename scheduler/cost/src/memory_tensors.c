@@ -95,11 +95,15 @@ static void attention(const struct dp_memory_shape *s, struct dp_memory_list *li
     }
     scores(s, list);
     double width = m->heads / s->tensor * value;
-    keep(list, "attention output", s->tokens * width, s->element,
-         s->eight_bit ? 0 : s->element, recomputes(s, 0));
+    bool again = recomputes(s, 0);
     if (s->eight_bit) {
-        keep(list, "attention output as operand", s->tokens * width, s->operand, s->operand,
-             recomputes(s, 0));
+        // The core's gradient takes it as it is, the projection's weight gradient as an operand.
+        bool once = s->traits->operands_stored;
+        keep(list, "attention output", s->tokens * width, once ? 1.5 : s->element, 0, again);
+        keep(list, "attention output as operand", s->tokens * width, once ? 0 : s->operand,
+             s->operand, again);
+    } else {
+        keep(list, "attention output", s->tokens * width, s->element, s->element, again);
     }
     keep(list, "attention output before its exchange", s->context > 1 ? s->tokens * width : 0,
          s->element, 0, recomputes(s, DP_RECOMPUTE_ATTENTION));
@@ -115,7 +119,8 @@ static void products(const struct dp_memory_shape *s, double rows, double width,
                      const char *second, uint32_t choice, struct dp_memory_list *list)
 {
     double gates = s->model->ffn_matrices == 2 ? 1 : 2;
-    keep(list, first, rows * gates * width, s->element, s->operand, recomputes(s, choice));
+    double kept = s->traits->operands_stored ? s->operand : s->element;
+    keep(list, first, rows * gates * width, kept, s->operand, recomputes(s, choice));
     keep(list, second, rows * width, s->operand, s->operand,
          recomputes(s, choice | DP_RECOMPUTE_ACTIVATION));
 }

@@ -20,6 +20,7 @@ struct dp_unit_parameters {
     double experts; // copies on what is left of the position's ranks
     // Of these, one weight of each shape: of a layer's attention, and of the rest of it.
     double attention_shapes, shapes;
+    double largest_dense, largest_experts; // of one unit: what FSDP gathers at a time
 };
 
 // Of one unit (dp_unit) and one micro-batch.

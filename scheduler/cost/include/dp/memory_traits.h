@@ -17,9 +17,13 @@ struct dp_memory_traits {
     double exchange_rows;
     // Bytes of one optimizer moment, of the fp32 copy of a weight and of a gradient; 0 = 4 each.
     double moment_bytes, master_bytes, gradient_bytes;
-    bool scores_kept;      // attention without flash: softmax(QK') and its inputs are kept
-    bool dropout;          // masks of one byte: of attention's scores, output and the FFN's output
+    bool scores_kept;       // attention without flash: softmax(QK') and its inputs are kept
+    bool dropout;           // masks of one byte: of attention's scores, output and the FFN's output
     bool weights_after_fc2; // routing weights multiply an expert's output, which is then kept
-    bool loss_fused;       // cross-entropy works on bf16 logits in place
+    // 8-bit formats, arXiv 2412.19437 3.3.3: what SwiGLU takes is kept in the products' format, and
+    // attention's output once, in 12 bits.
+    bool operands_stored;
+    bool weights_as_operands; // 8-bit formats: no bf16 weight beside the products' copies
+    bool loss_fused;        // cross-entropy works on bf16 logits in place
     bool scratch_gradients; // one bf16 weight gradient of each shape stays (Transformer Engine)
 };
