@@ -162,13 +162,15 @@ static dp_status read_memory(const json_t *memory, struct dp_memory_traits *ret_
     {
         const struct row *number = row_of(traits, DP_ARRAY_LENGTH(traits), key);
         const struct row *flag = row_of(flags, DP_ARRAY_LENGTH(flags), key);
+        // {"value": .., "source": ".."} as in "figures"; the source is for who reads the file.
+        const json_t *plain = json_is_object(value) ? json_object_get(value, "value") : value;
         if (status != DP_OK) {
             return status;
         }
         if (number != NULL) {
-            status = read_number(value, number, ret_traits, err);
-        } else if (flag != NULL && json_is_boolean(value)) {
-            *(bool *)(void *)((char *)ret_traits + flag->offset) = json_is_true(value);
+            status = read_number(plain, number, ret_traits, err);
+        } else if (flag != NULL && json_is_boolean(plain)) {
+            *(bool *)(void *)((char *)ret_traits + flag->offset) = json_is_true(plain);
         } else if (flag != NULL) {
             status = dp_fail(err, DP_INVALID, "profile: \"%s\" must be true or false", key);
         } else {
