@@ -9,6 +9,12 @@
 struct choice {
     int32_t pipeline, expert, data, microbatches, micro_batch_size, virtual_stages, stages;
     const struct dp_schedule_family *family;
+    // Of accelerators; the sizes are 1 elsewhere.
+    int32_t tensor, context, expert_tensor;
+    int32_t mesh;       // index of the explorer's sizes and order of placement
+    uint32_t recompute; // DP_RECOMPUTE_*
+    dp_shard shard;
+    int32_t split; // rule by which layers are cut
     double bound_s; // no schedule of these sizes is faster
 };
 

@@ -10,6 +10,9 @@ struct outcome {
     double step_s;             // else the bound
     double memory_bytes;       // of the fullest rank
     double memory_limit_bytes; // of that rank's node
+    int32_t memory_position;   // where in the pipeline it is
+    // Parts of the step, as in struct dp_plan_candidate; accelerators alone.
+    double compute_s, bubble_s, hop_s, wait_s, exchange_s, gradient_s, optimizer_s;
 };
 
 struct search {
@@ -17,6 +20,7 @@ struct search {
     size_t count;
     size_t best; // index of the winner
     int64_t moves, moves_max;
+    int64_t scored; // whose time and memory were computed
     char *refusal; // why an order that was asked for was not searched, a placement's; owned
 };
 

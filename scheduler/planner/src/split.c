@@ -40,7 +40,8 @@ static double best_cuts(const struct split *split, bool by_maximum, double cap, 
         for (int32_t end = run + 1; end <= layers - (runs - run - 1); end++) {
             for (int32_t begin = end - 1; begin >= run; begin--) {
                 double cost = run_cost(split, run, begin, end);
-                if (cost > cap) {
+                // Longer runs only cost more.
+                if (cost > cap || (by_maximum && cost >= row[end])) {
                     break;
                 }
                 double before = best[width * (size_t)run + (size_t)begin];

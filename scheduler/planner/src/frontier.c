@@ -1,0 +1,364 @@
+#include "frontier.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "simulation.h"
+
+enum { MOVES_DEFAULT = 20000 };
+// How far behind the best a runner-up is looked for, how often for the best of one kind, and on how
+// many candidates beyond those that the best itself took.
+#define HORIZON 1.5
+enum { KIND_MOVES = 12, RUNNERS_SCORED = 200000 };
+// The caller is asked whether to stop after so many candidates.
+enum { SCORED_PER_QUESTION = 2048 };
+
+// A division (family NULL), or a candidate with its memory.
+struct node {
+    struct choice choice;
+    double bytes;
+    int32_t position;
+};
+
+struct heap {
+    struct node *nodes;
+    size_t count, room;
+};
+
+// Total: bounds first, then divisions before candidates, then memory, then the simpler choice.
+static int compare_nodes(const struct node *a, const struct node *b)
+{
+    if (a->choice.bound_s != b->choice.bound_s) {
+        return a->choice.bound_s < b->choice.bound_s ? -1 : 1;
+    }
+    if ((a->choice.family == NULL) != (b->choice.family == NULL)) {
+        return a->choice.family == NULL ? -1 : 1;
+    }
+    if (a->choice.family == NULL) {
+        return 0;
+    }
+    if (a->bytes != b->bytes) {
+        return a->bytes < b->bytes ? -1 : 1;
+    }
+    return dp_planner_choice_compare(&a->choice, &b->choice);
+}
+
+static void heap_push(struct heap *heap, const struct node *node)
+{
+    if (heap->count == heap->room) {
+        heap->room = 2 * heap->room + 1024;
+        heap->nodes = dp_realloc(heap->nodes, heap->room, sizeof(*heap->nodes));
+    }
+    size_t at = heap->count++;
+    while (at > 0 && compare_nodes(node, &heap->nodes[(at - 1) / 2]) < 0) {
+        heap->nodes[at] = heap->nodes[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap->nodes[at] = *node;
+}
+
+static struct node heap_pop(struct heap *heap)
+{
+    struct node top = heap->nodes[0], last = heap->nodes[--heap->count];
+    size_t at = 0;
+    for (size_t child = 1; child < heap->count; child = 2 * at + 1) {
+        child += child + 1 < heap->count &&
+                 compare_nodes(&heap->nodes[child + 1], &heap->nodes[child]) < 0;
+        if (compare_nodes(&last, &heap->nodes[child]) <= 0) {
+            break;
+        }
+        heap->nodes[at] = heap->nodes[child];
+        at = child;
+    }
+    heap->nodes[at] = last;
+    return top;
+}
+
+// Candidates that share a schedule, a pipeline depth, a tensor or an expert size: the best of each
+// is worth knowing, to say why it lost.
+enum { KIND_SCHEDULE, KIND_PIPELINE, KIND_TENSOR, KIND_EXPERT, KIND_COUNT };
+enum { KINDS_MAX = 1024 };
+struct kind {
+    int what;
+    int32_t value;
+    int32_t moves;
+    double best_s;
+};
+
+struct frontier {
+    struct explorer *explorer;
+    const struct dp_planner_options *options;
+    struct search *search;
+    size_t outcomes_room;
+    struct heap heap;
+    struct kind kinds[KINDS_MAX];
+    int32_t kinds_count;
+    int64_t scored_for_best; // when the best was known; 0 = it is not yet
+    int64_t asked_at;        // scored when the caller was asked at last
+    struct dp_sim_scratch *scratch;
+    const struct choice *division; // that is being taken apart
+};
+
+static struct kind *kind_of(struct frontier *frontier, int what, int32_t value)
+{
+    for (int32_t i = 0; i < frontier->kinds_count; i++) {
+        struct kind *kind = &frontier->kinds[i];
+        if (kind->what == what && kind->value == value) {
+            return kind;
+        }
+    }
+    if (frontier->kinds_count == KINDS_MAX) {
+        return NULL;
+    }
+    struct kind *kind = &frontier->kinds[frontier->kinds_count++];
+    *kind = (struct kind){what, value, 0, INFINITY};
+    return kind;
+}
+
+static int32_t value_of(const struct choice *choice, int what)
+{
+    size_t count;
+    switch (what) {
+    case KIND_SCHEDULE:
+        return (int32_t)(choice->family - dp_schedule_families(&count));
+    case KIND_PIPELINE:
+        return choice->pipeline;
+    case KIND_TENSOR:
+        return choice->tensor;
+    default:
+        return choice->expert;
+    }
+}
+
+static bool is_open(const struct kind *kind, double bound_s)
+{
+    return kind != NULL && kind->moves < KIND_MOVES && bound_s < kind->best_s;
+}
+
+// Whether the best of some kind may still come from here.
+static bool serves_a_kind(struct frontier *frontier, const struct choice *choice)
+{
+    for (int what = choice->family == NULL ? KIND_PIPELINE : KIND_SCHEDULE; what < KIND_COUNT;
+         what++) {
+        if (is_open(kind_of(frontier, what, value_of(choice, what)), choice->bound_s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool some_schedule_is_open(const struct frontier *frontier, double bound_s)
+{
+    for (int32_t i = 0; i < frontier->kinds_count; i++) {
+        const struct kind *kind = &frontier->kinds[i];
+        if (kind->what == KIND_SCHEDULE && is_open(kind, bound_s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static double best_s(const struct frontier *frontier)
+{
+    const struct search *search = frontier->search;
+    return search->count > 0 ? search->outcomes[search->best].step_s : INFINITY;
+}
+
+static void push_candidate(struct frontier *frontier, const struct choice *choice)
+{
+    struct score score;
+    dp_planner_score(frontier->explorer, choice, &score);
+    struct node node = {*choice, score.bytes, score.position};
+    node.choice.bound_s = fmax(score.bound_s, frontier->division->bound_s);
+    double limit = frontier->explorer->memory_limit;
+    bool fits = limit <= 0 || score.bytes <= limit;
+    if (fits && node.choice.bound_s <= HORIZON * best_s(frontier)) {
+        heap_push(&frontier->heap, &node);
+    }
+}
+
+// All cuts of a schedule on a division.
+static void visit_schedule(void *context, const struct choice *choice)
+{
+    struct frontier *frontier = context;
+    if (frontier->scored_for_best > 0 && !serves_a_kind(frontier, choice)) {
+        return;
+    }
+    struct choice candidate = *choice;
+    for (int rule = 0; rule < CUT_ALL_COUNT; rule++) {
+        candidate.split = rule;
+        if (dp_planner_cuts_get(frontier->explorer->cuts, choice->stages, rule) != NULL) {
+            push_candidate(frontier, &candidate);
+        }
+    }
+}
+
+static bool outcome_is_better(const struct outcome *a, const struct outcome *b)
+{
+    if (a->step_s != b->step_s) {
+        return a->step_s < b->step_s;
+    }
+    if (a->memory_bytes != b->memory_bytes) {
+        return a->memory_bytes < b->memory_bytes;
+    }
+    return dp_planner_choice_compare(&a->choice, &b->choice) < 0;
+}
+
+static void add_outcome(struct frontier *frontier, const struct outcome *outcome)
+{
+    struct search *search = frontier->search;
+    if (search->count == frontier->outcomes_room) {
+        frontier->outcomes_room = 2 * frontier->outcomes_room + 64;
+        search->outcomes =
+            dp_realloc(search->outcomes, frontier->outcomes_room, sizeof(*search->outcomes));
+    }
+    search->outcomes[search->count++] = *outcome;
+    if (search->count == 1 || outcome_is_better(outcome, &search->outcomes[search->best])) {
+        search->best = search->count - 1;
+    }
+    for (int what = 0; what < KIND_COUNT; what++) {
+        struct kind *kind = kind_of(frontier, what, value_of(&outcome->choice, what));
+        if (kind != NULL) {
+            kind->best_s = fmin(kind->best_s, outcome->step_s);
+            kind->moves += frontier->scored_for_best > 0;
+        }
+    }
+}
+
+static dp_status simulate(struct frontier *frontier, const struct node *node, struct dp_error *err)
+{
+    const struct choice *choice = &node->choice;
+    struct explorer *explorer = frontier->explorer;
+    const struct dp_schedule_params params = {.pipeline = choice->pipeline,
+                                              .microbatches = choice->microbatches,
+                                              .virtual_stages = choice->virtual_stages};
+    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+    dp_status status = dp_schedule_generate(choice->family->name, &params, &schedule, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    struct pricing pricing = {.price = dp_planner_prices_get(explorer, choice)->price};
+    dp_planner_strategy_of(explorer, choice, &pricing.strategy);
+    pricing.input = dp_planner_price_input(explorer, choice, &pricing.strategy);
+    const struct cut *cut = dp_planner_cuts_get(explorer->cuts, choice->stages, choice->split);
+    DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs = {0};
+    dp_planner_pricing_costs(&pricing, cut->layer_begin, &schedule, &costs);
+    double makespan, step;
+    status = dp_simulate_makespan(&schedule, &costs, frontier->scratch, &makespan, &step, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    frontier->search->moves++;
+    const struct outcome outcome = {
+        .choice = *choice,
+        .simulated = true,
+        .fits = true,
+        .step_s = step,
+        .memory_bytes = node->bytes,
+        .memory_limit_bytes = explorer->memory_limit,
+        .memory_position = node->position,
+    };
+    add_outcome(frontier, &outcome);
+    return DP_OK;
+}
+
+static dp_status ask(struct frontier *frontier, struct dp_error *err)
+{
+    const struct dp_planner_options *options = frontier->options;
+    int64_t done = frontier->explorer->scored + 64 * frontier->search->moves;
+    if (options == NULL || options->stop == NULL ||
+        (frontier->asked_at > 0 && done - frontier->asked_at < SCORED_PER_QUESTION)) {
+        return DP_OK;
+    }
+    frontier->asked_at = done + 1;
+    return options->stop(options->context)
+               ? dp_fail(err, DP_INTERRUPTED,
+                         "planning was stopped after %lld candidates and %lld simulations",
+                         (long long)frontier->explorer->scored, (long long)frontier->search->moves)
+               : DP_OK;
+}
+
+// Whether anything is left to be learnt from a node, and so from those behind it.
+static bool goes_on(struct frontier *frontier, const struct node *node)
+{
+    const struct search *search = frontier->search;
+    if (search->moves >= search->moves_max) {
+        return false;
+    }
+    if (node->choice.bound_s <= best_s(frontier)) {
+        return true;
+    }
+    if (frontier->scored_for_best == 0) {
+        frontier->scored_for_best = frontier->explorer->scored;
+    }
+    return node->choice.bound_s <= HORIZON * best_s(frontier) &&
+           frontier->explorer->scored - frontier->scored_for_best < RUNNERS_SCORED;
+}
+
+static dp_status visit_node(struct frontier *frontier, const struct node *node,
+                            struct dp_error *err)
+{
+    bool for_best = frontier->scored_for_best == 0;
+    if (node->choice.family != NULL) {
+        return for_best || serves_a_kind(frontier, &node->choice) ? simulate(frontier, node, err)
+                                                                  : DP_OK;
+    }
+    if (for_best || serves_a_kind(frontier, &node->choice) ||
+        some_schedule_is_open(frontier, node->choice.bound_s)) {
+        frontier->division = &node->choice;
+        dp_planner_space_families(frontier->explorer, &node->choice, visit_schedule, frontier);
+    }
+    return DP_OK;
+}
+
+static dp_status run(struct frontier *frontier, struct dp_error *err)
+{
+    const struct explorer *explorer = frontier->explorer;
+    for (size_t i = 0; i < explorer->divisions_count; i++) {
+        const struct division *division = &explorer->divisions[i];
+        if (explorer->memory_limit <= 0 || division->bytes <= explorer->memory_limit) {
+            heap_push(&frontier->heap, &(struct node){.choice = division->choice});
+        }
+    }
+    dp_status status = DP_OK;
+    while (frontier->heap.count > 0 && status == DP_OK) {
+        struct node node = heap_pop(&frontier->heap);
+        if (!goes_on(frontier, &node)) {
+            break;
+        }
+        status = ask(frontier, err);
+        if (status == DP_OK) {
+            status = visit_node(frontier, &node, err);
+        }
+    }
+    return status;
+}
+
+dp_status dp_planner_frontier_run(struct explorer *explorer,
+                                  const struct dp_planner_options *options,
+                                  struct search *ret_search, struct dp_error *err)
+{
+    struct search search = {.moves_max = MOVES_DEFAULT};
+    if (options != NULL && options->moves_max > 0) {
+        search.moves_max = options->moves_max;
+    }
+    struct frontier *frontier = dp_new(struct frontier);
+    frontier->explorer = explorer;
+    frontier->options = options;
+    frontier->search = &search;
+    frontier->scratch = dp_sim_scratch_new();
+    dp_status status = run(frontier, err);
+    dp_sim_scratch_free(frontier->scratch);
+    free(frontier->heap.nodes);
+    free(frontier);
+    search.scored = explorer->scored;
+    if (status != DP_OK) {
+        dp_planner_search_deinit(&search);
+        return status;
+    }
+    *ret_search = search;
+    return DP_OK;
+}

@@ -1,0 +1,12 @@
+// Looks for the best candidates of an explorer's space in the order of their bounds.
+#pragma once
+
+#include "explorer.h"
+#include "search.h"
+
+// Simulates until no candidate left can be the best, then until the best of every schedule,
+// pipeline depth, tensor and expert size is known as far as they are near it. Fills outcomes, best
+// and moves. DP_UNSCHEDULABLE when nothing fits into memory, DP_INTERRUPTED when stopped.
+dp_status dp_planner_frontier_run(struct explorer *explorer,
+                                  const struct dp_planner_options *options,
+                                  struct search *ret_search, struct dp_error *err);
