@@ -137,6 +137,12 @@ static inline int32_t dp_plan_rank_position(const struct dp_plan *plan, int32_t 
     return rank / dp_plan_shards(plan) % plan->pipeline;
 }
 
+// What a global rank is in each dimension; `expert` is its number in its expert group.
+struct dp_plan_coordinates {
+    int32_t pipeline, data, context, tensor, expert;
+};
+struct dp_plan_coordinates dp_plan_rank_coordinates(const struct dp_plan *plan, int32_t rank);
+
 // The position whose ranks have the least bubble: what they do bounds the step.
 int32_t dp_plan_critical_position(const struct dp_plan *plan);
 // Bytes on the ranks of a position at their fullest moment, the most of its replicas.
