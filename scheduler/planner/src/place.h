@@ -23,18 +23,31 @@ struct dp_place_sizes {
     int32_t expert_groups;
 };
 
-// Nodes, slot by slot; made once for a search.
+// Blocks of the fabric: 0 hosts, 1 scale-up domains, 2.. groups of each level.
+enum { DP_FABRIC_BLOCKS_MAX = 2 + DP_CLUSTER_LEVELS_MAX };
+
+struct dp_fabric_class;
+
+// Nodes in the order of placement; made once for a search.
 struct dp_fabric {
     const struct dp_planner_node *nodes; // borrowed
     int32_t nodes_count;
-    int32_t slots; // in all
-    int32_t levels; // fabric levels beyond the domain that the nodes name: 0 = flat scale-out
-    // Slots of every host, domain and group of a level, when they are all alike but for the last
-    // one; else 0. [0] host, [1] domain, [2..] groups of levels.
-    int32_t block[2 + DP_CLUSTER_LEVELS_MAX];
+    int32_t slots;  // in all
+    int32_t levels; // fabric levels beyond the domain that nodes name: 0 = flat scale-out
+    int32_t *order; // [nodes_count] nodes with those of one group and domain together; owned
+    // By kind of block: slots of each when they are all alike but for the last one, else 0.
+    int32_t block[DP_FABRIC_BLOCKS_MAX];
+    int32_t *block_of[DP_FABRIC_BLOCKS_MAX]; // [nodes_count] by place in `order`, from 0; owned
+    // Blocks that are made alike, and which of them each block of a kind is; owned.
+    struct dp_fabric_class *classes;
+    int32_t classes_count;
+    int32_t *class_of[DP_FABRIC_BLOCKS_MAX]; // [blocks_count]
+    int32_t blocks_count[DP_FABRIC_BLOCKS_MAX];
 };
+// Borrows nodes; the caller deinits *ret_fabric.
 void dp_fabric_init(struct dp_fabric *ret_fabric, const struct dp_planner_node *nodes,
                     size_t count);
+void dp_fabric_deinit(struct dp_fabric *fabric);
 // The outermost level that traffic between two nodes crosses, as in dp_span: 0 inside one scale-up
 // domain, 1 scale-out, 2.. the fabric's levels.
 int32_t dp_fabric_level(const struct dp_fabric *fabric, int32_t node_a, int32_t node_b);
@@ -77,4 +90,4 @@ void dp_place_spans_of(const struct dp_fabric *fabric, const struct dp_place_siz
                        const struct dp_place *places, struct dp_spans *ret_spans);
 // Neighbouring positions p and p + 1 of all replicas by the level between them: ret_hops[level].
 void dp_place_hops(const struct dp_fabric *fabric, const struct dp_place_sizes *sizes,
-                   const struct dp_place *places, int64_t ret_hops[2 + DP_CLUSTER_LEVELS_MAX]);
+                   const struct dp_place *places, int64_t ret_hops[DP_FABRIC_BLOCKS_MAX]);
