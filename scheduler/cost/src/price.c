@@ -42,6 +42,26 @@ static dp_format format_of(const struct dp_device_figures *device, dp_format wan
                                                                                 : DP_FORMAT_BF16;
 }
 
+// Rows of the fullest of an exchange's ranks over their mean. Experts are chosen by sequence: each
+// sequence gives an expert its own share, with deviation `routing_spread`. What a rank gets is the
+// mean over the group's sequences and the rank's experts, and every exchange waits for the fullest
+// of n ranks: for nearly normal sums their largest lies at b + 0.5772 / a deviations, with
+// a = sqrt(2 ln n) and b = a - (ln ln n + ln 4 pi) / 2a (extreme value theory).
+static double imbalance_of(const struct dp_price_input *input)
+{
+    const struct dp_strategy *s = input->strategy;
+    double spread = input->profile->device.routing_spread, n = s->expert;
+    if (s->imbalance > 1 || spread <= 0 || n < 2 || input->model->experts < 1) {
+        return fmax(1, s->imbalance);
+    }
+    double sequences = fmax(1, s->micro_batch_size * n / ((double)s->tensor * s->context));
+    double experts = fmax(1, input->model->experts / n);
+    double a = sqrt(2 * log(n)), b = a - (log(log(n)) + log(4 * M_PI)) / (2 * a);
+    double excess = spread / sqrt(sequences * experts) * fmax(0, b + 0.5772 / a);
+    // Not more than all rows on one rank.
+    return fmin(1 + excess, n);
+}
+
 void dp_pricing_init(struct dp_pricing *pricing, const struct dp_price_input *input)
 {
     const struct dp_strategy *s = input->strategy;
@@ -58,6 +78,7 @@ void dp_pricing_init(struct dp_pricing *pricing, const struct dp_price_input *in
         .split_tokens = tokens / s->tensor,
         .tensor = s->tensor,
         .context = s->context,
+        .imbalance = imbalance_of(input),
         .memory_bytes_per_s = device->memory_bytes_per_s * device->memory_share,
     };
 }
@@ -151,37 +172,34 @@ static void put_best_mode_first(struct dp_price *price)
     price->comm_units = first.units;
 }
 
-// Without a wish: nothing set apart (F, then B), or an even number in fifths of what reaches the
-// exchange's full bandwidth.
+// Without a wish: nothing set apart (F, then B), or one of a few numbers. They are the same
+// whatever the links, so that faster ones never make a pair slower.
 static void set_modes(const struct dp_pricing *p, struct dp_price *price)
 {
+    static const int32_t choices[] = {4, 8, 12, 16, 20, 24, 32};
     const struct dp_device_figures *d = p->device;
     const struct dp_unit_price *moe = &price->units[DP_UNIT_MOE];
     double alone_s = moe->forward_exchange_s + moe->backward_exchange_s;
-    bool across = p->input->spans.expert.level > 0;
-    double most = across ? d->exchange_out_units : d->exchange_up_units;
-    price->pair_modes_count = 0;
+    const struct dp_pair_mode apart = {.exchange_factor = 1, .exposed_share = 1};
+    price->pair_modes[0] = apart;
+    price->pair_modes_count = 1;
+    price->comm_units = 0;
     if (alone_s <= 0 || d->exchange_exposed_share >= 1) {
-        price->pair_modes[price->pair_modes_count++] = (struct dp_pair_mode){0, 0, 1, 1};
-        price->comm_units = 0;
         return;
     }
     if (p->strategy->comm_units > 0) {
+        price->pair_modes_count = 0;
         add_mode(p, p->strategy->comm_units, alone_s, price);
         price->comm_units = p->strategy->comm_units;
         return;
     }
-    price->pair_modes[price->pair_modes_count++] = (struct dp_pair_mode){0, 0, 1, 1};
-    if (most <= 0) {
+    if (d->exchange_up_unit_bytes_per_s <= 0 && d->exchange_out_unit_bytes_per_s <= 0) {
         add_mode(p, 0, alone_s, price);
     }
-    double before = 0;
-    for (int i = 1; most > 0 && i <= 5; i++) {
-        double units = fmin(2 * ceil(most * i / 10), ceil(most));
-        if (units > before) {
-            add_mode(p, units, alone_s, price);
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+        if (price->pair_modes_count < DP_PAIR_MODES_MAX && 2 * choices[i] < d->units) {
+            add_mode(p, choices[i], alone_s, price);
         }
-        before = units;
     }
     put_best_mode_first(price);
 }
@@ -198,9 +216,9 @@ static void set_hop(const struct dp_pricing *p, struct dp_price *price)
     // On a link that experts' rows use as well, each gets its share.
     bool shared = p->input->spans.expert.ranks > 1 && p->model->experts > 0 &&
                   (p->input->spans.expert.level > 0) == out;
-    price->hop_s = hop->ranks > 1 ? latency + price->hop_bytes / (rate * d->hop_share) *
-                                                  (shared ? d->hop_contention : 1)
-                                  : 0;
+    double wire_s = price->hop_bytes / (rate * d->hop_share);
+    price->pair_hop_s = hop->ranks > 1 && shared ? 2 * wire_s : 0;
+    price->hop_s = hop->ranks > 1 ? latency + wire_s * (shared ? d->hop_contention : 1) : 0;
 }
 
 static void price_mtp(const struct dp_pricing *p, bool is_moe, const struct dp_unit_bytes *bytes,

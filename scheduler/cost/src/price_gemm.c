@@ -72,7 +72,7 @@ static double waves_of(double units, double groups, double m, double n, double t
 }
 
 double dp_pricing_gemm_s(const struct dp_pricing *pricing, dp_format format, double groups,
-                         double m, double n, double k, double share)
+                         double m, double n, double k, double share, double output_bytes)
 {
     if (groups <= 0 || m <= 0 || n <= 0 || k <= 0) {
         return 0;
@@ -88,7 +88,7 @@ double dp_pricing_gemm_s(const struct dp_pricing *pricing, dp_format format, dou
         best = fmin(best, work / tiles[i].share);
     }
     double element = dp_format_bytes(format);
-    double bytes = groups * (element * (m * k + k * n) + fmax(element, 2) * m * n);
+    double bytes = groups * (element * (m * k + k * n) + output_bytes * m * n);
     return fmax(2 * best * depth / rate, bytes / pricing->memory_bytes_per_s) + device->kernel_s;
 }
 

@@ -18,6 +18,7 @@ struct dp_pricing {
     double split_tokens;    // those over tensor ranks: what norms (with sequence parallelism) and
                             // experts see
     double tensor, context; // sizes
+    double imbalance;       // rows of the fullest expert rank over their mean
     double memory_bytes_per_s;
 };
 void dp_pricing_init(struct dp_pricing *pricing, const struct dp_price_input *input);
@@ -33,9 +34,10 @@ void dp_tally_add(struct dp_tally *sum, const struct dp_tally *part, double time
 double dp_device_flops_peak(const struct dp_device_figures *device, dp_format format);
 double dp_format_bytes(dp_format format);
 
-// groups products c[m, n] = a[m, k] b[k, n] in one kernel. share: of what large products reach.
+// groups products c[m, n] = a[m, k] b[k, n] in one kernel. share: of what large products reach;
+// output_bytes: of an element of c, read and write both counted.
 double dp_pricing_gemm_s(const struct dp_pricing *pricing, dp_format format, double groups,
-                         double m, double n, double k, double share);
+                         double m, double n, double k, double share, double output_bytes);
 // A kernel that reads and writes bytes.
 double dp_pricing_memory_s(const struct dp_pricing *pricing, double bytes);
 
@@ -67,8 +69,10 @@ struct dp_copies {
     double out, up;
 };
 void dp_pricing_copies(const struct dp_pricing *pricing, struct dp_copies *ret_copies);
-// One dispatch and combine, and those of a backward pass, alone on the fabric, at the bandwidth of
-// the first `units` multiprocessors (0 = as many as it likes).
+// Of an element of a row that is dispatched, with its scale; what is combined is bf16.
+double dp_pricing_dispatch_bytes(const struct dp_pricing *pricing);
+// One dispatch and combine, and those of a backward pass, alone on the fabric, moved by
+// `units` multiprocessors (0 = as many as it likes).
 struct dp_exchange {
     double forward_s, backward_s;
 };

@@ -23,30 +23,40 @@ static double cast_s(const struct dp_pricing *p, dp_format format, double m, dou
            p->memory_bytes_per_s;
 }
 
+// Of an element of a product in bf16, and of one that is added to a weight's gradient in fp32.
+#define OUTPUT_BYTES 2
+#define SUM_BYTES 8
+
+// What products reach of what large ones do.
+struct shares {
+    double products, weights;
+};
+
 // y[m, n] = x[m, k] W[n, k]^T and its gradients. Narrow formats cast x, then dy for the input
 // gradient, and both again along the other axis for the weight gradient.
 static void add_linear(const struct dp_pricing *p, dp_format format, double groups, double m,
-                       double k, double n, double share, bool again, struct dp_tally *tally)
+                       double k, double n, const struct shares *shares, bool again,
+                       struct dp_tally *tally)
 {
     if (groups <= 0 || m <= 0) {
         return;
     }
-    double weight_share = share * p->device->weight_gemm_share;
-    double forward_s =
-        dp_pricing_gemm_s(p, format, groups, m, n, k, share) + cast_s(p, format, groups * m, k);
+    double share = shares->products, weight_share = shares->weights;
+    double forward_s = dp_pricing_gemm_s(p, format, groups, m, n, k, share, OUTPUT_BYTES) +
+                       cast_s(p, format, groups * m, k);
     tally->forward_s += forward_s;
-    tally->input_s += dp_pricing_gemm_s(p, format, groups, m, k, n, share) +
+    tally->input_s += dp_pricing_gemm_s(p, format, groups, m, k, n, share, OUTPUT_BYTES) +
                       cast_s(p, format, groups * m, n) + (again ? forward_s : 0);
-    tally->weight_s += dp_pricing_gemm_s(p, format, groups, n, k, m, weight_share) +
-                       cast_s(p, format, groups * m, k + n) +
-                       groups * n * k * 4 / p->memory_bytes_per_s;
+    tally->weight_s += dp_pricing_gemm_s(p, format, groups, n, k, m, weight_share, SUM_BYTES) +
+                       cast_s(p, format, groups * m, k + n);
     tally->flops += 2 * groups * m * k * n;
 }
 
 void dp_pricing_linear(const struct dp_pricing *p, dp_format format, double m, double k, double n,
                        bool again, struct dp_tally *tally)
 {
-    add_linear(p, format, 1, m, k, n, 1, again, tally);
+    const struct shares dense = {1, p->device->weight_gemm_share};
+    add_linear(p, format, 1, m, k, n, &dense, again, tally);
 }
 
 // `elements` of two bytes, read or written so often in each pass.
@@ -110,13 +120,13 @@ static void add_projections(const struct dp_pricing *p, const struct widths *w,
     dp_pricing_linear(p, p->format, tokens, w->queries * w->value, h, false, tally);
 }
 
-// Rotation (and norms of queries and keys) read and write them; latent attention also puts each
-// head's key together and copies its value.
+// Rotation (and norms of queries and keys) read and write them. Latent attention puts each head's
+// query and key together from a rotated and another part, and copies its value.
 static void add_rotation(const struct dp_pricing *p, const struct widths *w, struct dp_tally *tally)
 {
     double elements = (w->queries + w->keys) * w->query_key;
     elements += p->model->mla_kv_rank > 0 ? w->keys * w->value : 0;
-    double passes = p->model->qk_norm != 0 ? 2 : 1;
+    double passes = (p->model->qk_norm != 0 ? 2 : 1) + (p->model->mla_kv_rank > 0 ? 0.5 : 0);
     dp_pricing_elements(p, p->tokens * elements, 2 * passes, 2 * passes + (passes - 1), 0,
                         dp_pricing_again(p, DP_RECOMPUTE_UP), tally);
 }
@@ -152,7 +162,7 @@ static void add_core(const struct dp_pricing *p, const struct widths *w, struct 
     forward_s = fmax(forward_s, 2 * (queries + others) / p->memory_bytes_per_s) + d->kernel_s;
     tally->forward_s += forward_s;
     // Besides: output times its gradient, and queries' gradients that are added up in fp32.
-    double extra = p->tokens * w->queries * (2 * 2 * w->value + (4 + 4 + 4 + 2) * w->query_key);
+    double extra = p->tokens * w->queries * (2 * 2 * w->value + (4 + 4 + 2) * w->query_key);
     tally->input_s += fmax(backward_s, 4 * (queries + others) / p->memory_bytes_per_s) +
                       extra / p->memory_bytes_per_s + 3 * d->kernel_s +
                       (dp_pricing_again(p, DP_RECOMPUTE_ATTENTION) ? forward_s : 0);
@@ -182,22 +192,23 @@ static void add_activation(const struct dp_pricing *p, double rows, double width
 }
 
 static void add_ffn(const struct dp_pricing *p, double groups, double rows, double width,
-                    double share, bool again, struct dp_tally *tally)
+                    const struct shares *shares, bool again, struct dp_tally *tally)
 {
     if (rows <= 0 || width <= 0 || groups <= 0) {
         return;
     }
     const struct dp_model_spec *m = p->model;
     bool activation = dp_pricing_again(p, DP_RECOMPUTE_ACTIVATION);
-    add_linear(p, p->format, groups, rows, m->hidden, first_width(m, width), share, again, tally);
+    add_linear(p, p->format, groups, rows, m->hidden, first_width(m, width), shares, again, tally);
     add_activation(p, groups * rows, width, activation || again, tally);
-    add_linear(p, p->format, groups, rows, width, m->hidden, share, again, tally);
+    add_linear(p, p->format, groups, rows, width, m->hidden, shares, again, tally);
 }
 
 void dp_pricing_dense_ffn(const struct dp_pricing *p, struct dp_tally *tally)
 {
+    const struct shares dense = {1, p->device->weight_gemm_share};
     add_norm(p, tally);
-    add_ffn(p, 1, p->tokens, ceil(p->model->ffn / p->tensor), 1, false, tally);
+    add_ffn(p, 1, p->tokens, ceil(p->model->ffn / p->tensor), &dense, false, tally);
 }
 
 // Scores in fp32, their choice, and what is counted from them.
@@ -212,17 +223,21 @@ void dp_pricing_moe_ffn(const struct dp_pricing *p, struct dp_tally *tally)
 {
     const struct dp_model_spec *m = p->model;
     const struct dp_strategy *s = p->strategy;
+    const struct dp_device_figures *d = p->device;
+    const struct shares dense = {1, d->weight_gemm_share};
+    const struct shares grouped = {d->grouped_gemm_share, d->grouped_weight_gemm_share};
     bool again = dp_pricing_again(p, DP_RECOMPUTE_EXPERTS);
     add_norm(p, tally);
     add_router(p, tally);
     // Ranks that share an expert's width all compute on the rows of all of them.
     double groups = fmax(1, (double)m->experts / s->expert);
-    double rows = p->split_tokens * m->top_k * s->imbalance * s->expert_tensor;
-    add_ffn(p, groups, rows / groups, (double)m->expert_ffn / s->expert_tensor,
-            p->device->grouped_gemm_share, again, tally);
-    // Rows are put in the order of experts and back, each time read and written.
-    dp_pricing_elements(p, rows * m->hidden, 4, 4, 0, false, tally);
-    add_ffn(p, 1, p->tokens, m->shared_experts * m->expert_ffn / p->tensor, 1, again, tally);
+    double rows = p->split_tokens * m->top_k * p->imbalance * s->expert_tensor;
+    add_ffn(p, groups, rows / groups, (double)m->expert_ffn / s->expert_tensor, &grouped, again,
+            tally);
+    // Rows are put in the order of experts as they came, and back in bf16: read and written.
+    double copied = (2 * dp_pricing_dispatch_bytes(p) + 2 * 2) / 2;
+    dp_pricing_elements(p, rows * m->hidden, copied, copied, 0, false, tally);
+    add_ffn(p, 1, p->tokens, m->shared_experts * m->expert_ffn / p->tensor, &dense, again, tally);
 }
 
 void dp_pricing_embedding(const struct dp_pricing *p, struct dp_tally *tally)

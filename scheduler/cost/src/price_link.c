@@ -103,9 +103,10 @@ void dp_pricing_copies(const struct dp_pricing *p, struct dp_copies *ret_copies)
     };
 }
 
-static double units_share(double units, double needed)
+// What a link gives, or what multiprocessors move where only some take part.
+static double exchange_rate(double link, double units, double each)
 {
-    return units > 0 && needed > 0 ? fmin(1, units / needed) : 1;
+    return units > 0 && each > 0 ? fmin(link, units * each) : link;
 }
 
 // One all-to-all of `bytes` a copy: links work side by side, but for what fills the pipeline
@@ -115,15 +116,22 @@ static double transfer_s(const struct dp_pricing *p, const struct dp_copies *cop
 {
     const struct dp_device_figures *d = p->device;
     const struct dp_span *span = &p->input->spans.expert;
-    double rows = p->split_tokens * p->strategy->imbalance * bytes;
-    double up_rate =
-        d->up_bytes_per_s * d->exchange_up_share * units_share(units, d->exchange_up_units);
-    double out_rate = dp_pricing_out_bytes_per_s(p, span) * d->exchange_out_share *
-                      units_share(units, d->exchange_out_units);
+    double rows = p->split_tokens * p->imbalance * bytes;
+    double up_rate = exchange_rate(d->up_bytes_per_s * d->exchange_up_share, units,
+                                   d->exchange_up_unit_bytes_per_s);
+    double out_rate = exchange_rate(dp_pricing_out_bytes_per_s(p, span) * d->exchange_out_share,
+                                    units, d->exchange_out_unit_bytes_per_s);
     double up_s = rows * copies->up / up_rate, out_s = rows * copies->out / out_rate;
     double latency = crosses(span) ? dp_pricing_out_latency_s(p, span) : d->up_latency_s;
     return fmax(up_s, out_s) + d->exchange_fill_share * fmin(up_s, out_s) + latency +
            d->exchange_start_s + d->exchange_rank_s * span->ranks;
+}
+
+double dp_pricing_dispatch_bytes(const struct dp_pricing *p)
+{
+    bool narrow = p->device->exchange_fp8 >= 0.5 && p->format != DP_FORMAT_BF16 &&
+                  p->format != DP_FORMAT_FP32;
+    return narrow ? dp_format_bytes(DP_FORMAT_FP8_BLOCK) : 2;
 }
 
 void dp_pricing_exchange(const struct dp_pricing *p, double units, struct dp_exchange *ret_exchange)
@@ -134,10 +142,7 @@ void dp_pricing_exchange(const struct dp_pricing *p, double units, struct dp_exc
     }
     struct dp_copies copies;
     dp_pricing_copies(p, &copies);
-    bool narrow = p->device->exchange_fp8 >= 0.5 && p->format != DP_FORMAT_BF16 &&
-                  p->format != DP_FORMAT_FP32;
-    double h = p->model->hidden;
-    double wide = 2 * h, thin = narrow ? h * dp_format_bytes(DP_FORMAT_FP8_BLOCK) : wide;
+    double h = p->model->hidden, wide = 2 * h, thin = h * dp_pricing_dispatch_bytes(p);
     // The gradient of a combine is a dispatch and the other way round.
     double both = transfer_s(p, &copies, units, thin) + transfer_s(p, &copies, units, wide);
     *ret_exchange = (struct dp_exchange){both, both};
@@ -157,7 +162,7 @@ static void add_tensor_wait(const struct dp_pricing *p, bool is_moe, struct dp_u
     price->forward_wait_s += wait;
     price->backward_wait_s += wait;
     if (is_moe && p->strategy->expert_tensor > 1) {
-        double copies = p->split_tokens * m->top_k * p->strategy->imbalance;
+        double copies = p->split_tokens * m->top_k * p->imbalance;
         struct dp_span span = p->input->spans.tensor;
         span.ranks = p->strategy->expert_tensor;
         span.inside = span.inside < span.ranks ? span.inside : span.ranks;

@@ -63,10 +63,11 @@ double dp_price_pair_s(const struct dp_price *price, const struct dp_chunk_price
     double wait = forward->forward_wait_s + backward->backward_wait_s;
     double alone = forward->forward_exchange_s + backward->backward_exchange_s;
     double best = compute + wait + alone, exposed = wait + alone;
+    // Without an exchange there is nothing to hide: F, then B.
     for (int32_t i = 0; alone > 0 && i < price->pair_modes_count; i++) {
         const struct dp_pair_mode *mode = &price->pair_modes[i];
         double slowed = compute / (1 - mode->device_share);
-        double exchange = alone * mode->exchange_factor;
+        double exchange = (alone + price->pair_hop_s) * mode->exchange_factor;
         double shown = exchange * mode->exposed_share;
         double seconds = fmax(slowed + wait, exchange - shown) + shown;
         if (i == 0 || seconds < best) {

@@ -79,7 +79,8 @@ void dp_profile_device_settle(struct dp_profile *profile)
 {
     const struct dp_device_figures *d = &profile->device;
     double memory = d->memory_bytes_per_s * d->memory_share;
-    double units = d->exchange_out_units;
+    double each = d->exchange_out_unit_bytes_per_s;
+    double units = each > 0 ? d->out_bytes_per_s * d->exchange_out_share / each : 0;
     profile->element_bytes = 2;
     profile->gemms_count = 0;
     profile->gemm_flops_per_s = d->bf16_gemm_share * d->bf16_flops_peak;

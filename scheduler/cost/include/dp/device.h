@@ -9,56 +9,72 @@
 
 #include "dp/limits.h"
 
-// X(name, minimum, maximum): every figure is a number within these bounds.
+// X(name, minimum, maximum): every figure is a number within these bounds. In this order:
+//
+// Multiprocessors or compute units; dense operations per second by number format. What large
+// products reach of them (gemm_share). gemm_ramp_k: start and end of an output tile, as
+// multiply-adds along k in bf16. Of the share: products of experts in one kernel (grouped),
+// gradients of weights, and of experts' weights. cast_passes: how often an operand is read and
+// written again to become FP8 or FP4.
+//
+// The core of attention and its gradient, of bf16's peak, at long sequences with heads of 128; the
+// length at which half of that is reached.
+//
+// Memory: published, what elementwise kernels reach of it, what the optimizer does.
+//
+// kernel_s: a kernel, however small, on the device. host_*_s: what the host needs to start a
+// layer's forward pass, and its backward pass as a multiple. action_s: an action of the schedule.
+//
+// Links, per rank and direction, inside the scale-up domain (up) and between domains (out); what
+// collectives reach of them and what starting one takes; hops, and how much longer one takes where
+// the all-to-all uses the link as well.
+//
+// All-to-all of experts. once: 1 = a token goes to a domain once and is copied there to each rank,
+// 0 = each of its top_k copies travels alone. fp8: dispatch in FP8 when products are narrow. What
+// it reaches of the links; of the faster link's time, what does not overlap with the slower's; its
+// start, and that for each member. unit: of it, what one multiprocessor moves; 0 = it needs none.
+// Beside compute: how much longer it takes (contention), and what of
+// it compute waits for (1 = this stack does not overlap them).
+//
+// routing_spread: deviation of an expert's rows in one sequence, as a share of their mean.
+//
+// What compute waits for of collectives that are meant to be hidden (*_exposed_share).
 #define DP_DEVICE_FIGURES(X)                                                                       \
-    /* Multiprocessors or compute units; dense operations per second. */                           \
     X(units, 0, 4096)                                                                              \
     X(fp32_flops_peak, 0, 1e18)                                                                    \
     X(bf16_flops_peak, 1, 1e18)                                                                    \
     X(fp8_flops_peak, 0, 1e18)                                                                     \
     X(fp4_flops_peak, 0, 1e18)                                                                     \
-    /* What a large product reaches of them, by number format. */                                  \
     X(bf16_gemm_share, 0.01, 1)                                                                    \
     X(fp8_gemm_share, 0.01, 1)                                                                     \
     X(fp8_block_gemm_share, 0.01, 1)                                                               \
     X(mxfp8_gemm_share, 0.01, 1)                                                                   \
     X(nvfp4_gemm_share, 0.01, 1)                                                                   \
-    /* Start and end of an output tile, as multiply-adds along k in bf16. */                       \
     X(gemm_ramp_k, 0, 65536)                                                                       \
-    /* Of that: products of experts in one kernel, and gradients of weights. */                    \
     X(grouped_gemm_share, 0.01, 1)                                                                 \
     X(weight_gemm_share, 0.01, 1)                                                                  \
-    /* Times that an operand is read and written again to become FP8 or FP4. */                    \
+    X(grouped_weight_gemm_share, 0.01, 1)                                                          \
     X(cast_passes, 0, 16)                                                                          \
-    /* The core of attention and its gradient, of bf16's peak, at long sequences with heads of     \
-       128; and the length at which half of that is reached. */                                    \
     X(attention_forward_share, 0.01, 1)                                                            \
     X(attention_backward_share, 0.01, 1)                                                           \
     X(attention_ramp, 0, 1e6)                                                                      \
     X(memory_bytes_per_s, 1, 1e15)                                                                 \
     X(memory_share, 0.01, 1)                                                                       \
     X(optimizer_share, 0.01, 1)                                                                    \
-    /* A kernel, however small, on the device; and what the host needs to start a layer's forward  \
-       pass and, as a multiple, its backward pass. */                                              \
     X(kernel_s, 0, 1)                                                                              \
     X(host_dense_s, 0, 10)                                                                         \
     X(host_moe_s, 0, 10)                                                                           \
     X(host_backward_factor, 0, 16)                                                                 \
     X(action_s, 0, 10)                                                                             \
-    /* Links, per rank and direction: inside the scale-up domain and between domains. */           \
     X(up_bytes_per_s, 1, 1e15)                                                                     \
     X(up_latency_s, 0, 1)                                                                          \
     X(out_bytes_per_s, 1, 1e15)                                                                    \
     X(out_latency_s, 0, 1)                                                                         \
-    /* Collectives: what they reach of the links, and a start of one. */                           \
     X(collective_up_share, 0.01, 1)                                                                \
     X(collective_out_share, 0.01, 1)                                                               \
     X(collective_start_s, 0, 10)                                                                   \
     X(hop_share, 0.01, 1)                                                                          \
-    /* How much longer a hop takes on a link that the exchange uses as well. */                    \
     X(hop_contention, 1, 16)                                                                       \
-    /* All-to-all of experts. once: 1 = a token goes to a domain once and is copied there to each  \
-       rank; 0 = each of its top_k copies travels alone. */                                        \
     X(exchange_once, 0, 1)                                                                         \
     X(exchange_fp8, 0, 1)                                                                          \
     X(exchange_up_share, 0.01, 1)                                                                  \
@@ -66,14 +82,11 @@
     X(exchange_fill_share, 0, 1)                                                                   \
     X(exchange_start_s, 0, 10)                                                                     \
     X(exchange_rank_s, 0, 1)                                                                       \
-    /* Multiprocessors that reach these; fewer reach as much less. 0 = it needs none. */           \
-    X(exchange_up_units, 0, 4096)                                                                  \
-    X(exchange_out_units, 0, 4096)                                                                 \
-    /* Beside compute: how much longer it takes, and what of it compute waits for (1 = this stack  \
-       does not overlap them). */                                                                  \
+    X(exchange_up_unit_bytes_per_s, 0, 1e15)                                                       \
+    X(exchange_out_unit_bytes_per_s, 0, 1e15)                                                      \
     X(exchange_contention, 1, 16)                                                                  \
     X(exchange_exposed_share, 0, 1)                                                                \
-    /* What compute waits for of collectives that are meant to be hidden. */                       \
+    X(routing_spread, 0, 100)                                                                      \
     X(tensor_exposed_share, 0, 1)                                                                  \
     X(context_exposed_share, 0, 1)                                                                 \
     X(shard_exposed_share, 0, 1)                                                                   \

@@ -90,6 +90,8 @@ struct dp_price {
     double action_overhead_s;
     // Seconds of one hop between neighbouring stages, and its bytes per rank.
     double hop_s, hop_bytes;
+    // Of the link that the exchange uses as well: what both results of an FB take of it.
+    double pair_hop_s;
     int32_t comm_units; // multiprocessors that FB leaves to communication: given, or the best for
                         // a pair of MoE layers; 0 = none are set apart
     // How an FB may run; the first is that of comm_units. A pair runs in the best of them.
