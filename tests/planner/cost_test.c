@@ -20,11 +20,72 @@ static void operations_per_token_are_the_published_ones(void **state)
         {"qwen3-30b-a3b", 4096, {false, false}, 23.1},
         {"llama-3.1-405b", 8192, {false, false}, 2524},
         {"llama-3-70b", 8192, {false, false}, 449.2},
+        // 18534 tokens/s and 604 TFLOP/s (Megatron-Bridge 26.06, B300) make 32.6, which leaves out
+        // the router: 0.08 of the 32.7 here.
+        {"gpt-oss-120b", 4096, {false, false}, 32.68},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct dp_model_spec model = preset(table[i].model);
         double got = dp_cost_flops_per_token(&model, table[i].sequence, &table[i].options) / 1e9;
         assert_near(got, table[i].gflops, 0.0006 * table[i].gflops + 0.05);
+    }
+}
+
+// 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)) for a whole batch, the square of attention in full
+// (arXiv 2205.05198, equation 7); it leaves out biases and norms, 13 h of 12 h^2 parameters.
+static void gpt_operations_have_the_published_closed_form(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt-22b", "gpt-175b", "gpt-530b", "gpt-1t"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct dp_model_spec model = preset(names[i]);
+        struct dp_cost_flops_options full = {true, false};
+        double h = model.hidden, l = model.layers, s = 2048;
+        double wanted = 72 * l * h * h * (1 + s / (6 * h) + model.vocabulary / (12 * l * h));
+        double got = dp_cost_flops_per_token(&model, 2048, &full);
+        assert_true(got > wanted);
+        assert_near(got, wanted, wanted * 14 / (12 * h));
+    }
+}
+
+// Pairs of a query and a key it may see, counted one by one.
+static void windows_count_the_pairs_that_attend(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = preset("gpt-oss-120b");
+    double per_pair = 2.0 * 64 * (64 + 64); // scores and values of 64 heads
+    static const int32_t windows[] = {1, 100, 128, 1000, 4095, 4096, 8000};
+    for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+        double pairs = 0;
+        for (int32_t token = 0; token < 4096; token++) {
+            pairs += token < windows[i] ? token + 0.5 : windows[i]; // half of the diagonal
+        }
+        model.window = windows[i];
+        double got = dp_cost_attention_flops(&model, 0, 4096, false);
+        assert_near(got, per_pair * pairs / 4096, 1e-9 * per_pair * 4096);
+        assert_near(dp_cost_attention_flops(&model, 1, 4096, false), per_pair * 2048, 1e-3);
+        assert_near(dp_cost_attention_flops(&model, 0, 4096, true), 2 * got, 1e-3);
+    }
+}
+
+static void operations_of_layers_and_head_add_up_to_the_models(void **state)
+{
+    (void)state;
+    for (const char *const *name = dp_model_preset_names(); *name != NULL; name++) {
+        struct dp_model_spec model = preset(*name);
+        struct dp_cost_flops_options causal = {false, false}, mtp = {false, true};
+        double sum = 2.0 * (double)dp_model_head_parameters(&model);
+        for (int32_t layer = 0; layer < model.layers; layer++) {
+            sum += dp_cost_layer_flops(&model, layer, 1024, false);
+        }
+        double whole = dp_cost_forward_flops_per_token(&model, 1024, &causal);
+        assert_near(whole, sum, 1e-9 * sum);
+        // An MTP module adds a layer, a projection of 2h to h, three norms and a head.
+        double h = model.hidden, head = h * model.vocabulary;
+        double module =
+            dp_cost_layer_flops(&model, model.layers, 1024, false) + 2 * (2 * h * h + 3 * h + head);
+        assert_near(dp_cost_forward_flops_per_token(&model, 1024, &mtp),
+                    whole + model.mtp_layers * module, 1e-9 * sum);
     }
 }
 
@@ -250,6 +311,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_per_token_are_the_published_ones),
+        cmocka_unit_test(gpt_operations_have_the_published_closed_form),
+        cmocka_unit_test(windows_count_the_pairs_that_attend),
+        cmocka_unit_test(operations_of_layers_and_head_add_up_to_the_models),
         cmocka_unit_test(deepseeks_reported_rates_follow_from_its_tokens_per_day),
         cmocka_unit_test(exchange_bytes_follow_from_the_nodes_a_token_visits),
         cmocka_unit_test(hop_bytes_are_one_activation),

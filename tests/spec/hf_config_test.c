@@ -204,6 +204,59 @@ static char *altered(const char *key, const char *value)
     return dp_buf_take(&text);
 }
 
+static struct dp_model_spec read_altered(const char *key, const char *value)
+{
+    struct dp_model_spec model;
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *json = altered(key, value);
+    assert_ok(from_text(json, &model, &err), &err);
+    return model;
+}
+
+static void layouts_with_dense_layers_first_are_read(void **state)
+{
+    (void)state;
+    assert_int_equal(read_altered("moe_layer_freq", "[0,0,0,1,1,1,1,1]").dense_layers, 3);
+    assert_int_equal(read_altered("mlp_only_layers", "[0,1]").dense_layers, 2);
+    assert_int_equal(read_altered("mlp_only_layers", "[]").dense_layers, 1);
+    assert_int_equal(read_altered("decoder_sparse_step", "1").dense_layers, 1);
+    struct dp_model_spec model = read_altered("first_k_dense_replace", "0");
+    assert_int_equal(model.dense_layers, 0);
+    assert_int_equal(model.ffn, 0); // nobody has it
+    assert_int_equal(read_altered("num_experts_per_tok", "2.0").top_k, 2);
+    assert_int_equal(read_altered("q_lora_rank", "24").mla_q_rank, 24);
+}
+
+// Keys that newer files moved, and those that stand at a wrapper.
+static void keys_are_found_where_newer_files_have_them(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = read_altered("rope_parameters", "{\"rope_theta\":5e5}");
+    assert_near(model.rope_theta, 5e5, 0);
+    assert_near(read_altered("rope_theta", "1e6").rope_theta, 1e6, 0);
+    struct dp_error err = {0};
+    DP_AUTO_FREE char *inner = altered("vocab_size", "512");
+    DP_AUTO_FREE char *json =
+        dp_asprintf("{\"model_type\":\"kimi_vl\",\"tie_word_embeddings\":true,"
+                    "\"quantization_config\":{\"quant_method\":\"fp8\"},\"text_config\":%s}",
+                    inner);
+    assert_ok(from_text(json, &model, &err), &err);
+    assert_int_equal(model.vocabulary, 512);
+    assert_int_equal(model.tied_embedding, 1);
+    assert_int_equal(model.format, DP_FORMAT_FP8);
+    assert_string_equal(model.name, "deepseek_v3");
+    // gpt-oss by what its class does when the file says nothing.
+    assert_ok(from_text("{\"model_type\":\"gpt_oss\",\"hidden_size\":64,\"vocab_size\":256,"
+                        "\"intermediate_size\":64,\"num_attention_heads\":4,"
+                        "\"num_hidden_layers\":5,\"num_local_experts\":4,"
+                        "\"experts_per_token\":2,\"sliding_window\":128}",
+                        &model, &err),
+              &err);
+    assert_int_equal(model.window_layers, 3);
+    assert_int_equal(model.biases, DP_BIAS_QKV | DP_BIAS_OUTPUT | DP_BIAS_ROUTER | DP_BIAS_EXPERT);
+    assert_int_equal(model.top_k, 2);
+}
+
 // Each names the key and what it may be.
 static void wrong_values_are_refused_with_the_key_and_its_range(void **state)
 {
@@ -354,6 +407,8 @@ int main(void)
         cmocka_unit_test(windows_are_taken_only_where_they_are_used),
         cmocka_unit_test(formats_follow_the_quantization),
         cmocka_unit_test(unknown_architectures_are_refused_by_name_with_the_nearest),
+        cmocka_unit_test(layouts_with_dense_layers_first_are_read),
+        cmocka_unit_test(keys_are_found_where_newer_files_have_them),
         cmocka_unit_test(wrong_values_are_refused_with_the_key_and_its_range),
         cmocka_unit_test(plain_attention_needs_heads_that_share_evenly),
         cmocka_unit_test(sizes_within_their_ranges_cannot_overflow_the_count),

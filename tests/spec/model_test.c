@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "dp/alloc.h"
+#include "dp/rand.h"
 
 static struct dp_model_spec preset(const char *name)
 {
@@ -261,10 +262,11 @@ static void windows_are_spread_evenly_from_the_first_layer_on(void **state)
     for (int32_t layer = 0; layer < m.layers; layer++) {
         assert_int_equal(dp_model_layer_window(&m, layer), layer < 5 ? 128 : 0);
     }
-    srand(7);
+    struct dp_rand rand;
+    dp_rand_init(&rand, 7);
     for (long run = 0; run < dp_fuzz_runs(200); run++) {
-        m.layers = 1 + rand() % DP_LAYERS_MAX;
-        m.window_layers = rand() % (m.layers + 1);
+        m.layers = 1 + (int32_t)dp_rand_below(&rand, DP_LAYERS_MAX);
+        m.window_layers = (int32_t)dp_rand_below(&rand, (uint64_t)m.layers + 1);
         int32_t count = 0;
         for (int32_t layer = 0; layer < m.layers; layer++) {
             count += dp_model_layer_window(&m, layer) > 0;
@@ -340,6 +342,7 @@ static void what_the_cpu_device_does_not_run_is_refused_by_key(void **state)
         assert_non_null(strstr(err.message, "job.toml:3:")); // its line
         DP_AUTO_FREE char *cuda = dp_asprintf("%s[resources]\ndevice = \"cuda\"\n", text);
         assert_ok(parse_job(cuda, NULL, &spec, &err), &err);
+        assert_int_equal(spec.model.window_layers, spec.model.window > 0 ? 8 : 0); // all of them
     }
 }
 

@@ -3,32 +3,15 @@
 
 #include "hf_config.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/json.h"
 #include "spec_internal.h"
 
-struct hf {
-    const json_t *root;  // what describes the language model
-    const json_t *outer; // the file's object; another one when a wrapper holds the model
-    const char *name;
-    const struct dp_hf_family *family;
-    struct dp_error *err;
-};
-
-struct hf_key {
-    size_t offset;
-    double min, max;
-    bool required;
-    const char *names[4]; // alternatives, the first found counts
-};
-
 #define AT(member) offsetof(struct dp_model_spec, member)
 
-static const struct hf_key integer_keys[] = {
+static const struct dp_hf_key integer_keys[] = {
     {AT(layers), 1, DP_LAYERS_MAX, true, {"num_hidden_layers", "n_layer"}},
     {AT(hidden), 1, DP_HIDDEN_MAX, true, {"hidden_size", "n_embd"}},
     {AT(heads), 1, DP_HEADS_MAX, true, {"num_attention_heads", "n_head"}},
@@ -37,7 +20,7 @@ static const struct hf_key integer_keys[] = {
     {AT(ffn), 1, DP_HIDDEN_MAX, false, {"intermediate_size", "n_inner"}},
     {AT(vocabulary), 1, DP_VOCABULARY_MAX, true, {"vocab_size"}},
 };
-static const struct hf_key expert_keys[] = {
+static const struct dp_hf_key expert_keys[] = {
     {AT(experts),
      1,
      DP_EXPERTS_MAX,
@@ -51,183 +34,83 @@ static const struct hf_key expert_keys[] = {
     {AT(top_groups), 0, DP_EXPERTS_MAX, false, {"topk_group"}},
     {AT(mtp_layers), 0, DP_LAYERS_MAX, false, {"num_nextn_predict_layers"}},
 };
-static const struct hf_key mla_keys[] = {
+static const struct dp_hf_key mla_keys[] = {
     {AT(mla_q_rank), 1, DP_HIDDEN_MAX, false, {"q_lora_rank"}},
     {AT(mla_kv_rank), 1, DP_HIDDEN_MAX, true, {"kv_lora_rank"}},
     {AT(mla_nope_dim), 1, DP_HEADS_MAX, true, {"qk_nope_head_dim"}},
     {AT(mla_rope_dim), 1, DP_HEADS_MAX, true, {"qk_rope_head_dim"}},
     {AT(mla_v_dim), 1, DP_HEADS_MAX, true, {"v_head_dim"}},
 };
-static const struct hf_key window_keys[] = {
+static const struct dp_hf_key window_keys[] = {
     {AT(window), 1, DP_SEQUENCE_MAX, false, {"sliding_window"}},
 };
-static const struct hf_key plain_keys[] = {
+static const struct dp_hf_key plain_keys[] = {
     {AT(positions), 1, DP_SEQUENCE_MAX, true, {"n_positions", "n_ctx"}},
 };
 
-static bool has_trait(const struct hf *hf, uint32_t trait)
-{
-    return (hf->family->traits & trait) != 0;
-}
-
-// The value of a key; null is no value.
-static const json_t *find(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    return value == NULL || json_is_null(value) ? NULL : value;
-}
-
-// As the file has it, cut short.
-static void show_value(const json_t *value, char ret_shown[40])
-{
-    if (json_is_object(value) || json_is_array(value)) {
-        snprintf(ret_shown, 40, json_is_object(value) ? "an object" : "a list");
-        return;
-    }
-    DP_AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-    snprintf(ret_shown, 40, "%s", text == NULL ? "?" : text);
-}
-
-static dp_status refuse_value(const struct hf *hf, const char *key, const json_t *value,
-                              const char *wanted)
-{
-    char shown[40];
-    show_value(value, shown);
-    return dp_fail(hf->err, DP_INVALID, "%s: \"%s\" is %s; it must be %s", hf->name, key, shown,
-                   wanted);
-}
-
-static dp_status read_integer(const struct hf *hf, const struct hf_key *key,
-                              struct dp_model_spec *model)
-{
-    const char *used = key->names[0];
-    const json_t *value = NULL;
-    for (size_t i = 0; i < 4 && key->names[i] != NULL && value == NULL; i++) {
-        value = find(hf->root, key->names[i]);
-        used = value != NULL ? key->names[i] : used;
-    }
-    if (value == NULL && !key->required) {
-        return DP_OK;
-    }
-    if (value == NULL) {
-        return dp_fail(hf->err, DP_INVALID,
-                       "%s: \"%s\" is missing, which %s models have; is it a model's config.json?",
-                       hf->name, key->names[0], hf->family->type);
-    }
-    double number = json_number_value(value);
-    if (!json_is_number(value) || !(number >= key->min && number <= key->max) ||
-        number != floor(number)) {
-        DP_AUTO_FREE char *wanted =
-            dp_asprintf("a whole number from %.0f to %.0f", key->min, key->max);
-        return refuse_value(hf, used, value, wanted);
-    }
-    *(int32_t *)(void *)((char *)model + key->offset) = (int32_t)number;
-    return DP_OK;
-}
-
-static dp_status read_integers(const struct hf *hf, const struct hf_key *keys, size_t count,
-                               struct dp_model_spec *model)
-{
-    dp_status status = DP_OK;
-    for (size_t i = 0; i < count && status == DP_OK; i++) {
-        status = read_integer(hf, &keys[i], model);
-    }
-    return status;
-}
-
 #define READ_INTEGERS(hf, keys, model)                                                             \
-    read_integers(hf, keys, sizeof(keys) / sizeof((keys)[0]), model)
+    dp_hf_integers(hf, keys, sizeof(keys) / sizeof((keys)[0]), model)
 
-static dp_status read_real(const struct hf *hf, const json_t *object, const char *key, double min,
-                           double max, double *ret_value)
-{
-    const json_t *value = find(object, key);
-    if (value == NULL) {
-        return DP_OK;
-    }
-    double number = json_number_value(value);
-    if (!json_is_number(value) || !(number >= min && number <= max)) {
-        DP_AUTO_FREE char *wanted = dp_asprintf("a number from %g to %g", min, max);
-        return refuse_value(hf, key, value, wanted);
-    }
-    *ret_value = number;
-    return DP_OK;
-}
-
-// A switch of the model, else of the wrapper around it; *ret_on keeps what it was without one.
-static dp_status read_switch(const struct hf *hf, const char *key, bool *ret_on)
-{
-    const json_t *value = find(hf->root, key);
-    value = value != NULL ? value : find(hf->outer, key);
-    if (value == NULL) {
-        return DP_OK;
-    }
-    if (!json_is_boolean(value)) {
-        return refuse_value(hf, key, value, "true or false");
-    }
-    *ret_on = json_is_true(value);
-    return DP_OK;
-}
-
-static dp_status read_angles_and_norms(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_angles_and_norms(const struct dp_hf *hf, struct dp_model_spec *model)
 {
     model->rope_theta = 10000;
-    model->norm_eps = has_trait(hf, DP_HF_PLAIN) ? 1e-5 : 1e-6;
-    dp_status status = read_real(hf, hf->root, "rope_theta", 1, 1e12, &model->rope_theta);
-    const json_t *rope = find(hf->root, "rope_parameters");
+    model->norm_eps = dp_hf_has(hf, DP_HF_PLAIN) ? 1e-5 : 1e-6;
+    dp_status status = dp_hf_real(hf, hf->root, "rope_theta", 1, 1e12, &model->rope_theta);
+    const json_t *rope = dp_hf_get(hf->root, "rope_parameters");
     if (status == DP_OK && json_is_object(rope)) {
-        status = read_real(hf, rope, "rope_theta", 1, 1e12, &model->rope_theta);
+        status = dp_hf_real(hf, rope, "rope_theta", 1, 1e12, &model->rope_theta);
     }
-    const char *eps = has_trait(hf, DP_HF_PLAIN) ? "layer_norm_epsilon" : "rms_norm_eps";
-    return status == DP_OK ? read_real(hf, hf->root, eps, 0, 1, &model->norm_eps) : status;
+    const char *eps = dp_hf_has(hf, DP_HF_PLAIN) ? "layer_norm_epsilon" : "rms_norm_eps";
+    return status == DP_OK ? dp_hf_real(hf, hf->root, eps, 0, 1, &model->norm_eps) : status;
 }
 
-static dp_status read_switches(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_switches(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    bool biases = has_trait(hf, DP_HF_SINKS), ffn_biases = false;
-    bool tied = has_trait(hf, DP_HF_PLAIN), qk_norm = has_trait(hf, DP_HF_QK_NORM);
-    dp_status status = read_switch(hf, "attention_bias", &biases);
-    status = status == DP_OK ? read_switch(hf, "mlp_bias", &ffn_biases) : status;
-    status = status == DP_OK ? read_switch(hf, "tie_word_embeddings", &tied) : status;
-    if (status == DP_OK && has_trait(hf, DP_HF_QK_NORM_KEY)) {
-        status = read_switch(hf, "use_qk_norm", &qk_norm);
+    bool biases = dp_hf_has(hf, DP_HF_SINKS), ffn_biases = false;
+    bool tied = dp_hf_has(hf, DP_HF_PLAIN), qk_norm = dp_hf_has(hf, DP_HF_QK_NORM);
+    dp_status status = dp_hf_switch(hf, "attention_bias", &biases);
+    status = status == DP_OK ? dp_hf_switch(hf, "mlp_bias", &ffn_biases) : status;
+    status = status == DP_OK ? dp_hf_switch(hf, "tie_word_embeddings", &tied) : status;
+    if (status == DP_OK && dp_hf_has(hf, DP_HF_QK_NORM_KEY)) {
+        status = dp_hf_switch(hf, "use_qk_norm", &qk_norm);
     }
     model->biases = hf->family->biases | (biases ? hf->family->optional_biases : 0) |
                     (ffn_biases ? DP_BIAS_FFN : 0);
     model->tied_embedding = tied;
     model->qk_norm = qk_norm;
-    model->sinks = has_trait(hf, DP_HF_SINKS);
+    model->sinks = dp_hf_has(hf, DP_HF_SINKS);
     return status;
 }
 
 // The format that its matrix products were trained in, as far as the stored weights tell: those
 // that were quantized afterwards (mxfp4, int4) were not.
-static dp_status read_format(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_format(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    const json_t *quantization = find(hf->root, "quantization_config");
-    quantization = quantization != NULL ? quantization : find(hf->outer, "quantization_config");
+    const json_t *quantization = dp_hf_get(hf->root, "quantization_config");
+    quantization =
+        quantization != NULL ? quantization : dp_hf_get(hf->outer, "quantization_config");
     if (quantization == NULL) {
         return DP_OK;
     }
     if (!json_is_object(quantization)) {
-        return refuse_value(hf, "quantization_config", quantization, "an object");
+        return dp_hf_refuse(hf, "quantization_config", quantization, "an object");
     }
     const char *method = json_string_value(json_object_get(quantization, "quant_method"));
     if (method != NULL && strcmp(method, "fp8") == 0) {
-        bool in_blocks = find(quantization, "weight_block_size") != NULL;
+        bool in_blocks = dp_hf_get(quantization, "weight_block_size") != NULL;
         model->format = in_blocks ? DP_FORMAT_FP8_BLOCK : DP_FORMAT_FP8;
     }
     return DP_OK;
 }
 
 // Counts the layers of "layer_types" that have a window.
-static dp_status count_windows(const struct hf *hf, const json_t *types,
+static dp_status count_windows(const struct dp_hf *hf, const json_t *types,
                                struct dp_model_spec *model)
 {
     if (!json_is_array(types) || json_array_size(types) != (size_t)model->layers) {
         DP_AUTO_FREE char *wanted =
             dp_asprintf("a list with one name for each of the %d layers", model->layers);
-        return refuse_value(hf, "layer_types", types, wanted);
+        return dp_hf_refuse(hf, "layer_types", types, wanted);
     }
     int32_t count = 0;
     for (size_t i = 0; i < json_array_size(types); i++) {
@@ -235,7 +118,7 @@ static dp_status count_windows(const struct hf *hf, const json_t *types,
         bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
         if (!slides && (type == NULL || strcmp(type, "full_attention") != 0)) {
             char shown[40];
-            show_value(json_array_get(types, i), shown);
+            dp_hf_show(json_array_get(types, i), shown);
             return dp_fail(hf->err, DP_UNSUPPORTED,
                            "%s: \"layer_types\" has %s; full_attention and sliding_attention are "
                            "known",
@@ -247,23 +130,23 @@ static dp_status count_windows(const struct hf *hf, const json_t *types,
     return DP_OK;
 }
 
-static dp_status read_window(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_window(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    bool used = has_trait(hf, DP_HF_WINDOW);
+    bool used = dp_hf_has(hf, DP_HF_WINDOW);
     dp_status status = DP_OK;
-    if (has_trait(hf, DP_HF_WINDOW_IF_USED)) {
-        status = read_switch(hf, "use_sliding_window", &used);
+    if (dp_hf_has(hf, DP_HF_WINDOW_IF_USED)) {
+        status = dp_hf_switch(hf, "use_sliding_window", &used);
     }
-    const json_t *types = find(hf->root, "layer_types");
+    const json_t *types = dp_hf_get(hf->root, "layer_types");
     if (status == DP_OK && types != NULL) {
         status = count_windows(hf, types, model);
         used = used && model->window_layers > 0;
-    } else if (has_trait(hf, DP_HF_WINDOW_ALTERNATES)) {
+    } else if (dp_hf_has(hf, DP_HF_WINDOW_ALTERNATES)) {
         model->window_layers = (model->layers + 1) / 2;
-    } else if (has_trait(hf, DP_HF_WINDOW_IF_USED)) {
+    } else if (dp_hf_has(hf, DP_HF_WINDOW_IF_USED)) {
         double full = 0; // the first layers have none
         status = status == DP_OK
-                     ? read_real(hf, hf->root, "max_window_layers", 0, DP_LAYERS_MAX, &full)
+                     ? dp_hf_real(hf, hf->root, "max_window_layers", 0, DP_LAYERS_MAX, &full)
                      : status;
         model->window_layers = full < model->layers ? model->layers - (int32_t)full : 0;
         used = used && model->window_layers > 0;
@@ -280,7 +163,7 @@ static dp_status read_window(const struct hf *hf, struct dp_model_spec *model)
 }
 
 // 1 where a layer has experts: dense layers may only come first.
-static dp_status read_layer_pattern(const struct hf *hf, const char *key, const json_t *list,
+static dp_status read_layer_pattern(const struct dp_hf *hf, const char *key, const json_t *list,
                                     struct dp_model_spec *model)
 {
     int32_t first = 0;
@@ -302,11 +185,11 @@ static dp_status read_layer_pattern(const struct hf *hf, const char *key, const 
 }
 
 // Layouts of layers: a period, a list, or the dense layers by number.
-static dp_status read_layout(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_layout(const struct dp_hf *hf, struct dp_model_spec *model)
 {
     static const char *const periods[] = {"moe_layer_freq", "decoder_sparse_step"};
     for (size_t i = 0; i < 2; i++) {
-        const json_t *value = find(hf->root, periods[i]);
+        const json_t *value = dp_hf_get(hf->root, periods[i]);
         if (json_is_array(value)) {
             dp_status status = read_layer_pattern(hf, periods[i], value, model);
             if (status != DP_OK) {
@@ -314,14 +197,14 @@ static dp_status read_layout(const struct hf *hf, struct dp_model_spec *model)
             }
         } else if (value != NULL && !(json_is_number(value) && json_number_value(value) == 1.0)) {
             char shown[40];
-            show_value(value, shown);
+            dp_hf_show(value, shown);
             return dp_fail(hf->err, DP_UNSUPPORTED,
                            "%s: \"%s\" is %s; only models with experts in every layer after the "
                            "first dense ones (1) are supported",
                            hf->name, periods[i], shown);
         }
     }
-    const json_t *dense = find(hf->root, "mlp_only_layers");
+    const json_t *dense = dp_hf_get(hf->root, "mlp_only_layers");
     for (size_t i = 0; i < json_array_size(dense); i++) {
         const json_t *item = json_array_get(dense, i);
         if (!json_is_integer(item) || json_integer_value(item) != (json_int_t)i) {
@@ -340,13 +223,13 @@ static dp_status read_layout(const struct hf *hf, struct dp_model_spec *model)
     return DP_OK;
 }
 
-static dp_status read_shared_experts(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_shared_experts(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    if (!has_trait(hf, DP_HF_SHARED_GATE)) {
+    if (!dp_hf_has(hf, DP_HF_SHARED_GATE)) {
         return DP_OK;
     }
     struct dp_model_spec shared = {0};
-    static const struct hf_key key[] = {
+    static const struct dp_hf_key key[] = {
         {AT(expert_ffn), 0, DP_HIDDEN_MAX, true, {"shared_expert_intermediate_size"}}};
     dp_status status = READ_INTEGERS(hf, key, &shared);
     if (status != DP_OK) {
@@ -365,9 +248,9 @@ static dp_status read_shared_experts(const struct hf *hf, struct dp_model_spec *
     return DP_OK;
 }
 
-static dp_status read_experts(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_experts(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    if (!has_trait(hf, DP_HF_EXPERTS)) {
+    if (!dp_hf_has(hf, DP_HF_EXPERTS)) {
         return DP_OK;
     }
     dp_status status = READ_INTEGERS(hf, expert_keys, model);
@@ -375,13 +258,13 @@ static dp_status read_experts(const struct hf *hf, struct dp_model_spec *model)
     if (status != DP_OK) {
         return status;
     }
-    if (has_trait(hf, DP_HF_FFN_IS_EXPERT)) {
+    if (dp_hf_has(hf, DP_HF_FFN_IS_EXPERT)) {
         model->expert_ffn = model->ffn;
     }
     if (model->expert_ffn == 0) {
         return dp_fail(
             hf->err, DP_INVALID, "%s: \"%s\", the width of an expert, is missing", hf->name,
-            has_trait(hf, DP_HF_FFN_IS_EXPERT) ? "intermediate_size" : "moe_intermediate_size");
+            dp_hf_has(hf, DP_HF_FFN_IS_EXPERT) ? "intermediate_size" : "moe_intermediate_size");
     }
     if (model->top_k > model->experts) {
         return dp_fail(hf->err, DP_INVALID,
@@ -404,10 +287,10 @@ static dp_status read_experts(const struct hf *hf, struct dp_model_spec *model)
     return read_shared_experts(hf, model);
 }
 
-static dp_status read_latent_attention(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_latent_attention(const struct dp_hf *hf, struct dp_model_spec *model)
 {
     dp_status status = READ_INTEGERS(hf, mla_keys, model);
-    if (status == DP_OK && find(hf->root, "index_topk") != NULL) {
+    if (status == DP_OK && dp_hf_get(hf->root, "index_topk") != NULL) {
         return dp_fail(hf->err, DP_UNSUPPORTED,
                        "%s: \"index_topk\": the indexer of sparse attention is not known; without "
                        "the key the model is taken as %s",
@@ -424,9 +307,9 @@ static dp_status read_latent_attention(const struct hf *hf, struct dp_model_spec
     return status;
 }
 
-static dp_status read_attention(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_attention(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    if (has_trait(hf, DP_HF_MLA)) {
+    if (dp_hf_has(hf, DP_HF_MLA)) {
         return read_latent_attention(hf, model);
     }
     model->kv_heads = model->kv_heads > 0 ? model->kv_heads : model->heads;
@@ -456,9 +339,9 @@ static dp_status read_attention(const struct hf *hf, struct dp_model_spec *model
     return DP_OK;
 }
 
-static dp_status read_ffn(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_ffn(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    if (has_trait(hf, DP_HF_PLAIN)) {
+    if (dp_hf_has(hf, DP_HF_PLAIN)) {
         model->ffn_matrices = 2;
         model->ffn = model->ffn > 0 ? model->ffn : 4 * model->hidden;
         if (model->ffn > DP_HIDDEN_MAX) {
@@ -481,7 +364,7 @@ static dp_status read_ffn(const struct hf *hf, struct dp_model_spec *model)
 static const json_t *find_language_model(const json_t *root)
 {
     static const char *const wrappers[] = {"text_config", "language_config", "llm_config"};
-    if (find(root, "num_hidden_layers") != NULL || find(root, "n_layer") != NULL) {
+    if (dp_hf_get(root, "num_hidden_layers") != NULL || dp_hf_get(root, "n_layer") != NULL) {
         return root;
     }
     for (size_t i = 0; i < sizeof(wrappers) / sizeof(wrappers[0]); i++) {
@@ -493,7 +376,7 @@ static const json_t *find_language_model(const json_t *root)
     return root;
 }
 
-static dp_status read_model(const struct hf *hf, struct dp_model_spec *model)
+static dp_status read_model(const struct dp_hf *hf, struct dp_model_spec *model)
 {
     dp_status status = READ_INTEGERS(hf, integer_keys, model);
     status = status == DP_OK ? read_attention(hf, model) : status;
@@ -526,8 +409,8 @@ dp_status dp_model_from_hf_config(const char *json, size_t length, const char *n
     if (!json_is_object(root)) {
         return dp_fail(err, DP_INVALID, "%s: not a JSON object", name);
     }
-    struct hf hf = {.root = find_language_model(root), .outer = root, .name = name, .err = err};
-    const json_t *named = find(hf.root, "model_type") != NULL ? hf.root : root;
+    struct dp_hf hf = {.root = find_language_model(root), .outer = root, .name = name, .err = err};
+    const json_t *named = dp_hf_get(hf.root, "model_type") != NULL ? hf.root : root;
     status = dp_hf_family_find(named, name, &hf.family, err);
     struct dp_model_spec model = {0};
     status = status == DP_OK ? read_model(&hf, &model) : status;

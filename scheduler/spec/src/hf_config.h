@@ -1,9 +1,8 @@
 // What config.json files of each architecture say, and what they leave unsaid.
 #pragma once
 
-#include <jansson.h>
-
 #include "dp/error.h"
+#include "dp/json.h"
 #include "dp/spec.h"
 
 enum {
@@ -32,3 +31,34 @@ struct dp_hf_family {
 // the nearest that is; `name` is what errors call the file.
 dp_status dp_hf_family_find(const json_t *root, const char *name,
                             const struct dp_hf_family **ret_family, struct dp_error *err);
+
+// A config.json that is being read; all of it is borrowed.
+struct dp_hf {
+    const json_t *root;  // what describes the language model
+    const json_t *outer; // the file's object; another one when a wrapper holds the model
+    const char *name;
+    const struct dp_hf_family *family;
+    struct dp_error *err;
+};
+
+struct dp_hf_key {
+    size_t offset; // of an int32_t in struct dp_model_spec
+    double min, max;
+    bool required;
+    const char *names[4]; // alternatives, the first found counts
+};
+
+bool dp_hf_has(const struct dp_hf *hf, uint32_t trait);
+// The value of a key; null is no value.
+const json_t *dp_hf_get(const json_t *object, const char *key);
+// A value as the file has it, cut short.
+void dp_hf_show(const json_t *value, char ret_shown[40]);
+dp_status dp_hf_refuse(const struct dp_hf *hf, const char *key, const json_t *value,
+                       const char *wanted);
+// What is absent and not required keeps its value.
+dp_status dp_hf_integers(const struct dp_hf *hf, const struct dp_hf_key *keys, size_t count,
+                         struct dp_model_spec *model);
+dp_status dp_hf_real(const struct dp_hf *hf, const json_t *object, const char *key, double min,
+                     double max, double *ret_value);
+// A switch of the model, else of the wrapper around it; *ret_on keeps what it was without one.
+dp_status dp_hf_switch(const struct dp_hf *hf, const char *key, bool *ret_on);
