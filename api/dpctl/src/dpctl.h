@@ -60,7 +60,7 @@ struct dp_job_spec;
 dp_status dpctl_sets_apply(const struct dpctl_sets *sets, struct dp_job_spec *spec,
                            struct dp_error *err);
 
-// A built-in model by its name, or one from a Hugging Face config.json.
+// A built-in model by its name, or one from a Hugging Face config.json or a job file.
 struct dp_model_spec;
 dp_status dpctl_load_model(const char *name, struct dp_model_spec *ret_model, struct dp_error *err);
 
