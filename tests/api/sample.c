@@ -43,12 +43,11 @@ static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
     for (uint32_t i = 0; i < 2; i++) {
         Dp__V1__PlanPosition *position = make(arena, &dp__v1__plan_position__descriptor);
         Dp__V1__MemoryParts *memory = make(arena, &dp__v1__memory_parts__descriptor);
-        double *const seconds[] = {&position->forward_s,    &position->backward_s,
-                                   &position->input_s,      &position->weight_s,
-                                   &position->overlapped_s, &position->bubble_s,
-                                   &position->gradient_s,   &position->optimizer_s,
-                                   &position->wait_s,       &position->exchange_s,
-                                   &position->compute_s,    &position->memory_at_s};
+        double *const seconds[] = {
+            &position->forward_s,  &position->backward_s,   &position->input_s,
+            &position->weight_s,   &position->overlapped_s, &position->bubble_s,
+            &position->gradient_s, &position->optimizer_s,  &position->wait_s,
+            &position->exchange_s, &position->compute_s,    &position->memory_at_s};
         double *const bytes[] = {&memory->weights,   &memory->gradients,   &memory->optimizer,
                                  &memory->transient, &memory->activations, &memory->deferred,
                                  &memory->exchange,  &memory->runtime};

@@ -24,6 +24,7 @@ BANNED = {
 OWNERS = {
     "sqlite3.h": ["controller/store", "tests"],
     "grpc/": ["api/rpc", "tests"],
+    "microhttpd.h": ["api/rest"],
     "cblas.h": ["kernels/device", "tests"],
     "jansson.h": ["base", "tests"],
     "toml++/": ["base"],

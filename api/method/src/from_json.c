@@ -146,11 +146,14 @@ static dp_status read_bytes(struct reader *reader, const struct place *place, co
                             ProtobufCBinaryData *ret_data)
 {
     bool is_text = dp_method_field_is_text(place->descriptor, place->field->name);
+    bool is_json = dp_method_field_is_json(place->descriptor, place->field->name);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf decoded = {0};
-    if (!json_is_string(json)) {
-        return refuse(reader, place, "a string");
+    if (!json_is_string(json) && !(is_json && json_is_object(json))) {
+        return refuse(reader, place, is_json ? "an object, or its text" : "a string");
     }
-    if (is_text) {
+    if (json_is_object(json)) {
+        dp_json_write(json, 0, &decoded);
+    } else if (is_text) {
         dp_buf_append(&decoded, json_string_value(json), json_string_length(json));
     } else if (!dp_base64_decode(json_string_value(json), json_string_length(json), &decoded)) {
         return refuse(reader, place, "base64 with padding");

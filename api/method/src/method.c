@@ -4,11 +4,12 @@
 
 #include "dp/check.h"
 #include "dp/v1/agent.pb-c.h"
+#include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 
-// ValidateJob and Plan search for a plan; CheckpointJob waits for the end of a step and for disks, at most
-// the two minutes that the controller gives it.
+// ValidateJob and Plan search for a plan; CheckpointJob waits for the end of a step and for disks,
+// at most the two minutes that the controller gives it.
 const struct dp_method dp_methods[DP_METHOD_COUNT] = {
     [DP_METHOD_GET_VERSION] = {.name = "/dp.v1.Controller/GetVersion",
                                .request = &dp__v1__get_version_request__descriptor,
@@ -115,6 +116,34 @@ const struct dp_method dp_methods[DP_METHOD_COUNT] = {
                             .permission = "read",
                             .http_verb = "POST",
                             .http_path = "/v1/simulate"},
+    [DP_METHOD_APPLY_CLUSTER] = {.name = "/dp.v1.Clusters/ApplyCluster",
+                                 .request = &dp__v1__apply_cluster_request__descriptor,
+                                 .response = &dp__v1__apply_cluster_response__descriptor,
+                                 .deadline_ms = DP_METHOD_DEADLINE_MS,
+                                 .permission = "operate",
+                                 .http_verb = "POST",
+                                 .http_path = "/v1/clusters"},
+    [DP_METHOD_GET_CLUSTER] = {.name = "/dp.v1.Clusters/GetCluster",
+                               .request = &dp__v1__get_cluster_request__descriptor,
+                               .response = &dp__v1__cluster__descriptor,
+                               .deadline_ms = DP_METHOD_DEADLINE_MS,
+                               .permission = "read",
+                               .http_verb = "GET",
+                               .http_path = "/v1/clusters/{name}"},
+    [DP_METHOD_LIST_CLUSTERS] = {.name = "/dp.v1.Clusters/ListClusters",
+                                 .request = &dp__v1__list_clusters_request__descriptor,
+                                 .response = &dp__v1__list_clusters_response__descriptor,
+                                 .deadline_ms = DP_METHOD_DEADLINE_MS,
+                                 .permission = "read",
+                                 .http_verb = "GET",
+                                 .http_path = "/v1/clusters"},
+    [DP_METHOD_DELETE_CLUSTER] = {.name = "/dp.v1.Clusters/DeleteCluster",
+                                  .request = &dp__v1__delete_cluster_request__descriptor,
+                                  .response = &dp__v1__cluster__descriptor,
+                                  .deadline_ms = DP_METHOD_DEADLINE_MS,
+                                  .permission = "operate",
+                                  .http_verb = "POST",
+                                  .http_path = "/v1/clusters/{name}/delete"},
     [DP_METHOD_SESSION] = {.name = "/dp.v1.AgentService/Session",
                            .request = &dp__v1__agent_message__descriptor,
                            .response = &dp__v1__controller_message__descriptor,
@@ -133,33 +162,48 @@ const struct dp_method *dp_method_find(const char *name)
     return NULL;
 }
 
-static const struct {
+static const struct text_field {
     const ProtobufCMessageDescriptor *message;
     const char *field;
+    bool is_json;
 } text_fields[] = {
-    {&dp__v1__submit_job_request__descriptor, "job_toml"},
-    {&dp__v1__validate_job_request__descriptor, "job_toml"},
-    {&dp__v1__job__descriptor, "job_toml"},
-    {&dp__v1__prepare__descriptor, "job_toml"},
-    {&dp__v1__rank_prepare__descriptor, "job_toml"},
-    {&dp__v1__plan__descriptor, "schedule_json"},
-    {&dp__v1__plan_request__descriptor, "job_toml"},
-    {&dp__v1__plan_request__descriptor, "model_config"},
-    {&dp__v1__plan_request__descriptor, "cluster_toml"},
-    {&dp__v1__plan_request__descriptor, "profile_json"},
-    {&dp__v1__simulate_request__descriptor, "schedule_json"},
-    {&dp__v1__simulate_request__descriptor, "stage_cost_csv"},
-    {&dp__v1__inventory__descriptor, "profile_json"},
-    {&dp__v1__log_chunk__descriptor, "data"},
-    {&dp__v1__log_text__descriptor, "data"},
+    {&dp__v1__submit_job_request__descriptor, "job_toml", false},
+    {&dp__v1__validate_job_request__descriptor, "job_toml", false},
+    {&dp__v1__job__descriptor, "job_toml", false},
+    {&dp__v1__prepare__descriptor, "job_toml", false},
+    {&dp__v1__rank_prepare__descriptor, "job_toml", false},
+    {&dp__v1__plan__descriptor, "schedule_json", true},
+    {&dp__v1__plan_request__descriptor, "job_toml", false},
+    {&dp__v1__plan_request__descriptor, "model_config", true},
+    {&dp__v1__plan_request__descriptor, "cluster_toml", false},
+    {&dp__v1__plan_request__descriptor, "profile_json", true},
+    {&dp__v1__simulate_request__descriptor, "schedule_json", true},
+    {&dp__v1__simulate_request__descriptor, "stage_cost_csv", false},
+    {&dp__v1__inventory__descriptor, "profile_json", true},
+    {&dp__v1__apply_cluster_request__descriptor, "cluster_toml", false},
+    {&dp__v1__cluster__descriptor, "cluster_toml", false},
+    {&dp__v1__log_chunk__descriptor, "data", false},
+    {&dp__v1__log_text__descriptor, "data", false},
 };
 
-bool dp_method_field_is_text(const ProtobufCMessageDescriptor *descriptor, const char *field)
+static const struct text_field *find_text(const ProtobufCMessageDescriptor *descriptor,
+                                          const char *field)
 {
     for (size_t i = 0; i < DP_ARRAY_LENGTH(text_fields); i++) {
         if (text_fields[i].message == descriptor && strcmp(text_fields[i].field, field) == 0) {
-            return true;
+            return &text_fields[i];
         }
     }
-    return false;
+    return NULL;
+}
+
+bool dp_method_field_is_text(const ProtobufCMessageDescriptor *descriptor, const char *field)
+{
+    return find_text(descriptor, field) != NULL;
+}
+
+bool dp_method_field_is_json(const ProtobufCMessageDescriptor *descriptor, const char *field)
+{
+    const struct text_field *found = find_text(descriptor, field);
+    return found != NULL && found->is_json;
 }

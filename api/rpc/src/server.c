@@ -114,6 +114,11 @@ size_t dp_rpc_server_calls(const struct dp_rpc_server *server)
     return HASH_COUNT(server->calls);
 }
 
+uint64_t dp_rpc_server_ended(const struct dp_rpc_server *server, dp_method_id method, int code)
+{
+    return server->ended[method][code];
+}
+
 static void on_shut_down(struct rpc_tag *tag, bool success)
 {
     (void)success;

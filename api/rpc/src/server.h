@@ -78,6 +78,7 @@ struct dp_rpc_server {
     size_t posted_out;
     struct rpc_call *calls; // by id; also the ones whose tags are still out
     uint64_t next_id;
+    uint64_t ended[DP_METHOD_COUNT][DP_RPC_CODES];
     struct rpc_tag shutdown_tag;
     bool stopping, shut_down, stopped;
 };

@@ -84,6 +84,10 @@ static void on_close(struct rpc_tag *tag, bool success)
     bool answered = call->ended && call->cancelled == 0 && !call->cut;
     call->closed = true;
     drop_queue(call);
+    if (call->handler != NULL) {
+        int code = answered || call->cut ? (int)call->trailer.code : GRPC_STATUS_CANCELLED;
+        server->ended[call->handler->method][code]++;
+    }
     if (call->told && call->handler->on_closed != NULL) {
         call->handler->on_closed(server->context, call->id, !answered);
     }

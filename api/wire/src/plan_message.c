@@ -150,7 +150,6 @@ dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *r
     return DP_OK;
 }
 
-
 static void give_ranks(const struct dp_plan *plan, struct dp_arena *arena, Dp__V1__Plan *message)
 {
     size_t count = (size_t)dp_plan_world(plan);

@@ -6,6 +6,7 @@
 #include "dp/limits.h"
 #include "dp/plan.h"
 #include "dp/v1/agent.pb-c.h"
+#include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 
@@ -21,10 +22,15 @@
 static const struct wire_string_rule string_rules[] = {
     NAME("accelerator"),
     NAME("action"),
+    NAME("adapter"),
     NAME("boot_id"),
+    NAME("bus_id"),
     NAME("client_version"),
+    NAME("compute_capability"),
     NAME("controller"),
     NAME("device"),
+    NAME("driver_version"),
+    NAME("fabric"),
     NAME("format"),
     NAME("gpu"),
     NAME("id"),
@@ -32,19 +38,25 @@ static const struct wire_string_rule string_rules[] = {
     NAME("job"),
     NAME("jobs"),
     NAME("kind"),
+    NAME("link_layer"),
+    NAME("link_state"),
     NAME("name"),
     NAME("node"),
     NAME("phase"),
+    NAME("physical_state"),
+    NAME("rate"),
     NAME("recompute"),
     NAME("request_id"),
     NAME("resource"),
     NAME("schedule"),
     NAME("shard"),
     NAME("state"),
+    NAME("uuid"),
     NAME("version"),
     {"address", WIRE_STRING_LINE, DP_ADDRESS_MAX - 1},
     {"bind_host", WIRE_STRING_LINE, DP_ADDRESS_MAX - 1},
     {"data_host", WIRE_STRING_LINE, DP_ADDRESS_MAX - 1},
+    TEXT("changes"),
     TEXT("error"),
     TEXT("explanation"),
     TEXT("message"),
@@ -75,6 +87,7 @@ const struct wire_string_rule *dp_wire_string_rule_find(const char *field)
 struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
 {
     static const struct wire_integer_rule rules[] = {
+        {"accelerators", 0, DP_RANKS_MAX},
         {"after_step", 0, DP_STEPS_MAX},
         {"attempt", 0, INT32_MAX},
         {"averaged_steps", 0, DP_STEPS_MAX},
@@ -96,14 +109,18 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"gpus", 0, DP_RANKS_MAX},
         {"grace_ms", 0, DAY_MS},
         {"heartbeat_ms", 0, DAY_MS},
+        {"hosts", 0, DP_NODES_MAX},
         {"keeper_signal", 0, 127},
         {"layer_begin", 0, DP_LAYERS_MAX},
         {"lease_ms", 0, DAY_MS},
         {"live_chunks", 0, INT32_MAX},
         {"measured_peak_chunks", 0, INT32_MAX},
+        {"links", 0, 1 << 10},
+        {"mig_instances", 0, DP_NODE_SLOTS_MAX},
         {"micro_batch_size", 0, DP_GLOBAL_BATCH_MAX},
         {"microbatch", 0, DP_MICROBATCHES_MAX - 1},
         {"microbatches", 0, DP_MICROBATCHES_MAX},
+        {"numa_node", -1, 1 << 16},
         {"peak_chunks", 0, INT32_MAX},
         {"pid", 0, INT32_MAX},
         {"pipeline", 0, DP_PIPELINE_MAX},
@@ -142,11 +159,15 @@ size_t dp_wire_list_max(const char *field)
     } limits[] = {
         {"assignments", DP_NODE_SLOTS_MAX},
         {"candidates", DP_CANDIDATES_MAX},
+        {"clusters", DP_CLUSTERS_MAX},
         {"endpoints", DP_RANKS_MAX},
         {"expert_tokens", DP_EXPERTS_MAX},
         {"layer_begin", DP_STAGES_MAX + 1},
         {"gains", DP_PLAN_GAINS_MAX},
+        {"gpus", DP_NODE_SLOTS_MAX},
         {"nodes", DP_NODES_MAX},
+        {"numa", DP_NODE_NUMA_MAX},
+        {"ports", DP_NODE_PORTS_MAX},
         {"positions", DP_PIPELINE_MAX},
         {"ranks", DP_RANKS_MAX},
         {"sets", DP_SETS_MAX},
@@ -168,6 +189,7 @@ bool dp_wire_is_required(const ProtobufCMessageDescriptor *descriptor,
         const ProtobufCMessageDescriptor *message;
         const char *field;
     } required[] = {
+        {&dp__v1__apply_cluster_response__descriptor, "cluster"},
         {&dp__v1__hello__descriptor, "inventory"},
         {&dp__v1__plan_response__descriptor, "plan"},
         {&dp__v1__job_report__descriptor, "job"},

@@ -70,13 +70,15 @@
 #define DP_REST_PATH_BYTES_MAX 4096       // with the query
 #define DP_PLANNER_SEARCHES_MAX 2         // of callers, at a time
 #define DP_PLANNER_QUEUE_MAX 16           // that wait for one of these to end
-#define DP_PLANNER_ACTIONS_MAX (1u << 23) // of a schedule that is simulated for a caller
+#define DP_PLANNER_ACTIONS_MAX (1u << 22) // of a schedule that is simulated for a caller
 #define DP_SETS_MAX 256                   // key=value of one request
 #define DP_METRICS_RANKS_MAX 2048         // of running jobs with series of their own
 #define DP_LOG_CHUNK_BYTES_MAX 65536
 
 // ranks on one node
 #define DP_NODE_SLOTS_MAX 1024
+#define DP_NODE_PORTS_MAX 256 // of its network adapters
+#define DP_NODE_NUMA_MAX 256
 #define DP_RANK_LOG_BYTES_MAX (16u << 20) // one rank's output file, rotated once
 #define DP_TRACE_STEPS_MAX 8              // steps of action records kept per job
 #define DP_CORPUS_BYTES_MAX (1ull << 36)

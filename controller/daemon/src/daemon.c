@@ -105,9 +105,27 @@ static void on_rpc_readable(uv_poll_t *poll, int status, int events)
     dp_rpc_server_pump(daemon->server);
 }
 
+const double loop_delay_bucket_s[LOOP_DELAY_BUCKETS - 1] = {0.001, 0.005, 0.02, 0.1, 0.5, 2};
+
+static void note_delay(struct loop_delay *delay)
+{
+    uint64_t now_ns = uv_hrtime();
+    if (delay->tick_ns != 0) {
+        double late_s = (double)(now_ns - delay->tick_ns) / 1e9 - TICK_MS / 1e3;
+        size_t bucket = 0;
+        while (bucket < LOOP_DELAY_BUCKETS - 1 && late_s > loop_delay_bucket_s[bucket]) {
+            bucket++;
+        }
+        delay->bucket[bucket]++;
+        delay->seconds += late_s > 0 ? late_s : 0;
+    }
+    delay->tick_ns = now_ns;
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct daemon *daemon = timer->data;
+    note_delay(&daemon->delay);
     daemon->stalled_ns = note_alive(daemon, dp_clock_monotonic_ns());
     logs_pump(daemon);
     watch_pump(daemon);
@@ -179,14 +197,16 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
 
 static dp_status serve(struct daemon *daemon, struct dp_error *err)
 {
-    size_t count = service_handlers_count + 3;
+    const struct dp_rpc_handler *const others[] = {&session_handler, &watch_handler, &logs_handler,
+                                                   &plan_handler, &simulate_handler};
+    size_t count = service_handlers_count + DP_ARRAY_LENGTH(others);
     // Borrowed by the server, which lives as long as the process does.
     static struct dp_rpc_handler handlers[DP_METHOD_COUNT];
     DP_CHECK(count <= DP_METHOD_COUNT);
     memcpy(handlers, service_handlers, service_handlers_count * sizeof(*handlers));
-    handlers[count - 3] = session_handler;
-    handlers[count - 2] = watch_handler;
-    handlers[count - 1] = logs_handler;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(others); i++) {
+        handlers[service_handlers_count + i] = *others[i];
+    }
     struct dp_rpc_server_options options = {
         .listen = daemon->options.listen,
         .handlers = handlers,
@@ -200,11 +220,13 @@ static dp_status serve(struct daemon *daemon, struct dp_error *err)
     const char *address = dp_rpc_server_address(daemon->server);
     dp_log_info("controller.serving", "address=%s state_dir=%s instance=%s", address,
                 daemon->state_dir, daemon->instance);
-    if (daemon->options.address_file != NULL) {
+    // Before gRPC's address is told: who finds that finds this, too.
+    status = rest_start(daemon, handlers, count, err);
+    if (status == DP_OK && daemon->options.address_file != NULL) {
         DP_AUTO_FREE char *line = dp_asprintf("%s\n", address);
         return dp_write_file(daemon->options.address_file, line, strlen(line), err);
     }
-    return DP_OK;
+    return status;
 }
 
 static void init_loop(struct daemon *daemon)
@@ -243,17 +265,22 @@ static void close_handle(uv_handle_t *handle, void *context)
 static void stop(struct daemon *daemon)
 {
     daemon->stopping = true;
-    planning_stop(daemon);
+    tasks_stop(daemon);
     uv_walk(&daemon->loop, close_handle, NULL);
     if (daemon->server != NULL) {
         dp_rpc_server_stop(daemon->server, STOP_GRACE_MS);
     }
+    rest_stop(daemon, STOP_GRACE_MS);
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
     uv_loop_close(&daemon->loop);
     if (daemon->options.address_file != NULL && daemon->server != NULL) {
         // While the store's lock is held: the next controller's file must not be taken away.
         unlink(daemon->options.address_file);
     }
+    if (daemon->options.http_address_file != NULL && daemon->rest != NULL) {
+        unlink(daemon->options.http_address_file);
+    }
+    dp_rest_server_free(daemon->rest);
     dp_rpc_server_free(daemon->server);
     dp_store_close(daemon->store);
     dp_core_free(daemon->core);
@@ -298,6 +325,7 @@ dp_status daemon_run(const struct daemon_options *options, struct dp_error *err)
     struct dp_core_config config;
     dp_core_config_init(&config);
     daemon->core = dp_core_new(&config);
+    tasks_init(&daemon->tasks);
     signal(SIGPIPE, SIG_IGN);
     dp_raise_file_limit();
     signal(SIGXFSZ, SIG_IGN); // a file that must not grow is a full disk

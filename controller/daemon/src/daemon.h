@@ -1,22 +1,26 @@
 // The shell around the core: one libuv loop that owns the store, the gRPC server and the core, and
-// performs the core's effects. Everything here runs on the loop's thread, but for the planner's
-// work (planning.c).
+// performs the core's effects. Everything here runs on the loop's thread, but for tasks (tasks.h).
 #pragma once
 
 #include <uv.h>
 
 #include "dp/core.h"
+#include "dp/rest.h"
 #include "dp/rpc.h"
 #include "dp/spec.h"
 #include "dp/store.h"
 #include "dp/v1/agent.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
+#include "dp/v1/planner.pb-c.h"
 #include "dp/wire.h"
+#include "tasks.h"
 
 struct daemon_options {
     const char *state_dir;
     const char *listen;
     const char *address_file; // NULL = none
+    const char *http_listen;  // NULL = no HTTP
+    const char *http_address_file;
 };
 
 // A call whose answer comes from the core.
@@ -26,27 +30,38 @@ struct pending {
     struct pending *next;
 };
 
+// How late the ticker's ticks come.
+enum { LOOP_DELAY_BUCKETS = 7 };
+extern const double loop_delay_bucket_s[LOOP_DELAY_BUCKETS - 1];
+struct loop_delay {
+    uint64_t tick_ns; // the last one
+    double seconds;
+    uint64_t bucket[LOOP_DELAY_BUCKETS];
+};
+
 struct daemon {
     struct daemon_options options;
     char *state_dir; // absolute
     char instance[32];
     int64_t started_ns; // wall clock
     uv_loop_t loop;
-    uv_poll_t store_poll, rpc_poll;
-    uv_timer_t core_timer, ticker;
+    uv_poll_t store_poll, rpc_poll, rest_poll;
+    uv_timer_t core_timer, ticker, rest_timer;
     uv_signal_t signals[2];
     struct dp_store *store;
     struct dp_core *core;
     struct dp_effects effects;
     struct dp_rpc_server *server;
+    struct dp_rest_server *rest; // NULL = no HTTP
     struct pending *pending;
     struct session *sessions;
     struct watch *watches;
     struct log_stream *log_streams;
-    struct planning *plannings;
+    struct tasks tasks;
     bool stepping, stopping;
     int64_t alive_ns, stalled_ns; // when this process was last seen to run; not told to the core
     bool store_behind;
+    struct loop_delay delay;
 };
 
 // daemon.c
@@ -64,6 +79,18 @@ size_t call_queued(const struct daemon *daemon, uint64_t call);
 void call_finish(struct daemon *daemon, uint64_t call);
 void call_fail(struct daemon *daemon, uint64_t call, dp_status status, const char *message);
 void call_fail_error(struct daemon *daemon, uint64_t call, const struct dp_error *err);
+// HTTP only: what the message's JSON would be, made on a work thread. Empties the buffer.
+void call_reply_json(struct daemon *daemon, uint64_t call, struct dp_buf *json);
+
+// rest.c
+dp_status rest_start(struct daemon *daemon, const struct dp_rpc_handler *handlers, size_t count,
+                     struct dp_error *err);
+void rest_on_timer(uv_timer_t *timer);
+void rest_stop(struct daemon *daemon, unsigned grace_ms);
+
+// metrics.c: the text format of Prometheus
+#define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
+void metrics_write(void *context, struct dp_buf *out);
 
 // effects.c
 void effects_perform(struct daemon *daemon, const struct dp_effects *effects);
@@ -118,10 +145,11 @@ void planning_start(struct daemon *daemon, uint64_t job, const struct dp_free_sl
 // ValidateJob: the answer goes to `call`.
 void planning_validate(struct daemon *daemon, uint64_t call, const void *toml, size_t length,
                        const char *file);
-// Asks running searches to end; their loop callbacks still come.
-void planning_stop(struct daemon *daemon);
 dp_status planning_parse(const void *toml, size_t length, const char *file,
                          struct dp_job_spec *ret_spec, struct dp_error *err);
+
+// plan_service.c, simulate_service.c
+extern const struct dp_rpc_handler plan_handler, simulate_handler;
 
 // watch.c
 extern const struct dp_rpc_handler watch_handler;

@@ -9,12 +9,23 @@
 #include "dp/cleanup.h"
 #include "dp/log.h"
 
-enum { KEY_STATE_DIR = 1, KEY_LISTEN, KEY_ADDRESS_FILE, KEY_CHECK };
+enum {
+    KEY_STATE_DIR = 1,
+    KEY_LISTEN,
+    KEY_ADDRESS_FILE,
+    KEY_HTTP_PORT,
+    KEY_HTTP_ADDRESS_FILE,
+    KEY_CHECK
+};
 
 static const struct argp_option options_list[] = {
     {"state-dir", KEY_STATE_DIR, "DIR", 0, "the database and its lock (required)", 0},
     {"listen", KEY_LISTEN, "HOST:PORT", 0, "where to serve (127.0.0.1:0 = a free port)", 0},
     {"address-file", KEY_ADDRESS_FILE, "FILE", 0, "write HOST:PORT there once it serves", 0},
+    {"http-port", KEY_HTTP_PORT, "[HOST:]PORT", 0,
+     "serve HTTP there, too (0 = a free port); on loopback only", 0},
+    {"http-address-file", KEY_HTTP_ADDRESS_FILE, "FILE", 0,
+     "write HTTP's HOST:PORT there once it serves", 0},
     {"check", KEY_CHECK, NULL, 0, "check the database of --state-dir and exit", 0},
     {0},
 };
@@ -23,6 +34,15 @@ struct arguments {
     struct daemon_options options;
     bool check;
 };
+
+// A port alone is one of this machine's.
+static void set_http(struct daemon_options *options, const char *arg)
+{
+    static char address[DP_ADDRESS_MAX];
+    bool is_port = strchr(arg, ':') == NULL;
+    snprintf(address, sizeof address, "%s%s", is_port ? "127.0.0.1:" : "", arg);
+    options->http_listen = address;
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
@@ -36,6 +56,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_ADDRESS_FILE:
         arguments->options.address_file = arg;
+        return 0;
+    case KEY_HTTP_PORT:
+        set_http(&arguments->options, arg);
+        return 0;
+    case KEY_HTTP_ADDRESS_FILE:
+        arguments->options.http_address_file = arg;
         return 0;
     case KEY_CHECK:
         arguments->check = true;
@@ -73,11 +99,13 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         .options = options_list,
         .parser = parse_option,
-        .doc = "Takes jobs, plans them and drives the agents that run them.\v"
-               "SIGTERM and SIGINT stop it; running jobs go on, and a controller that is started "
-               "again on the same directory takes them up.\n"
-               "Exit status: 0 stopped, 2 usage, 3 the database is damaged, 6 the directory or "
-               "port is in use or the database is of a newer version, 1 any other error.",
+        .doc =
+            "Takes jobs, plans them and drives the agents that run them.\v"
+            "SIGTERM and SIGINT stop it; running jobs go on, and a controller that is started "
+            "again on the same directory takes them up.\n"
+            "Exit status: 0 stopped, 2 usage, 3 the database is damaged, 5 HTTP on another address "
+            "than loopback, 6 the directory or port is in use or the database is of a newer "
+            "version, 1 any other error.",
     };
     argp_err_exit_status = 2;
     struct arguments arguments = {.options.listen = "127.0.0.1:0"};

@@ -80,8 +80,7 @@ static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
     struct dp_job_spec spec;
     uint64_t before = 0;
     if (strlen(request->request_id) >= DP_NAME_MAX) {
-        call_fail(daemon, call, DP_INVALID,
-                         "request_id has more than 63 characters");
+        call_fail(daemon, call, DP_INVALID, "request_id has more than 63 characters");
         return;
     }
     dp_status status =
@@ -319,7 +318,7 @@ HANDLER(get_timeline, GET_TIMELINE)
 const struct dp_rpc_handler service_handlers[] = {
     {.method = DP_METHOD_GET_VERSION, .on_message = on_get_version},
     {.method = DP_METHOD_SUBMIT_JOB, .on_message = on_submit_job},
-    {.method = DP_METHOD_VALIDATE_JOB, .on_message = on_validate_job},
+    {.method = DP_METHOD_VALIDATE_JOB, .on_message = on_validate_job, .on_closed = tasks_on_closed},
     {.method = DP_METHOD_GET_JOB, .on_message = on_get_job},
     {.method = DP_METHOD_LIST_JOBS, .on_message = on_list_jobs},
     {.method = DP_METHOD_CANCEL_JOB, .on_message = on_cancel_job},

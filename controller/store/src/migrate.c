@@ -80,9 +80,20 @@ static const char fences_and_parts[] =
     "ALTER TABLE ranks ADD COLUMN optimizer_ns INTEGER NOT NULL DEFAULT 0;"
     "UPDATE jobs SET state = 9 WHERE state = 11;";
 
+// A row that says deleted goes as soon as it is written: names may be used again, from version 1.
+static const char clusters_and_hardware[] =
+    "CREATE TABLE clusters (name TEXT PRIMARY KEY, version INTEGER NOT NULL, toml BLOB NOT NULL, "
+    "  updated_ns INTEGER NOT NULL, deleted INTEGER NOT NULL) STRICT;"
+    "CREATE TRIGGER clusters_inserted AFTER INSERT ON clusters WHEN NEW.deleted "
+    "  BEGIN DELETE FROM clusters WHERE name = NEW.name; END;"
+    "CREATE TRIGGER clusters_updated AFTER UPDATE ON clusters WHEN NEW.deleted "
+    "  BEGIN DELETE FROM clusters WHERE name = NEW.name; END;"
+    "ALTER TABLE nodes ADD COLUMN hardware BLOB NOT NULL DEFAULT x'';";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},
     {fences_and_parts},
+    {clusters_and_hardware},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -260,6 +260,30 @@ dp_status dp_store_find_request(struct dp_store *store, const char *request_id,
     return status;
 }
 
+dp_status dp_store_count_jobs(struct dp_store *store, uint64_t ret_counts[DP_STATE_COUNT],
+                              struct dp_error *err)
+{
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    dp_status status =
+        query(store, "SELECT state, count(*) FROM jobs GROUP BY state", NULL, 0, &statement, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    uint64_t counts[DP_STATE_COUNT] = {0};
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        int64_t state = sqlite3_column_int64(statement, 0);
+        if (state >= 0 && state < DP_STATE_COUNT) {
+            counts[state] = (uint64_t)sqlite3_column_int64(statement, 1);
+        }
+    }
+    if (code != SQLITE_DONE) {
+        return dp_store_fail(err, store->reader, code, "jobs");
+    }
+    memcpy(ret_counts, counts, sizeof(counts));
+    return DP_OK;
+}
+
 dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, size_t *ret_count,
                               uint64_t *ret_highest, struct dp_error *err)
 {

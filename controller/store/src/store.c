@@ -12,6 +12,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 
 static void list_push(struct dp_transaction_list *list, struct dp_transaction *transaction)
 {
@@ -68,6 +69,34 @@ size_t dp_store_queued(struct dp_store *store)
     size_t count = store->queued.count + store->in_commit;
     pthread_mutex_unlock(&store->mutex);
     return count;
+}
+
+const double dp_store_bucket_s[DP_STORE_BUCKETS - 1] = {0.001, 0.005, 0.02, 0.1, 0.5, 2};
+
+void dp_store_figures(struct dp_store *store, struct dp_store_figures *ret_figures)
+{
+    size_t queued = dp_store_queued(store);
+    pthread_mutex_lock(&store->mutex);
+    *ret_figures = store->figures;
+    pthread_mutex_unlock(&store->mutex);
+    ret_figures->queued = queued;
+}
+
+// With the mutex held.
+static void note_commit(struct dp_store *store, const struct dp_transaction *head, double seconds)
+{
+    struct dp_store_figures *figures = &store->figures;
+    size_t bucket = 0;
+    while (bucket < DP_STORE_BUCKETS - 1 && seconds > dp_store_bucket_s[bucket]) {
+        bucket++;
+    }
+    figures->groups++;
+    figures->bucket[bucket]++;
+    figures->seconds += seconds;
+    for (; head != NULL; head = head->next) {
+        figures->transactions++;
+        figures->failed += head->error != NULL;
+    }
 }
 
 // Bits of the states that may become `state`.
@@ -299,7 +328,9 @@ static void *write_loop(void *argument)
     struct dp_transaction *head;
     while ((head = take_group(store)) != NULL) {
         pthread_mutex_unlock(&store->mutex);
+        int64_t begin_ns = dp_clock_monotonic_ns();
         commit(store, head);
+        double seconds = (double)(dp_clock_monotonic_ns() - begin_ns) / 1e9;
         bool room = true;
         for (struct dp_transaction *t = head; t != NULL; t = t->next) {
             room = room && (t->error == NULL || t->error->status == DP_CONFLICT);
@@ -309,6 +340,7 @@ static void *write_loop(void *argument)
             write_left(store);
         }
         pthread_mutex_lock(&store->mutex);
+        note_commit(store, head, seconds);
         store->in_commit = 0;
         while (head != NULL) {
             struct dp_transaction *next = head->next;

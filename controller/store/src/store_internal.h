@@ -108,4 +108,5 @@ struct dp_store {
     // What could not be written and is only added to: tried again until it can. The writer's own.
     struct dp_transaction_list left;
     size_t in_commit;
+    struct dp_store_figures figures; // queued apart
 };

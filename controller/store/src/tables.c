@@ -91,13 +91,19 @@ static const struct dp_column node_columns[] = {
     NODE(TEXT, name),        NODE(TEXT, boot_id),     NODE(TEXT, instance), NODE(TEXT, version),
     NODE(TEXT, address),     NODE(U32, slots),        NODE(U32, cores),     NODE(I64, memory_bytes),
     NODE(TEXT, accelerator), NODE(TEXT, data_host),   NODE(BLOB, profile),  NODE(U32, lease_ms),
-    NODE(U32, fence_ms),     NODE(I64, last_seen_ns),
+    NODE(U32, fence_ms),     NODE(I64, last_seen_ns), NODE(BLOB, hardware),
 };
 
 #define EVENT(type, member) COLUMN(DP_COLUMN_##type, dp_event_record, member)
 static const struct dp_column event_columns[] = {
     EVENT(I64, id),    EVENT(I64, time_ns), EVENT(TEXT, job),
     EVENT(TEXT, node), EVENT(TEXT, kind),   EVENT(TEXT, message),
+};
+
+#define CLUSTER(type, member) COLUMN(DP_COLUMN_##type, dp_cluster_record, member)
+static const struct dp_column cluster_columns[] = {
+    CLUSTER(TEXT, name),      CLUSTER(I64, version),  CLUSTER(BLOB, toml),
+    CLUSTER(I64, updated_ns), CLUSTER(BOOL, deleted),
 };
 
 #define TABLE(list, type)                                                                          \
@@ -126,6 +132,9 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
                          TABLE(trace_columns, dp_trace_record)},
     [DP_RECORD_NODE] = {.name = "nodes", .keys = "name", TABLE(node_columns, dp_node_record)},
     [DP_RECORD_EVENT] = {.name = "events", TABLE(event_columns, dp_event_record)},
+    [DP_RECORD_CLUSTER] = {.name = "clusters",
+                           .keys = "name",
+                           TABLE(cluster_columns, dp_cluster_record)},
 };
 
 static void column_names(const struct dp_table *table, struct dp_buf *out)

@@ -27,6 +27,10 @@ typedef enum dp_method_id {
     DP_METHOD_LIST_EVENTS,
     DP_METHOD_PLAN,
     DP_METHOD_SIMULATE,
+    DP_METHOD_APPLY_CLUSTER,
+    DP_METHOD_GET_CLUSTER,
+    DP_METHOD_LIST_CLUSTERS,
+    DP_METHOD_DELETE_CLUSTER,
     DP_METHOD_SESSION, // agents
     DP_METHOD_COUNT
 } dp_method_id;
@@ -69,3 +73,5 @@ dp_status dp_message_from_json(const ProtobufCMessageDescriptor *descriptor, con
 
 // Whether a bytes field of this message holds text (job_toml, log data, JSON documents).
 bool dp_method_field_is_text(const ProtobufCMessageDescriptor *descriptor, const char *field);
+// Whether that text is a JSON document, which dp_message_from_json also takes as an object.
+bool dp_method_field_is_json(const ProtobufCMessageDescriptor *descriptor, const char *field);

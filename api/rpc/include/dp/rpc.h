@@ -102,6 +102,9 @@ bool dp_rpc_call_peer(const struct dp_rpc_server *server, uint64_t call, char *r
                       size_t size);
 // Calls that are open now.
 size_t dp_rpc_server_calls(const struct dp_rpc_server *server);
+// Calls that are over, by the gRPC code that they ended with (1 for those that their client left).
+#define DP_RPC_CODES 17
+uint64_t dp_rpc_server_ended(const struct dp_rpc_server *server, dp_method_id method, int code);
 
 // Client.
 

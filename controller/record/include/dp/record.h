@@ -165,7 +165,8 @@ struct dp_node_record {
     uint64_t memory_bytes;
     char accelerator[DP_NAME_MAX];
     char data_host[DP_ADDRESS_MAX];
-    struct dp_buf profile; // dp.profile/1, empty until calibrated
+    struct dp_buf profile;  // dp.profile/1, empty until calibrated
+    struct dp_buf hardware; // packed dp.v1.Hardware, empty when the agent does not say
     uint32_t lease_ms;     // silent for longer, it is LOST
     uint32_t fence_ms;     // silent for longer, its ranks have ended
     int64_t last_seen_ns;  // wall clock
@@ -178,6 +179,15 @@ struct dp_event_record {
     char message[DP_TEXT_MAX];
 };
 
+// A cluster that was described by a file. A row with `deleted` takes the stored one away.
+struct dp_cluster_record {
+    char name[DP_NAME_MAX];
+    uint64_t version; // from 1, counts changes
+    struct dp_buf toml; // canonical form
+    int64_t updated_ns; // wall clock
+    bool deleted;
+};
+
 typedef enum dp_record_kind {
     DP_RECORD_JOB,
     DP_RECORD_RANK,
@@ -185,6 +195,7 @@ typedef enum dp_record_kind {
     DP_RECORD_TRACE,
     DP_RECORD_NODE,
     DP_RECORD_EVENT,
+    DP_RECORD_CLUSTER,
     DP_RECORD_KIND_COUNT
 } dp_record_kind;
 
@@ -196,6 +207,7 @@ struct dp_record {
 
 void dp_job_record_deinit(struct dp_job_record *job);
 void dp_node_record_deinit(struct dp_node_record *node);
+void dp_cluster_record_deinit(struct dp_cluster_record *cluster);
 void dp_trace_record_deinit(struct dp_trace_record *trace);
 // Deep copy.
 void dp_node_record_copy(struct dp_node_record *ret_copy, const struct dp_node_record *node);

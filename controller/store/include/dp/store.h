@@ -52,6 +52,18 @@ typedef void dp_store_done(void *context, uint64_t token, const struct dp_error 
 // Calls `done` for each finished transaction, in the order of their submission; never blocks.
 void dp_store_pump(struct dp_store *store, dp_store_done *done, void *context);
 
+// What the writer has done, for whoever watches this process.
+enum { DP_STORE_BUCKETS = 7 };
+extern const double dp_store_bucket_s[DP_STORE_BUCKETS - 1]; // the last one is without limit
+struct dp_store_figures {
+    uint64_t groups;                   // commits, of one or more transactions
+    uint64_t transactions, failed;     // of them, and those that were not stored
+    double seconds;                    // spent in commits
+    uint64_t bucket[DP_STORE_BUCKETS]; // commits by their time
+    size_t queued;                     // now
+};
+void dp_store_figures(struct dp_store *store, struct dp_store_figures *ret_figures);
+
 // Reads. Arrays are the caller's: dp_*_record_deinit each where it exists, then free().
 
 typedef enum dp_store_jobs {
@@ -74,6 +86,9 @@ dp_status dp_store_find_request(struct dp_store *store, const char *request_id,
 // Numbers of the jobs that have ended, rising, and the highest number ever used.
 dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, size_t *ret_count,
                               uint64_t *ret_highest, struct dp_error *err);
+// How many jobs are in each state.
+dp_status dp_store_count_jobs(struct dp_store *store, uint64_t ret_counts[DP_STATE_COUNT],
+                              struct dp_error *err);
 // By rank, rising.
 dp_status dp_store_load_ranks(struct dp_store *store, uint64_t job,
                               struct dp_rank_record **ret_ranks, size_t *ret_count,
@@ -90,6 +105,11 @@ dp_status dp_store_load_traces(struct dp_store *store, uint64_t job, size_t byte
                                struct dp_error *err);
 dp_status dp_store_load_nodes(struct dp_store *store, struct dp_node_record **ret_nodes,
                               size_t *ret_count, struct dp_error *err);
+// By name, rising; all of them, or the one of that name (NULL = all). Without `blobs` their text
+// stays empty.
+dp_status dp_store_load_clusters(struct dp_store *store, const char *name, bool blobs,
+                                 struct dp_cluster_record **ret_clusters, size_t *ret_count,
+                                 struct dp_error *err);
 // Events with an id over `after`, rising; job "" = all; at most `limit`.
 dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
                                uint32_t limit, struct dp_event_record **ret_events,
