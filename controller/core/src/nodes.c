@@ -197,6 +197,8 @@ static void take_inventory(struct core_node *node, const struct dp_node_record *
     DP_COPY_TEXT(node->row.data_host, row->data_host);
     dp_buf_clear(&node->row.profile);
     dp_buf_append(&node->row.profile, row->profile.bytes, row->profile.length);
+    dp_buf_clear(&node->row.hardware);
+    dp_buf_append(&node->row.hardware, row->hardware.bytes, row->hardware.length);
 }
 
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory)

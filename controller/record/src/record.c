@@ -88,6 +88,12 @@ void dp_job_record_deinit(struct dp_job_record *job)
 void dp_node_record_deinit(struct dp_node_record *node)
 {
     dp_buf_deinit(&node->profile);
+    dp_buf_deinit(&node->hardware);
+}
+
+void dp_cluster_record_deinit(struct dp_cluster_record *cluster)
+{
+    dp_buf_deinit(&cluster->toml);
 }
 
 void dp_trace_record_deinit(struct dp_trace_record *trace)
@@ -100,6 +106,8 @@ void dp_node_record_copy(struct dp_node_record *ret_copy, const struct dp_node_r
     *ret_copy = *node;
     ret_copy->profile = (struct dp_buf){0};
     dp_buf_append(&ret_copy->profile, node->profile.bytes, node->profile.length);
+    ret_copy->hardware = (struct dp_buf){0};
+    dp_buf_append(&ret_copy->hardware, node->hardware.bytes, node->hardware.length);
 }
 
 static void keep_peak_u32(uint32_t *peak, uint32_t value)

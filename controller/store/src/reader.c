@@ -371,6 +371,16 @@ dp_status dp_store_load_nodes(struct dp_store *store, struct dp_node_record **re
     return load(store, DP_RECORD_NODE, "ORDER BY name", NULL, 0, ret_nodes, ret_count, err);
 }
 
+dp_status dp_store_load_clusters(struct dp_store *store, const char *name, bool blobs,
+                                 struct dp_cluster_record **ret_clusters, size_t *ret_count,
+                                 struct dp_error *err)
+{
+    struct parameter parameters[] = {{.text = name}};
+    return load_some(store, DP_RECORD_CLUSTER, blobs,
+                     name == NULL ? "ORDER BY name" : "WHERE name = ?1", parameters, name != NULL,
+                     (void **)ret_clusters, ret_count, err);
+}
+
 dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
                                uint32_t limit, struct dp_event_record **ret_events,
                                size_t *ret_count, struct dp_error *err)
