@@ -24,6 +24,10 @@ static struct dp_plan full_plan(void)
     for (size_t i = 0; i < (size_t)plan.pipeline * sizeof(plan.positions[0]) / 8; i++) {
         figures[i] = 0.1 + (double)i;
     }
+    for (int32_t p = 0; p < plan.pipeline; p++) { // of these, what plans carry
+        struct dp_unit_parameters *held = &plan.positions[p].held;
+        *held = (struct dp_unit_parameters){.dense = held->dense, .experts = held->experts};
+    }
     free(plan.warnings);
     plan.warnings = dp_strdup("one: with a colon\ntwo\n");
     plan.gains[0] = (struct dp_plan_gain){"compute", 0.1, 0.03};

@@ -7,9 +7,8 @@
 const char *dp_plan_text_seconds(char buffer[DP_PLAN_WORD_MAX], double seconds)
 {
     if (fabs(seconds) < 1e-9) {
-        return "0 s";
-    }
-    if (fabs(seconds) >= 1) {
+        snprintf(buffer, DP_PLAN_WORD_MAX, "0 s");
+    } else if (fabs(seconds) >= 1) {
         snprintf(buffer, DP_PLAN_WORD_MAX, fabs(seconds) < 1000 ? "%.3g s" : "%.0f s", seconds);
     } else if (fabs(seconds) >= 1e-3) {
         snprintf(buffer, DP_PLAN_WORD_MAX, "%.3g ms", seconds * 1e3);
