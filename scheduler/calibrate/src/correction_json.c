@@ -32,7 +32,8 @@ dp_status dp_correction_from_json(const json_t *json, struct dp_correction *ret_
         json_integer_value(runs) < 0 || json_integer_value(runs) > INT32_MAX ||
         !DP_COPY_TEXT(correction.source, json_string_value(source))) {
         return dp_fail(err, DP_INVALID,
-                       "a correction has a \"source\", a count of \"runs\" and \"base_measured_at_s\"");
+                       "a correction has a \"source\", a count of \"runs\" and "
+                       "\"base_measured_at_s\"");
     }
     correction.runs = (int32_t)json_integer_value(runs);
     correction.base_measured_at_s = json_integer_value(base);

@@ -116,8 +116,8 @@ void dp_trace_fit_render(const struct dp_trace_fit *fit, struct dp_buf *out)
     dp_buf_printf(out, "%d layers in %.1f ms: compute busy %.1f ms", fit->layers,
                   1e3 * fit->wall_s, 1e3 * fit->compute_busy_s);
     if (fit->exchange_busy_s > 0) {
-        dp_buf_printf(out, ", communication %.1f ms, %.1f %% of it hidden", 1e3 * fit->exchange_busy_s,
-                      100 * fit->hidden_share);
+        dp_buf_printf(out, ", communication %.1f ms, %.1f %% of it hidden",
+                      1e3 * fit->exchange_busy_s, 100 * fit->hidden_share);
     }
     dp_buf_printf(out, ", %.1f ms exposed\n", 1e3 * fit->exposed_s);
     if (fit->paired) {

@@ -19,7 +19,13 @@ struct json_frame {
     int64_t index; // of the element at hand
 };
 
-typedef enum value_kind { VALUE_TEXT, VALUE_NUMBER, VALUE_TRUE, VALUE_FALSE, VALUE_NULL } value_kind;
+typedef enum value_kind {
+    VALUE_TEXT,
+    VALUE_NUMBER,
+    VALUE_TRUE,
+    VALUE_FALSE,
+    VALUE_NULL
+} value_kind;
 
 struct json_value {
     int32_t node; // its own; of an element, its array's

@@ -10,6 +10,7 @@ static const char *const texts[KNOB_COUNT] = {
     [KNOB_GEMM] = "products",
     [KNOB_GROUPED_GEMM] = "products of experts",
     [KNOB_WEIGHT_GEMM] = "weight gradients",
+    [KNOB_GROUPED_WEIGHT_GEMM] = "weight gradients of experts",
     [KNOB_ATTENTION] = "attention",
     [KNOB_ATTENTION_GRADIENT] = "attention's gradient",
     [KNOB_MEMORY] = "elementwise work",
@@ -63,6 +64,8 @@ static struct figures figures_of(dp_knob knob, dp_format format)
         return (struct figures)LIST(DP_DEVICE_grouped_gemm_share, none, none, none);
     case KNOB_WEIGHT_GEMM:
         return (struct figures)LIST(DP_DEVICE_weight_gemm_share, none, none, none);
+    case KNOB_GROUPED_WEIGHT_GEMM:
+        return (struct figures)LIST(DP_DEVICE_grouped_weight_gemm_share, none, none, none);
     case KNOB_ATTENTION:
         return (struct figures)LIST(DP_DEVICE_attention_forward_share, none, none, none);
     case KNOB_ATTENTION_GRADIENT:

@@ -8,7 +8,8 @@
 typedef enum dp_knob {
     KNOB_GEMM,
     KNOB_GROUPED_GEMM, // products of experts alone
-    KNOB_WEIGHT_GEMM,  // gradients of weights alone
+    KNOB_WEIGHT_GEMM,  // gradients of weights alone, without those of experts
+    KNOB_GROUPED_WEIGHT_GEMM,
     KNOB_ATTENTION,
     KNOB_ATTENTION_GRADIENT,
     KNOB_MEMORY,   // elementwise work

@@ -106,17 +106,15 @@ static void turn_by(struct inversion *inversion, dp_knob knob, dp_kernel_kind ki
     turn(inversion, knob, measured_s(inversion, &kind, 1, passes), sum_of(s, passes));
 }
 
-// Products: plain ones first, since those of experts and of weight gradients rest on them as well.
+// Products: plain ones first, since those of experts rest on them as well.
 static void turn_products(struct inversion *inversion)
 {
     static const dp_kernel_kind both[] = {DP_KERNEL_GEMM, DP_KERNEL_GROUPED_GEMM};
-    double all[DP_PASS_COUNT], grouped[DP_PASS_COUNT], weight[DP_PASS_COUNT];
-    unsigned passes = inversion->fit->by_kind_s[DP_PASS_WEIGHT][DP_KERNEL_GEMM] > 0 ||
-                              inversion->fit->by_kind_s[DP_PASS_WEIGHT][DP_KERNEL_GROUPED_GEMM] > 0
-                          ? FORWARD | INPUT
-                          : ALL;
+    double all[DP_PASS_COUNT], grouped[DP_PASS_COUNT];
+    bool has_weight = measured_s(inversion, both, 2, WEIGHT) > 0;
     bool told_apart = measured_s(inversion, &both[1], 1, ALL) > 0 &&
                       inversion->profile->is_accelerator;
+    unsigned passes = has_weight ? FORWARD | INPUT : ALL;
     resting_s(inversion, KNOB_GEMM, all);
     resting_s(inversion, KNOB_GROUPED_GEMM, grouped);
     double resting = sum_of(all, passes) - (told_apart ? sum_of(grouped, passes) : 0);
@@ -124,10 +122,9 @@ static void turn_products(struct inversion *inversion)
     if (told_apart) {
         turn_by(inversion, KNOB_GROUPED_GEMM, DP_KERNEL_GROUPED_GEMM, passes);
     }
-    if (passes != ALL && inversion->profile->is_accelerator) {
-        resting_s(inversion, KNOB_WEIGHT_GEMM, weight);
-        turn(inversion, KNOB_WEIGHT_GEMM, measured_s(inversion, both, 2, WEIGHT),
-             weight[DP_PASS_WEIGHT]);
+    if (has_weight && inversion->profile->is_accelerator) {
+        turn_by(inversion, KNOB_WEIGHT_GEMM, DP_KERNEL_GEMM, WEIGHT);
+        turn_by(inversion, KNOB_GROUPED_WEIGHT_GEMM, DP_KERNEL_GROUPED_GEMM, WEIGHT);
     }
 }
 
@@ -150,25 +147,26 @@ static void turn_exchange(struct inversion *inversion)
 {
     const struct dp_trace_fit *fit = inversion->fit;
     struct dp_profile *profile = inversion->profile;
-    struct dp_unit_price price = price_of(inversion, profile);
-    double alone = price.forward_exchange_s + price.backward_exchange_s;
+    struct dp_price_input input = inversion->input;
+    struct dp_price price;
+    input.profile = profile;
+    dp_price_units(&input, &price);
+    const struct dp_unit_price *layer = &price.units[DP_UNIT_MOE];
+    double alone = layer->forward_exchange_s + layer->backward_exchange_s;
     double data = fit->forward_data_s + fit->input_data_s;
     double all = data + fit->forward_wait_s + fit->input_wait_s;
-    if (alone <= 0 || data <= 0) {
+    if (input.model->experts == 0 || alone <= 0 || data <= 0) {
         return;
     }
     if (!fit->paired || !profile->is_accelerator) {
         turn(inversion, KNOB_EXCHANGE, data, alone);
         return;
     }
-    set_figure(inversion, "exchange_contention", &profile->device.exchange_contention,
-               fmin(16, fmax(1, all / alone)));
-    if (fit->exchange_units > 0) {
-        bool out = inversion->input.spans.expert.level > 0;
-        set_figure(inversion, out ? "exchange_out_units" : "exchange_up_units",
-                   out ? &profile->device.exchange_out_units : &profile->device.exchange_up_units,
-                   fit->exchange_units);
-    }
+    // Few multiprocessors slow it down by themselves; contention is what is left to explain.
+    double *contention = &profile->device.exchange_contention;
+    double by_units = price.pair_modes[0].exchange_factor / *contention;
+    set_figure(inversion, "exchange_contention", contention,
+               fmin(16, fmax(1, all / (alone * fmax(1, by_units)))));
     dp_knob_source(profile, KNOB_EXCHANGE, inversion->strategy.format, inversion->source);
 }
 

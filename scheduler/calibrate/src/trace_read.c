@@ -151,8 +151,9 @@ static bool decimal(const char *text, int digits, int64_t *ret_value)
         for (; left > 0; left--) {
             scale *= 10;
         }
-        double real = strtod(text, NULL) * scale;
-        if (!(real < (double)most)) {
+        char *end;
+        double real = strtod(text, &end) * scale;
+        if (*end != '\0' || end == text || !(real >= 0 && real < (double)most)) {
             return false;
         }
         *ret_value = negative ? -(int64_t)real : (int64_t)real;
@@ -247,7 +248,8 @@ static void clear_event(struct dp_trace_reader *reader, int64_t offset)
 // The document, an event of its list, or a document that is a list.
 static bool is_record(int32_t node, bool is_array, int32_t depth)
 {
-    return !is_array && ((node == JSON_NODE_TOP && depth <= 1) || (node == NODE_EVENTS && depth == 2));
+    return !is_array &&
+           ((node == JSON_NODE_TOP && depth <= 1) || (node == NODE_EVENTS && depth == 2));
 }
 
 static dp_status on_begin(void *context, int32_t node, bool is_array, int32_t depth,

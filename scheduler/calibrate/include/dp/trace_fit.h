@@ -1,7 +1,7 @@
 // What a trace says of the layers that it shows: how long F, I, W, a pair of F and B, and the
 // all-to-all take, what of it overlaps, and the figures of a profile that follow from it.
 //
-// Pure; any thread. Definitions: `busy` is the union of kernels on one stream; a phase's `span` runs
+// Pure; any thread. `busy` is the union of kernels on one stream; a phase's `span` runs
 // from its first kernel's start to its last one's end.
 #pragma once
 
