@@ -239,11 +239,28 @@ static void more_sharding_never_takes_more(void **state)
     }
 }
 
+// DualPipe's two holders of a stage are replicas of each other: they share the optimizer's state.
+static void two_directions_halve_the_optimizer_of_each_copy(void **state)
+{
+    (void)state;
+    struct memory_case c = deepseek_v3(61, 3);
+    c.strategy.data = c.strategy.expert = 64;
+    struct dp_price_input input = input_of(&c);
+    const struct dp_unit_parameters held = {.dense = 1e9, .experts = 2e9};
+    struct dp_memory_parts one = {0}, two = {0};
+    dp_memory_state(&input, &held, 1, &one);
+    dp_memory_state(&input, &held, 2, &two);
+    assert_near(one.optimizer, 12e9 / 64 + 24e9, 1);
+    assert_near(two.optimizer, one.optimizer / 2, 1);
+    assert_near(two.weights, 6e9, 1);
+    assert_near(two.gradients, 12e9, 1);
+}
+
 // Weights that tensor ranks do not split, counted here from the shapes.
 static double replicated(const struct dp_model_spec *m)
 {
-    double count = 0;
-    for (int32_t layer = 0; layer < m->layers; layer++) {
+    double count = 3.0 * m->hidden * m->mtp_layers;
+    for (int32_t layer = 0; layer < m->layers + m->mtp_layers; layer++) {
         count += 2.0 * m->hidden;
         count += dp_model_layer_is_moe(m, layer) ? (double)m->hidden * m->experts : 0;
         if (m->mla_kv_rank > 0) {
@@ -261,6 +278,7 @@ static void the_parameters_of_all_ranks_are_the_models(void **state)
     dp_rand_init(&rand, 4);
     for (long run = 0; run < dp_fuzz_runs(300); run++) {
         struct memory_case c = random_case(&rand);
+        c.model.mtp_layers = (int32_t)dp_rand_below(&rand, 2);
         struct dp_price_input input = input_of(&c);
         struct dp_unit_bytes units[DP_UNIT_COUNT];
         units_of(&c, units);
@@ -271,6 +289,8 @@ static void the_parameters_of_all_ranks_are_the_models(void **state)
         stages[0].count[DP_UNIT_HEAD] = 0;
         stages[1].count[DP_UNIT_HEAD] = 1;
         stages[1].count[DP_UNIT_EMBEDDING] = 0;
+        stages[0].count[DP_UNIT_MTP] = 0;
+        stages[1].count[DP_UNIT_MTP] = c.model.mtp_layers;
         double t = c.strategy.tensor, dense = 0, experts = 0;
         for (int i = 0; i < 2; i++) {
             struct dp_unit_parameters held;
@@ -278,11 +298,13 @@ static void the_parameters_of_all_ranks_are_the_models(void **state)
             dense += t * held.dense;
             experts += held.experts * c.strategy.expert;
         }
-        double all = (double)dp_model_parameters(&c.model);
-        assert_near(dense + experts - (t - 1) * replicated(&c.model), all, 1e-9 * all);
+        double all = (double)(dp_model_parameters(&c.model) + dp_model_mtp_parameters(&c.model));
+        // MTP layers take the embedding as well.
+        double copy = c.model.mtp_layers * (double)c.model.hidden * c.model.vocabulary;
+        assert_near(dense + experts - (t - 1) * replicated(&c.model), all + copy, 1e-9 * all);
         struct dp_unit_parameters both;
         dp_memory_held(&input, units, stages, 2, &both);
-        assert_near(both.dense * t, dense, 1e-9 * all);
+        assert_near(both.dense * t + copy, dense, 1e-9 * all);
     }
 }
 
@@ -471,6 +493,7 @@ int main(void)
         cmocka_unit_test(a_gpt_layer_keeps_what_the_papers_count),
         cmocka_unit_test(what_saves_memory_never_keeps_more),
         cmocka_unit_test(more_sharding_never_takes_more),
+        cmocka_unit_test(two_directions_halve_the_optimizer_of_each_copy),
         cmocka_unit_test(the_parameters_of_all_ranks_are_the_models),
         cmocka_unit_test(a_head_that_is_tied_or_predicts_more_brings_the_embedding),
         cmocka_unit_test(logits_are_kept_in_fp32_unless_the_loss_is_fused),
