@@ -325,8 +325,8 @@ static const struct dp_model_spec presets[] = {
      .vocabulary = 128256,
      .rope_theta = 500000,
      .norm_eps = 1e-5},
-    // arXiv 2401.10241, table 3. Its text gives no vocabulary; 32000 counted once is what the names
-    // allow: 12 layers hidden^2 leaves 0.11 to 0.18 billion of "6.2B" and "14.6B" for the table.
+    // arXiv 2401.10241, table 3. Its text gives no vocabulary; beside their layers, all four names
+    // are right only with a table of 26.5 to 34.5 thousand words counted once.
     GPT("gpt-1.5b", 22, 24, 2304, 32000, 1024),
     GPT("gpt-6.2b", 30, 32, 4096, 32000, 1024),
     GPT("gpt-14.6b", 46, 40, 5120, 32000, 1024),
