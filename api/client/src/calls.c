@@ -136,3 +136,29 @@ dp_status dp_client_list_events(struct dp_client *client, const Dp__V1__ListEven
     }
     return status;
 }
+
+dp_status dp_client_plan(struct dp_client *client, const Dp__V1__PlanRequest *request,
+                         struct dp_arena *arena, Dp__V1__PlanResponse **ret_response,
+                         struct dp_error *err)
+{
+    ProtobufCMessage *answer = NULL;
+    dp_status status =
+        dp_client_call(client, DP_METHOD_PLAN, &request->base, true, arena, &answer, err);
+    if (status == DP_OK) {
+        *ret_response = (Dp__V1__PlanResponse *)answer;
+    }
+    return status;
+}
+
+dp_status dp_client_simulate(struct dp_client *client, const Dp__V1__SimulateRequest *request,
+                             struct dp_arena *arena, Dp__V1__Simulation **ret_simulation,
+                             struct dp_error *err)
+{
+    ProtobufCMessage *answer = NULL;
+    dp_status status =
+        dp_client_call(client, DP_METHOD_SIMULATE, &request->base, true, arena, &answer, err);
+    if (status == DP_OK) {
+        *ret_simulation = (Dp__V1__Simulation *)answer;
+    }
+    return status;
+}

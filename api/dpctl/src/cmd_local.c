@@ -55,7 +55,8 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     }
 }
 
-static void print_parts(const struct local_part *parts, int count, const char *address)
+static void print_parts(const struct local_part *parts, int count, const char *address,
+                        const char *http_address)
 {
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 3, .right = 1u << 1};
     const char *const heads[] = {"PART", "PID", "STATE"};
@@ -69,10 +70,13 @@ static void print_parts(const struct local_part *parts, int count, const char *a
                                      : "running");
     }
     dpctl_table_print(&table);
+    if (http_address[0] != '\0') {
+        printf("http://%s serves the same as JSON; /metrics, /openapi.json\n", http_address);
+    }
 }
 
 static void print_parts_json(struct dpctl *ctl, const struct local_part *parts, int count,
-                             const char *address)
+                             const char *address, const char *http_address)
 {
     json_t *rows = json_array();
     for (int i = 0; i < count; i++) {
@@ -80,8 +84,9 @@ static void print_parts_json(struct dpctl *ctl, const struct local_part *parts, 
                                               parts[i].pid != 0, "pid", parts[i].pid));
     }
     dpctl_print_json(ctl,
-                     json_pack("{s:s, s:s, s:o}", "address", address, "state_directory",
-                               ctl->state_directory, "parts", rows),
+                     json_pack("{s:s, s:s, s:s, s:o}", "address", address, "http_address",
+                               http_address, "state_directory", ctl->state_directory, "parts",
+                               rows),
                      "dp.local/1");
 }
 
@@ -89,18 +94,19 @@ static dp_status print_status(struct dpctl *ctl, struct dp_error *err)
 {
     struct local_part parts[LOCAL_NODES_MAX + 1];
     int count = local_parts(ctl, parts, (int)DP_ARRAY_LENGTH(parts));
-    char address[DP_ADDRESS_MAX] = "";
+    char address[DP_ADDRESS_MAX] = "", http_address[DP_ADDRESS_MAX];
     struct dp_error ignored = {0};
     ctl->controller = NULL; // the local one, whatever the environment names
     local_find_controller(ctl, address, &ignored);
+    local_http_address(ctl, http_address);
     int running = 0;
     for (int i = 0; i < count; i++) {
         running += parts[i].pid != 0;
     }
     if (ctl->json) {
-        print_parts_json(ctl, parts, count, address);
+        print_parts_json(ctl, parts, count, address, http_address);
     } else if (running > 0) {
-        print_parts(parts, count, address);
+        print_parts(parts, count, address, http_address);
     }
     if (running == 0) {
         return dp_fail(err, DP_UNAVAILABLE, "no local cluster runs; `dpctl local up` starts one");

@@ -71,14 +71,17 @@ static dp_status start_controller(const struct dpctl *ctl, struct dp_error *err)
     }
     DP_AUTO_FREE char *state = local_path(ctl, "controller");
     DP_AUTO_FREE char *address = local_path(ctl, "controller.addr");
+    DP_AUTO_FREE char *http_address = local_path(ctl, "controller.http");
     // A stale address would be taken for the new controller's.
     unlink(address);
+    unlink(http_address);
     status = dp_make_directories(state, err);
     if (status != DP_OK) {
         return status;
     }
-    char *argv[] = {program,       "--state-dir",    state,   "--listen",
-                    "127.0.0.1:0", "--address-file", address, NULL};
+    char *argv[] = {program,       "--state-dir",         state,        "--listen",
+                    "127.0.0.1:0", "--address-file",      address,      "--http-port",
+                    "0",           "--http-address-file", http_address, NULL};
     return start_part(ctl, "controller", argv, err);
 }
 

@@ -110,6 +110,18 @@ bool local_any_node_runs(const struct dpctl *ctl)
     return false;
 }
 
+void local_http_address(const struct dpctl *ctl, char ret_address[DP_ADDRESS_MAX])
+{
+    DP_AUTO_FREE char *file = local_path(ctl, "controller.http");
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    ret_address[0] = '\0';
+    if (local_part_pid(ctl, "controller") != 0 &&
+        dp_read_file(file, DP_ADDRESS_MAX - 1, &text, NULL) == DP_OK && text.length > 0) {
+        text.bytes[strcspn(text.bytes, "\n")] = '\0';
+        dp_copy_text(ret_address, DP_ADDRESS_MAX, text.bytes);
+    }
+}
+
 void local_append_log(const struct dpctl *ctl, const char *name, struct dp_error *err)
 {
     DP_AUTO_FREE char *path = part_path(ctl, name, ".log");

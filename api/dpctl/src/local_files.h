@@ -30,6 +30,8 @@ dp_status local_set_temporary(const struct dpctl *ctl, bool temporary, struct dp
 int local_part_pid(const struct dpctl *ctl, const char *name);
 int local_node_pid(const struct dpctl *ctl, int node);
 bool local_any_node_runs(const struct dpctl *ctl);
+// Where the controller serves HTTP, "127.0.0.1:41234"; empty when it does not.
+void local_http_address(const struct dpctl *ctl, char ret_address[DP_ADDRESS_MAX]);
 // Adds the last lines of a part's log to the message: why it ended.
 void local_append_log(const struct dpctl *ctl, const char *name, struct dp_error *err);
 

@@ -9,6 +9,7 @@
 #include "dp/arena.h"
 #include "dp/error.h"
 #include "dp/v1/controller.pb-c.h"
+#include "dp/v1/planner.pb-c.h"
 
 struct dp_client;
 
@@ -50,6 +51,15 @@ dp_status dp_client_get_timeline(struct dp_client *client, const char *id, struc
 dp_status dp_client_list_events(struct dp_client *client, const Dp__V1__ListEventsRequest *request,
                                 struct dp_arena *arena, Dp__V1__ListEventsResponse **ret_response,
                                 struct dp_error *err);
+
+// Questions that change nothing; an answer of the planner takes some seconds. DP_BUSY: too many are
+// being answered, try again in some seconds.
+dp_status dp_client_plan(struct dp_client *client, const Dp__V1__PlanRequest *request,
+                         struct dp_arena *arena, Dp__V1__PlanResponse **ret_response,
+                         struct dp_error *err);
+dp_status dp_client_simulate(struct dp_client *client, const Dp__V1__SimulateRequest *request,
+                             struct dp_arena *arena, Dp__V1__Simulation **ret_simulation,
+                             struct dp_error *err);
 
 // Streams. Next waits at most timeout_ms: DP_OK with *ret_event, or with NULL when nothing came
 // yet; at the end of the stream DP_OK, NULL and *ret_end = true. A short timeout (200 ms) lets the
