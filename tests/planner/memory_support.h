@@ -67,8 +67,8 @@ static inline struct dp_model_spec gpt(int32_t layers, int32_t hidden, int32_t h
                                   .vocabulary = vocabulary,
                                   .ffn_matrices = 2,
                                   .positions = 1024,
-                                  .biases = DP_BIAS_QKV | DP_BIAS_OUTPUT | DP_BIAS_FFN |
-                                            DP_BIAS_NORM};
+                                  .biases =
+                                      DP_BIAS_QKV | DP_BIAS_OUTPUT | DP_BIAS_FFN | DP_BIAS_NORM};
 }
 
 // The units of layers [begin, end).

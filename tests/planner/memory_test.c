@@ -373,8 +373,7 @@ static void follow(const struct dp_unit_bytes *units, const int *order, int coun
     double left = kept;
     for (int i = count - 1; i >= 0; i--) {
         ret->backward_peak = fmax(ret->backward_peak, left + units[order[i]].during_backward);
-        ret->input_peak =
-            fmax(ret->input_peak, left + waiting + units[order[i]].during_backward);
+        ret->input_peak = fmax(ret->input_peak, left + waiting + units[order[i]].during_backward);
         left -= units[order[i]].after_forward;
         waiting += units[order[i]].after_input;
     }
@@ -398,10 +397,9 @@ static void a_chunks_peaks_are_those_of_its_units_one_by_one(void **state)
                 .during_backward = (double)dp_rand_below(&rand, 100),
             };
         }
-        struct dp_stage_units stage = {.count = {(int32_t)dp_rand_below(&rand, 4),
-                                                 (int32_t)dp_rand_below(&rand, 4),
-                                                 (int32_t)dp_rand_below(&rand, 2),
-                                                 (int32_t)dp_rand_below(&rand, 2), 0}};
+        struct dp_stage_units stage = {
+            .count = {(int32_t)dp_rand_below(&rand, 4), (int32_t)dp_rand_below(&rand, 4),
+                      (int32_t)dp_rand_below(&rand, 2), (int32_t)dp_rand_below(&rand, 2), 0}};
         int order[32], count = 0;
         const int sequence[] = {DP_UNIT_EMBEDDING, DP_UNIT_DENSE, DP_UNIT_MOE, DP_UNIT_HEAD};
         for (size_t kind = 0; kind < 4; kind++) {

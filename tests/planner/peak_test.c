@@ -102,12 +102,12 @@ static void the_fullest_moment_is_found_in_every_family(void **state)
             struct dp_chunk_bytes chunks[DP_RANK_STAGES_MAX];
             for (int slot = 0; slot < DP_RANK_STAGES_MAX; slot++) {
                 double kept = (double)dp_rand_below(&rand, 50);
-                chunks[slot] = (struct dp_chunk_bytes){
-                    .after_forward = kept,
-                    .after_input = (double)dp_rand_below(&rand, 50),
-                    .forward_peak = kept + (double)dp_rand_below(&rand, 20),
-                    .backward_peak = (double)dp_rand_below(&rand, 20),
-                    .input_peak = (double)dp_rand_below(&rand, 50)};
+                chunks[slot] =
+                    (struct dp_chunk_bytes){.after_forward = kept,
+                                            .after_input = (double)dp_rand_below(&rand, 50),
+                                            .forward_peak = kept + (double)dp_rand_below(&rand, 20),
+                                            .backward_peak = (double)dp_rand_below(&rand, 20),
+                                            .input_peak = (double)dp_rand_below(&rand, 50)};
             }
             struct peak peak;
             dp_planner_peak_walk(&schedule, rank, chunks, &peak);
@@ -131,11 +131,17 @@ static void a_pair_with_a_split_backward_leaves_its_w_behind(void **state)
     };
     int32_t placement[] = {0, 0};
     size_t rank_begin[] = {0, 4};
-    const struct dp_schedule schedule = {.pipeline = 1, .microbatches = 2, .stages = 1,
-                                         .directions = 1, .placement = placement,
-                                         .actions = actions, .rank_begin = rank_begin};
-    const struct dp_chunk_bytes chunk = {.after_forward = 10, .after_input = 7,
-                                         .forward_peak = 11, .backward_peak = 20,
+    const struct dp_schedule schedule = {.pipeline = 1,
+                                         .microbatches = 2,
+                                         .stages = 1,
+                                         .directions = 1,
+                                         .placement = placement,
+                                         .actions = actions,
+                                         .rank_begin = rank_begin};
+    const struct dp_chunk_bytes chunk = {.after_forward = 10,
+                                         .after_input = 7,
+                                         .forward_peak = 11,
+                                         .backward_peak = 20,
                                          .input_peak = 2};
     struct peak peak;
     dp_planner_peak_walk(&schedule, 0, &chunk, &peak);
@@ -205,8 +211,8 @@ static double fullest(const struct memory_case *c, const int32_t *layers_of_stag
         dp_memory_state(&input, &held, schedule.directions, &parts);
         struct peak peak;
         dp_planner_peak_walk(&schedule, rank, chunks, &peak);
-        double bytes = dp_memory_total(&parts) - parts.runtime - parts.exchange +
-                       peak.activations + peak.deferred + peak.transient;
+        double bytes = dp_memory_total(&parts) - parts.runtime - parts.exchange + peak.activations +
+                       peak.deferred + peak.transient;
         most = fmax(most, bytes);
     }
     return most;
@@ -254,8 +260,8 @@ static void measured_bf16_runs_on_b200_are_met(void **state)
         c.strategy.expert = rows[i].expert;
         c.strategy.context = rows[i].context;
         c.strategy.microbatches = 4;
-        assert_within(fullest(&c, NULL) / GIB, rows[i].gib,
-                      model.experts > 0 ? 0.011 : 0.006, rows[i].model);
+        assert_within(fullest(&c, NULL) / GIB, rows[i].gib, model.experts > 0 ? 0.011 : 0.006,
+                      rows[i].model);
     }
 }
 
@@ -301,8 +307,7 @@ static void measured_gpt_runs_of_the_zero_bubble_paper_are_met(void **state)
                 {46, 40, 5120, 16, 1, 3, 32, 39, 33},
                 {62, 48, 6144, 32, 1, 2, 43, 58, 44}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct dp_model_spec model =
-            gpt(rows[i].layers, rows[i].hidden, rows[i].heads, 50304);
+        struct dp_model_spec model = gpt(rows[i].layers, rows[i].hidden, rows[i].heads, 50304);
         struct memory_case c = memory_case_of(&model, 1024);
         c.profile.memory.scores_kept = c.profile.memory.dropout = true;
         c.profile.memory.gradient_bytes = 2;
@@ -337,8 +342,12 @@ static void a_refusal_says_who_when_what_and_what_would_fit(void **state)
         .strategy = &strategy,
         .position = 1,
         .rank = 5,
-        .parts = {.weights = 10 * GIB, .gradients = 20 * GIB, .optimizer = 5 * GIB,
-                  .activations = 50 * GIB, .transient = 2.5 * GIB, .runtime = 4.5 * GIB},
+        .parts = {.weights = 10 * GIB,
+                  .gradients = 20 * GIB,
+                  .optimizer = 5 * GIB,
+                  .activations = 50 * GIB,
+                  .transient = 2.5 * GIB,
+                  .runtime = 4.5 * GIB},
         .limit = 80 * GIB,
         .at_s = 1.25,
         .action = {.kind = DP_ACTION_F, .stage = 1, .microbatch = 3},
@@ -395,7 +404,8 @@ static void changes_are_legal_and_take_less(void **state)
         }
         assert_int_equal(less.strategy.micro_batch_size * less.strategy.microbatches, 64);
         assert_int_equal((int64_t)less.strategy.data * less.strategy.tensor %
-                             (less.strategy.expert * less.strategy.expert_tensor), 0);
+                             (less.strategy.expert * less.strategy.expert_tensor),
+                         0);
     }
     assert_string_equal(changes[0].what, "micro_batch_size = 1");
     assert_string_equal(changes[1].what, "shard = zero1");

@@ -201,8 +201,8 @@ void dp_memory_chunk(const struct dp_unit_bytes *units, const struct dp_stage_un
         deferred += count * unit->after_input;
         forward = fmax(forward, kept + unit->during_forward);
         backward = fmax(backward, kept + unit->during_backward);
-        input = fmax(input, unit->during_backward + fmax(kept + all_deferred - deferred,
-                                                         first_kept + first_waiting));
+        input = fmax(input, unit->during_backward +
+                                fmax(kept + all_deferred - deferred, first_kept + first_waiting));
         result = unit->result;
     }
     *ret_chunk = (struct dp_chunk_bytes){

@@ -169,8 +169,8 @@ static void add_parameters(const struct dp_price_input *input, double held, doub
     double resident = fsdp ? held / shards : held;
     double gathered = fsdp && shards > 1 ? fmin(2 * largest, held) : 0;
     double reduced = fsdp && shards > 1 ? fmin(largest, held) : 0;
-    parts->weights += resident * bytes.weight + gathered * bytes.weight +
-                      (fsdp ? gathered : held) * bytes.copies;
+    parts->weights +=
+        resident * bytes.weight + gathered * bytes.weight + (fsdp ? gathered : held) * bytes.copies;
     parts->gradients += (resident + reduced) * bytes.gradient;
     parts->optimizer += held * bytes.optimizer / shards;
 }

@@ -1,8 +1,8 @@
 // The tensors that a unit keeps for one micro-batch, one by one.
 //
-// Widths follow arXiv 2205.05198 (section 4) for attention and dense FFNs, and the public
-// tensor-by-tensor estimate of DeepSeek-V3 (NVIDIA's Megatron MoE model zoo) for latent attention and
-// experts. What W needs of a product y = x w is x and the gradient of y.
+// Widths follow arXiv 2205.05198 (section 4) for attention and dense FFNs, and the public list of
+// DeepSeek-V3's tensors (NVIDIA's Megatron MoE model zoo) for latent attention and experts. What W
+// needs of a product y = x w is x and the gradient of y.
 
 #include "memory_parts.h"
 
@@ -50,12 +50,10 @@ static void queries_of_mla(const struct dp_memory_shape *s, struct dp_memory_lis
     double latent = (double)m->mla_kv_rank + m->mla_rope_dim;
     uint32_t both = DP_RECOMPUTE_NORM | DP_RECOMPUTE_UP;
     bool norms = recomputes(s, 0) || (s->recompute & both) == both;
-    keep(list, "query latent", s->split * m->mla_q_rank, s->element, s->operand,
-         recomputes(s, 0));
+    keep(list, "query latent", s->split * m->mla_q_rank, s->element, s->operand, recomputes(s, 0));
     keep(list, "normed query latent", s->split * m->mla_q_rank, s->operand, s->operand, norms);
     keep(list, "key-value latent", s->split * latent, s->element, s->operand, recomputes(s, 0));
-    keep(list, "normed key-value latent", s->split * m->mla_kv_rank, s->operand, s->operand,
-         norms);
+    keep(list, "normed key-value latent", s->split * m->mla_kv_rank, s->operand, s->operand, norms);
     bool up = recomputes(s, DP_RECOMPUTE_UP);
     // Their gradients come in the shape of the products: one rotary key for all heads is gone.
     keep(list, "queries", s->tokens * heads * key, s->element, s->operand, up);

@@ -24,7 +24,7 @@ double dp_planner_peak_running(const struct dp_chunk_bytes *chunks, int kind, in
 void dp_planner_peak_fragments(const struct dp_profile *profile, struct dp_memory_parts *parts)
 {
     if (profile->is_accelerator) {
-        double allocated = dp_memory_total(parts) - parts->runtime;
+        double allocated = dp_memory_total(parts) - parts->runtime - parts->exchange;
         parts->runtime += profile->memory.fragmentation_share * allocated;
     }
 }

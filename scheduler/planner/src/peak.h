@@ -14,8 +14,8 @@
 // as in the action (b_slot of FB alone), chunks[slot].
 double dp_planner_peak_running(const struct dp_chunk_bytes *chunks, int kind, int b_kind,
                                int32_t slot, int32_t b_slot);
-// Share of what is allocated that the allocator holds beyond it, added to parts->runtime; call it
-// once when all other parts are known.
+// Adds to parts->runtime what the framework's allocator holds beyond what is allocated from it;
+// call it once, when all other parts are known. Buffers of the exchange come from elsewhere.
 void dp_planner_peak_fragments(const struct dp_profile *profile, struct dp_memory_parts *parts);
 
 // The fullest moment of a rank that runs its list.

@@ -59,7 +59,7 @@ struct dp_chunk_bytes {
 // units[dp_unit] as dp_memory_units gives them.
 void dp_memory_chunk(const struct dp_unit_bytes *units, const struct dp_stage_units *stage,
                      struct dp_chunk_bytes *ret_chunk);
-// Parameters of a rank that holds `stages`. A tied head and MTP layers need the embedding, so a rank
+// Parameters of a rank that holds `stages`. A tied head and MTP layers need the embedding: a rank
 // that has them without it holds a copy.
 void dp_memory_held(const struct dp_price_input *input, const struct dp_unit_bytes *units,
                     const struct dp_stage_units *stages, int32_t stages_count,

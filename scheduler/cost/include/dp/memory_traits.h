@@ -24,6 +24,6 @@ struct dp_memory_traits {
     // attention's output once, in 12 bits.
     bool operands_stored;
     bool weights_as_operands; // 8-bit formats: no bf16 weight beside the products' copies
-    bool loss_fused;        // cross-entropy works on bf16 logits in place
-    bool scratch_gradients; // one bf16 weight gradient of each shape stays (Transformer Engine)
+    bool loss_fused;          // cross-entropy works on bf16 logits in place
+    bool scratch_gradients;   // one bf16 weight gradient of each shape stays (Transformer Engine)
 };
