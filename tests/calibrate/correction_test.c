@@ -190,8 +190,8 @@ static void a_correction_slows_what_it_is_about_and_says_so(void **state)
     assert_near(profile.local.sum_bytes_per_s / 2 / before.local.sum_bytes_per_s, 1);
     assert_near(profile.local.bytes_per_s, before.local.bytes_per_s);
     assert_near(profile.optimizer_bytes_per_s, before.optimizer_bytes_per_s);
-    assert_non_null(strstr(profile.provenance,
-                           "corrected by job-17: compute x1.06, gradient sums x0.50; "));
+    assert_non_null(
+        strstr(profile.provenance, "corrected by job-17: compute x1.06, gradient sums x0.50; "));
     // Another measurement of the node has nothing to do with it.
     profile = before;
     profile.measured_at_s = 2000;

@@ -7,8 +7,8 @@
 
 enum { MAIN, BESIDE, COMMUNICATION };
 
-static char *names[] = {"attn(F)", "mlp(F)",      "attn(B)", "mlp(B)", "mlp(W)",
-                        "dispatch(F)", "combine(B)", "other"};
+static char *names[] = {"attn(F)", "mlp(F)",      "attn(B)",    "mlp(B)",
+                        "mlp(W)",  "dispatch(F)", "combine(B)", "other"};
 
 struct made {
     struct dp_trace trace;

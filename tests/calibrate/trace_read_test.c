@@ -38,14 +38,17 @@ static dp_status read_text(const char *text, struct dp_trace *ret_trace, struct 
 static const char small[] =
     "{\"schemaVersion\": 1, \"deviceProperties\": [{\"id\": 0, \"name\": \"x\"}],\n"
     " \"traceEvents\": [\n"
-    "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1, \"tid\": 0, \"args\": {\"name\": \"p\"}},\n"
+    "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1, \"tid\": 0, \"args\": {\"name\": "
+    "\"p\"}},\n"
     "{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"attn(F)\", \"pid\": 1, \"tid\": 5,"
     " \"ts\": 5138717826059.351, \"dur\": 100, \"args\": {\"External id\": 1}},\n"
     "{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"core\", \"pid\": 1, \"tid\": 5,"
     " \"ts\": 5138717826060.351, \"dur\": 20, \"args\": {}},\n"
-    "{\"ph\": \"X\", \"cat\": \"cuda_runtime\", \"name\": \"cudaLaunchKernel\", \"pid\": 1, \"tid\": 5,"
+    "{\"ph\": \"X\", \"cat\": \"cuda_runtime\", \"name\": \"cudaLaunchKernel\", \"pid\": 1, "
+    "\"tid\": 5,"
     " \"ts\": 5138717826061.5, \"dur\": 2, \"args\": {\"correlation\": 7}},\n"
-    "{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"flash_fwd\\u0007_kernel\", \"pid\": 0, \"tid\": 7,"
+    "{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"flash_fwd\\u0007_kernel\", \"pid\": 0, "
+    "\"tid\": 7,"
     " \"ts\": 5138717826200, \"dur\": 30.5, \"args\": {\"device\": 0, \"stream\": 7,"
     " \"correlation\": 7, \"grid\": [4, 3, 2], \"block\": [128, 1, 1]}},\n"
     "{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"gemm\", \"pid\": 0, \"tid\": 8,"
@@ -137,12 +140,14 @@ static void what_is_wrong_is_refused_by_name(void **state)
         {EVENT("\"ts\": [1], \"dur\": true"), "byte 1: the event's \"dur\" is no number"},
         {EVENT("\"ts\": 1"), "byte 1: the event's \"dur\" is missing"},
         {EVENT("\"dur\": 1"), "byte 1: the event's \"startNs\" is missing"},
-        {EVENT("\"ts\": 1e300, \"dur\": 1"), "byte 1: the event's \"ts\" is no number within range"},
+        {EVENT("\"ts\": 1e300, \"dur\": 1"),
+         "byte 1: the event's \"ts\" is no number within range"},
         {EVENT("\"ts\": 99999999999999999999999, \"dur\": 1"), "no number within range"},
         {EVENT("\"ts\": 11111111111111111111111111111111111111111111111111111111111111111111, "
                "\"dur\": 1"),
          "byte 52: a number of more than 63 characters"},
-        {"[{\"ph\": \"X\", \"cat\": \"kernel\", \"ts\": 1, \"dur\": 1}]", "a kernel without a name"},
+        {"[{\"ph\": \"X\", \"cat\": \"kernel\", \"ts\": 1, \"dur\": 1}]",
+         "a kernel without a name"},
         {"{\"CudaEvent\": {\"startNs\": \"5\", \"endNs\": \"4\", \"kernel\": {\"shortName\": 0}}}",
          "byte 0: the event ends before it starts (by 1 ns)"},
         {"{\"table\": \"StringIds\", \"id\": 99999999, \"value\": \"x\"}", "string 99999999"},
@@ -245,7 +250,8 @@ static void a_run_without_an_accelerator_is_read_by_its_outermost_operators(void
         " \"ts\": 10, \"dur\": 8},"
         "{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::silu\", \"pid\": 1, \"tid\": 1,"
         " \"ts\": 18, \"dur\": 1},"
-        "{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"mlp(F)\", \"pid\": 1, \"tid\": 1,"
+        "{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"mlp(F)\", \"pid\": 1, \"tid\": "
+        "1,"
         " \"ts\": 9, \"dur\": 20}]}";
     struct dp_error err = {0};
     DP_CLEANUP(dp_trace_deinit) struct dp_trace trace = {0};

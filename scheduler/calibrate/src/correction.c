@@ -8,9 +8,8 @@
 #include "knob.h"
 
 static const char *const part_texts[DP_PART_COUNT] = {
-    [DP_PART_COMPUTE] = "compute",        [DP_PART_EXCHANGE] = "exchange",
-    [DP_PART_HOP] = "hops",               [DP_PART_GRADIENT] = "gradient sums",
-    [DP_PART_OPTIMIZER] = "optimizer",
+    [DP_PART_COMPUTE] = "compute",        [DP_PART_EXCHANGE] = "exchange",   [DP_PART_HOP] = "hops",
+    [DP_PART_GRADIENT] = "gradient sums", [DP_PART_OPTIMIZER] = "optimizer",
 };
 
 const char *dp_part_text(dp_part part)
@@ -47,8 +46,7 @@ void dp_correction_render(const struct dp_correction *correction, struct dp_buf 
     const char *separator = "";
     for (int part = 0; part < DP_PART_COUNT; part++) {
         if (!is_one(correction->factor[part])) {
-            dp_buf_printf(out, "%s%s x%.2f", separator, part_texts[part],
-                          correction->factor[part]);
+            dp_buf_printf(out, "%s%s x%.2f", separator, part_texts[part], correction->factor[part]);
             separator = ", ";
         }
     }
@@ -82,8 +80,7 @@ void dp_correction_apply(const struct dp_correction *correction, struct dp_profi
     };
     turn_products(profile, 1 / correction->factor[DP_PART_COMPUTE]);
     for (size_t i = 0; i < sizeof turns / sizeof turns[0]; i++) {
-        dp_knob_turn(profile, turns[i].knob, DP_FORMAT_BF16,
-                     1 / correction->factor[turns[i].part]);
+        dp_knob_turn(profile, turns[i].knob, DP_FORMAT_BF16, 1 / correction->factor[turns[i].part]);
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf factors = {0};
     dp_correction_render(correction, &factors);

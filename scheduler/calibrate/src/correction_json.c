@@ -4,9 +4,8 @@
 #include "dp/correction.h"
 
 static const char *const keys[DP_PART_COUNT] = {
-    [DP_PART_COMPUTE] = "compute",   [DP_PART_EXCHANGE] = "exchange",
-    [DP_PART_HOP] = "hop",           [DP_PART_GRADIENT] = "gradient",
-    [DP_PART_OPTIMIZER] = "optimizer",
+    [DP_PART_COMPUTE] = "compute",   [DP_PART_EXCHANGE] = "exchange",   [DP_PART_HOP] = "hop",
+    [DP_PART_GRADIENT] = "gradient", [DP_PART_OPTIMIZER] = "optimizer",
 };
 
 json_t *dp_correction_to_json(const struct dp_correction *correction)

@@ -15,14 +15,13 @@ struct marker {
 static size_t find_markers(const struct dp_trace *trace, struct marker *ret_markers)
 {
     size_t count = 0;
-    DP_AUTO_FREE dp_kernel_kind *newest =
-        dp_new_array(dp_kernel_kind, (size_t)trace->streams + 1);
+    DP_AUTO_FREE dp_kernel_kind *newest = dp_new_array(dp_kernel_kind, (size_t)trace->streams + 1);
     for (size_t i = 0; i < trace->kernels_count; i++) {
         const struct dp_trace_kernel *kernel = &trace->kernels[i];
         dp_kernel_kind before = newest[kernel->stream];
         newest[kernel->stream] = kernel->kind;
-        bool is_core = kernel->kind == DP_KERNEL_ATTENTION ||
-                       kernel->kind == DP_KERNEL_ATTENTION_GRADIENT;
+        bool is_core =
+            kernel->kind == DP_KERNEL_ATTENTION || kernel->kind == DP_KERNEL_ATTENTION_GRADIENT;
         if (is_core && before != kernel->kind) {
             ret_markers[count++] = (struct marker){i, kernel->kind == DP_KERNEL_ATTENTION};
         }

@@ -21,12 +21,12 @@ static json_t *phases_json(const struct dp_trace_fit *fit)
         const struct dp_phase_fit *phase = &fit->phases[i];
         if (phase->count > 0) {
             json_array_append_new(
-                phases, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "phase",
-                                  dp_phase_text((dp_phase)i), "count", phase->count, "span_s",
-                                  phase->span_s, "busy_s", phase->busy_s, "auxiliary_s",
-                                  phase->auxiliary_s, "compute_s", phase->compute_s, "exchange_s",
-                                  phase->exchange_s, "data_s", phase->data_s, "by_kind_s",
-                                  kinds_json(phase->by_kind_s)));
+                phases,
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "phase",
+                          dp_phase_text((dp_phase)i), "count", phase->count, "span_s",
+                          phase->span_s, "busy_s", phase->busy_s, "auxiliary_s", phase->auxiliary_s,
+                          "compute_s", phase->compute_s, "exchange_s", phase->exchange_s, "data_s",
+                          phase->data_s, "by_kind_s", kinds_json(phase->by_kind_s)));
         }
     }
     return phases;
@@ -34,11 +34,11 @@ static json_t *phases_json(const struct dp_trace_fit *fit)
 
 json_t *dp_trace_fit_to_json(const struct dp_trace_fit *fit)
 {
-    json_t *json = json_pack(
-        "{s:s, s:i, s:b, s:b, s:f, s:f, s:f, s:f, s:f}", "schema", "dp.trace_fit/1", "layers",
-        fit->layers, "annotated", fit->annotated, "paired", fit->paired, "wall_s", fit->wall_s,
-        "compute_busy_s", fit->compute_busy_s, "exchange_busy_s", fit->exchange_busy_s, "exposed_s",
-        fit->exposed_s, "hidden_share", fit->hidden_share);
+    json_t *json = json_pack("{s:s, s:i, s:b, s:b, s:f, s:f, s:f, s:f, s:f}", "schema",
+                             "dp.trace_fit/1", "layers", fit->layers, "annotated", fit->annotated,
+                             "paired", fit->paired, "wall_s", fit->wall_s, "compute_busy_s",
+                             fit->compute_busy_s, "exchange_busy_s", fit->exchange_busy_s,
+                             "exposed_s", fit->exposed_s, "hidden_share", fit->hidden_share);
     json_t *layer = json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "forward_s", fit->forward_s, "input_s",
         fit->input_s, "weight_s", fit->weight_s, "weight_wall_s", fit->weight_wall_s, "pair_s",
@@ -113,8 +113,8 @@ static void render_layer(const struct dp_trace_fit *fit, struct dp_buf *out)
 
 void dp_trace_fit_render(const struct dp_trace_fit *fit, struct dp_buf *out)
 {
-    dp_buf_printf(out, "%d layers in %.1f ms: compute busy %.1f ms", fit->layers,
-                  1e3 * fit->wall_s, 1e3 * fit->compute_busy_s);
+    dp_buf_printf(out, "%d layers in %.1f ms: compute busy %.1f ms", fit->layers, 1e3 * fit->wall_s,
+                  1e3 * fit->compute_busy_s);
     if (fit->exchange_busy_s > 0) {
         dp_buf_printf(out, ", communication %.1f ms, %.1f %% of it hidden",
                       1e3 * fit->exchange_busy_s, 100 * fit->hidden_share);

@@ -32,9 +32,9 @@ struct json_value {
     value_kind kind;
     const char *text; // with a 0 behind it; a long one is cut
     size_t length;
-    int32_t depth;   // values around it
-    int64_t index;   // in its array; -1 = a member
-    int64_t offset;  // of its first byte
+    int32_t depth;  // values around it
+    int64_t index;  // in its array; -1 = a member
+    int64_t offset; // of its first byte
 };
 
 struct json_handler {

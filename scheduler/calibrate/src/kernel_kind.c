@@ -5,16 +5,11 @@
 #include "dp/trace_read.h"
 
 static const char *const texts[DP_KERNEL_KIND_COUNT] = {
-    [DP_KERNEL_GEMM] = "gemm",
-    [DP_KERNEL_GROUPED_GEMM] = "grouped_gemm",
-    [DP_KERNEL_ATTENTION] = "attention",
-    [DP_KERNEL_ATTENTION_GRADIENT] = "attention_gradient",
-    [DP_KERNEL_OTHER] = "other",
-    [DP_KERNEL_DISPATCH] = "dispatch",
-    [DP_KERNEL_COMBINE] = "combine",
-    [DP_KERNEL_EXCHANGE] = "exchange",
-    [DP_KERNEL_NOTIFY] = "notify",
-    [DP_KERNEL_COLLECTIVE] = "collective",
+    [DP_KERNEL_GEMM] = "gemm",           [DP_KERNEL_GROUPED_GEMM] = "grouped_gemm",
+    [DP_KERNEL_ATTENTION] = "attention", [DP_KERNEL_ATTENTION_GRADIENT] = "attention_gradient",
+    [DP_KERNEL_OTHER] = "other",         [DP_KERNEL_DISPATCH] = "dispatch",
+    [DP_KERNEL_COMBINE] = "combine",     [DP_KERNEL_EXCHANGE] = "exchange",
+    [DP_KERNEL_NOTIFY] = "notify",       [DP_KERNEL_COLLECTIVE] = "collective",
     [DP_KERNEL_COPY] = "copy",
 };
 

@@ -77,13 +77,13 @@ static struct figures figures_of(dp_knob knob, dp_format format)
                                          DP_DEVICE_host_moe_s, DP_DEVICE_action_s},
                                 .is_time = true};
     case KNOB_EXCHANGE:
-        return (struct figures)LIST(DP_DEVICE_exchange_out_share, DP_DEVICE_exchange_up_share,
-                                    none, none);
+        return (struct figures)LIST(DP_DEVICE_exchange_out_share, DP_DEVICE_exchange_up_share, none,
+                                    none);
     case KNOB_HOP:
         return (struct figures)LIST(DP_DEVICE_hop_share, none, none, none);
     case KNOB_GRADIENT:
-        return (struct figures)LIST(DP_DEVICE_collective_out_share,
-                                    DP_DEVICE_collective_up_share, none, none);
+        return (struct figures)LIST(DP_DEVICE_collective_out_share, DP_DEVICE_collective_up_share,
+                                    none, none);
     default:
         return (struct figures)LIST(DP_DEVICE_optimizer_share, none, none, none);
     }

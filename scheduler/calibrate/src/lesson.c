@@ -71,11 +71,12 @@ static void find_reason(const struct dp_run_facts *facts, char *ret_reason, size
     } else if (facts->cores_exceeded) {
         snprintf(ret_reason, size, "its ranks shared cores, so that their times include waiting");
     } else if (facts->steps < DP_LEARN_STEPS_MIN) {
-        snprintf(ret_reason, size, "%lld steps were measured, it takes %d",
-                 (long long)facts->steps, DP_LEARN_STEPS_MIN);
+        snprintf(ret_reason, size, "%lld steps were measured, it takes %d", (long long)facts->steps,
+                 DP_LEARN_STEPS_MIN);
     } else if (!(facts->steps_spread <= SPREAD_MAX)) {
-        snprintf(ret_reason, size, "its steps differ by %.0f %% of their median: they were not "
-                                   "steady",
+        snprintf(ret_reason, size,
+                 "its steps differ by %.0f %% of their median: they were not "
+                 "steady",
                  100 * facts->steps_spread);
     } else if (!is_time(facts->predicted_step_s) || !is_time(facts->measured_step_s)) {
         snprintf(ret_reason, size, "its plan or its steps have no time");
@@ -98,8 +99,7 @@ static void learn_part(const struct dp_run_facts *facts, dp_part part, struct dp
     struct dp_part_result *result = &lesson->parts[part];
     double weight = facts->used.runs == 0 ? 1 : LATER_WEIGHT;
     double change = clamp(pow(result->ratio, weight), DP_LEARN_CHANGE_MAX);
-    lesson->correction.factor[part] =
-        clamp(facts->used.factor[part] * change, DP_LEARN_FACTOR_MAX);
+    lesson->correction.factor[part] = clamp(facts->used.factor[part] * change, DP_LEARN_FACTOR_MAX);
     result->learned = true;
 }
 
@@ -114,16 +114,17 @@ void dp_lesson_learn(const struct dp_run_facts *facts, struct dp_lesson *ret_les
             continue;
         }
         any = true;
-        if (lesson.reason[0] == '\0' && clamp(lesson.parts[part].ratio, RATIO_MAX) !=
-                                            lesson.parts[part].ratio) {
+        if (lesson.reason[0] == '\0' &&
+            clamp(lesson.parts[part].ratio, RATIO_MAX) != lesson.parts[part].ratio) {
             snprintf(lesson.reason, sizeof lesson.reason,
                      "%s took %.3g times what was predicted, which no correction explains",
                      dp_part_text((dp_part)part), lesson.parts[part].ratio);
         }
     }
     if (lesson.reason[0] == '\0' && !any) {
-        snprintf(lesson.reason, sizeof lesson.reason, "none of its parts was both predicted and "
-                                                      "measured");
+        snprintf(lesson.reason, sizeof lesson.reason,
+                 "none of its parts was both predicted and "
+                 "measured");
     }
     for (int part = 0; lesson.reason[0] == '\0' && part < DP_PART_COUNT; part++) {
         if (counts(facts, &lesson.parts[part])) {

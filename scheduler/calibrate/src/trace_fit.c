@@ -139,8 +139,7 @@ static void add_instance(struct dp_phase_fit *phase, const struct instance *inst
     double shrink = computed_ns > 0 ? (double)compute_ns / (double)computed_ns : 1;
     for (int kind = 0; kind < DP_KERNEL_KIND_COUNT; kind++) {
         double s = (double)instance->kinds_ns[kind] * 1e-9;
-        phase->by_kind_s[kind] +=
-            dp_kernel_is_communication((dp_kernel_kind)kind) ? s : s * shrink;
+        phase->by_kind_s[kind] += dp_kernel_is_communication((dp_kernel_kind)kind) ? s : s * shrink;
     }
     phase->count++;
     phase->span_s += (double)(instance->end_ns - instance->start_ns) * 1e-9;
@@ -228,8 +227,7 @@ void dp_fit_totals(struct dp_trace_fit *fit, const struct dp_trace_kernel *const
     int64_t end_ns = INT64_MIN;
     for (size_t i = 0; i < count; i++) {
         bool communicates = dp_kernel_is_communication(kernels[i]->kind);
-        dp_cover_add(communicates ? &exchange : &compute, kernels[i]->start_ns,
-                     kernels[i]->end_ns);
+        dp_cover_add(communicates ? &exchange : &compute, kernels[i]->start_ns, kernels[i]->end_ns);
         dp_cover_add(&both, kernels[i]->start_ns, kernels[i]->end_ns);
         end_ns = kernels[i]->end_ns > end_ns ? kernels[i]->end_ns : end_ns;
     }
@@ -238,8 +236,7 @@ void dp_fit_totals(struct dp_trace_fit *fit, const struct dp_trace_kernel *const
     fit->exchange_busy_s = (double)exchange.length_ns * 1e-9;
     fit->exposed_s = fit->wall_s - fit->compute_busy_s;
     int64_t shared_ns = compute.length_ns + exchange.length_ns - both.length_ns;
-    fit->hidden_share =
-        exchange.length_ns > 0 ? (double)shared_ns / (double)exchange.length_ns : 0;
+    fit->hidden_share = exchange.length_ns > 0 ? (double)shared_ns / (double)exchange.length_ns : 0;
 }
 
 static int by_number(const void *a, const void *b)
@@ -254,8 +251,8 @@ int32_t dp_fit_exchange_units(const struct dp_trace_kernel *const *kernels, size
     size_t known = 0;
     for (size_t i = 0; i < count; i++) {
         dp_kernel_kind kind = kernels[i]->kind;
-        bool moves = kind == DP_KERNEL_DISPATCH || kind == DP_KERNEL_COMBINE ||
-                     kind == DP_KERNEL_EXCHANGE;
+        bool moves =
+            kind == DP_KERNEL_DISPATCH || kind == DP_KERNEL_COMBINE || kind == DP_KERNEL_EXCHANGE;
         if (moves && kernels[i]->blocks > 0) {
             blocks[known++] = kernels[i]->blocks;
         }

@@ -212,14 +212,13 @@ static int32_t range_of(const struct join *join, const struct raw_kernel *raw)
         return nest_find(&join->host, join->is_phase, kernel->stream, kernel->start_ns);
     }
     const struct host_event *launch = launch_of(join->rows, raw->correlation);
-    int32_t found = launch == NULL ? -1
-                                   : nest_find(&join->host, join->is_phase, launch->thread,
-                                               launch->start_ns);
+    int32_t found = launch == NULL
+                        ? -1
+                        : nest_find(&join->host, join->is_phase, launch->thread, launch->start_ns);
     if (found >= 0 && join->is_phase[join->host.ranges[found].name]) {
         return found;
     }
-    int32_t drawn =
-        nest_find(&join->device, join->is_phase, kernel->stream, kernel->start_ns);
+    int32_t drawn = nest_find(&join->device, join->is_phase, kernel->stream, kernel->start_ns);
     return drawn >= 0 ? (int32_t)join->host.count + join->drawn[drawn] : found;
 }
 
@@ -273,8 +272,8 @@ static void move_kernels(const struct join *join, struct dp_trace *trace)
         trace->kernels[i].range = range_of(join, &raw[i]);
         trace->kernels[i].start_ns -= base_ns;
         trace->kernels[i].end_ns -= base_ns;
-        trace->streams = raw[i].kernel.stream >= trace->streams ? raw[i].kernel.stream + 1
-                                                                : trace->streams;
+        trace->streams =
+            raw[i].kernel.stream >= trace->streams ? raw[i].kernel.stream + 1 : trace->streams;
     }
     trace->ranges_count = rows->ranges_count + rows->device_ranges_count;
     trace->ranges = dp_new_array(struct dp_trace_range, trace->ranges_count);

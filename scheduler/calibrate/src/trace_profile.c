@@ -112,8 +112,8 @@ static void turn_products(struct inversion *inversion)
     static const dp_kernel_kind both[] = {DP_KERNEL_GEMM, DP_KERNEL_GROUPED_GEMM};
     double all[DP_PASS_COUNT], grouped[DP_PASS_COUNT];
     bool has_weight = measured_s(inversion, both, 2, WEIGHT) > 0;
-    bool told_apart = measured_s(inversion, &both[1], 1, ALL) > 0 &&
-                      inversion->profile->is_accelerator;
+    bool told_apart =
+        measured_s(inversion, &both[1], 1, ALL) > 0 && inversion->profile->is_accelerator;
     unsigned passes = has_weight ? FORWARD | INPUT : ALL;
     resting_s(inversion, KNOB_GEMM, all);
     resting_s(inversion, KNOB_GROUPED_GEMM, grouped);
@@ -237,9 +237,8 @@ static void begin(struct inversion *inversion, const struct dp_trace_run *run)
                                                .recompute = run->recompute,
                                                .comm_units = inversion->fit->exchange_units,
                                                .imbalance = 1};
-    inversion->input = (struct dp_price_input){.model = run->model,
-                                               .strategy = &inversion->strategy,
-                                               .sequence = run->sequence};
+    inversion->input = (struct dp_price_input){
+        .model = run->model, .strategy = &inversion->strategy, .sequence = run->sequence};
     dp_spans_default(&inversion->strategy, run->domain > 0 ? run->domain : 1,
                      &inversion->input.spans);
     double units = inversion->profile->device.units;

@@ -67,7 +67,10 @@ static const struct {
     {NODE_CUDA, "memcpy", NODE_MEMCPY},
     {NODE_CUDA, "memset", NODE_MEMSET},
     {NODE_CUDA, "sync", NODE_SYNC},
-#define F(parent, key, field) {parent, key, NODE_FIELDS + FIELD_##field}
+#define F(parent, key, field)                                                                      \
+    {                                                                                              \
+        parent, key, NODE_FIELDS + FIELD_##field                                                   \
+    }
     F(JSON_NODE_TOP, "ph", PH),
     F(JSON_NODE_TOP, "cat", CAT),
     F(JSON_NODE_TOP, "name", NAME),
@@ -319,8 +322,8 @@ static dp_status times_of(const struct event *event, int64_t *ret_start_ns, int6
         return status;
     }
     int64_t start_ns = event->integers[chrome ? FIELD_TS_US : FIELD_START_NS];
-    int64_t end_ns = chrome ? start_ns + event->integers[FIELD_DURATION_US]
-                            : event->integers[FIELD_END_NS];
+    int64_t end_ns =
+        chrome ? start_ns + event->integers[FIELD_DURATION_US] : event->integers[FIELD_END_NS];
     if (end_ns < start_ns) {
         return dp_fail(err, DP_INVALID, "byte %lld: the event ends before it starts (by %lld ns)",
                        (long long)event->offset, (long long)(start_ns - end_ns));
@@ -352,9 +355,9 @@ static int32_t name_of(struct dp_trace_reader *reader)
         return dp_names_add(&reader->rows.names, event->texts[FIELD_NAME],
                             event->lengths[FIELD_NAME]);
     }
-    int64_t id = integer_or(
-        event, FIELD_NAME_ID,
-        integer_or(event, FIELD_SHORT_NAME_ID, integer_or(event, FIELD_TEXT_ID, -1)));
+    int64_t id =
+        integer_or(event, FIELD_NAME_ID,
+                   integer_or(event, FIELD_SHORT_NAME_ID, integer_or(event, FIELD_TEXT_ID, -1)));
     return id < 0 || id >= DP_TRACE_NAMES_MAX ? -1 : (int32_t)(-2 - id);
 }
 
@@ -362,10 +365,10 @@ static dp_status add_kernel(struct dp_trace_reader *reader, const char *name, st
 {
     const struct event *event = &reader->event;
     struct raw_kernel raw = {.correlation = integer_or(event, FIELD_CORRELATION, 0)};
-    raw.kernel.blocks = (int32_t)integer_or(event, FIELD_BLOCKS, 0) > 0 &&
-                                event->integers[FIELD_BLOCKS] < INT32_MAX
-                            ? (int32_t)event->integers[FIELD_BLOCKS]
-                            : 0;
+    raw.kernel.blocks =
+        (int32_t)integer_or(event, FIELD_BLOCKS, 0) > 0 && event->integers[FIELD_BLOCKS] < INT32_MAX
+            ? (int32_t)event->integers[FIELD_BLOCKS]
+            : 0;
     raw.kernel.name =
         name == NULL ? name_of(reader) : dp_names_add(&reader->rows.names, name, strlen(name));
     dp_status status = times_of(event, &raw.kernel.start_ns, &raw.kernel.end_ns, err);

@@ -109,8 +109,8 @@ static dp_status too_many(const char *what, struct dp_error *err)
 }
 
 #define ADD(rows, list, item, what, err)                                                           \
-    void *grown = room((rows)->list, sizeof(*(rows)->list), (rows)->list##_count,                  \
-                       &(rows)->list##_capacity);                                                  \
+    void *grown =                                                                                  \
+        room((rows)->list, sizeof(*(rows)->list), (rows)->list##_count, &(rows)->list##_capacity); \
     if (grown == NULL) {                                                                           \
         return too_many(what, err);                                                                \
     }                                                                                              \

@@ -25,9 +25,9 @@ const char *dp_part_text(dp_part part);
 // Factors on the seconds of each part: 1 = as the profile says.
 struct dp_correction {
     double factor[DP_PART_COUNT];
-    int64_t base_measured_at_s;  // of the profile that they correct
-    char source[DP_ID_MAX];      // "job-17", the newest run that taught something; "" = none did
-    int32_t runs;                // that taught
+    int64_t base_measured_at_s; // of the profile that they correct
+    char source[DP_ID_MAX];     // "job-17", the newest run that taught something; "" = none did
+    int32_t runs;               // that taught
 };
 void dp_correction_init(struct dp_correction *ret_correction);
 bool dp_correction_is_none(const struct dp_correction *correction);

@@ -38,11 +38,11 @@ dp_phase dp_phase_of(const char *range_name);
 struct dp_phase_fit {
     int32_t count; // occurrences; 0 = the trace has none
     double span_s;
-    double busy_s;      // compute on the stream that has most of it
-    double auxiliary_s; // compute on other streams meanwhile
-    double compute_s;   // at least one stream computes
-    double exchange_s;  // communication kernels
-    double data_s;      // of these, what moves data: without waits for peers
+    double busy_s;                          // compute on the stream that has most of it
+    double auxiliary_s;                     // compute on other streams meanwhile
+    double compute_s;                       // at least one stream computes
+    double exchange_s;                      // communication kernels
+    double data_s;                          // of these, what moves data: without waits for peers
     double by_kind_s[DP_KERNEL_KIND_COUNT]; // kernels; those of compute make up compute_s
 };
 
