@@ -56,8 +56,13 @@ dp_status dp_planner_explorer_init(struct explorer *ret_explorer, const struct p
                                    struct dp_error *err);
 void dp_planner_explorer_deinit(struct explorer *explorer);
 
-// The sizes that spec and ranks leave open. DP_UNSCHEDULABLE, DP_INVALID with the reason.
+// The sizes that spec and ranks leave open. DP_INVALID when there are none.
 dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err);
+// The most ranks, of the `tries` largest numbers of them, that some choice uses exactly; 0 = none.
+int64_t dp_planner_space_world(const struct explorer *explorer, int64_t tries);
+// Why the schedule that the spec sets takes none of the sizes that the ranks leave open; "" when no
+// sizes are left.
+void dp_planner_space_refusal(const struct explorer *explorer, struct dp_error *ret_why);
 // Calls `visit` for every family and number of chunks that the spec allows for a division and that
 // is legal for it.
 typedef void visit_family(void *context, const struct choice *choice);

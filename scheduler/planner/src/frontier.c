@@ -100,6 +100,7 @@ struct frontier {
     int64_t asked_at;        // scored when the caller was asked at last
     struct dp_sim_scratch *scratch;
     const struct choice *division; // that is being taken apart
+    bool best_alone;
 };
 
 static struct kind *kind_of(struct frontier *frontier, int what, int32_t value)
@@ -291,6 +292,10 @@ static bool goes_on(struct frontier *frontier, const struct node *node)
     if (node->choice.bound_s <= best_s(frontier)) {
         return true;
     }
+    frontier->search->reached_s = node->choice.bound_s;
+    if (frontier->best_alone) {
+        return false;
+    }
     if (frontier->scored_for_best == 0) {
         frontier->scored_for_best = frontier->explorer->scored;
     }
@@ -337,9 +342,8 @@ static dp_status run(struct frontier *frontier, struct dp_error *err)
     return status;
 }
 
-dp_status dp_planner_frontier_run(struct explorer *explorer,
-                                  const struct dp_planner_options *options,
-                                  struct search *ret_search, struct dp_error *err)
+static dp_status look(struct explorer *explorer, const struct dp_planner_options *options,
+                      bool best_alone, struct search *ret_search, struct dp_error *err)
 {
     struct search search = {.moves_max = MOVES_DEFAULT};
     if (options != NULL && options->moves_max > 0) {
@@ -349,6 +353,7 @@ dp_status dp_planner_frontier_run(struct explorer *explorer,
     frontier->explorer = explorer;
     frontier->options = options;
     frontier->search = &search;
+    frontier->best_alone = best_alone;
     frontier->scratch = dp_sim_scratch_new();
     dp_status status = run(frontier, err);
     dp_sim_scratch_free(frontier->scratch);
@@ -361,4 +366,18 @@ dp_status dp_planner_frontier_run(struct explorer *explorer,
     }
     *ret_search = search;
     return DP_OK;
+}
+
+dp_status dp_planner_frontier_run(struct explorer *explorer,
+                                  const struct dp_planner_options *options,
+                                  struct search *ret_search, struct dp_error *err)
+{
+    return look(explorer, options, false, ret_search, err);
+}
+
+dp_status dp_planner_frontier_best(struct explorer *explorer,
+                                   const struct dp_planner_options *options,
+                                   struct search *ret_search, struct dp_error *err)
+{
+    return look(explorer, options, true, ret_search, err);
 }

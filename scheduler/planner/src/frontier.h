@@ -5,8 +5,12 @@
 #include "search.h"
 
 // Simulates until no candidate left can be the best, then until the best of every schedule,
-// pipeline depth, tensor and expert size is known as far as they are near it. Fills outcomes, best
-// and moves. DP_UNSCHEDULABLE when nothing fits into memory, DP_INTERRUPTED when stopped.
+// pipeline depth, tensor and expert size is known as far as they are near it. Fills outcomes, best,
+// moves and scored; without outcomes nothing fits into memory. DP_INTERRUPTED when stopped.
 dp_status dp_planner_frontier_run(struct explorer *explorer,
                                   const struct dp_planner_options *options,
                                   struct search *ret_search, struct dp_error *err);
+// The best alone.
+dp_status dp_planner_frontier_best(struct explorer *explorer,
+                                   const struct dp_planner_options *options,
+                                   struct search *ret_search, struct dp_error *err);

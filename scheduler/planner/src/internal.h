@@ -39,7 +39,8 @@ struct problem {
     const struct dp_planner_node *nodes;
     size_t nodes_count;
     const struct dp_profile *profile;
-    bool is_sim;   // seconds come from [sim]
+    bool is_sim;    // seconds come from [sim]
+    bool is_fabric; // ranks are accelerators
     int64_t slots; // of all nodes
     int64_t cores; // of all machines; 0 = enough
     bool (*stop)(void *context); // asked while an order is searched; NULL = never

@@ -4,6 +4,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "compose.h"
 #include "internal.h"
 #include "search.h"
 
@@ -19,6 +20,7 @@ static dp_status make_problem(const struct dp_job_spec *spec,
         .profile = resources->profile != NULL ? resources->profile : fallback,
         .is_sim = spec->resources.device == DP_DEVICE_SIM,
     };
+    problem.is_fabric = !problem.is_sim && problem.profile->is_accelerator;
     for (size_t i = 0; i < resources->nodes_count; i++) {
         problem.slots += resources->nodes[i].slots;
     }
@@ -42,6 +44,9 @@ dp_status dp_planner_plan(const struct dp_job_spec *spec,
     if (options != NULL) {
         problem.stop = options->stop;
         problem.stop_context = options->context;
+    }
+    if (problem.is_fabric) {
+        return dp_planner_compose(&problem, options, ret_plan, err);
     }
     DP_CLEANUP(dp_planner_choices_deinit) struct choices choices = {0};
     status = dp_planner_enumerate_choices(&problem, &choices, err);

@@ -20,7 +20,8 @@ struct search {
     size_t count;
     size_t best; // index of the winner
     int64_t moves, moves_max;
-    int64_t scored; // whose time and memory were computed
+    int64_t scored;   // whose time and memory were computed
+    double reached_s; // bounds up to here were looked at
     char *refusal; // why an order that was asked for was not searched, a placement's; owned
 };
 
@@ -53,14 +54,18 @@ const struct replica *dp_planner_evaluation_replica(const struct evaluation *eva
                                                     int32_t replica);
 // A total order of choices, simpler ones first.
 int dp_planner_choice_compare(const struct choice *a, const struct choice *b);
-// Bytes on the fullest rank against its node's memory: the rank with the least room.
+// Bytes on the fullest rank against its node's memory: the rank with the least room, and where in
+// the pipeline it is.
 double dp_planner_fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
-                               double *ret_limit);
+                               double *ret_limit, int32_t *ret_position);
 // Provenance and explanation, for the plan to own. note = evaluation.note.
 char *dp_planner_explain_provenance(const struct problem *problem);
 char *dp_planner_explain_choice(const struct problem *problem, const struct search *search,
                                 const struct choices *choices, const struct dp_plan *plan,
                                 const char *note);
+// [pipeline], for the plan to own.
+struct dp_plan_position *dp_planner_explain_positions(const struct problem *problem,
+                                                      const struct evaluation *evaluation);
 // Fills plan->candidates: the winner, then by step, then those that break a rule.
 void dp_planner_explain_candidates(const struct search *search, const struct choices *choices,
                                    struct dp_plan *plan);

@@ -32,15 +32,13 @@ static bool tensor_is_open(const struct problem *problem, int32_t tensor, int32_
 {
     const struct dp_parallel_spec *p = &problem->spec->parallel;
     const struct dp_model_spec *m = &problem->spec->model;
-    if (p->tensor > 0) {
-        return tensor == p->tensor;
-    }
-    if (problem->spec->resources.device != DP_DEVICE_CUDA) {
-        return tensor == 1;
-    }
     bool divides = m->heads % tensor == 0 && m->hidden % tensor == 0 &&
                    (m->mla_kv_rank > 0 || m->kv_heads % tensor == 0 || tensor % m->kv_heads == 0);
-    return tensor <= domain && divides;
+    if (p->tensor > 0) {
+        return tensor == p->tensor && divides;
+    }
+    return divides &&
+           (tensor == 1 || (tensor <= domain && problem->spec->resources.device == DP_DEVICE_CUDA));
 }
 
 static bool context_is_open(const struct problem *problem, int32_t context)
@@ -200,12 +198,27 @@ void dp_planner_space_families(const struct explorer *explorer, const struct cho
 struct probe {
     const struct explorer *explorer;
     bool found;
+    struct dp_error *why; // of the last schedule that was refused; NULL = nobody asks
 };
 
 static void note_family(void *context, const struct choice *choice)
 {
     (void)choice;
     *(bool *)context = true;
+}
+
+static void note_refusal(const struct probe *probe, const struct choice *division)
+{
+    const struct dp_parallel_spec *p = &probe->explorer->problem->spec->parallel;
+    const struct dp_schedule_params params = {.pipeline = division->pipeline,
+                                              .microbatches = division->microbatches,
+                                              .virtual_stages = p->virtual_stages};
+    const char *name = p->schedule[0] != '\0' ? p->schedule : "1f1b";
+    if (dp_schedule_check(name, &params, probe->why) == DP_OK) {
+        int32_t stages = dp_schedule_family_stages(dp_schedule_family_find(name), &params);
+        dp_fail(probe->why, DP_INVALID, "%s on %d ranks has %d stages, but the model only %d layers",
+                name, params.pipeline, stages, probe->explorer->problem->spec->model.layers);
+    }
 }
 
 // Whether some schedule takes the sizes.
@@ -215,33 +228,54 @@ static bool probe_sizes(void *context, const struct sizes *sizes)
     int32_t samples[8];
     int32_t count = micro_batch_sizes(probe->explorer->problem, sizes->data, samples);
     for (int32_t i = 0; i < count && !probe->found; i++) {
-        for (int32_t paired = 0; paired < 2; paired++) {
-            struct choice division = {.pipeline = sizes->pipeline, .split = paired};
-            division.microbatches =
-                probe->explorer->problem->spec->train.global_batch / sizes->data / samples[i];
+        struct choice division = {.pipeline = sizes->pipeline};
+        division.microbatches =
+            probe->explorer->problem->spec->train.global_batch / sizes->data / samples[i];
+        for (division.split = 0; division.split < 2; division.split++) {
             dp_planner_space_families(probe->explorer, &division, note_family, &probe->found);
+        }
+        if (!probe->found && probe->why != NULL) {
+            note_refusal(probe, &division);
+            return false;
         }
     }
     return !probe->found;
 }
 
-// The most ranks that some choice uses exactly.
-static int64_t largest_world(const struct explorer *explorer)
+static int64_t world_step(const struct dp_parallel_spec *p)
+{
+    return (int64_t)at_least_one(p->pipeline) * at_least_one(p->data) * at_least_one(p->tensor) *
+           at_least_one(p->context);
+}
+
+int64_t dp_planner_space_world(const struct explorer *explorer, int64_t tries)
 {
     const struct problem *problem = explorer->problem;
-    const struct dp_parallel_spec *p = &problem->spec->parallel;
-    int64_t step = (int64_t)at_least_one(p->pipeline) * at_least_one(p->data) *
-                   at_least_one(p->tensor) * at_least_one(p->context);
-    int64_t world = problem->spec->resources.ranks > 0 ? problem->spec->resources.ranks
-                                                       : problem->slots / step * step;
-    for (; world >= step; world -= step) {
-        struct probe probe = {explorer, false};
+    int64_t step = world_step(&problem->spec->parallel), ranks = problem->spec->resources.ranks;
+    int64_t world = ranks > 0 ? ranks : problem->slots / step * step;
+    for (; world >= step && world <= problem->slots && tries > 0; world -= step, tries--) {
+        struct probe probe = {.explorer = explorer};
         each_sizes(problem, world, explorer->domain, probe_sizes, &probe);
-        if (probe.found || problem->spec->resources.ranks > 0) {
+        if (probe.found || ranks > 0) {
             return probe.found ? world : 0;
         }
     }
     return 0;
+}
+
+void dp_planner_space_refusal(const struct explorer *explorer, struct dp_error *ret_why)
+{
+    const struct problem *problem = explorer->problem;
+    int64_t step = world_step(&problem->spec->parallel), ranks = problem->spec->resources.ranks;
+    int64_t world = ranks > 0 ? ranks : problem->slots / step * step;
+    ret_why->message[0] = '\0';
+    for (; world >= step && ret_why->message[0] == '\0'; world -= step) {
+        struct probe probe = {.explorer = explorer, .why = ret_why};
+        each_sizes(problem, world, explorer->domain, probe_sizes, &probe);
+        if (ranks > 0) {
+            return;
+        }
+    }
 }
 
 static bool same_spans(const struct dp_spans *a, const struct dp_spans *b)
@@ -376,15 +410,12 @@ static void add_divisions(struct explorer *explorer, int32_t mesh)
 
 dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err)
 {
-    const struct problem *problem = explorer->problem;
-    explorer->world = largest_world(explorer);
+    explorer->world = dp_planner_space_world(explorer, INT64_MAX);
     if (explorer->world == 0) {
-        return dp_fail(err, DP_INVALID,
-                       "no division of %d samples over at most %lld ranks satisfies what the job "
-                       "sets; relax [parallel] or [resources] ranks",
-                       problem->spec->train.global_batch, (long long)problem->slots);
+        return dp_fail(err, DP_INVALID, "no division of %lld ranks satisfies what the job sets",
+                       (long long)explorer->problem->slots);
     }
-    each_sizes(problem, explorer->world, explorer->domain, add_meshes, explorer);
+    each_sizes(explorer->problem, explorer->world, explorer->domain, add_meshes, explorer);
     for (size_t i = 0; i < explorer->meshes_count; i++) {
         add_divisions(explorer, (int32_t)i);
     }

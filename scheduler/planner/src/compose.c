@@ -1,0 +1,191 @@
+#include "compose.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "appraise.h"
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "frontier.h"
+#include "gains.h"
+#include "impossible.h"
+#include "search.h"
+
+static void fill_sizes(const struct explorer *explorer, const struct appraisal *best,
+                       struct dp_plan *plan)
+{
+    const struct dp_strategy *strategy = &best->pricing.strategy;
+    *plan = (struct dp_plan){
+        .pipeline = strategy->pipeline,
+        .expert = strategy->expert,
+        .data = strategy->data,
+        .tensor = strategy->tensor,
+        .context = strategy->context,
+        .expert_tensor = strategy->expert_tensor,
+        .microbatches = strategy->microbatches,
+        .micro_batch_size = strategy->micro_batch_size,
+        .virtual_stages = strategy->virtual_stages,
+        .schedule_hash = dp_schedule_hash(&best->schedule),
+        .stages = best->schedule.stages,
+        .sequence_parallel = strategy->sequence_parallel,
+        .format = strategy->format,
+        .shard = strategy->shard,
+        .recompute = strategy->recompute,
+        .comm_units = best->pricing.price.comm_units,
+        .imbalance = strategy->imbalance,
+    };
+    DP_COPY_TEXT(plan->schedule, strategy->schedule);
+    DP_COPY_TEXT(plan->model, explorer->problem->spec->model.name);
+    DP_COPY_TEXT(plan->device, explorer->problem->profile->name);
+    size_t begins = (size_t)plan->stages + 1;
+    plan->layer_begin = dp_memdup(best->layer_begin, begins * sizeof(*plan->layer_begin));
+    plan->positions =
+        dp_memdup(best->positions, (size_t)plan->pipeline * sizeof(*plan->positions));
+}
+
+static void fill_ranks(const struct explorer *explorer, const struct appraisal *best,
+                       struct dp_plan *plan)
+{
+    const struct mesh *mesh = &explorer->meshes[best->choice.mesh];
+    int32_t world = dp_plan_world(plan);
+    DP_AUTO_FREE struct dp_place *places = dp_new_array(struct dp_place, (size_t)world);
+    dp_place_ranks(&explorer->fabric, &mesh->sizes, &mesh->order, places);
+    plan->ranks = dp_new_array(struct dp_plan_rank, (size_t)world);
+    for (int32_t i = 0; i < world; i++) {
+        int32_t p = dp_plan_rank_position(plan, i);
+        const struct dp_plan_position *position = &best->positions[p];
+        const struct dp_sim_rank *sim = &best->result.ranks[p];
+        struct dp_plan_rank *rank = &plan->ranks[i];
+        DP_COPY_TEXT(rank->node, explorer->problem->nodes[places[i].node].name);
+        rank->slot = places[i].slot;
+        rank->busy_s = dp_sim_rank_busy(sim);
+        rank->bubble_s = fmax(0, sim->bubble); // rounding may leave -1e-17
+        rank->peak_chunks = (int32_t)sim->peak_chunks;
+        rank->peak_activation_bytes = position->memory.activations + position->memory.deferred +
+                                      position->memory.transient;
+        rank->memory_bytes = dp_memory_total(&position->memory);
+    }
+}
+
+static void fill_parts(const struct explorer *explorer, const struct appraisal *best,
+                       struct dp_plan *plan)
+{
+    const struct dp_plan_position *critical = &best->positions[best->critical];
+    const struct dp_job_spec *spec = explorer->problem->spec;
+    const struct dp_profile *profile = explorer->problem->profile;
+    plan->step_s = best->result.step;
+    plan->compute_s = critical->compute_s;
+    plan->comm_s = critical->wait_s + critical->exchange_s + critical->hop_s;
+    plan->bubble_s = fmax(0, critical->bubble_s - critical->hop_s);
+    plan->grad_sync_s = critical->gradient_s;
+    plan->optimizer_s = critical->optimizer_s;
+    double tokens = (double)spec->train.global_batch * spec->train.sequence;
+    plan->tokens_per_s = plan->step_s > 0 ? tokens / plan->step_s : 0;
+    plan->error_share = profile->error_share;
+    const struct dp_cost_flops_options causal = {0}, full = {.full_attention = true};
+    plan->flops_causal = dp_cost_flops_per_token(&spec->model, spec->train.sequence, &causal);
+    plan->flops_noncausal = dp_cost_flops_per_token(&spec->model, spec->train.sequence, &full);
+    double peak = profile->device.bf16_flops_peak * dp_plan_world(plan);
+    if (peak > 0) {
+        plan->mfu_causal = plan->tokens_per_s * plan->flops_causal / peak;
+        plan->mfu_noncausal = plan->tokens_per_s * plan->flops_noncausal / peak;
+    }
+}
+
+// 1F1B with the same sizes and rule for the layers: what is recovered against it.
+static dp_status fill_baseline(struct explorer *explorer, const struct appraisal *best,
+                               struct dp_plan *plan, struct dp_error *err)
+{
+    struct choice choice = best->choice;
+    choice.family = dp_schedule_family_find("1f1b");
+    choice.virtual_stages = 0;
+    choice.stages = choice.pipeline;
+    const struct cut *cut = NULL;
+    for (int rule = choice.split; rule >= 0 && cut == NULL; rule--) {
+        cut = dp_planner_cuts_get(explorer->cuts, choice.stages, rule);
+        choice.split = rule;
+    }
+    if (cut == NULL || choice.family == NULL) {
+        return DP_OK; // stages that are set fit no other schedule
+    }
+    DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal baseline = {0};
+    dp_status status = dp_planner_appraise(explorer, &choice, &baseline, err);
+    plan->baseline_step_s = status == DP_OK ? baseline.result.step : 0;
+    return status;
+}
+
+static char *explain(const struct explorer *explorer, const struct search *search,
+                     const struct dp_plan *plan)
+{
+    const struct problem *problem = explorer->problem;
+    struct dp_buf text = {0};
+    dp_buf_printf(&text,
+                  "%s with pipeline %d, expert %d, data %d is the fastest that fits of %lld "
+                  "candidates\n",
+                  plan->schedule, plan->pipeline, plan->expert, plan->data,
+                  (long long)search->scored);
+    if (explorer->world < problem->slots && problem->spec->resources.ranks == 0) {
+        dp_buf_printf(&text, "%lld of %lld accelerators are used: no legal division takes more\n",
+                      (long long)explorer->world, (long long)problem->slots);
+    }
+    dp_buf_printf(&text, "%lld of at most %lld simulations%s\n", (long long)search->moves,
+                  (long long)search->moves_max,
+                  search->moves >= search->moves_max ? "; there may be better ones" : "");
+    return dp_buf_take(&text);
+}
+
+static dp_status make_plan(struct explorer *explorer, const struct search *search,
+                           const struct dp_planner_options *options, struct dp_plan *plan,
+                           struct dp_error *err)
+{
+    DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal best = {0};
+    dp_status status =
+        dp_planner_appraise(explorer, &search->outcomes[search->best].choice, &best, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    fill_sizes(explorer, &best, plan);
+    fill_ranks(explorer, &best, plan);
+    fill_parts(explorer, &best, plan);
+    plan->searched = search->scored;
+    status = fill_baseline(explorer, &best, plan, err);
+    if (status == DP_OK) {
+        status = dp_planner_gains_fill(explorer, &best, options, plan, err);
+    }
+    if (status == DP_OK) {
+        status = dp_planner_runners_fill(explorer, search, plan, err);
+    }
+    plan->provenance = dp_planner_explain_provenance(explorer->problem);
+    plan->explanation = explain(explorer, search, plan);
+    return status;
+}
+
+dp_status dp_planner_compose(const struct problem *problem,
+                             const struct dp_planner_options *options, struct dp_plan *ret_plan,
+                             struct dp_error *err)
+{
+    DP_CLEANUP(dp_planner_explorer_deinit) struct explorer explorer = {0};
+    dp_status status = dp_planner_explorer_init(&explorer, problem, err);
+    if (status == DP_OK && dp_planner_space_init(&explorer, err) != DP_OK) {
+        status = dp_planner_impossible_sizes(&explorer, err);
+    }
+    DP_CLEANUP(dp_planner_search_deinit) struct search search = {0};
+    if (status == DP_OK) {
+        status = dp_planner_frontier_run(&explorer, options, &search, err);
+    }
+    if (status == DP_OK && search.count == 0) {
+        status = dp_planner_impossible_memory(&explorer, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    struct dp_plan plan = {0};
+    status = make_plan(&explorer, &search, options, &plan, err);
+    if (status != DP_OK) {
+        dp_plan_deinit(&plan);
+        return status;
+    }
+    dp_plan_explain(&plan, &problem->spec->model);
+    *ret_plan = plan;
+    return DP_OK;
+}
