@@ -241,7 +241,7 @@ static void the_text_names_the_choice_its_parts_and_the_losers(void **state)
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = some_plan();
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0}, cut = {0};
     dp_plan_render(&plan, 0, &text);
-    const char *const parts[] = {"dualpipe, pipeline 4, data 1, expert 1 on 4 ranks",
+    const char *const parts[] = {"tiny-moe: dualpipe, pipeline 4, data 1, expert 1 on 4 x cpu",
                                  "layers 2 x 4",
                                  "tokens/s",
                                  "bubble",

@@ -80,8 +80,11 @@ static void put_choice(const struct dp_plan *plan, struct dp_buf *out)
         }
     }
     int32_t world = dp_plan_world(plan);
-    dp_buf_printf(&text, " on %d %s%s", world, plan->device[0] != '\0' ? plan->device : "rank",
-                  plan->device[0] == '\0' && world > 1 ? "s" : "");
+    if (plan->device[0] != '\0') {
+        dp_buf_printf(&text, " on %d x %s", world, plan->device);
+    } else {
+        dp_buf_printf(&text, " on %d rank%s", world, world == 1 ? "" : "s");
+    }
     dp_plan_text_wrap("schedule   ", text.bytes, COLUMNS, out);
     dp_buf_deinit(&text);
     put_strategy(plan, out);
@@ -256,7 +259,7 @@ static void put_candidate(const struct dp_plan_candidate *c, struct dp_buf *out)
     char batches[32], first[160];
     put_sizes(c, sizes, sizeof(sizes));
     snprintf(batches, sizeof(batches), "%dx%d", c->microbatches, c->micro_batch_size);
-    snprintf(first, sizeof(first), "%-15.31s %-15s %8s %7s %8s  ",
+    snprintf(first, sizeof(first), "%-17.31s %-15s %8s %7s %8s  ",
              dp_plan_text_schedule(name, c->schedule, c->virtual_stages), sizes, batches,
              c->legal ? dp_plan_text_seconds(step, c->step_s) : "-",
              c->legal ? dp_plan_text_bytes(memory, c->memory_max_bytes) : "-");
@@ -274,7 +277,7 @@ static void put_candidates(const struct dp_plan *plan, size_t max, struct dp_buf
     if (others == 0) {
         return;
     }
-    dp_buf_puts(out, "\nrunner-up       PxD, expert     batches    step   memory  why it lost\n");
+    dp_buf_puts(out, "\nrunner-up         PxD, expert     batches    step   memory  why it lost\n");
     for (size_t i = 0; i < plan->candidates_count; i++) {
         const struct dp_plan_candidate *c = &plan->candidates[i];
         if (!c->chosen && (max == 0 || shown < max)) {

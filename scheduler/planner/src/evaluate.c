@@ -103,7 +103,7 @@ dp_status dp_planner_evaluate(const struct problem *problem, const struct choice
 }
 
 double dp_planner_fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
-                               double *ret_limit)
+                               double *ret_limit, int32_t *ret_position)
 {
     const struct layout *layout = &evaluation->layout;
     double fullest = 0, limit_of_fullest = 0, least_room = 0;
@@ -119,6 +119,7 @@ double dp_planner_fullest_rank(const struct problem *problem, const struct evalu
                 fullest = bytes;
                 limit_of_fullest = limit;
                 least_room = room;
+                *ret_position = p;
             }
         }
     }

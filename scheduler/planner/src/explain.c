@@ -1,5 +1,7 @@
-// Why: where figures come from, why the winner won and each other choice lost.
+// Why: where figures come from, where time and memory go, why the winner won and each other choice
+// lost. Of plans for CPU and sim ranks.
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,29 +121,23 @@ static int compare_outcomes(const void *a, const void *b)
     return order != 0 ? order : dp_planner_choice_compare(&one->choice, &two->choice);
 }
 
-static char *reason_of(const struct outcome *outcome, const struct outcome *best, bool chosen)
+// What the figures alone would not say; NULL = they say it all.
+static char *reason_of(const struct outcome *outcome, const struct outcome *best)
 {
-    if (chosen) {
-        return dp_strdup("chosen");
-    }
     if (!outcome->simulated) {
         return dp_asprintf("not simulated: at least %.3g times as long",
                            outcome->step_s / best->step_s);
     }
-    if (!outcome->fits) {
-        return dp_asprintf("does not fit: %.3g GB needed on one rank, %.3g GB there",
-                           outcome->memory_bytes / 1e9, outcome->memory_limit_bytes / 1e9);
-    }
     double factor = outcome->step_s / best->step_s;
-    if (dp_planner_is_auto(outcome->choice.family)) {
+    if (outcome->fits && outcome != best && dp_planner_is_auto(outcome->choice.family)) {
         return dp_asprintf("%.3f times as long with the stages placed %s", factor,
                            outcome->choice.family->summary);
     }
-    if (factor < 1.0005 && dp_planner_is_auto(best->choice.family)) {
+    if (outcome->fits && factor < 1.0005 && dp_planner_is_auto(best->choice.family) &&
+        !dp_planner_is_auto(outcome->choice.family)) {
         return dp_strdup("as fast; auto was asked for");
     }
-    return factor < 1.0005 ? dp_strdup("as fast; the simpler one was taken")
-                           : dp_asprintf("%.3f times as long", factor);
+    return NULL;
 }
 
 static void fill_sizes(const struct choice *choice, struct dp_plan_candidate *candidate)
@@ -175,7 +171,9 @@ void dp_planner_explain_candidates(const struct search *search, const struct cho
         candidate->chosen = i == 0;
         candidate->step_s = sorted[i].step_s;
         candidate->memory_max_bytes = sorted[i].memory_bytes;
-        candidate->reason = reason_of(&sorted[i], best, i == 0);
+        candidate->memory_position = sorted[i].memory_position;
+        candidate->memory_limit_bytes = sorted[i].memory_limit_bytes;
+        candidate->reason = i == 0 ? dp_strdup("chosen") : reason_of(&sorted[i], best);
     }
     for (size_t i = 0; i < choices->refused_count; i++) {
         struct dp_plan_candidate *candidate = &plan->candidates[legal + i];
@@ -183,4 +181,72 @@ void dp_planner_explain_candidates(const struct search *search, const struct cho
         candidate->reason = dp_strdup(choices->refused[i].reason);
     }
     free(sorted);
+}
+
+// Times of the slowest replica, which bound the step.
+static void fill_times(const struct problem *problem, const struct evaluation *evaluation,
+                       int32_t position, struct dp_plan_position *ret)
+{
+    const struct replica *slowest = &evaluation->replicas[evaluation->slowest];
+    const struct dp_sim_result *result = &slowest->result;
+    const struct dp_sim_rank *rank = &result->ranks[position];
+    double exchange = dp_planner_exposed_exchange_s(
+        problem, &evaluation->layout, &evaluation->schedule, &slowest->costs, position);
+    ret->forward_s = rank->busy[DP_ACTION_F];
+    ret->backward_s = rank->busy[DP_ACTION_B];
+    ret->input_s = rank->busy[DP_ACTION_I];
+    ret->weight_s = rank->busy[DP_ACTION_W];
+    ret->overlapped_s = rank->busy[DP_ACTION_FB];
+    ret->bubble_s = fmax(0, rank->bubble); // rounding may leave -1e-17
+    ret->hop_s = fmin(ret->bubble_s, fmax(0, rank->comm));
+    ret->exchange_s = exchange;
+    ret->compute_s = fmax(0, dp_sim_rank_busy(rank) - exchange);
+    // Ranks end the step together.
+    ret->optimizer_s = slowest->costs.optimizer[position];
+    ret->gradient_s = fmax(0, result->step - result->makespan - ret->optimizer_s);
+}
+
+// Of all replicas alike; the sim device keeps nothing.
+static void fill_memory(const struct problem *problem, const struct evaluation *evaluation,
+                        int32_t position, struct dp_plan_position *ret)
+{
+    const struct layout *layout = &evaluation->layout;
+    const struct dp_profile *profile = problem->profile;
+    double state = dp_planner_rank_state_bytes(problem, layout, &evaluation->schedule, position);
+    int32_t stages[DP_RANK_STAGES_MAX];
+    int32_t count = dp_schedule_rank_stages(&evaluation->schedule, position, stages);
+    for (int32_t i = 0; i < count; i++) {
+        struct dp_cost_stage stage = dp_planner_stage_of(layout, stages[i]);
+        struct dp_cost_parameters parameters;
+        dp_cost_stage_parameters(&problem->spec->model, &stage, layout->choice.expert, &parameters);
+        ret->held.dense += parameters.shared;
+        ret->held.experts += parameters.experts;
+    }
+    double held = ret->held.dense + ret->held.experts;
+    ret->memory.weights = fmin(state, held * profile->weight_bytes);
+    ret->memory.gradients = fmin(state - ret->memory.weights, held * profile->gradient_bytes);
+    ret->memory.optimizer = fmax(0, state - ret->memory.weights - ret->memory.gradients);
+    ret->memory.activations =
+        dp_planner_rank_peak_bytes(problem, layout, &evaluation->schedule, position);
+    const struct replica *slowest = &evaluation->replicas[evaluation->slowest];
+    ret->memory_at_s = slowest->result.ranks[position].peak_at;
+    for (int32_t d = 0; d < layout->choice.data && !problem->is_sim; d++) {
+        const struct place *place = &layout->places[d * layout->choice.pipeline + position];
+        double limit = problem->nodes[place->node].memory_bytes;
+        if (limit > 0 && (ret->memory_limit_bytes <= 0 || limit < ret->memory_limit_bytes)) {
+            ret->memory_limit_bytes = limit;
+        }
+    }
+}
+
+struct dp_plan_position *dp_planner_explain_positions(const struct problem *problem,
+                                                      const struct evaluation *evaluation)
+{
+    int32_t pipeline = evaluation->layout.choice.pipeline;
+    struct dp_plan_position *positions = dp_new_array(struct dp_plan_position, (size_t)pipeline);
+    for (int32_t p = 0; p < pipeline; p++) {
+        fill_times(problem, evaluation, p, &positions[p]);
+        fill_memory(problem, evaluation, p, &positions[p]);
+    }
+    return positions;
 }

@@ -85,8 +85,8 @@ static dp_status simulate_outcome(const struct problem *problem, struct outcome 
     }
     outcome->simulated = true;
     outcome->step_s = evaluation.replicas[evaluation.slowest].result.step;
-    outcome->memory_bytes =
-        dp_planner_fullest_rank(problem, &evaluation, &outcome->memory_limit_bytes);
+    outcome->memory_bytes = dp_planner_fullest_rank(
+        problem, &evaluation, &outcome->memory_limit_bytes, &outcome->memory_position);
     outcome->fits = problem->is_sim || outcome->memory_limit_bytes <= 0 ||
                     outcome->memory_bytes <= outcome->memory_limit_bytes;
     return DP_OK;
@@ -356,10 +356,15 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
     plan.ranks = dp_new_array(struct dp_plan_rank, (size_t)dp_plan_world(&plan));
     fill_ranks(problem, &evaluation, &plan);
     fill_parts(problem, &evaluation, &plan);
+    plan.positions = dp_planner_explain_positions(problem, &evaluation);
+    plan.searched = search->moves;
+    DP_COPY_TEXT(plan.model, problem->spec->model.name);
+    DP_COPY_TEXT(plan.device, dp_device_kind_text(problem->spec->resources.device));
     dp_planner_explain_candidates(search, choices, &plan);
     plan.provenance = dp_planner_explain_provenance(problem);
     plan.explanation =
         dp_planner_explain_choice(problem, search, choices, &plan, evaluation.note);
+    dp_plan_explain(&plan, &problem->spec->model);
     *ret_plan = plan;
     return DP_OK;
 }
