@@ -219,6 +219,9 @@ static void layouts_with_dense_layers_first_are_read(void **state)
     assert_int_equal(read_altered("moe_layer_freq", "[0,0,0,1,1,1,1,1]").dense_layers, 3);
     assert_int_equal(read_altered("mlp_only_layers", "[0,1]").dense_layers, 2);
     assert_int_equal(read_altered("mlp_only_layers", "[]").dense_layers, 1);
+    static const char types[] = "[\"dense\",\"dense\",\"sparse\",\"sparse\",\"sparse\",\"sparse\","
+                                "\"sparse\",\"sparse\"]";
+    assert_int_equal(read_altered("mlp_layer_types", types).dense_layers, 2);
     assert_int_equal(read_altered("decoder_sparse_step", "1").dense_layers, 1);
     struct dp_model_spec model = read_altered("first_k_dense_replace", "0");
     assert_int_equal(model.dense_layers, 0);
@@ -295,6 +298,11 @@ static void wrong_values_are_refused_with_the_key_and_its_range(void **state)
         {"n_group", "3", DP_INVALID, "\"n_group\" is 3"},
         {"moe_layer_freq", "2", DP_UNSUPPORTED, "\"moe_layer_freq\" is 2"},
         {"moe_layer_freq", "[0,1,0,1,1,1,1,1]", DP_UNSUPPORTED, "\"moe_layer_freq\" mixes"},
+        {"moe_layer_freq", "[0,2,1,1,1,1,1,1]", DP_UNSUPPORTED, "\"moe_layer_freq\" mixes"},
+        {"moe_layer_freq", "[0,-1,1,1,1,1,1,1]", DP_UNSUPPORTED, "\"moe_layer_freq\" mixes"},
+        {"moe_layer_freq", "[0,1]", DP_UNSUPPORTED, "\"moe_layer_freq\" mixes"},
+        {"mlp_layer_types", "[\"odd\"]", DP_UNSUPPORTED, "\"mlp_layer_types\" mixes"},
+        {"mlp_only_layers", "3", DP_INVALID, "\"mlp_only_layers\" is 3; it must be a list"},
         {"mlp_only_layers", "[3]", DP_UNSUPPORTED, "\"mlp_only_layers\" is not 0, 1"},
         {"index_topk", "2048", DP_UNSUPPORTED, "\"index_topk\": the indexer"},
         {"rope_theta", "\"big\"", DP_INVALID, "\"rope_theta\" is \"big\"; it must be a number"},

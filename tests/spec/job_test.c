@@ -81,7 +81,7 @@ static void the_examples_are_valid_and_named_after_their_files(void **state)
 {
     (void)state;
     struct dp_error err = {0};
-    const char *const names[] = {"tiny-moe", "tiny-moe-ep", "deepseek-v3-sim"};
+    const char *const names[] = {"tiny-moe", "tiny-moe-ep", "deepseek-v3-sim", "own-shape"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct dp_job_spec spec;
         DP_AUTO_FREE char *path = dp_asprintf("%s/examples/%s.toml", DP_SOURCE_DIR, names[i]);

@@ -107,6 +107,37 @@ class Cli(unittest.TestCase):
         self.assertFalse(done["valid"])
         self.assertTrue(done["problems"][0]["message"])
 
+    def test_a_model_is_shown_with_its_parts_and_operations(self):
+        shown = self.document("model", "show", "DeepSeek-V3/R1")
+        self.assertEqual(shown["total_params"], 671026419200)  # the published tensors
+        self.assertAlmostEqual(shown["flops_per_token"]["causal"] / 1e9, 250.4, delta=0.1)
+        self.assertAlmostEqual(shown["flops_per_token"]["noncausal"] / 1e9, 281.1, delta=0.1)
+        self.assertEqual([layer["index"] for layer in shown["layers"]], list(range(61)))
+        self.assertEqual([layer["kind"] for layer in shown["layers"]], ["dense"] * 3 + ["moe"] * 58)
+        for layer in shown["layers"]:
+            parts = sum(layer[part] for part in
+                        ("attention", "router", "shared", "experts", "norms"))
+            self.assertEqual(parts, layer["params"])
+        whole = sum(layer["params"] for layer in shown["layers"])
+        whole += shown["embedding_params"] + shown["head_params"]
+        self.assertEqual(whole, shown["total_params"])
+        config = SOURCE / "tests" / "fixtures" / "hf" / "deepseek-v3.json"
+        read = self.document("model", "show", config)
+        self.assertEqual({**read, "name": "deepseek-v3"}, shown)
+        longer = self.document("model", "show", "deepseek-v3", "--seq-len", 8192)
+        self.assertGreater(longer["flops_per_token"]["causal"], shown["flops_per_token"]["causal"])
+        own = self.document("model", "show", SOURCE / "examples" / "own-shape.toml")
+        self.assertEqual((own["name"], own["shape"]["window_layers"]), ("own-30b", 20))
+        directory = SOURCE / "examples" / "qwen3-30b-a3b"
+        self.assertEqual(self.document("model", "show", directory)["total_params"], 30532122624)
+        for model, code, words in (("deepsek-v3", 4, 'did you mean "deepseek-v3"'),
+                                   ("/nowhere/config.json", 4, "/nowhere/config.json"),
+                                   (SOURCE / "tests/fixtures/hf/nemotron-h-8b.json", 3, "Mamba"),
+                                   (SOURCE / "examples" / "trace.csv", 3, "trace.csv")):
+            self.assertIn(words, self.dpctl("model", "show", model, check=code).stderr)
+        self.assertIn("at most 1024", self.dpctl("model", "show", "gpt-1.5b", "--seq-len", 2048,
+                                                 check=3).stderr)
+
     def test_a_failure_is_a_document_too(self):
         for args, code, status in ((("jobs",), 8, "UNAVAILABLE"),
                                    (("top",), 8, "UNAVAILABLE"),

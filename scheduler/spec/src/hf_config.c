@@ -162,17 +162,27 @@ static dp_status read_window(const struct dp_hf *hf, struct dp_model_spec *model
     return status;
 }
 
-// 1 where a layer has experts: dense layers may only come first.
+// 0 or 1, and newer files "dense" or "sparse", for a layer without or with experts; else -1.
+static int is_sparse(const json_t *item)
+{
+    const char *text = json_string_value(item);
+    if (text != NULL) {
+        return strcmp(text, "sparse") == 0 ? 1 : strcmp(text, "dense") == 0 ? 0 : -1;
+    }
+    bool is_bit = json_is_integer(item) && json_integer_value(item) / 2 == 0;
+    return is_bit && json_integer_value(item) >= 0 ? (int)json_integer_value(item) : -1;
+}
+
+// A list over all layers: dense ones may only come first.
 static dp_status read_layer_pattern(const struct dp_hf *hf, const char *key, const json_t *list,
                                     struct dp_model_spec *model)
 {
     int32_t first = 0;
     bool simple = json_array_size(list) == (size_t)model->layers;
     for (size_t i = 0; simple && i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i);
-        int64_t moe = json_is_integer(item) ? json_integer_value(item) : -1;
-        simple = moe == 0 ? first == (int32_t)i : moe == 1;
-        first += moe == 0;
+        int sparse = is_sparse(json_array_get(list, i));
+        simple = sparse == 0 ? first == (int32_t)i : sparse == 1;
+        first += sparse == 0;
     }
     if (!simple) {
         return dp_fail(hf->err, DP_UNSUPPORTED,
@@ -184,27 +194,13 @@ static dp_status read_layer_pattern(const struct dp_hf *hf, const char *key, con
     return DP_OK;
 }
 
-// Layouts of layers: a period, a list, or the dense layers by number.
-static dp_status read_layout(const struct dp_hf *hf, struct dp_model_spec *model)
+// Numbers of the dense layers, which must be the first ones.
+static dp_status read_dense_layers(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    static const char *const periods[] = {"moe_layer_freq", "decoder_sparse_step"};
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *value = dp_hf_get(hf->root, periods[i]);
-        if (json_is_array(value)) {
-            dp_status status = read_layer_pattern(hf, periods[i], value, model);
-            if (status != DP_OK) {
-                return status;
-            }
-        } else if (value != NULL && !(json_is_number(value) && json_number_value(value) == 1.0)) {
-            char shown[40];
-            dp_hf_show(value, shown);
-            return dp_fail(hf->err, DP_UNSUPPORTED,
-                           "%s: \"%s\" is %s; only models with experts in every layer after the "
-                           "first dense ones (1) are supported",
-                           hf->name, periods[i], shown);
-        }
-    }
     const json_t *dense = dp_hf_get(hf->root, "mlp_only_layers");
+    if (dense != NULL && !json_is_array(dense)) {
+        return dp_hf_refuse(hf, "mlp_only_layers", dense, "a list of layers");
+    }
     for (size_t i = 0; i < json_array_size(dense); i++) {
         const json_t *item = json_array_get(dense, i);
         if (!json_is_integer(item) || json_integer_value(item) != (json_int_t)i) {
@@ -215,12 +211,36 @@ static dp_status read_layout(const struct dp_hf *hf, struct dp_model_spec *model
         }
         model->dense_layers = (int32_t)i + 1;
     }
-    if (model->dense_layers > model->layers) {
+    return DP_OK;
+}
+
+// Layouts of layers: a period, a list, or the dense layers by number.
+static dp_status read_layout(const struct dp_hf *hf, struct dp_model_spec *model)
+{
+    static const char *const keys[] = {"moe_layer_freq", "decoder_sparse_step", "mlp_layer_types"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const json_t *value = dp_hf_get(hf->root, keys[i]);
+        if (json_is_array(value)) {
+            dp_status status = read_layer_pattern(hf, keys[i], value, model);
+            if (status != DP_OK) {
+                return status;
+            }
+        } else if (value != NULL && !(json_is_number(value) && json_number_value(value) == 1.0)) {
+            char shown[40];
+            dp_hf_show(value, shown);
+            return dp_fail(hf->err, DP_UNSUPPORTED,
+                           "%s: \"%s\" is %s; only models with experts in every layer after the "
+                           "first dense ones (1) are supported",
+                           hf->name, keys[i], shown);
+        }
+    }
+    dp_status status = read_dense_layers(hf, model);
+    if (status == DP_OK && model->dense_layers > model->layers) {
         return dp_fail(hf->err, DP_INVALID,
                        "%s: %d dense layers come first, but \"num_hidden_layers\" is %d", hf->name,
                        model->dense_layers, model->layers);
     }
-    return DP_OK;
+    return status;
 }
 
 static dp_status read_shared_experts(const struct dp_hf *hf, struct dp_model_spec *model)
