@@ -5,6 +5,7 @@
 #include "dp/check.h"
 #include "dp/method.h"
 #include "dp/v1/cluster.pb-c.h"
+#include "dp/v1/calibration.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 #include "sample.h"
 
@@ -12,7 +13,8 @@ static void every_rpc_of_the_protos_is_one_row(void **state)
 {
     static const ProtobufCServiceDescriptor *const services[] = {
         &dp__v1__controller__descriptor, &dp__v1__agent_service__descriptor,
-        &dp__v1__planner__descriptor, &dp__v1__clusters__descriptor};
+        &dp__v1__planner__descriptor, &dp__v1__clusters__descriptor,
+        &dp__v1__calibration__descriptor};
     unsigned rows = 0;
     for (size_t s = 0; s < DP_ARRAY_LENGTH(services); s++) {
         for (unsigned i = 0; i < services[s]->n_methods; i++) {

@@ -4,6 +4,7 @@
 
 #include "dp/check.h"
 #include "dp/v1/agent.pb-c.h"
+#include "dp/v1/calibration.pb-c.h"
 #include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
@@ -144,6 +145,20 @@ const struct dp_method dp_methods[DP_METHOD_COUNT] = {
                                   .permission = "operate",
                                   .http_verb = "POST",
                                   .http_path = "/v1/clusters/{name}/delete"},
+    [DP_METHOD_CALIBRATE] = {.name = "/dp.v1.Calibration/Calibrate",
+                             .request = &dp__v1__calibrate_request__descriptor,
+                             .response = &dp__v1__calibrate_event__descriptor,
+                             .server_streaming = true,
+                             .permission = "operate",
+                             .http_verb = "POST",
+                             .http_path = "/v1/calibrations"},
+    [DP_METHOD_LIST_PROFILES] = {.name = "/dp.v1.Calibration/ListProfiles",
+                                 .request = &dp__v1__list_profiles_request__descriptor,
+                                 .response = &dp__v1__list_profiles_response__descriptor,
+                                 .deadline_ms = DP_METHOD_DEADLINE_MS,
+                                 .permission = "read",
+                                 .http_verb = "GET",
+                                 .http_path = "/v1/nodes/{node}/profiles"},
     [DP_METHOD_SESSION] = {.name = "/dp.v1.AgentService/Session",
                            .request = &dp__v1__agent_message__descriptor,
                            .response = &dp__v1__controller_message__descriptor,
@@ -180,6 +195,11 @@ static const struct text_field {
     {&dp__v1__simulate_request__descriptor, "schedule_json", true},
     {&dp__v1__simulate_request__descriptor, "stage_cost_csv", false},
     {&dp__v1__inventory__descriptor, "profile_json", true},
+    {&dp__v1__calibrate_event__descriptor, "profile_json", true},
+    {&dp__v1__calibrate_event__descriptor, "before_json", true},
+    {&dp__v1__calibrate_level__descriptor, "profile_json", true},
+    {&dp__v1__stored_profile__descriptor, "document_json", true},
+    {&dp__v1__list_profiles_response__descriptor, "profile_json", true},
     {&dp__v1__apply_cluster_request__descriptor, "cluster_toml", false},
     {&dp__v1__cluster__descriptor, "cluster_toml", false},
     {&dp__v1__log_chunk__descriptor, "data", false},

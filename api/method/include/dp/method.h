@@ -31,6 +31,8 @@ typedef enum dp_method_id {
     DP_METHOD_GET_CLUSTER,
     DP_METHOD_LIST_CLUSTERS,
     DP_METHOD_DELETE_CLUSTER,
+    DP_METHOD_CALIBRATE,
+    DP_METHOD_LIST_PROFILES,
     DP_METHOD_SESSION, // agents
     DP_METHOD_COUNT
 } dp_method_id;
