@@ -111,8 +111,8 @@ static void price_layer(const struct dp_pricing *p, bool is_moe, const struct dp
         struct dp_exchange exchange;
         dp_pricing_moe_ffn(p, &tally);
         dp_pricing_exchange(p, 0, &exchange);
-        price->forward_exchange_s = exchange.forward_s;
-        price->backward_exchange_s = exchange.backward_s;
+        price->forward_exchange_s = exchange.forward_s * p->device->exchange_shown_share;
+        price->backward_exchange_s = exchange.backward_s * p->device->exchange_shown_share;
     } else {
         dp_pricing_dense_ffn(p, &tally);
     }

@@ -26,10 +26,12 @@ static double cast_s(const struct dp_pricing *p, dp_format format, double m, dou
 // Of an element of a product in bf16, and of one that is added to a weight's gradient in fp32.
 #define OUTPUT_BYTES 2
 #define SUM_BYTES 8
+// Dropout of a score in 16 bits: read, written, and a mask of one byte.
+#define DROPOUT_BYTES 5
 
-// What products reach of what large ones do.
+// What products reach of what large ones do; rows that each costs besides its own.
 struct shares {
-    double products, weights;
+    double products, weights, ramp_rows;
 };
 
 // y[m, n] = x[m, k] W[n, k]^T and its gradients. Narrow formats cast x, then dy for the input
@@ -41,7 +43,8 @@ static void add_linear(const struct dp_pricing *p, dp_format format, double grou
     if (groups <= 0 || m <= 0) {
         return;
     }
-    double share = shares->products, weight_share = shares->weights;
+    double own = m / (m + shares->ramp_rows);
+    double share = own * shares->products, weight_share = own * shares->weights;
     double forward_s = dp_pricing_gemm_s(p, format, groups, m, n, k, share, OUTPUT_BYTES) +
                        cast_s(p, format, groups * m, k);
     tally->forward_s += forward_s;
@@ -55,7 +58,7 @@ static void add_linear(const struct dp_pricing *p, dp_format format, double grou
 void dp_pricing_linear(const struct dp_pricing *p, dp_format format, double m, double k, double n,
                        bool again, struct dp_tally *tally)
 {
-    const struct shares dense = {1, p->device->weight_gemm_share};
+    const struct shares dense = {1, p->device->weight_gemm_share, 0};
     add_linear(p, format, 1, m, k, n, &dense, again, tally);
 }
 
@@ -169,13 +172,34 @@ static void add_core(const struct dp_pricing *p, const struct widths *w, struct 
     tally->flops += pairs * (w->query_key + w->value);
 }
 
+// Scores that go through memory: the whole square is computed, as matrix products, and its softmax
+// (and dropout) read and written. The gradient does all of that twice.
+static void add_unfused_core(const struct dp_pricing *p, const struct widths *w,
+                             struct dp_tally *tally)
+{
+    const struct dp_device_figures *d = p->device;
+    double scores = p->tokens * p->input->sequence * w->queries;
+    double flops = 2 * scores * (w->query_key + w->value);
+    double bytes = d->score_bytes + (p->profile->memory.dropout ? DROPOUT_BYTES : 0);
+    double forward_s = flops / (d->bf16_gemm_share * d->bf16_flops_peak) +
+                       scores * bytes / p->memory_bytes_per_s + 3 * d->kernel_s;
+    tally->forward_s += forward_s;
+    tally->input_s += 2 * forward_s + (dp_pricing_again(p, DP_RECOMPUTE_ATTENTION) ? forward_s : 0);
+    // Only what a causal core needs counts as work done.
+    tally->flops += flops / 2;
+}
+
 void dp_pricing_attention(const struct dp_pricing *p, struct dp_tally *tally)
 {
     struct widths w = widths_of(p);
     add_norm(p, tally);
     add_projections(p, &w, tally);
     add_rotation(p, &w, tally);
-    add_core(p, &w, tally);
+    if (p->profile->memory.scores_kept) {
+        add_unfused_core(p, &w, tally);
+    } else {
+        add_core(p, &w, tally);
+    }
 }
 
 // Of an FFN's first product and of its activation.
@@ -206,7 +230,7 @@ static void add_ffn(const struct dp_pricing *p, double groups, double rows, doub
 
 void dp_pricing_dense_ffn(const struct dp_pricing *p, struct dp_tally *tally)
 {
-    const struct shares dense = {1, p->device->weight_gemm_share};
+    const struct shares dense = {1, p->device->weight_gemm_share, 0};
     add_norm(p, tally);
     add_ffn(p, 1, p->tokens, ceil(p->model->ffn / p->tensor), &dense, false, tally);
 }
@@ -224,16 +248,21 @@ void dp_pricing_moe_ffn(const struct dp_pricing *p, struct dp_tally *tally)
     const struct dp_model_spec *m = p->model;
     const struct dp_strategy *s = p->strategy;
     const struct dp_device_figures *d = p->device;
-    const struct shares dense = {1, d->weight_gemm_share};
-    const struct shares grouped = {d->grouped_gemm_share, d->grouped_weight_gemm_share};
+    const struct shares dense = {1, d->weight_gemm_share, 0};
+    const struct shares grouped = {d->grouped_gemm_share, d->grouped_weight_gemm_share,
+                                   d->grouped_ramp_rows};
     bool again = dp_pricing_again(p, DP_RECOMPUTE_EXPERTS);
     add_norm(p, tally);
     add_router(p, tally);
     // Ranks that share an expert's width all compute on the rows of all of them.
     double groups = fmax(1, (double)m->experts / s->expert);
     double rows = p->split_tokens * m->top_k * p->imbalance * s->expert_tensor;
-    add_ffn(p, groups, rows / groups, (double)m->expert_ffn / s->expert_tensor, &grouped, again,
-            tally);
+    double width = (double)m->expert_ffn / s->expert_tensor;
+    add_ffn(p, groups, rows / groups, width, &grouped, again, tally);
+    if ((m->biases & DP_BIAS_EXPERT) != 0) {
+        dp_pricing_elements(p, rows * width, d->activation_passes, 2 * d->activation_passes, 0,
+                            again || dp_pricing_again(p, DP_RECOMPUTE_ACTIVATION), tally);
+    }
     // Rows are put in the order of experts as they came, and back in bf16: read and written.
     double copied = (2 * dp_pricing_dispatch_bytes(p) + 2 * 2) / 2;
     dp_pricing_elements(p, rows * m->hidden, copied, copied, 0, false, tally);
