@@ -33,8 +33,20 @@ def step_of(plan):
     return plan["chosen"]["step_time_s"]
 
 
-def fullest_of(plan):
-    return max(plan["chosen"]["memory_bytes_per_rank"])
+def allocated_of(plan):
+    """What a framework's allocator counts: without the context, libraries and their buffers."""
+    return max(rank["memory_bytes"] - rank["memory"]["runtime_bytes"]
+               - rank["memory"]["exchange_bytes"] for rank in plan["chosen"]["per_rank"])
+
+
+def state_of(plan):
+    memory = plan["chosen"]["per_rank"][0]["memory"]
+    return memory["weights_bytes"] + memory["gradients_bytes"] + memory["optimizer_bytes"]
+
+
+def activations_of(plan):
+    memory = plan["chosen"]["per_rank"][0]["memory"]
+    return memory["activations_bytes"] + memory["transient_bytes"]
 
 
 def command(model, gpu, gpus, batch, sequence, sets, profile=None):
@@ -176,6 +188,15 @@ ZERO_BUBBLE = {"1F1B": ("1f1b", None), "1F1B-I": ("interleaved", "chunks"), "ZB-
 ZERO_BUBBLE_CHUNKS = {"1.5B": 3, "6.2B": 4, "14.6B": 3, "28.3B": 2}
 
 
+def zero_bubble_layers(row, chunks):
+    """A layer less on the first and the last stage; None where the paper does not say (table 6)."""
+    stages = int(row["pp"]) * chunks
+    each, rest = divmod(int(row["layers"]) + 2, stages)
+    if rest or "Table 6" in row["source"]:
+        return None
+    return ",".join(str(each - (s in (0, stages - 1))) for s in range(stages))
+
+
 def zero_bubble(data, names):
     for row in read_csv(data, "zero_bubble_throughput.csv"):
         schedule, note = ZERO_BUBBLE[row["schedule"]]
@@ -184,17 +205,20 @@ def zero_bubble(data, names):
             mbs, m = mbs // 2, 2 * m
         gpus = integer(row["gpus"])
         name = f"zero-bubble/{row['model']}/pp{row['pp']}/{row['schedule']}/m{m}.mbs{mbs}"
+        chunks = ZERO_BUBBLE_CHUNKS[row["model"]] if note == "chunks" else None
         sets = {"pipeline": row["pp"], "data": 1, "micro_batch_size": mbs, "microbatches": m,
-                "schedule": schedule, "precision": "bf16",
-                "virtual": ZERO_BUBBLE_CHUNKS[row["model"]] if note == "chunks" else None}
+                "schedule": schedule, "precision": "bf16", "recompute": "none", "virtual": chunks,
+                "layers_per_stage": zero_bubble_layers(row, chunks or 1)}
         profile = "a100-80gb@zero-bubble" if "a100-80gb@zero-bubble" in names else None
         line = command(f"gpt-{row['model'].lower()}", "a100-80gb", gpus, mbs * m, row["seq_len"],
                        sets, profile)
         rate = float(row["samples_per_gpu_per_s"])
         yield {"name": name, "group": "zero-bubble throughput", "figure": "step s",
                "published": mbs * m / (rate * gpus), "command": line, "read": step_of}
+        # Decimal: 1F1B of the 6.2B model is 39.2e9 bytes by the paper's own formulas, "39 GB".
         yield {"name": f"{name}/memory", "group": "memory", "figure": "bytes",
-               "published": float(row["memory_GB"]) * 2**30, "command": line, "read": fullest_of}
+               "published": float(row["memory_GB"]) * 1e9, "command": line,
+               "read": allocated_of}
 
 
 def simumax(data, names):
@@ -209,6 +233,10 @@ def simumax(data, names):
                 "recompute": "none", "model.layers": row["layers"], "model.mtp_layers": 0}
         if model.startswith("deepseek"):
             sets["model.dense_layers"] = 1
+        elif "405b" in model:
+            sets["model.kv_heads"] = 16  # run_pretrain_llama3.sh
+        if sizes["tp"] > 1:
+            sets["sequence_parallel"] = 1
         profile = "b200@megatron-simumax" if "b200@megatron-simumax" in names else None
         line = command(model, "b200", 8, sizes["dp"] * sizes["microbatches"], row["seq_len"], sets,
                        profile)
@@ -217,13 +245,63 @@ def simumax(data, names):
                "published": float(row["real_ms"]) / 1e3, "command": line, "read": step_of}
         yield {"name": f"{name}/memory", "group": "memory", "figure": "bytes",
                "published": float(row["real_alloc_GiB"]) * 2**30, "command": line,
-               "read": fullest_of}
+               "read": allocated_of}
+
+
+def mbridge(data, names):
+    """GB are 2**30: 1,250,961,408 parameters of 7.5 bytes are "8.74 GB"."""
+    for row in read_csv(data, "mbridge_memory_estimator_measured.csv"):
+        tensor, mbs = integer(row["tp"]), integer(row["mbs"])
+        # The shape follows from the parameters that its README lists for each layer.
+        sets = {"pipeline": 1, "tensor": tensor, "expert": 1, "expert_tensor": tensor,
+                "sequence_parallel": 1 if tensor > 1 else None, "micro_batch_size": mbs,
+                "microbatches": 4, "schedule": "1f1b", "precision": "bf16", "recompute": "none",
+                "model.layers": row["layers"], "model.hidden": 2048, "model.heads": 16,
+                "model.kv_heads": 8, "model.head_dim": 128, "model.expert_ffn": 5440}
+        profile = "h100@megatron-2024" if "h100@megatron-2024" in names else None
+        line = command("mixtral-8x7b", "h100", 8, 8 // tensor * mbs * 4, row["seq_len"], sets,
+                       profile)
+        yield {"name": f"mbridge/tp{tensor}.mbs{mbs}/memory", "group": "memory",
+               "figure": "bytes", "published": float(row["real_GB"]) * 2**30, "command": line,
+               "read": allocated_of}
+
+
+def korthikanti(data, names):
+    for row in read_csv(data, "korthikanti2022_a100.csv"):
+        chunks = integer(row["vpp_chunks"])
+        for how, recompute, sequence_parallel in (("none", "none", -1),
+                                                  ("seqpar_selective", "selective", 1)):
+            sets = {"pipeline": row["pp"], "tensor": row["tp"], "data": 1,
+                    "micro_batch_size": row["mbs"], "precision": "bf16", "recompute": recompute,
+                    "sequence_parallel": sequence_parallel, "shard": "none",
+                    "schedule": "interleaved" if chunks > 1 else "1f1b",
+                    "virtual": chunks if chunks > 1 else None}
+            profile = "a100-80gb@megatron-2022"
+            line = command(f"gpt-{row['model'].lower()}", "a100-80gb", row["gpus"], row["gbs"],
+                           2048, sets, profile if profile in names else None)
+            name = f"korthikanti/{row['model']}/{how}"
+            yield {"name": f"{name}/activations", "group": "memory", "figure": "bytes",
+                   "published": float(row[f"act_mem_{how}_GiB"]) * 2**30, "command": line,
+                   "read": activations_of}
+            if how == "none":
+                yield {"name": f"{name}/state", "group": "memory", "figure": "bytes",
+                       "published": float(row["param_opt_mem_GiB"]) * 2**30, "command": line,
+                       "read": state_of}
+
+
+def primus_memory(data, _names):
+    for row in read_csv(data, "primus_pp_schedules_measured.csv"):
+        yield {"name": f"primus/{row['model']}/{row['schedule']}/memory", "group": "memory",
+               "figure": "bytes", "published": float(row["max_memory_GB"]) * 1e9,
+               "refused": "micro-batch, sequence, recomputation and optimizer formats are not "
+                          "published with the row"}
 
 
 def read_all(data, profiles, wanted):
     names = profile_names(profiles)
     readers = {"deepseek-v3": deepseek_v3, "nemo": nemo, "zero-bubble": zero_bubble,
-               "simumax": simumax}
+               "simumax": simumax, "mbridge": mbridge, "korthikanti": korthikanti,
+               "primus": primus_memory}
     unknown = set(wanted or []) - set(readers)
     if unknown:
         raise SystemExit(f"no table is called {', '.join(sorted(unknown))}; "
