@@ -44,6 +44,26 @@ static void a_job_that_is_too_large_for_what_is_free_says_the_numbers(void **sta
     assert_int_equal(world_job(&world, 2)->state, DP_STATE_ASSIGNING);
 }
 
+static void a_node_that_is_held_gets_no_work_until_it_is_let_go(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world_hello(&world, "a", 4, NULL, 0);
+    struct dp_core_event hold = {.kind = DP_EVENT_HOLD, .hold = {.node = "a", .on = true}};
+    world_step(&world, &hold);
+    assert_int_equal(world_node_state(&world, "a"), DP_NODE_REGISTERING);
+    world_submit(&world, 1, 4, "");
+    assert_waits(&world, 1, "WaitingForCalibration", "a with 4 slots is being calibrated");
+    hold.hold = (struct dp_hold){.node = "nobody", .on = false};
+    world_step(&world, &hold);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_QUEUED);
+    hold.hold = (struct dp_hold){.node = "a", .on = false};
+    world_step(&world, &hold);
+    assert_int_equal(world_node_state(&world, "a"), DP_NODE_READY);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_ASSIGNING);
+}
+
 static void a_node_that_is_being_calibrated_is_waited_for(void **state)
 {
     (void)state;
@@ -353,6 +373,7 @@ static void a_planner_that_answers_after_the_cancel_changes_nothing(void **state
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_without_nodes_says_so),
     cmocka_unit_test(a_job_that_is_too_large_for_what_is_free_says_the_numbers),
+    cmocka_unit_test(a_node_that_is_held_gets_no_work_until_it_is_let_go),
     cmocka_unit_test(a_node_that_is_being_calibrated_is_waited_for),
     cmocka_unit_test(later_jobs_wait_behind_the_first_that_fits_when_slots_are_free),
     cmocka_unit_test(a_job_that_never_fits_is_not_waited_for),

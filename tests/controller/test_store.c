@@ -304,6 +304,70 @@ static void the_integrity_check_reads_what_a_store_has_left(void **state)
     assert_non_null(strstr(report.bytes, "controller.db: ok\n"));
 }
 
+static void put_profile(struct dp_store *store, const char *node, int64_t time_ns,
+                        const char *source, const char *text)
+{
+    struct dp_profile_record row = {.time_ns = time_ns};
+    DP_COPY_TEXT(row.node, node);
+    DP_COPY_TEXT(row.source, source);
+    dp_buf_puts(&row.document, text);
+    struct dp_record record = {DP_RECORD_PROFILE, &row};
+    struct dp_error err = {0};
+    assert_ok(store_write(store, &record, 1, &err), &err);
+    dp_profile_record_deinit(&row);
+}
+
+static void the_newest_64_profiles_of_each_node_are_kept(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    for (int i = 1; i <= 70; i++) {
+        char text[16];
+        snprintf(text, sizeof(text), "p%d", i);
+        put_profile(store, "a", i, i % 10 == 0 ? DP_PROFILE_RUN : DP_PROFILE_CALIBRATION, text);
+    }
+    put_profile(store, "b", 1, DP_PROFILE_CALIBRATION, "other");
+    struct dp_profile_record *rows = NULL;
+    size_t count = 0;
+    struct dp_error err = {0};
+    assert_ok(dp_store_load_profiles(store, "a", "", 0, &rows, &count, &err), &err);
+    assert_int_equal(count, 64);
+    assert_string_equal(rows[0].document.bytes, "p70");
+    assert_string_equal(rows[63].document.bytes, "p7");
+    for (size_t i = 0; i < count; i++) {
+        dp_profile_record_deinit(&rows[i]);
+    }
+    free(rows);
+    assert_ok(dp_store_load_profiles(store, "", DP_PROFILE_RUN, 3, &rows, &count, &err), &err);
+    assert_int_equal(count, 3);
+    assert_int_equal(rows[2].time_ns, 50);
+    for (size_t i = 0; i < count; i++) {
+        dp_profile_record_deinit(&rows[i]);
+    }
+    free(rows);
+    dp_store_close(store);
+}
+
+static void a_lesson_is_written_over_and_one_that_is_missing_is_empty(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    for (int i = 0; i < 2; i++) {
+        struct dp_lesson_record row = {.job = 9};
+        dp_buf_puts(&row.document, i == 0 ? "planned" : "learned");
+        struct dp_record record = {DP_RECORD_LESSON, &row};
+        struct dp_error stored = {0};
+        assert_ok(store_write(store, &record, 1, &stored), &stored);
+        dp_lesson_record_deinit(&row);
+    }
+    struct dp_lesson_record lesson;
+    struct dp_error err = {0};
+    assert_ok(dp_store_load_lesson(store, 9, &lesson, &err), &err);
+    assert_string_equal(lesson.document.bytes, "learned");
+    dp_lesson_record_deinit(&lesson);
+    assert_ok(dp_store_load_lesson(store, 8, &lesson, &err), &err);
+    assert_int_equal(lesson.document.length, 0);
+    dp_store_close(store);
+}
+
 #define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, store_setup, store_teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -318,6 +382,8 @@ static const struct CMUnitTest tests[] = {
     STORE_TEST(events_resume_from_an_index_and_belong_to_jobs),
     STORE_TEST(a_full_disk_fails_what_does_not_fit_and_nothing_else),
     STORE_TEST(the_second_user_of_a_directory_is_told_who_the_first_is),
+    STORE_TEST(the_newest_64_profiles_of_each_node_are_kept),
+    STORE_TEST(a_lesson_is_written_over_and_one_that_is_missing_is_empty),
     STORE_TEST(the_integrity_check_reads_what_a_store_has_left),
 };
 

@@ -130,6 +130,9 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
     case DP_EVENT_CHECKPOINT:
         dp_core_job_checkpoint(core, &event->ask);
         break;
+    case DP_EVENT_HOLD:
+        dp_core_hold(core, &event->hold);
+        break;
     case DP_EVENT_HELLO:
         dp_core_hello(core, &event->hello);
         break;

@@ -76,6 +76,7 @@ struct core_node {
     dp_node_state state;
     char reason[DP_TEXT_MAX];
     char calibration_error[DP_TEXT_MAX]; // "" = none
+    bool held;                           // it is measured: it gets no new work
     bool fenced;                         // LOST for so long that its ranks have ended
     uint64_t session;
     int64_t seen_ns, connected_ns;
@@ -209,6 +210,7 @@ uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
 void dp_core_session_closed(struct dp_core *core, uint64_t session);
+void dp_core_hold(struct dp_core *core, const struct dp_hold *hold);
 void dp_core_node_seen(struct dp_core *core, struct core_node *node);
 void dp_core_nodes_deadline(struct dp_core *core);
 // When a node that is still being calibrated is no longer waited for.

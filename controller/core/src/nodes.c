@@ -156,6 +156,8 @@ static void update_state(struct dp_core *core, struct core_node *node)
         set_state(core, node, DP_NODE_LATE, "no heartbeat");
     } else if (node->row.profile.length == 0) {
         set_registering(core, node);
+    } else if (node->held) {
+        set_state(core, node, DP_NODE_REGISTERING, "being calibrated, as asked for");
     } else {
         set_state(core, node, DP_NODE_READY, "");
     }
@@ -177,6 +179,17 @@ void dp_core_nodes_deadline(struct dp_core *core)
     }
 }
 
+void dp_core_hold(struct dp_core *core, const struct dp_hold *hold)
+{
+    struct core_node *node = dp_core_node_find(core, hold->node);
+    if (node != NULL && node->held != hold->on) {
+        node->held = hold->on;
+        // Jobs wait for it as for one that comes up.
+        node->connected_ns = hold->on ? core->now_ns : node->connected_ns;
+        update_state(core, node);
+    }
+}
+
 void dp_core_session_closed(struct dp_core *core, uint64_t session)
 {
     struct core_node *node = dp_core_node_session(core, session);
@@ -186,8 +199,27 @@ void dp_core_session_closed(struct dp_core *core, uint64_t session)
     }
 }
 
-static void take_inventory(struct core_node *node, const struct dp_node_record *row,
-                           const char *calibration_error)
+// A history has each measurement once; agents repeat what they know.
+static void keep_profile(struct dp_core *core, const struct core_node *node,
+                         const struct dp_node_record *row)
+{
+    const struct dp_buf *before = &node->row.profile, *now = &row->profile;
+    if (now->length == 0 ||
+        (now->length == before->length && memcmp(now->bytes, before->bytes, now->length) == 0)) {
+        return;
+    }
+    struct dp_profile_record *kept =
+        dp_core_keep(core, &(struct dp_profile_record){0}, sizeof(*kept));
+    DP_COPY_TEXT(kept->node, node->row.name);
+    DP_COPY_TEXT(kept->source, DP_PROFILE_CALIBRATION);
+    kept->time_ns = core->wall_ns;
+    kept->document.bytes = dp_core_keep(core, now->bytes, now->length);
+    kept->document.length = now->length;
+    dp_core_store(core, DP_RECORD_PROFILE, kept);
+}
+
+static void take_inventory(struct dp_core *core, struct core_node *node,
+                           const struct dp_node_record *row, const char *calibration_error)
 {
     DP_COPY_TEXT(node->calibration_error, calibration_error == NULL ? "" : calibration_error);
     node->row.slots = row->slots;
@@ -195,6 +227,7 @@ static void take_inventory(struct core_node *node, const struct dp_node_record *
     node->row.memory_bytes = row->memory_bytes;
     DP_COPY_TEXT(node->row.accelerator, row->accelerator);
     DP_COPY_TEXT(node->row.data_host, row->data_host);
+    keep_profile(core, node, row);
     dp_buf_clear(&node->row.profile);
     dp_buf_append(&node->row.profile, row->profile.bytes, row->profile.length);
     dp_buf_clear(&node->row.hardware);
@@ -207,7 +240,7 @@ void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *in
     if (node == NULL) {
         return;
     }
-    take_inventory(node, inventory->node, inventory->calibration_error);
+    take_inventory(core, node, inventory->node, inventory->calibration_error);
     dp_core_node_seen(core, node);
     dp_core_store(core, DP_RECORD_NODE, &node->row);
 }
@@ -291,7 +324,7 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     DP_COPY_TEXT(node->row.address, row->address);
     node->row.lease_ms = row->lease_ms;
     node->row.fence_ms = row->fence_ms;
-    take_inventory(node, row, hello->calibration_error);
+    take_inventory(core, node, row, hello->calibration_error);
     dp_core_send(core, node, DP_ORDER_WELCOME, NULL, NULL);
     dp_core_node_seen(core, node);
     dp_core_store(core, DP_RECORD_NODE, &node->row);

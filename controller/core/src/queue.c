@@ -96,7 +96,7 @@ static void wait_for(struct core_job *job, const char *reason, const char *forma
 static bool usable(const struct core_job *job, const struct core_node *node)
 {
     return node->state == DP_NODE_READY ||
-           (node->state == DP_NODE_REGISTERING && !job->row.needs_profile);
+           (node->state == DP_NODE_REGISTERING && !job->row.needs_profile && !node->held);
 }
 
 static uint32_t slots_free(const struct dp_core *core, const struct core_node *node)

@@ -96,6 +96,16 @@ void dp_cluster_record_deinit(struct dp_cluster_record *cluster)
     dp_buf_deinit(&cluster->toml);
 }
 
+void dp_profile_record_deinit(struct dp_profile_record *profile)
+{
+    dp_buf_deinit(&profile->document);
+}
+
+void dp_lesson_record_deinit(struct dp_lesson_record *lesson)
+{
+    dp_buf_deinit(&lesson->document);
+}
+
 void dp_trace_record_deinit(struct dp_trace_record *trace)
 {
     dp_buf_deinit(&trace->spans);

@@ -83,17 +83,31 @@ static const char fences_and_parts[] =
 // A row that says deleted goes as soon as it is written: names may be used again, from version 1.
 static const char clusters_and_hardware[] =
     "CREATE TABLE clusters (name TEXT PRIMARY KEY, version INTEGER NOT NULL, toml BLOB NOT NULL, "
-    "  updated_ns INTEGER NOT NULL, deleted INTEGER NOT NULL) STRICT;"
+    "  updated_ns INTEGER NOT NULL, deleted INTEGER NOT NULL, accelerator TEXT NOT NULL, "
+    "  hosts INTEGER NOT NULL, accelerators INTEGER NOT NULL) STRICT;"
     "CREATE TRIGGER clusters_inserted AFTER INSERT ON clusters WHEN NEW.deleted "
     "  BEGIN DELETE FROM clusters WHERE name = NEW.name; END;"
     "CREATE TRIGGER clusters_updated AFTER UPDATE ON clusters WHEN NEW.deleted "
     "  BEGIN DELETE FROM clusters WHERE name = NEW.name; END;"
     "ALTER TABLE nodes ADD COLUMN hardware BLOB NOT NULL DEFAULT x'';";
 
+// Of a node's history the newest 64 rows are kept (DP_PROFILES_KEPT).
+static const char profiles_and_lessons[] =
+    "CREATE TABLE profiles (node TEXT NOT NULL, time_ns INTEGER NOT NULL, source TEXT NOT NULL, "
+    "  job TEXT NOT NULL, document BLOB NOT NULL, PRIMARY KEY (node, time_ns, source)) STRICT;"
+    "CREATE TRIGGER profiles_kept AFTER INSERT ON profiles BEGIN DELETE FROM profiles "
+    "  WHERE node = NEW.node AND time_ns <= (SELECT time_ns FROM profiles WHERE node = NEW.node "
+    "    ORDER BY time_ns DESC LIMIT 1 OFFSET 64); END;"
+    "CREATE TABLE lessons (job INTEGER PRIMARY KEY, document BLOB NOT NULL) STRICT;"
+    // What nodes measured before there was a history.
+    "INSERT INTO profiles SELECT name, last_seen_ns, 'calibration', '', profile FROM nodes "
+    "  WHERE length(profile) > 0;";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},
     {fences_and_parts},
     {clusters_and_hardware},
+    {profiles_and_lessons},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

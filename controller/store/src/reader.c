@@ -378,7 +378,7 @@ dp_status dp_store_load_clusters(struct dp_store *store, const char *name, bool 
     struct parameter parameters[] = {{.text = name}};
     return load_some(store, DP_RECORD_CLUSTER, blobs,
                      name == NULL ? "ORDER BY name" : "WHERE name = ?1", parameters, name != NULL,
-                     (void **)ret_clusters, ret_count, err);
+                     ret_clusters, ret_count, err);
 }
 
 dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
@@ -392,6 +392,37 @@ dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t
                 all ? "WHERE id > ?1 ORDER BY id LIMIT ?2"
                     : "WHERE id > ?1 AND job = ?3 ORDER BY id LIMIT ?2",
                 parameters, all ? 2 : 3, ret_events, ret_count, err);
+}
+
+dp_status dp_store_load_profiles(struct dp_store *store, const char *node, const char *source,
+                                 uint32_t limit, struct dp_profile_record **ret_profiles,
+                                 size_t *ret_count, struct dp_error *err)
+{
+    struct parameter parameters[] = {
+        {.text = node}, {.text = source}, {.integer = limit_or_all(limit)}};
+    return load(store, DP_RECORD_PROFILE,
+                "WHERE (?1 = '' OR node = ?1) AND (?2 = '' OR source = ?2) "
+                "ORDER BY time_ns DESC, node LIMIT ?3",
+                parameters, 3, ret_profiles, ret_count, err);
+}
+
+dp_status dp_store_load_lesson(struct dp_store *store, uint64_t job,
+                               struct dp_lesson_record *ret_lesson, struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}};
+    struct dp_lesson_record *lessons = NULL;
+    size_t count = 0;
+    dp_status status =
+        load(store, DP_RECORD_LESSON, "WHERE job = ?1", parameters, 1, &lessons, &count, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    *ret_lesson = (struct dp_lesson_record){.job = job};
+    if (count > 0) {
+        *ret_lesson = lessons[0];
+    }
+    free(lessons);
+    return DP_OK;
 }
 
 // The only row of a query for a job, by column; what is NULL keeps its value.

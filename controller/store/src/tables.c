@@ -102,9 +102,19 @@ static const struct dp_column event_columns[] = {
 
 #define CLUSTER(type, member) COLUMN(DP_COLUMN_##type, dp_cluster_record, member)
 static const struct dp_column cluster_columns[] = {
-    CLUSTER(TEXT, name),      CLUSTER(I64, version),  CLUSTER(BLOB, toml),
-    CLUSTER(I64, updated_ns), CLUSTER(BOOL, deleted),
+    CLUSTER(TEXT, name),      CLUSTER(I64, version),      CLUSTER(BLOB, toml),
+    CLUSTER(I64, updated_ns), CLUSTER(BOOL, deleted),     CLUSTER(TEXT, accelerator),
+    CLUSTER(U32, hosts),      CLUSTER(U32, accelerators),
 };
+
+#define PROFILE(type, member) COLUMN(DP_COLUMN_##type, dp_profile_record, member)
+static const struct dp_column profile_columns[] = {
+    PROFILE(TEXT, node), PROFILE(I64, time_ns),   PROFILE(TEXT, source),
+    PROFILE(TEXT, job),  PROFILE(BLOB, document),
+};
+
+#define LESSON(type, member) COLUMN(DP_COLUMN_##type, dp_lesson_record, member)
+static const struct dp_column lesson_columns[] = {LESSON(I64, job), LESSON(BLOB, document)};
 
 #define TABLE(list, type)                                                                          \
     .row_size = sizeof(struct type), .columns = list, .columns_count = DP_ARRAY_LENGTH(list)
@@ -135,6 +145,12 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
     [DP_RECORD_CLUSTER] = {.name = "clusters",
                            .keys = "name",
                            TABLE(cluster_columns, dp_cluster_record)},
+    [DP_RECORD_PROFILE] = {.name = "profiles",
+                           .keys = "node, time_ns, source",
+                           TABLE(profile_columns, dp_profile_record)},
+    [DP_RECORD_LESSON] = {.name = "lessons",
+                          .keys = "job",
+                          TABLE(lesson_columns, dp_lesson_record)},
 };
 
 static void column_names(const struct dp_table *table, struct dp_buf *out)

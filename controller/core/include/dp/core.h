@@ -47,6 +47,7 @@ typedef enum dp_core_event_kind {
     DP_EVENT_SUBMIT,
     DP_EVENT_CANCEL,
     DP_EVENT_CHECKPOINT,
+    DP_EVENT_HOLD, // a node gets no new work for a while
     // Agents; `session` names the stream and is never used again.
     DP_EVENT_HELLO,
     DP_EVENT_HEARTBEAT, // levels of all assignments
@@ -83,6 +84,11 @@ struct dp_ask { // CANCEL and CHECKPOINT
     uint64_t reply;
     char job[DP_ID_MAX];
     const char *reason; // CANCEL: "" = none
+};
+
+struct dp_hold {
+    const char *node;
+    bool on;
 };
 
 struct dp_rank_ready {
@@ -226,6 +232,7 @@ struct dp_core_event {
         struct dp_load_job load_job;
         struct dp_submit submit;
         struct dp_ask ask;
+        struct dp_hold hold;
         struct dp_hello hello;
         struct dp_levels levels;
         struct dp_inventory_event inventory;

@@ -167,9 +167,9 @@ struct dp_node_record {
     char data_host[DP_ADDRESS_MAX];
     struct dp_buf profile;  // dp.profile/1, empty until calibrated
     struct dp_buf hardware; // packed dp.v1.Hardware, empty when the agent does not say
-    uint32_t lease_ms;     // silent for longer, it is LOST
-    uint32_t fence_ms;     // silent for longer, its ranks have ended
-    int64_t last_seen_ns;  // wall clock
+    uint32_t lease_ms;      // silent for longer, it is LOST
+    uint32_t fence_ms;      // silent for longer, its ranks have ended
+    int64_t last_seen_ns;   // wall clock
 };
 
 struct dp_event_record {
@@ -182,10 +182,29 @@ struct dp_event_record {
 // A cluster that was described by a file. A row with `deleted` takes the stored one away.
 struct dp_cluster_record {
     char name[DP_NAME_MAX];
-    uint64_t version; // from 1, counts changes
+    uint64_t version;   // from 1, counts changes
     struct dp_buf toml; // canonical form
-    int64_t updated_ns; // wall clock
+    char accelerator[DP_NAME_MAX];
+    uint32_t hosts, accelerators; // in all
+    int64_t updated_ns;           // wall clock
     bool deleted;
+};
+
+// What is known of a node's figures since some time: measured, or corrected by a run.
+struct dp_profile_record {
+    char node[DP_NAME_MAX];
+    int64_t time_ns;          // wall clock
+    char source[DP_NAME_MAX]; // DP_PROFILE_CALIBRATION or DP_PROFILE_RUN
+    char job[DP_ID_MAX];      // of a run
+    struct dp_buf document;   // dp.profile/1, or dp.correction/1 of a run
+};
+#define DP_PROFILE_CALIBRATION "calibration"
+#define DP_PROFILE_RUN "run"
+
+// What a job was planned with and, once it has ended, what it taught: dp.lesson/1.
+struct dp_lesson_record {
+    uint64_t job;
+    struct dp_buf document;
 };
 
 typedef enum dp_record_kind {
@@ -196,6 +215,8 @@ typedef enum dp_record_kind {
     DP_RECORD_NODE,
     DP_RECORD_EVENT,
     DP_RECORD_CLUSTER,
+    DP_RECORD_PROFILE,
+    DP_RECORD_LESSON,
     DP_RECORD_KIND_COUNT
 } dp_record_kind;
 
@@ -209,6 +230,8 @@ void dp_job_record_deinit(struct dp_job_record *job);
 void dp_node_record_deinit(struct dp_node_record *node);
 void dp_cluster_record_deinit(struct dp_cluster_record *cluster);
 void dp_trace_record_deinit(struct dp_trace_record *trace);
+void dp_profile_record_deinit(struct dp_profile_record *profile);
+void dp_lesson_record_deinit(struct dp_lesson_record *lesson);
 // Deep copy.
 void dp_node_record_copy(struct dp_node_record *ret_copy, const struct dp_node_record *node);
 

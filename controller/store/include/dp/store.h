@@ -115,6 +115,15 @@ dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t
                                uint32_t limit, struct dp_event_record **ret_events,
                                size_t *ret_count, struct dp_error *err);
 
+// What is known of a node, newest first; node "" = of all nodes, source "" = of both. At most
+// `limit`, 0 = all.
+dp_status dp_store_load_profiles(struct dp_store *store, const char *node, const char *source,
+                                 uint32_t limit, struct dp_profile_record **ret_profiles,
+                                 size_t *ret_count, struct dp_error *err);
+// *ret_lesson's document stays empty when there is none.
+dp_status dp_store_load_lesson(struct dp_store *store, uint64_t job,
+                               struct dp_lesson_record *ret_lesson, struct dp_error *err);
+
 // What a report says of all steps of a job.
 struct dp_step_summary {
     uint64_t steps;
