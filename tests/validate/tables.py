@@ -45,8 +45,7 @@ def state_of(plan):
 
 
 def activations_of(plan):
-    memory = plan["chosen"]["per_rank"][0]["memory"]
-    return memory["activations_bytes"] + memory["transient_bytes"]
+    return plan["chosen"]["per_rank"][0]["memory"]["activations_bytes"]
 
 
 def command(model, gpu, gpus, batch, sequence, sets, profile=None):
@@ -189,10 +188,10 @@ ZERO_BUBBLE_CHUNKS = {"1.5B": 3, "6.2B": 4, "14.6B": 3, "28.3B": 2}
 
 
 def zero_bubble_layers(row, chunks):
-    """A layer less on the first and the last stage; None where the paper does not say (table 6)."""
+    """A layer less on the first and the last stage."""
     stages = int(row["pp"]) * chunks
     each, rest = divmod(int(row["layers"]) + 2, stages)
-    if rest or "Table 6" in row["source"]:
+    if rest:
         return None
     return ",".join(str(each - (s in (0, stages - 1))) for s in range(stages))
 
@@ -230,7 +229,11 @@ def simumax(data, names):
         sets = {"pipeline": sizes["pp"], "tensor": sizes["tp"], "data": sizes["dp"],
                 "expert": sizes["ep"], "context": sizes["cp"], "micro_batch_size": 1,
                 "microbatches": sizes["microbatches"], "schedule": "1f1b", "precision": "bf16",
-                "recompute": "none", "model.layers": row["layers"], "model.mtp_layers": 0}
+                "recompute": "none", "shard": "zero1", "model.layers": row["layers"],
+                "model.mtp_layers": 0}
+        if sizes["pp"] > 1:
+            each = int(row["layers"]) // sizes["pp"]
+            sets["layers_per_stage"] = ",".join([str(each)] * sizes["pp"])
         if model.startswith("deepseek"):
             sets["model.dense_layers"] = 1
         elif "405b" in model:
@@ -256,7 +259,7 @@ def mbridge(data, names):
         sets = {"pipeline": 1, "tensor": tensor, "expert": 1, "expert_tensor": tensor,
                 "sequence_parallel": 1 if tensor > 1 else None, "micro_batch_size": mbs,
                 "microbatches": 4, "schedule": "1f1b", "precision": "bf16", "recompute": "none",
-                "model.layers": row["layers"], "model.hidden": 2048, "model.heads": 16,
+                "shard": "zero1", "model.layers": row["layers"], "model.hidden": 2048, "model.heads": 16,
                 "model.kv_heads": 8, "model.head_dim": 128, "model.expert_ffn": 5440}
         profile = "h100@megatron-2024" if "h100@megatron-2024" in names else None
         line = command("mixtral-8x7b", "h100", 8, 8 // tensor * mbs * 4, row["seq_len"], sets,
