@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "dp/device.h"
+#include "dp/device_figures.h"
 #include "dp/error.h"
 #include "dp/json.h"
 #include "dp/limits.h"
