@@ -57,7 +57,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(shown["ranks"][0][0], {"action": "F0@0", "start_s": 0, "end_s": 1,
                                                  "slack_s": 0})
         checked = self.document("schedule", "check", path)
-        plan = self.document("plan", job)
+        plan = self.document("plan", job)["chosen"]
         self.assertEqual(checked["schedule_hash"], plan["schedule_hash"])
         self.assertRegex(plan["schedule_hash"], r"^0x[0-9a-f]{16}$")
         self.assertIn(plan["schedule_hash"], self.dpctl("schedule", "check", path).stdout)
@@ -171,6 +171,9 @@ class Cli(unittest.TestCase):
                 (("run",), "job file"),
                 (("run", job, "--controller", "x:1"), "--controller"),
                 (("plan", job, "--gpu", "h800", "--gpus", 8, "--cluster", "x"), "--cluster"),
+                (("plan", job, "--explain", 0, "--map"), "--explain"),
+                (("plan", job, "--export", "yaml"), "yaml"),
+                (("plan", job, "--compare", "1f1b", "--rank-file", "x"), "--rank-file"),
                 (("doctor", "x"), "x"),
                 (("jobs", "job-1"), "job-1")):
             self.assertIn(word, self.dpctl(*args, check=2).stderr, msg=args)
@@ -191,7 +194,7 @@ class Cli(unittest.TestCase):
         self.assertIn("MiB", plan)
         self.assertNotRegex(plan, r"\d [kMG]B\b")
         plan = self.dpctl("plan", self.cluster.job_file()).stdout
-        self.assertIn("8 micro-batches of 1 sample\n", plan)
+        self.assertIn("8 micro-batches of 1 sample; layers", plan)
 
     def test_a_strategy_for_a_config_json_and_a_cluster_file(self):
         config = self.cluster.root / "config.json"
@@ -203,7 +206,7 @@ class Cli(unittest.TestCase):
         cluster = ("--cluster", SOURCE / "examples" / "h800-cluster.toml", "--set", "data=64")
         own = self.document("plan", "--model", config, *cluster)
         named = self.document("plan", "--model", "mixtral-8x7b", *cluster)
-        self.assertEqual(own["step_s"], named["step_s"])
+        self.assertEqual(own["chosen"], named["chosen"])
         self.assertEqual(own["ranks"][-1]["slot"], 7)
 
     def test_a_reader_that_leaves_is_no_error(self):

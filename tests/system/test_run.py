@@ -55,8 +55,8 @@ class Run(ClusterTest):
         cluster = self.cluster.up()
         plan = cluster.json("plan", cluster.job_file(parallel_schedule="auto",
                                                      parallel_pipeline=4))
-        self.assertEqual(plan["schedule"], "auto")
-        self.assertIn("auto: stages placed", plan["explanation"])
+        self.assertEqual(plan["chosen"]["schedule"], "auto")
+        self.assertIn("auto: stages placed", " ".join(plan["explanation"]))
         job = cluster.submit(train_steps=4, parallel_schedule="auto", parallel_pipeline=4)
         self.assertEqual(cluster.wait_state(job, "COMPLETED")["step"], 4)
         report = cluster.json("report", job)

@@ -5,9 +5,6 @@
 #include "dp/cleanup.h"
 #include "plan_request.h"
 
-// Runners-up on a screen.
-enum { RUNNERS_UP = 8 };
-
 static json_t *request_json(const struct plan_request *request,
                             const struct plan_question *question)
 {
@@ -36,7 +33,7 @@ dp_status plan_show(struct dpctl *ctl, const struct plan_request *request,
         json_object_set_new(json, "command", dpctl_text_json(command.bytes, command.length));
         dpctl_write_json(json, "dp.plan/1", &text);
     } else {
-        dp_plan_render(plan, request->all ? 0 : RUNNERS_UP, &text);
+        dp_plan_render(plan, request->all, &text);
         if (request->all) {
             dp_buf_printf(&text, "\nagain\n  %s\n", command.bytes);
         }

@@ -61,7 +61,7 @@ static const char *compute_cause(const struct dp_plan *plan, const struct dp_mod
     if ((other->recompute & ~best->recompute) != 0) {
         char text[DP_NAME_MAX];
         dp_recompute_text(other->recompute & ~best->recompute, text);
-        snprintf(buffer, 96, " (computes %s again)", text);
+        snprintf(buffer, 96, " (recomputes %s)", text);
         return buffer;
     }
     return "";
@@ -75,7 +75,7 @@ static void put_losses(const struct dp_plan *plan, const struct dp_model_spec *m
         {"bubble", (other->bubble_s - other->hop_s) - (best->bubble_s - best->hop_s)},
         {"exposed all-to-all", other->exchange_s - best->exchange_s},
         {"hops", other->hop_s - best->hop_s},
-        {"tensor and context waits", other->wait_s - best->wait_s},
+        {"collectives", other->wait_s - best->wait_s},
         {"gradient sums", other->gradient_s - best->gradient_s},
         {"optimizer", other->optimizer_s - best->optimizer_s},
         {"compute", other->compute_s - best->compute_s},
@@ -116,10 +116,12 @@ static char *reason_of(const struct dp_plan *plan, const struct dp_model_spec *m
         dp_buf_puts(&text, "as fast; the simpler one was taken");
         return dp_buf_take(&text);
     }
-    if (other->tied) {
-        dp_buf_puts(&text, "tie, ");
+    dp_buf_printf(&text, "%s%s", other->tied ? "tie, " : "",
+                  dp_plan_text_more(more, other->step_s, best->step_s));
+    if (factor < 1) {
+        dp_buf_puts(&text, ", but not what the job sets");
+        return dp_buf_take(&text);
     }
-    dp_buf_printf(&text, "%s", dp_plan_text_more(more, other->step_s, best->step_s));
     put_losses(plan, model, best, other, &text);
     return dp_buf_take(&text);
 }

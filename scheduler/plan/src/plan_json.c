@@ -2,6 +2,7 @@
 // by dp_plan_from_json.
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "plan_members.h"
@@ -82,7 +83,7 @@ static void add_positions(const struct dp_plan *plan, json_t *chosen)
 {
     json_t *bytes = json_array();
     for (int32_t p = 0; p < plan->pipeline; p++) {
-        json_array_append_new(bytes, json_real(dp_plan_position_bytes(plan, p)));
+        json_array_append_new(bytes, json_integer(llround(dp_plan_position_bytes(plan, p))));
     }
     json_object_set_new(chosen, "memory_bytes_per_rank", bytes);
     json_object_set_new(chosen, "fullest_rank", json_integer(dp_plan_fullest_position(plan)));

@@ -2,11 +2,14 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
 #include "plan_text.h"
 
-enum { COLUMNS = 100, LINES_MAX = 6 };
+enum { COLUMNS = 100, SCREEN = 40 };
 
 // "4 x 15, 1": of stages in order, fifteen with 4 layers and one with 1.
 static void put_layers(const struct dp_plan *plan, struct dp_buf *out)
@@ -104,9 +107,11 @@ static void put_parts(const char *first, const struct part *parts, size_t count,
     for (size_t i = 0; i < count; i++) {
         if (parts[i].seconds >= 1e-9) {
             double share = step_s > 0 ? 100 * parts[i].seconds / step_s : 0;
-            dp_buf_printf(&text, share >= 9.95 ? "%s%s %s (%.0f %%)" : "%s%s %s (%.1f %%)",
-                          text.length > 0 ? ", " : "", parts[i].name,
-                          dp_plan_text_seconds(seconds, parts[i].seconds), share);
+            dp_buf_printf(&text, "%s%s %s", text.length > 0 ? ", " : "", parts[i].name,
+                          dp_plan_text_seconds(seconds, parts[i].seconds));
+            if (share >= 1) {
+                dp_buf_printf(&text, " (%.0f %%)", share);
+            }
         }
     }
     if (text.length > 0) {
@@ -151,12 +156,16 @@ static void put_step(const struct dp_plan *plan, struct dp_buf *out)
     const struct part inside[] = {{"compute", p->compute_s},
                                   {"exposed all-to-all", p->exchange_s},
                                   {"collectives", p->wait_s},
-                                  {"hops", p->hop_s},
-                                  {"beside compute: all-to-all", p->hidden_s}};
+                                  {"hops", p->hop_s}};
     char first[32];
     snprintf(first, sizeof(first), "  rank %-4d", critical);
     put_parts(first, actions, sizeof(actions) / sizeof(actions[0]), plan->step_s, out);
     put_parts("    inside ", inside, sizeof(inside) / sizeof(inside[0]), plan->step_s, out);
+    if (p->hidden_s > 1e-9) {
+        dp_buf_printf(out, "           %s of all-to-all (%.0f %%) hide behind compute\n",
+                      dp_plan_text_seconds(text, p->hidden_s),
+                      100 * p->hidden_s / (p->hidden_s + p->exchange_s));
+    }
     if (plan->cores_exceeded) {
         dp_buf_puts(out, "           some node has more ranks than cores: they take turns\n");
     }
@@ -227,8 +236,12 @@ static void put_gains(const struct dp_plan *plan, struct dp_buf *out)
     char seconds[DP_PLAN_WORD_MAX], less[DP_PLAN_WORD_MAX];
     for (int32_t i = 0; i < plan->gains_count; i++) {
         const struct dp_plan_gain *gain = &plan->gains[i];
-        dp_buf_printf(&line, "%s%s: +%.3g %% gives %s (%s)", i > 0 ? "; " : "", gain->resource,
-                      100 * gain->more_share, dp_plan_text_seconds(seconds, gain->step_s),
+        if (gain->step_s > plan->step_s * (1 - 5e-4)) {
+            continue; // buys nothing
+        }
+        dp_buf_printf(&line, "%s%s: +%.3g %% gives %s (%s)", line.length > 0 ? "; " : "",
+                      gain->resource, 100 * gain->more_share,
+                      dp_plan_text_seconds(seconds, gain->step_s),
                       dp_plan_text_more(less, gain->step_s, plan->step_s));
     }
     if (line.length > 0) {
@@ -259,7 +272,7 @@ static void put_candidate(const struct dp_plan_candidate *c, struct dp_buf *out)
     char batches[32], first[160];
     put_sizes(c, sizes, sizeof(sizes));
     snprintf(batches, sizeof(batches), "%dx%d", c->microbatches, c->micro_batch_size);
-    snprintf(first, sizeof(first), "%-17.31s %-15s %8s %7s %8s  ",
+    snprintf(first, sizeof(first), "%-16.31s %-15s %8s %7s %8s  ",
              dp_plan_text_schedule(name, c->schedule, c->virtual_stages), sizes, batches,
              c->legal ? dp_plan_text_seconds(step, c->step_s) : "-",
              c->legal ? dp_plan_text_bytes(memory, c->memory_max_bytes) : "-");
@@ -267,9 +280,72 @@ static void put_candidate(const struct dp_plan_candidate *c, struct dp_buf *out)
                       out);
 }
 
-static void put_candidates(const struct dp_plan *plan, size_t max, struct dp_buf *out)
+static int lines_of(const struct dp_buf *text)
 {
-    size_t shown = 0, others = 0, ties = 0;
+    int lines = 0;
+    for (size_t i = 0; i < text->length; i++) {
+        lines += text->bytes[i] == '\n';
+    }
+    return lines;
+}
+
+// Whether an earlier one differs in its batches or in what it recomputes alone.
+static bool is_variant(const struct dp_plan *plan, size_t index)
+{
+    const struct dp_plan_candidate *c = &plan->candidates[index];
+    for (size_t i = 0; i < index; i++) {
+        const struct dp_plan_candidate *before = &plan->candidates[i];
+        if (before->legal && strcmp(before->schedule, c->schedule) == 0 &&
+            before->virtual_stages == c->virtual_stages && before->pipeline == c->pipeline &&
+            before->data == c->data && before->expert == c->expert && before->tensor == c->tensor &&
+            before->context == c->context) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool leads_schedule(const struct dp_plan *plan, size_t index)
+{
+    for (size_t i = 0; i < index; i++) {
+        if (strcmp(plan->candidates[i].schedule, plan->candidates[index].schedule) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Marks rows that fit on `lines` lines: the best of each schedule, then the fastest that differ in
+// more than their batches. Returns how many.
+static size_t pick_candidates(const struct dp_plan *plan, int lines, bool *ret_picked)
+{
+    size_t count = 0;
+    int used = 0;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf row = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < plan->candidates_count; i++) {
+            const struct dp_plan_candidate *c = &plan->candidates[i];
+            bool is_wanted = c->legal && (pass == 0 ? leads_schedule(plan, i)
+                                                    : !ret_picked[i] && !is_variant(plan, i));
+            if (c->chosen || !is_wanted) {
+                continue;
+            }
+            row.length = 0;
+            put_candidate(c, &row);
+            if (count == 0 || used + lines_of(&row) <= lines) {
+                ret_picked[i] = true;
+                used += lines_of(&row);
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+// At most `lines` of them and what they need besides; 0 = all.
+static void put_candidates(const struct dp_plan *plan, int lines, struct dp_buf *out)
+{
+    size_t others = 0, ties = 0;
     for (size_t i = 0; i < plan->candidates_count; i++) {
         others += !plan->candidates[i].chosen;
         ties += plan->candidates[i].tied;
@@ -277,61 +353,65 @@ static void put_candidates(const struct dp_plan *plan, size_t max, struct dp_buf
     if (others == 0) {
         return;
     }
-    dp_buf_puts(out, "\nrunner-up         PxD, expert     batches    step   memory  why it lost\n");
+    DP_AUTO_FREE bool *picked = dp_new_array(bool, plan->candidates_count);
+    size_t shown = lines == 0 ? others : pick_candidates(plan, lines, picked);
+    dp_buf_puts(out, "\nrunner-up        PxD, expert     batches    step   memory  why it lost\n");
     for (size_t i = 0; i < plan->candidates_count; i++) {
         const struct dp_plan_candidate *c = &plan->candidates[i];
-        if (!c->chosen && (max == 0 || shown < max)) {
+        if (!c->chosen && (lines == 0 || picked[i])) {
             put_candidate(c, out);
-            shown++;
         }
     }
     if (shown < others) {
         dp_buf_printf(out, "and %zu more (--all)\n", others - shown);
     }
     if (ties > 0) {
-        dp_buf_printf(out,
-                      "%zu of them %s inside the error of %.0f %%: a measurement may turn the "
-                      "order\n",
-                      ties, ties == 1 ? "is" : "are", 100 * plan->error_share);
+        dp_buf_printf(
+            out, "%zu of all %s inside the error of %.0f %%: a measurement may turn the order\n",
+            ties, ties == 1 ? "is" : "are", 100 * plan->error_share);
     }
 }
 
-// Lines of a text, each wrapped, at most `max` (0 = all).
-static void put_lines(const char *title, const char *text, size_t max, struct dp_buf *out)
+// Lines of a text, each wrapped, as many as `lines` columns take (0 = all).
+static void put_lines(const char *title, const char *text, int lines, struct dp_buf *out)
 {
     if (text == NULL || text[0] == '\0') {
         return;
     }
     dp_buf_printf(out, "\n%s\n", title);
-    size_t shown = 0, left = 0;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf all = {0}, row = {0}, line = {0};
+    size_t left = 0;
     while (*text != '\0') {
         size_t length = strcspn(text, "\n");
-        if (max == 0 || shown < max) {
-            struct dp_buf line = {0};
-            dp_buf_printf(&line, "%.*s", (int)length, text);
-            dp_plan_text_wrap("  ", line.bytes, COLUMNS, out);
-            dp_buf_deinit(&line);
-            shown++;
+        line.length = row.length = 0;
+        dp_buf_printf(&line, "%.*s", (int)length, text);
+        dp_plan_text_wrap("  ", line.bytes, COLUMNS, &row);
+        if (lines == 0 || all.length == 0 || lines_of(&all) + lines_of(&row) <= lines) {
+            dp_buf_append(&all, row.bytes, row.length);
         } else {
             left++;
         }
         text += length + (text[length] == '\n');
     }
+    dp_buf_append(out, all.bytes, all.length);
     if (left > 0) {
         dp_buf_printf(out, "  and %zu more (--all)\n", left);
     }
 }
 
-void dp_plan_render(const struct dp_plan *plan, size_t candidates_max, struct dp_buf *out)
+void dp_plan_render(const struct dp_plan *plan, bool all, struct dp_buf *out)
 {
-    size_t lines = candidates_max == 0 ? 0 : LINES_MAX;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    put_lines("warnings", plan->warnings, all ? 0 : 4, &text);
+    put_lines("why", plan->explanation, all ? 0 : 2, &text);
+    put_lines("rests on", plan->provenance, all ? 0 : 4, &text);
     put_choice(plan, out);
     put_step(plan, out);
     put_cost(plan, out);
     put_memory(plan, out);
     put_gains(plan, out);
-    put_candidates(plan, candidates_max, out);
-    put_lines("warnings", plan->warnings, lines, out);
-    put_lines("why", plan->explanation, lines, out);
-    put_lines("rests on", plan->provenance, lines, out);
+    // Four lines stand around the runners-up themselves.
+    int left = SCREEN - lines_of(out) - lines_of(&text) - 4;
+    put_candidates(plan, all ? 0 : left > 1 ? left : 1, out);
+    dp_buf_append(out, text.length == 0 ? "" : text.bytes, text.length);
 }

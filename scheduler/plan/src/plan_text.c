@@ -59,7 +59,7 @@ const char *dp_plan_text_schedule(char buffer[DP_NAME_MAX + 16], const char *nam
 const char *dp_plan_text_more(char buffer[DP_PLAN_WORD_MAX], double value, double base)
 {
     double more = base > 0 ? round(1000 * (value / base - 1)) / 10 : 0;
-    snprintf(buffer, DP_PLAN_WORD_MAX, "%+.1f %%", more == 0 ? 0.0 : more);
+    snprintf(buffer, DP_PLAN_WORD_MAX, more == 0 ? "%.1f %%" : "%+.1f %%", more == 0 ? 0.0 : more);
     return buffer;
 }
 

@@ -172,9 +172,9 @@ dp_status dp_plan_schedule(const struct dp_plan *plan, struct dp_schedule *ret_s
 json_t *dp_plan_to_json(const struct dp_plan *plan);
 dp_status dp_plan_from_json(const json_t *json, struct dp_plan *ret_plan, struct dp_error *err);
 
-// For people, one screen: the choice, the step and its parts, memory, the runners-up and why they
-// lost (at most `candidates_max`, 0 = all), what binds, what the figures rest on.
-void dp_plan_render(const struct dp_plan *plan, size_t candidates_max, struct dp_buf *out);
+// For people: the choice, the step and its parts, memory, what binds, the runners-up and why they
+// lost, what the figures rest on. One screen of 40 lines and 100 columns, or everything.
+void dp_plan_render(const struct dp_plan *plan, bool all, struct dp_buf *out);
 // Which rank stands on which node and slot: equal nodes on one line.
 void dp_plan_render_map(const struct dp_plan *plan, struct dp_buf *out);
 // One line per rank in order: rank, node, slot and its coordinates, between tabs; a line of names
