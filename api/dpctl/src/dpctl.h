@@ -117,6 +117,7 @@ bool dpctl_output_lost(void);
     X(plan, "recommend a strategy for a job; no controller needed")                                \
     X(schedule, "list, show, simulate, compare, check and export pipeline schedules")              \
     X(model, "show a built-in model or one described by a file")                                   \
+    X(cluster, "apply, show, list and delete descriptions of clusters")                            \
     X(validate, "check a job file and say everything that is wrong with it")                       \
     X(submit, "hand a job to the controller")                                                      \
     X(jobs, "list jobs")                                                                           \

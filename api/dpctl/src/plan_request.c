@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -37,7 +38,8 @@ static const struct argp_option options[] = {
     {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 0},
     {"gpu", KEY_GPU, "NAME", 0, "accelerator preset, with --gpus", 1},
     {"gpus", KEY_GPUS, "COUNT", 0, "how many of them", 1},
-    {"cluster", KEY_CLUSTER, "FILE", 0, "plan for this cluster.toml (else this machine)", 1},
+    {"cluster", KEY_CLUSTER, "FILE|NAME", 0,
+     "plan for this cluster.toml, or one that dpctl cluster apply stored (else this machine)", 1},
     {"profile", KEY_PROFILE, "NAME", 0,
      "device figures: a built-in name, or a file that calibration wrote", 1},
     {"ignore-memory", KEY_IGNORE_MEMORY, NULL, 0, "as if every rank had enough of it", 1},
@@ -171,7 +173,6 @@ void plan_request_parse(struct dpctl *ctl, int argc, char **argv, struct plan_re
                "  dpctl plan --model mixtral-8x7b --gpu h100 --gpus 64 --compare 1f1b,dualpipe\n",
         .exits = "0 a plan, 3 the job or the cluster is wrong, 4 no such file or model, 7 nothing "
                  "fits",
-        .offline = true,
         .options = options,
         .handle = handle,
     };
@@ -227,11 +228,12 @@ static void this_machine(const struct dp_job_spec *spec, struct dp_cluster_spec 
     ret->memory_bytes = memory / (2.0 * ret->ranks_per_node);
 }
 
-static dp_status load_cluster(const struct plan_request *request, const struct dp_job_spec *spec,
-                              struct dp_cluster_spec *ret_cluster, struct dp_error *err)
+static dp_status load_cluster(struct dpctl *ctl, const struct plan_request *request,
+                              const struct dp_job_spec *spec, struct dp_cluster_spec *ret_cluster,
+                              struct dp_error *err)
 {
     if (request->cluster != NULL) {
-        return dp_cluster_spec_load(request->cluster, ret_cluster, err);
+        return dpctl_load_cluster(ctl, request->cluster, ret_cluster, err);
     }
     if (request->gpu != NULL) {
         return dp_cluster_preset(request->gpu, request->gpus, ret_cluster, err);
@@ -289,7 +291,7 @@ dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *reque
     struct plan_question *question = dp_new(struct plan_question);
     dp_status status = load_spec(request, &question->spec, err);
     if (status == DP_OK) {
-        status = load_cluster(request, &question->spec, &question->cluster, err);
+        status = load_cluster(ctl, request, &question->spec, &question->cluster, err);
     }
     if (status == DP_OK) {
         status = load_profile(ctl, request, &question->cluster, &question->profile, err);

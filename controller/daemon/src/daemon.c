@@ -8,12 +8,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "clusters.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/log.h"
 #include "dp/rand.h"
+#include "lessons.h"
 
 #define TICK_MS 250
 #define STALL_MS 1000
@@ -82,6 +84,10 @@ static void on_stored(void *context, uint64_t token, const struct dp_error *err)
     if (err->status != DP_OK) {
         dp_log_error("store.failed", "token=%llu reason=\"%s\"", (unsigned long long)token,
                      err->message);
+    }
+    if (clusters_is_token(token)) {
+        clusters_on_stored(context, token, err);
+        return;
     }
     struct dp_core_event event = {.kind = DP_EVENT_STORED, .stored = {.token = token}};
     event.stored.error = *err;
@@ -191,7 +197,10 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
     }
     struct dp_core_event event = {.kind = DP_EVENT_LOAD_ENDED, .ended = {ended, count, highest}};
     daemon_step(daemon, &event);
-    status = load_nodes(daemon, err);
+    status = lessons_load(daemon, err);
+    if (status == DP_OK) {
+        status = load_nodes(daemon, err);
+    }
     return status == DP_OK ? load_jobs(daemon, err) : status;
 }
 
@@ -199,7 +208,8 @@ static dp_status serve(struct daemon *daemon, struct dp_error *err)
 {
     const struct dp_rpc_handler *const others[] = {&session_handler, &watch_handler, &logs_handler,
                                                    &plan_handler, &simulate_handler};
-    size_t count = service_handlers_count + DP_ARRAY_LENGTH(others);
+    size_t count =
+        service_handlers_count + DP_ARRAY_LENGTH(others) + cluster_handlers_count;
     // Borrowed by the server, which lives as long as the process does.
     static struct dp_rpc_handler handlers[DP_METHOD_COUNT];
     DP_CHECK(count <= DP_METHOD_COUNT);
@@ -207,6 +217,8 @@ static dp_status serve(struct daemon *daemon, struct dp_error *err)
     for (size_t i = 0; i < DP_ARRAY_LENGTH(others); i++) {
         handlers[service_handlers_count + i] = *others[i];
     }
+    memcpy(handlers + count - cluster_handlers_count, cluster_handlers,
+           cluster_handlers_count * sizeof(*handlers));
     struct dp_rpc_server_options options = {
         .listen = daemon->options.listen,
         .handlers = handlers,
@@ -284,6 +296,8 @@ static void stop(struct daemon *daemon)
     dp_rpc_server_free(daemon->server);
     dp_store_close(daemon->store);
     dp_core_free(daemon->core);
+    lessons_free(daemon);
+    clusters_stop(daemon);
     dp_effects_deinit(&daemon->effects);
     while (daemon->pending != NULL) {
         struct pending *next = daemon->pending->next;

@@ -10,6 +10,7 @@
 #include "dp/spec.h"
 #include "dp/store.h"
 #include "dp/v1/agent.pb-c.h"
+#include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 #include "dp/wire.h"
@@ -57,6 +58,8 @@ struct daemon {
     struct session *sessions;
     struct watch *watches;
     struct log_stream *log_streams;
+    struct lessons *lessons;
+    struct cluster_change *cluster_changes; // not on disk yet, the oldest first
     struct tasks tasks;
     bool stepping, stopping;
     int64_t alive_ns, stalled_ns; // when this process was last seen to run; not told to the core
@@ -138,6 +141,8 @@ Dp__V1__StepPoint *message_step(const struct dp_step_record *step, struct dp_are
 Dp__V1__Utilisation *message_usage(const struct dp_usage *usage, struct dp_arena *arena);
 Dp__V1__Fence *message_fence(const struct dp_fence *fence, struct dp_arena *arena);
 void *arena_take(struct dp_arena *arena, size_t bytes);
+// What the node's agent said it has, or NULL.
+Dp__V1__Hardware *node_hardware(const struct dp_node_record *node, struct dp_arena *arena);
 
 // planning.c
 void planning_start(struct daemon *daemon, uint64_t job, const struct dp_free_slots *nodes,

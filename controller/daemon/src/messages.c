@@ -127,3 +127,14 @@ Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct 
     }
     return message;
 }
+
+Dp__V1__Hardware *node_hardware(const struct dp_node_record *node, struct dp_arena *arena)
+{
+    ProtobufCMessage *message = NULL;
+    if (node->hardware.length == 0 ||
+        dp_wire_unpack(&dp__v1__hardware__descriptor, node->hardware.bytes, node->hardware.length,
+                       arena, &message, NULL) != DP_OK) {
+        return NULL;
+    }
+    return (Dp__V1__Hardware *)message;
+}

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clusters.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -213,15 +214,6 @@ static void finish(struct task *task)
     }
 }
 
-// What `dpctl cluster apply` stored.
-static dp_status cluster_find(struct daemon *daemon, const char *name,
-                              struct dp_cluster_spec *ret_cluster, struct dp_error *err)
-{
-    (void)daemon;
-    (void)ret_cluster;
-    return dp_fail(err, DP_NOT_FOUND, "no cluster \"%s\" is stored", name);
-}
-
 static void on_message(void *context, uint64_t call, const void *bytes, size_t length)
 {
     struct daemon *daemon = context;
@@ -244,7 +236,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     const Dp__V1__PlanRequest *request = question->request;
     dp_status status = check_request(request, &task->error);
     if (status == DP_OK && request->cluster[0] != '\0') {
-        status = cluster_find(daemon, request->cluster, &question->cluster, &task->error);
+        status = clusters_find(daemon, request->cluster, &question->cluster, &task->error);
         question->cluster_known = status == DP_OK;
     } else if (request->gpu[0] == '\0' && !is_given(&request->cluster_toml)) {
         plan_nodes_connected(daemon, &question->nodes);

@@ -10,6 +10,7 @@
 #include "dp/spec.h"
 
 #define LIST_DEFAULT 100
+#define HARDWARE_BYTES_MAX (DP_MESSAGE_BYTES_MAX / 2) // of all nodes in one answer
 
 void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessageDescriptor *type,
                      const void *bytes, size_t length, struct dp_arena *arena)
@@ -223,8 +224,14 @@ static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
     dp_core_node_views(daemon->core, views);
     Dp__V1__ListNodesResponse response = DP__V1__LIST_NODES_RESPONSE__INIT;
     response.nodes = arena_take(arena, count * sizeof(void *));
+    size_t hardware_bytes = 0;
     for (size_t i = 0; i < count; i++) {
-        response.nodes[response.n_nodes++] = make_node(daemon, &views[i], arena);
+        Dp__V1__Node *node = make_node(daemon, &views[i], arena);
+        hardware_bytes += views[i].node->hardware.length;
+        if (hardware_bytes <= HARDWARE_BYTES_MAX) {
+            node->hardware = node_hardware(views[i].node, arena);
+        }
+        response.nodes[response.n_nodes++] = node;
     }
     call_reply(daemon, call, &response.base);
 }

@@ -7,6 +7,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
+#include "lessons.h"
 
 struct session {
     uint64_t call;
@@ -125,6 +126,10 @@ static void take_inventory(const Dp__V1__Inventory *from, struct dp_node_record 
     // Borrowed: the core copies it.
     node->profile.bytes = (char *)from->profile_json.data;
     node->profile.length = from->profile_json.len;
+    if (from->hardware != NULL) { // the caller's to free
+        size_t length = protobuf_c_message_get_packed_size(&from->hardware->base);
+        protobuf_c_message_pack(&from->hardware->base, dp_buf_extend(&node->hardware, length));
+    }
 }
 
 static void on_hello(struct daemon *daemon, struct session *session, const Dp__V1__Hello *hello,
@@ -159,6 +164,7 @@ static void on_hello(struct daemon *daemon, struct session *session, const Dp__V
     event.hello.levels =
         take_levels(session->call, hello->assignments, hello->n_assignments, arena);
     daemon_step(daemon, &event);
+    dp_buf_deinit(&node.hardware);
 }
 
 static void take_usage(const Dp__V1__Utilisation *from, struct dp_usage *usage)
@@ -257,6 +263,9 @@ static void on_report(struct daemon *daemon, uint64_t call, const Dp__V1__RankRe
     event.report.fence = take_fence(from->fence);
     event.report.rank = from->rank;
     if (take_report(from, arena, &event.report)) {
+        if (event.report.kind == DP_REPORT_STEP) {
+            lessons_step(daemon, &event.report);
+        }
         daemon_step(daemon, &event);
     }
 }
@@ -268,6 +277,7 @@ static void on_inventory(struct daemon *daemon, uint64_t call, const Dp__V1__Inv
     struct dp_core_event event = {.kind = DP_EVENT_INVENTORY,
                                   .inventory = {call, &node, inventory->calibration_error}};
     daemon_step(daemon, &event);
+    dp_buf_deinit(&node.hardware);
 }
 
 static void dispatch(struct daemon *daemon, struct session *session,

@@ -334,6 +334,10 @@ static double installed_bandwidth(const struct dp_cluster_level *level)
 void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *out)
 {
     dp_keys_write(&cluster_section, spec, out);
+    const struct dp_cluster_preset_row *preset = dp_cluster_preset_find(spec->accelerator);
+    if (preset != NULL && preset->confidence[0] != '\0' && spec->confidence[0] == '\0') {
+        dp_buf_puts(out, "confidence = \"\"\n"); // else the preset's would come back
+    }
     struct dp_section section = level_section;
     section.name = ""; // the heading is written here
     for (int32_t i = 0; i < spec->levels_count; i++) {

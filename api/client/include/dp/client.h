@@ -8,6 +8,7 @@
 
 #include "dp/arena.h"
 #include "dp/error.h"
+#include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 
@@ -60,6 +61,20 @@ dp_status dp_client_plan(struct dp_client *client, const Dp__V1__PlanRequest *re
 dp_status dp_client_simulate(struct dp_client *client, const Dp__V1__SimulateRequest *request,
                              struct dp_arena *arena, Dp__V1__Simulation **ret_simulation,
                              struct dp_error *err);
+
+dp_status dp_client_apply_cluster(struct dp_client *client,
+                                  const Dp__V1__ApplyClusterRequest *request,
+                                  struct dp_arena *arena,
+                                  Dp__V1__ApplyClusterResponse **ret_response,
+                                  struct dp_error *err);
+dp_status dp_client_get_cluster(struct dp_client *client, const char *name, struct dp_arena *arena,
+                                Dp__V1__Cluster **ret_cluster, struct dp_error *err);
+dp_status dp_client_list_clusters(struct dp_client *client, struct dp_arena *arena,
+                                  Dp__V1__ListClustersResponse **ret_response,
+                                  struct dp_error *err);
+dp_status dp_client_delete_cluster(struct dp_client *client, const char *name,
+                                   struct dp_arena *arena, Dp__V1__Cluster **ret_cluster,
+                                   struct dp_error *err);
 
 // Streams. Next waits at most timeout_ms: DP_OK with *ret_event, or with NULL when nothing came
 // yet; at the end of the stream DP_OK, NULL and *ret_end = true. A short timeout (200 ms) lets the

@@ -68,6 +68,9 @@ dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spe
 void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *out);
 // What is legal but odd, or not certain, one line each; nothing when all is well.
 void dp_cluster_spec_warnings(const struct dp_cluster_spec *spec, struct dp_buf *out);
+// What differs, a line for each key: "nodes: 128 -> 256", "level[0].bandwidth: 5e10 -> (none)".
+void dp_cluster_spec_changes(const struct dp_cluster_spec *before,
+                             const struct dp_cluster_spec *after, struct dp_buf *out);
 // Accelerators in all, and those that one scale-up domain joins.
 int32_t dp_cluster_ranks(const struct dp_cluster_spec *spec);
 int32_t dp_cluster_domain_ranks(const struct dp_cluster_spec *spec);
