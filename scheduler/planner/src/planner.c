@@ -144,6 +144,9 @@ dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan 
     if (status != DP_OK) {
         return status;
     }
+    if (problem.is_fabric) {
+        return dp_planner_compose_costs(&problem, plan, schedule, ret_costs, err);
+    }
     DP_CLEANUP(dp_planner_layout_deinit) struct layout layout = {0};
     status = layout_of_plan(&problem, plan, &layout, err);
     if (status == DP_OK) {

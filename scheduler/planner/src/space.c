@@ -156,7 +156,9 @@ static void visit_virtual(const struct explorer *explorer, struct choice *choice
                                               .microbatches = choice->microbatches,
                                               .virtual_stages = choice->virtual_stages};
     choice->stages = dp_schedule_family_stages(choice->family, &params);
+    int32_t cuts = explorer->cuts->as_set_count;
     if (choice->stages <= explorer->problem->spec->model.layers &&
+        (cuts == 0 || cuts == choice->stages) &&
         dp_schedule_check(choice->family->name, &params, NULL) == DP_OK) {
         visit(context, choice);
     }
@@ -214,10 +216,16 @@ static void note_refusal(const struct probe *probe, const struct choice *divisio
                                               .microbatches = division->microbatches,
                                               .virtual_stages = p->virtual_stages};
     const char *name = p->schedule[0] != '\0' ? p->schedule : "1f1b";
-    if (dp_schedule_check(name, &params, probe->why) == DP_OK) {
-        int32_t stages = dp_schedule_family_stages(dp_schedule_family_find(name), &params);
+    const struct dp_schedule_family *family = dp_schedule_family_find(name);
+    int32_t stages = family != NULL ? dp_schedule_family_stages(family, &params) : 0;
+    int32_t layers = probe->explorer->problem->spec->model.layers;
+    int32_t cuts = probe->explorer->cuts->as_set_count;
+    if (stages > layers) {
         dp_fail(probe->why, DP_INVALID, "%s on %d ranks has %d stages, but the model only %d layers",
-                name, params.pipeline, stages, probe->explorer->problem->spec->model.layers);
+                name, params.pipeline, stages, layers);
+    } else if (dp_schedule_check(name, &params, probe->why) == DP_OK && cuts > 0) {
+        dp_fail(probe->why, DP_INVALID, "layers_per_stage has %d stages, but %s on %d ranks %d",
+                cuts, name, params.pipeline, stages);
     }
 }
 
