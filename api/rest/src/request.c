@@ -140,6 +140,13 @@ static void look_at_length(struct rest_request *request)
     }
 }
 
+static bool has_body(const struct rest_request *request)
+{
+    const char *length = header(request, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return header(request, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL ||
+           (length != NULL && strspn(length, "0") != strlen(length));
+}
+
 // The headers are there.
 static enum MHD_Result begin(struct rest_request *request, const char *verb)
 {
@@ -148,7 +155,8 @@ static enum MHD_Result begin(struct rest_request *request, const char *verb)
     if (request->response == NULL && is_local_caller(request) && find_route(request, verb)) {
         look_at_length(request);
     }
-    return request->response == NULL ? MHD_YES : dp_rest_answer_queue(request);
+    // An answer before the body is the connection's last; without one it need not be.
+    return request->response != NULL && has_body(request) ? dp_rest_answer_queue(request) : MHD_YES;
 }
 
 // A body that is refused is read to its end all the same: the library takes no answer before.
