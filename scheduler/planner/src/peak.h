@@ -24,7 +24,7 @@ struct peak {
     size_t action;                           // index in schedule->actions
 };
 // chunks[slot] is of the rank's stages in the order of dp_schedule_rank_stages. Of equal moments
-// the first. O(actions of the rank), some 200 M a second.
+// the first. O(actions of the rank), some 100 M a second.
 void dp_planner_peak_walk(const struct dp_schedule *schedule, int32_t rank,
                           const struct dp_chunk_bytes *chunks, struct peak *ret_peak);
 // Chunks that are alive when the action with this index starts: between F and B or I, and waiting
