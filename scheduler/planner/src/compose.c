@@ -135,8 +135,8 @@ static char *explain(const struct explorer *explorer, const struct search *searc
 }
 
 static dp_status make_plan(struct explorer *explorer, const struct search *search,
-                           const struct dp_planner_options *options, struct dp_plan *plan,
-                           struct dp_error *err)
+                           const struct dp_planner_options *options, bool pareto,
+                           struct dp_plan *plan, struct dp_error *err)
 {
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal best = {0};
     dp_status status =
@@ -153,7 +153,8 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
         status = dp_planner_gains_fill(explorer, &best, options, plan, err);
     }
     if (status == DP_OK) {
-        status = dp_planner_runners_fill(explorer, search, plan, err);
+        status = pareto ? dp_planner_pareto_fill(explorer, search, plan, err)
+                        : dp_planner_runners_fill(explorer, search, plan, err);
     }
     plan->provenance = dp_planner_explain_provenance(explorer->problem);
     plan->explanation = explain(explorer, search, plan);
@@ -161,8 +162,8 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
 }
 
 dp_status dp_planner_compose(const struct problem *problem,
-                             const struct dp_planner_options *options, struct dp_plan *ret_plan,
-                             struct dp_error *err)
+                             const struct dp_planner_options *options, bool pareto,
+                             struct dp_plan *ret_plan, struct dp_error *err)
 {
     DP_CLEANUP(dp_planner_explorer_deinit) struct explorer explorer = {0};
     dp_status status = dp_planner_explorer_init(&explorer, problem, err);
@@ -171,7 +172,8 @@ dp_status dp_planner_compose(const struct problem *problem,
     }
     DP_CLEANUP(dp_planner_search_deinit) struct search search = {0};
     if (status == DP_OK) {
-        status = dp_planner_frontier_run(&explorer, options, &search, err);
+        status = pareto ? dp_planner_frontier_pareto(&explorer, options, &search, err)
+                        : dp_planner_frontier_run(&explorer, options, &search, err);
     }
     if (status == DP_OK && search.count == 0) {
         status = dp_planner_impossible_memory(&explorer, err);
@@ -180,7 +182,7 @@ dp_status dp_planner_compose(const struct problem *problem,
         return status;
     }
     struct dp_plan plan = {0};
-    status = make_plan(&explorer, &search, options, &plan, err);
+    status = make_plan(&explorer, &search, options, pareto, &plan, err);
     if (status != DP_OK) {
         dp_plan_deinit(&plan);
         return status;

@@ -6,76 +6,18 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "queue.h"
 #include "simulation.h"
 
 enum { MOVES_DEFAULT = 20000 };
 // How far behind the best a runner-up is looked for, how often for the best of one kind, and on how
 // many candidates beyond those that the best itself took.
 #define HORIZON 1.5
+// The same for less memory.
+#define PARETO_HORIZON 3
 enum { KIND_MOVES = 12, RUNNERS_SCORED = 200000 };
 // The caller is asked whether to stop after so many candidates.
 enum { SCORED_PER_QUESTION = 2048 };
-
-// A division (family NULL), or a candidate with its memory.
-struct node {
-    struct choice choice;
-    double bytes;
-    int32_t position;
-};
-
-struct heap {
-    struct node *nodes;
-    size_t count, room;
-};
-
-// Total: bounds first, then divisions before candidates, then memory, then the simpler choice.
-static int compare_nodes(const struct node *a, const struct node *b)
-{
-    if (a->choice.bound_s != b->choice.bound_s) {
-        return a->choice.bound_s < b->choice.bound_s ? -1 : 1;
-    }
-    if ((a->choice.family == NULL) != (b->choice.family == NULL)) {
-        return a->choice.family == NULL ? -1 : 1;
-    }
-    if (a->choice.family == NULL) {
-        return 0;
-    }
-    if (a->bytes != b->bytes) {
-        return a->bytes < b->bytes ? -1 : 1;
-    }
-    return dp_planner_choice_compare(&a->choice, &b->choice);
-}
-
-static void heap_push(struct heap *heap, const struct node *node)
-{
-    if (heap->count == heap->room) {
-        heap->room = 2 * heap->room + 1024;
-        heap->nodes = dp_realloc(heap->nodes, heap->room, sizeof(*heap->nodes));
-    }
-    size_t at = heap->count++;
-    while (at > 0 && compare_nodes(node, &heap->nodes[(at - 1) / 2]) < 0) {
-        heap->nodes[at] = heap->nodes[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    heap->nodes[at] = *node;
-}
-
-static struct node heap_pop(struct heap *heap)
-{
-    struct node top = heap->nodes[0], last = heap->nodes[--heap->count];
-    size_t at = 0;
-    for (size_t child = 1; child < heap->count; child = 2 * at + 1) {
-        child += child + 1 < heap->count &&
-                 compare_nodes(&heap->nodes[child + 1], &heap->nodes[child]) < 0;
-        if (compare_nodes(&last, &heap->nodes[child]) <= 0) {
-            break;
-        }
-        heap->nodes[at] = heap->nodes[child];
-        at = child;
-    }
-    heap->nodes[at] = last;
-    return top;
-}
 
 // Candidates that share a schedule, a pipeline depth, a tensor or an expert size: the best of each
 // is worth knowing, to say why it lost.
@@ -88,19 +30,28 @@ struct kind {
     double best_s;
 };
 
+enum frontier_mode { MODE_BEST, MODE_RUNNERS, MODE_PARETO };
+
+struct point {
+    double step_s, bytes;
+};
+
 struct frontier {
     struct explorer *explorer;
     const struct dp_planner_options *options;
     struct search *search;
     size_t outcomes_room;
-    struct heap heap;
+    struct queue queue;
     struct kind kinds[KINDS_MAX];
     int32_t kinds_count;
     int64_t scored_for_best; // when the best was known; 0 = it is not yet
     int64_t asked_at;        // scored when the caller was asked at last
     struct dp_sim_scratch *scratch;
     const struct choice *division; // that is being taken apart
-    bool best_alone;
+    enum frontier_mode mode;
+    // What no other beats in both step and memory, by step; of MODE_PARETO.
+    struct point *front;
+    size_t front_count, front_room;
 };
 
 static struct kind *kind_of(struct frontier *frontier, int what, int32_t value)
@@ -168,6 +119,18 @@ static double best_s(const struct frontier *frontier)
     return search->count > 0 ? search->outcomes[search->best].step_s : INFINITY;
 }
 
+// Whether something that was simulated is at least as good in both.
+static bool is_beaten(const struct frontier *frontier, const struct node *node)
+{
+    for (size_t i = 0; i < frontier->front_count; i++) {
+        const struct point *point = &frontier->front[i];
+        if (point->step_s <= node->choice.bound_s && point->bytes <= node->bytes) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void push_candidate(struct frontier *frontier, const struct choice *choice)
 {
     struct score score;
@@ -176,8 +139,10 @@ static void push_candidate(struct frontier *frontier, const struct choice *choic
     node.choice.bound_s = fmax(score.bound_s, frontier->division->bound_s);
     double limit = frontier->explorer->memory_limit;
     bool fits = limit <= 0 || score.bytes <= limit;
-    if (fits && node.choice.bound_s <= HORIZON * best_s(frontier)) {
-        heap_push(&frontier->heap, &node);
+    double horizon = frontier->mode == MODE_PARETO ? PARETO_HORIZON : HORIZON;
+    if (fits && node.choice.bound_s <= horizon * best_s(frontier) &&
+        (frontier->mode != MODE_PARETO || !is_beaten(frontier, &node))) {
+        dp_planner_queue_push(&frontier->queue, &node);
     }
 }
 
@@ -229,6 +194,28 @@ static void add_outcome(struct frontier *frontier, const struct outcome *outcome
     }
 }
 
+static void add_point(struct frontier *frontier, const struct outcome *outcome)
+{
+    const struct point added = {outcome->step_s, outcome->memory_bytes};
+    size_t kept = 0;
+    for (size_t i = 0; i < frontier->front_count; i++) {
+        const struct point *point = &frontier->front[i];
+        if (point->step_s <= added.step_s && point->bytes <= added.bytes) {
+            return;
+        }
+        if (point->step_s < added.step_s || point->bytes < added.bytes) {
+            frontier->front[kept++] = *point;
+        }
+    }
+    if (kept == frontier->front_room) {
+        frontier->front_room = 2 * kept + 16;
+        frontier->front =
+            dp_realloc(frontier->front, frontier->front_room, sizeof(*frontier->front));
+    }
+    frontier->front[kept] = added;
+    frontier->front_count = kept + 1;
+}
+
 static dp_status simulate(struct frontier *frontier, const struct node *node, struct dp_error *err)
 {
     const struct choice *choice = &node->choice;
@@ -263,6 +250,9 @@ static dp_status simulate(struct frontier *frontier, const struct node *node, st
         .memory_position = node->position,
     };
     add_outcome(frontier, &outcome);
+    if (frontier->mode == MODE_PARETO) {
+        add_point(frontier, &outcome);
+    }
     return DP_OK;
 }
 
@@ -293,8 +283,9 @@ static bool goes_on(struct frontier *frontier, const struct node *node)
         return true;
     }
     frontier->search->reached_s = node->choice.bound_s;
-    if (frontier->best_alone) {
-        return false;
+    if (frontier->mode != MODE_RUNNERS) {
+        return frontier->mode == MODE_PARETO &&
+               node->choice.bound_s <= PARETO_HORIZON * best_s(frontier);
     }
     if (frontier->scored_for_best == 0) {
         frontier->scored_for_best = frontier->explorer->scored;
@@ -306,6 +297,9 @@ static bool goes_on(struct frontier *frontier, const struct node *node)
 static dp_status visit_node(struct frontier *frontier, const struct node *node,
                             struct dp_error *err)
 {
+    if (frontier->mode == MODE_PARETO && is_beaten(frontier, node)) {
+        return DP_OK;
+    }
     bool for_best = frontier->scored_for_best == 0;
     if (node->choice.family != NULL) {
         return for_best || serves_a_kind(frontier, &node->choice) ? simulate(frontier, node, err)
@@ -325,12 +319,13 @@ static dp_status run(struct frontier *frontier, struct dp_error *err)
     for (size_t i = 0; i < explorer->divisions_count; i++) {
         const struct division *division = &explorer->divisions[i];
         if (explorer->memory_limit <= 0 || division->bytes <= explorer->memory_limit) {
-            heap_push(&frontier->heap, &(struct node){.choice = division->choice});
+            const struct node node = {.choice = division->choice, .bytes = division->bytes};
+            dp_planner_queue_push(&frontier->queue, &node);
         }
     }
     dp_status status = DP_OK;
-    while (frontier->heap.count > 0 && status == DP_OK) {
-        struct node node = heap_pop(&frontier->heap);
+    while (frontier->queue.count > 0 && status == DP_OK) {
+        struct node node = dp_planner_queue_pop(&frontier->queue);
         if (!goes_on(frontier, &node)) {
             break;
         }
@@ -343,7 +338,7 @@ static dp_status run(struct frontier *frontier, struct dp_error *err)
 }
 
 static dp_status look(struct explorer *explorer, const struct dp_planner_options *options,
-                      bool best_alone, struct search *ret_search, struct dp_error *err)
+                      enum frontier_mode mode, struct search *ret_search, struct dp_error *err)
 {
     struct search search = {.moves_max = MOVES_DEFAULT};
     if (options != NULL && options->moves_max > 0) {
@@ -353,11 +348,12 @@ static dp_status look(struct explorer *explorer, const struct dp_planner_options
     frontier->explorer = explorer;
     frontier->options = options;
     frontier->search = &search;
-    frontier->best_alone = best_alone;
+    frontier->mode = mode;
     frontier->scratch = dp_sim_scratch_new();
     dp_status status = run(frontier, err);
     dp_sim_scratch_free(frontier->scratch);
-    free(frontier->heap.nodes);
+    free(frontier->queue.nodes);
+    free(frontier->front);
     free(frontier);
     search.scored = explorer->scored;
     if (status != DP_OK) {
@@ -372,12 +368,19 @@ dp_status dp_planner_frontier_run(struct explorer *explorer,
                                   const struct dp_planner_options *options,
                                   struct search *ret_search, struct dp_error *err)
 {
-    return look(explorer, options, false, ret_search, err);
+    return look(explorer, options, MODE_RUNNERS, ret_search, err);
 }
 
 dp_status dp_planner_frontier_best(struct explorer *explorer,
                                    const struct dp_planner_options *options,
                                    struct search *ret_search, struct dp_error *err)
 {
-    return look(explorer, options, true, ret_search, err);
+    return look(explorer, options, MODE_BEST, ret_search, err);
+}
+
+dp_status dp_planner_frontier_pareto(struct explorer *explorer,
+                                     const struct dp_planner_options *options,
+                                     struct search *ret_search, struct dp_error *err)
+{
+    return look(explorer, options, MODE_PARETO, ret_search, err);
 }

@@ -13,3 +13,6 @@ dp_status dp_planner_gains_fill(struct explorer *explorer, const struct appraisa
 // and expert size and the next fastest, by step. Reasons are left to dp_plan_explain.
 dp_status dp_planner_runners_fill(struct explorer *explorer, const struct search *search,
                                   struct dp_plan *plan, struct dp_error *err);
+// Fills plan->candidates with those that no other beats in both step and memory, by step.
+dp_status dp_planner_pareto_fill(struct explorer *explorer, const struct search *search,
+                                 struct dp_plan *plan, struct dp_error *err);

@@ -29,10 +29,9 @@ static dp_status make_problem(const struct dp_job_spec *spec,
     return dp_job_spec_check(spec, err);
 }
 
-dp_status dp_planner_plan(const struct dp_job_spec *spec,
-                          const struct dp_planner_resources *resources,
-                          const struct dp_planner_options *options, struct dp_plan *ret_plan,
-                          struct dp_error *err)
+static dp_status plan(const struct dp_job_spec *spec, const struct dp_planner_resources *resources,
+                      const struct dp_planner_options *options, bool pareto,
+                      struct dp_plan *ret_plan, struct dp_error *err)
 {
     DP_AUTO_FREE struct dp_profile *fallback = dp_new(struct dp_profile);
     dp_profile_default_cpu(fallback);
@@ -46,7 +45,7 @@ dp_status dp_planner_plan(const struct dp_job_spec *spec,
         problem.stop_context = options->context;
     }
     if (problem.is_fabric) {
-        return dp_planner_compose(&problem, options, ret_plan, err);
+        return dp_planner_compose(&problem, options, pareto, ret_plan, err);
     }
     DP_CLEANUP(dp_planner_choices_deinit) struct choices choices = {0};
     status = dp_planner_enumerate_choices(&problem, &choices, err);
@@ -59,6 +58,45 @@ dp_status dp_planner_plan(const struct dp_job_spec *spec,
         return status;
     }
     return dp_planner_search_make_plan(&search, &problem, &choices, ret_plan, err);
+}
+
+dp_status dp_planner_plan(const struct dp_job_spec *spec,
+                          const struct dp_planner_resources *resources,
+                          const struct dp_planner_options *options, struct dp_plan *ret_plan,
+                          struct dp_error *err)
+{
+    return plan(spec, resources, options, false, ret_plan, err);
+}
+
+// Candidates of CPU and sim jobs are few and all simulated: what others beat is left out.
+static void keep_unbeaten(struct dp_plan *plan)
+{
+    double least = INFINITY;
+    size_t kept = 0;
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        struct dp_plan_candidate *candidate = &plan->candidates[i];
+        bool fits = candidate->memory_limit_bytes <= 0 ||
+                    candidate->memory_max_bytes <= candidate->memory_limit_bytes;
+        if (candidate->legal && fits && candidate->memory_max_bytes < least) {
+            least = candidate->memory_max_bytes;
+            plan->candidates[kept++] = *candidate;
+        } else {
+            free(candidate->reason);
+        }
+    }
+    plan->candidates_count = kept;
+}
+
+dp_status dp_planner_pareto(const struct dp_job_spec *spec,
+                            const struct dp_planner_resources *resources,
+                            const struct dp_planner_options *options, struct dp_plan *ret_plan,
+                            struct dp_error *err)
+{
+    dp_status status = plan(spec, resources, options, true, ret_plan, err);
+    if (status == DP_OK) {
+        keep_unbeaten(ret_plan);
+    }
+    return status;
 }
 
 // The layout that a plan describes; nodes are found by name.

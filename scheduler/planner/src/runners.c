@@ -135,3 +135,27 @@ dp_status dp_planner_runners_fill(struct explorer *explorer, const struct search
     }
     return status;
 }
+
+dp_status dp_planner_pareto_fill(struct explorer *explorer, const struct search *search,
+                                 struct dp_plan *plan, struct dp_error *err)
+{
+    DP_AUTO_FREE const struct outcome **sorted =
+        dp_new_array(const struct outcome *, search->count);
+    for (size_t i = 0; i < search->count; i++) {
+        sorted[i] = &search->outcomes[i];
+    }
+    qsort(sorted, search->count, sizeof(*sorted), compare_outcomes);
+    plan->candidates = dp_new_array(struct dp_plan_candidate, DP_CANDIDATES_MAX);
+    dp_status status = DP_OK;
+    double least = INFINITY;
+    for (size_t i = 0; i < search->count && status == DP_OK; i++) {
+        size_t count = plan->candidates_count;
+        if (sorted[i]->memory_bytes < least && count < DP_CANDIDATES_MAX) {
+            least = sorted[i]->memory_bytes;
+            status = fill_candidate(explorer, sorted[i], &plan->candidates[count], err);
+            plan->candidates[count].chosen = count == 0;
+            plan->candidates_count += status == DP_OK;
+        }
+    }
+    return status;
+}

@@ -1,5 +1,10 @@
-// Chooses how a job runs: enumerates what is legal, simulates each, takes the fastest that fits.
+// Chooses how a job runs: of what is legal the fastest that fits into memory.
 //
+// Every candidate gets a bound on its step and its memory; the simulator sees them in the order of
+// their bounds until none left can win. For accelerators the choice is among pipeline, data, tensor,
+// context and expert sizes, micro-batches, schedules, cuts of layers, recomputation, sharding and
+// orders of placement at once; nothing but bounds prunes, and no alternative depends on how fast or
+// large anything is, so that a better cluster never gives a slower plan.
 // Pure: the same input gives the same plan, bit for bit; the budget counts simulations.
 #pragma once
 
@@ -35,7 +40,7 @@ struct dp_planner_resources {
 
 struct dp_planner_options {
     int64_t moves_max;           // simulations; 0 = the default
-    bool (*stop)(void *context); // asked between simulations; NULL = never
+    bool (*stop)(void *context); // asked every few milliseconds of work; NULL = never
     void *context;
 };
 
@@ -47,6 +52,13 @@ dp_status dp_planner_plan(const struct dp_job_spec *spec,
                           const struct dp_planner_resources *resources,
                           const struct dp_planner_options *options, struct dp_plan *ret_plan,
                           struct dp_error *err);
+
+// As dp_planner_plan, but its candidates are those that no other beats in both step and memory of
+// the fullest rank, by step: what less memory costs, up to three times the best step.
+dp_status dp_planner_pareto(const struct dp_job_spec *spec,
+                            const struct dp_planner_resources *resources,
+                            const struct dp_planner_options *options, struct dp_plan *ret_plan,
+                            struct dp_error *err);
 
 // Nodes of a cluster that nothing else uses; the caller frees *ret_nodes.
 void dp_planner_cluster_nodes(const struct dp_cluster_spec *cluster,
