@@ -92,6 +92,74 @@ static void the_best_is_that_of_simulating_everything(void **state)
     assert_true(found > 0);
 }
 
+// Of what fits, every pair of step and memory; the set that the planner gives beats each of them,
+// none in it beats another.
+struct pairs {
+    struct explorer *explorer;
+    double (*pairs)[2];
+    size_t count;
+};
+
+static void collect_pairs(void *context, const struct choice *choice)
+{
+    struct pairs *pairs = context;
+    struct choice candidate = *choice;
+    struct dp_error err = {0};
+    for (int rule = 0; rule < CUT_ALL_COUNT; rule++) {
+        candidate.split = rule;
+        if (dp_planner_cuts_get(pairs->explorer->cuts, choice->stages, rule) == NULL) {
+            continue;
+        }
+        DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal appraisal = {0};
+        assert_ok(dp_planner_appraise(pairs->explorer, &candidate, &appraisal, &err), &err);
+        if (appraisal.fullest_bytes <= pairs->explorer->memory_limit) {
+            pairs->pairs = dp_realloc(pairs->pairs, pairs->count + 1, sizeof(*pairs->pairs));
+            pairs->pairs[pairs->count][0] = appraisal.result.step;
+            pairs->pairs[pairs->count++][1] = appraisal.fullest_bytes;
+        }
+    }
+}
+
+static void the_pareto_set_beats_everything_and_nothing_in_it_is_beaten(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_job_spec spec =
+        JOB("mixtral-8x7b", 12, 4096, "resources.device=cuda", "model.layers=4", "pipeline=2",
+            "micro_batch_size=1", "shard=zero1", "expert=2");
+    struct cluster cluster;
+    cluster_init(&cluster, "h100", 4);
+    cluster_set_memory(&cluster, 80e9);
+    struct problem problem = problem_of(&cluster, &spec);
+    DP_CLEANUP(dp_planner_explorer_deinit) struct explorer explorer = {0};
+    assert_ok(dp_planner_explorer_init(&explorer, &problem, &err), &err);
+    assert_ok(dp_planner_space_init(&explorer, &err), &err);
+    struct pairs all = {&explorer, NULL, 0};
+    for (size_t i = 0; i < explorer.divisions_count; i++) {
+        dp_planner_space_families(&explorer, &explorer.divisions[i].choice, collect_pairs, &all);
+    }
+    const struct dp_planner_resources resources = {cluster.nodes, cluster.nodes_count,
+                                                   &cluster.profile};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_planner_pareto(&spec, &resources, NULL, &plan, &err), &err);
+    assert_true(plan.candidates_count > 3);
+    for (size_t i = 1; i < plan.candidates_count; i++) {
+        const struct dp_plan_candidate *one = &plan.candidates[i - 1], *next = one + 1;
+        assert_true(next->step_s > one->step_s);
+        assert_true(next->memory_max_bytes < one->memory_max_bytes);
+    }
+    for (size_t i = 0; i < all.count; i++) {
+        bool is_beaten = all.pairs[i][0] > 2.9 * plan.step_s;
+        for (size_t c = 0; c < plan.candidates_count && !is_beaten; c++) {
+            is_beaten = plan.candidates[c].step_s <= all.pairs[i][0] &&
+                        plan.candidates[c].memory_max_bytes <= all.pairs[i][1] * (1 + 1e-9);
+        }
+        assert_true(is_beaten);
+    }
+    free(all.pairs);
+    cluster_deinit(&cluster);
+}
+
 static double best_step_s(const struct cluster *cluster, const struct dp_job_spec *spec)
 {
     struct dp_error err = {0};
@@ -424,6 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_is_that_of_simulating_everything),
+        cmocka_unit_test(the_pareto_set_beats_everything_and_nothing_in_it_is_beaten),
         cmocka_unit_test(a_better_cluster_never_gives_a_slower_plan),
         cmocka_unit_test(no_plan_beats_operations_or_bytes),
         cmocka_unit_test(positions_add_up_to_the_step),
