@@ -207,7 +207,7 @@ def zero_bubble(data, names):
         chunks = ZERO_BUBBLE_CHUNKS[row["model"]] if note == "chunks" else None
         sets = {"pipeline": row["pp"], "data": 1, "micro_batch_size": mbs, "microbatches": m,
                 "schedule": schedule, "precision": "bf16", "recompute": "none", "virtual": chunks,
-                "layers_per_stage": zero_bubble_layers(row, chunks or 1)}
+                "layers_per_stage": zero_bubble_layers(row, chunks or 1 + (schedule == "zb-v"))}
         profile = "a100-80gb@zero-bubble" if "a100-80gb@zero-bubble" in names else None
         line = command(f"gpt-{row['model'].lower()}", "a100-80gb", gpus, mbs * m, row["seq_len"],
                        sets, profile)

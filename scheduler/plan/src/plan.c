@@ -223,7 +223,9 @@ dp_status dp_plan_check(const struct dp_plan *plan, struct dp_error *err)
                        plan->layer_begin[0]);
     }
     for (int32_t s = 0; s < plan->stages; s++) {
-        if (plan->layer_begin[s + 1] <= plan->layer_begin[s] ||
+        // The ends may hold the embedding or the head alone.
+        int32_t least = s == 0 || s == plan->stages - 1 ? 0 : 1;
+        if (plan->layer_begin[s + 1] < plan->layer_begin[s] + least ||
             plan->layer_begin[s + 1] > DP_LAYERS_MAX) {
             return dp_fail(err, DP_INVALID, "plan: stage %d runs layers %d to %d", s,
                            plan->layer_begin[s], plan->layer_begin[s + 1] - 1);

@@ -230,8 +230,7 @@ static double bytes_with(struct explorer *explorer, const struct choice *base,
                                               .microbatches = choice.microbatches,
                                               .virtual_stages = choice.virtual_stages};
     choice.stages = dp_schedule_family_stages(choice.family, &params);
-    if (choice.stages > explorer->problem->spec->model.layers ||
-        dp_schedule_check(choice.family->name, &params, NULL) != DP_OK ||
+    if (dp_schedule_check(choice.family->name, &params, NULL) != DP_OK ||
         dp_planner_cuts_get(explorer->cuts, choice.stages, choice.split) == NULL) {
         return 0;
     }

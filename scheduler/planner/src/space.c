@@ -157,8 +157,8 @@ static void visit_virtual(const struct explorer *explorer, struct choice *choice
                                               .virtual_stages = choice->virtual_stages};
     choice->stages = dp_schedule_family_stages(choice->family, &params);
     int32_t cuts = explorer->cuts->as_set_count;
-    if (choice->stages <= explorer->problem->spec->model.layers &&
-        (cuts == 0 || cuts == choice->stages) &&
+    bool has_layers = cuts > 0 || choice->stages <= explorer->problem->spec->model.layers;
+    if (has_layers && (cuts == 0 || cuts == choice->stages) &&
         dp_schedule_check(choice->family->name, &params, NULL) == DP_OK) {
         visit(context, choice);
     }
@@ -220,7 +220,7 @@ static void note_refusal(const struct probe *probe, const struct choice *divisio
     int32_t stages = family != NULL ? dp_schedule_family_stages(family, &params) : 0;
     int32_t layers = probe->explorer->problem->spec->model.layers;
     int32_t cuts = probe->explorer->cuts->as_set_count;
-    if (stages > layers) {
+    if (stages > layers && probe->explorer->cuts->as_set_count == 0) {
         dp_fail(probe->why, DP_INVALID, "%s on %d ranks has %d stages, but the model only %d layers",
                 name, params.pipeline, stages, layers);
     } else if (dp_schedule_check(name, &params, probe->why) == DP_OK && cuts > 0) {

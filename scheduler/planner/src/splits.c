@@ -15,11 +15,13 @@ static dp_status read_layers(struct cuts *cuts, struct dp_error *err)
         char *end;
         errno = 0;
         long count = strtol(text, &end, 10);
-        if (end == text || errno != 0 || count < 1 || count > layers ||
+        // The ends may have none: the embedding or the head alone.
+        bool is_end = cuts->as_set_count == 0 || *end == '\0';
+        if (end == text || errno != 0 || count < (is_end ? 0 : 1) || count > layers ||
             cuts->as_set_count == DP_STAGES_MAX || (*end != ',' && *end != '\0')) {
             return dp_fail(err, DP_INVALID,
                            "layers_per_stage is \"%.60s\"; it takes the layers of each stage, at "
-                           "least 1, with commas between them",
+                           "least 1 (0 at the ends), with commas between them",
                            cuts->spec->parallel.layers_per_stage);
         }
         if (cuts->as_set == NULL) {
@@ -130,7 +132,8 @@ const struct cut *dp_planner_cuts_get(struct cuts *cuts, int32_t stages, cut_rul
     size_t size = (size_t)stages + 1;
     DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, size);
     bool is_same = (rule == CUT_AS_SET) != (cuts->as_set_count > 0) ||
-                   stages > cuts->spec->model.layers || !make_begins(cuts, stages, rule, begin);
+                   (rule != CUT_AS_SET && stages > cuts->spec->model.layers) ||
+                   !make_begins(cuts, stages, rule, begin);
     for (int before = 0; before < (int)rule && !is_same && rule != CUT_AS_SET; before++) {
         const struct cut *other = dp_planner_cuts_get(cuts, stages, before);
         is_same = other != NULL && memcmp(other->layer_begin, begin, size * sizeof(*begin)) == 0;
