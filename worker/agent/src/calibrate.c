@@ -1,10 +1,12 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,6 +41,13 @@ struct calibration {
     int64_t give_up_ns;
     bool late;
     char error[DP_AGENT_TEXT_MAX]; // of the newest try
+    // Asked for by the controller.
+    uint64_t ordered; // its number; 0 = none
+    bool cancelled;   // the child is told to end, and nobody wants to know how
+    bool answer_due;  // not sent for want of room
+    Dp__V1__CalibrateOutcome outcome;
+    char message[DP_AGENT_TEXT_MAX];
+    off_t log_seen; // what of the log was told
 };
 
 // One that is damaged, or of a form that was written before, is no profile.
@@ -120,14 +129,132 @@ const char *calibration_error(const struct calibration *calibration)
     return calibration->error;
 }
 
-// Tells the controller, and tries again after a while, longer each time.
+static bool answer(struct calibration *calibration, Dp__V1__CalibrateOutcome outcome,
+                   const char *message)
+{
+    Dp__V1__CalibrateLevel level = DP__V1__CALIBRATE_LEVEL__INIT;
+    level.request = calibration->ordered;
+    level.outcome = outcome;
+    level.message = (char *)message;
+    if (outcome == DP__V1__CALIBRATE_OUTCOME__CALIBRATE_MEASURED) {
+        level.profile_json.data = (uint8_t *)calibration->worker->profile.bytes;
+        level.profile_json.len = calibration->worker->profile.length;
+    }
+    return session_send_calibration(calibration->worker->session, &level);
+}
+
+// The last word on what was ordered; sent again until there is room for it.
+static void end_order(struct calibration *calibration, Dp__V1__CalibrateOutcome outcome,
+                      const char *message)
+{
+    if (calibration->ordered == 0) {
+        return;
+    }
+    calibration->answer_due = !answer(calibration, outcome, message);
+    calibration->outcome = outcome;
+    (void)DP_COPY_TEXT(calibration->message, message);
+    if (!calibration->answer_due) {
+        calibration->ordered = 0;
+    }
+}
+
+static const char *busy_text(const struct worker *worker, char *ret_text, size_t size)
+{
+    for (size_t i = 0; i < dp_agent_core_count(worker->core); i++) {
+        const struct dp_agent_assignment *assignment = dp_agent_core_at(worker->core, i);
+        if (!dp_agent_assignment_ended(assignment)) {
+            snprintf(ret_text, size, "ranks of %s run there", assignment->fence.job);
+            return ret_text;
+        }
+    }
+    return NULL;
+}
+
+static void refuse(struct calibration *calibration, uint64_t request, const char *why)
+{
+    uint64_t kept = calibration->ordered;
+    calibration->ordered = request;
+    (void)answer(calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_REFUSED, why);
+    calibration->ordered = kept;
+}
+
+static void cancel(struct calibration *calibration, uint64_t request)
+{
+    if (calibration->ordered != request) {
+        return;
+    }
+    calibration->ordered = 0;
+    calibration->answer_due = false;
+    // Without a profile the node wants one for itself.
+    if (calibration->worker->profile.length == 0) {
+        return;
+    }
+    calibration->wanted = false;
+    if (calibration->child > 0) {
+        calibration->cancelled = true;
+        (void)kill(-calibration->child, SIGKILL);
+    }
+}
+
+void calibration_order(struct calibration *calibration, uint64_t request, bool is_cancel)
+{
+    char text[DP_AGENT_TEXT_MAX];
+    if (is_cancel) {
+        cancel(calibration, request);
+    } else if (calibration->ordered != 0) {
+        refuse(calibration, request, "it is being calibrated for somebody else");
+    } else if (busy_text(calibration->worker, text, sizeof text) != NULL) {
+        refuse(calibration, request, text);
+    } else {
+        // One that runs for the node's own sake serves as well.
+        calibration->ordered = request;
+        if (calibration->child == 0 || calibration->cancelled) {
+            calibration->wanted = true;
+            calibration->wanted_at_ns = worker_now_ns();
+            calibration->turn_by_ns = calibration->wanted_at_ns + TURN_MS * DP_NS_PER_MS;
+            calibration->limit_ms = LIMIT_FIRST_MS;
+        }
+        worker_hurry(calibration->worker);
+    }
+}
+
+// The newest whole line that the child wrote on its progress.
+static void tell_progress(struct calibration *calibration)
+{
+    char lines[1024];
+    struct stat info;
+    if (calibration->ordered == 0 || stat(calibration->log, &info) != 0 ||
+        info.st_size <= calibration->log_seen) {
+        return;
+    }
+    DP_AUTO_CLOSE int fd = open(calibration->log, O_RDONLY | O_CLOEXEC);
+    ssize_t length = pread(fd, lines, sizeof lines - 1, calibration->log_seen);
+    while (length > 0 && lines[length - 1] != '\n') {
+        length--;
+    }
+    if (length <= 0) {
+        return;
+    }
+    calibration->log_seen += length;
+    lines[length - 1] = '\0';
+    const char *newest = strrchr(lines, '\n');
+    (void)answer(calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON,
+                 newest == NULL ? lines : newest + 1);
+}
+
+// Tells the controller, and tries again after a while, longer each time. A node that has figures
+// keeps them.
 static void fail(struct calibration *calibration, const struct dp_error *err)
 {
     int64_t now_ns = worker_now_ns();
     dp_log_error("calibration.failed", "reason=\"%s\" next=\"again in %u ms\"", err->message,
                  calibration->retry_ms);
-    (void)DP_COPY_TEXT(calibration->error, err->message);
     (void)unlink(calibration->unchecked);
+    end_order(calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_FAILED, err->message);
+    if (calibration->worker->profile.length > 0) {
+        return;
+    }
+    (void)DP_COPY_TEXT(calibration->error, err->message);
     calibration->wanted = true;
     calibration->wanted_at_ns = now_ns + calibration->retry_ms * DP_NS_PER_MS;
     calibration->turn_by_ns = calibration->wanted_at_ns + TURN_MS * DP_NS_PER_MS;
@@ -141,8 +268,10 @@ static void start(struct calibration *calibration)
     char *arguments[] = {(char *)calibration->worker->options.rank_program, (char *)"--calibrate",
                          NULL};
     struct dp_error err = {0};
+    struct stat info;
     calibration->wanted = false;
-    calibration->late = false;
+    calibration->late = calibration->cancelled = false;
+    calibration->log_seen = stat(calibration->log, &info) == 0 ? info.st_size : 0;
     if (child_start(arguments, calibration->unchecked, calibration->log, &calibration->child,
                     &err) != DP_OK) {
         end_turn(calibration);
@@ -181,6 +310,12 @@ static void finish(struct calibration *calibration, int status, int signal)
     calibration->child = 0;
     end_turn(calibration);
     struct dp_error err = {0};
+    if (calibration->cancelled) {
+        calibration->cancelled = false;
+        (void)unlink(calibration->unchecked);
+        dp_log_info("calibration.cancelled", "kept=%s", calibration->file);
+        return;
+    }
     if (take_result(calibration, status, signal, &err) != DP_OK) {
         fail(calibration, &err);
         return;
@@ -188,12 +323,19 @@ static void finish(struct calibration *calibration, int status, int signal)
     calibration->error[0] = '\0';
     dp_log_info("calibration.finished", "file=%s", calibration->file);
     session_send_inventory(calibration->worker->session);
+    end_order(calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_MEASURED, "measured");
 }
 
 void calibration_tick(struct calibration *calibration)
 {
     int64_t now_ns = worker_now_ns();
-    if (calibration->wanted && now_ns >= calibration->wanted_at_ns &&
+    if (calibration->answer_due) {
+        end_order(calibration, calibration->outcome, calibration->message);
+    }
+    if (calibration->child > 0) {
+        tell_progress(calibration);
+    }
+    if (calibration->wanted && calibration->child == 0 && now_ns >= calibration->wanted_at_ns &&
         (take_turn(calibration) || now_ns > calibration->turn_by_ns)) {
         start(calibration);
     }

@@ -171,6 +171,11 @@ static void on_read_log(struct worker *worker, const Dp__V1__ControllerMessage *
     logs_answer(worker, message->read_log);
 }
 
+static void on_calibrate(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    calibration_order(worker->calibration, message->calibrate->request, message->calibrate->cancel);
+}
+
 typedef void (*order_handler)(struct worker *worker, const Dp__V1__ControllerMessage *message);
 
 void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *message)
@@ -182,6 +187,7 @@ void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *messa
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE] = on_release,
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_CHECKPOINT] = on_checkpoint,
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG] = on_read_log,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE] = on_calibrate,
     };
     size_t kind = (size_t)message->message_case;
     if (kind < sizeof handlers / sizeof handlers[0] && handlers[kind] != NULL) {

@@ -106,5 +106,6 @@ Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena
     inventory->profile_json.data = (uint8_t *)worker->profile.bytes;
     inventory->profile_json.len = worker->profile.length;
     inventory->calibration_error = (char *)calibration_error(worker->calibration);
+    inventory->hardware = hardware_message(worker->hardware, arena);
     return inventory;
 }

@@ -23,6 +23,8 @@ enum option_key {
     OPTION_RANK_PROGRAM,
     OPTION_KEEPER_PROGRAM,
     OPTION_KILL_RANKS,
+    OPTION_HARDWARE_ROOT,
+    OPTION_NVML,
 };
 
 static const struct argp_option option_list[] = {
@@ -43,6 +45,10 @@ static const struct argp_option option_list[] = {
      0},
     {"kill-ranks-on-exit", OPTION_KILL_RANKS, NULL, 0,
      "end all ranks and keepers on SIGTERM (default: they go on)", 0},
+    {"hardware-root", OPTION_HARDWARE_ROOT, "DIR", 0,
+     "read DIR/sys instead of /sys for what this node has", 0},
+    {"nvml", OPTION_NVML, "LIBRARY", 0,
+     "ask this library about accelerators (default: libnvidia-ml.so.1 where it is)", 0},
     {0},
 };
 
@@ -113,6 +119,12 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_KILL_RANKS:
         options->kill_ranks_on_exit = true;
+        return 0;
+    case OPTION_HARDWARE_ROOT:
+        options->hardware_root = argument;
+        return 0;
+    case OPTION_NVML:
+        options->nvml_library = argument;
         return 0;
     case ARGP_KEY_END:
         check_all(options, state);

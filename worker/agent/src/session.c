@@ -353,6 +353,14 @@ void session_send_log(struct session *session, Dp__V1__LogChunk *chunk)
     }
 }
 
+bool session_send_calibration(struct session *session, Dp__V1__CalibrateLevel *level)
+{
+    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
+    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_CALIBRATION;
+    message.calibration = level;
+    return !session->welcomed || dp_rpc_stream_send(session->stream, &message.base, NULL) == DP_OK;
+}
+
 void session_send_inventory(struct session *session)
 {
     session->inventory_due = true;

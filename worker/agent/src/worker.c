@@ -321,6 +321,7 @@ dp_status worker_open(struct worker *worker, const struct worker_options *option
     (void)signal(SIGCHLD, SIG_DFL);
     worker->core = dp_agent_core_new(options->orphan_ms, heard_ns);
     start_handles(worker);
+    worker->hardware = hardware_new(worker);
     worker->calibration = calibration_new(worker);
     worker->session = session_new(worker);
     directory_scan(worker);
@@ -348,6 +349,8 @@ void worker_close(struct worker *worker)
 {
     if (worker->core != NULL) {
         session_free(worker->session);
+        worker->session = NULL;
+        hardware_cancel(worker->hardware);
         calibration_free(worker->calibration);
         while (worker->keepers != NULL) {
             struct keeper_conn *conn = worker->keepers;
@@ -357,6 +360,7 @@ void worker_close(struct worker *worker)
         uv_walk(&worker->loop, close_handle, NULL);
         (void)uv_run(&worker->loop, UV_RUN_DEFAULT);
         DP_CHECK(uv_loop_close(&worker->loop) == 0);
+        hardware_free(worker->hardware);
         dp_agent_core_free(worker->core);
         dp_buf_deinit(&worker->profile);
         contact_close(&worker->contact);

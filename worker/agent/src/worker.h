@@ -25,11 +25,14 @@ struct worker_options {
     uint32_t lease_ms;
     uint32_t orphan_ms;
     bool kill_ranks_on_exit;
+    const char *hardware_root; // a directory with a sys/ of its own; NULL = this machine's
+    const char *nvml_library;  // NULL = the usual one
 };
 
 struct session;
 struct keeper_conn;
 struct calibration;
+struct hardware;
 struct pending_event;
 
 // contact.c: STATE/contact, where an agent that starts finds when the one before it was last heard.
@@ -49,6 +52,7 @@ struct worker {
     struct session *session;
     struct keeper_conn *keepers; // a list
     struct calibration *calibration;
+    struct hardware *hardware;
     struct dp_buf profile;         // dp.profile/1, empty until calibrated
     bool performing;               // effects of one event
     struct pending_event *pending; // events that came up meanwhile
@@ -89,6 +93,8 @@ void session_send_refusal(struct session *session, const struct dp_agent_fence *
 // A packed dp.v1.RankReport; a `sample` is left out when the controller reads too slowly.
 void session_send_report(struct session *session, const void *bytes, size_t length, bool sample);
 void session_send_log(struct session *session, Dp__V1__LogChunk *chunk);
+// False when there is no room now; true also while there is no welcomed stream, since nobody waits.
+bool session_send_calibration(struct session *session, Dp__V1__CalibrateLevel *level);
 // At the next tick of a welcomed stream.
 void session_send_inventory(struct session *session);
 
@@ -124,6 +130,14 @@ Dp__V1__AssignmentLevel *levels_refusal(const struct dp_agent_fence *fence, cons
 Dp__V1__AssignmentLevel **levels_all(const struct dp_agent_core *core, struct dp_arena *arena,
                                      size_t *ret_count);
 Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena *arena);
+
+// hardware.c: what the node has inside.
+struct hardware *hardware_new(struct worker *worker);
+// Ends what has not begun; free when the loop has ended.
+void hardware_cancel(struct hardware *hardware);
+void hardware_free(struct hardware *hardware);
+// NULL = not known yet. Texts are borrowed.
+Dp__V1__Hardware *hardware_message(const struct hardware *hardware, struct dp_arena *arena);
 
 // directory.c: STATE/jobs/JOB.ATTEMPT.EPOCH, one for each assignment.
 dp_status directory_lock(const char *state_dir, int *ret_fd, struct dp_error *err);
@@ -189,6 +203,8 @@ void logs_answer(struct worker *worker, const Dp__V1__ReadLog *request);
 struct calibration *calibration_new(struct worker *worker);
 void calibration_free(struct calibration *calibration);
 void calibration_tick(struct calibration *calibration);
+// The controller wants it measured now, or no longer.
+void calibration_order(struct calibration *calibration, uint64_t request, bool is_cancel);
 // Why the newest try failed, or "".
 const char *calibration_error(const struct calibration *calibration);
 
