@@ -1,5 +1,6 @@
 // The profiles that are built in: data/profiles.json, compiled in as bytes.
 
+#include <string.h>
 #include <strings.h>
 
 #include "dp/alloc.h"
@@ -40,34 +41,91 @@ static void list_names(const json_t *list, struct dp_buf *out)
     }
 }
 
-// From the outermost base inwards.
-static dp_status build(const json_t *list, const char *name, struct dp_profile *profile,
-                       struct dp_error *err)
+// An entry, what it builds on, what that builds on, ..
+struct chain {
+    const json_t *entries[DP_PROFILE_BASES_MAX];
+    int length;
+};
+
+static dp_status find_chain(const json_t *list, const char *name, struct chain *ret_chain,
+                            struct dp_error *err)
 {
-    const json_t *chain[DP_PROFILE_BASES_MAX];
-    int length = 0;
+    struct chain chain = {.length = 0};
     for (const char *next = name; next != NULL;) {
         const json_t *entry = entry_of(list, next);
         if (entry == NULL) {
             DP_CLEANUP(dp_buf_deinit) struct dp_buf names = {0};
             list_names(list, &names);
             return dp_fail(err, DP_NOT_FOUND,
-                           "no built-in profile is called \"%.80s\"; they are %s", next,
-                           names.bytes);
+                           "no built-in profile is called \"%.80s\"; they are %s; "
+                           "DEVICE@SOFTWARE[+SOFTWARE] puts several together",
+                           next, names.bytes);
         }
-        if (length == DP_PROFILE_BASES_MAX) {
+        if (chain.length == DP_PROFILE_BASES_MAX) {
             return dp_fail(err, DP_INVALID, "profile \"%.80s\": more than %d bases", name,
                            DP_PROFILE_BASES_MAX);
         }
-        chain[length++] = entry;
+        chain.entries[chain.length++] = entry;
         next = json_string_value(json_object_get(entry, "base"));
     }
+    *ret_chain = chain;
+    return DP_OK;
+}
+
+static bool has(const struct chain *chain, const json_t *entry)
+{
+    bool found = false;
+    for (int i = 0; i < chain->length; i++) {
+        found = found || chain->entries[i] == entry;
+    }
+    return found;
+}
+
+// From the outermost base inwards, without what `done` has as well.
+static dp_status apply(const struct chain *chain, const struct chain *done,
+                       struct dp_profile *profile, struct dp_error *err)
+{
     dp_status status = DP_OK;
-    for (int i = length - 1; status == DP_OK && i >= 0; i--) {
-        status =
-            dp_profile_device_from_json(chain[i], i == length - 1 ? NULL : profile, profile, err);
+    for (int i = chain->length - 1; status == DP_OK && i >= 0; i--) {
+        bool is_root = done == NULL && i == chain->length - 1;
+        if (done == NULL || !has(done, chain->entries[i])) {
+            status = dp_profile_device_from_json(chain->entries[i], is_root ? NULL : profile,
+                                                 profile, err);
+        }
     }
     return status;
+}
+
+// "gb200@megatron-bridge-26.06+graphs": a device, then what software on it changes.
+static dp_status put_together(const json_t *list, const char *name, struct dp_profile *profile,
+                              struct dp_error *err)
+{
+    char text[DP_NAME_MAX];
+    if (!DP_COPY_TEXT(text, name)) {
+        return dp_fail(err, DP_NOT_FOUND, "no built-in profile is called \"%.80s\"", name);
+    }
+    char *rest = NULL;
+    struct chain device, software;
+    dp_status status = find_chain(list, strtok_r(text, "@", &rest), &device, err);
+    status = status == DP_OK ? apply(&device, NULL, profile, err) : status;
+    for (char *part; status == DP_OK && (part = strtok_r(NULL, "+", &rest)) != NULL;) {
+        status = find_chain(list, part, &software, err);
+        status = status == DP_OK ? apply(&software, &device, profile, err) : status;
+    }
+    DP_COPY_TEXT(profile->name, name);
+    return status;
+}
+
+static dp_status build(const json_t *list, const char *name, struct dp_profile *profile,
+                       struct dp_error *err)
+{
+    const char *at = strchr(name, '@');
+    if (entry_of(list, name) == NULL && at != NULL && at != name) {
+        return put_together(list, name, profile, err);
+    }
+    struct chain chain;
+    dp_status status = find_chain(list, name, &chain, err);
+    return status == DP_OK ? apply(&chain, NULL, profile, err) : status;
 }
 
 dp_status dp_profile_builtin(const char *name, struct dp_profile *ret_profile, struct dp_error *err)

@@ -81,8 +81,10 @@ struct dp_profile {
 
 // One core of a common server, float: OpenBLAS, ranks over loopback TCP.
 void dp_profile_default_cpu(struct dp_profile *ret_profile);
-// Built-in accelerators and stacks on them ("h800", "gb200@megatron-bridge-26.02"): their figures
-// and where each comes from stand in data/profiles.json. DP_NOT_FOUND lists the names.
+// Built-in accelerators and stacks on them ("h800", "a100-80gb@zero-bubble"): their figures and
+// where each comes from stand in data/profiles.json. DEVICE@SOFTWARE[+SOFTWARE] puts entries
+// together, later ones on top ("gb200@megatron-bridge-26.06+full-graphs"). DP_NOT_FOUND lists the
+// names.
 dp_status dp_profile_builtin(const char *name, struct dp_profile *ret_profile,
                              struct dp_error *err);
 // Name number `index`, in the order of the file; false beyond the last.
