@@ -8,6 +8,7 @@
 #include "dp/cleanup.h"
 #include "dp/sim_analysis.h"
 #include "plan_request.h"
+#include "plan_tensors.h"
 
 enum { MOMENTS = 12 };
 
@@ -297,12 +298,15 @@ dp_status plan_explain(struct dpctl *ctl, const struct plan_request *request,
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     if (ctl->json) {
-        dpctl_write_json(subject_json(&subject), "dp.plan.explain/1", &text);
+        json_t *json = subject_json(&subject);
+        json_object_set_new(json, "tensors", plan_tensors_json(question, plan));
+        dpctl_write_json(json, "dp.plan.explain/1", &text);
         return dpctl_write(ctl, request->out, &text, err);
     }
     put_places(&subject, &text);
     put_times(&subject, &text);
     put_memory(&subject, &text);
+    plan_tensors_put(question, plan, subject.stages, subject.stages_count, &text);
     put_path(&subject, &text);
     return dpctl_write(ctl, request->out, &text, err);
 }
