@@ -13,10 +13,15 @@ void dp_tally_add(struct dp_tally *sum, const struct dp_tally *part, double time
     sum->flops += times * part->flops;
 }
 
+static bool is_narrow(dp_format format)
+{
+    return format != DP_FORMAT_BF16 && format != DP_FORMAT_FP32;
+}
+
 // Bytes that casts of m rows of `width` into a narrow format move: read as bf16, written narrow.
 static double cast_s(const struct dp_pricing *p, dp_format format, double m, double width)
 {
-    if (format == DP_FORMAT_BF16 || format == DP_FORMAT_FP32) {
+    if (!is_narrow(format)) {
         return 0;
     }
     return p->device->cast_passes * m * width * (2 + dp_format_bytes(format)) /
@@ -129,8 +134,9 @@ static void add_rotation(const struct dp_pricing *p, const struct widths *w, str
 {
     double elements = (w->queries + w->keys) * w->query_key;
     elements += p->model->mla_kv_rank > 0 ? w->keys * w->value : 0;
-    double passes = (p->model->qk_norm != 0 ? 2 : 1) + (p->model->mla_kv_rank > 0 ? 0.5 : 0);
-    dp_pricing_elements(p, p->tokens * elements, 2 * passes, 2 * passes + (passes - 1), 0,
+    double passes = p->model->mla_kv_rank > 0 ? p->device->latent_passes : 1;
+    passes += p->model->qk_norm != 0 ? 1 : 0;
+    dp_pricing_elements(p, p->tokens * elements, 2 * passes, 3 * passes - 1, 0,
                         dp_pricing_again(p, DP_RECOMPUTE_UP), tally);
 }
 
@@ -157,6 +163,7 @@ static void add_core(const struct dp_pricing *p, const struct widths *w, struct 
     double length = p->input->sequence / (p->input->sequence + d->attention_ramp);
     double width = fmin(1, 1.5 * w->query_key / (w->query_key + 64));
     double rate = d->bf16_flops_peak * length * width;
+    rate *= is_narrow(p->format) ? d->attention_narrow_factor : 1;
     double forward_s = pairs * (w->query_key + w->value) / (d->attention_forward_share * rate);
     double backward_s =
         pairs * (3 * w->query_key + 2 * w->value) / (d->attention_backward_share * rate);
@@ -249,7 +256,8 @@ void dp_pricing_moe_ffn(const struct dp_pricing *p, struct dp_tally *tally)
     const struct dp_strategy *s = p->strategy;
     const struct dp_device_figures *d = p->device;
     const struct shares dense = {1, d->weight_gemm_share, 0};
-    const struct shares grouped = {d->grouped_gemm_share, d->grouped_weight_gemm_share,
+    double share = is_narrow(p->format) ? d->grouped_narrow_gemm_share : d->grouped_gemm_share;
+    const struct shares grouped = {share, share * d->grouped_weight_gemm_share,
                                    d->grouped_ramp_rows};
     bool again = dp_pricing_again(p, DP_RECOMPUTE_EXPERTS);
     add_norm(p, tally);
@@ -274,12 +282,14 @@ void dp_pricing_embedding(const struct dp_pricing *p, struct dp_tally *tally)
     dp_pricing_elements(p, p->split_tokens * p->model->hidden, 2, 0, 5, false, tally);
 }
 
-// Logits and the loss stay in bf16 and fp32.
+// Logits and the loss stay in bf16 and fp32. A fused loss reads logits twice and leaves their
+// gradient in their place; else fp32 copies of them pass through memory.
 void dp_pricing_head(const struct dp_pricing *p, struct dp_tally *tally)
 {
     const struct dp_model_spec *m = p->model;
     double vocabulary = ceil(m->vocabulary / p->tensor);
+    bool fused = p->profile->memory.loss_fused;
     add_norm(p, tally);
     dp_pricing_linear(p, DP_FORMAT_BF16, p->tokens, m->hidden, vocabulary, false, tally);
-    dp_pricing_elements(p, p->tokens * vocabulary, 6, 4, 0, false, tally);
+    dp_pricing_elements(p, p->tokens * vocabulary, fused ? 2 : 6, fused ? 2 : 4, 0, false, tally);
 }

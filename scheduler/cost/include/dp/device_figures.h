@@ -13,17 +13,20 @@
 //
 // Multiprocessors or compute units; dense operations per second by number format. What large
 // products reach of them (gemm_share). gemm_ramp_k: start and end of an output tile, as
-// multiply-adds along k in bf16. Of the share: products of experts in one kernel (grouped),
-// gradients of weights, and of experts' weights. grouped_ramp_rows: what starting an expert costs,
-// as rows of its own. cast_passes: how often an operand is read and
-// written again to become FP8 or FP4.
+// multiply-adds along k in bf16. Of the share: products of experts in one kernel (grouped, in bf16
+// or a narrower format), gradients of weights, and of experts' weights on top of grouped.
+// grouped_ramp_rows: what starting an expert costs, as rows of its own. cast_passes: how often an
+// operand is read and written again to become FP8 or FP4.
 //
 // The core of attention and its gradient, of bf16's peak, at long sequences with heads of 128; the
-// length at which half of that is reached. Where scores go through memory instead (stacks without
+// length at which half of that is reached; how much faster the core is where products are narrow
+// and so is it (attention_narrow_factor). Where scores go through memory instead (stacks without
 // flash attention): bytes that a forward pass moves for each, with softmax, but without dropout.
 //
-// activation_passes: how often an expert's activation passes through memory besides, in two bytes,
-// where the model gives experts biases (then it is clamped and biased by kernels of its own).
+// latent_passes: how often latent attention's queries, keys and values are read and written to be
+// rotated and put together. activation_passes: how often an expert's activation passes through
+// memory besides, in two bytes, where the model gives experts biases (then it is clamped and
+// biased by kernels of its own).
 //
 // Memory: published, what elementwise kernels reach of it, what the optimizer does.
 //
@@ -35,12 +38,12 @@
 // the all-to-all uses the link as well.
 //
 // All-to-all of experts. once: 1 = a token goes to a domain once and is copied there to each rank,
-// 0 = each of its top_k copies travels alone. shown_share: what an F or B
-// alone waits for of it (1F1B that overlaps neighbours' passes). fp8: dispatch in FP8 when products are narrow. What
-// it reaches of the links; of the faster link's time, what does not overlap with the slower's; its
+// 0 = each of its top_k copies travels alone. shown_share: what an F or B alone waits for of it
+// (1F1B that overlaps neighbours' passes). fp8: dispatch in FP8 when products are narrow. What it
+// reaches of the links; of the faster link's time, what does not overlap with the slower's; its
 // start, and that for each member. unit: of it, what one multiprocessor moves; 0 = it needs none.
-// Beside compute: how much longer it takes (contention), and what of
-// it compute waits for (1 = this stack does not overlap them).
+// Beside compute: how much longer it takes (contention), and what of it compute waits for (1 = this
+// stack does not overlap them).
 //
 // routing_spread: deviation of an expert's rows in one sequence, as a share of their mean.
 //
@@ -59,13 +62,16 @@
     X(gemm_ramp_k, 0, 65536)                                                                       \
     X(grouped_gemm_share, 0.01, 1)                                                                 \
     X(weight_gemm_share, 0.01, 1)                                                                  \
+    X(grouped_narrow_gemm_share, 0.01, 1)                                                          \
     X(grouped_weight_gemm_share, 0.01, 1)                                                          \
     X(grouped_ramp_rows, 0, 65536)                                                                 \
     X(cast_passes, 0, 16)                                                                          \
     X(attention_forward_share, 0.01, 1)                                                            \
     X(attention_backward_share, 0.01, 1)                                                           \
+    X(attention_narrow_factor, 0.1, 10)                                                            \
     X(attention_ramp, 0, 1e6)                                                                      \
     X(score_bytes, 0, 1024)                                                                        \
+    X(latent_passes, 0.5, 16)                                                                      \
     X(activation_passes, 0, 1000)                                                                  \
     X(memory_bytes_per_s, 1, 1e15)                                                                 \
     X(memory_share, 0.01, 1)                                                                       \
