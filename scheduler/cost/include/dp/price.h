@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dp/buf.h"
 #include "dp/limits.h"
 #include "dp/memory.h"
 #include "dp/profile.h"
@@ -119,3 +120,8 @@ struct dp_step_end {
 };
 void dp_price_step_end(const struct dp_price_input *input, const struct dp_unit_parameters *held,
                        struct dp_step_end *ret_end);
+
+// Lines for people, appended to `out`: the figures that these prices rest on, by their source; and
+// where the question lies beyond what they were fitted on, or on what is assumed.
+void dp_price_provenance(const struct dp_price_input *input, struct dp_buf *out);
+void dp_price_warnings(const struct dp_price_input *input, struct dp_buf *out);
