@@ -36,6 +36,27 @@ static void the_ends_may_hold_no_layer(void **state)
     assert_refused(dp_plan_check(&plan, &err), DP_INVALID, &err, "stage 4 runs layers");
 }
 
+// Megatron-Bridge ran Llama 3.1 405B, 126 layers, on 16 ranks of 8 chunks each.
+static void a_layer_each_leaves_the_ends_to_embedding_and_head(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_init(&cluster, "gb200", 256);
+    struct dp_job_spec spec =
+        JOB("llama-3.1-405b", 1536, 8192, "resources.device=cuda", "pipeline=16", "tensor=4",
+            "virtual=8", "schedule=interleaved", "micro_batch_size=1", "precision=fp8");
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {.pipeline = 0};
+    struct dp_error err = {0};
+    dp_status status = plan_on_cluster(&cluster, &spec, &plan, &err);
+    cluster_deinit(&cluster);
+    assert_ok(status, &err);
+    assert_int_equal(plan.stages, 128);
+    for (int32_t s = 0; s < 128; s++) {
+        int32_t layers = plan.layer_begin[s + 1] - plan.layer_begin[s];
+        assert_int_equal(layers, s > 0 && s < 127);
+    }
+}
+
 static void inner_stages_may_not(void **state)
 {
     (void)state;
@@ -49,6 +70,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ends_may_hold_no_layer),
+        cmocka_unit_test(a_layer_each_leaves_the_ends_to_embedding_and_head),
         cmocka_unit_test(inner_stages_may_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

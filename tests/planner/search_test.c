@@ -250,6 +250,35 @@ static void no_plan_beats_operations_or_bytes(void **state)
     }
 }
 
+// More memory buys what planning with it finds.
+static void the_gain_of_memory_is_that_of_planning_with_more(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 21);
+    long gained = 0;
+    for (long round = 0; round < dp_fuzz_runs(6); round++) {
+        struct dp_error err = {0};
+        struct dp_job_spec spec = some_accelerator_job(&rand);
+        struct cluster cluster;
+        cluster_init(&cluster, "h100", 8);
+        cluster_set_memory(&cluster, (3 + 8 * dp_rand_double(&rand)) * 1e9);
+        DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+        if (plan_on_cluster(&cluster, &spec, &plan, &err) == DP_OK) {
+            cluster_set_memory(&cluster, (1 + 0.1) * cluster.nodes[0].memory_bytes);
+            double with = best_step_s(&cluster, &spec);
+            for (int32_t i = 0; i < plan.gains_count; i++) {
+                if (strcmp(plan.gains[i].resource, "memory") == 0) {
+                    assert_true(plan.gains[i].step_s == with);
+                    gained += with < plan.step_s;
+                }
+            }
+        }
+        cluster_deinit(&cluster);
+    }
+    assert_true(gained > 0);
+}
+
 static void positions_add_up_to_the_step(void **state)
 {
     (void)state;
@@ -396,7 +425,7 @@ static void the_impossible_is_refused_with_the_nearest_change(void **state)
         {"deepseek-v3", 2048, 15360, {"pipeline=62"}, DP_INVALID, {"61 layers", "62"}},
         {"deepseek-v3", 2048, 15360, {"tensor=256"}, DP_INVALID, {"possible: tensor = 128", ""}},
         {"deepseek-v3", 512, 512, {"pipeline=61", "schedule=dualpipev"}, DP_INVALID,
-         {"122 stages, but the model only 61", "possible: pipeline = 30"}},
+         {"122 stages, but the model only 61", "possible: pipeline = 31"}},
         {"deepseek-v3", 512, 512, {"data=7"}, DP_INVALID, {"not divisible", "7"}},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -497,6 +526,7 @@ int main(void)
         cmocka_unit_test(the_pareto_set_beats_everything_and_nothing_in_it_is_beaten),
         cmocka_unit_test(a_better_cluster_never_gives_a_slower_plan),
         cmocka_unit_test(no_plan_beats_operations_or_bytes),
+        cmocka_unit_test(the_gain_of_memory_is_that_of_planning_with_more),
         cmocka_unit_test(positions_add_up_to_the_step),
         cmocka_unit_test(every_accelerator_is_used_once),
         cmocka_unit_test(what_uses_fewer_accelerators_says_so),

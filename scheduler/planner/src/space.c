@@ -156,9 +156,7 @@ static void visit_virtual(const struct explorer *explorer, struct choice *choice
                                               .microbatches = choice->microbatches,
                                               .virtual_stages = choice->virtual_stages};
     choice->stages = dp_schedule_family_stages(choice->family, &params);
-    int32_t cuts = explorer->cuts->as_set_count;
-    bool has_layers = cuts > 0 || choice->stages <= explorer->problem->spec->model.layers;
-    if (has_layers && (cuts == 0 || cuts == choice->stages) &&
+    if (dp_planner_cuts_allow(explorer->cuts, choice->stages) &&
         dp_schedule_check(choice->family->name, &params, NULL) == DP_OK) {
         visit(context, choice);
     }
@@ -220,7 +218,7 @@ static void note_refusal(const struct probe *probe, const struct choice *divisio
     int32_t stages = family != NULL ? dp_schedule_family_stages(family, &params) : 0;
     int32_t layers = probe->explorer->problem->spec->model.layers;
     int32_t cuts = probe->explorer->cuts->as_set_count;
-    if (stages > layers && probe->explorer->cuts->as_set_count == 0) {
+    if (cuts == 0 && !dp_planner_cuts_allow(probe->explorer->cuts, stages)) {
         dp_fail(probe->why, DP_INVALID, "%s on %d ranks has %d stages, but the model only %d layers",
                 name, params.pipeline, stages, layers);
     } else if (dp_schedule_check(name, &params, probe->why) == DP_OK && cuts > 0) {

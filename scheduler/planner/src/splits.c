@@ -83,15 +83,28 @@ void dp_planner_cuts_deinit(struct cuts *cuts)
     *cuts = (struct cuts){0};
 }
 
-static bool make_begins(const struct cuts *cuts, int32_t stages, cut_rule rule,
-                        int32_t *ret_begin)
+bool dp_planner_cuts_allow(const struct cuts *cuts, int32_t stages)
+{
+    return cuts->as_set_count > 0 ? stages == cuts->as_set_count
+                                  : stages <= cuts->spec->model.layers + 2;
+}
+
+// One layer each where there are no more: then the ends hold none.
+static void make_begins(const struct cuts *cuts, int32_t stages, cut_rule rule, int32_t *ret_begin)
 {
     const struct dp_model_spec *model = &cuts->spec->model;
     if (rule == CUT_AS_SET) {
-        for (int32_t s = 0; s < stages && stages == cuts->as_set_count; s++) {
+        for (int32_t s = 0; s < stages; s++) {
             ret_begin[s + 1] = ret_begin[s] + cuts->as_set[s];
         }
-        return stages == cuts->as_set_count;
+        return;
+    }
+    if (stages > model->layers) {
+        for (int32_t s = 0; s < stages; s++) {
+            bool is_empty = s == stages - 1 || (s == 0 && stages == model->layers + 2);
+            ret_begin[s + 1] = ret_begin[s] + !is_empty;
+        }
+        return;
     }
     const double *weights = cuts->weights[rule];
     DP_AUTO_FREE double *cost = dp_new_array(double, (size_t)model->layers);
@@ -101,7 +114,6 @@ static bool make_begins(const struct cuts *cuts, int32_t stages, cut_rule rule,
     double last = weights[DP_UNIT_HEAD] + model->mtp_layers * weights[DP_UNIT_MTP];
     dp_planner_split_layers(cost, model->layers, stages, weights[DP_UNIT_EMBEDDING], last,
                             ret_begin);
-    return true;
 }
 
 static void find_classes(const struct cuts *cuts, struct cut *cut)
@@ -132,8 +144,10 @@ const struct cut *dp_planner_cuts_get(struct cuts *cuts, int32_t stages, cut_rul
     size_t size = (size_t)stages + 1;
     DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, size);
     bool is_same = (rule == CUT_AS_SET) != (cuts->as_set_count > 0) ||
-                   (rule != CUT_AS_SET && stages > cuts->spec->model.layers) ||
-                   !make_begins(cuts, stages, rule, begin);
+                   !dp_planner_cuts_allow(cuts, stages);
+    if (!is_same) {
+        make_begins(cuts, stages, rule, begin);
+    }
     for (int before = 0; before < (int)rule && !is_same && rule != CUT_AS_SET; before++) {
         const struct cut *other = dp_planner_cuts_get(cuts, stages, before);
         is_same = other != NULL && memcmp(other->layer_begin, begin, size * sizeof(*begin)) == 0;

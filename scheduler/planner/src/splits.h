@@ -37,5 +37,8 @@ struct cuts {
 dp_status dp_planner_cuts_init(struct cuts *ret_cuts, const struct dp_job_spec *spec,
                                const struct dp_price *price, struct dp_error *err);
 void dp_planner_cuts_deinit(struct cuts *cuts);
+// Whether the layers can be cut into so many stages: as many as layers_per_stage has, or one layer
+// each with the embedding and the head alone at the ends.
+bool dp_planner_cuts_allow(const struct cuts *cuts, int32_t stages);
 // NULL where the rule cuts as one before it does, or cannot cut so. Borrowed.
 const struct cut *dp_planner_cuts_get(struct cuts *cuts, int32_t stages, cut_rule rule);
