@@ -256,6 +256,72 @@ static void two_directions_halve_the_optimizer_of_each_copy(void **state)
     assert_near(two.gradients, 12e9, 1);
 }
 
+static struct dp_memory_parts state_with(const struct memory_case *c)
+{
+    struct dp_price_input input = input_of(c);
+    const struct dp_unit_parameters held = {.dense = 1e9, .largest_dense = 1e8};
+    struct dp_memory_parts parts = {0};
+    dp_memory_state(&input, &held, 1, &parts);
+    return parts;
+}
+
+// Both ways round of a weight for the products, beside the bf16 one or instead of it.
+static void weights_of_8_bit_products_have_two_copies(void **state)
+{
+    (void)state;
+    struct memory_case c = deepseek_v3(4, 0);
+    const struct {
+        dp_format format;
+        double bytes, alone;
+    } table[] = {{DP_FORMAT_BF16, 2, 2},
+                 {DP_FORMAT_FP32, 4, 4},
+                 {DP_FORMAT_FP8, 4, 2},
+                 {DP_FORMAT_FP8_BLOCK, 4, 2},
+                 {DP_FORMAT_MXFP8, 4.0625, 2.0625},
+                 {DP_FORMAT_NVFP4, 3.125, 1.125}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        c.strategy.format = table[i].format;
+        c.profile.memory.weights_as_operands = false;
+        assert_near(state_with(&c).weights, table[i].bytes * 1e9, 1);
+        c.profile.memory.weights_as_operands = true;
+        assert_near(state_with(&c).weights, table[i].alone * 1e9, 1);
+    }
+}
+
+// A share of everything, two units' weights gathered, one unit's gradients before they are summed.
+static void fsdp_keeps_a_share_and_works_on_units(void **state)
+{
+    (void)state;
+    struct memory_case c = deepseek_v3(4, 0);
+    c.strategy.data = 4;
+    c.strategy.context = 2;
+    c.strategy.shard = DP_SHARD_FSDP;
+    struct dp_memory_parts parts = state_with(&c);
+    assert_near(parts.weights, 2 * (1e9 / 8 + 2e8), 1);
+    assert_near(parts.gradients, 4 * (1e9 / 8 + 1e8), 1);
+    assert_near(parts.optimizer, 12e9 / 8, 1);
+    c.profile.memory.moment_bytes = c.profile.memory.gradient_bytes = 2;
+    parts = state_with(&c);
+    assert_near(parts.gradients, 2 * (1e9 / 8 + 1e8), 1);
+    assert_near(parts.optimizer, 8e9 / 8, 1);
+}
+
+static void buffers_follow_from_the_groups_that_a_rank_talks_in(void **state)
+{
+    (void)state;
+    struct memory_case c = deepseek_v3(4, 0);
+    c.profile.memory.group_bytes = 1e8;
+    c.profile.memory.runtime_bytes = 7e8;
+    assert_near(state_with(&c).exchange, 0, 0);
+    assert_near(state_with(&c).runtime, 7e8, 0);
+    c.strategy.pipeline = 2; // a hop each way: 56 MiB
+    assert_near(state_with(&c).exchange, 1e8 + 2 * 56 * MIB, 1);
+    c.strategy.data = c.strategy.expert = 8;
+    assert_near(state_with(&c).exchange, 3e8 + 2 * 56 * MIB, 1);
+    c.profile.memory.exchange_rows = 1.5; // of 8 rows for each token: 448 MiB
+    assert_near(state_with(&c).exchange, 3e8 + (2 * 56 + 1.5 * 448) * MIB, 1);
+}
+
 // Weights that tensor ranks do not split, counted here from the shapes.
 static double replicated(const struct dp_model_spec *m)
 {
@@ -492,6 +558,9 @@ int main(void)
         cmocka_unit_test(what_saves_memory_never_keeps_more),
         cmocka_unit_test(more_sharding_never_takes_more),
         cmocka_unit_test(two_directions_halve_the_optimizer_of_each_copy),
+        cmocka_unit_test(weights_of_8_bit_products_have_two_copies),
+        cmocka_unit_test(fsdp_keeps_a_share_and_works_on_units),
+        cmocka_unit_test(buffers_follow_from_the_groups_that_a_rank_talks_in),
         cmocka_unit_test(the_parameters_of_all_ranks_are_the_models),
         cmocka_unit_test(a_head_that_is_tied_or_predicts_more_brings_the_embedding),
         cmocka_unit_test(logits_are_kept_in_fp32_unless_the_loss_is_fused),

@@ -332,6 +332,18 @@ static void measured_gpt_runs_of_the_zero_bubble_paper_are_met(void **state)
     }
 }
 
+static void fragments_are_a_share_of_what_the_allocator_gives(void **state)
+{
+    (void)state;
+    struct dp_profile profile = {.is_accelerator = true, .memory.fragmentation_share = 0.05};
+    struct dp_memory_parts parts = {1, 2, 3, 4, 5, 5, 100, 7};
+    dp_planner_peak_fragments(&profile, &parts);
+    assert_near(parts.runtime, 7 + 0.05 * 20, 1e-12);
+    profile.is_accelerator = false;
+    dp_planner_peak_fragments(&profile, &parts);
+    assert_near(parts.runtime, 8, 1e-12);
+}
+
 static void a_refusal_says_who_when_what_and_what_would_fit(void **state)
 {
     (void)state;
@@ -421,6 +433,7 @@ int main(void)
         cmocka_unit_test(measured_bf16_runs_on_b200_are_met),
         cmocka_unit_test(measured_moe_runs_of_mbridge_are_met),
         cmocka_unit_test(measured_gpt_runs_of_the_zero_bubble_paper_are_met),
+        cmocka_unit_test(fragments_are_a_share_of_what_the_allocator_gives),
         cmocka_unit_test(a_refusal_says_who_when_what_and_what_would_fit),
         cmocka_unit_test(changes_are_legal_and_take_less),
     };

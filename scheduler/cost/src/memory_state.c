@@ -132,13 +132,13 @@ static struct per_parameter per_parameter(const struct dp_price_input *input)
     if (format == DP_FORMAT_FP32) {
         return (struct per_parameter){.weight = 4, .gradient = gradient, .optimizer = 2 * moment};
     }
-    double copies = 0;
+    // A scale for each tensor or 128 x 128 weights weighs nothing.
+    double copies = format == DP_FORMAT_NVFP4   ? 2 * (0.5 + 1.0 / 16)
+                    : format == DP_FORMAT_MXFP8 ? 2 * (1 + 1.0 / 32)
+                                                : 2;
     bool has_copies = format != DP_FORMAT_BF16 && format != DP_FORMAT_AUTO;
-    if (has_copies) {
-        copies = format == DP_FORMAT_NVFP4 ? 2 * (0.5 + 1.0 / 16) : 2;
-    }
     double weight = has_copies && traits->weights_as_operands ? 0 : 2;
-    return (struct per_parameter){weight, copies, gradient, master + 2 * moment};
+    return (struct per_parameter){weight, has_copies ? copies : 0, gradient, master + 2 * moment};
 }
 
 // Replicas that share the state of dense parameters and of experts.
