@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "alternatives.h"
 #include "appraise.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
@@ -135,8 +136,7 @@ static char *explain(const struct explorer *explorer, const struct search *searc
 }
 
 static dp_status make_plan(struct explorer *explorer, const struct search *search,
-                           const struct dp_planner_options *options, bool pareto,
-                           struct dp_plan *plan, struct dp_error *err)
+                           bool pareto, struct dp_plan *plan, struct dp_error *err)
 {
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal best = {0};
     dp_status status =
@@ -150,13 +150,19 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
     plan->searched = search->scored;
     status = fill_baseline(explorer, &best, plan, err);
     if (status == DP_OK) {
-        status = dp_planner_gains_fill(explorer, &best, options, plan, err);
+        status = dp_planner_gains_fill(explorer, &best, search, plan, err);
     }
     if (status == DP_OK) {
         status = pareto ? dp_planner_pareto_fill(explorer, search, plan, err)
                         : dp_planner_runners_fill(explorer, search, plan, err);
     }
-    plan->provenance = dp_planner_explain_provenance(explorer->problem);
+    struct dp_buf provenance = {0}, warnings = {0};
+    dp_price_provenance(&best.pricing.input, &provenance);
+    dp_buf_puts(&provenance, "bytes: tensors of the model's layers (docs/memory.md)\n");
+    dp_buf_puts(&warnings, "");
+    dp_price_warnings(&best.pricing.input, &warnings);
+    plan->provenance = dp_buf_take(&provenance);
+    plan->warnings = dp_buf_take(&warnings);
     plan->explanation = explain(explorer, search, plan);
     return status;
 }
@@ -182,7 +188,10 @@ dp_status dp_planner_compose(const struct problem *problem,
         return status;
     }
     struct dp_plan plan = {0};
-    status = make_plan(&explorer, &search, options, pareto, &plan, err);
+    status = make_plan(&explorer, &search, pareto, &plan, err);
+    if (status == DP_OK && !pareto) {
+        status = dp_planner_alternatives_fill(problem, options, &plan, err);
+    }
     if (status != DP_OK) {
         dp_plan_deinit(&plan);
         return status;

@@ -30,7 +30,7 @@ struct kind {
     double best_s;
 };
 
-enum frontier_mode { MODE_BEST, MODE_RUNNERS, MODE_PARETO };
+enum frontier_mode { MODE_RUNNERS, MODE_PARETO };
 
 struct point {
     double step_s, bytes;
@@ -42,6 +42,7 @@ struct frontier {
     struct search *search;
     size_t outcomes_room;
     struct queue queue;
+    struct queue spare; // candidates that fit only into a little more memory
     struct kind kinds[KINDS_MAX];
     int32_t kinds_count;
     int64_t scored_for_best; // when the best was known; 0 = it is not yet
@@ -139,6 +140,10 @@ static void push_candidate(struct frontier *frontier, const struct choice *choic
     node.choice.bound_s = fmax(score.bound_s, frontier->division->bound_s);
     double limit = frontier->explorer->memory_limit;
     bool fits = limit <= 0 || score.bytes <= limit;
+    if (!fits && frontier->mode == MODE_RUNNERS && frontier->scored_for_best == 0 &&
+        score.bytes <= (1 + DP_PLANNER_MORE_MEMORY) * limit) {
+        dp_planner_queue_push(&frontier->spare, &node);
+    }
     double horizon = frontier->mode == MODE_PARETO ? PARETO_HORIZON : HORIZON;
     if (fits && node.choice.bound_s <= horizon * best_s(frontier) &&
         (frontier->mode != MODE_PARETO || !is_beaten(frontier, &node))) {
@@ -216,9 +221,9 @@ static void add_point(struct frontier *frontier, const struct outcome *outcome)
     frontier->front_count = kept + 1;
 }
 
-static dp_status simulate(struct frontier *frontier, const struct node *node, struct dp_error *err)
+static dp_status simulate(struct frontier *frontier, const struct choice *choice,
+                          double *ret_step, struct dp_error *err)
 {
-    const struct choice *choice = &node->choice;
     struct explorer *explorer = frontier->explorer;
     const struct dp_schedule_params params = {.pipeline = choice->pipeline,
                                               .microbatches = choice->microbatches,
@@ -234,19 +239,25 @@ static dp_status simulate(struct frontier *frontier, const struct node *node, st
     const struct cut *cut = dp_planner_cuts_get(explorer->cuts, choice->stages, choice->split);
     DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs = {0};
     dp_planner_pricing_costs(&pricing, cut->layer_begin, &schedule, &costs);
-    double makespan, step;
-    status = dp_simulate_makespan(&schedule, &costs, frontier->scratch, &makespan, &step, err);
+    double makespan;
+    frontier->search->moves++;
+    return dp_simulate_makespan(&schedule, &costs, frontier->scratch, &makespan, ret_step, err);
+}
+
+static dp_status look_at(struct frontier *frontier, const struct node *node, struct dp_error *err)
+{
+    double step;
+    dp_status status = simulate(frontier, &node->choice, &step, err);
     if (status != DP_OK) {
         return status;
     }
-    frontier->search->moves++;
     const struct outcome outcome = {
-        .choice = *choice,
+        .choice = node->choice,
         .simulated = true,
         .fits = true,
         .step_s = step,
         .memory_bytes = node->bytes,
-        .memory_limit_bytes = explorer->memory_limit,
+        .memory_limit_bytes = frontier->explorer->memory_limit,
         .memory_position = node->position,
     };
     add_outcome(frontier, &outcome);
@@ -283,9 +294,8 @@ static bool goes_on(struct frontier *frontier, const struct node *node)
         return true;
     }
     frontier->search->reached_s = node->choice.bound_s;
-    if (frontier->mode != MODE_RUNNERS) {
-        return frontier->mode == MODE_PARETO &&
-               node->choice.bound_s <= PARETO_HORIZON * best_s(frontier);
+    if (frontier->mode == MODE_PARETO) {
+        return node->choice.bound_s <= PARETO_HORIZON * best_s(frontier);
     }
     if (frontier->scored_for_best == 0) {
         frontier->scored_for_best = frontier->explorer->scored;
@@ -302,7 +312,7 @@ static dp_status visit_node(struct frontier *frontier, const struct node *node,
     }
     bool for_best = frontier->scored_for_best == 0;
     if (node->choice.family != NULL) {
-        return for_best || serves_a_kind(frontier, &node->choice) ? simulate(frontier, node, err)
+        return for_best || serves_a_kind(frontier, &node->choice) ? look_at(frontier, node, err)
                                                                   : DP_OK;
     }
     if (for_best || serves_a_kind(frontier, &node->choice) ||
@@ -313,12 +323,34 @@ static dp_status visit_node(struct frontier *frontier, const struct node *node,
     return DP_OK;
 }
 
+// With more memory the best is what it is, or one of those that it makes room for.
+static dp_status look_at_spare(struct frontier *frontier, struct dp_error *err)
+{
+    struct search *search = frontier->search;
+    search->more_memory_s = best_s(frontier);
+    dp_status status = DP_OK;
+    while (frontier->spare.count > 0 && status == DP_OK && search->moves < search->moves_max) {
+        struct node node = dp_planner_queue_pop(&frontier->spare);
+        if (node.choice.bound_s >= search->more_memory_s) {
+            break;
+        }
+        double step = INFINITY;
+        status = ask(frontier, err);
+        if (status == DP_OK) {
+            status = simulate(frontier, &node.choice, &step, err);
+            search->more_memory_s = fmin(search->more_memory_s, step);
+        }
+    }
+    return status;
+}
+
 static dp_status run(struct frontier *frontier, struct dp_error *err)
 {
     const struct explorer *explorer = frontier->explorer;
+    double limit = (1 + DP_PLANNER_MORE_MEMORY) * explorer->memory_limit;
     for (size_t i = 0; i < explorer->divisions_count; i++) {
         const struct division *division = &explorer->divisions[i];
-        if (explorer->memory_limit <= 0 || division->bytes <= explorer->memory_limit) {
+        if (limit <= 0 || division->bytes <= limit) {
             const struct node node = {.choice = division->choice, .bytes = division->bytes};
             dp_planner_queue_push(&frontier->queue, &node);
         }
@@ -334,7 +366,9 @@ static dp_status run(struct frontier *frontier, struct dp_error *err)
             status = visit_node(frontier, &node, err);
         }
     }
-    return status;
+    return status == DP_OK && frontier->mode == MODE_RUNNERS && frontier->search->count > 0
+               ? look_at_spare(frontier, err)
+               : status;
 }
 
 static dp_status look(struct explorer *explorer, const struct dp_planner_options *options,
@@ -353,6 +387,7 @@ static dp_status look(struct explorer *explorer, const struct dp_planner_options
     dp_status status = run(frontier, err);
     dp_sim_scratch_free(frontier->scratch);
     free(frontier->queue.nodes);
+    free(frontier->spare.nodes);
     free(frontier->front);
     free(frontier);
     search.scored = explorer->scored;
@@ -369,13 +404,6 @@ dp_status dp_planner_frontier_run(struct explorer *explorer,
                                   struct search *ret_search, struct dp_error *err)
 {
     return look(explorer, options, MODE_RUNNERS, ret_search, err);
-}
-
-dp_status dp_planner_frontier_best(struct explorer *explorer,
-                                   const struct dp_planner_options *options,
-                                   struct search *ret_search, struct dp_error *err)
-{
-    return look(explorer, options, MODE_BEST, ret_search, err);
 }
 
 dp_status dp_planner_frontier_pareto(struct explorer *explorer,

@@ -10,10 +10,6 @@
 dp_status dp_planner_frontier_run(struct explorer *explorer,
                                   const struct dp_planner_options *options,
                                   struct search *ret_search, struct dp_error *err);
-// The best alone.
-dp_status dp_planner_frontier_best(struct explorer *explorer,
-                                   const struct dp_planner_options *options,
-                                   struct search *ret_search, struct dp_error *err);
 // Also what takes less memory for a longer step, up to three times the best: outcomes hold every
 // candidate that no other beats in both.
 dp_status dp_planner_frontier_pareto(struct explorer *explorer,

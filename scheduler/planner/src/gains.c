@@ -4,9 +4,8 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "frontier.h"
 
-static const double MORE = 0.1;
+static const double MORE = DP_PLANNER_MORE_MEMORY;
 
 static void more_compute(struct dp_profile *profile)
 {
@@ -52,23 +51,23 @@ static void add_gain(struct dp_plan *plan, const char *resource, double more_sha
     DP_COPY_TEXT(gain->resource, resource);
 }
 
-// The best strategy with more memory on every rank: it may be another one.
-static dp_status gain_of_memory(struct explorer *explorer,
-                                const struct dp_planner_options *options, struct dp_plan *plan,
-                                struct dp_error *err)
+// Twice the samples in twice the micro-batches; the step is that of as many samples as before.
+static dp_status gain_of_batch(struct explorer *explorer, const struct appraisal *best,
+                               struct dp_plan *plan, struct dp_error *err)
 {
-    if (explorer->memory_limit <= 0) {
+    struct choice choice = best->choice;
+    const struct dp_schedule_params params = {.pipeline = choice.pipeline,
+                                              .microbatches = 2 * choice.microbatches,
+                                              .virtual_stages = choice.virtual_stages};
+    if (dp_schedule_check(choice.family->name, &params, NULL) != DP_OK) {
         return DP_OK;
     }
-    double limit = explorer->memory_limit;
-    int64_t scored = explorer->scored;
-    DP_CLEANUP(dp_planner_search_deinit) struct search search = {0};
-    explorer->memory_limit = limit * (1 + MORE);
-    dp_status status = dp_planner_frontier_best(explorer, options, &search, err);
-    explorer->memory_limit = limit;
-    explorer->scored = scored;
-    if (status == DP_OK && search.count > 0) {
-        add_gain(plan, "memory", MORE, search.outcomes[search.best].step_s);
+    choice.microbatches = params.microbatches;
+    DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal with = {0};
+    dp_status status = dp_planner_appraise_with(explorer, &choice, best->layer_begin,
+                                                explorer->problem->profile, &with, err);
+    if (status == DP_OK) {
+        add_gain(plan, "global batch", 1, with.result.step / 2);
     }
     return status;
 }
@@ -80,7 +79,7 @@ static int compare_gains(const void *a, const void *b)
 }
 
 dp_status dp_planner_gains_fill(struct explorer *explorer, const struct appraisal *best,
-                                const struct dp_planner_options *options, struct dp_plan *plan,
+                                const struct search *search, struct dp_plan *plan,
                                 struct dp_error *err)
 {
     DP_AUTO_FREE struct dp_profile *profile = dp_new(struct dp_profile);
@@ -95,7 +94,10 @@ dp_status dp_planner_gains_fill(struct explorer *explorer, const struct appraisa
         }
         add_gain(plan, resources[i].resource, MORE, with.result.step);
     }
-    dp_status status = gain_of_memory(explorer, options, plan, err);
+    dp_status status = gain_of_batch(explorer, best, plan, err);
+    if (search->more_memory_s > 0 && explorer->memory_limit > 0) {
+        add_gain(plan, "memory", MORE, search->more_memory_s);
+    }
     qsort(plan->gains, (size_t)plan->gains_count, sizeof(plan->gains[0]), compare_gains);
     return status;
 }

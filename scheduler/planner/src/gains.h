@@ -4,10 +4,10 @@
 #include "appraise.h"
 #include "search.h"
 
-// Fills plan->gains: the same strategy with a tenth more of each resource, the one that helps most
-// in front; of memory the best strategy that fits then.
+// Fills plan->gains: the same strategy with a tenth more of each resource and with twice the batch,
+// the one that helps most in front; of memory the best strategy that fits then.
 dp_status dp_planner_gains_fill(struct explorer *explorer, const struct appraisal *best,
-                                const struct dp_planner_options *options, struct dp_plan *plan,
+                                const struct search *search, struct dp_plan *plan,
                                 struct dp_error *err);
 // Fills plan->candidates: the chosen one, then the best of each schedule, pipeline depth, tensor
 // and expert size and the next fastest, by step. Reasons are left to dp_plan_explain.

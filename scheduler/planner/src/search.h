@@ -15,6 +15,9 @@ struct outcome {
     double compute_s, bubble_s, hop_s, wait_s, exchange_s, gradient_s, optimizer_s;
 };
 
+// What more memory buys is told for so much of it, as a share of what there is.
+#define DP_PLANNER_MORE_MEMORY 0.1
+
 struct search {
     struct outcome *outcomes; // as simulated, then the rest
     size_t count;
@@ -22,6 +25,7 @@ struct search {
     int64_t moves, moves_max;
     int64_t scored;   // whose time and memory were computed
     double reached_s; // bounds up to here were looked at
+    double more_memory_s; // the best step with DP_PLANNER_MORE_MEMORY more of it
     char *refusal; // why an order that was asked for was not searched, a placement's; owned
 };
 
