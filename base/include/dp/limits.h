@@ -126,6 +126,6 @@
 // learning from runs
 #define DP_LEARN_STEPS_MIN 8       // measured steps
 #define DP_LEARN_CHANGE_MAX 1.5    // of a factor in one run
-#define DP_LEARN_FACTOR_MAX 4.0    // of all runs together
+#define DP_LEARN_FACTOR_MAX 8.0    // of all runs together
 #define DP_LEARN_STEPS_KEPT 64     // of each rank, the newest
 #define DP_PROFILES_KEPT 64        // of a node's history
