@@ -198,6 +198,12 @@ def zero_bubble_layers(row, chunks):
 
 def zero_bubble(data, names):
     for row in read_csv(data, "zero_bubble_throughput.csv"):
+        if row["schedule"] not in ZERO_BUBBLE or row["model"] not in ZERO_BUBBLE_CHUNKS:
+            yield {"name": f"zero-bubble/{row['model']}/pp{row['pp']}/{row['schedule']}",
+                   "group": "zero-bubble throughput", "figure": "step s",
+                   "published": number(row["samples_per_gpu_per_s"], 0),
+                   "refused": "which schedule or model that is is not known here"}
+            continue
         schedule, note = ZERO_BUBBLE[row["schedule"]]
         mbs, m = integer(row["mbs"]), integer(row["num_microbatches"])
         if note == "halved":
