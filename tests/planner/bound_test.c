@@ -123,8 +123,8 @@ static double most_by_shape(const struct shape_rank *rank, const struct made *ma
     for (int32_t i = 0; i < rank->live_count; i++) {
         const struct shape_live *live = &rank->live[i];
         const struct shape_term *term = &rank->terms[live->term];
-        double bytes = dp_planner_peak_running(chunks, term->kind, term->b_kind, term->slot,
-                                               term->b_slot);
+        double bytes =
+            dp_planner_peak_running(chunks, term->kind, term->b_kind, term->slot, term->b_slot);
         for (int32_t slot = 0; slot < rank->slots; slot++) {
             bytes += live->chunks[slot] * chunks[slot].after_forward +
                      live->chunks[rank->slots + slot] * chunks[slot].after_input;
@@ -200,10 +200,10 @@ static void the_bound_of_even_stages_is_the_closed_form(void **state)
     } table[] = {{"1f1b", 1}, {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 4}};
     DP_AUTO_FREE struct made *made = dp_new(struct made);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        const struct dp_schedule_params params = {
-            .pipeline = 8,
-            .microbatches = 32,
-            .virtual_stages = table[i].chunks > 1 ? table[i].chunks : 0};
+        const struct dp_schedule_params params = {.pipeline = 8,
+                                                  .microbatches = 32,
+                                                  .virtual_stages =
+                                                      table[i].chunks > 1 ? table[i].chunks : 0};
         struct dp_error err = {0};
         DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
         assert_ok(dp_schedule_generate(table[i].family, &params, &schedule, &err), &err);

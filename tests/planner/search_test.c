@@ -76,8 +76,8 @@ static void the_best_is_that_of_simulating_everything(void **state)
         assert_ok(dp_planner_space_init(&explorer, &err), &err);
         struct brute brute = {&explorer, INFINITY, 0};
         for (size_t i = 0; i < explorer.divisions_count; i++) {
-            dp_planner_space_families(&explorer, &explorer.divisions[i].choice,
-                                      simulate_all_cuts, &brute);
+            dp_planner_space_families(&explorer, &explorer.divisions[i].choice, simulate_all_cuts,
+                                      &brute);
         }
         DP_CLEANUP(dp_planner_search_deinit) struct search search = {0};
         assert_ok(dp_planner_frontier_run(&explorer, NULL, &search, &err), &err);
@@ -212,8 +212,7 @@ static void a_better_cluster_never_gives_a_slower_plan(void **state)
             double_some(&cluster, what);
             double after = best_step_s(&cluster, &spec);
             if (after > before) {
-                fail_msg("round %ld, change %d: %.12g s, then %.12g s", round, what, before,
-                         after);
+                fail_msg("round %ld, change %d: %.12g s, then %.12g s", round, what, before, after);
             }
             before = after;
         }
@@ -289,8 +288,7 @@ static void positions_add_up_to_the_step(void **state)
     cluster_set_memory(&cluster, 200e9);
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
     assert_ok(plan_on_cluster(&cluster, &spec, &plan, &err), &err);
-    double sum = plan.compute_s + plan.bubble_s + plan.comm_s + plan.grad_sync_s +
-                 plan.optimizer_s;
+    double sum = plan.compute_s + plan.bubble_s + plan.comm_s + plan.grad_sync_s + plan.optimizer_s;
     assert_near(sum / plan.step_s, 1, 1e-9);
     for (int32_t p = 0; p < plan.pipeline; p++) {
         const struct dp_plan_position *at = &plan.positions[p];
@@ -414,17 +412,29 @@ static void the_impossible_is_refused_with_the_nearest_change(void **state)
         dp_status status;
         const char *parts[2];
     } table[] = {
-        {"deepseek-v3", 3, 15360, {NULL}, DP_UNSCHEDULABLE,
+        {"deepseek-v3",
+         3,
+         15360,
+         {NULL},
+         DP_UNSCHEDULABLE,
          {"needs", "of these accelerators would do"}},
         {"llama-3.1-405b", 8, 16, {NULL}, DP_UNSCHEDULABLE, {"GiB too much", "would do"}},
         {"llama-3.1-8b", 8, 16, {"expert=4"}, DP_INVALID, {"no experts", "expert"}},
         {"deepseek-v3", 64, 512, {"expert=7"}, DP_INVALID, {"256 experts", "7"}},
         {"deepseek-v3", 32, 512, {"expert=64"}, DP_UNSCHEDULABLE, {"needs 64 ranks", "32 are"}},
-        {"deepseek-v3", 256, 64, {"pipeline=16", "schedule=dualpipe", "data=16"}, DP_INVALID,
+        {"deepseek-v3",
+         256,
+         64,
+         {"pipeline=16", "schedule=dualpipe", "data=16"},
+         DP_INVALID,
          {"needs at least 2P-2 = 30", "nearest change that is possible"}},
         {"deepseek-v3", 2048, 15360, {"pipeline=62"}, DP_INVALID, {"61 layers", "62"}},
         {"deepseek-v3", 2048, 15360, {"tensor=256"}, DP_INVALID, {"possible: tensor = 128", ""}},
-        {"deepseek-v3", 512, 512, {"pipeline=61", "schedule=dualpipev"}, DP_INVALID,
+        {"deepseek-v3",
+         512,
+         512,
+         {"pipeline=61", "schedule=dualpipev"},
+         DP_INVALID,
          {"122 stages, but the model only 61", "possible: pipeline = 31"}},
         {"deepseek-v3", 512, 512, {"data=7"}, DP_INVALID, {"not divisible", "7"}},
     };
@@ -490,8 +500,7 @@ static void the_search_stops_when_asked(void **state)
     assert_true(asked > 5);
     for (long most = 0; most < asked; most += 1 + asked / 4) {
         patience = (struct patience){0, most};
-        assert_int_equal(dp_planner_plan(&spec, &resources, &options, &plan, &err),
-                         DP_INTERRUPTED);
+        assert_int_equal(dp_planner_plan(&spec, &resources, &options, &plan, &err), DP_INTERRUPTED);
     }
     cluster_deinit(&cluster);
 }
@@ -501,8 +510,8 @@ static void the_costs_of_a_plan_give_its_prediction(void **state)
 {
     (void)state;
     struct dp_error err = {0};
-    struct dp_job_spec spec = JOB("mixtral-8x7b", 64, 4096, "resources.device=cuda", "pipeline=4",
-                                  "schedule=dualpipev");
+    struct dp_job_spec spec =
+        JOB("mixtral-8x7b", 64, 4096, "resources.device=cuda", "pipeline=4", "schedule=dualpipev");
     struct cluster cluster;
     cluster_init(&cluster, "h100", 32);
     const struct dp_planner_resources resources = {cluster.nodes, cluster.nodes_count,

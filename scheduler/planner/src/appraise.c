@@ -35,9 +35,9 @@ static void fill_held(const struct appraisal *appraisal, int32_t rank, struct he
     for (int32_t i = 0; i < held->count; i++) {
         int32_t stage = held->stages[i];
         held->slot_of[stage] = i;
-        held->units[i] = dp_stage_units_of(pricing->input.model, appraisal->layer_begin[stage],
-                                           appraisal->layer_begin[stage + 1], stage == 0,
-                                           stage == last);
+        held->units[i] =
+            dp_stage_units_of(pricing->input.model, appraisal->layer_begin[stage],
+                              appraisal->layer_begin[stage + 1], stage == 0, stage == last);
         dp_price_chunk(&pricing->price, &held->units[i], &held->prices[i]);
         dp_memory_chunk(pricing->price.bytes, &held->units[i], &held->bytes[i]);
     }
@@ -89,8 +89,8 @@ static void fill_seconds(const struct appraisal *appraisal, const struct held *h
     position->optimizer_s = appraisal->costs.optimizer[rank];
     position->hop_s = sim->comm;
     double busy = dp_sim_rank_busy(sim);
-    position->bubble_s = fmax(
-        0, appraisal->result.step - busy - position->gradient_s - position->optimizer_s);
+    position->bubble_s =
+        fmax(0, appraisal->result.step - busy - position->gradient_s - position->optimizer_s);
     for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
         add_inside(appraisal, held, &schedule->actions[i], position);
     }
@@ -159,8 +159,7 @@ dp_status dp_planner_appraise_with(struct explorer *explorer, const struct choic
     appraisal->layer_begin =
         dp_memdup(layer_begin, ((size_t)choice->stages + 1) * sizeof(*layer_begin));
     dp_planner_pricing_costs(pricing, layer_begin, &appraisal->schedule, &appraisal->costs);
-    status =
-        dp_simulate(&appraisal->schedule, &appraisal->costs, true, &appraisal->result, err);
+    status = dp_simulate(&appraisal->schedule, &appraisal->costs, true, &appraisal->result, err);
     if (status == DP_OK) {
         fill_positions(explorer, appraisal);
     }
@@ -171,6 +170,6 @@ dp_status dp_planner_appraise(struct explorer *explorer, const struct choice *ch
                               struct appraisal *ret_appraisal, struct dp_error *err)
 {
     const struct cut *cut = dp_planner_cuts_get(explorer->cuts, choice->stages, choice->split);
-    return dp_planner_appraise_with(explorer, choice, cut->layer_begin,
-                                    explorer->problem->profile, ret_appraisal, err);
+    return dp_planner_appraise_with(explorer, choice, cut->layer_begin, explorer->problem->profile,
+                                    ret_appraisal, err);
 }

@@ -1,16 +1,16 @@
-// A bound on the step from the shape of a schedule: every rank runs its whole list, begins no earlier
-// and ends no later than data lets it, and has no more chunks in flight than its list says.
+// A bound on the step from the shape of a schedule: every rank runs its whole list, begins no
+// earlier and ends no later than data lets it, and has no more chunks in flight than its list says.
 
 #include <math.h>
 
-#include "dp/cleanup.h"
 #include "dp/alloc.h"
+#include "dp/cleanup.h"
 #include "shape.h"
 
 // The shortest way of data along the stages, for each direction.
 struct ways {
-    double forward[2][DP_STAGES_MAX];  // from time 0 until F of a stage can start
-    double backward[2][DP_STAGES_MAX]; // until its B or I can
+    double forward[2][DP_STAGES_MAX];   // from time 0 until F of a stage can start
+    double backward[2][DP_STAGES_MAX];  // until its B or I can
     double remaining[2][DP_STAGES_MAX]; // from the end of that until the end of the first stage's
     double least_f[DP_STAGES_MAX], least_b[DP_STAGES_MAX];
 };
@@ -47,8 +47,7 @@ static double hop_s(const struct shape *shape, const struct shape_costs *costs, 
                : costs->hop_s;
 }
 
-static void find_ways(const struct shape *shape, const struct shape_costs *costs,
-                      struct ways *ways)
+static void find_ways(const struct shape *shape, const struct shape_costs *costs, struct ways *ways)
 {
     int32_t last = shape->stages - 1;
     find_least(shape, costs, ways);
@@ -110,8 +109,8 @@ static struct rank_bound rank_bound(const struct shape *shape, const struct shap
     }
     for (int32_t l = 0; l < rank->lasts_count; l++) {
         const struct shape_end *last = &rank->lasts[l];
-        double after = ways->remaining[last->direction][last->stage] -
-                       sum(last->counts, seconds, terms);
+        double after =
+            ways->remaining[last->direction][last->stage] - sum(last->counts, seconds, terms);
         double begin = 0;
         for (int32_t e = 0; e < rank->firsts_count; e++) {
             begin = rank->firsts[e].position <= last->position ? fmax(begin, late[e]) : begin;

@@ -40,8 +40,7 @@ static void fill_sizes(const struct explorer *explorer, const struct appraisal *
     DP_COPY_TEXT(plan->device, explorer->problem->profile->name);
     size_t begins = (size_t)plan->stages + 1;
     plan->layer_begin = dp_memdup(best->layer_begin, begins * sizeof(*plan->layer_begin));
-    plan->positions =
-        dp_memdup(best->positions, (size_t)plan->pipeline * sizeof(*plan->positions));
+    plan->positions = dp_memdup(best->positions, (size_t)plan->pipeline * sizeof(*plan->positions));
 }
 
 static void fill_ranks(const struct explorer *explorer, const struct appraisal *best,
@@ -62,8 +61,8 @@ static void fill_ranks(const struct explorer *explorer, const struct appraisal *
         rank->busy_s = dp_sim_rank_busy(sim);
         rank->bubble_s = fmax(0, sim->bubble); // rounding may leave -1e-17
         rank->peak_chunks = (int32_t)sim->peak_chunks;
-        rank->peak_activation_bytes = position->memory.activations + position->memory.deferred +
-                                      position->memory.transient;
+        rank->peak_activation_bytes =
+            position->memory.activations + position->memory.deferred + position->memory.transient;
         rank->memory_bytes = dp_memory_total(&position->memory);
     }
 }
@@ -135,8 +134,8 @@ static char *explain(const struct explorer *explorer, const struct search *searc
     return dp_buf_take(&text);
 }
 
-static dp_status make_plan(struct explorer *explorer, const struct search *search,
-                           bool pareto, struct dp_plan *plan, struct dp_error *err)
+static dp_status make_plan(struct explorer *explorer, const struct search *search, bool pareto,
+                           struct dp_plan *plan, struct dp_error *err)
 {
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal best = {0};
     dp_status status =

@@ -221,8 +221,8 @@ static void add_point(struct frontier *frontier, const struct outcome *outcome)
     frontier->front_count = kept + 1;
 }
 
-static dp_status simulate(struct frontier *frontier, const struct choice *choice,
-                          double *ret_step, struct dp_error *err)
+static dp_status simulate(struct frontier *frontier, const struct choice *choice, double *ret_step,
+                          struct dp_error *err)
 {
     struct explorer *explorer = frontier->explorer;
     const struct dp_schedule_params params = {.pipeline = choice->pipeline,

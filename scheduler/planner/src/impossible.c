@@ -335,8 +335,8 @@ dp_status dp_planner_impossible_memory(struct explorer *explorer, struct dp_erro
     }
     int32_t fullest = appraisal.fullest;
     struct memory_change changes[MEMORY_CHANGES_MAX];
-    size_t changes_count = dp_planner_memory_changes(
-        &appraisal.pricing.strategy, &explorer->problem->spec->model, changes);
+    size_t changes_count = dp_planner_memory_changes(&appraisal.pricing.strategy,
+                                                     &explorer->problem->spec->model, changes);
     for (size_t i = 0; i < changes_count; i++) {
         changes[i].bytes = bytes_with(explorer, &leanest.choice, &changes[i].strategy);
     }

@@ -57,8 +57,7 @@ static uint64_t hash_of(const struct price_key *key)
 static struct slot *find(const struct price_memo *memo, const struct price_key *key)
 {
     size_t at = (size_t)hash_of(key) & (memo->room - 1);
-    while (memo->slots[at].entry != NULL &&
-           memcmp(&memo->slots[at].key, key, sizeof(*key)) != 0) {
+    while (memo->slots[at].entry != NULL && memcmp(&memo->slots[at].key, key, sizeof(*key)) != 0) {
         at = (at + 1) & (memo->room - 1);
     }
     return &memo->slots[at];
@@ -109,8 +108,8 @@ static double least_of_pass(const struct dp_price *price, double compute_s, doub
         const struct dp_pair_mode *mode = &price->pair_modes[i];
         double exchange = exchange_s * mode->exchange_factor;
         double shown = exchange * mode->exposed_share;
-        double hidden = by_compute[i] ? compute_s / (1 - mode->device_share) + wait_s
-                                      : exchange - shown;
+        double hidden =
+            by_compute[i] ? compute_s / (1 - mode->device_share) + wait_s : exchange - shown;
         least = fmin(least, hidden + shown);
     }
     return least;
@@ -123,9 +122,9 @@ static double least_of_unit(const struct dp_price *price, const struct dp_unit_p
     double exchange = unit->forward_exchange_s + unit->backward_exchange_s;
     for (int32_t i = 0; i < price->pair_modes_count; i++) {
         const struct dp_pair_mode *mode = &price->pair_modes[i];
-        by_compute[i] = exchange <= 0 || compute / (1 - mode->device_share) >=
-                                             exchange * mode->exchange_factor *
-                                                 (1 - mode->exposed_share);
+        by_compute[i] =
+            exchange <= 0 || compute / (1 - mode->device_share) >=
+                                 exchange * mode->exchange_factor * (1 - mode->exposed_share);
     }
     return least_of_pass(price, unit->forward_s, unit->forward_wait_s, unit->forward_exchange_s,
                          by_compute) +

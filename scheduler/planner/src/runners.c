@@ -116,8 +116,7 @@ dp_status dp_planner_runners_fill(struct explorer *explorer, const struct search
         leaders += leads(sorted, i);
     }
     size_t others = leaders < CANDIDATES_MAX ? CANDIDATES_MAX - leaders : 0;
-    plan->candidates =
-        dp_new_array(struct dp_plan_candidate, leaders + others + families_count);
+    plan->candidates = dp_new_array(struct dp_plan_candidate, leaders + others + families_count);
     dp_status status = DP_OK;
     for (size_t i = 0; i < search->count && status == DP_OK; i++) {
         bool leading = leads(sorted, i);

@@ -132,8 +132,8 @@ static double rank_bytes(const struct look *look, const struct shape_rank *rank,
     }
     for (int32_t t = 0; t < rank->terms_count; t++) {
         const struct shape_term *term = &rank->terms[t];
-        running[t] = dp_planner_peak_running(chunks, term->kind, term->b_kind, term->slot,
-                                             term->b_slot);
+        running[t] =
+            dp_planner_peak_running(chunks, term->kind, term->b_kind, term->slot, term->b_slot);
     }
     double most = 0;
     for (int32_t i = 0; i < rank->live_count; i++) {
@@ -164,7 +164,7 @@ static void price_classes(const struct look *look)
 {
     struct scorer *scorer = look->scorer;
     int32_t count = look->cut->classes_count;
-    for (int32_t class = 0; class < count; class++) {
+    for (int32_t class = 0; class < count; class ++) {
         dp_price_chunk(look->price, &look->cut->classes[class], &scorer->prices[class]);
         dp_memory_chunk(look->price->bytes, &look->cut->classes[class], &scorer->bytes[class]);
     }
@@ -231,8 +231,7 @@ static void whole_model(const struct explorer *explorer, double ret_counts[DP_UN
 double dp_planner_division_bound_s(struct explorer *explorer, const struct choice *division)
 {
     const struct dp_model_spec *model = &explorer->problem->spec->model;
-    const double *least =
-        dp_planner_prices_get(explorer, division)->least_s[division->split != 0];
+    const double *least = dp_planner_prices_get(explorer, division)->least_s[division->split != 0];
     double counts[DP_UNIT_COUNT], all = 0, layer = INFINITY;
     whole_model(explorer, counts);
     for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {

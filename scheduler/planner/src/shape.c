@@ -26,8 +26,8 @@ struct reader {
     int32_t terms_count;
     int8_t slot_of[DP_STAGES_MAX];
     int8_t term_of[DP_ACTION_KIND_COUNT][2][DP_RANK_STAGES_MAX][DP_RANK_STAGES_MAX]; // + 1
-    int32_t chunks[2 * DP_RANK_STAGES_MAX]; // alive now
-    struct shape_live *live;                // malloc'ed while it grows
+    int32_t chunks[2 * DP_RANK_STAGES_MAX];                                          // alive now
+    struct shape_live *live; // malloc'ed while it grows
     int32_t live_count, live_room;
     struct run runs[TERMS_MAX];
 };
@@ -80,8 +80,7 @@ static void keep_live(struct reader *reader, int32_t term, const int32_t *chunks
     reader->live_count = kept;
     if (reader->live_count == reader->live_room) {
         reader->live_room = 2 * reader->live_room + 8;
-        reader->live =
-            dp_realloc(reader->live, (size_t)reader->live_room, sizeof(*reader->live));
+        reader->live = dp_realloc(reader->live, (size_t)reader->live_room, sizeof(*reader->live));
     }
     int32_t *copy = dp_arena_alloc(&reader->shape->arena, (size_t)size * sizeof(*copy));
     memcpy(copy, chunks, (size_t)size * sizeof(*copy));

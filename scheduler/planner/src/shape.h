@@ -71,8 +71,8 @@ void dp_planner_shape_deinit(struct shape *shape);
 
 // What the actions of a shape take.
 struct shape_costs {
-    const double *seconds; // [pipeline][terms_max]
-    double hop_s;          // between stages on different ranks
+    const double *seconds;                  // [pipeline][terms_max]
+    double hop_s;                           // between stages on different ranks
     const double *gradient_s, *optimizer_s; // [pipeline]; after the last action
 };
 // No order with this shape steps faster; *ret_makespan (may be NULL) is of the actions alone.

@@ -18,7 +18,8 @@ static void fill_stages(const struct pricing *pricing, const int32_t *layer_begi
     for (int32_t s = 0; s < count; s++) {
         stages->units[s] = dp_stage_units_of(pricing->input.model, layer_begin[s],
                                              layer_begin[s + 1], s == 0, s == count - 1);
-        if (s > 0 && memcmp(&stages->units[s], &stages->units[s - 1], sizeof(*stages->units)) == 0) {
+        const struct dp_stage_units *units = &stages->units[s];
+        if (s > 0 && memcmp(units, units - 1, sizeof(*units)) == 0) {
             stages->prices[s] = stages->prices[s - 1];
             stages->bytes[s] = stages->bytes[s - 1];
             continue;
@@ -39,8 +40,7 @@ static bool has_pairs(const struct dp_schedule *schedule)
 }
 
 static void fill_rank(const struct pricing *pricing, const struct stages *stages, bool with_pairs,
-                      const int32_t *held, int32_t count, int32_t rank,
-                      struct dp_sim_costs *costs)
+                      const int32_t *held, int32_t count, int32_t rank, struct dp_sim_costs *costs)
 {
     struct dp_stage_units units[DP_RANK_STAGES_MAX];
     for (int32_t f = 0; f < count; f++) {

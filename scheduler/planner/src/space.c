@@ -48,9 +48,9 @@ static bool context_is_open(const struct problem *problem, int32_t context)
     if (p->context > 0) {
         return context == p->context;
     }
-    return context == 1 || (problem->spec->resources.device == DP_DEVICE_CUDA &&
-                            sequence % (2 * context) == 0 &&
-                            sequence / context >= CONTEXT_TOKENS_MIN);
+    return context == 1 ||
+           (problem->spec->resources.device == DP_DEVICE_CUDA && sequence % (2 * context) == 0 &&
+            sequence / context >= CONTEXT_TOKENS_MIN);
 }
 
 static bool expert_is_open(const struct problem *problem, int32_t expert)
@@ -219,8 +219,9 @@ static void note_refusal(const struct probe *probe, const struct choice *divisio
     int32_t layers = probe->explorer->problem->spec->model.layers;
     int32_t cuts = probe->explorer->cuts->as_set_count;
     if (cuts == 0 && !dp_planner_cuts_allow(probe->explorer->cuts, stages)) {
-        dp_fail(probe->why, DP_INVALID, "%s on %d ranks has %d stages, but the model only %d layers",
-                name, params.pipeline, stages, layers);
+        dp_fail(probe->why, DP_INVALID,
+                "%s on %d ranks has %d stages, but the model only %d layers", name, params.pipeline,
+                stages, layers);
     } else if (dp_schedule_check(name, &params, probe->why) == DP_OK && cuts > 0) {
         dp_fail(probe->why, DP_INVALID, "layers_per_stage has %d stages, but %s on %d ranks %d",
                 cuts, name, params.pipeline, stages);

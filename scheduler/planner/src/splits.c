@@ -127,7 +127,7 @@ static void find_classes(const struct cuts *cuts, struct cut *cut)
         int32_t class = 0;
         while (class < cut->classes_count &&
                memcmp(&cut->classes[class], &units, sizeof(units)) != 0) {
-            class++;
+            class ++;
         }
         if (class == cut->classes_count) {
             cut->classes[cut->classes_count++] = units;
@@ -143,8 +143,8 @@ const struct cut *dp_planner_cuts_get(struct cuts *cuts, int32_t stages, cut_rul
     }
     size_t size = (size_t)stages + 1;
     DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, size);
-    bool is_same = (rule == CUT_AS_SET) != (cuts->as_set_count > 0) ||
-                   !dp_planner_cuts_allow(cuts, stages);
+    bool is_same =
+        (rule == CUT_AS_SET) != (cuts->as_set_count > 0) || !dp_planner_cuts_allow(cuts, stages);
     if (!is_same) {
         make_begins(cuts, stages, rule, begin);
     }

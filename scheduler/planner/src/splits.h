@@ -15,10 +15,10 @@ struct cut {
 };
 
 typedef enum cut_rule {
-    CUT_LAYERS,  // layers alone have weight, by their operations
-    CUT_ENDS,    // embedding, head and MTP layers as well
-    CUT_SPARSE,  // layers with experts weigh half as much again: their exchange is not hidden
-    CUT_MEMORY,  // by parameters and what a micro-batch leaves
+    CUT_LAYERS, // layers alone have weight, by their operations
+    CUT_ENDS,   // embedding, head and MTP layers as well
+    CUT_SPARSE, // layers with experts weigh half as much again: their exchange is not hidden
+    CUT_MEMORY, // by parameters and what a micro-batch leaves
     CUT_RULES_COUNT,
     CUT_AS_SET = CUT_RULES_COUNT, // parallel.layers_per_stage
     CUT_ALL_COUNT
