@@ -49,7 +49,9 @@ class Controller:
         wait_for("the controller serves", lambda: (root / "addr").exists() or
                  self.process.poll() is not None)
         if self.process.poll() is not None:
-            raise AssertionError(self.text())
+            text = self.text()
+            self.close()
+            raise AssertionError(text)
         self.address = (root / "addr").read_text().strip()
         self.http = (root / "http").read_text().strip()
 

@@ -16,6 +16,7 @@
 
 #define EVENTS_AT_ONCE 64
 #define ROUNDS_AT_ONCE 16
+#define ROOM_KEPT 16
 #define STALLED_S 60 // without a byte either way
 
 int64_t dp_rest_now_ns(void)
@@ -55,6 +56,25 @@ void dp_rest_resume(struct rest_request *request)
     }
 }
 
+// Before the last places are taken: the connection that has been idle for longest goes, so that
+// clients that only hold theirs keep nobody out.
+static void make_room(struct dp_rest_server *server)
+{
+    if (server->connections_count + ROOM_KEPT < server->connections_max) {
+        return;
+    }
+    struct rest_connection *connection = NULL;
+    DL_FOREACH(server->connections, connection)
+    {
+        bool is_idle = connection->request == NULL || !connection->request->begun;
+        if (is_idle && !connection->closing) {
+            connection->closing = true;
+            shutdown(connection->fd, SHUT_RDWR);
+            return;
+        }
+    }
+}
+
 static void on_connection(void *context, struct MHD_Connection *mhd, void **socket_context,
                           enum MHD_ConnectionNotificationCode code)
 {
@@ -65,6 +85,7 @@ static void on_connection(void *context, struct MHD_Connection *mhd, void **sock
         connection->fd =
             MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         connection->deadline_ns = dp_rest_now_ns() + server->headers_ns;
+        make_room(server);
         DL_APPEND(server->connections, connection);
         server->connections_count++;
         *socket_context = connection;

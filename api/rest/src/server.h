@@ -32,6 +32,7 @@ struct rest_connection {
     int fd;
     int64_t deadline_ns; // 0 = none
     bool watched;        // for the end of the client while its request is suspended
+    bool closing;        // to make room
 };
 
 // One request, from its first line until its answer is gone or the client is.
