@@ -213,6 +213,210 @@ static void mistakes_in_a_cluster_file_are_named(void **state)
                    "/nonexistent");
 }
 
+// Two leaves of four hosts below an oversubscribed spine.
+#define LEVELS                                                                                     \
+    "accelerator = \"h100\"\nnodes = 8\n"                                                          \
+    "[[level]]\nname = \"leaf\"\nnodes = 4\n"                                                      \
+    "[[level]]\nname = \"spine\"\nbandwidth = 50e9\noversubscription = 4\nlatency_s = 5e-6\n"
+
+static void levels_say_what_lies_beyond_the_scale_up_domain(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_cluster_spec cluster;
+    assert_ok(parse(LEVELS, &cluster, &err), &err);
+    assert_int_equal(cluster.levels_count, 2);
+    assert_int_equal(cluster.levels[0].ranks, 32);
+    assert_near(cluster.levels[0].bandwidth, 50e9, 1); // as scale-out
+    assert_near(cluster.levels[0].latency_s, 3.7e-6, 1e-12);
+    assert_int_equal(cluster.levels[1].ranks, 0);
+    assert_near(cluster.levels[1].bandwidth, 12.5e9, 1);
+    DP_AUTO_FREE struct dp_cluster_node *nodes = NULL;
+    dp_cluster_nodes(&cluster, &nodes);
+    for (int32_t n = 0; n < 8; n++) {
+        assert_int_equal(nodes[n].domain, n + 1);
+        assert_int_equal(nodes[n].group[0], n / 4 + 1);
+        assert_int_equal(nodes[n].group[1], 1);
+    }
+}
+
+static void groups_may_be_uneven_and_hosts_have_names(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_cluster_spec cluster;
+    assert_ok(
+        parse("accelerator = \"gb200\"\nhosts = \"r1n[01-16],r2n[01-18]\"\n"
+              "[[level]]\nname = \"block\"\ngroups = \"16,18\"\n[[level]]\nname = \"spine\"\n",
+              &cluster, &err),
+        &err);
+    assert_int_equal(cluster.nodes, 34);
+    DP_AUTO_FREE struct dp_cluster_node *nodes = NULL;
+    dp_cluster_nodes(&cluster, &nodes);
+    assert_string_equal(nodes[16].name, "r2n01");
+    // A domain of 72 is cut where its block ends.
+    assert_int_equal(nodes[15].domain, 1);
+    assert_int_equal(nodes[16].domain, 2);
+    assert_int_equal(nodes[33].domain, 2);
+    assert_int_equal(nodes[33].group[0], 2);
+}
+
+static void inconsistent_levels_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *part;
+    } wrong[] = {
+        {"[[level]]\nranks = 12\n",
+         "c.toml:4:9: level \"level-1\" joins 12 ranks: not whole hosts"},
+        {"scale_up_ranks = 16\n[[level]]\nranks = 8\n", "fewer than the 16 of a scale-up domain"},
+        {"scale_up_ranks = 16\n[[level]]\nnodes = 3\n", "not whole scale-up domains of 16"},
+        {"[[level]]\nnodes = 4\n[[level]]\nnodes = 2\n", "joins fewer than level \"level-1\""},
+        {"[[level]]\nnodes = 4\n[[level]]\nnodes = 6\n[[level]]\n", "do not hold whole groups"},
+        {"[[level]]\nnodes = 4\n", "leaves 2 parts that nothing joins"},
+        {"[[level]]\nname = \"a\"\nnodes = 4\n[[level]]\nname = \"a\"\n", "the same name"},
+        {"[[level]]\nnodes = 4\nranks = 32\n[[level]]\n", "either \"ranks\" or \"nodes\""},
+        {"[[level]]\ngroups = \"4,3\"\n[[level]]\n", "groups of 7 hosts in all; there are 8"},
+        {"[[level]]\ngroups = \"4,x\"\n[[level]]\n", "column 4 is not"},
+        {"[[level]]\nbandwith = 1e9\n", "did you mean \"bandwidth\"?"},
+        {"[[level]]\noversubscription = 0.5\n", "at least 1"},
+        {"[level]\nnodes = 4\n", "write [[level]] with two brackets"},
+        {"level = [1]\n", "a level must be a table"},
+        {"scale_up_ranks = 12\n", "does not join whole hosts of 8"},
+        {"scale_up_achieved = 451e9\n", "more was achieved"},
+        {"ranks = 70\n[[level]]\n", "70 ranks on 8 hosts of 8"},
+        {"ranks = 56\n", "57 to 64 fill them all but the last"},
+        {"hosts = \"n[1-7]\"\n", "7 hosts have names, nodes says 8"},
+        {"hosts = \"n[1-7],n3\"\n", "host \"n3\" is named twice"},
+        {"hosts = \"n[1-7\"\n", "c.toml:3:15: a bracket is not closed"},
+        {"topology = \"t.conf\"\n", "not at hand here"},
+        {"topology = 5\n", "must be the name of a file"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_cluster_spec cluster;
+        DP_AUTO_FREE char *text =
+            dp_asprintf("accelerator = \"h100\"\nnodes = 8\n%s", wrong[i].text);
+        assert_refused(parse(text, &cluster, &err), DP_INVALID, &err, wrong[i].part);
+    }
+}
+
+static void odd_levels_are_warned_of(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_cluster_spec cluster;
+    assert_ok(parse("accelerator = \"h100\"\nnodes = 8\nfp8_flops_peak = 1e12\n"
+                    "[[level]]\nname = \"leaf\"\nnodes = 4\nbandwidth = 25e9\n"
+                    "[[level]]\nname = \"spine\"\nbandwidth = 50e9\n",
+                    &cluster, &err),
+              &err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_cluster_spec_warnings(&cluster, &text);
+    assert_non_null(strstr(text.bytes, "level \"spine\" is faster than leaf inside it"));
+    assert_non_null(strstr(text.bytes, "fp8_flops_peak is below flops_peak"));
+}
+
+static void changes_name_keys_with_both_values(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_cluster_spec before, after;
+    assert_ok(parse(LEVELS, &before, &err), &err);
+    assert_ok(parse("accelerator = \"h100\"\nnodes = 8\n[[level]]\nname = \"leaf\"\nnodes = 8\n",
+                    &after, &err),
+              &err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_cluster_spec_changes(&before, &before, &text);
+    assert_int_equal(text.length, 0);
+    dp_cluster_spec_changes(&before, &after, &text);
+    assert_non_null(strstr(text.bytes, "level[0].ranks: 32 -> 64\n"));
+    assert_non_null(strstr(text.bytes, "level[1].name: \"spine\" -> (none)\n"));
+}
+
+static void write_file(const char *directory, const char *name, const char *text)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, name);
+    struct dp_error err = {0};
+    assert_ok(dp_write_file(path, text, strlen(text), &err), &err);
+}
+
+static void a_topology_gives_hosts_and_levels_and_is_inlined(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/dp-cluster-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    write_file(directory, "t.conf",
+               "SwitchName=l1 Nodes=n[1-4]\nSwitchName=l2 Nodes=n[5-7]\n"
+               "SwitchName=top Switches=l[1-2]\n");
+    write_file(directory, "c.toml", "accelerator = \"h100\"\ntopology = \"t.conf\"\n");
+    write_file(directory, "two.toml",
+               "accelerator = \"h100\"\ntopology = \"t.conf\"\n[[level]]\nname = \"rail\"\n"
+               "[[level]]\nname = \"spine\"\noversubscription = 2\n");
+    write_file(directory, "some.toml",
+               "accelerator = \"h100\"\ntopology = \"t.conf\"\nhosts = \"n[5-6]\"\n");
+    write_file(directory, "bad.toml",
+               "accelerator = \"h100\"\ntopology = \"t.conf\"\n[[level]]\nranks = 8\n");
+    write_file(directory, "gone.toml",
+               "accelerator = \"h100\"\ntopology = \"t.conf\"\nhosts = \"n[5-9]\"\n");
+    struct dp_error err = {0};
+    struct dp_cluster_spec cluster, again;
+    DP_AUTO_FREE char *path = dp_asprintf("%s/c.toml", directory);
+    assert_ok(dp_cluster_spec_load(path, &cluster, &err), &err);
+    assert_int_equal(cluster.nodes, 7);
+    assert_string_equal(cluster.hosts, "n[1-7]");
+    assert_int_equal(cluster.levels_count, 2);
+    assert_string_equal(cluster.levels[0].name, "leaf");
+    assert_string_equal(cluster.levels[0].groups, "4,3");
+    assert_int_equal(cluster.levels[0].ranks, 32);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_cluster_spec_write(&cluster, &text);
+    assert_ok(parse(text.bytes, &again, &err), &err); // needs no file any more
+    assert_memory_equal(&cluster, &again, sizeof(cluster));
+    DP_AUTO_FREE char *two = dp_asprintf("%s/two.toml", directory);
+    assert_ok(dp_cluster_spec_load(two, &cluster, &err), &err);
+    assert_string_equal(cluster.levels[0].name, "rail");
+    assert_near(cluster.levels[1].bandwidth, 25e9, 1);
+    DP_AUTO_FREE char *some = dp_asprintf("%s/some.toml", directory);
+    assert_ok(dp_cluster_spec_load(some, &cluster, &err), &err);
+    assert_int_equal(cluster.nodes, 2);
+    assert_int_equal(cluster.levels_count, 0); // one switch joins them
+    DP_AUTO_FREE char *bad = dp_asprintf("%s/bad.toml", directory);
+    assert_refused(dp_cluster_spec_load(bad, &cluster, &err), DP_INVALID, &err,
+                   "has 1 [[level]], its topology has 2");
+    DP_AUTO_FREE char *gone = dp_asprintf("%s/gone.toml", directory);
+    assert_refused(dp_cluster_spec_load(gone, &cluster, &err), DP_INVALID, &err,
+                   "joins 3 of the 5 hosts");
+    write_file(directory, "t.conf", "SwitchName=l1 Nodes=n[1-4]\nSwitchName=l1 Nodes=m\n");
+    assert_refused(dp_cluster_spec_load(path, &cluster, &err), DP_INVALID, &err,
+                   "t.conf:2:12: switch \"l1\" has been described before");
+    DP_AUTO_FREE char *command = dp_asprintf("rm -rf %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
+static void written_levels_read_back_to_the_same_bytes(void **state)
+{
+    (void)state;
+    uint64_t random = 5;
+    for (long run = 0; run < dp_fuzz_runs(500); run++) {
+        // Rates and factors whose product and quotient have to be rounded.
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        double bandwidth = 1e9 * (1 + (double)(random >> 40) / 977.0);
+        double factor = 1 + (double)(random >> 52) / 331.0;
+        DP_AUTO_FREE char *text =
+            dp_asprintf("accelerator = \"gb300\"\nranks = %d\n[[level]]\nbandwidth = %.17g\n"
+                        "oversubscription = %.17g\n",
+                        (int)(1 + (random >> 33) % 5000), bandwidth, factor);
+        struct dp_error err = {0};
+        struct dp_cluster_spec cluster, again;
+        assert_ok(parse(text, &cluster, &err), &err);
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf written = {0};
+        dp_cluster_spec_write(&cluster, &written);
+        assert_ok(parse(written.bytes, &again, &err), &err);
+        assert_memory_equal(&cluster, &again, sizeof(cluster));
+    }
+}
+
 static void what_is_written_reads_back(void **state)
 {
     (void)state;
@@ -239,6 +443,13 @@ int main(void)
         cmocka_unit_test(impossible_presets_are_refused),
         cmocka_unit_test(a_file_starts_from_a_preset_and_changes_keys),
         cmocka_unit_test(mistakes_in_a_cluster_file_are_named),
+        cmocka_unit_test(levels_say_what_lies_beyond_the_scale_up_domain),
+        cmocka_unit_test(groups_may_be_uneven_and_hosts_have_names),
+        cmocka_unit_test(inconsistent_levels_are_named),
+        cmocka_unit_test(odd_levels_are_warned_of),
+        cmocka_unit_test(changes_name_keys_with_both_values),
+        cmocka_unit_test(a_topology_gives_hosts_and_levels_and_is_inlined),
+        cmocka_unit_test(written_levels_read_back_to_the_same_bytes),
         cmocka_unit_test(what_is_written_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

