@@ -129,8 +129,14 @@ static void a_wrong_run_teaches_nothing_and_says_why(void **state)
     run.facts.completed = false;
     assert_teaches_nothing(&run, "did not complete");
     steady_run(&run);
+    run.facts.recalibrated = true;
+    assert_teaches_nothing(&run, "calibrated again");
+    steady_run(&run);
     run.facts.cores_exceeded = true;
     assert_teaches_nothing(&run, "shared cores");
+    steady_run(&run);
+    run.facts.core_share = 0.5;
+    assert_teaches_nothing(&run, "had a core for 50 %");
     steady_run(&run);
     run.facts.learning_off = true;
     assert_teaches_nothing(&run, "switched off");
@@ -153,6 +159,23 @@ static void a_wrong_run_teaches_nothing_and_says_why(void **state)
         run.measured[i].s[DP_PART_COMPUTE] *= 10;
     }
     assert_teaches_nothing(&run, "compute took 12 times");
+}
+
+static void a_part_that_is_far_off_is_left_alone_unless_it_is_most_of_the_step(void **state)
+{
+    (void)state;
+    struct run run;
+    struct dp_lesson lesson;
+    steady_run(&run);
+    for (int i = 0; i < RANKS; i++) {
+        run.measured[i].s[DP_PART_OPTIMIZER] = 0.012; // of 0.10
+        run.predicted[i].s[DP_PART_OPTIMIZER] = 0.0013;
+    }
+    dp_lesson_learn(&run.facts, &lesson);
+    assert_true(lesson.learned);
+    assert_false(lesson.parts[DP_PART_OPTIMIZER].learned);
+    assert_near(lesson.correction.factor[DP_PART_OPTIMIZER], 1);
+    assert_near(lesson.correction.factor[DP_PART_COMPUTE], 1.2);
 }
 
 static void what_is_a_small_part_of_the_step_is_left_alone(void **state)
@@ -232,6 +255,7 @@ int main(void)
         cmocka_unit_test(later_runs_build_on_the_correction_that_was_used),
         cmocka_unit_test(no_number_of_runs_moves_a_factor_beyond_its_limit),
         cmocka_unit_test(a_wrong_run_teaches_nothing_and_says_why),
+        cmocka_unit_test(a_part_that_is_far_off_is_left_alone_unless_it_is_most_of_the_step),
         cmocka_unit_test(what_is_a_small_part_of_the_step_is_left_alone),
         cmocka_unit_test(a_correction_slows_what_it_is_about_and_says_so),
         cmocka_unit_test(corrections_survive_their_form_and_bad_ones_are_refused),

@@ -23,6 +23,7 @@ BANNED = {
 # Who may include an outside library: one owner each (programs may use libuv and argp).
 OWNERS = {
     "sqlite3.h": ["controller/store", "tests"],
+    "zlib.h": ["api/dpctl"],
     "grpc/": ["api/rpc", "tests"],
     "microhttpd.h": ["api/rest"],
     "cblas.h": ["kernels/device", "tests"],

@@ -96,6 +96,22 @@ dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
     return status;
 }
 
+dp_status dp_client_list_profiles(struct dp_client *client, const char *node, uint32_t limit,
+                                  struct dp_arena *arena,
+                                  Dp__V1__ListProfilesResponse **ret_response, struct dp_error *err)
+{
+    Dp__V1__ListProfilesRequest request = DP__V1__LIST_PROFILES_REQUEST__INIT;
+    request.node = (char *)node;
+    request.limit = limit;
+    ProtobufCMessage *answer = NULL;
+    dp_status status =
+        dp_client_call(client, DP_METHOD_LIST_PROFILES, &request.base, true, arena, &answer, err);
+    if (status == DP_OK) {
+        *ret_response = (Dp__V1__ListProfilesResponse *)answer;
+    }
+    return status;
+}
+
 dp_status dp_client_get_report(struct dp_client *client, const char *id, struct dp_arena *arena,
                                Dp__V1__JobReport **ret_report, struct dp_error *err)
 {

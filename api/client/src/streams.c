@@ -5,7 +5,7 @@
 #include "dp/cleanup.h"
 #include "dp/wire.h"
 
-// Both streams are this; two types keep their messages apart.
+// Every stream is this; types keep their messages apart.
 struct stream {
     struct dp_rpc_reader *reader;
     dp_method_id method;
@@ -16,6 +16,10 @@ struct dp_client_watch {
 };
 
 struct dp_client_logs {
+    struct stream stream;
+};
+
+struct dp_client_calibration {
     struct stream stream;
 };
 
@@ -110,5 +114,39 @@ void dp_client_logs_close(struct dp_client_logs *logs)
     if (logs != NULL) {
         dp_rpc_reader_close(logs->stream.reader);
         free(logs);
+    }
+}
+
+dp_status dp_client_calibrate(struct dp_client *client, const Dp__V1__CalibrateRequest *request,
+                              struct dp_client_calibration **ret_calibration, struct dp_error *err)
+{
+    struct dp_client_calibration *calibration = dp_new(struct dp_client_calibration);
+    dp_status status =
+        open_stream(client, DP_METHOD_CALIBRATE, &request->base, &calibration->stream, err);
+    if (status != DP_OK) {
+        free(calibration);
+        return status;
+    }
+    *ret_calibration = calibration;
+    return DP_OK;
+}
+
+dp_status dp_client_calibrate_next(struct dp_client_calibration *calibration, unsigned timeout_ms,
+                                   struct dp_arena *arena, Dp__V1__CalibrateEvent **ret_event,
+                                   bool *ret_end, struct dp_error *err)
+{
+    ProtobufCMessage *message = NULL;
+    dp_status status = next(&calibration->stream, timeout_ms, arena, &message, ret_end, err);
+    if (status == DP_OK) {
+        *ret_event = (Dp__V1__CalibrateEvent *)message;
+    }
+    return status;
+}
+
+void dp_client_calibrate_close(struct dp_client_calibration *calibration)
+{
+    if (calibration != NULL) {
+        dp_rpc_reader_close(calibration->stream.reader);
+        free(calibration);
     }
 }

@@ -176,6 +176,36 @@ static void print_ranks(const Dp__V1__JobReport *report, const char *title,
     dpctl_table_print(&table);
 }
 
+// Where the prediction was off, and what became of that.
+static void print_lesson(const Dp__V1__Lesson *lesson)
+{
+    static const char *const heads[] = {"PART", "PREDICTED", "MEASURED", "RATIO", "LEARNED"};
+    char text[32];
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 5, .right = 0xe};
+    dpctl_heads(&table, heads);
+    for (size_t i = 0; i < lesson->n_parts; i++) {
+        const Dp__V1__LessonPart *part = lesson->parts[i];
+        dpctl_cell(&table, "%s", part->part);
+        dpctl_cell(&table, "%s",
+                   part->predicted_s > 0 ? dpctl_seconds(text, part->predicted_s) : "");
+        dpctl_cell(&table, "%s", part->measured_s > 0 ? dpctl_seconds(text, part->measured_s) : "");
+        dpctl_cell(&table, part->ratio > 0 ? "x%.2f" : "", part->ratio);
+        dpctl_cell(&table, "%s", part->learned ? "yes" : "no");
+    }
+    printf("\nprediction, medians over ranks of medians over steps%s%s%s%s\n",
+           lesson->used[0] == '\0' ? "" : "; made with the correction by ",
+           lesson->used[0] == '\0' ? "" : lesson->source, lesson->used[0] == '\0' ? "" : ": ",
+           lesson->used);
+    dpctl_table_print(&table);
+    if (!lesson->learned) {
+        printf("nothing was learned: %s\n", lesson->reason);
+    } else if (lesson->correction[0] == '\0') {
+        puts("learned: the figures of its nodes need no correction");
+    } else {
+        printf("learned: later plans on its nodes use %s\n", lesson->correction);
+    }
+}
+
 // A plan need not tell the exchange from the actions that it is part of.
 static const char *predicted_title(const Dp__V1__JobReport *report)
 {
@@ -211,6 +241,9 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
     if (report->n_ranks > 0) {
         print_ranks(report, "measured, mean of a step", measured);
         print_ranks(report, predicted_title(report), predicted);
+    }
+    if (report->lesson != NULL) {
+        print_lesson(report->lesson);
     }
     for (size_t i = 0; i < report->n_notes; i++) {
         printf("%snote: %s\n", i == 0 ? "\n" : "", report->notes[i]);

@@ -11,12 +11,13 @@
 #include "local.h"
 #include "local_files.h"
 
-enum { KEY_NODES = 1, KEY_SLOTS, KEY_KEEP, KEY_SET };
+enum { KEY_NODES = 1, KEY_SLOTS, KEY_KEEP, KEY_SET, KEY_NO_LEARN };
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "COUNT", 0, "agents of the local cluster, at least (2)", 0},
     {"slots", KEY_SLOTS, "COUNT", 0, "ranks per agent, at least (as many as the job needs)", 0},
     {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 0},
+    {"no-learn", KEY_NO_LEARN, NULL, 0, "do not correct profiles by what this run takes", 0},
     {"keep", KEY_KEEP, NULL, 0, "leave the local cluster running afterwards", 0},
     {0},
 };
@@ -44,6 +45,11 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     case KEY_SET:
         dpctl_sets_take(state, arg, &request->sets);
         return 0;
+    case KEY_NO_LEARN: {
+        static char off[] = "resources.learn=0";
+        dpctl_sets_take(state, off, &request->sets);
+        return 0;
+    }
     case ARGP_KEY_ARG:
         dpctl_take_argument(state, "job file", arg, &request->file);
         return 0;

@@ -7,12 +7,13 @@
 #include "dp/cleanup.h"
 #include "dp/spec.h"
 
-enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID };
+enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID, KEY_NO_LEARN };
 
 static const struct argp_option submit_options[] = {
     {"wait", KEY_WAIT, NULL, 0, "follow the job; the exit code is the job's", 0},
     {"quiet", 'q', NULL, 0, "print the job's id and nothing else", 0},
     {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 0},
+    {"no-learn", KEY_NO_LEARN, NULL, 0, "do not correct profiles by what this run takes", 0},
     {"request-id", KEY_REQUEST_ID, "ID", 0,
      "submitting again under the same id gives the job that is there", 0},
     {0},
@@ -44,6 +45,11 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     case KEY_SET:
         dpctl_sets_take(state, arg, &request->sets);
         return 0;
+    case KEY_NO_LEARN: {
+        static char off[] = "resources.learn=0";
+        dpctl_sets_take(state, off, &request->sets);
+        return 0;
+    }
     case ARGP_KEY_ARG:
         dpctl_take_argument(state, "job file", arg, &request->file);
         return 0;

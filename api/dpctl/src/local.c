@@ -19,8 +19,7 @@
 
 enum { UP_TIMEOUT_MS = 120000, STOP_TIMEOUT_MS = 15000 };
 
-// The programs lie beside dpctl.
-static dp_status program_path(const char *name, char **ret_path, struct dp_error *err)
+dp_status local_program(const char *name, char **ret_path, struct dp_error *err)
 {
     char self[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -65,7 +64,7 @@ static dp_status start_part(const struct dpctl *ctl, const char *name, char *con
 static dp_status start_controller(const struct dpctl *ctl, struct dp_error *err)
 {
     DP_AUTO_FREE char *program = NULL;
-    dp_status status = program_path("dp-controller", &program, err);
+    dp_status status = local_program("dp-controller", &program, err);
     if (status != DP_OK) {
         return status;
     }
@@ -88,7 +87,7 @@ static dp_status start_controller(const struct dpctl *ctl, struct dp_error *err)
 static dp_status start_node(const struct dpctl *ctl, int index, int slots, struct dp_error *err)
 {
     DP_AUTO_FREE char *program = NULL;
-    dp_status status = program_path("dp-worker", &program, err);
+    dp_status status = local_program("dp-worker", &program, err);
     if (status != DP_OK) {
         return status;
     }

@@ -38,3 +38,6 @@ struct local_part {
 };
 // At most parts_max rows; returns how many.
 int local_parts(const struct dpctl *ctl, struct local_part *parts, int parts_max);
+
+// A program that lies beside dpctl; *ret_path is the caller's.
+dp_status local_program(const char *name, char **ret_path, struct dp_error *err);

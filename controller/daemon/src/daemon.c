@@ -8,6 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "calibrations.h"
 #include "clusters.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
@@ -101,6 +102,7 @@ static void on_store_readable(uv_poll_t *poll, int status, int events)
     struct daemon *daemon = poll->data;
     dp_store_pump(daemon->store, on_stored, daemon);
     watch_pump(daemon);
+    calibrations_pump(daemon);
 }
 
 static void on_rpc_readable(uv_poll_t *poll, int status, int events)
@@ -135,6 +137,7 @@ static void on_tick(uv_timer_t *timer)
     daemon->stalled_ns = note_alive(daemon, dp_clock_monotonic_ns());
     logs_pump(daemon);
     watch_pump(daemon);
+    calibrations_pump(daemon);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -207,7 +210,8 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
 static dp_status serve(struct daemon *daemon, struct dp_error *err)
 {
     const struct dp_rpc_handler *const others[] = {&session_handler, &watch_handler, &logs_handler,
-                                                   &plan_handler, &simulate_handler};
+                                                   &plan_handler, &simulate_handler,
+                                                   &calibrate_handler};
     size_t count =
         service_handlers_count + DP_ARRAY_LENGTH(others) + cluster_handlers_count;
     // Borrowed by the server, which lives as long as the process does.

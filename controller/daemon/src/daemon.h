@@ -10,6 +10,7 @@
 #include "dp/spec.h"
 #include "dp/store.h"
 #include "dp/v1/agent.pb-c.h"
+#include "dp/v1/calibration.pb-c.h"
 #include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
@@ -59,6 +60,7 @@ struct daemon {
     struct watch *watches;
     struct log_stream *log_streams;
     struct lessons *lessons;
+    struct calibration *calibrations;
     struct cluster_change *cluster_changes; // not on disk yet, the oldest first
     struct tasks tasks;
     bool stepping, stopping;

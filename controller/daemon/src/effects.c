@@ -1,5 +1,6 @@
 // Doing what the core decided.
 #include "daemon.h"
+#include "lessons.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,6 +263,9 @@ void effects_perform(struct daemon *daemon, const struct dp_effects *effects)
             planning_start(daemon, effect->job, effect->nodes, effect->nodes_count);
             break;
         case DP_EFFECT_JOB:
+            lessons_job(daemon, effect->job);
+            watch_changed(daemon, effect->job);
+            break;
         case DP_EFFECT_STEP:
             watch_changed(daemon, effect->job);
             break;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lessons.h"
 #include "planning.h"
 
 #include "dp/alloc.h"
@@ -90,6 +91,7 @@ static void tell_core(struct task *task)
         .kind = DP_EVENT_PLAN_DONE,
         .plan_done = {planning->job, packed.bytes, packed.length, slots, world},
     };
+    lessons_planned(daemon, planning->job, &planning->nodes, &planning->spec, &planning->plan);
     daemon_step(daemon, &event);
 }
 
@@ -120,6 +122,7 @@ static void take_profile(struct plan_nodes *nodes, const struct dp_node_record *
         return;
     }
     nodes->profile_known = true;
+    DP_COPY_TEXT(nodes->profile_node, node->name);
 }
 
 static void init_nodes(struct plan_nodes *nodes, size_t count_max)
@@ -160,6 +163,7 @@ void plan_nodes_connected(struct daemon *daemon, struct plan_nodes *ret_nodes)
             add_node(ret_nodes, views[i].node, views[i].node->slots, NULL);
         }
     }
+    lessons_apply(daemon, ret_nodes);
 }
 
 void plan_nodes_deinit(struct plan_nodes *nodes)
@@ -207,6 +211,7 @@ void planning_start(struct daemon *daemon, uint64_t number, const struct dp_free
     for (size_t i = 0; i < nodes_count; i++) {
         add_node(&planning->nodes, nodes[i].node, nodes[i].slots_free, nodes[i].slots);
     }
+    lessons_apply(daemon, &planning->nodes);
     task_submit(&planning->task);
 }
 

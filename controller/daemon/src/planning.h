@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon.h"
+#include "dp/correction.h"
 #include "dp/planner.h"
 
 struct plan_nodes {
@@ -10,6 +11,8 @@ struct plan_nodes {
     size_t count;
     struct dp_profile profile; // of all
     bool profile_known;
+    char profile_node[DP_NAME_MAX];  // that measured it
+    struct dp_correction correction; // what of it was corrected
 };
 
 // Those that take work, with all their slots.

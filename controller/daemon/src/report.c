@@ -5,6 +5,7 @@
 #include "daemon.h"
 #include "dp/cleanup.h"
 #include "dp/spec.h"
+#include "lessons.h"
 #include "machines.h"
 
 #define STEPS_MAX 2000
@@ -150,6 +151,7 @@ static void fill(struct daemon *daemon, const struct job_view *view,
     }
     note_causes(view, arena, report);
     add_model(job, report);
+    report->lesson = lessons_message(daemon, job->number, arena);
 }
 
 void report_answer(struct daemon *daemon, uint64_t call, const char *key)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "calibrations.h"
 #include "daemon.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
@@ -310,6 +311,13 @@ static void handle(struct daemon *daemon, dp_method_id method, answer_function *
         handle(context, DP_METHOD_##METHOD, name, call, bytes, length);                            \
     }
 
+static void list_profiles(struct daemon *daemon, uint64_t call, const void *any,
+                          struct dp_arena *arena)
+{
+    calibrations_list(daemon, call, any, arena);
+}
+
+HANDLER(list_profiles, LIST_PROFILES)
 HANDLER(get_version, GET_VERSION)
 HANDLER(submit_job, SUBMIT_JOB)
 HANDLER(validate_job, VALIDATE_JOB)
@@ -323,6 +331,7 @@ HANDLER(get_report, GET_REPORT)
 HANDLER(get_timeline, GET_TIMELINE)
 
 const struct dp_rpc_handler service_handlers[] = {
+    {.method = DP_METHOD_LIST_PROFILES, .on_message = on_list_profiles},
     {.method = DP_METHOD_GET_VERSION, .on_message = on_get_version},
     {.method = DP_METHOD_SUBMIT_JOB, .on_message = on_submit_job},
     {.method = DP_METHOD_VALIDATE_JOB, .on_message = on_validate_job, .on_closed = tasks_on_closed},

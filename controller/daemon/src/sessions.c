@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calibrations.h"
 #include "daemon.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
@@ -305,6 +306,9 @@ static void dispatch(struct daemon *daemon, struct session *session,
         break;
     case DP__V1__AGENT_MESSAGE__MESSAGE_LOG:
         logs_chunk(daemon, message->log);
+        break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_CALIBRATION:
+        calibrations_level(daemon, session->call, message->calibration);
         break;
     case DP__V1__AGENT_MESSAGE__MESSAGE_INVENTORY:
         on_inventory(daemon, session->call, message->inventory);

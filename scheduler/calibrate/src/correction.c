@@ -63,6 +63,20 @@ static void turn_products(struct dp_profile *profile, double rate)
     }
 }
 
+// On CPU cores the exchange and hops use the same links: what is known of both meets in the middle.
+static void turn_links(const struct dp_correction *correction, struct dp_profile *profile)
+{
+    double exchange = correction->factor[DP_PART_EXCHANGE], hop = correction->factor[DP_PART_HOP];
+    if (profile->is_accelerator) {
+        dp_knob_turn(profile, KNOB_EXCHANGE, DP_FORMAT_BF16, 1 / exchange);
+        dp_knob_turn(profile, KNOB_HOP, DP_FORMAT_BF16, 1 / hop);
+        return;
+    }
+    bool both = !is_one(exchange) && !is_one(hop);
+    dp_knob_turn(profile, KNOB_EXCHANGE, DP_FORMAT_BF16,
+                 1 / (both ? sqrt(exchange * hop) : exchange * hop));
+}
+
 void dp_correction_apply(const struct dp_correction *correction, struct dp_profile *profile)
 {
     if (correction->base_measured_at_s != profile->measured_at_s ||
@@ -75,10 +89,10 @@ void dp_correction_apply(const struct dp_correction *correction, struct dp_profi
     } turns[] = {
         {DP_PART_COMPUTE, KNOB_ATTENTION}, {DP_PART_COMPUTE, KNOB_ATTENTION_GRADIENT},
         {DP_PART_COMPUTE, KNOB_MEMORY},    {DP_PART_COMPUTE, KNOB_START},
-        {DP_PART_EXCHANGE, KNOB_EXCHANGE}, {DP_PART_HOP, KNOB_HOP},
         {DP_PART_GRADIENT, KNOB_GRADIENT}, {DP_PART_OPTIMIZER, KNOB_OPTIMIZER},
     };
     turn_products(profile, 1 / correction->factor[DP_PART_COMPUTE]);
+    turn_links(correction, profile);
     for (size_t i = 0; i < sizeof turns / sizeof turns[0]; i++) {
         dp_knob_turn(profile, turns[i].knob, DP_FORMAT_BF16, 1 / correction->factor[turns[i].part]);
     }

@@ -9,10 +9,15 @@
 
 // A part below this share of the step is mostly noise.
 #define SHARE_MIN 0.01
-// Farther off than this, it is not the profile that is wrong.
+// Farther off than this, it is not the profile that is wrong. Where it is most of the step, the run
+// as a whole is in doubt.
 #define RATIO_MAX 8.0
 // Steps that differ more than this from each other are not steady.
 #define SPREAD_MAX 0.5
+// Time of compute without a core is not the profile's.
+#define CORE_SHARE_MIN 0.8
+// What is shorter is left of a subtraction.
+#define SHORTEST_S 1e-9
 // A later run is one of several: it moves the factor by half of what it found.
 #define LATER_WEIGHT 0.5
 
@@ -32,7 +37,7 @@ static double median(double *values, size_t count)
 
 static bool is_time(double s)
 {
-    return isfinite(s) && s > 0;
+    return isfinite(s) && s > SHORTEST_S;
 }
 
 static struct dp_part_result compare(const struct dp_run_facts *facts, dp_part part)
@@ -68,8 +73,15 @@ static void find_reason(const struct dp_run_facts *facts, char *ret_reason, size
         snprintf(ret_reason, size, "the sim device took its planned times and computed nothing");
     } else if (!facts->completed) {
         snprintf(ret_reason, size, "the job did not complete");
+    } else if (facts->recalibrated) {
+        snprintf(ret_reason, size, "its nodes were calibrated again since it was planned");
     } else if (facts->cores_exceeded) {
         snprintf(ret_reason, size, "its ranks shared cores, so that their times include waiting");
+    } else if (facts->core_share > 0 && facts->core_share < CORE_SHARE_MIN) {
+        snprintf(ret_reason, size,
+                 "its ranks had a core for %.0f %% of the time they computed: the machine was busy "
+                 "with other things",
+                 100 * facts->core_share);
     } else if (facts->steps < DP_LEARN_STEPS_MIN) {
         snprintf(ret_reason, size, "%lld steps were measured, it takes %d", (long long)facts->steps,
                  DP_LEARN_STEPS_MIN);
@@ -94,6 +106,12 @@ static double clamp(double value, double most)
     return fmin(most, fmax(1 / most, value));
 }
 
+// Waits between stages have any length on a machine that is slow to wake threads.
+static bool is_beyond(dp_part part, const struct dp_part_result *result)
+{
+    return part != DP_PART_HOP && clamp(result->ratio, RATIO_MAX) != result->ratio;
+}
+
 static void learn_part(const struct dp_run_facts *facts, dp_part part, struct dp_lesson *lesson)
 {
     struct dp_part_result *result = &lesson->parts[part];
@@ -105,7 +123,7 @@ static void learn_part(const struct dp_run_facts *facts, dp_part part, struct dp
 
 void dp_lesson_learn(const struct dp_run_facts *facts, struct dp_lesson *ret_lesson)
 {
-    struct dp_lesson lesson = {.correction = facts->used};
+    struct dp_lesson lesson = {.used = facts->used, .correction = facts->used};
     find_reason(facts, lesson.reason, sizeof lesson.reason);
     bool any = false;
     for (int part = 0; part < DP_PART_COUNT; part++) {
@@ -114,8 +132,8 @@ void dp_lesson_learn(const struct dp_run_facts *facts, struct dp_lesson *ret_les
             continue;
         }
         any = true;
-        if (lesson.reason[0] == '\0' &&
-            clamp(lesson.parts[part].ratio, RATIO_MAX) != lesson.parts[part].ratio) {
+        if (lesson.reason[0] == '\0' && is_beyond((dp_part)part, &lesson.parts[part]) &&
+            lesson.parts[part].measured_s > facts->measured_step_s / 2) {
             snprintf(lesson.reason, sizeof lesson.reason,
                      "%s took %.3g times what was predicted, which no correction explains",
                      dp_part_text((dp_part)part), lesson.parts[part].ratio);
@@ -127,7 +145,7 @@ void dp_lesson_learn(const struct dp_run_facts *facts, struct dp_lesson *ret_les
                  "measured");
     }
     for (int part = 0; lesson.reason[0] == '\0' && part < DP_PART_COUNT; part++) {
-        if (counts(facts, &lesson.parts[part])) {
+        if (counts(facts, &lesson.parts[part]) && !is_beyond((dp_part)part, &lesson.parts[part])) {
             learn_part(facts, (dp_part)part, &lesson);
         }
     }

@@ -167,6 +167,8 @@ static const struct dp_key resources_keys[] = {
      "ranks wanted; default: what the parallel sizes need"},
     {"threads_per_rank", I32, RESOURCES(threads_per_rank), 1, 1024, false, false,
      "threads for matrix products"},
+    {"learn", I32, RESOURCES(learn), 0, 1, false, false,
+     "1: what the run takes corrects the profiles of its nodes; 0: it does not"},
 };
 
 static const struct dp_key sim_keys[] = {

@@ -45,7 +45,7 @@ void dp_job_spec_init(struct dp_job_spec *spec)
                       .eps = 1e-8,
                       .weight_decay = 0.1,
                       .grad_clip = 1.0},
-        .resources = {.device = DP_DEVICE_CPU, .threads_per_rank = 1},
+        .resources = {.device = DP_DEVICE_CPU, .threads_per_rank = 1, .learn = 1},
         .sim = {.scale = 1.0},
     };
     DP_COPY_TEXT(spec->name, "job");

@@ -16,6 +16,11 @@ static int compare(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
+void calibrate_say(const char *what)
+{
+    fprintf(stderr, "%s\n", what);
+}
+
 double calibrate_median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof(values[0]), compare);
@@ -39,8 +44,10 @@ dp_status calibrate(FILE *out, struct dp_error *err)
     dp_profile_default_cpu(&profile);
     cpu_set_t cores;
     profile.cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    calibrate_say("measuring products, attention and memory");
     dp_status status = calibrate_compute(&profile, err);
     if (status == DP_OK) {
+        calibrate_say("measuring hops and sums");
         status = calibrate_link(&profile, err);
     }
     if (status != DP_OK) {

@@ -14,6 +14,8 @@ dp_status calibrate(FILE *out, struct dp_error *err);
 dp_status calibrate_compute(struct dp_profile *profile, struct dp_error *err);
 dp_status calibrate_link(struct dp_profile *profile, struct dp_error *err);
 
+// A line of progress on standard error, for people.
+void calibrate_say(const char *what);
 // The middle one of the values, and the mean of all but the largest fifth; both sort them.
 double calibrate_median(double *values, int count);
 double calibrate_mean(double *values, int count);

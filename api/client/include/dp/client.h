@@ -8,6 +8,7 @@
 
 #include "dp/arena.h"
 #include "dp/error.h"
+#include "dp/v1/calibration.pb-c.h"
 #include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
@@ -81,6 +82,7 @@ dp_status dp_client_delete_cluster(struct dp_client *client, const char *name,
 // caller look at Ctrl-C. Use a fresh arena for each message of a long stream.
 struct dp_client_watch;
 struct dp_client_logs;
+struct dp_client_calibration;
 
 dp_status dp_client_watch_job(struct dp_client *client, const Dp__V1__WatchJobRequest *request,
                               struct dp_client_watch **ret_watch, struct dp_error *err);
@@ -97,3 +99,17 @@ dp_status dp_client_logs_next(struct dp_client_logs *logs, unsigned timeout_ms,
                               struct dp_error *err);
 // Accepts NULL.
 void dp_client_logs_close(struct dp_client_logs *logs);
+
+// Closing ends what is being measured.
+dp_status dp_client_calibrate(struct dp_client *client, const Dp__V1__CalibrateRequest *request,
+                              struct dp_client_calibration **ret_calibration,
+                              struct dp_error *err);
+dp_status dp_client_calibrate_next(struct dp_client_calibration *calibration, unsigned timeout_ms,
+                                   struct dp_arena *arena, Dp__V1__CalibrateEvent **ret_event,
+                                   bool *ret_end, struct dp_error *err);
+// Accepts NULL.
+void dp_client_calibrate_close(struct dp_client_calibration *calibration);
+dp_status dp_client_list_profiles(struct dp_client *client, const char *node, uint32_t limit,
+                                  struct dp_arena *arena,
+                                  Dp__V1__ListProfilesResponse **ret_response,
+                                  struct dp_error *err);

@@ -48,10 +48,14 @@ struct dp_run_facts {
     bool completed;
     bool is_sim;
     bool cores_exceeded; // more ranks than cores on some machine
-    bool learning_off;   // asked for: --no-learn, or [train] learn = false
-    int64_t steps;       // measured, the first left out
+    // CPU time of ranks over the wall time of what they computed: less than 1 where others ran,
+    // 0 = not known.
+    double core_share;
+    bool learning_off; // asked for: --no-learn, or [resources] learn = false
+    bool recalibrated; // its nodes were measured again meanwhile
+    int64_t steps;     // measured, the first left out
     double predicted_step_s, measured_step_s;
-    double steps_spread; // (90th - 10th percentile) / median of step times
+    double steps_spread; // (third - first quartile) / median of step times
     const struct dp_part_times *predicted, *measured; // [ranks]
     size_t ranks;
     struct dp_correction used; // with which the prediction was made
@@ -68,6 +72,8 @@ struct dp_lesson {
     bool learned;
     char reason[DP_NAME_MAX * 3]; // why nothing was
     struct dp_part_result parts[DP_PART_COUNT];
+    struct dp_correction used;
+    double hops_s; // of a step: what messages take while a pipeline fills and drains, predicted
     struct dp_correction correction; // what holds from now on: `used` when nothing was learned
 };
 // Learns from runs that completed on a real device with a core for each rank, with at least

@@ -108,6 +108,7 @@ struct dp_resources_spec {
     dp_device_kind device;
     int32_t ranks;            // wanted; 0 = what the parallel sizes need, else all that are free
     int32_t threads_per_rank; // BLAS threads
+    int32_t learn;            // 1: what it took corrects the profiles of its nodes
 };
 
 // Times for the sim device, seconds for one micro-batch through one layer; scaled by `scale`.

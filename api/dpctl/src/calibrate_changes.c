@@ -1,0 +1,80 @@
+// What a new measurement changed.
+
+#include <math.h>
+
+#include "calibrate.h"
+#include "dp/profile.h"
+
+// Two measurements of one machine differ by so much for no reason: the middle half of pairs of runs
+// on a busy machine did (docs/calibration.md).
+#define NOISE_SHARE 0.1
+
+struct figure {
+    const char *name, *unit;
+    double scale; // to the unit
+    double before, after;
+};
+
+enum { FIGURES = 9 };
+
+static void figures_of(const struct dp_profile *b, const struct dp_profile *a,
+                       struct figure ret_figures[FIGURES])
+{
+    const struct figure figures[FIGURES] = {
+        {"products", "GFLOP/s", 1e-9, b->gemm_flops_per_s, a->gemm_flops_per_s},
+        {"attention", "GFLOP/s", 1e-9, b->attention_flops_per_s, a->attention_flops_per_s},
+        {"attention's gradient", "GFLOP/s", 1e-9, b->attention_gradient_flops_per_s,
+         a->attention_gradient_flops_per_s},
+        {"memory", "GB/s", 1e-9, b->memory_bytes_per_s, a->memory_bytes_per_s},
+        {"optimizer", "GB/s", 1e-9, b->optimizer_bytes_per_s, a->optimizer_bytes_per_s},
+        {"hop, latency", "us", 1e6, b->local.latency_s, a->local.latency_s},
+        {"hop, rate", "GB/s", 1e-9, b->local.bytes_per_s, a->local.bytes_per_s},
+        {"sums", "GB/s", 1e-9, b->local.sum_bytes_per_s, a->local.sum_bytes_per_s},
+        {"slower when busy", "x", 1, b->busy_slowdown, a->busy_slowdown},
+    };
+    for (int i = 0; i < FIGURES; i++) {
+        ret_figures[i] = figures[i];
+    }
+}
+
+static bool is_noise(const struct figure *figure)
+{
+    return figure->before > 0 && fabs(figure->after / figure->before - 1) < NOISE_SHARE;
+}
+
+void calibrate_render_changes(const struct dp_profile *before, const struct dp_profile *after,
+                              struct dp_buf *out)
+{
+    struct figure figures[FIGURES];
+    const struct dp_profile nothing = {.name = ""};
+    figures_of(before == NULL ? &nothing : before, after, figures);
+    for (int i = 0; i < FIGURES; i++) {
+        const struct figure *f = &figures[i];
+        dp_buf_printf(out, "  %-22s", f->name);
+        if (f->before > 0) {
+            dp_buf_printf(out, "%10.4g ->%10.4g %-8s %+.1f %%%s\n", f->scale * f->before,
+                          f->scale * f->after, f->unit, 100 * (f->after / f->before - 1),
+                          is_noise(f) ? " (noise)" : "");
+        } else {
+            dp_buf_printf(out, "%10.4g %s\n", f->scale * f->after, f->unit);
+        }
+    }
+}
+
+json_t *calibrate_changes_json(const struct dp_profile *before, const struct dp_profile *after)
+{
+    struct figure figures[FIGURES];
+    const struct dp_profile nothing = {.name = ""};
+    json_t *list = json_array();
+    figures_of(before == NULL ? &nothing : before, after, figures);
+    for (int i = 0; i < FIGURES; i++) {
+        const struct figure *f = &figures[i];
+        json_t *item = json_pack("{s:s, s:s, s:f, s:b}", "figure", f->name, "unit", f->unit,
+                                 "after", f->scale * f->after, "noise", is_noise(f));
+        if (f->before > 0) {
+            json_object_set_new(item, "before", json_real(f->scale * f->before));
+        }
+        json_array_append_new(list, item);
+    }
+    return list;
+}
