@@ -200,6 +200,39 @@ class Plan(unittest.TestCase):
         for word in ("rank 37", "holds", "runs", "waits", "memory", "kept", "critical"):
             self.assertIn(word, text)
 
+    def test_less_memory_costs_time(self):
+        done = self.document(*SMALL, "--pareto")
+        self.assertEqual(done["schema"], "dp.plan.pareto/1")
+        points = done["points"]
+        self.assertGreater(len(points), 2)
+        for one, two in zip(points, points[1:]):
+            self.assertLessEqual(one["step_time_s"], two["step_time_s"])
+            self.assertGreater(one["memory_bytes"], two["memory_bytes"])
+        best = self.document(*SMALL)["chosen"]
+        self.assertAlmostEqual(points[0]["step_time_s"], best["step_time_s"])
+        lines = self.plan(*SMALL, "--pareto").stdout.splitlines()
+        self.assertEqual(len(lines), len(points) + 1)
+
+    def test_a_schedule_that_is_the_wrong_one_is_told(self):
+        def warnings(*args):
+            return "\n".join(self.document(*args)["warnings"])
+
+        dual = ("--set", "schedule=dualpipe")
+        dense = warnings("--model", "llama-3-70b", "--gpu", "b200", "--gpus", 64, *dual, "--set",
+                         "pipeline=8")
+        self.assertIn("a dense model has no all-to-all to hide", dense)
+        self.assertIn("GiB", dense)
+        inside = warnings("--model", "mixtral-8x7b", "--gpu", "b200", "--gpus", 64, *dual, "--set",
+                          "pipeline=4", "--set", "expert=4")
+        self.assertIn("stay inside their nodes", inside)
+        few = warnings(*DEEPSEEK[:6], "--global-batch", 4096, *dual, "--set", "pipeline=16",
+                       "--set", "data=128", "--set", "expert=64", "--set", "recompute=full",
+                       "--ignore-memory")
+        self.assertIn("few micro-batches: 32 for 16", few)
+        suits = warnings(*TRAINED)
+        for word in ("dense", "inside their nodes", "few micro-batches"):
+            self.assertNotIn(word, suits)
+
     def test_schedules_stand_side_by_side(self):
         done = self.document(*TRAINED[:-2], "--compare", "dualpipe,1f1b,chimera,zb-h2")
         rows = {row["name"]: row for row in done["schedules"]}

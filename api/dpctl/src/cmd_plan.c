@@ -34,7 +34,7 @@ dp_status dpctl_cmd_plan(struct dpctl *ctl, int argc, char **argv, struct dp_err
         return plan_compare(ctl, &request, question, err);
     }
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
-    status = plan_question_ask(question, &question->spec, &plan, err);
+    status = plan_question_ask(question, &question->spec, request.pareto, &plan, err);
     if (status == DP_OK) {
         status = write_rank_file(ctl, request.rank_file, &plan, err);
     }
@@ -47,6 +47,7 @@ dp_status dpctl_cmd_plan(struct dpctl *ctl, int argc, char **argv, struct dp_err
     plan_verb *verb = request.rank >= 0        ? plan_explain
                       : request.format != NULL ? plan_export
                       : request.map            ? plan_map
+                      : request.pareto         ? plan_pareto
                                                : plan_show;
     return verb(ctl, &request, question, &plan, err);
 }

@@ -81,7 +81,7 @@ static void add_row(struct table *table, const char *name)
     }
     DP_COPY_TEXT(spec->parallel.schedule, name);
     struct dp_error err = {0};
-    row->legal = plan_question_ask(table->question, spec, &row->plan, &err) == DP_OK;
+    row->legal = plan_question_ask(table->question, spec, false, &row->plan, &err) == DP_OK;
     if (!row->legal) {
         snprintf(row->note, sizeof(row->note), "%.*s", (int)strcspn(err.message, "\n"),
                  err.message);

@@ -63,3 +63,71 @@ dp_status plan_map(struct dpctl *ctl, const struct plan_request *request,
     dpctl_write_json(json_pack("{s:o}", "ranks", ranks), "dp.plan.map/1", &text);
     return dpctl_write(ctl, request->out, &text, err);
 }
+
+static json_t *point_json(const struct dp_plan_candidate *c)
+{
+    char recompute[DP_NAME_MAX];
+    dp_recompute_text(c->recompute, recompute);
+    return json_pack("{s:f, s:f, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s}",
+                     "step_time_s", c->step_s, "memory_bytes", c->memory_max_bytes, "memory_rank",
+                     (int)c->memory_position, "schedule", c->schedule, "virtual",
+                     (int)c->virtual_stages, "pipeline", (int)c->pipeline, "data", (int)c->data,
+                     "expert", (int)c->expert, "tensor", (int)c->tensor, "context", (int)c->context,
+                     "expert_tensor", (int)c->expert_tensor, "microbatches", (int)c->microbatches,
+                     "micro_batch_size", (int)c->micro_batch_size, "recompute", recompute);
+}
+
+static void print_point(const struct dp_plan *plan, const struct dp_plan_candidate *c,
+                        struct dpctl_table *cells)
+{
+    char text[32], recompute[DP_NAME_MAX];
+    dp_recompute_text(c->recompute, recompute);
+    dpctl_cell(cells, "%s", dpctl_bytes(text, c->memory_max_bytes));
+    dpctl_cell(cells, "%s", dpctl_seconds(text, c->step_s));
+    dpctl_cell(cells, "%.1f %%", plan->step_s > 0 ? 100 * (c->step_s / plan->step_s - 1) : 0);
+    if (c->virtual_stages > 0) {
+        dpctl_cell(cells, "%s v%d", c->schedule, c->virtual_stages);
+    } else {
+        dpctl_cell(cells, "%s", c->schedule);
+    }
+    const int32_t sizes[] = {c->pipeline, c->data, c->expert, c->tensor, c->context};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        dpctl_cell(cells, "%d", sizes[i] > 1 ? sizes[i] : 1);
+    }
+    dpctl_cell(cells, "%dx%d", c->microbatches, c->micro_batch_size);
+    dpctl_cell(cells, "%s", recompute);
+}
+
+dp_status plan_pareto(struct dpctl *ctl, const struct plan_request *request,
+                      const struct plan_question *question, const struct dp_plan *plan,
+                      struct dp_error *err)
+{
+    if (ctl->json) {
+        json_t *points = json_array();
+        for (size_t i = 0; i < plan->candidates_count; i++) {
+            if (plan->candidates[i].legal) {
+                json_array_append_new(points, point_json(&plan->candidates[i]));
+            }
+        }
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+        dpctl_write_json(json_pack("{s:o, s:o, s:f, s:I, s:f}", "points", points, "request",
+                                   request_json(request, question), "error_bar", plan->error_share,
+                                   "searched", (json_int_t)plan->searched, "search_s",
+                                   plan->search_s),
+                         "dp.plan.pareto/1", &text);
+        return dpctl_write(ctl, request->out, &text, err);
+    }
+    static const char *const heads[] = {"memory", "step",   "slower",  "schedule", "P",        "D",
+                                        "EP",     "tensor", "context", "batches",  "recompute"};
+    struct dpctl_table cells = {.columns = 11, .right = 0x3f7};
+    dpctl_heads(&cells, heads);
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        if (plan->candidates[i].legal) {
+            print_point(plan, &plan->candidates[i], &cells);
+        }
+    }
+    dpctl_table_print(&cells);
+    dpctl_table_deinit(&cells);
+    ctl->answered = true;
+    return DP_OK;
+}

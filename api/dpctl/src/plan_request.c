@@ -24,6 +24,7 @@ enum {
     KEY_IGNORE_MEMORY,
     KEY_EXPLAIN,
     KEY_COMPARE,
+    KEY_PARETO,
     KEY_MAP,
     KEY_EXPORT,
     KEY_ALL,
@@ -46,6 +47,8 @@ static const struct argp_option options[] = {
     {"explain", KEY_EXPLAIN, "RANK", 0, "what this rank does, holds and waits for", 2},
     {"compare", KEY_COMPARE, "LIST", 0,
      "schedules side by side on the sizes of the first, comma separated", 2},
+    {"pareto", KEY_PARETO, NULL, 0,
+     "what a plan with less memory costs, up to three times the step", 2},
     {"map", KEY_MAP, NULL, 0, "which rank stands where", 2},
     {"export", KEY_EXPORT, "FORM", 0,
      "the choice for others: megatron (arguments), torch (a Python file) or env (variables)", 2},
@@ -110,6 +113,8 @@ static bool *switch_slot(struct plan_request *request, int key)
     switch (key) {
     case KEY_ALL:
         return &request->all;
+    case KEY_PARETO:
+        return &request->pareto;
     case KEY_MAP:
         return &request->map;
     case KEY_IGNORE_MEMORY:
@@ -267,13 +272,16 @@ static dp_status load_profile(const struct dpctl *ctl, const struct plan_request
         dp_profile_from_cluster(cluster, ret_profile);
         return DP_OK;
     }
-    // What the local cluster's calibration measured on this machine, if it ever ran.
-    char path[DP_PATH_MAX + 64];
-    snprintf(path, sizeof path, "%s/local/node-0/profile.json", ctl->state_directory);
-    struct dp_error ignored = {0};
-    if (dp_profile_load(path, ret_profile, &ignored) != DP_OK) {
-        dp_profile_default_cpu(ret_profile);
+    // What `dpctl calibrate --local` saved, else what the local cluster measured, if either did.
+    static const char *const files[] = {"profile.json", "local/node-0/profile.json"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(files); i++) {
+        char path[DP_PATH_MAX + 64];
+        snprintf(path, sizeof path, "%s/%s", ctl->state_directory, files[i]);
+        if (dp_profile_load(path, ret_profile, NULL) == DP_OK) {
+            return DP_OK;
+        }
     }
+    dp_profile_default_cpu(ret_profile);
     return DP_OK;
 }
 
@@ -319,10 +327,11 @@ static double clock_s(void)
 }
 
 dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
-                            struct dp_plan *ret_plan, struct dp_error *err)
+                            bool pareto, struct dp_plan *ret_plan, struct dp_error *err)
 {
     double begin = clock_s();
-    dp_status status = dp_planner_plan(spec, &question->resources, NULL, ret_plan, err);
+    dp_status status = pareto ? dp_planner_pareto(spec, &question->resources, NULL, ret_plan, err)
+                              : dp_planner_plan(spec, &question->resources, NULL, ret_plan, err);
     if (status == DP_OK) {
         ret_plan->search_s = clock_s() - begin;
     }

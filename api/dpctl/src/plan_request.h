@@ -29,9 +29,10 @@ dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *reque
                              struct plan_question **ret_question, struct dp_error *err);
 void plan_question_free(struct plan_question *question);
 
-// Plans for `spec` on the question's nodes, and looks at the clock while it does.
+// Plans for `spec` on the question's nodes, and looks at the clock while it does. With `pareto` the
+// plan's candidates are those that no other beats in both time and memory.
 dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
-                            struct dp_plan *ret_plan, struct dp_error *err);
+                            bool pareto, struct dp_plan *ret_plan, struct dp_error *err);
 // The command that asks for this very strategy, for a shell.
 void plan_command(const struct plan_request *request, const struct dp_plan *plan,
                   struct dp_buf *out);
@@ -42,7 +43,7 @@ void plan_quote(const char *text, struct dp_buf *out);
 typedef dp_status plan_verb(struct dpctl *ctl, const struct plan_request *request,
                             const struct plan_question *question, const struct dp_plan *plan,
                             struct dp_error *err);
-plan_verb plan_show, plan_export, plan_explain, plan_map;
+plan_verb plan_show, plan_export, plan_explain, plan_map, plan_pareto;
 bool plan_export_knows(const char *format);
 // Asks several times by itself.
 dp_status plan_compare(struct dpctl *ctl, const struct plan_request *request,

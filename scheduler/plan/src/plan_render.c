@@ -402,9 +402,9 @@ static void put_lines(const char *title, const char *text, int lines, struct dp_
 void dp_plan_render(const struct dp_plan *plan, bool all, struct dp_buf *out)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    put_lines("warnings", plan->warnings, all ? 0 : 4, &text);
+    put_lines("warnings", plan->warnings, all ? 0 : 7, &text);
     put_lines("why", plan->explanation, all ? 0 : 2, &text);
-    put_lines("rests on", plan->provenance, all ? 0 : 4, &text);
+    put_lines("rests on", plan->provenance, all ? 0 : 3, &text);
     put_choice(plan, out);
     put_step(plan, out);
     put_cost(plan, out);

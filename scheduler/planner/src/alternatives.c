@@ -6,13 +6,15 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 
-// The job with its schedule left open and the sizes that a schedule does not touch as planned.
+// The job with its schedule left open and the sizes that a schedule does not touch as planned. A V
+// has as many stages on half the pipeline ranks, so the depth is open, too.
 static void open_schedule(const struct dp_plan *plan, struct dp_job_spec *spec)
 {
     struct dp_parallel_spec *parallel = &spec->parallel;
     parallel->schedule[0] = '\0';
     parallel->virtual_stages = 0;
     parallel->layers_per_stage[0] = '\0';
+    parallel->pipeline = parallel->data = parallel->microbatches = 0;
     parallel->tensor = plan->tensor;
     parallel->context = plan->context;
     parallel->expert = plan->expert;
