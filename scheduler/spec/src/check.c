@@ -340,8 +340,8 @@ static void check_parallel(const struct check *check)
               p->pipeline, p->data, shards > 1 ? " x tensor x context" : "", (long long)world);
     } else if (ranks > 0 && ranks % world != 0) {
         blame(check, "resources.ranks", NULL,
-              "%lld ranks cannot be divided by what [parallel] sets (pipeline x data: %lld)",
-              (long long)ranks, (long long)world);
+              "%lld ranks cannot be divided by what [parallel] sets (pipeline x data%s: %lld)",
+              (long long)ranks, shards > 1 ? " x tensor x context" : "", (long long)world);
     }
 }
 
