@@ -129,19 +129,22 @@ static void price_plain(const struct dp_pricing *p, const struct dp_tally *tally
     set_compute(p, tally, 0, price);
 }
 
-// The multiprocessors that an FB may leave to the exchange.
-static void add_mode(const struct dp_pricing *p, double units, double alone_s,
+// A pair that leaves `units` multiprocessors to the exchange.
+static void add_mode(const struct dp_pricing *p, double units, double hops_s,
                      struct dp_price *price)
 {
     const struct dp_device_figures *d = p->device;
-    struct dp_exchange exchange;
-    dp_pricing_exchange(p, units, &exchange);
-    double slower = alone_s > 0 ? (exchange.forward_s + exchange.backward_s) / alone_s : 1;
+    struct dp_exchange alone, beside;
+    dp_pricing_exchange(p, 0, &alone);
+    dp_pricing_exchange(p, units, &beside);
+    // Units hold what passes alone show of the exchange; in a pair all of it takes part.
+    double slower = beside.forward_s / alone.forward_s / d->exchange_shown_share;
     price->pair_modes[price->pair_modes_count++] = (struct dp_pair_mode){
         .units = (int32_t)units,
         .device_share = d->units > units ? units / d->units : 0,
         .exchange_factor = slower * d->exchange_contention,
         .exposed_share = d->exchange_exposed_share,
+        .hops_s = hops_s * d->exchange_contention,
     };
 }
 
@@ -174,7 +177,7 @@ static void put_best_mode_first(struct dp_price *price)
 
 // Without a wish: nothing set apart (F, then B), or one of a few numbers. They are the same
 // whatever the links, so that faster ones never make a pair slower.
-static void set_modes(const struct dp_pricing *p, struct dp_price *price)
+static void set_modes(const struct dp_pricing *p, double hops_s, struct dp_price *price)
 {
     static const int32_t choices[] = {4, 8, 12, 16, 20, 24, 32};
     const struct dp_device_figures *d = p->device;
@@ -189,36 +192,39 @@ static void set_modes(const struct dp_pricing *p, struct dp_price *price)
     }
     if (p->strategy->comm_units > 0) {
         price->pair_modes_count = 0;
-        add_mode(p, p->strategy->comm_units, alone_s, price);
+        add_mode(p, p->strategy->comm_units, hops_s, price);
         price->comm_units = p->strategy->comm_units;
         return;
     }
     if (d->exchange_up_unit_bytes_per_s <= 0 && d->exchange_out_unit_bytes_per_s <= 0) {
-        add_mode(p, 0, alone_s, price);
+        add_mode(p, 0, hops_s, price);
     }
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
         if (price->pair_modes_count < DP_PAIR_MODES_MAX && 2 * choices[i] < d->units) {
-            add_mode(p, choices[i], alone_s, price);
+            add_mode(p, choices[i], hops_s, price);
         }
     }
     put_best_mode_first(price);
 }
 
-static void set_hop(const struct dp_pricing *p, struct dp_price *price)
+// Returns what both results of an FB take of the link that the exchange uses as well.
+static double set_hop(const struct dp_pricing *p, struct dp_price *price)
 {
     const struct dp_span *hop = &p->input->spans.hop;
     const struct dp_device_figures *d = p->device;
     // Tensor ranks each send their share (scatter-gather, arXiv 2104.04473).
     price->hop_bytes = 2 * p->split_tokens * p->model->hidden;
+    if (hop->ranks <= 1) {
+        return 0;
+    }
     bool out = hop->level > 0;
     double rate = out ? dp_pricing_out_bytes_per_s(p, hop) : d->up_bytes_per_s;
     double latency = out ? dp_pricing_out_latency_s(p, hop) : d->up_latency_s;
-    // On a link that experts' rows use as well, each gets its share.
+    double wire_s = price->hop_bytes / (rate * d->hop_share);
     bool shared = p->input->spans.expert.ranks > 1 && p->model->experts > 0 &&
                   (p->input->spans.expert.level > 0) == out;
-    double wire_s = price->hop_bytes / (rate * d->hop_share);
-    price->pair_hop_s = hop->ranks > 1 && shared ? 2 * wire_s : 0;
-    price->hop_s = hop->ranks > 1 ? latency + wire_s * (shared ? d->hop_contention : 1) : 0;
+    price->hop_s = latency + wire_s * (shared ? d->hop_contention : 1);
+    return shared ? 2 * wire_s : 0;
 }
 
 static void price_mtp(const struct dp_pricing *p, bool is_moe, const struct dp_unit_bytes *bytes,
@@ -263,6 +269,5 @@ void dp_price_units(const struct dp_price_input *input, struct dp_price *ret_pri
                   &units[DP_UNIT_MTP]);
     }
     ret_price->action_overhead_s = input->profile->device.action_s;
-    set_modes(&pricing, ret_price);
-    set_hop(&pricing, ret_price);
+    set_modes(&pricing, set_hop(&pricing, ret_price), ret_price);
 }

@@ -67,7 +67,7 @@ double dp_price_pair_s(const struct dp_price *price, const struct dp_chunk_price
     for (int32_t i = 0; alone > 0 && i < price->pair_modes_count; i++) {
         const struct dp_pair_mode *mode = &price->pair_modes[i];
         double slowed = compute / (1 - mode->device_share);
-        double exchange = (alone + price->pair_hop_s) * mode->exchange_factor;
+        double exchange = alone * mode->exchange_factor + mode->hops_s;
         double shown = exchange * mode->exposed_share;
         double seconds = fmax(slowed + wait, exchange - shown) + shown;
         if (i == 0 || seconds < best) {

@@ -83,6 +83,8 @@ struct dp_stage_units dp_stage_units_of(const struct dp_model_spec *model, int32
 struct dp_pair_mode {
     int32_t units;
     double device_share, exchange_factor, exposed_share;
+    // What both results of an FB, on their way to other stages, add to the exchange on its link.
+    double hops_s;
 };
 
 struct dp_price {
@@ -91,8 +93,6 @@ struct dp_price {
     double action_overhead_s;
     // Seconds of one hop between neighbouring stages, and its bytes per rank.
     double hop_s, hop_bytes;
-    // Of the link that the exchange uses as well: what both results of an FB take of it.
-    double pair_hop_s;
     int32_t comm_units; // multiprocessors that FB leaves to communication: given, or the best for
                         // a pair of MoE layers; 0 = none are set apart
     // How an FB may run; the first is that of comm_units. A pair runs in the best of them.
