@@ -425,8 +425,8 @@ static void the_end_of_deepseeks_step_takes_what_it_reports(void **state)
     // Both stages of a rank, each also held by another rank.
     input.spans.data.ranks *= 2;
     input.spans.expert_data.ranks *= 2;
-    struct dp_unit_parameters held = {8 * price.bytes[DP_UNIT_MOE].parameters.dense,
-                                      8 * price.bytes[DP_UNIT_MOE].parameters.experts};
+    const struct dp_unit_parameters *layer = &price.bytes[DP_UNIT_MOE].parameters;
+    struct dp_unit_parameters held = {.dense = 8 * layer->dense, .experts = 8 * layer->experts};
     struct dp_step_end end;
     dp_price_step_end(&input, &held, &end);
     assert_within(end.gradient_s + end.optimizer_s, 0.29, 0.2);
