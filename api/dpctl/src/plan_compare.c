@@ -64,6 +64,12 @@ static void set_sizes(const struct dp_plan *plan, struct dp_parallel_spec *paral
     parallel->expert_tensor = plan->expert_tensor;
     parallel->microbatches = plan->microbatches;
     parallel->micro_batch_size = plan->micro_batch_size;
+    if (plan->format != DP_FORMAT_AUTO) {
+        DP_COPY_TEXT(parallel->precision, dp_format_text(plan->format));
+    }
+    if (plan->shard != DP_SHARD_AUTO) {
+        DP_COPY_TEXT(parallel->shard, dp_shard_text(plan->shard));
+    }
 }
 
 static void add_row(struct table *table, const char *name)
@@ -119,43 +125,43 @@ static dp_status add_rows(struct table *table, struct dp_error *err)
     return dp_fail(err, DP_UNSCHEDULABLE, "none of the schedules can be had:%s", text.bytes);
 }
 
-// The pipeline rank with most weights.
-static const struct dp_plan_position *heaviest(const struct dp_plan *plan)
-{
-    static const struct dp_plan_position nothing;
-    const struct dp_plan_position *most = plan->positions == NULL ? &nothing : plan->positions;
-    for (int32_t p = 1; plan->positions != NULL && p < plan->pipeline; p++) {
-        const struct dp_memory_parts *memory = &plan->positions[p].memory;
-        if (memory->weights + memory->gradients > most->memory.weights + most->memory.gradients) {
-            most = &plan->positions[p];
-        }
-    }
-    return most;
-}
-
 static bool holds_twice(const struct dp_plan *plan)
 {
     const struct dp_schedule_family *family = dp_schedule_family_find(plan->schedule);
     return family != NULL && family->directions == 2 && plan->pipeline > 1;
 }
 
-static double weight_bytes(const struct dp_plan *plan)
+// What one rank holds, on average over the pipeline, and at most.
+struct held {
+    double dense, experts; // parameters
+    double bytes, most;    // of their weights and gradients
+};
+
+static struct held held_of(const struct dp_plan *plan)
 {
-    const struct dp_memory_parts *memory = &heaviest(plan)->memory;
-    return memory->weights + memory->gradients;
+    struct held held = {0};
+    for (int32_t p = 0; plan->positions != NULL && p < plan->pipeline; p++) {
+        const struct dp_plan_position *position = &plan->positions[p];
+        double bytes = position->memory.weights + position->memory.gradients;
+        held.dense += position->held.dense / plan->pipeline;
+        held.experts += position->held.experts / plan->pipeline;
+        held.bytes += bytes / plan->pipeline;
+        held.most = fmax(held.most, bytes);
+    }
+    return held;
 }
 
+// Of the second copy, on average; and what it would be if every rank held all experts of its
+// stages.
 static double copy_bytes(const struct dp_plan *plan)
 {
-    return holds_twice(plan) ? weight_bytes(plan) / 2 : 0;
+    return holds_twice(plan) ? held_of(plan).bytes / 2 : 0;
 }
 
-// The second copy if every rank held all experts of its stages.
 static double unsplit_copy_bytes(const struct dp_plan *plan)
 {
-    const struct dp_unit_parameters *held = &heaviest(plan)->held;
-    double there = held->dense + held->experts;
-    double all = held->dense + held->experts * plan->expert;
+    struct held held = held_of(plan);
+    double there = held.dense + held.experts, all = held.dense + held.experts * plan->expert;
     return there > 0 ? copy_bytes(plan) * all / there : 0;
 }
 
@@ -189,7 +195,7 @@ static json_t *row_json(const struct table *table, const struct row *row)
                   "legal", 1, "step_time_s", plan->step_s, "bubble_s", bubble_s(plan),
                   "tokens_per_day", plan->tokens_per_s * 86400, "gpu_hours_per_million_tokens",
                   hours, "recovered_gpu_hours_per_million_tokens", saved,
-                  "weights_and_gradients_bytes", weight_bytes(plan), "second_copy_bytes",
+                  "weights_and_gradients_bytes", held_of(plan).bytes, "second_copy_bytes",
                   copy_bytes(plan), "unsplit_second_copy_bytes", unsplit_copy_bytes(plan),
                   "memory_bytes", dp_plan_position_bytes(plan, dp_plan_fullest_position(plan)));
     DP_AUTO_JSON json_t *whole = dp_plan_to_json(plan);
@@ -202,10 +208,9 @@ static void print_row(const struct table *table, const struct row *row, struct d
     char text[32];
     dpctl_cell(cells, "%s", row->name);
     if (!row->legal) {
-        for (int i = 0; i < cells->columns - 2; i++) {
+        for (int i = 0; i < cells->columns - 1; i++) {
             dpctl_cell(cells, "%s", "");
         }
-        dpctl_cell(cells, "%s", row->note);
         return;
     }
     const struct dp_plan *plan = &row->plan;
@@ -215,18 +220,20 @@ static void print_row(const struct table *table, const struct row *row, struct d
     dpctl_cell(cells, "%.4g", hours);
     if (base > 0) {
         double saved = dp_plan_gpu_hours(plan, base, 1e6) - hours;
-        dpctl_cell(cells, "%.3g", fabs(saved) < 1e-9 * hours ? 0.0 : saved);
         double more = round(1000 * (1 - plan->step_s / base)) / 10;
+        dpctl_cell(cells, "%.3g", fabs(saved) < 1e-9 * hours ? 0.0 : saved);
         dpctl_cell(cells, "%.1f %%", more == 0 ? 0.0 : more);
     } else {
         dpctl_cell(cells, "%s", "");
         dpctl_cell(cells, "%s", "");
     }
-    dpctl_cell(cells, "%s", dpctl_bytes(text, weight_bytes(plan)));
+    dpctl_cell(cells, "%s", dpctl_bytes(text, held_of(plan).bytes));
     dpctl_cell(cells, "%s", holds_twice(plan) ? dpctl_bytes(text, copy_bytes(plan)) : "");
     dpctl_cell(cells, "%s",
                dpctl_bytes(text, dp_plan_position_bytes(plan, dp_plan_fullest_position(plan))));
-    dpctl_cell(cells, "%s", "");
+    char recompute[DP_NAME_MAX];
+    dp_recompute_text(plan->recompute, recompute);
+    dpctl_cell(cells, "%s", recompute);
 }
 
 static void print_sizes(const struct dp_plan *plan)
@@ -253,27 +260,25 @@ static void print_sizes(const struct dp_plan *plan)
 // What the second copy of a bidirectional schedule is made of, and what splitting experts saves.
 static void print_copy(const struct dp_plan *plan)
 {
-    char copy[32], dense[32], experts[32], unsplit[32];
-    const struct dp_unit_parameters *held = &heaviest(plan)->held;
-    if (!holds_twice(plan)) {
-        return;
-    }
-    printf("%s holds every stage twice: the second copy is %s dense and %s expert parameters, %s "
-           "of weights and gradients",
-           plan->schedule, dpctl_parameters(dense, held->dense / 2),
-           dpctl_parameters(experts, held->experts / 2), dpctl_bytes(copy, copy_bytes(plan)));
-    if (plan->expert > 1 && held->experts > 0) {
-        printf("; with experts on one rank instead of split over %d it would be %s", plan->expert,
-               dpctl_bytes(unsplit, unsplit_copy_bytes(plan)));
+    char copy[32], most[32], dense[32], experts[32], unsplit[32];
+    struct held held = held_of(plan);
+    printf("%s holds every stage twice. The second copy is %s dense and %s expert parameters a "
+           "rank,\n  %s of weights and gradients on average and %s at most",
+           plan->schedule, dpctl_parameters(dense, held.dense / 2),
+           dpctl_parameters(experts, held.experts / 2), dpctl_bytes(copy, copy_bytes(plan)),
+           dpctl_bytes(most, held.most / 2));
+    if (plan->expert > 1 && held.experts > 0) {
+        printf(";\n  with all experts on every rank instead of split over %d it would be %s",
+               plan->expert, dpctl_bytes(unsplit, unsplit_copy_bytes(plan)));
     }
     printf("\n");
 }
 
 static void print_table(const struct table *table)
 {
-    static const char *const heads[] = {"schedule",  "step",   "bubble %",      "GPU-h/Mtoken",
-                                        "recovered", "share",  "weights+grads", "second copy",
-                                        "fullest",   "why not"};
+    static const char *const heads[] = {"schedule",  "step",     "bubble %",      "GPU-h/Mtoken",
+                                        "recovered", "share",    "weights+grads", "second copy",
+                                        "fullest",   "recompute"};
     struct dpctl_table cells = {.columns = 10, .right = 0x1fe};
     print_sizes(&first_legal(table)->plan);
     dpctl_heads(&cells, heads);
@@ -282,9 +287,12 @@ static void print_table(const struct table *table)
     }
     dpctl_table_print(&cells);
     dpctl_table_deinit(&cells);
-    printf("recovered: GPU-hours per million tokens against 1f1b on the same sizes\n");
+    printf("recovered: GPU-hours per million tokens against 1f1b on the same sizes; bytes of a "
+           "rank, on average\n");
     for (int i = 0; i < table->count; i++) {
-        if (table->rows[i].legal) {
+        if (!table->rows[i].legal) {
+            printf("%s: %s\n", table->rows[i].name, table->rows[i].note);
+        } else if (holds_twice(&table->rows[i].plan)) {
             print_copy(&table->rows[i].plan);
         }
     }
@@ -298,6 +306,9 @@ dp_status plan_compare(struct dpctl *ctl, const struct plan_request *request,
     dp_status status = add_rows(&table, err);
     if (status != DP_OK) {
         return status;
+    }
+    if (!ctl->json && request->out != NULL) {
+        return dp_fail(err, DP_USAGE, "--out of a comparison needs -o json");
     }
     if (!ctl->json) {
         print_table(&table);

@@ -117,6 +117,9 @@ dp_status plan_pareto(struct dpctl *ctl, const struct plan_request *request,
                          "dp.plan.pareto/1", &text);
         return dpctl_write(ctl, request->out, &text, err);
     }
+    if (request->out != NULL) {
+        return dp_fail(err, DP_USAGE, "--out of --pareto needs -o json");
+    }
     static const char *const heads[] = {"memory", "step",   "slower",  "schedule", "P",        "D",
                                         "EP",     "tensor", "context", "batches",  "recompute"};
     struct dpctl_table cells = {.columns = 11, .right = 0x3f7};
