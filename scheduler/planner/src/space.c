@@ -18,6 +18,9 @@ static const int32_t virtual_choices[] = {2, 3, 4, 5, 6, 8};
 // look at.
 enum { WAVES_RANKS_MAX = 8, WAVES_MANY = 4 };
 
+// The caller is asked whether to stop after so many.
+enum { MESHES_PER_QUESTION = 16 };
+
 // One way through the nested sizes.
 struct sizes {
     int32_t pipeline, tensor, context, data, expert, expert_tensor;
@@ -423,7 +426,12 @@ dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err)
                        (long long)explorer->problem->slots);
     }
     each_sizes(explorer->problem, explorer->world, explorer->domain, add_meshes, explorer);
+    const struct problem *problem = explorer->problem;
     for (size_t i = 0; i < explorer->meshes_count; i++) {
+        if (problem->stop != NULL && problem->stop(problem->stop_context)) {
+            return dp_fail(err, DP_INTERRUPTED, "planning was stopped after %zu of %zu divisions",
+                           i, explorer->meshes_count);
+        }
         add_divisions(explorer, (int32_t)i);
     }
     return DP_OK;
