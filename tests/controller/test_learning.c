@@ -58,11 +58,26 @@ static void send_profile(struct fake_agent *agent, int64_t measured_at_s, double
     agent_send(agent, &message);
 }
 
-static void connect_agent(struct fake_agent *agent, const struct daemon_process *process)
+static const char *node_state(struct dp_client *client, struct dp_arena *arena)
 {
+    Dp__V1__ListNodesResponse *nodes = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_list_nodes(client, arena, &nodes, &err), &err);
+    assert_int_equal(nodes->n_nodes, 1);
+    return nodes->nodes[0]->state;
+}
+
+// Until its profile has arrived.
+static void connect_agent(struct fake_agent *agent, const struct daemon_process *process,
+                          struct dp_client *client)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     agent_connect(agent, process, DP_PROTOCOL_VERSION, NULL);
     agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
     send_profile(agent, 1000, 5e10);
+    while (strcmp(node_state(client, &arena), "READY") != 0) {
+        agent_pump(agent, POLL_MS);
+    }
 }
 
 static void send_report(struct fake_agent *agent, Dp__V1__Fence *fence, uint32_t rank,
@@ -200,7 +215,7 @@ static void the_second_plan_cites_what_the_first_run_taught(void **state)
     daemon_start(process);
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process);
+    connect_agent(&agent, process, client);
     const Dp__V1__Lesson *lesson = run(client, &agent, &slow, &arena, &provenance);
     assert_null(strstr(provenance, "corrected by"));
     assert_true(lesson->learned);
@@ -226,7 +241,7 @@ static void what_was_learned_survives_kill_9_and_ends_with_a_new_measurement(voi
     {
         AUTO_CLIENT struct dp_client *client = daemon_client(process);
         AUTO_AGENT struct fake_agent agent;
-        connect_agent(&agent, process);
+        connect_agent(&agent, process, client);
         assert_true(run(client, &agent, &slow, &arena, &provenance)->learned);
         settle(client, &agent);
         assert_int_equal(daemon_end(process, SIGKILL), 128 + SIGKILL);
@@ -234,7 +249,7 @@ static void what_was_learned_survives_kill_9_and_ends_with_a_new_measurement(voi
     daemon_start(process);
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process);
+    connect_agent(&agent, process, client);
     run(client, &agent, &slow, &arena, &provenance);
     assert_non_null(strstr(provenance, "corrected by job-1: compute x1.20"));
     settle(client, &agent);
@@ -260,7 +275,7 @@ static void a_wrong_run_poisons_nothing(void **state)
     daemon_start(process);
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process);
+    connect_agent(&agent, process, client);
     const char *provenance = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const Dp__V1__Lesson *lesson = run(client, &agent, &cases[i].way, &arena, &provenance);
@@ -319,15 +334,6 @@ static void answer(struct fake_agent *agent, uint64_t request, Dp__V1__Calibrate
     agent_send(agent, &out);
 }
 
-static const char *node_state(struct dp_client *client, struct dp_arena *arena)
-{
-    Dp__V1__ListNodesResponse *nodes = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_list_nodes(client, arena, &nodes, &err), &err);
-    assert_int_equal(nodes->n_nodes, 1);
-    return nodes->nodes[0]->state;
-}
-
 // The bytes that send_profile sends.
 static void fill_profile(Dp__V1__CalibrateLevel *level, struct dp_buf *text)
 {
@@ -351,7 +357,7 @@ static void a_node_is_measured_and_both_profiles_are_told(void **state)
     daemon_start(process);
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process);
+    connect_agent(&agent, process, client);
     AUTO_CALIBRATION struct dp_client_calibration *calibration = ask(client, "node-x", false);
     const Dp__V1__CalibrateEvent *event = event_of(calibration, &agent, &arena);
     assert_string_equal(event->message, "measuring");
@@ -393,7 +399,7 @@ static void an_agent_that_fails_or_goes_away_is_said_so(void **state)
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     for (int gone = 0; gone < 2; gone++) {
         AUTO_AGENT struct fake_agent agent;
-        connect_agent(&agent, process);
+        connect_agent(&agent, process, client);
         AUTO_CALIBRATION struct dp_client_calibration *calibration = ask(client, "node-x", false);
         assert_string_equal(event_of(calibration, &agent, &arena)->message, "measuring");
         uint64_t request =
@@ -418,7 +424,7 @@ static void a_caller_that_leaves_ends_the_measurement(void **state)
     daemon_start(process);
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process);
+    connect_agent(&agent, process, client);
     struct dp_client_calibration *calibration = ask(client, "node-x", false);
     assert_string_equal(event_of(calibration, &agent, &arena)->message, "measuring");
     uint64_t request =
@@ -438,7 +444,7 @@ static void a_node_with_ranks_is_refused_or_waited_for(void **state)
     daemon_start(process);
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process);
+    connect_agent(&agent, process, client);
     Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
     Dp__V1__Job *job = NULL;
     struct dp_error err = {0};

@@ -61,7 +61,10 @@ static struct figures figures_of(dp_knob knob, dp_format format)
     case KNOB_GEMM:
         return (struct figures)LIST(gemm_figure(format), none, none, none);
     case KNOB_GROUPED_GEMM:
-        return (struct figures)LIST(DP_DEVICE_grouped_gemm_share, none, none, none);
+        return (struct figures)LIST(gemm_figure(format) == DP_DEVICE_bf16_gemm_share
+                                        ? DP_DEVICE_grouped_gemm_share
+                                        : DP_DEVICE_grouped_narrow_gemm_share,
+                                    none, none, none);
     case KNOB_WEIGHT_GEMM:
         return (struct figures)LIST(DP_DEVICE_weight_gemm_share, none, none, none);
     case KNOB_GROUPED_WEIGHT_GEMM:
