@@ -186,6 +186,8 @@ static void what_is_as_fast_with_one_copy_is_named(void **state)
     add(&plan, candidate("dualpipev", 10.1, 60));
     assert_says(advice(&plan, &moe), "dualpipev (pipeline 4) takes +1.0 %");
     assert_says(plan.warnings, "needs 10.0 GiB more");
+    plan.candidates[2].memory_max_bytes = 50.4 * GIB;
+    assert_says(advice(&plan, &moe), "holds every stage once and needs as much memory");
     plan.candidates[1].step_s = 10.6;
     plan.candidates[2].memory_max_bytes = 81.0 * GIB; // does not fit
     assert_string_equal(advice(&plan, &moe), "");

@@ -9,8 +9,10 @@
 #include "plan_text.h"
 
 // Traffic below this share of a step is little to hide; room below this share of a rank's memory
-// is little room; a bubble above this share of a step is large.
-static const double LITTLE_TRAFFIC = 0.1, LITTLE_ROOM = 0.1, LARGE_BUBBLE = 0.15;
+// is little room; a bubble above this share of a step is large; memory that differs by less is
+// alike.
+static const double LITTLE_TRAFFIC = 0.1, LITTLE_ROOM = 0.1, LARGE_BUBBLE = 0.15,
+                    LIKE_MEMORY = 0.01;
 
 struct advice {
     const struct dp_plan *plan;
@@ -146,15 +148,19 @@ static void say_close(const struct advice *advice, bool is_v)
     }
     char name[DP_NAME_MAX + 16], more[DP_PLAN_WORD_MAX], less[DP_PLAN_WORD_MAX];
     double here = dp_plan_position_bytes(plan, dp_plan_fullest_position(plan));
+    double saved = here - other->memory_max_bytes;
     dp_buf_printf(advice->out,
-                  "%s (pipeline %d) takes %s, inside the error of %.0f %%, holds every stage once "
-                  "and needs %s%s on its fullest rank: take it where memory or simplicity "
-                  "matters\n",
+                  "%s (pipeline %d) takes %s, inside the error of %.0f %%, holds every "
+                  "stage once and needs ",
                   dp_plan_text_schedule(name, other->schedule, other->virtual_stages),
                   other->pipeline, dp_plan_text_more(more, other->step_s, plan->step_s),
-                  100 * plan->error_share,
-                  dp_plan_text_bytes(less, fabs(here - other->memory_max_bytes)),
-                  other->memory_max_bytes <= here ? " less" : " more");
+                  100 * plan->error_share);
+    if (fabs(saved) < LIKE_MEMORY * here) {
+        dp_buf_puts(advice->out, "as much memory\n");
+    } else {
+        dp_buf_printf(advice->out, "%s %s on its fullest rank\n",
+                      dp_plan_text_bytes(less, fabs(saved)), saved > 0 ? "less" : "more");
+    }
 }
 
 static void say_baseline(const struct advice *advice)

@@ -372,46 +372,46 @@ static void put_candidates(const struct dp_plan *plan, int lines, struct dp_buf 
     }
 }
 
-// Lines of a text, each wrapped, as many as `lines` columns take (0 = all).
-static void put_lines(const char *title, const char *text, int lines, struct dp_buf *out)
+// Lines of a text behind a label, each wrapped, on at most `lines` (0 = all) and one that says how
+// many are left.
+static void put_lines(const char *label, const char *text, int lines, struct dp_buf *out)
 {
-    if (text == NULL || text[0] == '\0') {
-        return;
-    }
-    dp_buf_printf(out, "\n%s\n", title);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf all = {0}, row = {0}, line = {0};
-    size_t left = 0;
-    while (*text != '\0') {
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf row = {0}, line = {0};
+    char first[16];
+    int used = 0, left = 0;
+    while (text != NULL && *text != '\0') {
         size_t length = strcspn(text, "\n");
         line.length = row.length = 0;
         dp_buf_printf(&line, "%.*s", (int)length, text);
-        dp_plan_text_wrap("  ", line.bytes, COLUMNS, &row);
-        if (lines == 0 || all.length == 0 || lines_of(&all) + lines_of(&row) <= lines) {
-            dp_buf_append(&all, row.bytes, row.length);
+        snprintf(first, sizeof(first), "%-11s", used == 0 ? label : "");
+        dp_plan_text_wrap(first, line.bytes, COLUMNS, &row);
+        if (lines == 0 || used == 0 || (left == 0 && used + lines_of(&row) <= lines)) {
+            dp_buf_append(out, row.bytes, row.length);
+            used += lines_of(&row);
         } else {
             left++;
         }
         text += length + (text[length] == '\n');
     }
-    dp_buf_append(out, all.bytes, all.length);
     if (left > 0) {
-        dp_buf_printf(out, "  and %zu more (--all)\n", left);
+        dp_buf_printf(out, "           and %d more (--all)\n", left);
     }
 }
 
 void dp_plan_render(const struct dp_plan *plan, bool all, struct dp_buf *out)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    put_lines("warnings", plan->warnings, all ? 0 : 7, &text);
     put_lines("why", plan->explanation, all ? 0 : 2, &text);
-    put_lines("rests on", plan->provenance, all ? 0 : 3, &text);
+    put_lines("warnings", plan->warnings, all ? 0 : 7, &text);
+    put_lines("rests on", plan->provenance, all ? 0 : 2, &text);
     put_choice(plan, out);
     put_step(plan, out);
     put_cost(plan, out);
     put_memory(plan, out);
     put_gains(plan, out);
-    // Four lines stand around the runners-up themselves.
-    int left = SCREEN - lines_of(out) - lines_of(&text) - 4;
+    // Five lines stand around the runners-up themselves.
+    int left = SCREEN - lines_of(out) - lines_of(&text) - 5;
     put_candidates(plan, all ? 0 : left > 1 ? left : 1, out);
+    dp_buf_puts(out, text.length == 0 ? "" : "\n");
     dp_buf_append(out, text.length == 0 ? "" : text.bytes, text.length);
 }
