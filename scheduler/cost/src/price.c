@@ -102,6 +102,12 @@ static void repeat_forward(struct dp_unit_price *price)
     price->backward_exchange_s += price->forward_exchange_s;
 }
 
+static double host_moe_s(const struct dp_pricing *p)
+{
+    double experts = fmax(1, (double)p->model->experts / p->strategy->expert);
+    return p->device->host_moe_s + p->device->host_expert_s * experts;
+}
+
 static void price_layer(const struct dp_pricing *p, bool is_moe, const struct dp_tally *besides,
                         const struct dp_unit_bytes *bytes, struct dp_unit_price *price)
 {
@@ -116,7 +122,7 @@ static void price_layer(const struct dp_pricing *p, bool is_moe, const struct dp
     } else {
         dp_pricing_dense_ffn(p, &tally);
     }
-    set_compute(p, &tally, is_moe ? p->device->host_moe_s : p->device->host_dense_s, price);
+    set_compute(p, &tally, is_moe ? host_moe_s(p) : p->device->host_dense_s, price);
     dp_pricing_wait(p, is_moe, bytes, price);
     if (dp_pricing_again(p, DP_RECOMPUTE_FULL)) {
         repeat_forward(price);

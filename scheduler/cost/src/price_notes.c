@@ -47,6 +47,7 @@ static const struct {
     {DP_DEVICE_kernel_s, USE_ALWAYS},
     {DP_DEVICE_host_dense_s, USE_ALWAYS},
     {DP_DEVICE_host_moe_s, USE_EXPERTS},
+    {DP_DEVICE_host_expert_s, USE_EXPERTS},
     {DP_DEVICE_up_bytes_per_s, USE_GROUPS},
     {DP_DEVICE_out_bytes_per_s, USE_OUT},
     {DP_DEVICE_collective_up_share, USE_GROUPS},
