@@ -472,6 +472,30 @@ static void deepseek_v3s_measured_step_is_predicted_within_the_error_bar(void **
     cluster_deinit(&cluster);
 }
 
+static void an_order_that_is_searched_for_is_carried_and_no_slower(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_job_spec spec = JOB("mixtral-8x7b", 16, 4096, "resources.device=cuda", "pipeline=2",
+                                  "micro_batch_size=1", "model.layers=8");
+    struct cluster cluster;
+    cluster_init(&cluster, "h100", 4);
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan family = {0}, plan = {0}, again = {0};
+    assert_ok(plan_on_cluster(&cluster, &spec, &family, &err), &err);
+    assert_ok(dp_job_spec_set(&spec, "schedule=auto", &err), &err);
+    assert_ok(plan_on_cluster(&cluster, &spec, &plan, &err), &err);
+    assert_ok(plan_on_cluster(&cluster, &spec, &again, &err), &err);
+    assert_true(plan.step_s <= family.step_s * (1 + 1e-9));
+    assert_true(plan.schedule_hash == again.schedule_hash);
+    assert_non_null(strstr(plan.explanation, "auto: stages placed"));
+    assert_ok(dp_plan_check(&plan, &err), &err);
+    assert_true(plan.candidates[0].chosen && !plan.candidates[1].chosen);
+    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+    assert_ok(dp_plan_schedule(&plan, &schedule, &err), &err);
+    assert_ok(dp_schedule_validate(&schedule, &err), &err);
+    cluster_deinit(&cluster);
+}
+
 struct patience {
     long asked, most;
 };
@@ -543,6 +567,7 @@ int main(void)
         cmocka_unit_test(the_same_request_gives_the_same_plan_bit_for_bit),
         cmocka_unit_test(the_impossible_is_refused_with_the_nearest_change),
         cmocka_unit_test(deepseek_v3s_measured_step_is_predicted_within_the_error_bar),
+        cmocka_unit_test(an_order_that_is_searched_for_is_carried_and_no_slower),
         cmocka_unit_test(the_search_stops_when_asked),
         cmocka_unit_test(the_costs_of_a_plan_give_its_prediction),
     };

@@ -11,7 +11,9 @@ void dp_planner_appraisal_deinit(struct appraisal *appraisal)
 {
     free(appraisal->layer_begin);
     free(appraisal->positions);
-    dp_schedule_deinit(&appraisal->schedule);
+    if (!appraisal->is_borrowed) {
+        dp_schedule_deinit(&appraisal->schedule);
+    }
     dp_sim_costs_deinit(&appraisal->costs);
     dp_sim_result_deinit(&appraisal->result);
     *appraisal = (struct appraisal){0};
@@ -139,15 +141,20 @@ static void fill_positions(const struct explorer *explorer, struct appraisal *ap
 
 dp_status dp_planner_appraise_with(struct explorer *explorer, const struct choice *choice,
                                    const int32_t *layer_begin, const struct dp_profile *profile,
-                                   struct appraisal *ret_appraisal, struct dp_error *err)
+                                   const struct dp_schedule *order, struct appraisal *ret_appraisal,
+                                   struct dp_error *err)
 {
     struct appraisal *appraisal = ret_appraisal;
     const struct dp_schedule_params params = {.pipeline = choice->pipeline,
                                               .microbatches = choice->microbatches,
                                               .virtual_stages = choice->virtual_stages};
-    *appraisal = (struct appraisal){.choice = *choice};
-    dp_status status =
-        dp_schedule_generate(choice->family->name, &params, &appraisal->schedule, err);
+    *appraisal = (struct appraisal){.choice = *choice, .is_borrowed = order != NULL};
+    dp_status status = DP_OK;
+    if (order != NULL) {
+        appraisal->schedule = *order;
+    } else {
+        status = dp_schedule_generate(choice->family->name, &params, &appraisal->schedule, err);
+    }
     if (status != DP_OK) {
         return status;
     }
@@ -171,5 +178,5 @@ dp_status dp_planner_appraise(struct explorer *explorer, const struct choice *ch
 {
     const struct cut *cut = dp_planner_cuts_get(explorer->cuts, choice->stages, choice->split);
     return dp_planner_appraise_with(explorer, choice, cut->layer_begin, explorer->problem->profile,
-                                    ret_appraisal, err);
+                                    NULL, ret_appraisal, err);
 }

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "alternatives.h"
 #include "appraise.h"
@@ -11,6 +12,7 @@
 #include "gains.h"
 #include "impossible.h"
 #include "search.h"
+#include "searched.h"
 
 static void fill_sizes(const struct explorer *explorer, const struct appraisal *best,
                        struct dp_plan *plan)
@@ -114,7 +116,7 @@ static dp_status fill_baseline(struct explorer *explorer, const struct appraisal
     return status;
 }
 
-static char *explain(const struct explorer *explorer, const struct search *search,
+static char *explain(const struct explorer *explorer, const struct search *search, const char *note,
                      const struct dp_plan *plan)
 {
     const struct problem *problem = explorer->problem;
@@ -128,18 +130,50 @@ static char *explain(const struct explorer *explorer, const struct search *searc
         dp_buf_printf(&text, "%lld of %lld accelerators are used: no legal division takes more\n",
                       (long long)explorer->world, (long long)problem->slots);
     }
+    dp_buf_puts(&text, note != NULL ? note : "");
     dp_buf_printf(&text, "%lld of at most %lld simulations%s\n", (long long)search->moves,
                   (long long)search->moves_max,
                   search->moves >= search->moves_max ? "; there may be better ones" : "");
     return dp_buf_take(&text);
 }
 
-static dp_status make_plan(struct explorer *explorer, const struct search *search, bool pareto,
-                           struct dp_plan *plan, struct dp_error *err)
+// The chosen one in front of the families.
+static void put_searched_first(const struct searched *searched, const struct appraisal *best,
+                               struct dp_plan *plan)
+{
+    plan->candidates =
+        dp_realloc(plan->candidates, plan->candidates_count + 1, sizeof(*plan->candidates));
+    memmove(plan->candidates + 1, plan->candidates,
+            plan->candidates_count * sizeof(*plan->candidates));
+    plan->candidates_count++;
+    for (size_t i = 1; i < plan->candidates_count; i++) {
+        plan->candidates[i].chosen = false;
+    }
+    dp_planner_runner_fill(best, &plan->candidates[0]);
+    plan->candidates[0].chosen = true;
+    if (searched->step_s >= plan->candidates[1].step_s) {
+        plan->candidates[1].reason = dp_strdup("as fast; auto was asked for");
+    }
+}
+
+// The best of all, or the order that was searched for.
+static dp_status appraise_best(struct explorer *explorer, const struct search *search,
+                               const struct searched *searched, struct appraisal *best,
+                               struct dp_error *err)
+{
+    if (searched->layer_begin == NULL) {
+        return dp_planner_appraise(explorer, &search->outcomes[search->best].choice, best, err);
+    }
+    return dp_planner_appraise_with(explorer, &searched->choice, searched->layer_begin,
+                                    explorer->problem->profile, &searched->schedule, best, err);
+}
+
+static dp_status make_plan(struct explorer *explorer, const struct search *search,
+                           const struct searched *searched, bool pareto, struct dp_plan *plan,
+                           struct dp_error *err)
 {
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal best = {0};
-    dp_status status =
-        dp_planner_appraise(explorer, &search->outcomes[search->best].choice, &best, err);
+    dp_status status = appraise_best(explorer, search, searched, &best, err);
     if (status != DP_OK) {
         return status;
     }
@@ -155,6 +189,10 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
         status = pareto ? dp_planner_pareto_fill(explorer, search, plan, err)
                         : dp_planner_runners_fill(explorer, search, plan, err);
     }
+    if (status == DP_OK && searched->layer_begin != NULL) {
+        status = dp_planner_order_write(&best.schedule, &plan->schedule_json, err);
+        put_searched_first(searched, &best, plan);
+    }
     struct dp_buf provenance = {0}, warnings = {0};
     dp_price_provenance(&best.pricing.input, &provenance);
     dp_buf_puts(&provenance, "bytes: tensors of the model's layers (docs/memory.md)\n");
@@ -162,7 +200,7 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
     dp_price_warnings(&best.pricing.input, &warnings);
     plan->provenance = dp_buf_take(&provenance);
     plan->warnings = dp_buf_take(&warnings);
-    plan->explanation = explain(explorer, search, plan);
+    plan->explanation = explain(explorer, search, searched->note, plan);
     return status;
 }
 
@@ -172,8 +210,9 @@ dp_status dp_planner_compose(const struct problem *problem,
 {
     DP_CLEANUP(dp_planner_explorer_deinit) struct explorer explorer = {0};
     dp_status status = dp_planner_explorer_init(&explorer, problem, err);
-    if (status == DP_OK && dp_planner_space_init(&explorer, err) != DP_OK) {
-        status = dp_planner_impossible_sizes(&explorer, err);
+    if (status == DP_OK) {
+        status = dp_planner_space_init(&explorer, err);
+        status = status == DP_INVALID ? dp_planner_impossible_sizes(&explorer, err) : status;
     }
     DP_CLEANUP(dp_planner_search_deinit) struct search search = {0};
     if (status == DP_OK) {
@@ -183,11 +222,15 @@ dp_status dp_planner_compose(const struct problem *problem,
     if (status == DP_OK && search.count == 0) {
         status = dp_planner_impossible_memory(&explorer, err);
     }
+    DP_CLEANUP(dp_planner_searched_deinit) struct searched searched = {0};
+    if (status == DP_OK && strcmp(problem->spec->parallel.schedule, "auto") == 0 && !pareto) {
+        status = dp_planner_searched_find(&explorer, &search, &searched, err);
+    }
     if (status != DP_OK) {
         return status;
     }
     struct dp_plan plan = {0};
-    status = make_plan(&explorer, &search, pareto, &plan, err);
+    status = make_plan(&explorer, &search, &searched, pareto, &plan, err);
     if (status == DP_OK && !pareto) {
         status = dp_planner_alternatives_fill(problem, options, &plan, err);
     }

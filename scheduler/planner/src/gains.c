@@ -51,6 +51,11 @@ static void add_gain(struct dp_plan *plan, const char *resource, double more_sha
     DP_COPY_TEXT(gain->resource, resource);
 }
 
+static const struct dp_schedule *order_of(const struct appraisal *best)
+{
+    return dp_planner_is_auto(best->choice.family) ? &best->schedule : NULL;
+}
+
 // Twice the samples in twice the micro-batches; the step is that of as many samples as before.
 static dp_status gain_of_batch(struct explorer *explorer, const struct appraisal *best,
                                struct dp_plan *plan, struct dp_error *err)
@@ -60,12 +65,12 @@ static dp_status gain_of_batch(struct explorer *explorer, const struct appraisal
                                               .microbatches = 2 * choice.microbatches,
                                               .virtual_stages = choice.virtual_stages};
     if (dp_schedule_check(choice.family->name, &params, NULL) != DP_OK) {
-        return DP_OK;
+        return DP_OK; // or an order that was searched for
     }
     choice.microbatches = params.microbatches;
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal with = {0};
     dp_status status = dp_planner_appraise_with(explorer, &choice, best->layer_begin,
-                                                explorer->problem->profile, &with, err);
+                                                explorer->problem->profile, NULL, &with, err);
     if (status == DP_OK) {
         add_gain(plan, "global batch", 1, with.result.step / 2);
     }
@@ -88,7 +93,7 @@ dp_status dp_planner_gains_fill(struct explorer *explorer, const struct appraisa
         *profile = *explorer->problem->profile;
         resources[i].change(profile);
         dp_status status = dp_planner_appraise_with(explorer, &best->choice, best->layer_begin,
-                                                    profile, &with, err);
+                                                    profile, order_of(best), &with, err);
         if (status != DP_OK) {
             return status;
         }

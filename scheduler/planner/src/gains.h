@@ -16,3 +16,5 @@ dp_status dp_planner_runners_fill(struct explorer *explorer, const struct search
 // Fills plan->candidates with those that no other beats in both step and memory, by step.
 dp_status dp_planner_pareto_fill(struct explorer *explorer, const struct search *search,
                                  struct dp_plan *plan, struct dp_error *err);
+// One candidate's figures.
+void dp_planner_runner_fill(const struct appraisal *appraisal, struct dp_plan_candidate *candidate);

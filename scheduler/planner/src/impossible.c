@@ -188,6 +188,9 @@ static void visit_lean(void *context, const struct choice *choice)
     }
 }
 
+// The caller is asked whether to stop after so many.
+enum { DIVISIONS_PER_QUESTION = 16 };
+
 static int compare_divisions(const void *a, const void *b)
 {
     const struct division *one = a, *two = b;
@@ -206,6 +209,9 @@ static void find_leanest(struct explorer *explorer, double enough, struct leanes
             break;
         }
         if (enough > 0 && division->bytes > enough) {
+            break;
+        }
+        if (i % DIVISIONS_PER_QUESTION == 0 && dp_planner_is_stopped(explorer->problem)) {
             break;
         }
         dp_planner_space_families(explorer, &division->choice, visit_lean, leanest);
@@ -245,7 +251,8 @@ static int64_t ranks_that_fit(const struct explorer *explorer)
     static const int32_t times[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
     const struct problem *problem = explorer->problem;
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        if (problem->slots * times[i] > DP_RANKS_MAX || problem->spec->resources.ranks > 0) {
+        if (problem->slots * times[i] > DP_RANKS_MAX || problem->spec->resources.ranks > 0 ||
+            dp_planner_is_stopped(problem)) {
             break;
         }
         size_t count = problem->nodes_count * (size_t)times[i];
@@ -328,6 +335,10 @@ dp_status dp_planner_impossible_memory(struct explorer *explorer, struct dp_erro
 {
     struct leanest leanest;
     find_leanest(explorer, 0, &leanest);
+    if (leanest.bytes < 0 || dp_planner_is_stopped(explorer->problem)) {
+        return dp_fail(err, DP_INTERRUPTED,
+                       "planning was stopped before anything was found to fit");
+    }
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal appraisal = {0};
     dp_status status = dp_planner_appraise(explorer, &leanest.choice, &appraisal, err);
     if (status != DP_OK) {
@@ -362,6 +373,9 @@ dp_status dp_planner_impossible_memory(struct explorer *explorer, struct dp_erro
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     dp_planner_memory_refusal_write(&refusal, &text);
     write_way_out(explorer, &text);
+    if (dp_planner_is_stopped(explorer->problem)) {
+        return dp_fail(err, DP_INTERRUPTED, "planning was stopped while a way out was looked for");
+    }
     return dp_fail(err, DP_UNSCHEDULABLE,
                    "the job fits into no rank's memory: of the leanest of all choices (%s, "
                    "pipeline %d, expert %d, data %d, tensor %d) %s",

@@ -14,7 +14,7 @@ struct choice {
     int32_t mesh;       // index of the explorer's sizes and order of placement
     uint32_t recompute; // DP_RECOMPUTE_*
     dp_shard shard;
-    int32_t split; // rule by which layers are cut
+    int32_t split;  // rule by which layers are cut
     double bound_s; // no schedule of these sizes is faster
 };
 
@@ -39,13 +39,18 @@ struct problem {
     const struct dp_planner_node *nodes;
     size_t nodes_count;
     const struct dp_profile *profile;
-    bool is_sim;    // seconds come from [sim]
-    bool is_fabric; // ranks are accelerators
-    int64_t slots; // of all nodes
-    int64_t cores; // of all machines; 0 = enough
+    bool is_sim;                 // seconds come from [sim]
+    bool is_fabric;              // ranks are accelerators
+    int64_t slots;               // of all nodes
+    int64_t cores;               // of all machines; 0 = enough
     bool (*stop)(void *context); // asked while an order is searched; NULL = never
     void *stop_context;
 };
+
+static inline bool dp_planner_is_stopped(const struct problem *problem)
+{
+    return problem->stop != NULL && problem->stop(problem->stop_context);
+}
 
 // Fills a layout: layers split by their cost, ranks placed. Needs enough slots.
 void dp_planner_layout_init(struct layout *ret_layout, const struct problem *problem,
@@ -108,8 +113,12 @@ enum { REFUSED_MAX = 32 };
 // schedule = "auto": ways to place stages, as families that are in no table.
 const struct dp_schedule_family *dp_planner_order_rows(size_t *ret_count);
 bool dp_planner_is_auto(const struct dp_schedule_family *family);
+unsigned dp_planner_order_placement(const struct dp_schedule_family *row); // dp_auto_placement
 // DP_TOO_LARGE: a plan cannot carry a list of so many bytes.
 dp_status dp_planner_order_is_too_long(size_t actions, size_t bytes, struct dp_error *err);
+// The order as a plan carries it; the caller frees *ret_list.
+dp_status dp_planner_order_write(const struct dp_schedule *schedule, char **ret_list,
+                                 struct dp_error *err);
 // Searches for the best order of a choice of such a family, and says in a line how it compares. The
 // caller owns both. DP_INVALID when nothing fits, DP_INTERRUPTED when stopped.
 dp_status dp_planner_order_find(const struct problem *problem, const struct choice *choice,

@@ -42,6 +42,11 @@ bool dp_planner_is_auto(const struct dp_schedule_family *family)
     return false;
 }
 
+unsigned dp_planner_order_placement(const struct dp_schedule_family *row)
+{
+    return placements[row - rows];
+}
+
 struct asked {
     const struct problem *problem;
     const struct choice *choice;
@@ -87,10 +92,9 @@ static void fill_bytes(const struct problem *problem, const struct layout *layou
             forward = fmax(forward, bytes.end_of_forward - kept);
             backward = fmax(backward, bytes.end_of_input - kept);
         }
-        double most = pairs_help(costs, rank, count) ? forward + backward
-                                                     : fmax(forward, backward);
-        ret_static_bytes[rank] = (uint64_t)ceil(
-            dp_planner_rank_state_bytes(problem, layout, shape, rank) + most);
+        double most = pairs_help(costs, rank, count) ? forward + backward : fmax(forward, backward);
+        ret_static_bytes[rank] =
+            (uint64_t)ceil(dp_planner_rank_state_bytes(problem, layout, shape, rank) + most);
     }
 }
 
@@ -171,6 +175,19 @@ dp_status dp_planner_order_is_too_long(size_t actions, size_t bytes, struct dp_e
                    actions, bytes, DP_PLAN_SCHEDULE_BYTES_MAX);
 }
 
+dp_status dp_planner_order_write(const struct dp_schedule *schedule, char **ret_list,
+                                 struct dp_error *err)
+{
+    size_t bytes = dp_schedule_json_bytes(schedule);
+    if (bytes > DP_PLAN_SCHEDULE_BYTES_MAX) {
+        return dp_planner_order_is_too_long(dp_schedule_action_count(schedule), bytes, err);
+    }
+    struct dp_buf text = {0};
+    dp_schedule_write_json(schedule, &text);
+    *ret_list = dp_buf_take(&text);
+    return DP_OK;
+}
+
 dp_status dp_planner_order_find(const struct problem *problem, const struct choice *choice,
                                 struct dp_schedule *ret_schedule, char **ret_note,
                                 struct dp_error *err)
@@ -187,14 +204,14 @@ dp_status dp_planner_order_find(const struct problem *problem, const struct choi
     dp_planner_place_ranks(problem, choice, layout.places);
     fill_caps(problem, &layout, caps);
     bool is_shared = !problem->is_sim && shares_cores(problem, &layout);
-    const struct dp_auto_problem search = {
-        .pipeline = choice->pipeline,
-        .microbatches = choice->microbatches,
-        .costs = costs_of,
-        .context = &asked,
-        .memory_cap = problem->is_sim ? NULL : caps,
-        .placements = placements[choice->family - rows],
-        .virtual_stages = choice->family->stages_per_rank / choice->family->directions};
+    const struct dp_auto_problem search = {.pipeline = choice->pipeline,
+                                           .microbatches = choice->microbatches,
+                                           .costs = costs_of,
+                                           .context = &asked,
+                                           .memory_cap = problem->is_sim ? NULL : caps,
+                                           .placements = placements[choice->family - rows],
+                                           .virtual_stages = choice->family->stages_per_rank /
+                                                             choice->family->directions};
     const struct dp_auto_options options = {.moves_max = moves_for(choice, is_shared),
                                             .stop = problem->stop,
                                             .context = problem->stop_context};

@@ -26,18 +26,12 @@ static void fill_sizes(const struct choice *choice, struct dp_plan_candidate *ca
     DP_COPY_TEXT(candidate->schedule, choice->family->name);
 }
 
-static dp_status fill_candidate(struct explorer *explorer, const struct outcome *outcome,
-                                struct dp_plan_candidate *candidate, struct dp_error *err)
+void dp_planner_runner_fill(const struct appraisal *appraisal, struct dp_plan_candidate *candidate)
 {
-    DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal appraisal = {0};
-    dp_status status = dp_planner_appraise(explorer, &outcome->choice, &appraisal, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    const struct dp_plan_position *critical = &appraisal.positions[appraisal.critical];
-    fill_sizes(&outcome->choice, candidate);
+    const struct dp_plan_position *critical = &appraisal->positions[appraisal->critical];
+    fill_sizes(&appraisal->choice, candidate);
     candidate->legal = true;
-    candidate->step_s = outcome->step_s;
+    candidate->step_s = appraisal->result.step;
     candidate->compute_s = critical->compute_s;
     candidate->bubble_s = critical->bubble_s;
     candidate->hop_s = critical->hop_s;
@@ -45,10 +39,23 @@ static dp_status fill_candidate(struct explorer *explorer, const struct outcome 
     candidate->exchange_s = critical->exchange_s;
     candidate->gradient_s = critical->gradient_s;
     candidate->optimizer_s = critical->optimizer_s;
-    candidate->memory_max_bytes = outcome->memory_bytes;
-    candidate->memory_limit_bytes = outcome->memory_limit_bytes;
-    candidate->memory_position = outcome->memory_position;
-    return DP_OK;
+    candidate->memory_max_bytes = appraisal->fullest_bytes;
+    candidate->memory_limit_bytes = appraisal->positions[appraisal->fullest].memory_limit_bytes;
+    candidate->memory_position = appraisal->fullest;
+}
+
+static dp_status fill_candidate(struct explorer *explorer, const struct outcome *outcome,
+                                struct dp_plan_candidate *candidate, struct dp_error *err)
+{
+    if (dp_planner_is_stopped(explorer->problem)) {
+        return dp_fail(err, DP_INTERRUPTED, "planning was stopped while its answer was written");
+    }
+    DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal appraisal = {0};
+    dp_status status = dp_planner_appraise(explorer, &outcome->choice, &appraisal, err);
+    if (status == DP_OK) {
+        dp_planner_runner_fill(&appraisal, candidate);
+    }
+    return status;
 }
 
 static int compare_outcomes(const void *a, const void *b)

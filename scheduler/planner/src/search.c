@@ -310,20 +310,6 @@ static void fill_parts(const struct problem *problem, const struct evaluation *e
     plan->error_share = problem->is_sim ? 0.03 : problem->profile->error_share;
 }
 
-// The order as the plan carries it.
-static dp_status write_list(const struct dp_schedule *schedule, char **ret_list,
-                            struct dp_error *err)
-{
-    size_t bytes = dp_schedule_json_bytes(schedule);
-    if (bytes > DP_PLAN_SCHEDULE_BYTES_MAX) {
-        return dp_planner_order_is_too_long(dp_schedule_action_count(schedule), bytes, err);
-    }
-    struct dp_buf text = {0};
-    dp_schedule_write_json(schedule, &text);
-    *ret_list = dp_buf_take(&text);
-    return DP_OK;
-}
-
 dp_status dp_planner_search_make_plan(const struct search *search, const struct problem *problem,
                                       const struct choices *choices, struct dp_plan *ret_plan,
                                       struct dp_error *err)
@@ -346,7 +332,7 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
     };
     DP_COPY_TEXT(plan.schedule, choice->family->name);
     if (dp_planner_is_auto(choice->family)) {
-        status = write_list(&evaluation.schedule, &plan.schedule_json, err);
+        status = dp_planner_order_write(&evaluation.schedule, &plan.schedule_json, err);
         if (status != DP_OK) {
             return status;
         }
@@ -362,8 +348,7 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
     DP_COPY_TEXT(plan.device, dp_device_kind_text(problem->spec->resources.device));
     dp_planner_explain_candidates(search, choices, &plan);
     plan.provenance = dp_planner_explain_provenance(problem);
-    plan.explanation =
-        dp_planner_explain_choice(problem, search, choices, &plan, evaluation.note);
+    plan.explanation = dp_planner_explain_choice(problem, search, choices, &plan, evaluation.note);
     dp_plan_explain(&plan, &problem->spec->model);
     *ret_plan = plan;
     return DP_OK;
