@@ -6,11 +6,18 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/plan_text.h"
 #include "dp/sim_analysis.h"
 #include "plan_request.h"
 #include "plan_tensors.h"
 
-enum { MOMENTS = 12 };
+enum { MOMENTS = 12, GAPS = 3, COLUMNS = 100 };
+
+// Idle time of the rank right before an action.
+struct gap {
+    double seconds;
+    size_t action;
+};
 
 struct subject {
     const struct dp_plan *plan;
@@ -27,6 +34,8 @@ struct subject {
     double path_s, path_travel_s;
     double held[MOMENTS]; // activation bytes at equal distances over the makespan
     struct dp_sim_memory_point peak;
+    double state;          // bytes that stay for the whole step
+    struct gap gaps[GAPS]; // the longest first
 };
 
 static void subject_deinit(struct subject *subject)
@@ -85,6 +94,34 @@ static void sample_memory(struct subject *subject)
     }
 }
 
+static void find_gaps(struct subject *subject)
+{
+    const struct dp_schedule *schedule = &subject->schedule;
+    int32_t rank = subject->at.pipeline;
+    double end = 0;
+    for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+        struct gap gap = {subject->result.spans[i].start - end, i};
+        end = subject->result.spans[i].end;
+        for (int k = 0; k < GAPS; k++) {
+            if (gap.seconds > subject->gaps[k].seconds) {
+                struct gap shorter = subject->gaps[k];
+                subject->gaps[k] = gap;
+                gap = shorter;
+            }
+        }
+    }
+}
+
+// What a rank keeps whatever it runs.
+static double state_bytes(const struct dp_plan *plan, int32_t position)
+{
+    if (plan->positions == NULL) {
+        return 0;
+    }
+    const struct dp_memory_parts *m = &plan->positions[position].memory;
+    return dp_memory_total(m) - m->activations - m->deferred - m->transient;
+}
+
 static dp_status subject_init(const struct plan_request *request,
                               const struct plan_question *question, const struct dp_plan *plan,
                               struct subject *subject, struct dp_error *err)
@@ -109,6 +146,8 @@ static dp_status subject_init(const struct plan_request *request,
         count_actions(subject);
         walk_path(subject);
         sample_memory(subject);
+        find_gaps(subject);
+        subject->state = state_bytes(plan, subject->at.pipeline);
     }
     return status;
 }
@@ -201,14 +240,16 @@ static void put_list(const char *first, const struct named *items, size_t count,
                      const char *(*text)(char buffer[32], double value), struct dp_buf *out)
 {
     char buffer[32];
-    const char *separator = first;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
     for (size_t i = 0; i < count; i++) {
         if (items[i].value > 1e-9) {
-            dp_buf_printf(out, "%s%s %s", separator, items[i].name, text(buffer, items[i].value));
-            separator = ", ";
+            dp_buf_printf(&line, "%s%s %s", line.length > 0 ? ", " : "", items[i].name,
+                          text(buffer, items[i].value));
         }
     }
-    dp_buf_puts(out, separator != first ? "\n" : "");
+    if (line.length > 0) {
+        dp_plan_text_wrap(first, line.bytes, COLUMNS, out);
+    }
 }
 
 static void put_times(const struct subject *subject, struct dp_buf *out)
@@ -233,6 +274,16 @@ static void put_times(const struct subject *subject, struct dp_buf *out)
                                   {"for inputs on their way", sim->comm},
                                   {"after its last action", sim->cooldown}};
     put_list("waits      ", waits, DP_ARRAY_LENGTH(waits), dpctl_seconds, out);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
+    char text[32];
+    for (int k = 0; k < GAPS && subject->gaps[k].seconds > 1e-9; k++) {
+        dp_buf_printf(&line, "%s%s before ", k > 0 ? ", " : "",
+                      dpctl_seconds(text, subject->gaps[k].seconds));
+        dp_action_format(&subject->schedule.actions[subject->gaps[k].action], &line);
+    }
+    if (line.length > 0) {
+        dp_plan_text_wrap("longest    ", line.bytes, COLUMNS, out);
+    }
 }
 
 static void put_memory(const struct subject *subject, struct dp_buf *out)
@@ -255,36 +306,35 @@ static void put_memory(const struct subject *subject, struct dp_buf *out)
         dp_buf_puts(out, "\n");
         put_list("inside     ", parts, DP_ARRAY_LENGTH(parts), dpctl_bytes, out);
     }
-    dp_buf_printf(out, "kept       %s of %u chunks at most, at %s; over the step:\n          ",
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
+    for (int i = 0; i < MOMENTS; i++) {
+        double time = subject->result.makespan * i / (MOMENTS - 1);
+        dp_buf_printf(&line, "%sat %s %s", i > 0 ? ", " : "", dpctl_seconds(when, time),
+                      dpctl_bytes(text, subject->state + subject->held[i]));
+    }
+    dp_plan_text_wrap("over time  ", line.bytes, COLUMNS, out);
+    dp_buf_printf(out, "kept       %s of %u chunks at most, from %s on\n",
                   dpctl_bytes(text, (double)subject->peak.bytes), subject->peak.chunks,
                   dpctl_seconds(when, subject->peak.time));
-    double whole = (double)subject->peak.bytes;
-    for (int i = 0; i < MOMENTS; i++) {
-        dp_buf_printf(out, " %3.0f%%", whole > 0 ? 100 * subject->held[i] / whole : 0);
-    }
-    dp_buf_puts(out, "\n");
 }
 
 static void put_path(const struct subject *subject, struct dp_buf *out)
 {
     char here[32], all[32], travel[32];
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
     if (subject->path_actions == 0) {
-        dp_buf_printf(out,
-                      "critical   the %zu actions that make the step as long as it is run "
-                      "elsewhere\n",
+        dp_buf_printf(&line, "the %zu actions that make the step as long as it is run elsewhere",
                       subject->analysis.path_count);
-        return;
+    } else {
+        dp_buf_printf(
+            &line, "%zu of the %zu actions that make the step as long as it is run here: %s of %s",
+            subject->path_actions, subject->analysis.path_count,
+            dpctl_seconds(here, subject->path_s), dpctl_seconds(all, subject->result.makespan));
     }
-    dp_buf_printf(out,
-                  "critical   %zu of the %zu actions that make the step as long as it is run here: "
-                  "%s of %s",
-                  subject->path_actions, subject->analysis.path_count,
-                  dpctl_seconds(here, subject->path_s),
-                  dpctl_seconds(all, subject->result.makespan));
     if (subject->path_travel_s > 1e-9) {
-        dp_buf_printf(out, ", after %s of hops", dpctl_seconds(travel, subject->path_travel_s));
+        dp_buf_printf(&line, ", after %s of hops", dpctl_seconds(travel, subject->path_travel_s));
     }
-    dp_buf_puts(out, "\n");
+    dp_plan_text_wrap("critical   ", line.bytes, COLUMNS, out);
 }
 
 dp_status plan_explain(struct dpctl *ctl, const struct plan_request *request,

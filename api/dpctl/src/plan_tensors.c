@@ -4,7 +4,9 @@
 
 #include <stdlib.h>
 
+#include "dp/cleanup.h"
 #include "dp/memory.h"
+#include "dp/plan_text.h"
 #include "dp/price.h"
 
 static int32_t at_least_one(int32_t size)
@@ -60,7 +62,7 @@ static const struct {
 static void put_unit(const struct dp_memory_tensor *tensors, size_t count, const char *name,
                      struct dp_buf *out)
 {
-    enum { NAMED = 6 };
+    enum { NAMED = 6, COLUMNS = 100 };
     char text[32];
     double kept = 0, rest = 0, deferred = 0, again = 0;
     for (size_t i = 0; i < count; i++) {
@@ -70,18 +72,20 @@ static void put_unit(const struct dp_memory_tensor *tensors, size_t count, const
         kept += tensors[i].recomputed ? 0 : bytes;
         rest += tensors[i].recomputed || i < NAMED ? 0 : bytes;
     }
-    dp_buf_printf(out, "of these   %s keeps %s of a micro-batch:", name, dpctl_bytes(text, kept));
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
+    dp_buf_printf(&line, "%s keeps %s of a micro-batch:", name, dpctl_bytes(text, kept));
     for (size_t i = 0; i < count && i < NAMED && !tensors[i].recomputed; i++) {
-        dp_buf_printf(out, "%s %s %s", i > 0 ? "," : "", tensors[i].name,
+        dp_buf_printf(&line, "%s %s %s", i > 0 ? "," : "", tensors[i].name,
                       dpctl_bytes(text, tensors[i].elements * tensors[i].bytes));
     }
     if (rest > 0) {
-        dp_buf_printf(out, ", others %s", dpctl_bytes(text, rest));
+        dp_buf_printf(&line, ", others %s", dpctl_bytes(text, rest));
     }
     if (again > 0) {
-        dp_buf_printf(out, "; computes %s again", dpctl_bytes(text, again));
+        dp_buf_printf(&line, "; computes %s again", dpctl_bytes(text, again));
     }
-    dp_buf_printf(out, "; a split backward keeps %s until W\n", dpctl_bytes(text, deferred));
+    dp_buf_printf(&line, "; a split backward keeps %s until W", dpctl_bytes(text, deferred));
+    dp_plan_text_wrap("of these   ", line.bytes, COLUMNS, out);
 }
 
 // Whether one of the stages has a layer with experts, or one without.

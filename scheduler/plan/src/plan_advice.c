@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan_text.h"
+#include "dp/plan_text.h"
 
 // Traffic below this share of a step is little to hide; room below this share of a rank's memory
 // is little room; a bubble above this share of a step is large; memory that differs by less is

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/plan_text.h"
 #include "plan_advice.h"
-#include "plan_text.h"
 
 // A part of a step, and how much more of it a candidate has than the chosen one.
 struct loss {

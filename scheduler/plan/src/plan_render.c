@@ -7,7 +7,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "plan_text.h"
+#include "dp/plan_text.h"
 
 enum { COLUMNS = 100, SCREEN = 40 };
 

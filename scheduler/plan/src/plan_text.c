@@ -1,4 +1,4 @@
-#include "plan_text.h"
+#include "dp/plan_text.h"
 
 #include <math.h>
 #include <stdio.h>
