@@ -154,6 +154,7 @@ static void queue_transaction(struct sim *sim)
             job->job_toml = job->plan = (struct dp_buf){0};
         } else if (record->kind == DP_RECORD_NODE) {
             ((struct dp_node_record *)copy)->profile = (struct dp_buf){(char *)"{}", 2, 0};
+            ((struct dp_node_record *)copy)->hardware = (struct dp_buf){0};
         }
         transaction->records[transaction->count++] = (struct dp_record){record->kind, copy};
     }

@@ -368,6 +368,76 @@ static void a_lesson_is_written_over_and_one_that_is_missing_is_empty(void **sta
     dp_store_close(store);
 }
 
+static void put_cluster(struct dp_store *store, const char *name, uint64_t version, bool deleted)
+{
+    struct dp_cluster_record row = {.version = version, .hosts = 7, .deleted = deleted};
+    struct dp_record record = {DP_RECORD_CLUSTER, &row};
+    DP_COPY_TEXT(row.name, name);
+    dp_buf_printf(&row.toml, "name = \"%s\"\n", name);
+    assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+    dp_cluster_record_deinit(&row);
+}
+
+static void assert_clusters(struct dp_store *store, const char *name, bool blobs,
+                            const char *wanted)
+{
+    struct dp_error err = {0};
+    struct dp_cluster_record *rows = NULL;
+    size_t count = 0;
+    assert_ok(dp_store_load_clusters(store, name, blobs, &rows, &count, &err), &err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_buf_puts(&text, "");
+    for (size_t i = 0; i < count; i++) {
+        dp_buf_printf(&text, "%s@%d:%zu ", rows[i].name, (int)rows[i].version,
+                      rows[i].toml.length);
+        assert_int_equal(rows[i].hosts, 7);
+        dp_cluster_record_deinit(&rows[i]);
+    }
+    free(rows);
+    assert_string_equal(text.bytes, wanted);
+}
+
+static void clusters_are_kept_by_name_until_they_are_deleted(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    put_cluster(store, "lab", 1, false);
+    put_cluster(store, "a", 1, false);
+    put_cluster(store, "lab", 2, false);
+    assert_clusters(store, NULL, false, "a@1:0 lab@2:0 ");
+    assert_clusters(store, "lab", true, "lab@2:13 ");
+    put_cluster(store, "lab", 2, true);
+    put_cluster(store, "never", 1, true);
+    dp_store_close(store);
+    store = store_open(*state);
+    assert_clusters(store, NULL, true, "a@1:11 ");
+    put_cluster(store, "lab", 1, false); // the name may be used again
+    assert_clusters(store, NULL, false, "a@1:0 lab@1:0 ");
+    dp_store_close(store);
+}
+
+static void what_a_node_has_is_read_back(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    struct dp_node_record node = {.slots = 2};
+    struct dp_record record = {DP_RECORD_NODE, &node};
+    DP_COPY_TEXT(node.name, "n1");
+    dp_buf_append(&node.hardware, "\0\1gpu", 5);
+    assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+    dp_node_record_deinit(&node);
+    dp_store_close(store);
+    store = store_open(*state);
+    struct dp_error err = {0};
+    struct dp_node_record *nodes = NULL;
+    size_t count = 0;
+    assert_ok(dp_store_load_nodes(store, &nodes, &count, &err), &err);
+    assert_int_equal(count, 1);
+    assert_int_equal(nodes[0].hardware.length, 5);
+    assert_memory_equal(nodes[0].hardware.bytes, "\0\1gpu", 5);
+    dp_node_record_deinit(&nodes[0]);
+    free(nodes);
+    dp_store_close(store);
+}
+
 #define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, store_setup, store_teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -384,6 +454,8 @@ static const struct CMUnitTest tests[] = {
     STORE_TEST(the_second_user_of_a_directory_is_told_who_the_first_is),
     STORE_TEST(the_newest_64_profiles_of_each_node_are_kept),
     STORE_TEST(a_lesson_is_written_over_and_one_that_is_missing_is_empty),
+    STORE_TEST(clusters_are_kept_by_name_until_they_are_deleted),
+    STORE_TEST(what_a_node_has_is_read_back),
     STORE_TEST(the_integrity_check_reads_what_a_store_has_left),
 };
 

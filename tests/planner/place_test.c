@@ -118,6 +118,33 @@ static void slots_are_left_free_where_there_are_enough(void **state)
     assert_span(&spans.tensor, 6, 4, 1);
 }
 
+// EP 32 in eight groups on hosts of six: four ranks of one group share a host, two slots stay free,
+// so that a token whose experts are in four groups visits four hosts and not up to eight.
+static void groups_of_experts_are_not_split_over_hosts(void **state)
+{
+    (void)state;
+    DP_AUTO_FREE struct dp_planner_node *nodes = make_nodes(16, 6, 1, (const int32_t[2]){0, 0}, 0);
+    DP_CLEANUP(dp_fabric_deinit) struct dp_fabric fabric;
+    dp_fabric_init(&fabric, nodes, 16);
+    struct dp_place_sizes sizes = {.pipeline = 2,
+                                   .data = 32,
+                                   .tensor = 1,
+                                   .context = 1,
+                                   .expert = 32,
+                                   .expert_tensor = 1,
+                                   .expert_groups = 8};
+    struct dp_place_order orders[DP_PLACE_ORDERS_MAX];
+    struct dp_place places[64];
+    dp_place_orders(&sizes, orders);
+    dp_place_ranks(&fabric, &sizes, &orders[0], places);
+    for (int32_t d = 0; d < 32; d++) {
+        assert_int_equal(places[2 * d].node, d / 4);
+    }
+    sizes.expert_groups = 0; // nothing to keep together: hosts are filled
+    dp_place_ranks(&fabric, &sizes, &orders[0], places);
+    assert_int_equal(places[2 * 5].node, 0);
+}
+
 static struct dp_place_sizes random_sizes(uint64_t *state, int32_t slots)
 {
     static const int32_t some[] = {1, 1, 2, 2, 3, 4, 4, 6, 8, 16};
@@ -351,6 +378,7 @@ int main(void)
         cmocka_unit_test(experts_of_a_large_group_stand_on_whole_hosts),
         cmocka_unit_test(a_group_that_fits_into_a_domain_is_not_split),
         cmocka_unit_test(slots_are_left_free_where_there_are_enough),
+        cmocka_unit_test(groups_of_experts_are_not_split_over_hosts),
         cmocka_unit_test(closed_forms_and_counting_agree),
         cmocka_unit_test(every_rank_has_a_slot_of_its_own),
         cmocka_unit_test(one_of_the_orders_is_the_best_of_all_assignments),
