@@ -25,7 +25,7 @@ LONG_S = 20
 
 
 def make_stubs(directory):
-    names = ["plan", "rank", "agent", "controller"]
+    names = [name.removesuffix(".proto") for name in os.listdir(os.path.join(PROTOS, "dp", "v1"))]
     try:
         subprocess.run(["protoc", f"-I{PROTOS}", f"--python_out={directory}"]
                        + [f"dp/v1/{name}.proto" for name in names], check=True)
