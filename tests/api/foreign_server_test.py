@@ -13,7 +13,8 @@ except ImportError as error:
     sys.exit(77)
 
 CLIENT = os.path.join(os.environ["DP_BIN"], "test_call_client")
-DEADLINES_S = {"ValidateJob": 60, "CheckpointJob": 130}  # what takes long; the rest 10 s
+# What takes long; the rest 10 s.
+DEADLINES_S = {"ValidateJob": 60, "CheckpointJob": 130, "Plan": 300, "Simulate": 60}
 LONG_S = 60
 
 
