@@ -138,7 +138,7 @@ static void seconds_of(const struct question *q, struct seconds *s)
         assert_true(exposed >= 0 && exposed <= pair * (1 + 1e-9));
     }
     struct dp_step_end end;
-    dp_price_step_end(&q->input, &q->held, &end);
+    dp_price_step_end(&q->input, &q->held, 2, &end);
     put(s, end.gradient_s);
     put(s, end.optimizer_s);
     put(s, price.hop_s);

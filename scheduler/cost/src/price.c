@@ -42,11 +42,24 @@ static dp_format format_of(const struct dp_device_figures *device, dp_format wan
                                                                                 : DP_FORMAT_BF16;
 }
 
+// How many deviations above the mean the largest of n normal values lies: the quantile at
+// (n - 3/8) / (n + 1/4) (Blom 1958), by Newton's method.
+static double largest_of(double n)
+{
+    double p = (n - 0.375) / (n + 0.25), z = sqrt(2 * log(n));
+    for (int i = 0; i < 8; i++) {
+        double density = exp(-z * z / 2) / sqrt(2 * M_PI);
+        z -= (1 - erfc(z / M_SQRT2) / 2 - p) / density;
+    }
+    return z;
+}
+
 // Rows of the fullest of an exchange's ranks over their mean. Experts are chosen by sequence: each
-// sequence gives an expert its own share, with deviation `routing_spread`. What a rank gets is the
-// mean over the group's sequences and the rank's experts, and every exchange waits for the fullest
-// of n ranks: for nearly normal sums their largest lies at b + 0.5772 / a deviations, with
-// a = sqrt(2 ln n) and b = a - (ln ln n + ln 4 pi) / 2a (extreme value theory).
+// sequence gives an expert a share of its own, with deviation `routing_spread`. What a rank gets is
+// the mean over the group's sequences and the rank's experts, and every exchange waits for the
+// fullest of them. Shares that are never negative are skewed, their sums like a gamma
+// distribution's: z + skewness / 6 (z^2 - 1) (Cornish and Fisher), where the skewness is twice the
+// deviation.
 static double imbalance_of(const struct dp_price_input *input)
 {
     const struct dp_strategy *s = input->strategy;
@@ -56,8 +69,8 @@ static double imbalance_of(const struct dp_price_input *input)
     }
     double sequences = fmax(1, s->micro_batch_size * n / ((double)s->tensor * s->context));
     double experts = fmax(1, input->model->experts / n);
-    double a = sqrt(2 * log(n)), b = a - (log(log(n)) + log(4 * M_PI)) / (2 * a);
-    double excess = spread / sqrt(sequences * experts) * fmax(0, b + 0.5772 / a);
+    double z = largest_of(n), deviation = spread / sqrt(sequences * experts);
+    double excess = deviation * (z + deviation / 3 * fmax(0, z * z - 1));
     // Not more than all rows on one rank.
     return fmin(1 + excess, n);
 }

@@ -80,16 +80,16 @@ void dp_price_cpu_units(const struct dp_price_input *input, struct dp_price *ret
 }
 
 void dp_price_cpu_step_end(const struct dp_price_input *input,
-                           const struct dp_unit_parameters *held, struct dp_step_end *ret_end)
+                           const struct dp_unit_parameters *held, const struct dp_span *dense,
+                           const struct dp_span *experts, struct dp_step_end *ret_end)
 {
     const struct dp_profile *profile = input->profile;
-    const struct dp_spans *spans = &input->spans;
-    const struct dp_link_profile *dense =
-        spans->data.level > 0 ? &profile->network : &profile->local;
-    const struct dp_link_profile *experts =
-        spans->expert_data.level > 0 ? &profile->network : &profile->local;
+    const struct dp_link_profile *dense_link =
+        dense->level > 0 ? &profile->network : &profile->local;
+    const struct dp_link_profile *expert_link =
+        experts->level > 0 ? &profile->network : &profile->local;
     double bytes = profile->element_bytes;
-    ret_end->gradient_s = dp_cost_sum_s(dense, held->dense * bytes, spans->data.ranks) +
-                          dp_cost_sum_s(experts, held->experts * bytes, spans->expert_data.ranks);
+    ret_end->gradient_s = dp_cost_sum_s(dense_link, held->dense * bytes, dense->ranks) +
+                          dp_cost_sum_s(expert_link, held->experts * bytes, experts->ranks);
     ret_end->optimizer_s = dp_cost_optimizer_s(profile, held->dense + held->experts);
 }

@@ -87,4 +87,5 @@ void dp_pricing_wait(const struct dp_pricing *pricing, bool is_moe,
 // The same answers by dp/cost.h, for this project's executor on CPU cores.
 void dp_price_cpu_units(const struct dp_price_input *input, struct dp_price *ret_price);
 void dp_price_cpu_step_end(const struct dp_price_input *input,
-                           const struct dp_unit_parameters *held, struct dp_step_end *ret_end);
+                           const struct dp_unit_parameters *held, const struct dp_span *dense,
+                           const struct dp_span *experts, struct dp_step_end *ret_end);

@@ -97,7 +97,7 @@ static void fill_kind(const struct look *look, const struct shape_rank *rank, st
     dp_memory_held(look->input, look->price->bytes, stages, rank->slots, &held);
     kind->parts = (struct dp_memory_parts){0};
     dp_memory_state(look->input, &held, look->shape->directions, &kind->parts);
-    dp_price_step_end(look->input, &held, &kind->end);
+    dp_price_step_end(look->input, &held, look->shape->directions, &kind->end);
 }
 
 static const struct kind *kind_of(const struct look *look, const struct shape_rank *rank)

@@ -40,7 +40,8 @@ static bool has_pairs(const struct dp_schedule *schedule)
 }
 
 static void fill_rank(const struct pricing *pricing, const struct stages *stages, bool with_pairs,
-                      const int32_t *held, int32_t count, int32_t rank, struct dp_sim_costs *costs)
+                      const int32_t *held, int32_t count, int32_t rank, int32_t copies,
+                      struct dp_sim_costs *costs)
 {
     struct dp_stage_units units[DP_RANK_STAGES_MAX];
     for (int32_t f = 0; f < count; f++) {
@@ -62,7 +63,7 @@ static void fill_rank(const struct pricing *pricing, const struct stages *stages
     struct dp_unit_parameters parameters;
     struct dp_step_end end;
     dp_memory_held(&pricing->input, pricing->price.bytes, units, count, &parameters);
-    dp_price_step_end(&pricing->input, &parameters, &end);
+    dp_price_step_end(&pricing->input, &parameters, copies, &end);
     costs->gradient_sync[rank] = end.gradient_s;
     costs->optimizer[rank] = end.optimizer_s;
 }
@@ -77,7 +78,7 @@ void dp_planner_pricing_costs(const struct pricing *pricing, const int32_t *laye
     for (int32_t rank = 0; rank < schedule->pipeline; rank++) {
         int32_t held[DP_RANK_STAGES_MAX];
         int32_t count = dp_schedule_rank_stages(schedule, rank, held);
-        fill_rank(pricing, stages, with_pairs, held, count, rank, ret_costs);
+        fill_rank(pricing, stages, with_pairs, held, count, rank, schedule->directions, ret_costs);
     }
     // All of a hop's time occupies the link.
     ret_costs->message_bytes_f = ret_costs->message_bytes_b = pricing->price.hop_bytes;

@@ -118,8 +118,10 @@ double dp_price_pair_s(const struct dp_price *price, const struct dp_chunk_price
 struct dp_step_end {
     double gradient_s, optimizer_s;
 };
+// `copies` positions of a pipeline hold the same (2 where it has two directions, as in
+// dp_memory_state), and all of what a rank holds is reduced over all holders.
 void dp_price_step_end(const struct dp_price_input *input, const struct dp_unit_parameters *held,
-                       struct dp_step_end *ret_end);
+                       int32_t copies, struct dp_step_end *ret_end);
 
 // Lines for people, appended to `out`: the figures that these prices rest on, by their source; and
 // where the question lies beyond what they were fitted on, or on what is assumed.
