@@ -1,6 +1,7 @@
 // What a new measurement changed.
 
 #include <math.h>
+#include <string.h>
 
 #include "calibrate.h"
 #include "dp/profile.h"
@@ -10,17 +11,19 @@
 #define NOISE_SHARE 0.1
 
 struct figure {
-    const char *name, *unit;
+    char name[24];
+    const char *unit;
     double scale; // to the unit
     double before, after;
 };
 
-enum { FIGURES = 9 };
+enum { FIGURES = 9 + DP_PROFILE_EXCHANGES_MAX };
 
-static void figures_of(const struct dp_profile *b, const struct dp_profile *a,
-                       struct figure ret_figures[FIGURES])
+// Returns how many there are.
+static int figures_of(const struct dp_profile *b, const struct dp_profile *a,
+                      struct figure ret_figures[FIGURES])
 {
-    const struct figure figures[FIGURES] = {
+    const struct figure figures[] = {
         {"products", "GFLOP/s", 1e-9, b->gemm_flops_per_s, a->gemm_flops_per_s},
         {"attention", "GFLOP/s", 1e-9, b->attention_flops_per_s, a->attention_flops_per_s},
         {"attention's gradient", "GFLOP/s", 1e-9, b->attention_gradient_flops_per_s,
@@ -32,9 +35,18 @@ static void figures_of(const struct dp_profile *b, const struct dp_profile *a,
         {"sums", "GB/s", 1e-9, b->local.sum_bytes_per_s, a->local.sum_bytes_per_s},
         {"slower when busy", "x", 1, b->busy_slowdown, a->busy_slowdown},
     };
-    for (int i = 0; i < FIGURES; i++) {
-        ret_figures[i] = figures[i];
+    int count = sizeof figures / sizeof figures[0];
+    memcpy(ret_figures, figures, sizeof figures);
+    for (size_t i = 0; i < a->exchanges_count; i++) {
+        struct figure *figure = &ret_figures[count++];
+        bool same = i < b->exchanges_count && b->exchanges[i].ranks == a->exchanges[i].ranks;
+        *figure = (struct figure){.unit = "GB/s",
+                                  .scale = 1e-9,
+                                  .before = same ? b->exchanges[i].bytes_per_s : 0,
+                                  .after = a->exchanges[i].bytes_per_s};
+        snprintf(figure->name, sizeof figure->name, "all-to-all of %d", a->exchanges[i].ranks);
     }
+    return count;
 }
 
 static bool is_noise(const struct figure *figure)
@@ -47,8 +59,8 @@ void calibrate_render_changes(const struct dp_profile *before, const struct dp_p
 {
     struct figure figures[FIGURES];
     const struct dp_profile nothing = {.name = ""};
-    figures_of(before == NULL ? &nothing : before, after, figures);
-    for (int i = 0; i < FIGURES; i++) {
+    int count = figures_of(before == NULL ? &nothing : before, after, figures);
+    for (int i = 0; i < count; i++) {
         const struct figure *f = &figures[i];
         dp_buf_printf(out, "  %-22s", f->name);
         if (f->before > 0) {
@@ -66,8 +78,8 @@ json_t *calibrate_changes_json(const struct dp_profile *before, const struct dp_
     struct figure figures[FIGURES];
     const struct dp_profile nothing = {.name = ""};
     json_t *list = json_array();
-    figures_of(before == NULL ? &nothing : before, after, figures);
-    for (int i = 0; i < FIGURES; i++) {
+    int count = figures_of(before == NULL ? &nothing : before, after, figures);
+    for (int i = 0; i < count; i++) {
         const struct figure *f = &figures[i];
         json_t *item = json_pack("{s:s, s:s, s:f, s:b}", "figure", f->name, "unit", f->unit,
                                  "after", f->scale * f->after, "noise", is_noise(f));

@@ -90,6 +90,7 @@
 
 // profiles
 #define DP_PROFILE_GEMMS_MAX 256
+#define DP_PROFILE_EXCHANGES_MAX 8
 #define DP_PROVENANCE_MAX 160
 #define DP_PROFILE_BYTES_MAX (1u << 20)
 #define DP_DEVICE_SOURCES_MAX 48             // texts that say where figures come from

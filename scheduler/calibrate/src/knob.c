@@ -117,6 +117,10 @@ static void turn_links(struct dp_profile *profile, double factor)
         links[i]->bytes_per_s *= factor;
         links[i]->latency_s /= factor;
     }
+    for (size_t i = 0; i < profile->exchanges_count; i++) {
+        profile->exchanges[i].bytes_per_s *= factor;
+        profile->exchanges[i].latency_s /= factor;
+    }
 }
 
 static void turn_cpu(struct dp_profile *profile, dp_knob knob, double factor)

@@ -161,3 +161,23 @@ double dp_profile_gemm_flops_per_s(const struct dp_profile *profile, dp_gemm_kin
     }
     return weights > 0 ? exp(sum / weights) : profile->gemm_flops_per_s;
 }
+
+struct dp_link_profile dp_profile_exchange(const struct dp_profile *profile, int32_t ranks)
+{
+    struct dp_link_profile link = profile->local;
+    const struct dp_exchange_point *points = profile->exchanges;
+    size_t count = profile->exchanges_count, above = 0;
+    if (count == 0) {
+        return link;
+    }
+    while (above < count && points[above].ranks < ranks) {
+        above++;
+    }
+    const struct dp_exchange_point *high = &points[above < count ? above : count - 1];
+    const struct dp_exchange_point *low = above == 0 || above == count ? high : high - 1;
+    double share =
+        low == high ? 0 : log((double)ranks / low->ranks) / log((double)high->ranks / low->ranks);
+    link.latency_s = low->latency_s + share * (high->latency_s - low->latency_s);
+    link.bytes_per_s = low->bytes_per_s * pow(high->bytes_per_s / low->bytes_per_s, share);
+    return link;
+}

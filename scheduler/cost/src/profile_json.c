@@ -70,6 +70,14 @@ json_t *dp_profile_to_json(const struct dp_profile *profile)
                                         point->n, "flops_per_s", point->flops_per_s));
     }
     json_object_set_new(json, "gemms", gemms);
+    json_t *exchanges = json_array();
+    for (size_t i = 0; i < profile->exchanges_count; i++) {
+        const struct dp_exchange_point *point = &profile->exchanges[i];
+        json_array_append_new(exchanges,
+                              json_pack("{s:i, s:f, s:f}", "ranks", point->ranks, "latency_s",
+                                        point->latency_s, "bytes_per_s", point->bytes_per_s));
+    }
+    json_object_set_new(json, "exchanges", exchanges);
     return json;
 }
 
@@ -132,6 +140,32 @@ static dp_status read_gemms(const json_t *json, struct dp_profile *profile, stru
     return status;
 }
 
+// Profiles of before have none.
+static dp_status read_exchanges(const json_t *json, struct dp_profile *profile,
+                                struct dp_error *err)
+{
+    const json_t *exchanges = json_object_get(json, "exchanges");
+    size_t count = json_array_size(exchanges);
+    if ((exchanges != NULL && !json_is_array(exchanges)) || count > DP_PROFILE_EXCHANGES_MAX) {
+        return dp_fail(err, DP_INVALID, "profile: \"exchanges\" must be an array of at most %d",
+                       DP_PROFILE_EXCHANGES_MAX);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct dp_exchange_point *point = &profile->exchanges[i];
+        if (json_unpack(json_array_get(exchanges, i), "{s:i, s:F, s:F}", "ranks", &point->ranks,
+                        "latency_s", &point->latency_s, "bytes_per_s", &point->bytes_per_s) != 0 ||
+            point->ranks < 2 || (i > 0 && point->ranks <= point[-1].ranks) ||
+            !isfinite(point->latency_s) || point->latency_s < 0 || !isfinite(point->bytes_per_s) ||
+            point->bytes_per_s <= 0) {
+            return dp_fail(err, DP_INVALID,
+                           "profile: an entry of \"exchanges\" needs ranks (2 or more, rising), "
+                           "latency_s and bytes_per_s");
+        }
+    }
+    profile->exchanges_count = count;
+    return DP_OK;
+}
+
 // An accelerator's profile builds on a built-in one, or has every figure itself.
 static dp_status accelerator_from_json(const json_t *json, struct dp_profile *ret_profile,
                                        struct dp_error *err)
@@ -190,6 +224,7 @@ dp_status dp_profile_from_json(const json_t *json, struct dp_profile *ret_profil
     profile.exchange_by_node = by_node != 0;
     dp_status status = read_figures(json, &profile, err);
     status = status == DP_OK ? read_gemms(json, &profile, err) : status;
+    status = status == DP_OK ? read_exchanges(json, &profile, err) : status;
     if (status == DP_OK) {
         *ret_profile = profile;
     }

@@ -162,13 +162,14 @@ static void set_exchange(const struct dp_model_spec *m, const struct dp_profile 
     if (batch->ep_size <= 1) {
         return;
     }
-    const struct dp_link_profile *link = batch->ep_nodes <= 1 ? &profile->local : &profile->network;
+    const struct dp_link_profile link =
+        batch->ep_nodes <= 1 ? dp_profile_exchange(profile, batch->ep_size) : profile->network;
     double tokens = (double)batch->samples * batch->sequence;
-    double rows_s = dp_cost_exchange_bytes(m, profile, batch) / link->bytes_per_s + link->latency_s;
+    double rows_s = dp_cost_exchange_bytes(m, profile, batch) / link.bytes_per_s + link.latency_s;
     double excess = fullest_excess(m, profile, batch->ep_size);
     struct tally routed = routed_experts(profile, m, tokens, batch);
     // Forward tells the peers first how many rows they get.
-    chunk->forward_exchange_s = layers * (link->latency_s + 2 * rows_s + excess * routed.forward_s);
+    chunk->forward_exchange_s = layers * (link.latency_s + 2 * rows_s + excess * routed.forward_s);
     chunk->backward_exchange_s =
         layers * (2 * rows_s + excess * (routed.input_s + routed.weight_s));
 }

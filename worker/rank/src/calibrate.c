@@ -50,6 +50,9 @@ dp_status calibrate(FILE *out, struct dp_error *err)
         calibrate_say("measuring hops and sums");
         status = calibrate_link(&profile, err);
     }
+    if (status == DP_OK) {
+        status = calibrate_exchange(&profile, err);
+    }
     if (status != DP_OK) {
         return status;
     }

@@ -13,6 +13,9 @@ dp_status calibrate(FILE *out, struct dp_error *err);
 // Its parts: each fills the figures that it measures. profile->cores is set before.
 dp_status calibrate_compute(struct dp_profile *profile, struct dp_error *err);
 dp_status calibrate_link(struct dp_profile *profile, struct dp_error *err);
+// All-to-all between 2, 4, ... ranks, as many as there are cores and at least 4: each of them sends
+// to all others at once, over the transport that ranks use.
+dp_status calibrate_exchange(struct dp_profile *profile, struct dp_error *err);
 
 // A line of progress on standard error, for people.
 void calibrate_say(const char *what);

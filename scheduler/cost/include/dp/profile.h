@@ -28,6 +28,13 @@ struct dp_link_profile {
     double sum_bytes_per_s; // of two ranks that add up what they have (dp_cost_sum_s)
 };
 
+// One all-to-all between `ranks` ranks of one node, measured as such.
+struct dp_exchange_point {
+    int32_t ranks;
+    double latency_s;   // of one that carries next to nothing
+    double bytes_per_s; // of what each rank sends to all others together
+};
+
 struct dp_profile {
     char name[DP_NAME_MAX];             // "cpu", "h800"
     char provenance[DP_PROVENANCE_MAX]; // for people: measured where and how, or published where
@@ -52,6 +59,9 @@ struct dp_profile {
 
     struct dp_link_profile local;   // between ranks of one node
     struct dp_link_profile network; // between nodes
+    // By ranks, rising; none: an all-to-all is as fast as `local` is.
+    struct dp_exchange_point exchanges[DP_PROFILE_EXCHANGES_MAX];
+    size_t exchanges_count;
 
     // FB: the share of the device that the exchange takes while it overlaps with compute, and the
     // share of the exchange that can be hidden (0 = an FB is F then B).
@@ -96,6 +106,10 @@ void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_pr
 // Rate of a product by its nearest measured neighbours of the same kind in (log m, log k, log n).
 double dp_profile_gemm_flops_per_s(const struct dp_profile *profile, dp_gemm_kind kind, double m,
                                    double k, double n);
+
+// The link that an all-to-all between `ranks` ranks of one node sees: by its measured neighbours in
+// log(ranks), the last one beyond them; `local` without any.
+struct dp_link_profile dp_profile_exchange(const struct dp_profile *profile, int32_t ranks);
 
 // Puts a cluster's peaks, memory and links into an accelerator's profile.
 void dp_profile_set_cluster(struct dp_profile *profile, const struct dp_cluster_spec *cluster);
