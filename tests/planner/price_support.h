@@ -13,9 +13,10 @@
 
 #define assert_within(got, wanted, share)                                                          \
     do {                                                                                           \
-        if (!(fabs((got) - (wanted)) <= (share)*fabs(wanted))) {                                   \
-            fail_msg("%s is %.9g, not %.9g (%+.2f %%)", #got, (double)(got), (double)(wanted),     \
-                     100 * ((got) / (wanted)-1));                                                  \
+        double within_got_ = (got), within_wanted_ = (wanted);                                     \
+        if (!(fabs(within_got_ - within_wanted_) <= (share) * fabs(within_wanted_))) {             \
+            fail_msg("%s is %.9g, not %.9g (%+.2f %%)", #got, within_got_, within_wanted_,         \
+                     100 * (within_got_ / within_wanted_ - 1));                                    \
         }                                                                                          \
     } while (0)
 
