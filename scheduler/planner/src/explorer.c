@@ -175,6 +175,25 @@ dp_status dp_planner_explorer_init(struct explorer *ret_explorer, const struct p
     return DP_OK;
 }
 
+// Candidates whose work takes a few milliseconds.
+enum { WORK_PER_QUESTION = 1000 };
+
+bool dp_planner_explorer_works(struct explorer *explorer, int64_t work)
+{
+    explorer->work += work;
+    if (!explorer->is_stopped && explorer->work - explorer->asked_at >= WORK_PER_QUESTION) {
+        explorer->asked_at = explorer->work;
+        explorer->is_stopped = dp_planner_is_stopped(explorer->problem);
+    }
+    return !explorer->is_stopped;
+}
+
+dp_status dp_planner_explorer_fail_stopped(const struct explorer *explorer, struct dp_error *err)
+{
+    return dp_fail(err, DP_INTERRUPTED, "planning was stopped after %lld candidates",
+                   (long long)explorer->scored);
+}
+
 void dp_planner_explorer_deinit(struct explorer *explorer)
 {
     if (explorer->cuts == NULL) {

@@ -50,11 +50,23 @@ struct explorer {
     struct shape_memo *shapes;
     struct scorer *scorer;
     int64_t scored;
+    int64_t work, asked_at; // about so many candidates' worth of it; when the caller was asked
+    bool is_stopped;
 };
 
 dp_status dp_planner_explorer_init(struct explorer *ret_explorer, const struct problem *problem,
                                    struct dp_error *err);
 void dp_planner_explorer_deinit(struct explorer *explorer);
+
+// Counts work, and asks the caller every few milliseconds of it whether to stop.
+bool dp_planner_explorer_works(struct explorer *explorer, int64_t work);
+// Work of a schedule's actions.
+static inline int64_t explorer_work_of(size_t actions)
+{
+    return 1 + (int64_t)(actions / 100);
+}
+// What is said when the caller stopped it.
+dp_status dp_planner_explorer_fail_stopped(const struct explorer *explorer, struct dp_error *err);
 
 // The sizes that spec and ranks leave open. DP_INVALID when there are none.
 dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err);

@@ -16,8 +16,6 @@ enum { MOVES_DEFAULT = 20000 };
 // The same for less memory.
 #define PARETO_HORIZON 3
 enum { KIND_MOVES = 12, RUNNERS_SCORED = 200000 };
-// The caller is asked whether to stop after so many candidates.
-enum { SCORED_PER_QUESTION = 2048 };
 
 // Candidates that share a schedule, a pipeline depth, a tensor or an expert size: the best of each
 // is worth knowing, to say why it lost.
@@ -38,7 +36,6 @@ struct point {
 
 struct frontier {
     struct explorer *explorer;
-    const struct dp_planner_options *options;
     struct search *search;
     size_t outcomes_room;
     struct queue queue;
@@ -46,7 +43,6 @@ struct frontier {
     struct kind kinds[KINDS_MAX];
     int32_t kinds_count;
     int64_t scored_for_best; // when the best was known; 0 = it is not yet
-    int64_t asked_at;        // scored when the caller was asked at last
     struct dp_sim_scratch *scratch;
     const struct choice *division; // that is being taken apart
     enum frontier_mode mode;
@@ -155,7 +151,8 @@ static void push_candidate(struct frontier *frontier, const struct choice *choic
 static void visit_schedule(void *context, const struct choice *choice)
 {
     struct frontier *frontier = context;
-    if (frontier->scored_for_best > 0 && !serves_a_kind(frontier, choice)) {
+    if (frontier->explorer->is_stopped ||
+        (frontier->scored_for_best > 0 && !serves_a_kind(frontier, choice))) {
         return;
     }
     struct choice candidate = *choice;
@@ -241,6 +238,10 @@ static dp_status simulate(struct frontier *frontier, const struct choice *choice
     dp_planner_pricing_costs(&pricing, cut->layer_begin, &schedule, &costs);
     double makespan;
     frontier->search->moves++;
+    if (!dp_planner_explorer_works(explorer,
+                                   16 + explorer_work_of(dp_schedule_action_count(&schedule)))) {
+        return dp_planner_explorer_fail_stopped(explorer, err);
+    }
     return dp_simulate_makespan(&schedule, &costs, frontier->scratch, &makespan, ret_step, err);
 }
 
@@ -265,22 +266,6 @@ static dp_status look_at(struct frontier *frontier, const struct node *node, str
         add_point(frontier, &outcome);
     }
     return DP_OK;
-}
-
-static dp_status ask(struct frontier *frontier, struct dp_error *err)
-{
-    const struct dp_planner_options *options = frontier->options;
-    int64_t done = frontier->explorer->scored + 64 * frontier->search->moves;
-    if (options == NULL || options->stop == NULL ||
-        (frontier->asked_at > 0 && done - frontier->asked_at < SCORED_PER_QUESTION)) {
-        return DP_OK;
-    }
-    frontier->asked_at = done + 1;
-    return options->stop(options->context)
-               ? dp_fail(err, DP_INTERRUPTED,
-                         "planning was stopped after %lld candidates and %lld simulations",
-                         (long long)frontier->explorer->scored, (long long)frontier->search->moves)
-               : DP_OK;
 }
 
 // Whether anything is left to be learnt from a node, and so from those behind it.
@@ -335,11 +320,8 @@ static dp_status look_at_spare(struct frontier *frontier, struct dp_error *err)
             break;
         }
         double step = INFINITY;
-        status = ask(frontier, err);
-        if (status == DP_OK) {
-            status = simulate(frontier, &node.choice, &step, err);
-            search->more_memory_s = fmin(search->more_memory_s, step);
-        }
+        status = simulate(frontier, &node.choice, &step, err);
+        search->more_memory_s = fmin(search->more_memory_s, step);
     }
     return status;
 }
@@ -361,9 +343,9 @@ static dp_status run(struct frontier *frontier, struct dp_error *err)
         if (!goes_on(frontier, &node)) {
             break;
         }
-        status = ask(frontier, err);
-        if (status == DP_OK) {
-            status = visit_node(frontier, &node, err);
+        status = visit_node(frontier, &node, err);
+        if (status == DP_OK && explorer->is_stopped) {
+            status = dp_planner_explorer_fail_stopped(explorer, err);
         }
     }
     return status == DP_OK && frontier->mode == MODE_RUNNERS && frontier->search->count > 0
@@ -380,7 +362,6 @@ static dp_status look(struct explorer *explorer, const struct dp_planner_options
     }
     struct frontier *frontier = dp_new(struct frontier);
     frontier->explorer = explorer;
-    frontier->options = options;
     frontier->search = &search;
     frontier->mode = mode;
     frontier->scratch = dp_sim_scratch_new();

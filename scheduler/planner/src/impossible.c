@@ -173,7 +173,7 @@ static void visit_lean(void *context, const struct choice *choice)
 {
     struct leanest *leanest = context;
     struct choice candidate = *choice;
-    for (int rule = 0; rule < CUT_ALL_COUNT; rule++) {
+    for (int rule = 0; rule < CUT_ALL_COUNT && !leanest->explorer->is_stopped; rule++) {
         candidate.split = rule;
         if (!is_lean(leanest->explorer, choice->family) ||
             dp_planner_cuts_get(leanest->explorer->cuts, choice->stages, rule) == NULL) {
@@ -187,9 +187,6 @@ static void visit_lean(void *context, const struct choice *choice)
         }
     }
 }
-
-// The caller is asked whether to stop after so many.
-enum { DIVISIONS_PER_QUESTION = 16 };
 
 static int compare_divisions(const void *a, const void *b)
 {
@@ -211,7 +208,7 @@ static void find_leanest(struct explorer *explorer, double enough, struct leanes
         if (enough > 0 && division->bytes > enough) {
             break;
         }
-        if (i % DIVISIONS_PER_QUESTION == 0 && dp_planner_is_stopped(explorer->problem)) {
+        if (explorer->is_stopped) {
             break;
         }
         dp_planner_space_families(explorer, &division->choice, visit_lean, leanest);

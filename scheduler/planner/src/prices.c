@@ -151,6 +151,7 @@ const struct price_entry *dp_planner_prices_get(struct explorer *explorer,
     dp_planner_strategy_of(explorer, choice, &strategy);
     const struct dp_price_input input = dp_planner_price_input(explorer, choice, &strategy);
     dp_price_units(&input, &entry->price);
+    dp_planner_explorer_works(explorer, 5);
     for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
         const struct dp_unit_price *u = &entry->price.units[unit];
         entry->least_s[0][unit] = u->forward_s + u->input_s + u->weight_s + u->forward_wait_s +

@@ -215,6 +215,7 @@ void dp_planner_score(struct explorer *explorer, const struct choice *choice,
                                       scorer->optimizer_s};
     score.bound_s = dp_planner_shape_bound_s(shape, &costs, NULL);
     explorer->scored++;
+    dp_planner_explorer_works(explorer, 1);
     *ret_score = score;
 }
 

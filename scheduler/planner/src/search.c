@@ -329,6 +329,7 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
         .virtual_stages = choice->virtual_stages,
         .schedule_hash = dp_schedule_hash(&evaluation.schedule),
         .stages = choice->stages,
+        .searched = search->moves,
     };
     DP_COPY_TEXT(plan.schedule, choice->family->name);
     if (dp_planner_is_auto(choice->family)) {
@@ -349,7 +350,8 @@ dp_status dp_planner_search_make_plan(const struct search *search, const struct 
     dp_planner_explain_candidates(search, choices, &plan);
     plan.provenance = dp_planner_explain_provenance(problem);
     plan.explanation = dp_planner_explain_choice(problem, search, choices, &plan, evaluation.note);
-    dp_plan_explain(&plan, &problem->spec->model);
+    // The sim device has nothing to hide and nothing to hold.
+    dp_plan_explain(&plan, problem->is_sim ? NULL : &problem->spec->model);
     *ret_plan = plan;
     return DP_OK;
 }

@@ -94,6 +94,7 @@ const struct shape *dp_planner_shapes_get(struct explorer *explorer, const struc
     *slot = wanted;
     slot->shape = dp_new(struct shape);
     dp_planner_shape_of(&schedule, slot->shape);
+    dp_planner_explorer_works(explorer, 4 * explorer_work_of(dp_schedule_action_count(&schedule)));
     memo->count++;
     return slot->shape;
 }

@@ -14,12 +14,11 @@ enum { MICRO_BATCH_MAX = 64 };
 enum { CONTEXT_TOKENS_MIN = 4096 };
 // Chunks per rank where neither the job nor the family says how many.
 static const int32_t virtual_choices[] = {2, 3, 4, 5, 6, 8};
-// Waves to and fro add no chunk that others do not, and many of them on many ranks take long to
-// look at.
-enum { WAVES_RANKS_MAX = 8, WAVES_MANY = 4 };
+// More waves to and fro add hops faster than they take from the bubble, and take long to look at.
+enum { WAVES_CHUNKS_MAX = 4 };
 
-// The caller is asked whether to stop after so many.
-enum { MESHES_PER_QUESTION = 16 };
+// Of one mesh, in candidates.
+enum { WORK_OF_SPANS = 50 };
 
 // One way through the nested sizes.
 struct sizes {
@@ -188,9 +187,8 @@ void dp_planner_space_families(const struct explorer *explorer, const struct cho
         }
         for (size_t v = 0; v < DP_ARRAY_LENGTH(virtual_choices); v++) {
             int32_t chunks = virtual_choices[v];
-            bool waves = families[i].virtual_step > 1 && chunks > WAVES_MANY;
-            if (chunks % families[i].virtual_step == 0 &&
-                (!waves || choice.pipeline <= WAVES_RANKS_MAX)) {
+            bool waves = families[i].virtual_step > 1;
+            if (chunks % families[i].virtual_step == 0 && (!waves || chunks <= WAVES_CHUNKS_MAX)) {
                 choice.virtual_stages = chunks;
                 visit_virtual(explorer, &choice, visit, context);
             }
@@ -322,7 +320,7 @@ static bool add_meshes(void *context, const struct sizes *sizes)
         }
         explorer->meshes[explorer->meshes_count++] = mesh;
     }
-    return true;
+    return dp_planner_explorer_works(explorer, count * WORK_OF_SPANS);
 }
 
 static int32_t recompute_choices(const struct problem *problem, uint32_t ret_choices[8])
