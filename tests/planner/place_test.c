@@ -4,6 +4,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/placement.h"
 #include "dp/spec.h"
 #include "place.h"
 
@@ -143,6 +144,44 @@ static void groups_of_experts_are_not_split_over_hosts(void **state)
     sizes.expert_groups = 0; // nothing to keep together: hosts are filled
     dp_place_ranks(&fabric, &sizes, &orders[0], places);
     assert_int_equal(places[2 * 5].node, 0);
+}
+
+// DeepSeek-V3's training again, as a plan: EP 64 over eight hosts, of which a token's experts use
+// four (arXiv 2412.19437, 2.1.2), and 15 hops of 128 replicas that all leave their host.
+static void a_plan_says_how_its_groups_stand(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_AUTO_FREE struct dp_cluster_spec *cluster = dp_new(struct dp_cluster_spec);
+    DP_AUTO_FREE struct dp_planner_node *nodes = NULL;
+    size_t count = 0;
+    assert_ok(dp_cluster_preset("h800", 2048, cluster, &err), &err);
+    dp_planner_cluster_nodes(cluster, &nodes, &count);
+    DP_AUTO_FREE struct dp_plan_rank *ranks = dp_new_array(struct dp_plan_rank, 2048);
+    struct dp_plan plan = {.pipeline = 16, .data = 128, .expert = 64, .ranks = ranks};
+    for (int32_t i = 0; i < 2048; i++) {
+        int32_t slot = i % 16 * 128 + i / 16; // position after position
+        DP_COPY_TEXT(ranks[i].node, nodes[slot / 8].name);
+        ranks[i].slot = slot % 8;
+    }
+    struct dp_model_spec model;
+    assert_ok(dp_model_preset("deepseek-v3", &model, &err), &err);
+    struct dp_placement placement;
+    assert_ok(dp_placement_of(&plan, &model, nodes, count, &placement, &err), &err);
+    assert_span(&placement.spans.expert, 64, 8, 1);
+    assert_int_equal(placement.token_domains, 4);
+    assert_int_equal(placement.hops[1], 15 * 128);
+    assert_int_equal(placement.hops[0], 0);
+    model.expert_groups = 0; // no limit: up to eight
+    assert_ok(dp_placement_of(&plan, &model, nodes, count, &placement, &err), &err);
+    assert_int_equal(placement.token_domains, 8);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_placement_render(&placement, NULL, &text);
+    assert_non_null(strstr(text.bytes, "64 ranks, 8 in a scale-up domain, over scale-out\n"));
+    assert_non_null(strstr(text.bytes, "hops between stages: 1920 over scale-out\n"));
+    DP_COPY_TEXT(ranks[7].node, "elsewhere");
+    assert_refused(dp_placement_of(&plan, &model, nodes, count, &placement, &err), DP_NOT_FOUND,
+                   &err, "rank 7 stands on node \"elsewhere\"");
 }
 
 static struct dp_place_sizes random_sizes(uint64_t *state, int32_t slots)
@@ -379,6 +418,7 @@ int main(void)
         cmocka_unit_test(a_group_that_fits_into_a_domain_is_not_split),
         cmocka_unit_test(slots_are_left_free_where_there_are_enough),
         cmocka_unit_test(groups_of_experts_are_not_split_over_hosts),
+        cmocka_unit_test(a_plan_says_how_its_groups_stand),
         cmocka_unit_test(closed_forms_and_counting_agree),
         cmocka_unit_test(every_rank_has_a_slot_of_its_own),
         cmocka_unit_test(one_of_the_orders_is_the_best_of_all_assignments),

@@ -269,6 +269,18 @@ static dp_status write_env(const struct subject *subject, struct dp_buf *out, st
     return DP_OK;
 }
 
+// A rank file for mpirun --rankfile: a slot is the number of the accelerator on its host.
+static dp_status write_openmpi(const struct subject *subject, struct dp_buf *out,
+                               struct dp_error *err)
+{
+    (void)err;
+    const struct dp_plan *plan = subject->plan;
+    for (int32_t i = 0; i < dp_plan_world(plan); i++) {
+        dp_buf_printf(out, "rank %d=%s slot=%d\n", i, plan->ranks[i].node, plan->ranks[i].slot);
+    }
+    return DP_OK;
+}
+
 static const struct form {
     const char *name;
     dp_status (*write)(const struct subject *subject, struct dp_buf *out, struct dp_error *err);
@@ -276,6 +288,7 @@ static const struct form {
     {"megatron", write_megatron},
     {"torch", write_torch},
     {"env", write_env},
+    {"openmpi", write_openmpi},
 };
 
 static const struct form *find_form(const char *name)
@@ -309,7 +322,7 @@ dp_status plan_export(struct dpctl *ctl, const struct plan_request *request,
         return status;
     }
     if (!ctl->json) {
-        return dpctl_write(ctl, request->out, &text, err);
+        return plan_write_text(ctl, request, &text, err);
     }
     dpctl_write_json(json_pack("{s:s, s:o}", "format", request->format, "text",
                                dpctl_text_json(text.bytes, text.length)),

@@ -2,7 +2,10 @@
 
 #include <string.h>
 
+#include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/placement.h"
+#include "dp/utf8.h"
 #include "plan_request.h"
 
 static json_t *request_json(const struct plan_request *request,
@@ -21,6 +24,15 @@ static json_t *request_json(const struct plan_request *request,
         (int)spec->train.sequence, "ignore_memory", request->ignore_memory, "set", sets);
 }
 
+dp_status plan_write_text(struct dpctl *ctl, const struct plan_request *request,
+                          struct dp_buf *text, struct dp_error *err)
+{
+    if (text->length > 0) {
+        dp_utf8_clean(text->bytes, text->length, "\n\t");
+    }
+    return dpctl_write(ctl, request->out, text, err);
+}
+
 dp_status plan_show(struct dpctl *ctl, const struct plan_request *request,
                     const struct plan_question *question, const struct dp_plan *plan,
                     struct dp_error *err)
@@ -32,23 +44,58 @@ dp_status plan_show(struct dpctl *ctl, const struct plan_request *request,
         json_object_set_new(json, "request", request_json(request, question));
         json_object_set_new(json, "command", dpctl_text_json(command.bytes, command.length));
         dpctl_write_json(json, "dp.plan/1", &text);
-    } else {
-        dp_plan_render(plan, request->all, &text);
-        if (request->all) {
-            dp_buf_printf(&text, "\nagain\n  %s\n", command.bytes);
-        }
+        return dpctl_write(ctl, request->out, &text, err);
     }
-    return dpctl_write(ctl, request->out, &text, err);
+    dp_plan_render(plan, request->all, &text);
+    if (request->all) {
+        dp_buf_printf(&text, "again      %s\n", command.bytes);
+    }
+    return plan_write_text(ctl, request, &text, err);
+}
+
+// The groups by kind; `inside` members share a scale-up domain, `level` counts from scale-up
+// outwards.
+static json_t *placement_json(const struct dp_placement *placement)
+{
+    const struct dp_spans *spans = &placement->spans;
+    const struct {
+        const char *name;
+        const struct dp_span *span;
+    } rows[] = {{"tensor", &spans->tensor},           {"context", &spans->context},
+                {"expert", &spans->expert},           {"data", &spans->data},
+                {"expert_data", &spans->expert_data}, {"hop", &spans->hop}};
+    json_t *groups = json_object(), *hops = json_array();
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(rows); i++) {
+        const struct dp_span *span = rows[i].span;
+        json_object_set_new(groups, rows[i].name,
+                            json_pack("{s:i, s:i, s:i}", "ranks", span->ranks, "inside",
+                                      span->inside, "level", span->level));
+    }
+    for (int32_t level = 0; level < DP_PLACEMENT_LEVELS; level++) {
+        json_array_append_new(hops, json_integer(placement->hops[level]));
+    }
+    return json_pack("{s:o, s:o, s:i}", "groups", groups, "hops_by_level", hops, "token_domains",
+                     placement->token_domains);
 }
 
 dp_status plan_map(struct dpctl *ctl, const struct plan_request *request,
                    const struct plan_question *question, const struct dp_plan *plan,
                    struct dp_error *err)
 {
-    (void)question;
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    struct dp_placement placement;
+    const char *levels[DP_CLUSTER_LEVELS_MAX] = {0};
+    for (int32_t i = 0; i < question->cluster.levels_count; i++) {
+        levels[i] = question->cluster.levels[i].name;
+    }
+    dp_status status = dp_placement_of(plan, &question->spec.model, question->resources.nodes,
+                                       question->resources.nodes_count, &placement, err);
+    if (status != DP_OK) {
+        return status;
+    }
     if (!ctl->json) {
         dp_plan_render_map(plan, &text);
+        dp_placement_render(&placement, question->cluster.levels_count > 0 ? levels : NULL, &text);
         return dpctl_write(ctl, request->out, &text, err);
     }
     json_t *ranks = json_array();
@@ -60,7 +107,8 @@ dp_status plan_map(struct dpctl *ctl, const struct plan_request *request,
                              (int)at.pipeline, "data", (int)at.data, "context", (int)at.context,
                              "tensor", (int)at.tensor, "expert", (int)at.expert));
     }
-    dpctl_write_json(json_pack("{s:o}", "ranks", ranks), "dp.plan.map/1", &text);
+    dpctl_write_json(json_pack("{s:o, s:o}", "fabric", placement_json(&placement), "ranks", ranks),
+                     "dp.plan.map/1", &text);
     return dpctl_write(ctl, request->out, &text, err);
 }
 

@@ -51,7 +51,9 @@ static const struct argp_option options[] = {
      "what a plan with less memory costs, up to three times the step", 2},
     {"map", KEY_MAP, NULL, 0, "which rank stands where", 2},
     {"export", KEY_EXPORT, "FORM", 0,
-     "the choice for others: megatron (arguments), torch (a Python file) or env (variables)", 2},
+     "the choice for others: megatron (arguments), torch (a Python file), env (variables) or "
+     "openmpi (a rank file)",
+     2},
     {"all", KEY_ALL, NULL, 0, "everything that the answer has, not a screen of it", 3},
     {"rank-file", KEY_RANK_FILE, "FILE", 0, "also write node, slot and coordinates of every rank",
      3},
@@ -73,7 +75,8 @@ static void check_request(struct argp_state *state, const struct plan_request *r
     int forms = (request->rank >= 0) + request->pareto + (request->compare != NULL) + request->map +
                 (request->format != NULL);
     if (request->format != NULL && !plan_export_knows(request->format)) {
-        argp_error(state, "--export is megatron, torch or env, not \"%s\"", request->format);
+        argp_error(state, "--export is megatron, torch, env or openmpi, not \"%s\"",
+                   request->format);
     }
     if (forms > 1) {
         argp_error(state, "one of --explain, --compare, --pareto, --map and --export at a time");
