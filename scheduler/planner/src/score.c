@@ -9,6 +9,8 @@
 #include "peak.h"
 
 enum { KINDS_MAX = 32, PAIRS_KNOWN = 24 };
+// A bound adds up in another order than the simulator does: room for what that rounds.
+#define ROUNDING (1 - 1e-12)
 
 // Ranks that hold stages of the same classes.
 struct kind {
@@ -213,7 +215,7 @@ void dp_planner_score(struct explorer *explorer, const struct choice *choice,
     }
     const struct shape_costs costs = {scorer->seconds, look.price->hop_s, scorer->gradient_s,
                                       scorer->optimizer_s};
-    score.bound_s = dp_planner_shape_bound_s(shape, &costs, NULL);
+    score.bound_s = ROUNDING * dp_planner_shape_bound_s(shape, &costs, NULL);
     explorer->scored++;
     dp_planner_explorer_works(explorer, 1);
     *ret_score = score;
@@ -242,7 +244,7 @@ double dp_planner_division_bound_s(struct explorer *explorer, const struct choic
     }
     // Some rank holds no fewer layers than the mean, or half as many of both directions.
     int32_t halves = (2 * model->layers + division->pipeline - 1) / division->pipeline;
-    return division->microbatches * fmax(all / division->pipeline, 0.5 * halves * layer);
+    return ROUNDING * division->microbatches * fmax(all / division->pipeline, 0.5 * halves * layer);
 }
 
 double dp_planner_division_bytes(struct explorer *explorer, const struct choice *division)
