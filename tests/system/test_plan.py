@@ -317,6 +317,16 @@ class Plan(unittest.TestCase):
         self.assertEqual(done.stdout.split(), ["4", "1f1b", "256", "mixtral-8x7b"])
         self.assertEqual(self.document(*args, "--export", "env")["text"], path.read_text())
 
+    def test_names_say_nothing_to_the_terminal(self):
+        job = SOURCE / "examples" / "tiny-moe.toml"
+        name = ("--set", "model.name=a\033[2Jb\u009bc")
+        for args in ((), ("--all",), ("--map",), ("--explain", 0), ("--export", "env"),
+                     ("--compare", "1f1b")):
+            text = self.plan(job, *name, *args).stdout
+            self.assertNotIn("\033", text, args)
+            self.assertNotIn("\u009b", text, args)
+        self.assertEqual(self.document(job, *name)["model"], "a\033[2Jb\u009bc")
+
     def test_names_cannot_leave_their_quotes(self):
         config = self.cluster.root / "it's; touch owned #.json"
         config.write_text(json.dumps({

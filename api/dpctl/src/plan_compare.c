@@ -7,6 +7,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/utf8.h"
 #include "plan_request.h"
 
 enum { ROWS_MAX = 16 };
@@ -236,10 +237,10 @@ static void print_row(const struct table *table, const struct row *row, struct d
     dpctl_cell(cells, "%s", recompute);
 }
 
-static void print_sizes(const struct dp_plan *plan)
+static void put_sizes(const struct dp_plan *plan, struct dp_buf *out)
 {
-    printf("%s%spipeline %d, data %d, expert %d", plan->model, plan->model[0] != '\0' ? ": " : "",
-           plan->pipeline, plan->data, plan->expert);
+    dp_buf_printf(out, "%s%spipeline %d, data %d, expert %d", plan->model,
+                  plan->model[0] != '\0' ? ": " : "", plan->pipeline, plan->data, plan->expert);
     const struct {
         const char *name;
         int32_t value;
@@ -248,30 +249,39 @@ static void print_sizes(const struct dp_plan *plan)
                 {"expert tensor", plan->expert_tensor}};
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
         if (more[i].value > 1) {
-            printf(", %s %d", more[i].name, more[i].value);
+            dp_buf_printf(out, ", %s %d", more[i].name, more[i].value);
         }
     }
     char batches[64], samples[64];
-    printf("; %s of %s\n",
-           dpctl_count(batches, (unsigned long long)plan->microbatches, "micro-batch"),
-           dpctl_count(samples, (unsigned long long)plan->micro_batch_size, "sample"));
+    dp_buf_printf(out, "; %s of %s\n",
+                  dpctl_count(batches, (unsigned long long)plan->microbatches, "micro-batch"),
+                  dpctl_count(samples, (unsigned long long)plan->micro_batch_size, "sample"));
 }
 
 // What the second copy of a bidirectional schedule is made of, and what splitting experts saves.
-static void print_copy(const struct dp_plan *plan)
+static void put_copy(const struct dp_plan *plan, struct dp_buf *out)
 {
     char copy[32], most[32], dense[32], experts[32], unsplit[32];
     struct held held = held_of(plan);
-    printf("%s holds every stage twice. The second copy is %s dense and %s expert parameters a "
-           "rank,\n  %s of weights and gradients on average and %s at most",
-           plan->schedule, dpctl_parameters(dense, held.dense / 2),
-           dpctl_parameters(experts, held.experts / 2), dpctl_bytes(copy, copy_bytes(plan)),
-           dpctl_bytes(most, held.most / 2));
+    dp_buf_printf(
+        out,
+        "%s holds every stage twice. The second copy is %s dense and %s expert parameters a "
+        "rank,\n  %s of weights and gradients on average and %s at most",
+        plan->schedule, dpctl_parameters(dense, held.dense / 2),
+        dpctl_parameters(experts, held.experts / 2), dpctl_bytes(copy, copy_bytes(plan)),
+        dpctl_bytes(most, held.most / 2));
     if (plan->expert > 1 && held.experts > 0) {
-        printf(";\n  with all experts on every rank instead of split over %d it would be %s",
-               plan->expert, dpctl_bytes(unsplit, unsplit_copy_bytes(plan)));
+        dp_buf_printf(out,
+                      ";\n  with all experts on every rank instead of split over %d it would be %s",
+                      plan->expert, dpctl_bytes(unsplit, unsplit_copy_bytes(plan)));
     }
-    printf("\n");
+    dp_buf_printf(out, "\n");
+}
+
+static void print_clean(struct dp_buf *text)
+{
+    dp_utf8_clean(text->bytes, text->length, "\n");
+    dpctl_print(text);
 }
 
 static void print_table(const struct table *table)
@@ -280,22 +290,25 @@ static void print_table(const struct table *table)
                                         "recovered", "share",    "weights+grads", "second copy",
                                         "fullest",   "recompute"};
     struct dpctl_table cells = {.columns = 10, .right = 0x1fe};
-    print_sizes(&first_legal(table)->plan);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf above = {0}, below = {0};
+    put_sizes(&first_legal(table)->plan, &above);
+    print_clean(&above);
     dpctl_heads(&cells, heads);
     for (int i = 0; i < table->count; i++) {
         print_row(table, &table->rows[i], &cells);
     }
     dpctl_table_print(&cells);
     dpctl_table_deinit(&cells);
-    printf("recovered: GPU-hours per million tokens against 1f1b on the same sizes; bytes of a "
-           "rank, on average\n");
+    dp_buf_puts(&below, "recovered: GPU-hours per million tokens against 1f1b on the same sizes; "
+                        "bytes of a rank, on average\n");
     for (int i = 0; i < table->count; i++) {
         if (!table->rows[i].legal) {
-            printf("%s: %s\n", table->rows[i].name, table->rows[i].note);
+            dp_buf_printf(&below, "%s: %s\n", table->rows[i].name, table->rows[i].note);
         } else if (holds_twice(&table->rows[i].plan)) {
-            print_copy(&table->rows[i].plan);
+            put_copy(&table->rows[i].plan, &below);
         }
     }
+    print_clean(&below);
 }
 
 dp_status plan_compare(struct dpctl *ctl, const struct plan_request *request,

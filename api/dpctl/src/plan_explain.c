@@ -358,5 +358,5 @@ dp_status plan_explain(struct dpctl *ctl, const struct plan_request *request,
     put_memory(&subject, &text);
     plan_tensors_put(question, plan, subject.stages, subject.stages_count, &text);
     put_path(&subject, &text);
-    return dpctl_write(ctl, request->out, &text, err);
+    return plan_write_text(ctl, request, &text, err);
 }

@@ -96,7 +96,7 @@ dp_status plan_map(struct dpctl *ctl, const struct plan_request *request,
     if (!ctl->json) {
         dp_plan_render_map(plan, &text);
         dp_placement_render(&placement, question->cluster.levels_count > 0 ? levels : NULL, &text);
-        return dpctl_write(ctl, request->out, &text, err);
+        return plan_write_text(ctl, request, &text, err);
     }
     json_t *ranks = json_array();
     for (int32_t i = 0; i < dp_plan_world(plan); i++) {

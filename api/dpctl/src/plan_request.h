@@ -39,6 +39,10 @@ void plan_command(const struct plan_request *request, const struct dp_plan *plan
 // The text in quotes where a shell would take it apart.
 void plan_quote(const char *text, struct dp_buf *out);
 
+// Writes text for people, or for files that they look at: nothing in it speaks to a terminal.
+dp_status plan_write_text(struct dpctl *ctl, const struct plan_request *request,
+                          struct dp_buf *text, struct dp_error *err);
+
 // What can be said of an answer.
 typedef dp_status plan_verb(struct dpctl *ctl, const struct plan_request *request,
                             const struct plan_question *question, const struct dp_plan *plan,

@@ -45,7 +45,9 @@ static double expert_rows(const struct dp_plan *plan, const struct dp_model_spec
     double samples = (double)plan->data * plan->microbatches * plan->micro_batch_size;
     double sequence = plan->tokens_per_s * plan->step_s / samples;
     double of_rank = candidate->micro_batch_size * sequence / fmax(1, candidate->context);
-    return model->experts > 0 ? of_rank * candidate->expert * model->top_k / model->experts : 0;
+    return model != NULL && model->experts > 0
+               ? of_rank * candidate->expert * model->top_k / model->experts
+               : 0;
 }
 
 // Why work itself takes longer, as far as the choice tells.
@@ -139,7 +141,9 @@ void dp_plan_explain(struct dp_plan *plan, const struct dp_model_spec *model)
     }
     struct dp_buf text = {0};
     dp_buf_puts(&text, plan->warnings == NULL ? "" : plan->warnings);
-    dp_plan_advise(plan, model, &text);
+    if (model != NULL) {
+        dp_plan_advise(plan, model, &text);
+    }
     free(plan->warnings);
     plan->warnings = dp_buf_take(&text);
 }

@@ -172,7 +172,9 @@ void dp_planner_explain_candidates(const struct search *search, const struct cho
         candidate->step_s = sorted[i].step_s;
         candidate->memory_max_bytes = sorted[i].memory_bytes;
         candidate->memory_position = sorted[i].memory_position;
-        candidate->memory_limit_bytes = sorted[i].memory_limit_bytes;
+        // Ranks that keep nothing fit whatever their node has.
+        bool is_limited = !sorted[i].fits || sorted[i].memory_bytes <= sorted[i].memory_limit_bytes;
+        candidate->memory_limit_bytes = is_limited ? sorted[i].memory_limit_bytes : 0;
         candidate->reason = i == 0 ? dp_strdup("chosen") : reason_of(&sorted[i], best);
     }
     for (size_t i = 0; i < choices->refused_count; i++) {

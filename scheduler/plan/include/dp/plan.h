@@ -153,7 +153,8 @@ double dp_plan_gpu_hours(const struct dp_plan *plan, double step_s, double token
 
 // Completes what follows from the plan's own figures: which candidates are tied with the chosen
 // one, the reasons that are NULL, and lines at the end of `warnings` where its schedule is the
-// wrong one to take (or a bidirectional one is close to what needs half its parameters).
+// wrong one to take (or a bidirectional one is close to what needs half its parameters); with a
+// model of NULL no such lines.
 void dp_plan_explain(struct dp_plan *plan, const struct dp_model_spec *model);
 
 // Zero-initialised plans may be deinited too.
