@@ -9,10 +9,11 @@ import unittest
 from support import BIN, SOURCE, Cluster, job_text
 
 # Each command, and whether it asks a controller.
-COMMANDS = {"run": False, "local": False, "plan": False, "schedule": False, "model": False,
-            "validate": False, "submit": True, "jobs": True, "status": True, "cancel": True,
-            "checkpoint": True, "logs": True, "top": True, "report": True, "timeline": True,
-            "events": True, "nodes": True, "doctor": True, "version": True}
+COMMANDS = {"run": False, "local": False, "plan": True, "schedule": False, "model": False,
+            "cluster": True, "validate": False, "submit": True, "jobs": True, "status": True,
+            "cancel": True, "checkpoint": True, "logs": True, "top": True, "report": True,
+            "timeline": True, "events": True, "nodes": True, "calibrate": True, "doctor": True,
+            "version": True}
 SIZES = ("-P", 4, "-M", 8)
 
 

@@ -130,7 +130,7 @@ bool dpctl_output_lost(void);
     X(timeline, "what ran when, as a trace for Perfetto")                                          \
     X(events, "what happened to a job")                                                            \
     X(nodes, "list nodes")                                                                         \
-    X(calibrate, "measure nodes, or read a profiler's trace: the figures that plans rest on")       \
+    X(calibrate, "measure nodes, or read a profiler's trace: the figures that plans rest on")      \
     X(doctor, "what on this machine would bite: ports, memory, cores, versions")                   \
     X(version, "versions of dpctl and of the controller")
 
