@@ -32,6 +32,11 @@ static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
     plan->baseline_step_s = 0.75;
     plan->searched = 4096;
     plan->warnings = "extrapolates\n";
+    plan->model = "deepseek-v3";
+    plan->device = "h800";
+    plan->flops_causal = 2.5e11;
+    plan->flops_noncausal = 2.75e11;
+    plan->search_s = 1.5;
     plan->n_gains = 1;
     plan->gains = dp_arena_alloc(arena, sizeof *plan->gains);
     plan->gains[0] = make(arena, &dp__v1__plan_gain__descriptor);
@@ -43,14 +48,19 @@ static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
     for (uint32_t i = 0; i < 2; i++) {
         Dp__V1__PlanPosition *position = make(arena, &dp__v1__plan_position__descriptor);
         Dp__V1__MemoryParts *memory = make(arena, &dp__v1__memory_parts__descriptor);
+        Dp__V1__HeldParameters *held = make(arena, &dp__v1__held_parameters__descriptor);
         double *const seconds[] = {
             &position->forward_s,  &position->backward_s,   &position->input_s,
             &position->weight_s,   &position->overlapped_s, &position->bubble_s,
             &position->gradient_s, &position->optimizer_s,  &position->wait_s,
-            &position->exchange_s, &position->compute_s,    &position->memory_at_s};
-        double *const bytes[] = {&memory->weights,   &memory->gradients,   &memory->optimizer,
-                                 &memory->transient, &memory->activations, &memory->deferred,
-                                 &memory->exchange,  &memory->runtime};
+            &position->exchange_s, &position->compute_s,    &position->memory_at_s,
+            &position->hop_s,      &position->hidden_s};
+        double *const bytes[] = {
+            &memory->weights,     &memory->gradients,      &memory->optimizer,
+            &memory->transient,   &memory->activations,    &memory->deferred,
+            &memory->exchange,    &memory->runtime,        &held->dense,
+            &held->experts,       &held->attention_shapes, &held->shapes,
+            &held->largest_dense, &held->largest_experts,  &position->memory_limit_bytes};
         for (size_t k = 0; k < DP_ARRAY_LENGTH(seconds); k++) {
             *seconds[k] = (double)(i + 1) + 0.125 * (double)k;
         }
@@ -58,6 +68,7 @@ static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
             *bytes[k] = 1e9 * (double)(i + 1) + (double)k;
         }
         position->memory = memory;
+        position->held = held;
         plan->positions[i] = position;
     }
 }
@@ -95,6 +106,15 @@ Dp__V1__Plan *sample_plan(struct dp_arena *arena)
     plan->candidates[0]->expert_tensor = 8;
     plan->candidates[0]->recompute = "full";
     plan->candidates[0]->tied = 1;
+    plan->candidates[0]->compute_s = 0.125;
+    plan->candidates[0]->bubble_s = 0.25;
+    plan->candidates[0]->hop_s = 0.375;
+    plan->candidates[0]->wait_s = 0.5;
+    plan->candidates[0]->exchange_s = 0.625;
+    plan->candidates[0]->gradient_s = 0.75;
+    plan->candidates[0]->optimizer_s = 0.875;
+    plan->candidates[0]->memory_limit_bytes = 8e10;
+    plan->candidates[0]->memory_position = 1;
     add_strategy(arena, plan);
     return plan;
 }

@@ -385,13 +385,13 @@ static void a_plan_that_does_not_fit_together_is_refused(void **state)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     struct dp_error err;
-    static uint32_t falling[] = {0, 3, 3}, late[] = {1, 2, 5};
+    static uint32_t falling[] = {0, 3, 2}, late[] = {1, 2, 5};
     Dp__V1__Plan *plan = sample_plan(&arena);
     plan->n_layer_begin = 2;
     assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "Plan.layer_begin has 2 entries");
     plan = sample_plan(&arena);
     plan->layer_begin = falling;
-    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "stage 1 runs layers 3 to 2");
+    assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "stage 1 runs layers 3 to 1");
     plan->layer_begin = late;
     assert_refused(repack(&plan->base, &err), DP_INVALID, &err, "starts at layer 1");
     plan = sample_plan(&arena);

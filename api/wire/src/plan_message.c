@@ -72,11 +72,7 @@ static dp_status take_candidate(const Dp__V1__Candidate *from, struct dp_plan_ca
     to->step_s = from->step_s;
     to->memory_max_bytes = from->memory_max_bytes;
     to->reason = dp_strdup(from->reason);
-    to->tensor = (int32_t)from->tensor;
-    to->context = (int32_t)from->context;
-    to->expert_tensor = (int32_t)from->expert_tensor;
-    to->tied = from->tied != 0;
-    return dp_wire_recompute(from->recompute, &to->recompute, err);
+    return dp_wire_candidate_from_proto(from, to, err);
 }
 
 static void take_sizes(const Dp__V1__Plan *from, struct dp_plan *to)
@@ -192,12 +188,8 @@ static void give_candidates(const struct dp_plan *plan, struct dp_arena *arena,
         candidates[i].chosen = from->chosen;
         candidates[i].step_s = from->step_s;
         candidates[i].memory_max_bytes = from->memory_max_bytes;
-        candidates[i].reason = from->reason;
-        candidates[i].tensor = (uint32_t)from->tensor;
-        candidates[i].context = (uint32_t)from->context;
-        candidates[i].expert_tensor = (uint32_t)from->expert_tensor;
-        candidates[i].tied = from->tied;
-        candidates[i].recompute = dp_wire_recompute_text(from->recompute, arena);
+        candidates[i].reason = from->reason == NULL ? (char *)"" : from->reason;
+        dp_wire_candidate_to_proto(from, arena, &candidates[i]);
         message->candidates[i] = &candidates[i];
     }
 }

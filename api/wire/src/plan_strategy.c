@@ -10,13 +10,13 @@ void *dp_wire_must_alloc(struct dp_arena *arena, size_t bytes)
     return memory;
 }
 
-dp_status dp_wire_recompute(const char *text, uint32_t *ret_recompute, struct dp_error *err)
+static dp_status take_recompute(const char *text, uint32_t *ret_recompute, struct dp_error *err)
 {
     *ret_recompute = 0;
     return text[0] == '\0' ? DP_OK : dp_recompute_parse(text, ret_recompute, err);
 }
 
-char *dp_wire_recompute_text(uint32_t recompute, struct dp_arena *arena)
+static char *recompute_text(uint32_t recompute, struct dp_arena *arena)
 {
     char *text = dp_wire_must_alloc(arena, DP_NAME_MAX);
     dp_recompute_text(recompute, text);
@@ -36,7 +36,20 @@ static void take_position(const Dp__V1__PlanPosition *from, struct dp_plan_posit
     to->wait_s = from->wait_s;
     to->exchange_s = from->exchange_s;
     to->compute_s = from->compute_s;
+    to->hop_s = from->hop_s;
+    to->hidden_s = from->hidden_s;
     to->memory_at_s = from->memory_at_s;
+    to->memory_limit_bytes = from->memory_limit_bytes;
+    if (from->held != NULL) {
+        to->held = (struct dp_unit_parameters){
+            .dense = from->held->dense,
+            .experts = from->held->experts,
+            .attention_shapes = from->held->attention_shapes,
+            .shapes = from->held->shapes,
+            .largest_dense = from->held->largest_dense,
+            .largest_experts = from->held->largest_experts,
+        };
+    }
     if (from->memory != NULL) {
         to->memory = (struct dp_memory_parts){
             .weights = from->memory->weights,
@@ -62,7 +75,12 @@ static void take_figures(const Dp__V1__Plan *from, struct dp_plan *to)
     to->mfu_causal = from->mfu_causal;
     to->mfu_noncausal = from->mfu_noncausal;
     to->baseline_step_s = from->baseline_step_s;
+    to->flops_causal = from->flops_causal;
+    to->flops_noncausal = from->flops_noncausal;
     to->searched = (int64_t)from->searched;
+    to->search_s = from->search_s;
+    DP_COPY_TEXT(to->model, from->model);
+    DP_COPY_TEXT(to->device, from->device);
     to->warnings = from->warnings[0] == '\0' ? NULL : dp_strdup(from->warnings);
 }
 
@@ -76,7 +94,7 @@ static dp_status take_names(const Dp__V1__Plan *from, struct dp_plan *to, struct
         status = dp_shard_parse(from->shard, &to->shard, err);
     }
     if (status == DP_OK) {
-        status = dp_wire_recompute(from->recompute, &to->recompute, err);
+        status = take_recompute(from->recompute, &to->recompute, err);
     }
     return status == DP_OK ? DP_OK : dp_fail_in(err, "Plan");
 }
@@ -119,6 +137,20 @@ static Dp__V1__MemoryParts *give_memory(const struct dp_memory_parts *from, stru
     return to;
 }
 
+static Dp__V1__HeldParameters *give_held(const struct dp_unit_parameters *from,
+                                         struct dp_arena *arena)
+{
+    Dp__V1__HeldParameters *to = dp_wire_must_alloc(arena, sizeof *to);
+    dp__v1__held_parameters__init(to);
+    to->dense = from->dense;
+    to->experts = from->experts;
+    to->attention_shapes = from->attention_shapes;
+    to->shapes = from->shapes;
+    to->largest_dense = from->largest_dense;
+    to->largest_experts = from->largest_experts;
+    return to;
+}
+
 static Dp__V1__PlanPosition *give_position(const struct dp_plan_position *from,
                                            struct dp_arena *arena)
 {
@@ -135,7 +167,11 @@ static Dp__V1__PlanPosition *give_position(const struct dp_plan_position *from,
     to->wait_s = from->wait_s;
     to->exchange_s = from->exchange_s;
     to->compute_s = from->compute_s;
+    to->hop_s = from->hop_s;
+    to->hidden_s = from->hidden_s;
     to->memory_at_s = from->memory_at_s;
+    to->memory_limit_bytes = from->memory_limit_bytes;
+    to->held = give_held(&from->held, arena);
     to->memory = give_memory(&from->memory, arena);
     return to;
 }
@@ -159,6 +195,44 @@ static void give_lists(const struct dp_plan *plan, struct dp_arena *arena, Dp__V
     }
 }
 
+dp_status dp_wire_candidate_from_proto(const Dp__V1__Candidate *from, struct dp_plan_candidate *to,
+                                       struct dp_error *err)
+{
+    to->tensor = (int32_t)from->tensor;
+    to->context = (int32_t)from->context;
+    to->expert_tensor = (int32_t)from->expert_tensor;
+    to->tied = from->tied != 0;
+    to->compute_s = from->compute_s;
+    to->bubble_s = from->bubble_s;
+    to->hop_s = from->hop_s;
+    to->wait_s = from->wait_s;
+    to->exchange_s = from->exchange_s;
+    to->gradient_s = from->gradient_s;
+    to->optimizer_s = from->optimizer_s;
+    to->memory_limit_bytes = from->memory_limit_bytes;
+    to->memory_position = (int32_t)from->memory_position;
+    return take_recompute(from->recompute, &to->recompute, err);
+}
+
+void dp_wire_candidate_to_proto(const struct dp_plan_candidate *from, struct dp_arena *arena,
+                                Dp__V1__Candidate *to)
+{
+    to->tensor = (uint32_t)from->tensor;
+    to->context = (uint32_t)from->context;
+    to->expert_tensor = (uint32_t)from->expert_tensor;
+    to->tied = from->tied;
+    to->compute_s = from->compute_s;
+    to->bubble_s = from->bubble_s;
+    to->hop_s = from->hop_s;
+    to->wait_s = from->wait_s;
+    to->exchange_s = from->exchange_s;
+    to->gradient_s = from->gradient_s;
+    to->optimizer_s = from->optimizer_s;
+    to->memory_limit_bytes = from->memory_limit_bytes;
+    to->memory_position = (uint32_t)from->memory_position;
+    to->recompute = recompute_text(from->recompute, arena);
+}
+
 void dp_wire_strategy_to_proto(const struct dp_plan *plan, struct dp_arena *arena,
                                Dp__V1__Plan *message)
 {
@@ -168,13 +242,18 @@ void dp_wire_strategy_to_proto(const struct dp_plan *plan, struct dp_arena *aren
     message->sequence_parallel = plan->sequence_parallel;
     message->format = (char *)dp_format_text(plan->format);
     message->shard = (char *)dp_shard_text(plan->shard);
-    message->recompute = dp_wire_recompute_text(plan->recompute, arena);
+    message->recompute = recompute_text(plan->recompute, arena);
     message->comm_units = (uint32_t)plan->comm_units;
     message->imbalance = plan->imbalance;
     message->mfu_causal = plan->mfu_causal;
     message->mfu_noncausal = plan->mfu_noncausal;
     message->baseline_step_s = plan->baseline_step_s;
+    message->flops_causal = plan->flops_causal;
+    message->flops_noncausal = plan->flops_noncausal;
     message->searched = (uint64_t)plan->searched;
+    message->search_s = plan->search_s;
+    message->model = (char *)plan->model;
+    message->device = (char *)plan->device;
     message->warnings = plan->warnings == NULL ? (char *)"" : plan->warnings;
     give_lists(plan, arena, message);
 }

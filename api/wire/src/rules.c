@@ -122,6 +122,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"links", 0, 1 << 10},
         {"mig_instances", 0, DP_NODE_SLOTS_MAX},
         {"micro_batch_size", 0, DP_GLOBAL_BATCH_MAX},
+        {"memory_position", 0, DP_PIPELINE_MAX - 1},
         {"microbatch", 0, DP_MICROBATCHES_MAX - 1},
         {"microbatches", 0, DP_MICROBATCHES_MAX},
         {"numa_node", -1, 1 << 16},

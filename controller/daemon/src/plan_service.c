@@ -71,7 +71,9 @@ static dp_status load_model(const Dp__V1__PlanRequest *request, struct dp_job_sp
     spec->train.steps = 1;
     spec->train.sequence = SEQUENCE_DEFAULT;
     spec->train.global_batch = GLOBAL_BATCH_DEFAULT;
-    spec->resources.device = DP_DEVICE_CUDA;
+    bool is_cpu =
+        request->gpu[0] == '\0' && request->cluster[0] == '\0' && !is_given(&request->cluster_toml);
+    spec->resources.device = is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA;
     const ProtobufCBinaryData *config = &request->model_config;
     return is_given(config) ? dp_model_from_hf_config((const char *)config->data, config->len,
                                                       "model_config", &spec->model, err)
@@ -177,11 +179,17 @@ static dp_status answer(struct question *question, struct dp_error *err)
     if (status != DP_OK) {
         return status;
     }
+    const Dp__V1__PlanRequest *request = question->request;
+    for (size_t i = 0; request->ignore_memory && i < question->nodes.count; i++) {
+        question->nodes.nodes[i].memory_bytes = 0;
+    }
     struct dp_planner_resources resources = plan_nodes_resources(&question->nodes);
     struct dp_planner_options options = {.stop = task_asked_to_stop, .context = question};
     int64_t begin_ns = dp_clock_monotonic_ns();
-    status = dp_planner_plan(&question->spec, &resources, &options, &question->plan, err);
-    question->response.search_s = (double)(dp_clock_monotonic_ns() - begin_ns) / 1e9;
+    status = request->pareto
+                 ? dp_planner_pareto(&question->spec, &resources, &options, &question->plan, err)
+                 : dp_planner_plan(&question->spec, &resources, &options, &question->plan, err);
+    question->plan.search_s = (double)(dp_clock_monotonic_ns() - begin_ns) / 1e9;
     return status;
 }
 
@@ -195,6 +203,7 @@ static void run(struct task *task)
     }
     response->plan = dp_wire_plan_to_proto(&question->plan, &question->arena);
     response->searched = (uint64_t)question->plan.searched;
+    response->search_s = question->plan.search_s;
     if (dp_rest_is_call(task->call)) {
         DP_AUTO_JSON json_t *json = dp_message_to_json(&response->base);
         dp_json_write(json, 0, &question->json);
