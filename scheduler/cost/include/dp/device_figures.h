@@ -92,6 +92,8 @@
     X(collective_start_s, 0, 10)                                                                   \
     X(hop_share, 0.01, 1)                                                                          \
     X(hop_contention, 1, 16)                                                                       \
+    /* 1 = ranks wait for a batch of messages before they compute, 0 = messages travel beside. */  \
+    X(hop_waits, 0, 1)                                                                             \
     X(exchange_once, 0, 1)                                                                         \
     X(exchange_shown_share, 0.01, 1)                                                               \
     X(exchange_fp8, 0, 1)                                                                          \
