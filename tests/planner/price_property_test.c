@@ -31,6 +31,12 @@ static void set_model(struct question *q, struct dp_rand *rand)
     q->model = model_of(names[dp_rand_below(rand, DP_ARRAY_LENGTH(names))]);
     q->model.hidden = ONE_OF(rand, 512, 2048, 2880, 4096, 7168);
     q->model.expert_ffn = ONE_OF(rand, 256, 768, 1408, 2048, 2880);
+    if (q->model.experts > 0) {
+        q->model.experts = ONE_OF(rand, 8, 60, 64, 256);
+        q->model.top_k = ONE_OF(rand, 1, 2, 6, 8);
+        q->model.expert_groups = ONE_OF(rand, 0, 1, 4, 8);
+        q->model.top_groups = ONE_OF(rand, 0, 1, 2, 4);
+    }
 }
 
 // A published device whose figures are moved at random.

@@ -52,7 +52,7 @@ double dp_pricing_gather_s(const struct dp_pricing *p, const struct dp_span *spa
 static double visited(double places, double all, double choices)
 {
     double in_one = all / places, missed = 1;
-    for (int32_t i = 0; i < (int32_t)choices; i++) {
+    for (int32_t i = 0; i < choices && i < all; i++) {
         missed *= fmax(0, all - in_one - i) / (all - i);
     }
     return places * (1 - missed);

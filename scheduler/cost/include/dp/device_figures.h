@@ -36,7 +36,8 @@
 //
 // Links, per rank and direction, inside the scale-up domain (up) and between domains (out); what
 // collectives reach of them and what starting one takes; hops, and how much longer one takes where
-// the all-to-all uses the link as well.
+// the all-to-all uses the link as well. hop_waits: 1 = ranks wait for a batch of messages before
+// they compute, 0 = messages travel beside compute.
 //
 // All-to-all of experts. once: 1 = a token goes to a domain once and is copied there to each rank,
 // 0 = each of its top_k copies travels alone. shown_share: what an F or B alone waits for of it
@@ -92,7 +93,6 @@
     X(collective_start_s, 0, 10)                                                                   \
     X(hop_share, 0.01, 1)                                                                          \
     X(hop_contention, 1, 16)                                                                       \
-    /* 1 = ranks wait for a batch of messages before they compute, 0 = messages travel beside. */  \
     X(hop_waits, 0, 1)                                                                             \
     X(exchange_once, 0, 1)                                                                         \
     X(exchange_shown_share, 0.01, 1)                                                               \
