@@ -29,8 +29,8 @@ dp_status calibrate_nodes(struct dpctl *ctl, const struct calibrate_request *req
 dp_status calibrate_show(struct dpctl *ctl, const struct calibrate_request *request,
                          struct dp_error *err);
 
-// What changed between two profiles, figure by figure, as text and as JSON. `noise`: a change by
-// less than this share is within what two measurements differ.
+// What changed between two profiles, figure by figure, as text and as JSON; and whether two
+// measurements differ by as much for no reason.
 struct dp_profile;
 void calibrate_render_changes(const struct dp_profile *before, const struct dp_profile *after,
                               struct dp_buf *out);

@@ -6,15 +6,18 @@
 #include "calibrate.h"
 #include "dp/profile.h"
 
-// Two measurements of one machine differ by so much for no reason: the middle half of pairs of runs
-// on a busy machine did (docs/calibration.md).
-#define NOISE_SHARE 0.1
+// What two measurements of one machine differ by for no reason, among eight that were made while
+// other programs had its cores (docs/calibration.md): the largest difference of figures that are
+// timed by a thread's own CPU time, the median one of those that wait for other threads.
+#define COMPUTE_NOISE 0.06
+#define LINK_NOISE 0.5
 
 struct figure {
     char name[24];
     const char *unit;
     double scale; // to the unit
     double before, after;
+    double noise;
 };
 
 enum { FIGURES = 9 + DP_PROFILE_EXCHANGES_MAX };
@@ -24,16 +27,18 @@ static int figures_of(const struct dp_profile *b, const struct dp_profile *a,
                       struct figure ret_figures[FIGURES])
 {
     const struct figure figures[] = {
-        {"products", "GFLOP/s", 1e-9, b->gemm_flops_per_s, a->gemm_flops_per_s},
-        {"attention", "GFLOP/s", 1e-9, b->attention_flops_per_s, a->attention_flops_per_s},
+        {"products", "GFLOP/s", 1e-9, b->gemm_flops_per_s, a->gemm_flops_per_s, COMPUTE_NOISE},
+        {"attention", "GFLOP/s", 1e-9, b->attention_flops_per_s, a->attention_flops_per_s,
+         COMPUTE_NOISE},
         {"attention's gradient", "GFLOP/s", 1e-9, b->attention_gradient_flops_per_s,
-         a->attention_gradient_flops_per_s},
-        {"memory", "GB/s", 1e-9, b->memory_bytes_per_s, a->memory_bytes_per_s},
-        {"optimizer", "GB/s", 1e-9, b->optimizer_bytes_per_s, a->optimizer_bytes_per_s},
-        {"hop, latency", "us", 1e6, b->local.latency_s, a->local.latency_s},
-        {"hop, rate", "GB/s", 1e-9, b->local.bytes_per_s, a->local.bytes_per_s},
-        {"sums", "GB/s", 1e-9, b->local.sum_bytes_per_s, a->local.sum_bytes_per_s},
-        {"slower when busy", "x", 1, b->busy_slowdown, a->busy_slowdown},
+         a->attention_gradient_flops_per_s, COMPUTE_NOISE},
+        {"memory", "GB/s", 1e-9, b->memory_bytes_per_s, a->memory_bytes_per_s, COMPUTE_NOISE},
+        {"optimizer", "GB/s", 1e-9, b->optimizer_bytes_per_s, a->optimizer_bytes_per_s,
+         COMPUTE_NOISE},
+        {"hop, latency", "us", 1e6, b->local.latency_s, a->local.latency_s, LINK_NOISE},
+        {"hop, rate", "GB/s", 1e-9, b->local.bytes_per_s, a->local.bytes_per_s, LINK_NOISE},
+        {"sums", "GB/s", 1e-9, b->local.sum_bytes_per_s, a->local.sum_bytes_per_s, LINK_NOISE},
+        {"slower when busy", "x", 1, b->busy_slowdown, a->busy_slowdown, COMPUTE_NOISE},
     };
     int count = sizeof figures / sizeof figures[0];
     memcpy(ret_figures, figures, sizeof figures);
@@ -43,7 +48,8 @@ static int figures_of(const struct dp_profile *b, const struct dp_profile *a,
         *figure = (struct figure){.unit = "GB/s",
                                   .scale = 1e-9,
                                   .before = same ? b->exchanges[i].bytes_per_s : 0,
-                                  .after = a->exchanges[i].bytes_per_s};
+                                  .after = a->exchanges[i].bytes_per_s,
+                                  .noise = LINK_NOISE};
         snprintf(figure->name, sizeof figure->name, "all-to-all of %d", a->exchanges[i].ranks);
     }
     return count;
@@ -51,7 +57,7 @@ static int figures_of(const struct dp_profile *b, const struct dp_profile *a,
 
 static bool is_noise(const struct figure *figure)
 {
-    return figure->before > 0 && fabs(figure->after / figure->before - 1) < NOISE_SHARE;
+    return figure->before > 0 && fabs(log(figure->after / figure->before)) < log(1 + figure->noise);
 }
 
 void calibrate_render_changes(const struct dp_profile *before, const struct dp_profile *after,
