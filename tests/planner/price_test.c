@@ -231,6 +231,30 @@ static void limited_routing_saves_what_its_paper_says(void **state)
     assert_within(bytes_over(&input, &profile, true) / row, 4.6, 0.01);
 }
 
+// What crosses the spine is bound by it, whatever the network's first level gives.
+static void the_slowest_level_binds(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = model_of("deepseek-v3");
+    struct dp_profile profile;
+    struct dp_strategy strategy;
+    struct dp_price_input input = trace_input(&model, &profile, &strategy);
+    profile.levels_count = 2;
+    profile.levels[0] = (struct dp_device_level){.bytes_per_s = 5e9, .latency_s = 1e-5};
+    profile.levels[1] = (struct dp_device_level){.bytes_per_s = 1e9, .latency_s = 1e-5};
+    double before = 0;
+    const double rates[] = {50e9, 5e9, 1e9};
+    for (int32_t level = 1; level <= 3; level++) {
+        struct dp_price price;
+        input.spans.expert.level = level;
+        dp_price_units(&input, &price);
+        double exchange = price.units[DP_UNIT_MOE].forward_exchange_s;
+        double bound = 3.5 * 4096 * 7168 * (3 + 1 / 32.0) / rates[level - 1];
+        assert_true(exchange > bound && exchange < 1.2 * bound && exchange > before);
+        before = exchange;
+    }
+}
+
 // Dispatch is FP8 with a scale for each 128 elements only where products are narrow.
 static void dispatch_is_wide_where_products_are(void **state)
 {
@@ -516,6 +540,7 @@ int main(void)
         cmocka_unit_test(exchanges_take_what_their_library_reports),
         cmocka_unit_test(copies_that_leave_are_as_many_as_counting_finds),
         cmocka_unit_test(limited_routing_saves_what_its_paper_says),
+        cmocka_unit_test(the_slowest_level_binds),
         cmocka_unit_test(dispatch_is_wide_where_products_are),
         cmocka_unit_test(imbalance_costs_compute_and_exchange),
         cmocka_unit_test(routing_of_text_is_uneven_by_its_sequences),
