@@ -54,6 +54,7 @@ static const struct {
     {DP_DEVICE_collective_out_share, USE_OUT},
     {DP_DEVICE_hop_share, USE_HOP},
     {DP_DEVICE_hop_contention, USE_HOP},
+    {DP_DEVICE_hop_waits, USE_HOP},
     {DP_DEVICE_exchange_once, USE_EXCHANGE},
     {DP_DEVICE_exchange_up_share, USE_EXCHANGE},
     {DP_DEVICE_exchange_out_share, USE_EXCHANGE},

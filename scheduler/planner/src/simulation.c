@@ -80,6 +80,10 @@ void dp_planner_pricing_costs(const struct pricing *pricing, const int32_t *laye
         int32_t count = dp_schedule_rank_stages(schedule, rank, held);
         fill_rank(pricing, stages, with_pairs, held, count, rank, schedule->directions, ret_costs);
     }
+    const struct dp_schedule_family *family = dp_schedule_family_find(schedule->name);
+    if (family != NULL && family->waits && pricing->input.profile->device.hop_waits >= 0.5) {
+        ret_costs->p2p = DP_SIM_P2P_BLOCKING;
+    }
     // All of a hop's time occupies the link.
     ret_costs->message_bytes_f = ret_costs->message_bytes_b = pricing->price.hop_bytes;
     for (int32_t a = 0; a < schedule->pipeline; a++) {

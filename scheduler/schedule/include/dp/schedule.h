@@ -66,6 +66,9 @@ struct dp_schedule_family {
     dp_status (*check)(const struct dp_schedule_params *params, struct dp_error *err);
     dp_status (*generate)(const struct dp_schedule_params *params, struct dp_schedule *schedule,
                           struct dp_error *err);
+    // Whether the runtimes that published it wait for a batch of messages before they compute
+    // (Megatron-LM's 1F1B, DualPipe) rather than let messages travel beside.
+    bool waits;
 };
 
 // All families; *ret_count of them. Static.
