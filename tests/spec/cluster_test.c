@@ -390,6 +390,9 @@ static void a_topology_gives_hosts_and_levels_and_is_inlined(void **state)
     write_file(directory, "t.conf", "SwitchName=l1 Nodes=n[1-4]\nSwitchName=l1 Nodes=m\n");
     assert_refused(dp_cluster_spec_load(path, &cluster, &err), DP_INVALID, &err,
                    "t.conf:2:12: switch \"l1\" has been described before");
+    DP_AUTO_FREE char *itself = dp_asprintf("%s/t.conf", directory);
+    assert_refused(dp_cluster_spec_load(itself, &cluster, &err), DP_INVALID, &err,
+                   "topology = \"t.conf\"");
     DP_AUTO_FREE char *command = dp_asprintf("rm -rf %s", directory);
     assert_int_equal(system(command), 0);
 }

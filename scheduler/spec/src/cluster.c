@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cluster_internal.h"
 #include "dp/alloc.h"
@@ -294,6 +295,18 @@ dp_status dp_cluster_spec_parse(const char *text, size_t length, struct dp_diags
     return dp_cluster_spec_parse_at(text, length, NULL, diags, ret_spec, err);
 }
 
+// A file of Slurm's in place of one that names it: its lines are no TOML.
+static bool is_topology(const struct dp_buf *text)
+{
+    const char *at = text->length > 0 ? text->bytes : "";
+    while (at[strspn(at, " \t\r\n")] == '#') {
+        at = strchrnul(at + strspn(at, " \t\r\n"), '\n');
+    }
+    at += strspn(at, " \t\r\n");
+    return strncasecmp(at, "SwitchName=", 11) == 0 || strncasecmp(at, "BlockName=", 10) == 0 ||
+           strncasecmp(at, "BlockSizes=", 11) == 0;
+}
+
 dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spec,
                                struct dp_error *err)
 {
@@ -301,6 +314,12 @@ dp_status dp_cluster_spec_load(const char *path, struct dp_cluster_spec *ret_spe
     dp_status status = dp_read_file(path, DP_SPEC_BYTES_MAX, &text, err);
     if (status != DP_OK) {
         return status;
+    }
+    if (is_topology(&text)) {
+        return dp_fail(err, DP_INVALID,
+                       "%s is a Slurm topology, which knows no accelerators; write a cluster file "
+                       "beside it: accelerator = \"h100\" and topology = \"%s\"",
+                       path, strrchr(path, '/') == NULL ? path : strrchr(path, '/') + 1);
     }
     bool is_stdin = strcmp(path, "-") == 0;
     const char *slash = is_stdin ? NULL : strrchr(path, '/');
