@@ -190,6 +190,11 @@ static dp_status answer(struct question *question, struct dp_error *err)
                  ? dp_planner_pareto(&question->spec, &resources, &options, &question->plan, err)
                  : dp_planner_plan(&question->spec, &resources, &options, &question->plan, err);
     question->plan.search_s = (double)(dp_clock_monotonic_ns() - begin_ns) / 1e9;
+    if (status == DP_OK) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf warnings = {0};
+        dp_cluster_spec_warnings(&question->cluster, &warnings);
+        dp_plan_add_warnings(&question->plan, warnings.bytes);
+    }
     return status;
 }
 

@@ -23,6 +23,16 @@ void dp_plan_deinit(struct dp_plan *plan)
     *plan = (struct dp_plan){0};
 }
 
+void dp_plan_add_warnings(struct dp_plan *plan, const char *lines)
+{
+    if (lines == NULL || lines[0] == '\0') {
+        return;
+    }
+    char *before = plan->warnings;
+    plan->warnings = dp_asprintf("%s%s", before == NULL ? "" : before, lines);
+    free(before);
+}
+
 void dp_plan_copy(struct dp_plan *ret_plan, const struct dp_plan *plan)
 {
     struct dp_plan copy = *plan;

@@ -160,6 +160,8 @@ void dp_plan_explain(struct dp_plan *plan, const struct dp_model_spec *model);
 // Zero-initialised plans may be deinited too.
 void dp_plan_deinit(struct dp_plan *plan);
 void dp_plan_copy(struct dp_plan *ret_plan, const struct dp_plan *plan);
+// Puts lines ("" = none; NULL too) behind the warnings there are.
+void dp_plan_add_warnings(struct dp_plan *plan, const char *lines);
 // Refuses sizes out of range, layers that do not cover the model in order, and figures that are not
 // finite: what a plan from outside must satisfy.
 dp_status dp_plan_check(const struct dp_plan *plan, struct dp_error *err);
