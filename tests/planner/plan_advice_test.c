@@ -113,7 +113,7 @@ static void few_micro_batches_are_named_with_the_batch_that_would_do(void **stat
     assert_says(advice(&plan, &moe),
                 "few micro-batches: 8 for 4 pipeline ranks leave pairs 80 % of "
                 "the step and bubbles 10 %");
-    assert_says(plan.warnings, "from some 16 on (global batch 128)");
+    assert_says(plan.warnings, "some 16 of them (global batch 128) would fill it");
     DP_COPY_TEXT(plan.schedule, "1f1b");
     assert_string_equal(advice(&plan, &moe), ""); // 10 % of bubbles are no news there
     for (int32_t p = 0; p < P; p++) {

@@ -43,7 +43,7 @@ static void say_few(const struct advice *advice)
     if (advice->two_directions) {
         dp_buf_printf(advice->out,
                       "few micro-batches: %d for %d pipeline ranks leave pairs %.0f %% of the step "
-                      "and bubbles %.0f %%; DualPipe pays from some %d on (global batch %lld)\n",
+                      "and bubbles %.0f %%; some %d of them (global batch %lld) would fill it\n",
                       plan->microbatches, plan->pipeline,
                       percent(advice->critical->overlapped_s, plan->step_s), bubble,
                       4 * plan->pipeline,

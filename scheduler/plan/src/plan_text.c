@@ -73,6 +73,18 @@ static int columns_of(const char *text, size_t length)
     return columns;
 }
 
+// Length of the word at `text`, with the unit behind it when it is a number: "1.2 GiB," is one.
+static size_t word_length(const char *text)
+{
+    size_t length = strcspn(text, " ");
+    if (length == 0 || text[length] != ' ' || text[strspn(text, "(+-.0123456789")] != ' ') {
+        return length;
+    }
+    size_t unit = strcspn(text + length + 1, " ");
+    size_t letters = strspn(text + length + 1, "%kMGTPsmuiB");
+    return letters > 0 && letters <= 3 && letters + 3 > unit ? length + 1 + unit : length;
+}
+
 void dp_plan_text_wrap(const char *first, const char *words, int width, struct dp_buf *out)
 {
     int indent = columns_of(first, strlen(first)), column = indent;
@@ -80,7 +92,7 @@ void dp_plan_text_wrap(const char *first, const char *words, int width, struct d
     bool is_first = true;
     while (*words != '\0') {
         words += strspn(words, " ");
-        size_t length = strcspn(words, " ");
+        size_t length = word_length(words);
         int columns = columns_of(words, length);
         if (!is_first && column + 1 + columns > width) {
             dp_buf_printf(out, "\n%*s", indent, "");

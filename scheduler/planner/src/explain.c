@@ -151,6 +151,16 @@ static void fill_sizes(const struct choice *choice, struct dp_plan_candidate *ca
     candidate->virtual_stages = choice->virtual_stages;
 }
 
+static void fill_parts(const struct outcome *outcome, struct dp_plan_candidate *candidate)
+{
+    candidate->compute_s = outcome->compute_s;
+    candidate->bubble_s = outcome->bubble_s;
+    candidate->hop_s = outcome->hop_s;
+    candidate->exchange_s = outcome->exchange_s;
+    candidate->gradient_s = outcome->gradient_s;
+    candidate->optimizer_s = outcome->optimizer_s;
+}
+
 void dp_planner_explain_candidates(const struct search *search, const struct choices *choices,
                                    struct dp_plan *plan)
 {
@@ -170,6 +180,7 @@ void dp_planner_explain_candidates(const struct search *search, const struct cho
         candidate->legal = sorted[i].simulated;
         candidate->chosen = i == 0;
         candidate->step_s = sorted[i].step_s;
+        fill_parts(&sorted[i], candidate);
         candidate->memory_max_bytes = sorted[i].memory_bytes;
         candidate->memory_position = sorted[i].memory_position;
         // Ranks that keep nothing fit whatever their node has.
@@ -239,6 +250,24 @@ static void fill_memory(const struct problem *problem, const struct evaluation *
             ret->memory_limit_bytes = limit;
         }
     }
+}
+
+void dp_planner_explain_parts(const struct problem *problem, const struct evaluation *evaluation,
+                              struct outcome *outcome)
+{
+    const struct dp_sim_rank *ranks = evaluation->replicas[evaluation->slowest].result.ranks;
+    int32_t critical = 0;
+    for (int32_t p = 1; p < evaluation->layout.choice.pipeline; p++) {
+        critical = ranks[p].bubble < ranks[critical].bubble ? p : critical;
+    }
+    struct dp_plan_position parts = {0};
+    fill_times(problem, evaluation, critical, &parts);
+    outcome->compute_s = parts.compute_s;
+    outcome->bubble_s = parts.bubble_s;
+    outcome->hop_s = parts.hop_s;
+    outcome->exchange_s = parts.exchange_s;
+    outcome->gradient_s = parts.gradient_s;
+    outcome->optimizer_s = parts.optimizer_s;
 }
 
 struct dp_plan_position *dp_planner_explain_positions(const struct problem *problem,

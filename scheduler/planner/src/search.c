@@ -87,6 +87,7 @@ static dp_status simulate_outcome(const struct problem *problem, struct outcome 
     outcome->step_s = evaluation.replicas[evaluation.slowest].result.step;
     outcome->memory_bytes = dp_planner_fullest_rank(
         problem, &evaluation, &outcome->memory_limit_bytes, &outcome->memory_position);
+    dp_planner_explain_parts(problem, &evaluation, outcome);
     outcome->fits = problem->is_sim || outcome->memory_limit_bytes <= 0 ||
                     outcome->memory_bytes <= outcome->memory_limit_bytes;
     return DP_OK;

@@ -11,7 +11,7 @@ struct outcome {
     double memory_bytes;       // of the fullest rank
     double memory_limit_bytes; // of that rank's node
     int32_t memory_position;   // where in the pipeline it is
-    // Parts of the step, as in struct dp_plan_candidate; accelerators alone.
+    // Parts of the step, as in struct dp_plan_candidate.
     double compute_s, bubble_s, hop_s, wait_s, exchange_s, gradient_s, optimizer_s;
 };
 
@@ -23,10 +23,10 @@ struct search {
     size_t count;
     size_t best; // index of the winner
     int64_t moves, moves_max;
-    int64_t scored;   // whose time and memory were computed
-    double reached_s; // bounds up to here were looked at
+    int64_t scored;       // whose time and memory were computed
+    double reached_s;     // bounds up to here were looked at
     double more_memory_s; // the best step with DP_PLANNER_MORE_MEMORY more of it
-    char *refusal; // why an order that was asked for was not searched, a placement's; owned
+    char *refusal;        // why an order that was asked for was not searched, a placement's; owned
 };
 
 // DP_UNSCHEDULABLE when nothing fits into memory.
@@ -67,6 +67,9 @@ char *dp_planner_explain_provenance(const struct problem *problem);
 char *dp_planner_explain_choice(const struct problem *problem, const struct search *search,
                                 const struct choices *choices, const struct dp_plan *plan,
                                 const char *note);
+// Fills the parts of an outcome's step from the pipeline rank with the least bubble.
+void dp_planner_explain_parts(const struct problem *problem, const struct evaluation *evaluation,
+                              struct outcome *outcome);
 // [pipeline], for the plan to own.
 struct dp_plan_position *dp_planner_explain_positions(const struct problem *problem,
                                                       const struct evaluation *evaluation);

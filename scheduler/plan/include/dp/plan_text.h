@@ -16,5 +16,5 @@ const char *dp_plan_text_schedule(char buffer[DP_NAME_MAX + 16], const char *nam
 // "+3.2 %", of `value` against `base`; without the sign of what rounds to nothing.
 const char *dp_plan_text_more(char buffer[DP_PLAN_WORD_MAX], double value, double base);
 // Words with `first` in front of the first line and as many spaces in front of the others, in lines
-// of at most `width` columns.
+// of at most `width` columns; a number and its unit stay together.
 void dp_plan_text_wrap(const char *first, const char *words, int width, struct dp_buf *out);
