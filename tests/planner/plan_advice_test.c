@@ -188,9 +188,13 @@ static void what_is_as_fast_with_one_copy_is_named(void **state)
     assert_says(plan.warnings, "needs 10.0 GiB more");
     plan.candidates[2].memory_max_bytes = 50.4 * GIB;
     assert_says(advice(&plan, &moe), "holds every stage once and needs as much memory");
+    plan.candidates[1].step_s = 10.5; // on the bar
+    advice(&plan, &moe);
+    assert_true(plan.candidates[1].tied);
     plan.candidates[1].step_s = 10.6;
     plan.candidates[2].memory_max_bytes = 81.0 * GIB; // does not fit
     assert_string_equal(advice(&plan, &moe), "");
+    assert_false(plan.candidates[1].tied || plan.candidates[2].tied);
 }
 
 static void two_directions_that_gain_nothing_are_named(void **state)
@@ -277,6 +281,15 @@ static void the_map_folds_nodes_that_repeat(void **state)
     dp_plan_render_map(&plan, &text);
     assert_says(text.bytes, "pipeline 0-1, data 0-7: every 2nd of n0 .. n14, a node 2 pipeline\n"
                             "pipeline 2-3, data 0-7: every 2nd of n1 .. n15, a node 2 pipeline\n");
+    for (int32_t i = 0; i < P * D; i++) { // replica 2 alone is on two nodes
+        int32_t node = i < 2 * P ? i / P : i < 3 * P ? i / 2 - 2 : i / P + 1;
+        snprintf(plan.ranks[i].node, sizeof plan.ranks[i].node, "n%d", node);
+    }
+    text.length = 0;
+    dp_plan_render_map(&plan, &text);
+    assert_says(text.bytes, "pipeline 0-1, data 2: n2, a node 2 pipeline\n"
+                            "pipeline 0-3, data 0-7: n0 .. n1, n4 .. n8, a node 4 pipeline\n"
+                            "pipeline 2-3, data 2: n3, a node 2 pipeline\n");
     for (int32_t i = 0; i < P * D; i++) { // three to a node cross replicas
         snprintf(plan.ranks[i].node, sizeof plan.ranks[i].node, "n%d", i / 3);
         plan.ranks[i].slot = i % 3;
