@@ -11,6 +11,7 @@ struct made {
     double forward[DP_STAGES_MAX], input[DP_STAGES_MAX], weight[DP_STAGES_MAX];
     struct dp_chunk_bytes bytes[DP_STAGES_MAX];
     double hop_s, pair_share;
+    dp_sim_p2p p2p;
     double gradient_s[DP_PIPELINE_MAX], optimizer_s[DP_PIPELINE_MAX];
 };
 
@@ -33,6 +34,7 @@ static void make(struct dp_rand *rand, int32_t stages, int32_t pipeline, struct 
         };
     }
     made->hop_s = dp_rand_below(rand, 2) == 0 ? 0 : 0.3 * dp_rand_double(rand);
+    made->p2p = dp_rand_below(rand, 2) == 0 ? DP_SIM_P2P_FREE : DP_SIM_P2P_BLOCKING;
     made->pair_share = 0.6 + 0.5 * dp_rand_double(rand);
     for (int32_t p = 0; p < pipeline; p++) {
         made->gradient_s[p] = 5 * dp_rand_double(rand);
@@ -50,6 +52,7 @@ static void fill_costs(const struct dp_schedule *schedule, const struct made *ma
                        struct dp_sim_costs *costs)
 {
     dp_sim_costs_init(costs, schedule);
+    costs->p2p = made->p2p;
     for (int32_t r = 0; r < schedule->pipeline; r++) {
         int32_t stages[DP_RANK_STAGES_MAX];
         int32_t count = dp_schedule_rank_stages(schedule, r, stages);

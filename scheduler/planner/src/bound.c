@@ -7,6 +7,12 @@
 #include "dp/cleanup.h"
 #include "shape.h"
 
+// As fmax, without a call and without NaN.
+static inline double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 // The shortest way of data along the stages, for each direction.
 struct ways {
     double forward[2][DP_STAGES_MAX];   // from time 0 until F of a stage can start
@@ -104,8 +110,8 @@ static struct rank_bound rank_bound(const struct shape *shape, const struct shap
         const struct shape_end *first = &rank->firsts[e];
         double earliest = first->is_forward ? ways->forward[first->direction][first->stage]
                                             : ways->backward[first->direction][first->stage];
-        late[e] = fmax(0, earliest - sum(first->counts, seconds, terms));
-        bound.end_s = fmax(bound.end_s, work + late[e]);
+        late[e] = larger(0, earliest - sum(first->counts, seconds, terms));
+        bound.end_s = larger(bound.end_s, work + late[e]);
     }
     for (int32_t l = 0; l < rank->lasts_count; l++) {
         const struct shape_end *last = &rank->lasts[l];
@@ -113,7 +119,7 @@ static struct rank_bound rank_bound(const struct shape *shape, const struct shap
             ways->remaining[last->direction][last->stage] - sum(last->counts, seconds, terms);
         double begin = 0;
         for (int32_t e = 0; e < rank->firsts_count; e++) {
-            begin = rank->firsts[e].position <= last->position ? fmax(begin, late[e]) : begin;
+            begin = rank->firsts[e].position <= last->position ? larger(begin, late[e]) : begin;
         }
         if (work + begin + after > bound.done_s) {
             bound.done_s = work + begin + after;
@@ -139,12 +145,12 @@ double dp_planner_shape_bound_s(const struct shape *shape, const struct shape_co
     for (int32_t r = 0; r < shape->pipeline; r++) {
         const double *seconds = costs->seconds + (size_t)r * (size_t)shape->terms_max;
         struct rank_bound bound = rank_bound(shape, &shape->ranks[r], seconds, &ways);
-        makespan = fmax(makespan, fmax(bound.end_s, bound.done_s));
-        sums = fmax(sums, bound.end_s + costs->gradient_s[r]);
+        makespan = larger(makespan, larger(bound.end_s, bound.done_s));
+        sums = larger(sums, bound.end_s + costs->gradient_s[r]);
         if (bound.done_rank >= 0) {
-            sums = fmax(sums, bound.done_s + costs->gradient_s[bound.done_rank]);
+            sums = larger(sums, bound.done_s + costs->gradient_s[bound.done_rank]);
         }
-        optimizer = fmax(optimizer, costs->optimizer_s[r]);
+        optimizer = larger(optimizer, costs->optimizer_s[r]);
     }
     if (ret_makespan != NULL) {
         *ret_makespan = makespan;

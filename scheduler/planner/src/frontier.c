@@ -15,7 +15,7 @@ enum { MOVES_DEFAULT = 20000 };
 #define HORIZON 1.5
 // The same for less memory.
 #define PARETO_HORIZON 3
-enum { KIND_MOVES = 12, RUNNERS_SCORED = 200000 };
+enum { KIND_MOVES = 12, RUNNERS_SCORED = 120000 };
 
 // Candidates that share a schedule, a pipeline depth, a tensor or an expert size: the best of each
 // is worth knowing, to say why it lost.

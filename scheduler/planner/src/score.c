@@ -8,12 +8,16 @@
 #include "explorer.h"
 #include "peak.h"
 
-enum { KINDS_MAX = 32, PAIRS_KNOWN = 24 };
+// Kinds of ranks that are kept for one division, of them those of one candidate; classes whose
+// pairs are kept.
+enum { KINDS_MAX = 512, KINDS_USED_MAX = 32, PAIRS_KNOWN = 24 };
 // A bound adds up in another order than the simulator does: room for what that rounds.
 #define ROUNDING (1 - 1e-12)
 
-// Ranks that hold stages of the same classes.
+// Ranks that hold stages of the same classes of a cut.
 struct kind {
+    const struct cut *cut;
+    int32_t directions;
     int32_t classes[DP_RANK_STAGES_MAX];
     int32_t slots;
     struct dp_step_end end;
@@ -24,8 +28,11 @@ struct scorer {
     struct dp_chunk_price prices[DP_STAGES_MAX]; // by class
     struct dp_chunk_bytes bytes[DP_STAGES_MAX];
     double pairs[PAIRS_KNOWN][PAIRS_KNOWN][2]; // by class of F and of B; negative = not known
+    struct choice division;                    // that the kinds are of
     struct kind kinds[KINDS_MAX];
     int32_t kinds_count;
+    int32_t used[KINDS_USED_MAX]; // by the candidate
+    int32_t used_count;
     double *seconds; // [pipeline][terms]
     size_t seconds_room;
     double gradient_s[DP_PIPELINE_MAX], optimizer_s[DP_PIPELINE_MAX];
@@ -90,6 +97,8 @@ static double term_s(const struct look *look, const struct shape_rank *rank,
 static void fill_kind(const struct look *look, const struct shape_rank *rank, struct kind *kind)
 {
     struct dp_stage_units stages[DP_RANK_STAGES_MAX];
+    kind->cut = look->cut;
+    kind->directions = look->shape->directions;
     kind->slots = rank->slots;
     for (int32_t slot = 0; slot < rank->slots; slot++) {
         kind->classes[slot] = look->cut->class_of[rank->stages[slot]];
@@ -102,26 +111,42 @@ static void fill_kind(const struct look *look, const struct shape_rank *rank, st
     dp_price_step_end(look->input, &held, look->shape->directions, &kind->end);
 }
 
+static bool is_of(const struct look *look, const struct shape_rank *rank, const struct kind *kind)
+{
+    if (kind->cut != look->cut || kind->directions != look->shape->directions ||
+        kind->slots != rank->slots) {
+        return false;
+    }
+    for (int32_t slot = 0; slot < rank->slots; slot++) {
+        if (kind->classes[slot] != look->cut->class_of[rank->stages[slot]]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static const struct kind *kind_of(const struct look *look, const struct shape_rank *rank)
 {
     struct scorer *scorer = look->scorer;
-    for (int32_t i = 0; i < scorer->kinds_count; i++) {
-        const struct kind *kind = &scorer->kinds[i];
-        int32_t slot = 0;
-        while (slot < rank->slots && slot < kind->slots &&
-               kind->classes[slot] == look->cut->class_of[rank->stages[slot]]) {
-            slot++;
-        }
-        if (slot == rank->slots && slot == kind->slots) {
-            return kind;
+    for (int32_t i = 0; i < scorer->used_count; i++) {
+        if (is_of(look, rank, &scorer->kinds[scorer->used[i]])) {
+            return &scorer->kinds[scorer->used[i]];
         }
     }
-    if (scorer->kinds_count == KINDS_MAX) {
-        scorer->kinds_count = 0; // a model with that many different stages: found again
+    int32_t found = 0;
+    while (found < scorer->kinds_count && !is_of(look, rank, &scorer->kinds[found])) {
+        found++;
     }
-    struct kind *kind = &scorer->kinds[scorer->kinds_count++];
-    fill_kind(look, rank, kind);
-    return kind;
+    if (found == KINDS_MAX) {
+        found = scorer->kinds_count = scorer->used_count = 0; // all of them are found again
+    }
+    if (found == scorer->kinds_count) {
+        fill_kind(look, rank, &scorer->kinds[scorer->kinds_count++]);
+    }
+    if (scorer->used_count < KINDS_USED_MAX) {
+        scorer->used[scorer->used_count++] = found;
+    }
+    return &scorer->kinds[found];
 }
 
 static double rank_bytes(const struct look *look, const struct shape_rank *rank,
@@ -176,7 +201,21 @@ static void price_classes(const struct look *look)
             scorer->pairs[f][b][0] = scorer->pairs[f][b][1] = -1;
         }
     }
-    scorer->kinds_count = 0;
+    scorer->used_count = 0;
+}
+
+// Kinds hold for all schedules and cuts of one division.
+static void forget_kinds(struct scorer *scorer, const struct choice *choice)
+{
+    const struct choice *known = &scorer->division;
+    if (known->mesh != choice->mesh || known->micro_batch_size != choice->micro_batch_size ||
+        known->recompute != choice->recompute || known->shard != choice->shard ||
+        known->pipeline != choice->pipeline || known->data != choice->data ||
+        known->tensor != choice->tensor || known->context != choice->context ||
+        known->expert != choice->expert || scorer->kinds_count == 0) {
+        scorer->kinds_count = 0;
+        scorer->division = *choice;
+    }
 }
 
 void dp_planner_score(struct explorer *explorer, const struct choice *choice,
@@ -196,6 +235,7 @@ void dp_planner_score(struct explorer *explorer, const struct choice *choice,
         .input = &input,
     };
     reserve(scorer, shape);
+    forget_kinds(scorer, choice);
     price_classes(&look);
     struct score score = {.bytes = -1};
     for (int32_t r = 0; r < shape->pipeline; r++) {
