@@ -137,6 +137,12 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     case DP__V1__AGENT_MESSAGE__MESSAGE_LOG:
         on_log(controller, message->log);
         break;
+    case DP__V1__AGENT_MESSAGE__MESSAGE_CALIBRATION:
+        controller->calibrated_request = message->calibration->request;
+        controller->calibrated = message->calibration->outcome;
+        controller->calibrated_bytes = message->calibration->profile_json.len;
+        (void)DP_COPY_TEXT(controller->calibrated_message, message->calibration->message);
+        break;
     case DP__V1__AGENT_MESSAGE__MESSAGE_INVENTORY:
         see_inventory(controller, message->inventory);
         break;
@@ -308,5 +314,16 @@ void fake_controller_read_log(struct fake_controller *controller, const char *jo
     read_log.offset = controller->log_offset;
     message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG;
     message.read_log = &read_log;
+    send(controller, &message);
+}
+
+void fake_controller_calibrate(struct fake_controller *controller, uint64_t request, bool cancel)
+{
+    Dp__V1__CalibrateOrder order = DP__V1__CALIBRATE_ORDER__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    order.request = request;
+    order.cancel = cancel;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE;
+    message.calibrate = &order;
     send(controller, &message);
 }

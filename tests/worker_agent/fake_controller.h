@@ -36,8 +36,12 @@ struct fake_controller {
     uint64_t heartbeats;
     bool has_profile;
     char calibration_error[512];
-    bool silent;    // acknowledges no heartbeat
-    bool bad_plans; // its plans do not fit together
+    uint64_t calibrated_request; // of the newest word on a calibration that was ordered
+    Dp__V1__CalibrateOutcome calibrated;
+    char calibrated_message[512];
+    size_t calibrated_bytes; // of the profile in it
+    bool silent;             // acknowledges no heartbeat
+    bool bad_plans;          // its plans do not fit together
     uint32_t fence_ms;
     char node[64];
     size_t assignments; // in the newest hello or heartbeat
@@ -72,3 +76,4 @@ void fake_controller_stop(struct fake_controller *controller, const char *job, u
 void fake_controller_release(struct fake_controller *controller, const char *job, uint32_t epoch);
 void fake_controller_read_log(struct fake_controller *controller, const char *job, uint32_t epoch,
                               uint32_t rank);
+void fake_controller_calibrate(struct fake_controller *controller, uint64_t request, bool cancel);

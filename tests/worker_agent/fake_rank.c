@@ -275,10 +275,17 @@ static char *script(void)
     return strdup(own != NULL ? own : all != NULL ? all : "ready start finish exit=0");
 }
 
-// Fails until there is a file of the name in DP_FAKE_CALIBRATION.
+// Fails until there is a file of the name in DP_FAKE_CALIBRATION; behind "wait:" it waits for it.
 static int calibrate(void)
 {
     const char *awaited = getenv("DP_FAKE_CALIBRATION");
+    if (awaited != NULL && strncmp(awaited, "wait:", 5) == 0) {
+        awaited += 5;
+        fputs("measuring what there is\n", stderr);
+        while (access(awaited, F_OK) != 0) {
+            usleep(10000);
+        }
+    }
     if (awaited != NULL && access(awaited, F_OK) != 0) {
         return 5;
     }
