@@ -1,5 +1,6 @@
 """Descriptions of clusters: stored by name and version, and what nodes report of themselves."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -203,6 +204,19 @@ class Stored(DaemonsTest):
         self.assertEqual(daemons.http("/v1/clusters/lab/delete", {})[0], 200)
         self.assertEqual(daemons.http("/v1/clusters")[1]["clusters"], [])
 
+    def test_changes_that_arrive_at_once_build_on_each_other(self):
+        daemons = self.daemons
+        texts = [LAB.replace("nodes = 16", f"nodes = {nodes}") for nodes in range(8, 40, 4)]
+        with concurrent.futures.ThreadPoolExecutor(len(texts)) as pool:
+            answers = list(pool.map(
+                lambda text: daemons.http("/v1/clusters", {"cluster_toml": text}), texts))
+        self.assertEqual({status for status, _ in answers}, {200})
+        versions = sorted(answer["cluster"]["version"] for _, answer in answers)
+        self.assertEqual(versions, list(range(1, len(texts) + 1)))
+        last = max(answers, key=lambda answer: answer[1]["cluster"]["version"])[1]["cluster"]
+        self.assertEqual(daemons.json("cluster", "show", "lab")["cluster_toml"],
+                         last["cluster_toml"])
+
     def test_without_a_controller_files_can_still_be_looked_at(self):
         daemons = self.daemons
         path = daemons.file("lab.toml", LAB)
@@ -273,9 +287,21 @@ class Reported(DaemonsTest):
         self.assertEqual(figures["scale_out_bandwidth"], 25e9)  # three ports up, three devices
         self.assertIn('hosts = "gpu[1-2,10]"', shown["cluster_toml"])
         self.assertIn('node "login" is left out', shown["warnings"])
+        self.assertIn("split into instances count as whole: 3", shown["warnings"])
+        self.assertRegex(daemons.dpctl("nodes").stdout, r"gpu10 .* 3 x NVIDIA H100 80GB HBM3 ")
         text = daemons.dpctl("cluster", "show").stdout
         path = daemons.file("live.toml", text.replace('name = "this"', 'name = "live"'))
         self.assertIn("new: 3 hosts", daemons.dpctl("cluster", "apply", path).stdout)
+
+
+    def test_accelerators_that_are_not_known_ask_for_a_file(self):
+        self.daemons.env["DP_FAKE_NVML"] = "other"
+        self.daemons.start_agent("odd", "--hardware-root", self.hardware(), "--nvml",
+                                 os.environ["DP_NVML"])
+        self.nodes_with_hardware(1)
+        refused = self.daemons.dpctl("cluster", "show", check=None)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn('node "odd" has 3 x "NVIDIA L4"', refused.stderr)
 
 
 class Local(unittest.TestCase):

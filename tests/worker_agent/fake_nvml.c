@@ -1,5 +1,6 @@
 // A library with NVML's names: three accelerators, of which one is split and one fails in parts.
-// DP_FAKE_NVML: "broken" = it cannot be started, "empty" = there is no device.
+// DP_FAKE_NVML: "broken" = it cannot be started, "empty" = there is no device, "other" = devices
+// that no preset knows.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +80,7 @@ int nvmlDeviceGetName(struct device *device, char *text, unsigned size);
 int nvmlDeviceGetName(struct device *device, char *text, unsigned size)
 {
     (void)device;
-    snprintf(text, size, "NVIDIA H100 80GB HBM3");
+    snprintf(text, size, is("other") ? "NVIDIA L4" : "NVIDIA H100 80GB HBM3");
     return OK;
 }
 

@@ -337,6 +337,16 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
     return DP_OK;
 }
 
+// "8 x NVIDIA H100 80GB HBM3"; nodes have one kind.
+static void cell_accelerators(struct dpctl_table *table, const Dp__V1__Hardware *hardware)
+{
+    if (hardware == NULL || hardware->n_gpus == 0) {
+        dpctl_cell(table, "%s", hardware == NULL ? "" : hardware->error);
+    } else {
+        dpctl_cell(table, "%zu x %s", hardware->n_gpus, hardware->gpus[0]->name);
+    }
+}
+
 dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
@@ -360,9 +370,9 @@ dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_er
         print_message(ctl, &nodes->base, "dp.nodes/1");
         return DP_OK;
     }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8, .right = 7u << 2};
-    const char *const heads[] = {"NAME",   "STATE",      "SLOTS", "CORES",
-                                 "MEMORY", "CALIBRATED", "SEEN",  "REASON"};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 9, .right = 7u << 2};
+    const char *const heads[] = {"NAME",         "STATE",      "SLOTS", "CORES", "MEMORY",
+                                 "ACCELERATORS", "CALIBRATED", "SEEN",  "REASON"};
     dpctl_heads(&table, heads);
     for (size_t i = 0; i < nodes->n_nodes; i++) {
         const Dp__V1__Node *node = nodes->nodes[i];
@@ -372,6 +382,7 @@ dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_er
         dpctl_cell(&table, "%u/%u", node->slots_used, node->slots);
         dpctl_cell(&table, "%u", node->cores);
         dpctl_cell(&table, "%s", dpctl_bytes(bytes, (double)node->memory_bytes));
+        cell_accelerators(&table, node->hardware);
         dpctl_cell(&table, "%s", node->calibrated ? "yes" : "no");
         cell_age(&table, node->last_seen_ns, dp_clock_realtime_ns());
         dpctl_cell(&table, "%s", node->reason);

@@ -122,14 +122,20 @@ static int32_t fabric_ranks(const struct host *hosts, size_t count)
     return ranks;
 }
 
-static void complete_gpus(const struct host *hosts, size_t count, struct dp_cluster_spec *spec)
+static void complete_gpus(const struct host *hosts, size_t count, struct dp_cluster_spec *spec,
+                          struct dp_buf *warnings)
 {
     double memory = INFINITY;
+    size_t split = 0;
     for (size_t i = 0; i < count; i++) {
         for (size_t g = 0; g < hosts[i].hardware->n_gpus; g++) {
             double bytes = (double)hosts[i].hardware->gpus[g]->memory_bytes;
             memory = bytes > 0 ? fmin(memory, bytes) : memory;
+            split += hosts[i].hardware->gpus[g]->mig;
         }
+    }
+    if (split > 0) {
+        dp_buf_printf(warnings, "accelerators split into instances count as whole: %zu\n", split);
     }
     spec->memory_bytes = isfinite(memory) ? memory : spec->memory_bytes;
     double out = scale_out(hosts, count);
@@ -219,7 +225,7 @@ dp_status live_cluster(const struct dp_node_record *const *nodes,
     ret_spec->ranks = 0;
     name_hosts(hosts, kept, ret_spec, warnings);
     if (has_gpus(&hosts[0])) {
-        complete_gpus(hosts, kept, ret_spec);
+        complete_gpus(hosts, kept, ret_spec, warnings);
     } else {
         complete_cpus(hosts, kept, ret_spec);
     }
