@@ -3,10 +3,13 @@
 A case is a dict: name (unique, also used by profiles.json's fitted_on), group, figure, published,
 and either command with read (plan -> predicted) or refused (why the model cannot price it).
 """
-import csv
 import json
-import os
-import re
+
+from nemo import nemo
+from tables_common import (activations_of, allocated_of, command, integer, read_csv, state_of,
+                           step_of)
+from tables_parts import (bubble_rates, by_others, deepep, hardware, model_shapes, modelzoo,
+                          primus, profile_phases)
 
 # Errors to stay below, in percent.
 GOALS = {
@@ -18,47 +21,6 @@ GOALS = {
 }
 
 
-def number(text, default=None):
-    """The first number of a cell such as "31357 (29925)" or "597[^note]"; default when none."""
-    found = re.match(r"\s*[-+]?\d+(\.\d+)?", text or "")
-    return float(found.group()) if found else default
-
-
-def integer(text, default=1):
-    value = number(text)
-    return default if value is None else int(value)
-
-
-def step_of(plan):
-    return plan["chosen"]["step_time_s"]
-
-
-def allocated_of(plan):
-    """What a framework's allocator counts: without the context, libraries and their buffers."""
-    return max(rank["memory_bytes"] - rank["memory"]["runtime_bytes"]
-               - rank["memory"]["exchange_bytes"] for rank in plan["chosen"]["per_rank"])
-
-
-def state_of(plan):
-    memory = plan["chosen"]["per_rank"][0]["memory"]
-    return memory["weights_bytes"] + memory["gradients_bytes"] + memory["optimizer_bytes"]
-
-
-def activations_of(plan):
-    return plan["chosen"]["per_rank"][0]["memory"]["activations_bytes"]
-
-
-def command(model, gpu, gpus, batch, sequence, sets, profile=None):
-    line = ["plan", "--model", model, "--gpu", gpu, "--gpus", str(gpus), "--global-batch",
-            str(batch), "--seq-len", str(sequence), "--ignore-memory"]
-    if profile:
-        line += ["--profile", profile]
-    for key, value in sets.items():
-        if value is not None:
-            line += ["--set", f"{key}={value}"]
-    return line
-
-
 def profile_names(path):
     with open(path, encoding="utf-8") as file:
         document = json.load(file)
@@ -66,118 +28,55 @@ def profile_names(path):
     return [p["name"] for p in profiles] if isinstance(profiles, list) else list(profiles)
 
 
-def read_csv(data, name):
-    path = os.path.join(data, name)
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+# Of the pipeline ranks between the ends and the middle; table 4 names none.
+NAMED_RANK = 4
 
 
-# DeepSeek-V3 in production: arXiv 2505.09343, table 4.
+def weight_share(explained):
+    """W's share of a B, from the W and I that ran alone."""
+    parts, actions = explained["parts"], explained["actions"]
+    input_s, weight_s = parts["input_s"] / actions["I"], parts["weight_s"] / actions["W"]
+    return weight_s / (input_s + weight_s)
+
+
+def whole_part(key):
+    """A B is an I and a W in one: each is counted with its kind, as table 4 has no other row."""
+    def read(explained):
+        parts = explained["parts"]
+        weight_s = parts["backward_full_s"] * weight_share(explained)
+        if key == "weight_s":
+            return parts["weight_s"] + weight_s
+        if key == "backward_input_s":
+            return parts["input_s"] + parts["backward_full_s"] - weight_s
+        return parts[key]
+
+    return read
+
+
 def deepseek_v3(data, _names):
+    """DeepSeek-V3 in production: arXiv 2505.09343, table 4; 2412.19437 3.2.3 says what it
+    computes again."""
     parts = {"F_s": "forward_s", "bubble_s": "bubble_s", "B_input_s": "backward_input_s",
              "W_s": "weight_s", "F_and_B_overlapped_s": "overlapped_s",
              "optimizer_s": "optimizer_s"}
     for row in read_csv(data, "deepseek_v3_step_metrics.csv"):
         sets = {"pipeline": row["pp"], "expert": row["ep"], "data": row["dp"],
                 "tensor": row["tp"], "schedule": row["schedule"].lower(),
-                "micro_batch_size": row["mbs_derived"]}
+                "micro_batch_size": row["mbs_derived"], "recompute": "norm+up"}
         line = command("deepseek-v3", row["gpu"], row["gpus"], row["gbs_sequences"],
                        row["seq_len"], sets)
         name = f"deepseek-v3/{row['gpus']}x{row['gpu']}/{row['network']}"
         yield {"name": name, "group": "deepseek-v3 step", "figure": "step s",
                "published": float(row["step_s"]), "command": line, "read": step_of}
         for column, key in parts.items():
-            # The table does not say whose sums these are; the last rank of a half pipeline has the
-            # head, the first the embedding.
-            yield {"name": f"{name}/{key}", "group": "deepseek-v3 parts", "figure": "s",
-                   "published": float(row[column]), "command": line,
-                   "read": lambda plan, key=key: plan["chosen"][key]}
+            yield {"name": f"{name}/rank{NAMED_RANK}/{key}", "group": "deepseek-v3 parts",
+                   "figure": "s", "published": float(row[column]),
+                   "command": [*line, "--explain", str(NAMED_RANK)], "read": whole_part(key)}
         for column, key in {"mfu_noncausal_pct": "mfu_noncausal",
                             "mfu_causal_pct": "mfu_causal"}.items():
             yield {"name": f"{name}/{key}", "group": "deepseek-v3 mfu", "figure": "%",
                    "published": float(row[column]), "command": line,
                    "read": lambda plan, key=key: 100 * plan["chosen"][key]}
-
-
-NEMO_MODELS = {
-    "deepseekv3": "deepseek-v3", "gptoss120b": "gpt-oss-120b", "llama3_8b": "llama-3-8b",
-    "llama3_70b": "llama-3-70b", "llama3.1_405b": "llama-3.1-405b",
-    "qwen3_30b_a3b": "qwen3-30b-a3b", "qwen3_235b_a22b": "qwen3-235b-a22b", "kimi_k2": "kimi-k2",
-    "kimik2": "kimi-k2", "mixtral_8x7b": "mixtral-8x7b", "mixtral_8x22b": "mixtral-8x22b",
-}
-
-
-def nemo_precision(text):
-    # The 25.09 page has no column for it: its figures are FP8 with per-tensor scales, those in
-    # parentheses with finer ones, but for a row that says otherwise.
-    words = text.upper()
-    if words.startswith("BF16") and "PARENS" not in words:
-        return "bf16"
-    if "FP4" in words:
-        return "nvfp4"
-    if "MXFP8" in words or words.startswith("FP8-MX"):
-        return "mxfp8"
-    return "fp8-block" if "BLK" in words or "-SC" in words else "fp8"
-
-
-def stack_profile(gpu, container, names):
-    """The profile of the newest software that is not newer than the container."""
-    mine = [name for name in names if name.startswith(f"{gpu}@megatron-bridge-")]
-    version = [int(part) for part in re.findall(r"\d+", container)]
-
-    def key(name):
-        return [int(part) for part in re.findall(r"\d+", name.rsplit("-", 1)[1])]
-
-    older = [name for name in mine if key(name) <= version]
-    if older:
-        return max(older, key=key)
-    return min(mine, key=key) if mine else None
-
-
-def nemo(data, names):
-    for row in read_csv(data, "nemo_megatron_bridge_perf.csv"):
-        gpu = row["system"].replace("DGX-", "").lower()
-        sizes = f"tp{row['tp']}.pp{row['pp']}.cp{row['cp']}.vp{row['vp']}.ep{row['ep']}"
-        name = (f"nemo/{row['nemo_container']}/{row['model']}/{gpu}x{row['gpus']}/"
-                f"{row['precision'].split('(')[0].strip()}/{sizes}.mbs{row['mbs']}")
-        name = name.replace(" ", "-")
-        case = {"name": name, "group": "nemo", "figure": "step s"}
-        tokens = number(row["tokens_per_s_per_gpu"])
-        batch, sequence, gpus = (integer(row[key], 0) for key in ("gbs", "seq_len", "gpus"))
-        case["published"] = batch * sequence / (tokens * gpus) if tokens and gpus else None
-        model = NEMO_MODELS.get(re.sub(r"\(.*", "", row["model"]).strip().lower().replace(" ", ""))
-        if row["section"].startswith("LoRA"):
-            case["refused"] = "LoRA: frozen weights are not modelled"
-        elif row["section"].startswith("SFT"):
-            case["refused"] = "fine-tuning: packed sequences of unknown lengths"
-        elif model is None:
-            case["refused"] = f"{row['model']}: its layers are not modelled"
-        elif case["published"] is None:
-            case["refused"] = "no throughput"
-        else:
-            case["command"] = nemo_command(row, model, gpu, gpus, batch, sequence, names)
-            case["read"] = step_of
-        yield case
-
-
-def nemo_command(row, model, gpu, gpus, batch, sequence, names):
-    pipeline, chunks = integer(row["pp"]), integer(row["vp"])
-    shards = integer(row["tp"]) * integer(row["cp"])
-    sets = {
-        "pipeline": pipeline, "tensor": integer(row["tp"]), "context": integer(row["cp"]),
-        "expert": integer(row["ep"]), "data": gpus // (pipeline * shards),
-        "micro_batch_size": integer(row["mbs"]),
-        "schedule": "interleaved" if pipeline > 1 and chunks > 1 else "1f1b",
-        "virtual": chunks if pipeline > 1 and chunks > 1 else None,
-        "precision": nemo_precision(row["precision"]),
-        "shard": "fsdp" if number(row["fsdp"], 0) > 0 else "zero1",
-    }
-    if "w/o MTP" in row["model"]:
-        sets["model.mtp_layers"] = 0
-    return command(model, gpu, gpus, batch, sequence, sets,
-                   stack_profile(gpu, row["nemo_container"], names))
 
 
 ZERO_BUBBLE = {"1F1B": ("1f1b", None), "1F1B-I": ("interleaved", "chunks"), "ZB-1p": ("zb-h1", None),
@@ -289,28 +188,32 @@ def korthikanti(data, names):
             line = command(f"gpt-{row['model'].lower()}", "a100-80gb", row["gpus"], row["gbs"],
                            2048, sets, profile if profile in names else None)
             name = f"korthikanti/{row['model']}/{how}"
+            if how != "none":
+                yield {"name": f"{name}/step", "group": "korthikanti step", "figure": "step s",
+                       "published": float(row[f"iter_s_{how}"]), "command": line, "read": step_of}
             yield {"name": f"{name}/activations", "group": "memory", "figure": "bytes",
                    "published": float(row[f"act_mem_{how}_GiB"]) * 2**30, "command": line,
                    "read": activations_of}
             if how == "none":
+                again = {**sets, "recompute": "full"}
+                yield {"name": f"korthikanti/{row['model']}/full_recompute/step",
+                       "group": "korthikanti step", "figure": "step s",
+                       "published": float(row["iter_s_full_recompute"]), "read": step_of,
+                       "command": command(f"gpt-{row['model'].lower()}", "a100-80gb", row["gpus"],
+                                          row["gbs"], 2048, again,
+                                          profile if profile in names else None)}
                 yield {"name": f"{name}/state", "group": "memory", "figure": "bytes",
                        "published": float(row["param_opt_mem_GiB"]) * 2**30, "command": line,
                        "read": state_of}
 
 
-def primus_memory(data, _names):
-    for row in read_csv(data, "primus_pp_schedules_measured.csv"):
-        yield {"name": f"primus/{row['model']}/{row['schedule']}/memory", "group": "memory",
-               "figure": "bytes", "published": float(row["max_memory_GB"]) * 1e9,
-               "refused": "micro-batch, sequence, recomputation and optimizer formats are not "
-                          "published with the row"}
-
-
 def read_all(data, profiles, wanted):
     names = profile_names(profiles)
-    readers = {"deepseek-v3": deepseek_v3, "nemo": nemo, "zero-bubble": zero_bubble,
+    readers = {"deepseek-v3": deepseek_v3, "profile-data": profile_phases, "nemo": nemo,
+               "zero-bubble": zero_bubble, "bubble-rates": bubble_rates, "by-others": by_others,
                "simumax": simumax, "mbridge": mbridge, "korthikanti": korthikanti,
-               "primus": primus_memory}
+               "modelzoo": modelzoo, "primus": primus, "deepep": deepep,
+               "model-shapes": model_shapes, "hardware": hardware}
     unknown = set(wanted or []) - set(readers)
     if unknown:
         raise SystemExit(f"no table is called {', '.join(sorted(unknown))}; "

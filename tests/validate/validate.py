@@ -41,19 +41,24 @@ def price(dpctl, case):
     """Fills case["predicted"], or case["refused"] with dpctl's reason."""
     if "refused" in case:
         return case
+    if "predicted" not in case:
+        ask(dpctl, case)
+    if "refused" not in case:
+        case["error"] = case["predicted"] / case["published"] - 1
+    return case
+
+
+def ask(dpctl, case):
     done = subprocess.run([dpctl, *case["command"], "-o", "json"], capture_output=True, text=True,
                           timeout=300)
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         case["refused"] = f"dpctl exits {done.returncode}: {reason[0][:160]}"
-        return case
+        return
     try:
         case["predicted"] = case["read"](json.loads(done.stdout))
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        case["refused"] = f"the plan lacks the figure: {error!r}"
-        return case
-    case["error"] = case["predicted"] / case["published"] - 1
-    return case
+        case["refused"] = f"the answer lacks the figure: {error!r}"
 
 
 def fitted_rows(path):
@@ -72,6 +77,12 @@ def fitted_rows(path):
     with open(path, encoding="utf-8") as file:
         walk(json.load(file))
     return rows
+
+
+def is_fitted(case, fitted):
+    """Named itself, or by what it is a part of."""
+    name = case["name"]
+    return name in fitted or any(name.startswith(f"{one}/") for one in fitted)
 
 
 def summary(cases):
@@ -94,7 +105,7 @@ def print_rows(cases, fitted):
         if "refused" in case:
             print(f"{head} not priced: {case['refused']}")
             continue
-        mark = "fit" if case["name"] in fitted else ""
+        mark = "fit" if is_fitted(case, fitted) else ""
         print(f"{head} {case['published']:>12.5g} {case['predicted']:>12.5g} "
               f"{case['error'] * 100:>+7.1f} % {mark}")
 
@@ -156,10 +167,10 @@ def main():
         if not options.quiet:
             print(f"\n{group}: name, figure, published, predicted, error")
             print_rows(mine, fitted)
-        priced = [case for case in mine if "error" in case and case["name"] not in fitted]
+        priced = [case for case in mine if "error" in case and not is_fitted(case, fitted)]
         groups[group] = summary(priced)
         groups[group]["not_priced"] = sum("refused" in case for case in mine)
-        groups[group]["fitted"] = sum(case["name"] in fitted for case in mine)
+        groups[group]["fitted"] = sum(is_fitted(case, fitted) for case in mine)
     print_summary(groups)
     if options.json:
         rows = [{key: value for key, value in case.items() if key != "read"} for case in cases]
