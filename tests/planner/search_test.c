@@ -319,6 +319,48 @@ static void positions_add_up_to_the_step(void **state)
     cluster_deinit(&cluster);
 }
 
+// On one pipeline rank every pass waits for its tensor ranks once in each layer.
+static void waits_are_those_of_every_pass_of_every_layer(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_job_spec spec =
+        JOB("llama-3.1-8b", 4, 4096, "resources.device=cuda", "pipeline=1", "tensor=4", "data=1",
+            "schedule=1f1b", "micro_batch_size=1", "shard=zero1", "recompute=none");
+    struct cluster cluster;
+    cluster_init(&cluster, "h100", 4);
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(plan_on_cluster(&cluster, &spec, &plan, &err), &err);
+    const struct dp_strategy strategy = {.pipeline = 1,
+                                         .data = 1,
+                                         .tensor = 4,
+                                         .context = 1,
+                                         .expert = 1,
+                                         .expert_tensor = 1,
+                                         .microbatches = 4,
+                                         .micro_batch_size = 1,
+                                         .sequence_parallel = true,
+                                         .format = plan.format,
+                                         .shard = DP_SHARD_ZERO1,
+                                         .imbalance = 1};
+    struct dp_price_input input = {
+        .model = &spec.model, .profile = &cluster.profile, .strategy = &strategy, .sequence = 4096};
+    dp_spans_default(&strategy, 4, &input.spans);
+    struct dp_price price;
+    dp_price_units(&input, &price);
+    double waits = 0;
+    for (int32_t layer = 0; layer < spec.model.layers; layer++) {
+        waits += price.units[DP_UNIT_DENSE].forward_wait_s;
+        waits += price.units[DP_UNIT_DENSE].backward_wait_s;
+    }
+    waits += price.units[DP_UNIT_EMBEDDING].forward_wait_s;
+    waits += price.units[DP_UNIT_EMBEDDING].backward_wait_s;
+    waits += price.units[DP_UNIT_HEAD].forward_wait_s + price.units[DP_UNIT_HEAD].backward_wait_s;
+    assert_true(waits > 0);
+    assert_near(plan.positions[0].wait_s / (4 * waits), 1, 1e-9);
+    cluster_deinit(&cluster);
+}
+
 // All ranks on slots of their own, none twice.
 static void every_accelerator_is_used_once(void **state)
 {
@@ -561,6 +603,7 @@ int main(void)
         cmocka_unit_test(no_plan_beats_operations_or_bytes),
         cmocka_unit_test(the_gain_of_memory_is_that_of_planning_with_more),
         cmocka_unit_test(positions_add_up_to_the_step),
+        cmocka_unit_test(waits_are_those_of_every_pass_of_every_layer),
         cmocka_unit_test(every_accelerator_is_used_once),
         cmocka_unit_test(what_uses_fewer_accelerators_says_so),
         cmocka_unit_test(layers_are_cut_unevenly_or_as_set),
