@@ -172,6 +172,23 @@ class Stored(DaemonsTest):
         again = daemons.file("again.toml", shown)
         self.assertIn("unchanged", daemons.dpctl("cluster", "apply", again).stdout)
 
+    def test_a_plan_places_ranks_on_the_hosts_of_the_topology(self):
+        daemons = self.daemons
+        daemons.file("topology.conf", TOPOLOGY)
+        path = daemons.file("t.toml", 'accelerator = "h100"\ntopology = "topology.conf"\n'
+                                      'hosts = "n[01-02,05-06]"\n')
+        question = ("plan", "--model", "qwen3-30b-a3b", "--cluster", path, "--global-batch", 512)
+        fabric = daemons.json(*question, "--map")
+        self.assertEqual({rank["node"] for rank in fabric["ranks"]}, {"n01", "n02", "n05", "n06"})
+        chosen = daemons.json(*question)["chosen"]
+        replicas = chosen["data"] * chosen.get("tensor", 1) * chosen.get("context", 1)
+        self.assertEqual(sum(fabric["fabric"]["hops_by_level"]),
+                         (chosen["pipeline"] - 1) * replicas)
+        lines = daemons.dpctl(*question, "--export", "openmpi").stdout.splitlines()
+        self.assertEqual(lines, [f"rank {rank['rank']}={rank['node']} slot={rank['slot']}"
+                                 for rank in fabric["ranks"]])
+        self.assertEqual(len({(rank["node"], rank["slot"]) for rank in fabric["ranks"]}), 32)
+
     def test_files_that_are_wrong_say_where(self):
         daemons = self.daemons
         path = daemons.file("w.toml", 'accelerator = "h10"\nnodes = 1\n')
