@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cluster.h"
+#include "connect.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -185,7 +186,10 @@ void plan_request_parse(struct dpctl *ctl, int argc, char **argv, struct plan_re
         .handle = handle,
     };
     *ret_request = (struct plan_request){.rank = -1};
+    const char *before = ctl->controller;
     dpctl_parse(ctl, &syntax, ret_request, argc, argv);
+    // Planning needs no controller, so one that the environment names is not asked.
+    ret_request->is_remote = ctl->controller != before;
 }
 
 // A job around a model alone: what a strategy question needs and no more.
@@ -250,11 +254,16 @@ static dp_status load_cluster(struct dpctl *ctl, const struct plan_request *requ
     return DP_OK;
 }
 
+bool plan_profile_is_file(const char *name)
+{
+    return strchr(name, '/') != NULL || access(name, F_OK) == 0;
+}
+
 // A built-in profile by name, with the links of the cluster; or a file.
 static dp_status named_profile(const char *name, const struct dp_cluster_spec *cluster,
                                struct dp_profile *ret_profile, struct dp_error *err)
 {
-    if (strchr(name, '/') == NULL && access(name, F_OK) != 0) {
+    if (!plan_profile_is_file(name)) {
         dp_status status = dp_profile_builtin(name, ret_profile, err);
         if (status == DP_OK && strcmp(cluster->accelerator, "cpu") != 0) {
             dp_profile_set_cluster(ret_profile, cluster);
@@ -292,6 +301,7 @@ void plan_question_free(struct plan_question *question)
 {
     if (question != NULL) {
         free(question->nodes);
+        dp_client_close(question->client);
     }
     free(question);
 }
@@ -306,6 +316,9 @@ dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *reque
     }
     if (status == DP_OK) {
         status = load_profile(ctl, request, &question->cluster, &question->profile, err);
+    }
+    if (status == DP_OK && request->is_remote) {
+        status = plan_remote_open(ctl, request, question, err);
     }
     if (status != DP_OK) {
         plan_question_free(question);
@@ -332,11 +345,17 @@ static double clock_s(void)
 dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
                             bool pareto, struct dp_plan *ret_plan, struct dp_error *err)
 {
+    if (question->client != NULL) {
+        return plan_remote_ask(question, spec, pareto, ret_plan, err);
+    }
     double begin = clock_s();
     dp_status status = pareto ? dp_planner_pareto(spec, &question->resources, NULL, ret_plan, err)
                               : dp_planner_plan(spec, &question->resources, NULL, ret_plan, err);
     if (status == DP_OK) {
         ret_plan->search_s = clock_s() - begin;
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf warnings = {0};
+        dp_cluster_spec_warnings(&question->cluster, &warnings);
+        dp_plan_add_warnings(ret_plan, warnings.bytes);
     }
     return status;
 }

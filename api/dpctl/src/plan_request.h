@@ -12,6 +12,7 @@ struct plan_request {
     int32_t gpus, global_batch, sequence;
     int32_t rank; // to explain; -1 = none
     bool all, pareto, map, ignore_memory;
+    bool is_remote; // the named controller is to answer
     struct dpctl_sets sets;
 };
 void plan_request_parse(struct dpctl *ctl, int argc, char **argv, struct plan_request *ret_request);
@@ -23,6 +24,9 @@ struct plan_question {
     struct dp_profile profile;
     struct dp_planner_node *nodes; // owned
     struct dp_planner_resources resources;
+    struct dp_client *client; // owned; NULL = answered in this process
+    const char *profile_name; // as it was given; NULL = none was
+    bool ignore_memory, on_connected_nodes;
 };
 // The caller frees it with plan_question_free.
 dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *request,
@@ -33,6 +37,15 @@ void plan_question_free(struct plan_question *question);
 // plan's candidates are those that no other beats in both time and memory.
 dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
                             bool pareto, struct dp_plan *ret_plan, struct dp_error *err);
+// Whether --profile names a file, not built-in figures.
+bool plan_profile_is_file(const char *name);
+
+// plan_remote.c: the question goes to the controller that was named. Without a cluster it is about
+// the nodes that are connected there.
+dp_status plan_remote_open(struct dpctl *ctl, const struct plan_request *request,
+                           struct plan_question *question, struct dp_error *err);
+dp_status plan_remote_ask(const struct plan_question *question, const struct dp_job_spec *spec,
+                          bool pareto, struct dp_plan *ret_plan, struct dp_error *err);
 // The command that asks for this very strategy, for a shell.
 void plan_command(const struct plan_request *request, const struct dp_plan *plan,
                   struct dp_buf *out);
