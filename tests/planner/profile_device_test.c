@@ -55,6 +55,34 @@ static void builtin_devices_have_their_clusters_figures(void **state)
     free(profile);
 }
 
+// What comes later stands on what came before, and only what is named is put together.
+static void software_stands_on_a_device(void **state)
+{
+    (void)state;
+    struct dp_profile *device = dp_new(struct dp_profile);
+    struct dp_profile *both = dp_new(struct dp_profile);
+    struct dp_profile *more = dp_new(struct dp_profile);
+    load_profile("gb200", device);
+    load_profile("gb200@nemo-26.02", both);
+    load_profile("gb200@nemo-26.02+full-graphs+overlap", more);
+    assert_string_equal(more->name, "gb200@nemo-26.02+full-graphs+overlap");
+    assert_within(both->device.bf16_flops_peak, device->device.bf16_flops_peak, 0);
+    assert_within(both->device.nvfp4_gemm_share, device->device.nvfp4_gemm_share, 0);
+    assert_string_equal(both->fitted_on, device->fitted_on);
+    assert_true(both->memory.loss_fused && more->memory.loss_fused);
+    assert_true(more->device.host_moe_s < both->device.host_moe_s);
+    assert_true(more->device.exchange_shown_share < both->device.exchange_shown_share);
+    // The base that both have counts once, so that it does not undo the device.
+    assert_true(both->device.memory_bytes_per_s > 7e12);
+    struct dp_error err = {0};
+    assert_int_equal(dp_profile_builtin("gb200@nemo-26.02+full-graph", more, &err), DP_NOT_FOUND);
+    assert_true(strstr(err.message, "full-graph\"") != NULL);
+    assert_int_equal(dp_profile_builtin("@nemo-26.02", more, &err), DP_NOT_FOUND);
+    free(device);
+    free(both);
+    free(more);
+}
+
 static void a_cluster_puts_its_own_peaks_and_links_in(void **state)
 {
     (void)state;
@@ -204,6 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_builtin_figure_says_where_it_comes_from),
         cmocka_unit_test(builtin_devices_have_their_clusters_figures),
+        cmocka_unit_test(software_stands_on_a_device),
         cmocka_unit_test(a_cluster_puts_its_own_peaks_and_links_in),
         cmocka_unit_test(a_profile_builds_on_a_builtin_one),
         cmocka_unit_test(every_builtin_reads_back_as_written),

@@ -62,7 +62,7 @@ def deepseek_v3(data, _names):
     for row in read_csv(data, "deepseek_v3_step_metrics.csv"):
         sets = {"pipeline": row["pp"], "expert": row["ep"], "data": row["dp"],
                 "tensor": row["tp"], "schedule": row["schedule"].lower(),
-                "micro_batch_size": row["mbs_derived"], "recompute": "norm+up"}
+                "micro_batch_size": row["mbs_derived"], "recompute": "norm+up+activation"}
         line = command("deepseek-v3", row["gpu"], row["gpus"], row["gbs_sequences"],
                        row["seq_len"], sets)
         name = f"deepseek-v3/{row['gpus']}x{row['gpu']}/{row['network']}"
@@ -113,7 +113,7 @@ def zero_bubble(data, names):
         sets = {"pipeline": row["pp"], "data": 1, "micro_batch_size": mbs, "microbatches": m,
                 "schedule": schedule, "precision": "bf16", "recompute": "none", "virtual": chunks,
                 "layers_per_stage": zero_bubble_layers(row, chunks or 1 + (schedule == "zb-v"))}
-        profile = "a100-80gb@zero-bubble" if "a100-80gb@zero-bubble" in names else None
+        profile = "a100-80gb@zero-bubble" if "zero-bubble" in names else None
         line = command(f"gpt-{row['model'].lower()}", "a100-80gb", gpus, mbs * m, row["seq_len"],
                        sets, profile)
         rate = float(row["samples_per_gpu_per_s"])

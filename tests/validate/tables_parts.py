@@ -155,7 +155,7 @@ H800_SCHEDULES = {"1F1B": ("1f1b", {}), "ZB-2p": ("zb-h2", {}), "ZB-V": ("zb-v",
                   "Interleaved-1F1B(max chunks)": ("interleaved", {"virtual": 4})}
 
 
-def by_others(data, _names):
+def by_others(data, names):
     """Sizes of the 6.2B runs are those of its authors' own table: micro-batches of 3, 32 a step."""
     for row in read_csv(data, "dualpipe_zb_measurements_by_others.csv"):
         source = row["source"].split(" @")[0]
@@ -171,7 +171,8 @@ def by_others(data, _names):
             sets = {"pipeline": 8, "data": 1, "micro_batch_size": 3, "microbatches": 32,
                     "schedule": schedule, "precision": "bf16", "recompute": "none",
                     "layers_per_stage": ",".join(map(str, layers)), **more}
-            case["command"] = command("gpt-6.2b", "h800", 8, 96, 1024, sets)
+            profile = "h800@zero-bubble" if "zero-bubble" in names else None
+            case["command"] = command("gpt-6.2b", "h800", 8, 96, 1024, sets, profile)
             case["read"] = lambda plan: 96 / step_of(plan)
         else:
             case["refused"] = "model, sizes or micro-batches are not published with the row"
