@@ -14,7 +14,7 @@
 #define assert_within(got, wanted, share)                                                          \
     do {                                                                                           \
         double within_got_ = (got), within_wanted_ = (wanted);                                     \
-        if (!(fabs(within_got_ - within_wanted_) <= (share) * fabs(within_wanted_))) {             \
+        if (!(fabs(within_got_ - within_wanted_) <= (share)*fabs(within_wanted_))) {               \
             fail_msg("%s is %.9g, not %.9g (%+.2f %%)", #got, within_got_, within_wanted_,         \
                      100 * (within_got_ / within_wanted_ - 1));                                    \
         }                                                                                          \

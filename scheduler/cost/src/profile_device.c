@@ -39,9 +39,8 @@ static const struct row traits[] = {
     }
 
 static const struct row flags[] = {
-    FLAG(scores_kept), FLAG(dropout),           FLAG(weights_after_fc2),
-    FLAG(loss_fused),  FLAG(scratch_gradients), FLAG(operands_stored),
-    FLAG(weights_as_operands),
+    FLAG(scores_kept),       FLAG(dropout),         FLAG(weights_after_fc2),   FLAG(loss_fused),
+    FLAG(scratch_gradients), FLAG(operands_stored), FLAG(weights_as_operands),
 };
 
 // The members of an accelerator's profile, with the least and the most of the plain numbers.
