@@ -86,6 +86,19 @@ class PlannerService(unittest.TestCase):
         self.assertGreater(len(plan.candidates), 0)
         self.assertEqual(self.tasks("ok"), 1)
 
+    def test_dpctl_plan_shows_the_same_whoever_answers(self):
+        question = ["plan", "--model", "deepseek-v3", "--gpu", "h800", "--gpus", "256",
+                    "--global-batch", "2048", "--set", "pipeline=16"]
+        for verb in ([], ["--all"], ["--explain", "3"], ["--compare", "1f1b,dualpipe"]):
+            texts = [subprocess.run([BIN / "dpctl", *question, *verb, *asked], text=True,
+                                    capture_output=True, check=True, timeout=300).stdout
+                     for asked in ([], ["--controller", self.controller.address])]
+            # How long the search took is another each time.
+            here, there = ([line for line in text.splitlines() if "candidates" not in line]
+                           for text in texts)
+            self.assertEqual(here, there)
+        self.assertGreaterEqual(self.tasks("ok"), 4)
+
     def test_grpc_and_http_answer_alike(self):
         over_grpc = self.plan(**SMALL)
         answer = self.controller.ask("POST", "/v1/plan", SMALL)
@@ -108,9 +121,9 @@ class PlannerService(unittest.TestCase):
         self.assertIn("pipelin", self.refused(invalid, model="deepseek-v3", gpu="h800", gpus=8,
                                               sets=["pipelin=4"]))
         self.assertIn("no node is connected", self.refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, model="deepseek-v3"))
-        self.assertIn("line", self.refused(invalid, job_toml=b"[model\n", gpu="h800", gpus=8)
-                      + " line")
+            grpc.StatusCode.RESOURCE_EXHAUSTED, model="tiny-moe"))
+        self.assertIn("a.toml:1:", self.refused(invalid, job_toml=b"[model\n", file="a.toml",
+                                                gpu="h800", gpus=8))
         self.refused(invalid, model_config=b"{}", gpu="h800", gpus=8)
 
     def test_a_search_ends_soon_after_its_caller_has_left(self):

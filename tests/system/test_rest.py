@@ -114,7 +114,8 @@ class Rest(ClusterTest):
             self.assertIn("Content-Type: text/plain; version=0.0.4", head)
             return text, {f.name: f for f in text_string_to_metric_families(text)}
 
-        wait_for("ranks have figures", lambda: families()[1]["dp_rank_busy_ratio"].samples)
+        wait_for("both ranks have figures",
+                 lambda: len(families()[1]["dp_rank_busy_ratio"].samples) == 2)
         text, found = families()
         for family in found.values():
             self.assertIn(family.type, ("counter", "gauge", "histogram"), msg=family.name)
