@@ -215,7 +215,7 @@ static dp_status load_spec(const struct plan_request *request, struct dp_job_spe
     }
     if (request->gpus > 0) {
         ret_spec->resources.device = DP_DEVICE_CUDA;
-        ret_spec->resources.ranks = request->gpus;
+        ret_spec->resources.ranks = 0; // all that some division uses
     }
     if (request->global_batch > 0) {
         ret_spec->train.global_batch = request->global_batch;

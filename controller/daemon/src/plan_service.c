@@ -93,7 +93,7 @@ static dp_status load_spec(struct question *question, struct dp_error *err)
     }
     if (request->gpus > 0) {
         spec->resources.device = DP_DEVICE_CUDA;
-        spec->resources.ranks = (int32_t)request->gpus;
+        spec->resources.ranks = 0; // all that some division uses
     }
     if (request->global_batch > 0) {
         spec->train.global_batch = (int32_t)request->global_batch;

@@ -138,7 +138,10 @@ dp_status dp_planner_impossible_sizes(struct explorer *explorer, struct dp_error
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     struct dp_error why = {0};
     dp_planner_space_refusal(explorer, &why);
-    if (why.message[0] != '\0') {
+    int32_t heads = problem->spec->model.heads, tensor = at_least_one(p->tensor);
+    if (heads % tensor != 0) {
+        dp_buf_printf(&text, "%d tensor ranks cannot share %d heads evenly", tensor, heads);
+    } else if (why.message[0] != '\0') {
         dp_buf_puts(&text, why.message);
     } else {
         dp_buf_printf(&text,
@@ -247,9 +250,10 @@ static int64_t ranks_that_fit(const struct explorer *explorer)
 {
     static const int32_t times[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
     const struct problem *problem = explorer->problem;
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_memdup(problem->spec, sizeof(*spec));
+    spec->resources.ranks = 0;
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        if (problem->slots * times[i] > DP_RANKS_MAX || problem->spec->resources.ranks > 0 ||
-            dp_planner_is_stopped(problem)) {
+        if (problem->slots * times[i] > DP_RANKS_MAX || dp_planner_is_stopped(problem)) {
             break;
         }
         size_t count = problem->nodes_count * (size_t)times[i];
@@ -262,6 +266,7 @@ static int64_t ranks_that_fit(const struct explorer *explorer)
             memset(nodes[n].group, 0, sizeof(nodes[n].group));
         }
         struct problem more = *problem;
+        more.spec = spec;
         more.nodes = nodes;
         more.nodes_count = count;
         more.slots = problem->slots * times[i];

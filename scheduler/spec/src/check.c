@@ -263,6 +263,26 @@ static void check_choices(const struct check *check)
     }
 }
 
+// The numbers of ranks beside `asked` that share the experts evenly.
+static void blame_expert(const struct check *check, int32_t asked, int32_t experts)
+{
+    int32_t below = asked < experts ? asked : experts, above = asked;
+    while (experts % below != 0) {
+        below--;
+    }
+    while (above <= experts && experts % above != 0) {
+        above++;
+    }
+    if (above <= experts) {
+        blame(check, "parallel.expert", NULL,
+              "%d expert ranks cannot share %d experts evenly; %d or %d can", asked, experts, below,
+              above);
+    } else {
+        blame(check, "parallel.expert", NULL,
+              "%d expert ranks cannot share %d experts evenly; %d can", asked, experts, below);
+    }
+}
+
 static void check_expert_parallel(const struct check *check)
 {
     const struct dp_parallel_spec *p = &check->spec->parallel;
@@ -271,8 +291,7 @@ static void check_expert_parallel(const struct check *check)
         blame(check, "parallel.expert", "set expert = 1",
               "expert parallelism of %d, but the model has no experts", p->expert);
     } else if (p->expert > 1 && m->experts % p->expert != 0) {
-        blame(check, "parallel.expert", NULL, "%d expert ranks cannot share %d experts evenly",
-              p->expert, m->experts);
+        blame_expert(check, p->expert, m->experts);
     }
     int64_t holders = (int64_t)p->data * at_least_one(p->tensor) * at_least_one(p->context);
     int64_t group = (int64_t)at_least_one(p->expert) * at_least_one(p->expert_tensor);
