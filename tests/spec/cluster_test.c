@@ -147,17 +147,27 @@ static void any_count_of_accelerators_makes_a_cluster(void **state)
     }
 }
 
-// Four racks of which 64 accelerators are used each, as clusters of 256 are run.
+// Racks of which 64 accelerators are used each, as such clusters are run; where a count does not
+// divide, as few racks as can be.
 static void hosts_that_do_not_fill_domains_are_spread_evenly(void **state)
 {
     (void)state;
-    struct dp_error err = {0};
-    struct dp_cluster_spec cluster;
-    assert_ok(dp_cluster_preset("gb200", 256, &cluster, &err), &err);
-    DP_AUTO_FREE struct dp_cluster_node *nodes = NULL;
-    dp_cluster_nodes(&cluster, &nodes);
-    for (int32_t n = 0; n < cluster.nodes; n++) {
-        assert_int_equal(nodes[n].domain, n / 16 + 1);
+    static const struct {
+        int32_t ranks, hosts_of_first, domains;
+    } cases[] = {{256, 16, 4},   {1024, 16, 16}, {16384, 16, 256}, {144, 18, 2},
+                 {1000, 18, 14}, {420, 15, 7},   {76, 10, 2}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct dp_error err = {0};
+        struct dp_cluster_spec cluster;
+        assert_ok(dp_cluster_preset("gb200", cases[i].ranks, &cluster, &err), &err);
+        DP_AUTO_FREE struct dp_cluster_node *nodes = NULL;
+        dp_cluster_nodes(&cluster, &nodes);
+        int32_t first = 0;
+        while (first < cluster.nodes && nodes[first].domain == 1) {
+            first++;
+        }
+        assert_int_equal(first, cases[i].hosts_of_first);
+        assert_int_equal(nodes[cluster.nodes - 1].domain, cases[i].domains);
     }
 }
 

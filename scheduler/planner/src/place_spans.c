@@ -167,15 +167,18 @@ static bool closed_form(const struct dp_fabric *fabric, const struct dp_place_si
     return true;
 }
 
-// Members of domains that one group has, group after group.
+// Where the ranks of a plan stand, position after position, and members of domains that one group
+// has, group after group.
 struct tally {
     const struct dp_fabric *fabric;
-    int32_t *place_of;  // [nodes]: place in fabric->order
+    int64_t ranks;      // of a position
+    int32_t *node;      // [positions][ranks], in the order tensor, context, data
+    int32_t *domain;    // the same
     int32_t *members;   // [domains] of the current group
     int32_t *last_seen; // [domains]: the group that counted last
     int32_t group;
     int32_t most;  // members in one domain, of the current group
-    int32_t first; // node of its first member
+    int64_t first; // its first member
     int32_t level; // outermost that it crosses
     int32_t size;
 };
@@ -188,18 +191,23 @@ static void tally_begin(struct tally *tally)
     tally->size = 0;
 }
 
-static void tally_add(struct tally *tally, int32_t node)
+static void tally_add(struct tally *tally, int64_t rank)
 {
-    int32_t domain = tally->fabric->block_of[1][tally->place_of[node]];
+    int32_t domain = tally->domain[rank];
     if (tally->last_seen[domain] != tally->group) {
         tally->last_seen[domain] = tally->group;
         tally->members[domain] = 0;
+        if (tally->size == 0) {
+            tally->first = rank;
+        } else { // a domain that is new to the group: the others have shown their level
+            int32_t level =
+                dp_fabric_level(tally->fabric, tally->node[tally->first], tally->node[rank]);
+            tally->level = level > tally->level ? level : tally->level;
+        }
     }
-    tally->members[domain]++;
-    tally->most = tally->members[domain] > tally->most ? tally->members[domain] : tally->most;
-    tally->first = tally->size++ == 0 ? node : tally->first;
-    int32_t level = dp_fabric_level(tally->fabric, tally->first, node);
-    tally->level = level > tally->level ? level : tally->level;
+    tally->size++;
+    int32_t members = ++tally->members[domain];
+    tally->most = members > tally->most ? members : tally->most;
 }
 
 static void tally_end(const struct tally *tally, struct dp_span *span)
@@ -210,44 +218,50 @@ static void tally_end(const struct tally *tally, struct dp_span *span)
     span->level = tally->level > span->level ? tally->level : span->level;
 }
 
-// Ranks of one position in the order of a plan, by number.
-static int64_t rank_of(const struct dp_place_sizes *sizes, int32_t position, int64_t number)
-{
-    int64_t shards = (int64_t)sizes->tensor * sizes->context;
-    return (number / shards * sizes->pipeline + position) * shards + number % shards;
-}
-
 // Groups of every `skip`-th of `skip * count` consecutive ranks of each position.
-static void tally_position(const struct dp_place_sizes *sizes, const struct dp_place *places,
-                           int64_t skip, int64_t count, struct tally *tally,
-                           struct dp_span *ret_span)
+static void tally_position(const struct dp_place_sizes *sizes, int64_t skip, int64_t count,
+                           struct tally *tally, struct dp_span *ret_span)
 {
-    int64_t ranks = (int64_t)sizes->tensor * sizes->context * sizes->data;
     *ret_span = (struct dp_span){0, 0, 0};
-    for (int32_t p = 0; p < sizes->pipeline; p++) {
-        for (int64_t base = 0; base < ranks; base += skip * count) {
-            for (int64_t offset = 0; offset < skip; offset++) {
-                tally_begin(tally);
-                for (int64_t i = 0; i < count; i++) {
-                    tally_add(tally, places[rank_of(sizes, p, base + offset + i * skip)].node);
-                }
-                tally_end(tally, ret_span);
+    for (int64_t base = 0; base < tally->ranks * sizes->pipeline; base += skip * count) {
+        for (int64_t offset = 0; offset < skip; offset++) {
+            tally_begin(tally);
+            for (int64_t i = 0; i < count; i++) {
+                tally_add(tally, base + offset + i * skip);
             }
+            tally_end(tally, ret_span);
         }
     }
 }
 
-static void tally_hops(const struct dp_place_sizes *sizes, const struct dp_place *places,
-                       struct tally *tally, struct dp_span *ret_span)
+static void tally_hops(const struct dp_place_sizes *sizes, struct tally *tally,
+                       struct dp_span *ret_span)
 {
-    int64_t ranks = (int64_t)sizes->tensor * sizes->context * sizes->data;
     *ret_span = sizes->pipeline > 1 ? (struct dp_span){0, 0, 0} : (struct dp_span){1, 1, 0};
-    for (int32_t p = 1; p < sizes->pipeline; p++) {
-        for (int64_t i = 0; i < ranks; i++) {
-            tally_begin(tally);
-            tally_add(tally, places[rank_of(sizes, p - 1, i)].node);
-            tally_add(tally, places[rank_of(sizes, p, i)].node);
-            tally_end(tally, ret_span);
+    for (int64_t i = tally->ranks; i < tally->ranks * sizes->pipeline; i++) {
+        tally_begin(tally);
+        tally_add(tally, i - tally->ranks);
+        tally_add(tally, i);
+        tally_end(tally, ret_span);
+    }
+}
+
+// The ranks of a plan by position.
+static void find_ranks(const struct dp_fabric *fabric, const struct dp_place_sizes *sizes,
+                       const struct dp_place *places, struct tally *tally)
+{
+    DP_AUTO_FREE int32_t *place_of = dp_new_array(int32_t, (size_t)fabric->nodes_count);
+    for (int32_t i = 0; i < fabric->nodes_count; i++) {
+        place_of[fabric->order[i]] = i;
+    }
+    int64_t shards = (int64_t)sizes->tensor * sizes->context, rank = 0;
+    for (int32_t d = 0; d < sizes->data; d++) {
+        for (int32_t p = 0; p < sizes->pipeline; p++) {
+            int64_t at = p * tally->ranks + d * shards;
+            for (int64_t i = 0; i < shards; i++, rank++) {
+                tally->node[at + i] = places[rank].node;
+                tally->domain[at + i] = fabric->block_of[1][place_of[places[rank].node]];
+            }
         }
     }
 }
@@ -255,25 +269,28 @@ static void tally_hops(const struct dp_place_sizes *sizes, const struct dp_place
 void dp_place_spans_of(const struct dp_fabric *fabric, const struct dp_place_sizes *sizes,
                        const struct dp_place *places, struct dp_spans *ret_spans)
 {
-    size_t nodes = (size_t)fabric->nodes_count, domains = (size_t)fabric->blocks_count[1];
-    DP_AUTO_FREE int32_t *place_of = dp_new_array(int32_t, nodes);
+    size_t domains = (size_t)fabric->blocks_count[1];
+    int64_t shards = (int64_t)sizes->tensor * sizes->context, ranks = shards * sizes->data;
+    int64_t group = (int64_t)sizes->expert * sizes->expert_tensor;
+    size_t world = (size_t)(ranks * sizes->pipeline);
+    DP_AUTO_FREE int32_t *node = dp_new_array(int32_t, world);
+    DP_AUTO_FREE int32_t *domain = dp_new_array(int32_t, world);
     DP_AUTO_FREE int32_t *members = dp_new_array(int32_t, domains);
     DP_AUTO_FREE int32_t *last_seen = dp_new_array(int32_t, domains);
-    for (int32_t i = 0; i < fabric->nodes_count; i++) {
-        place_of[fabric->order[i]] = i;
-    }
-    struct tally tally = {
-        .fabric = fabric, .place_of = place_of, .members = members, .last_seen = last_seen};
-    int64_t shards = (int64_t)sizes->tensor * sizes->context;
-    int64_t group = (int64_t)sizes->expert * sizes->expert_tensor;
-    tally_position(sizes, places, 1, sizes->tensor, &tally, &ret_spans->tensor);
-    tally_position(sizes, places, sizes->expert_tensor, sizes->expert, &tally, &ret_spans->expert);
-    tally_position(sizes, places, sizes->tensor, sizes->context, &tally, &ret_spans->context);
-    tally_position(sizes, places, sizes->tensor, (int64_t)sizes->context * sizes->data, &tally,
+    struct tally tally = {.fabric = fabric,
+                          .ranks = ranks,
+                          .node = node,
+                          .domain = domain,
+                          .members = members,
+                          .last_seen = last_seen};
+    find_ranks(fabric, sizes, places, &tally);
+    tally_position(sizes, 1, sizes->tensor, &tally, &ret_spans->tensor);
+    tally_position(sizes, sizes->tensor, sizes->context, &tally, &ret_spans->context);
+    tally_position(sizes, sizes->expert_tensor, sizes->expert, &tally, &ret_spans->expert);
+    tally_position(sizes, sizes->tensor, (int64_t)sizes->context * sizes->data, &tally,
                    &ret_spans->data);
-    tally_position(sizes, places, group, shards * sizes->data / group, &tally,
-                   &ret_spans->expert_data);
-    tally_hops(sizes, places, &tally, &ret_spans->hop);
+    tally_position(sizes, group, ranks / group, &tally, &ret_spans->expert_data);
+    tally_hops(sizes, &tally, &ret_spans->hop);
 }
 
 void dp_place_spans(const struct dp_fabric *fabric, const struct dp_place_sizes *sizes,
@@ -293,11 +310,11 @@ void dp_place_hops(const struct dp_fabric *fabric, const struct dp_place_sizes *
                    const struct dp_place *places, int64_t ret_hops[DP_FABRIC_BLOCKS_MAX])
 {
     memset(ret_hops, 0, DP_FABRIC_BLOCKS_MAX * sizeof(*ret_hops));
-    int64_t ranks = (int64_t)sizes->tensor * sizes->context * sizes->data;
-    for (int32_t p = 1; p < sizes->pipeline; p++) {
-        for (int64_t i = 0; i < ranks; i++) {
-            ret_hops[dp_fabric_level(fabric, places[rank_of(sizes, p - 1, i)].node,
-                                     places[rank_of(sizes, p, i)].node)]++;
+    int64_t shards = (int64_t)sizes->tensor * sizes->context, rank = 0;
+    for (int32_t d = 0; d < sizes->data; d++) {
+        rank += shards; // those of the first position have none before them
+        for (int64_t i = shards; i < shards * sizes->pipeline; i++, rank++) {
+            ret_hops[dp_fabric_level(fabric, places[rank - shards].node, places[rank].node)]++;
         }
     }
 }

@@ -120,11 +120,23 @@ static void number_groups(const struct dp_cluster_spec *spec, int32_t index,
     }
 }
 
-// Hosts `first` to `first + count - 1`, of one innermost group, in as few domains as possible.
+// Domains for `count` hosts: equal ones that are full by three quarters or more, else as few as
+// possible.
+static int32_t count_domains(int32_t count, int32_t domain_hosts)
+{
+    for (int32_t hosts = domain_hosts; 4 * hosts >= 3 * domain_hosts; hosts--) {
+        if (count % hosts == 0) {
+            return count / hosts;
+        }
+    }
+    return (count + domain_hosts - 1) / domain_hosts;
+}
+
+// Hosts `first` to `first + count - 1`, of one innermost group.
 static void number_domains(struct dp_cluster_node *nodes, int32_t first, int32_t count,
                            int32_t domain_hosts, int32_t *domain)
 {
-    int32_t domains = (count + domain_hosts - 1) / domain_hosts;
+    int32_t domains = count_domains(count, domain_hosts);
     for (int32_t d = 0, at = first; d < domains; d++) {
         int32_t hosts = count / domains + (d < count % domains);
         ++*domain;

@@ -94,6 +94,7 @@ struct dp_cluster_node {
     int32_t group[DP_CLUSTER_LEVELS_MAX]; // of each level; 0 beyond levels_count
 };
 // Hosts in order: those of one group follow each other. Where the hosts do not fill whole scale-up
-// domains, there are as few domains as possible, of equal sizes but for one host (64 of each of
-// four NVL72 make 256). The caller frees *ret_nodes ([spec->nodes]).
+// domains, equal ones are used in part, by three quarters or more (64 of each of 16 NVL72 make
+// 1024); where there are no such, as few as possible, of equal sizes but for one host. The caller
+// frees *ret_nodes ([spec->nodes]).
 void dp_cluster_nodes(const struct dp_cluster_spec *spec, struct dp_cluster_node **ret_nodes);
