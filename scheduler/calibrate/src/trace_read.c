@@ -185,15 +185,15 @@ static bool decimal(const char *text, int digits, int64_t *ret_value)
 }
 
 // Threads and processes may have names.
-static int64_t key_of(const struct json_value *value)
+static int64_t key_of(const char *text, size_t length)
 {
     int64_t key;
-    if (value->length > 0 && decimal(value->text, 0, &key)) {
+    if (length > 0 && decimal(text, 0, &key)) {
         return key;
     }
     uint64_t hash = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < value->length; i++) {
-        hash = (hash ^ (unsigned char)value->text[i]) * UINT64_C(1099511628211);
+    for (size_t i = 0; i < length; i++) {
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
     }
     return (int64_t)(hash >> 2);
 }
@@ -205,7 +205,7 @@ static void take_integer(struct event *event, event_field field, const struct js
     bool is_key = field == FIELD_THREAD || field == FIELD_PROCESS || field == FIELD_STREAM;
     bool is_us = field == FIELD_TS_US || field == FIELD_DURATION_US;
     if (is_key && (value->kind == VALUE_TEXT || value->kind == VALUE_NUMBER)) {
-        integer = key_of(value);
+        integer = key_of(value->text, value->length);
     } else if ((value->kind != VALUE_NUMBER && value->kind != VALUE_TEXT) || value->length == 0 ||
                !decimal(value->text, is_us ? 3 : 0, &integer)) {
         event->wrong |= bit;
@@ -435,12 +435,29 @@ static bool begins(const struct event *event, event_field field, const char *tex
     return knows(event, field) && strncasecmp(event->texts[field], text, strlen(text)) == 0;
 }
 
+// Without Kineto, PyTorch gives no categories: operators have a namespace, ranges do not.
+static dp_status take_plain(struct dp_trace_reader *reader, struct dp_error *err)
+{
+    static const char process[] = "CPU functions";
+    const struct event *event = &reader->event;
+    if (!knows(event, FIELD_NAME) ||
+        integer_or(event, FIELD_PROCESS, 0) != key_of(process, sizeof process - 1)) {
+        reader->rows.dropped++;
+        return DP_OK;
+    }
+    return strstr(event->texts[FIELD_NAME], "::") != NULL ? add_host(reader, false, err)
+                                                          : add_range(reader, false, err);
+}
+
 static dp_status take_chrome(struct dp_trace_reader *reader, struct dp_error *err)
 {
     const struct event *event = &reader->event;
-    if (!is_text(event, FIELD_PH, "X") || !knows(event, FIELD_CAT)) {
+    if (!is_text(event, FIELD_PH, "X")) {
         reader->rows.dropped++;
         return DP_OK;
+    }
+    if (!knows(event, FIELD_CAT)) {
+        return take_plain(reader, err);
     }
     if (is_text(event, FIELD_CAT, "kernel") || is_text(event, FIELD_CAT, "gpu_memcpy") ||
         is_text(event, FIELD_CAT, "gpu_memset")) {
