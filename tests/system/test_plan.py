@@ -103,6 +103,11 @@ class Plan(unittest.TestCase):
         for key in (*SIZES, "schedule", "virtual", "recompute", "precision", "shard"):
             self.assertEqual(plan["chosen"][key], again["chosen"][key], key)
         self.assertAlmostEqual(plan["chosen"]["step_time_s"], again["chosen"]["step_time_s"])
+        words = shlex.split(self.document(*SMALL, "--set", "pipeline=auto", "--set", "tensor=2",
+                                          "--set", "model.layers=8")["command"])
+        keys = [word.split("=")[0] for option, word in zip(words, words[1:]) if option == "--set"]
+        self.assertEqual(len(keys), len(set(keys)), "each key once")
+        self.assertIn("model.layers", keys)
 
     def test_it_is_repeatable(self):
         one, two = self.document(*SMALL), self.document(*SMALL)
