@@ -126,6 +126,20 @@ class PlannerService(unittest.TestCase):
                                                 gpu="h800", gpus=8))
         self.refused(invalid, model_config=b"{}", gpu="h800", gpus=8)
 
+    def test_no_question_makes_the_controller_read_a_file(self):
+        invalid = grpc.StatusCode.INVALID_ARGUMENT
+        asked = {"model": "deepseek-v3", "gpu": "h800", "gpus": 256}
+        self.assertIn("in a job file only",
+                      self.refused(invalid, **asked, sets=["model.hf_config=/etc/passwd"]))
+        self.assertIn("not at hand here", self.refused(
+            invalid, model="deepseek-v3",
+            cluster_toml=b'accelerator = "h800"\nnodes = 4\ntopology = "/etc/passwd"\n'))
+        self.assertIn("not read here", self.refused(
+            invalid, job_toml=b'[model]\nhf_config = "/etc/passwd"\n', gpu="h800", gpus=256))
+        for field in ("model", "profile"):
+            self.assertIn("/etc/passwd", self.refused(grpc.StatusCode.NOT_FOUND,
+                                                      **{**asked, field: "/etc/passwd"}))
+
     def test_a_search_ends_soon_after_its_caller_has_left(self):
         call = self.method("Plan", planner.PlanResponse).future(planner.PlanRequest(**LONG),
                                                                 timeout=300)
