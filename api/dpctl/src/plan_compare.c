@@ -7,10 +7,11 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/plan_text.h"
 #include "dp/utf8.h"
 #include "plan_request.h"
 
-enum { ROWS_MAX = 16 };
+enum { ROWS_MAX = 16, COLUMNS = 100 };
 
 struct row {
     const char *name;
@@ -303,7 +304,9 @@ static void print_table(const struct table *table)
                         "bytes of a rank, on average\n");
     for (int i = 0; i < table->count; i++) {
         if (!table->rows[i].legal) {
-            dp_buf_printf(&below, "%s: %s\n", table->rows[i].name, table->rows[i].note);
+            char first[DP_NAME_MAX + 4];
+            snprintf(first, sizeof(first), "%s: ", table->rows[i].name);
+            dp_plan_text_wrap(first, table->rows[i].note, COLUMNS, &below);
         } else if (holds_twice(&table->rows[i].plan)) {
             put_copy(&table->rows[i].plan, &below);
         }
