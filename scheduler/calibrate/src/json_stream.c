@@ -17,7 +17,7 @@ enum {
     STATE_WORD, // true, false, null
 };
 
-void json_stream_init(struct json_stream *stream, const struct json_handler *handler)
+void dp_json_stream_init(struct json_stream *stream, const struct json_handler *handler)
 {
     *stream = (struct json_stream){.handler = *handler, .state = STATE_TOP};
 }
@@ -367,8 +367,8 @@ static dp_status between(struct json_stream *stream, char c, struct dp_error *er
     }
 }
 
-dp_status json_stream_feed(struct json_stream *stream, const char *bytes, size_t length,
-                           struct dp_error *err)
+dp_status dp_json_stream_feed(struct json_stream *stream, const char *bytes, size_t length,
+                              struct dp_error *err)
 {
     dp_status status = DP_OK;
     for (size_t at = 0; status == DP_OK && at < length;) {
@@ -404,7 +404,7 @@ dp_status json_stream_feed(struct json_stream *stream, const char *bytes, size_t
     return status;
 }
 
-dp_status json_stream_finish(struct json_stream *stream, struct dp_error *err)
+dp_status dp_json_stream_finish(struct json_stream *stream, struct dp_error *err)
 {
     if (stream->state != STATE_TOP) {
         return dp_fail(err, DP_INVALID,

@@ -62,8 +62,8 @@ struct json_stream {
     int unicode_left;
     uint32_t unicode;
 };
-void json_stream_init(struct json_stream *stream, const struct json_handler *handler);
-dp_status json_stream_feed(struct json_stream *stream, const char *bytes, size_t length,
-                           struct dp_error *err);
+void dp_json_stream_init(struct json_stream *stream, const struct json_handler *handler);
+dp_status dp_json_stream_feed(struct json_stream *stream, const char *bytes, size_t length,
+                              struct dp_error *err);
 // DP_INVALID when a document is open.
-dp_status json_stream_finish(struct json_stream *stream, struct dp_error *err);
+dp_status dp_json_stream_finish(struct json_stream *stream, struct dp_error *err);

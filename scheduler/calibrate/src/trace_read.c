@@ -564,7 +564,7 @@ struct dp_trace_reader *dp_trace_reader_new(const char *file)
                                    .begin = on_begin,
                                    .end = on_end,
                                    .value = on_value};
-    json_stream_init(&reader->stream, &handler);
+    dp_json_stream_init(&reader->stream, &handler);
     return reader;
 }
 
@@ -592,14 +592,14 @@ dp_status dp_trace_reader_feed(struct dp_trace_reader *reader, const void *bytes
         length -= 3;
         reader->stream.offset = 3;
     }
-    dp_status status = json_stream_feed(&reader->stream, text, length, err);
+    dp_status status = dp_json_stream_feed(&reader->stream, text, length, err);
     return status == DP_OK ? DP_OK : dp_fail_in(err, "%s", reader->file);
 }
 
 dp_status dp_trace_reader_finish(struct dp_trace_reader *reader, struct dp_trace *ret_trace,
                                  struct dp_error *err)
 {
-    dp_status status = json_stream_finish(&reader->stream, err);
+    dp_status status = dp_json_stream_finish(&reader->stream, err);
     if (status == DP_OK) {
         status = dp_rows_join(&reader->rows, ret_trace, err);
     }
