@@ -13,6 +13,7 @@
 #include "dp/buf.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "dp/link.h"
 #include "dp/profile.h"
 #include "dp/v1/rank.pb-c.h"
@@ -283,7 +284,7 @@ static int calibrate(void)
         awaited += 5;
         fputs("measuring what there is\n", stderr);
         while (access(awaited, F_OK) != 0) {
-            usleep(10000);
+            dp_clock_sleep_until_ns(dp_clock_monotonic_ns() + 10 * DP_NS_PER_MS);
         }
     }
     if (awaited != NULL && access(awaited, F_OK) != 0) {

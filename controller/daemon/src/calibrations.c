@@ -101,12 +101,16 @@ static void end_node(struct daemon *daemon, struct calibration *calibration,
     calibration->phase = PHASE_NEXT;
 }
 
-static bool is_ordered_elsewhere(const struct daemon *daemon, const struct calibration *own)
+// Whether its machine is being measured for somebody else.
+static bool is_ordered_elsewhere(struct daemon *daemon, const struct calibration *own,
+                                 const struct dp_node_record *node)
 {
+    struct dp_node_view view;
     const struct calibration *other = daemon->calibrations;
     for (; other != NULL; other = other->next) {
         bool active = other->phase == PHASE_ORDERED || other->phase == PHASE_STORING;
-        if (other != own && active && strcmp(node_of(other), node_of(own)) == 0) {
+        if (other != own && active && find_view(daemon, node_of(other), &view) &&
+            same_machine(view.node, node)) {
             return true;
         }
     }
@@ -162,6 +166,16 @@ static void describe_busy(struct daemon *daemon, const char *node, char *ret_tex
              count == 0 ? "a job" : ids[0], count > 1 ? " and others" : "", node);
 }
 
+static void wait_or_refuse(struct daemon *daemon, struct calibration *calibration, const char *why)
+{
+    if (!calibration->wait) {
+        end_node(daemon, calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_REFUSED, why);
+    } else if (calibration->phase != PHASE_BUSY) {
+        calibration->phase = PHASE_BUSY;
+        tell(daemon, calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON, why);
+    }
+}
+
 static void look_at(struct daemon *daemon, struct calibration *calibration)
 {
     struct dp_node_view view, busy;
@@ -171,17 +185,11 @@ static void look_at(struct daemon *daemon, struct calibration *calibration)
     } else if (view.session == 0) {
         end_node(daemon, calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_FAILED,
                  "its agent is not connected");
-    } else if (is_ordered_elsewhere(daemon, calibration)) {
-        end_node(daemon, calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_REFUSED,
-                 "it is being calibrated for somebody else");
+    } else if (is_ordered_elsewhere(daemon, calibration, view.node)) {
+        wait_or_refuse(daemon, calibration, "it is being calibrated for somebody else");
     } else if (find_busy(daemon, view.node, &busy)) {
         describe_busy(daemon, busy.node->name, text, sizeof(text));
-        if (!calibration->wait) {
-            end_node(daemon, calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_REFUSED, text);
-        } else if (calibration->phase != PHASE_BUSY) {
-            calibration->phase = PHASE_BUSY;
-            tell(daemon, calibration, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON, text);
-        }
+        wait_or_refuse(daemon, calibration, text);
     } else {
         begin(daemon, calibration, &view);
     }
