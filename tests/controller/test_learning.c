@@ -391,6 +391,31 @@ static void a_node_is_measured_and_both_profiles_are_told(void **state)
                    DP_NOT_FOUND, &err, "no node \"node-y\"");
 }
 
+static void who_waits_is_served_when_the_one_before_is_done(void **state)
+{
+    struct daemon_process *process = *state;
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    AUTO_AGENT struct fake_agent agent;
+    connect_agent(&agent, process, client);
+    AUTO_CALIBRATION struct dp_client_calibration *first = ask(client, "node-x", false);
+    assert_string_equal(event_of(first, &agent, &arena)->message, "measuring");
+    AUTO_CALIBRATION struct dp_client_calibration *second = ask(client, "node-x", true);
+    const Dp__V1__CalibrateEvent *event = event_of(second, &agent, &arena);
+    assert_int_equal(event->outcome, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON);
+    assert_string_equal(event->message, "it is being calibrated for somebody else");
+    uint64_t request =
+        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate->request;
+    answer(&agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_FAILED, "no clock", NULL);
+    assert_string_equal(event_of(second, &agent, &arena)->message, "measuring");
+    const Dp__V1__CalibrateOrder *order =
+        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate;
+    assert_false(order->cancel);
+    assert_int_not_equal(order->request, request);
+    assert_string_equal(node_state(client, &arena), "REGISTERING");
+}
+
 static void an_agent_that_fails_or_goes_away_is_said_so(void **state)
 {
     struct daemon_process *process = *state;
@@ -474,6 +499,7 @@ int main(void)
         DAEMON_TEST(what_was_learned_survives_kill_9_and_ends_with_a_new_measurement),
         DAEMON_TEST(a_wrong_run_poisons_nothing),
         DAEMON_TEST(a_node_is_measured_and_both_profiles_are_told),
+        DAEMON_TEST(who_waits_is_served_when_the_one_before_is_done),
         DAEMON_TEST(an_agent_that_fails_or_goes_away_is_said_so),
         DAEMON_TEST(a_caller_that_leaves_ends_the_measurement),
         DAEMON_TEST(a_node_with_ranks_is_refused_or_waited_for),

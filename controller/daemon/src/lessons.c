@@ -155,6 +155,9 @@ static double hops_s(const struct plan_nodes *nodes, const struct dp_job_spec *s
                                   .ep_size = plan->expert,
                                   .ep_nodes = 1};
     double bytes = dp_cost_hop_bytes(&spec->model, &nodes->profile, &batch);
+    if (link->bytes_per_s <= 0) {
+        return 0; // an accelerator's links are other figures
+    }
     return 2 * (plan->pipeline - 1) * (link->latency_s + bytes / link->bytes_per_s);
 }
 
