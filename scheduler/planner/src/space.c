@@ -164,6 +164,17 @@ static void visit_virtual(const struct explorer *explorer, struct choice *choice
     }
 }
 
+// What nobody would run is left out where the job leaves the choice: on one rank all orders take as
+// long, but those that overlap two micro-batches; and with two directions on two ranks each of them
+// holds the whole model, as without a pipeline.
+static bool is_sensible(const struct dp_schedule_family *family, int32_t pipeline, bool has_pairs)
+{
+    if (pipeline == 1) {
+        return strcmp(family->name, has_pairs ? "dualpipev" : "1f1b") == 0;
+    }
+    return family->directions == 1 || pipeline > 2;
+}
+
 void dp_planner_space_families(const struct explorer *explorer, const struct choice *division,
                                visit_family *visit, void *context)
 {
@@ -178,6 +189,10 @@ void dp_planner_space_families(const struct explorer *explorer, const struct cho
         choice.split = 0;
         if ((!any && strcmp(p->schedule, families[i].name) != 0) ||
             explorer->has_pairs[i] != (division->split != 0)) {
+            continue;
+        }
+        if (any && p->virtual_stages == 0 &&
+            !is_sensible(&families[i], choice.pipeline, explorer->has_pairs[i])) {
             continue;
         }
         // A single rank gains nothing by more chunks.
