@@ -1,5 +1,5 @@
 # A thin front for the commands that people type most. Everything real is in CMake and in scripts.
-.PHONY: build test lint fmt golden golden-update sim fuzz tsan bench clean
+.PHONY: build test lint fmt golden golden-update sim fuzz tsan bench validate clean
 
 build:
 	cmake --preset release >/dev/null
@@ -46,6 +46,12 @@ tsan:
 
 bench: build
 	tests/bench/run
+
+# Predicted against published, every row of every table (VALIDATION=DIR holds them); fails when
+# errors grow beyond tests/validate/recorded.json. VALIDATE_ARGS: see tests/validate/README.md.
+VALIDATION ?= ../shared/validation
+validate: build
+	tests/validate/validate.py --data $(VALIDATION) --dpctl build/release/bin/dpctl $(VALIDATE_ARGS)
 
 clean:
 	rm -rf build

@@ -64,7 +64,7 @@ def recipe_of(recipes, model, gpu, precision, container, expert):
 
 def stack_of(gpu, container, names):
     """The newest software that is not newer than the container."""
-    mine = [name for name in names if re.fullmatch(r"nemo-[\d.]+", name)]
+    mine = [name for name in names if re.fullmatch(r"megatron-bridge-[\d.]+", name)]
     older = [name for name in mine if version(name) <= version(container)]
     if not mine:
         return None
@@ -136,7 +136,7 @@ def settings(row, model, precision, gpus, recipe):
 def name_of(row, gpu):
     sizes = f"tp{row['tp']}.pp{row['pp']}.cp{row['cp']}.vp{row['vp']}.ep{row['ep']}"
     name = (f"nemo/{row['nemo_container']}/{row['model']}/{gpu}x{row['gpus']}/"
-            f"{row['precision'].split('(')[0].strip()}/{sizes}.mbs{row['mbs']}")
+            f"{row['precision'].split('(')[0].strip()}/{sizes}.mbs{row['mbs']}.gbs{row['gbs']}")
     return name.replace(" ", "-")
 
 

@@ -54,8 +54,8 @@ def whole_part(key):
 
 
 def deepseek_v3(data, _names):
-    """DeepSeek-V3 in production: arXiv 2505.09343, table 4; 2412.19437 3.2.3 says what it
-    computes again."""
+    """DeepSeek-V3 in production: arXiv 2505.09343, table 4; 2412.19437 3.2.3 and 3.3.3 say what
+    it computes again."""
     parts = {"F_s": "forward_s", "bubble_s": "bubble_s", "B_input_s": "backward_input_s",
              "W_s": "weight_s", "F_and_B_overlapped_s": "overlapped_s",
              "optimizer_s": "optimizer_s"}

@@ -24,15 +24,15 @@ def figures_of(name):
 
 
 def layers_command(layers, expert, sequence, extra):
-    """Some MoE layers of DeepSeek-V3 alone, with hardly a vocabulary."""
+    """Some MoE layers of DeepSeek-V3 alone on the bare device, with hardly a vocabulary."""
     pipeline = extra.get("pipeline", 1)
     sets = {"pipeline": pipeline, "expert": expert, "data": expert, "tensor": 1, "context": 1,
             "micro_batch_size": 1, "microbatches": 1, "shard": "zero1", "schedule": "zb-h1",
             "model.layers": layers, "model.dense_layers": 0, "model.mtp_layers": 0,
             "model.vocabulary": 256, "imbalance": BALANCED, **extra}
-    return command("deepseek-v3", extra.get("gpu", "h800"), expert * pipeline,
-                   expert * sets["microbatches"], sequence,
-                   {key: value for key, value in sets.items() if key != "gpu"})
+    gpu = sets.pop("gpu", "h800")
+    return command("deepseek-v3", gpu, expert * pipeline, expert * sets["microbatches"], sequence,
+                   sets, gpu)
 
 
 def first_rank(plan, key):
@@ -69,7 +69,7 @@ PHASES = {"F": (("attn(F)", "mlp(F)"), "compute_stream_busy_us"),
 def profile_phases(data, _names):
     """The trace that the H800's figures are fitted on: in the list, not among what is reported."""
     rows = read_csv(data, "deepseek_profile_train_phases.csv")
-    line = layers_command(4, 64, 4096, {"recompute": "norm+up"})
+    line = layers_command(4, 64, 4096, {"recompute": "norm+up+activation"})
     for slot in dict.fromkeys(row["layer_slot"] for row in rows):
         mine = {row["phase"]: row for row in rows if row["layer_slot"] == slot}
         for part, (phases, column) in PHASES.items():
@@ -79,7 +79,7 @@ def profile_phases(data, _names):
                        "published": sum(float(mine[phase][column]) for phase in phases) / 1e6,
                        "read": trace_part(part)}
     if rows:
-        pair = layers_command(8, 64, 4096, {"recompute": "norm+up", "pipeline": 2,
+        pair = layers_command(8, 64, 4096, {"recompute": "norm+up+activation", "pipeline": 2,
                                             "schedule": "dualpipe", "microbatches": 20,
                                             "comm_units": 20}) + ["--explain", "0"]
         yield {"name": "profile-data/train.json/phases/pair", "group": "profile-data phases",
@@ -90,7 +90,8 @@ def profile_phases(data, _names):
 
 def deepep(data, _names):
     """Seconds of a dispatch and a combine. "Logical" bytes are those of the nodes (in one node:
-    the ranks) that a token visits: of groups, as many as there are nodes, at most four."""
+    the ranks) that a token visits: of groups, as many as there are nodes, at most four, chosen by
+    their best expert, which is then nearly always among the eight."""
     for row in read_csv(data, "deepep_bandwidth.csv"):
         expert = int(row["ep"])
         units = f".sms{row['num_sms']}" if row["deepep_version"] != "V1" else ""
@@ -102,11 +103,11 @@ def deepep(data, _names):
             continue
         nodes = max(1, expert // 8)
         places = min(nodes, 4) if nodes > 1 else expert
-        visited = places * (1 - (1 - 1 / places) ** 8)
+        visited = places if nodes > places else places * (1 - (1 - 1 / places) ** 8)
         bytes_each = tokens * visited * 7168
         published = (bytes_each * (1 + 4 / 128) / (float(row["dispatch_GBps"]) * 1e9)
                      + 2 * bytes_each / (float(row["combine_GBps"]) * 1e9))
-        gpu = {"SM90": "h800", "SM100": "b200"}.get(row["gpu"], row["gpu"])
+        gpu = {"SM90": "h100", "SM100": "b200"}.get(row["gpu"], row["gpu"])
         groups = {"model.expert_groups": nodes, "model.top_groups": min(nodes, 4)}
         line = layers_command(1, expert, tokens, {"gpu": gpu.lower(), "precision": "fp8-block",
                                                   **(groups if nodes > 4 else
@@ -259,7 +260,7 @@ def modelzoo(data, names):
                 "virtual": chunks if interleaved else None, "recompute": recompute,
                 "shard": "fsdp" if row["fsdp"] else "zero1",
                 "layers_per_stage": None if rest or stages == 1 else ",".join(map(str, layers))}
-        software = ["nemo-25.09", "dgx-h100"]
+        software = ["megatron-bridge-26.02", "dgx-h100"]
         software += ["plain"] if row["dispatcher"] == "A2A" else []
         software += ["overlap"] if name.endswith("+overlap") else []
         profile = "h100@" + "+".join(software) if all(s in names for s in software) else None

@@ -115,10 +115,12 @@ static void repeat_forward(struct dp_unit_price *price)
     price->backward_exchange_s += price->forward_exchange_s;
 }
 
+// Products of experts are started one by one, and so are the casts before and after them.
 static double host_moe_s(const struct dp_pricing *p)
 {
+    bool narrow = p->format != DP_FORMAT_BF16 && p->format != DP_FORMAT_FP32;
     double experts = fmax(1, (double)p->model->experts / p->strategy->expert);
-    return p->device->host_moe_s + p->device->host_expert_s * experts;
+    return p->device->host_moe_s + p->device->host_expert_s * experts * (narrow ? 1 : 1.0 / 3);
 }
 
 static void price_layer(const struct dp_pricing *p, bool is_moe, const struct dp_tally *besides,

@@ -195,8 +195,10 @@ static void add_shard_wait(const struct dp_pricing *p, const struct dp_unit_byte
     double dense = 2 * bytes->parameters.dense, experts = 2 * bytes->parameters.experts;
     double gather = dp_pricing_gather_s(p, &spans->data, dense) +
                     dp_pricing_gather_s(p, &spans->expert_data, experts);
-    double scatter = dp_pricing_gather_s(p, &spans->data, 2 * dense) +
-                     dp_pricing_gather_s(p, &spans->expert_data, 2 * experts);
+    // Gradients in their own width, weights in two bytes.
+    double width = p->profile->memory.gradient_bytes > 0 ? p->profile->memory.gradient_bytes : 4;
+    double scatter = dp_pricing_gather_s(p, &spans->data, width / 2 * dense) +
+                     dp_pricing_gather_s(p, &spans->expert_data, width / 2 * experts);
     double exposed = p->device->shard_exposed_share;
     double backward = price->input_s + price->weight_s;
     price->forward_wait_s += fmax(gather * exposed, gather - price->forward_s);

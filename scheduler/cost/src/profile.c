@@ -134,7 +134,7 @@ void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_pr
     }
     struct dp_error ignored;
     DP_AUTO_FREE struct dp_profile *profile = dp_new(struct dp_profile);
-    if (dp_profile_builtin(cluster->accelerator, profile, &ignored) != DP_OK) {
+    if (dp_profile_builtin_default(cluster->accelerator, profile, &ignored) != DP_OK) {
         DP_CHECK(dp_profile_builtin("accelerator", profile, &ignored) == DP_OK);
         DP_COPY_TEXT(profile->name, cluster->accelerator);
     }

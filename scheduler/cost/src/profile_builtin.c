@@ -104,15 +104,18 @@ static dp_status put_together(const json_t *list, const char *name, struct dp_pr
     if (!DP_COPY_TEXT(text, name)) {
         return dp_fail(err, DP_NOT_FOUND, "no built-in profile is called \"%.80s\"", name);
     }
-    char *rest = NULL;
+    char *rest = NULL, provenance[DP_PROVENANCE_MAX];
     struct chain device, software;
     dp_status status = find_chain(list, strtok_r(text, "@", &rest), &device, err);
     status = status == DP_OK ? apply(&device, NULL, profile, err) : status;
+    dp_copy_text(provenance, sizeof(provenance), profile->provenance);
     for (char *part; status == DP_OK && (part = strtok_r(NULL, "+", &rest)) != NULL;) {
         status = find_chain(list, part, &software, err);
         status = status == DP_OK ? apply(&software, &device, profile, err) : status;
     }
+    // The name says what stands on the device, the provenance how that was measured.
     DP_COPY_TEXT(profile->name, name);
+    dp_copy_text(profile->provenance, sizeof(profile->provenance), provenance);
     return status;
 }
 
@@ -141,6 +144,16 @@ dp_status dp_profile_builtin(const char *name, struct dp_profile *ret_profile, s
         *ret_profile = *profile;
     }
     return status;
+}
+
+dp_status dp_profile_builtin_default(const char *device, struct dp_profile *ret_profile,
+                                     struct dp_error *err)
+{
+    DP_AUTO_JSON json_t *file = NULL;
+    const json_t *entry = entry_of(builtin_list(&file), device);
+    const char *stack = json_string_value(json_object_get(entry, "default_stack"));
+    DP_AUTO_FREE char *name = stack == NULL ? NULL : dp_asprintf("%s@%s", name_of(entry), stack);
+    return dp_profile_builtin(name == NULL ? device : name, ret_profile, err);
 }
 
 bool dp_profile_builtin_name(size_t index, char ret_name[DP_NAME_MAX])

@@ -44,10 +44,21 @@ static const struct row flags[] = {
 };
 
 // The members of an accelerator's profile, with the least and the most of the plain numbers.
-static const char *const keys[] = {
-    "schema",         "name",   "base",  "provenance", "measured_at_s",         "error_share",
-    "figures",        "memory", "cores", "fitted_on",  "fitted_expert_domains", "levels",
-    "fitted_formats", NULL};
+static const char *const keys[] = {"schema",
+                                   "name",
+                                   "base",
+                                   "provenance",
+                                   "measured_at_s",
+                                   "error_share",
+                                   "figures",
+                                   "memory",
+                                   "cores",
+                                   "fitted_on",
+                                   "fitted_expert_domains",
+                                   "levels",
+                                   "fitted_formats",
+                                   "default_stack",
+                                   NULL};
 
 const char *dp_device_figure_text(dp_device_figure figure)
 {

@@ -31,8 +31,8 @@
 // Memory: published, what elementwise kernels reach of it, what the optimizer does.
 //
 // kernel_s: a kernel, however small, on the device. host_*_s: what the host needs to start a
-// layer's forward pass (host_expert_s: for each expert of the rank besides), and its backward pass
-// as a multiple. action_s: an action of the schedule.
+// layer's forward pass (host_expert_s: for each expert of the rank besides; a third of it without
+// casts), and its backward pass as a multiple. action_s: an action of the schedule.
 //
 // Links, per rank and direction, inside the scale-up domain (up) and between domains (out); what
 // collectives reach of them and what starting one takes; hops, and how much longer one takes where

@@ -97,10 +97,14 @@ void dp_profile_default_cpu(struct dp_profile *ret_profile);
 // names.
 dp_status dp_profile_builtin(const char *name, struct dp_profile *ret_profile,
                              struct dp_error *err);
+// A device with the software that most people get on it ("default_stack"), where that is known.
+dp_status dp_profile_builtin_default(const char *device, struct dp_profile *ret_profile,
+                                     struct dp_error *err);
 // Name number `index`, in the order of the file; false beyond the last.
 bool dp_profile_builtin_name(size_t index, char ret_name[DP_NAME_MAX]);
-// The built-in of a cluster's accelerator with that cluster's peaks and links; an accelerator
-// without one gets what is common to all. "cpu" is the default CPU with these links.
+// The built-in of a cluster's accelerator, with its default software and that cluster's peaks and
+// links; an accelerator without one gets what is common to all. "cpu" is the default CPU with these
+// links.
 void dp_profile_from_cluster(const struct dp_cluster_spec *cluster, struct dp_profile *ret_profile);
 
 // Rate of a product by its nearest measured neighbours of the same kind in (log m, log k, log n).
