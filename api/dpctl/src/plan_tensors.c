@@ -15,8 +15,10 @@ static int32_t at_least_one(int32_t size)
 }
 
 // Of the plan's strategy, what bytes of tensors depend on.
-static struct dp_strategy strategy_of(const struct dp_plan *plan)
+static struct dp_strategy strategy_of(const struct plan_question *question,
+                                      const struct dp_plan *plan)
 {
+    double imbalance = question->spec.parallel.imbalance; // the plan's is what prices made of it
     return (struct dp_strategy){
         .pipeline = plan->pipeline,
         .data = plan->data,
@@ -28,7 +30,7 @@ static struct dp_strategy strategy_of(const struct dp_plan *plan)
         .sequence_parallel = plan->sequence_parallel,
         .format = plan->format,
         .recompute = plan->recompute,
-        .imbalance = plan->imbalance,
+        .imbalance = imbalance >= 1 ? imbalance : 1,
     };
 }
 
@@ -43,7 +45,7 @@ static int by_bytes(const void *a, const void *b)
 static size_t tensors_of(const struct plan_question *question, const struct dp_plan *plan, int unit,
                          struct dp_memory_tensor *ret_tensors)
 {
-    const struct dp_strategy strategy = strategy_of(plan);
+    const struct dp_strategy strategy = strategy_of(question, plan);
     const struct dp_price_input input = {.model = &question->spec.model,
                                          .profile = &question->profile,
                                          .strategy = &strategy,

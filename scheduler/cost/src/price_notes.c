@@ -193,6 +193,13 @@ static void warn_of_exchange(const struct dp_pricing *p, struct dp_buf *out)
     }
 }
 
+double dp_price_imbalance(const struct dp_price_input *input)
+{
+    struct dp_pricing pricing;
+    dp_pricing_init(&pricing, input);
+    return pricing.imbalance;
+}
+
 void dp_price_warnings(const struct dp_price_input *input, struct dp_buf *out)
 {
     const struct dp_profile *profile = input->profile;

@@ -35,7 +35,7 @@ static void fill_sizes(const struct explorer *explorer, const struct appraisal *
         .shard = strategy->shard,
         .recompute = strategy->recompute,
         .comm_units = best->pricing.price.comm_units,
-        .imbalance = strategy->imbalance,
+        .imbalance = dp_price_imbalance(&best->pricing.input),
     };
     DP_COPY_TEXT(plan->schedule, strategy->schedule);
     DP_COPY_TEXT(plan->model, explorer->problem->spec->model.name);

@@ -30,8 +30,10 @@ static struct dp_strategy strategy_of(const struct problem *problem, const struc
         .shard = plan->shard,
         .recompute = plan->recompute,
         .comm_units = problem->spec->parallel.comm_units,
-        .imbalance = plan->imbalance >= 1 ? plan->imbalance : 1,
     };
+    // The job's: a plan says what its prices made of it.
+    double imbalance = problem->spec->parallel.imbalance;
+    strategy.imbalance = imbalance >= 1 ? imbalance : 1;
     DP_COPY_TEXT(strategy.schedule, plan->schedule);
     return strategy;
 }

@@ -123,6 +123,10 @@ struct dp_step_end {
 void dp_price_step_end(const struct dp_price_input *input, const struct dp_unit_parameters *held,
                        int32_t copies, struct dp_step_end *ret_end);
 
+// Rows of the fullest expert rank over their mean that prices count with: the strategy's, or what
+// the profile's routing_spread makes of it.
+double dp_price_imbalance(const struct dp_price_input *input);
+
 // Lines for people, appended to `out`: the figures that these prices rest on, by their source; and
 // where the question lies beyond what they were fitted on, or on what is assumed.
 void dp_price_provenance(const struct dp_price_input *input, struct dp_buf *out);
