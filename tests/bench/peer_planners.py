@@ -3,6 +3,7 @@
 
     DP_CALCULON       a checkout of calculon-ai/calculon
     DP_LLM_ANALYSIS   a Python with llm-analysis, as in a virtual environment's bin/python
+    DP_SIMUMAX        a checkout of MooreThreads/SimuMax, 2127d7d
     DP_VALIDATION     tables of published runs (or ../shared/validation beside the sources)
 
 Prints rows of build/bench.json; a peer or table that is not there is skipped and the reason
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("DP_BIN", SOURCE / "build" / "release" / "bin"))
@@ -292,6 +294,60 @@ def llm_analysis():
         "more than 1 x", mine > answer["rate"])
 
 
+def simumax_speed():
+    """Estimates of its first version for the 175B run, on an A100 described by its data sheet."""
+    checkout = os.environ.get("DP_SIMUMAX")
+    if not checkout:
+        print("no comparison with SimuMax's speed: DP_SIMUMAX names no checkout")
+        return
+    sys.path.insert(0, checkout)
+    warnings.simplefilter("ignore")
+    from simumax.core.config import ModelConfig, StrategyConfig, SystemConfig
+    from simumax.core.perf_llm import PerfLLM
+    collectives = {name: {"scale": scale, "offset": offset} for name, scale, offset in (
+        ("all_reduce", 2, -1), ("all_gather", 1, -1), ("reduce_scatter", 1, -1), ("p2p", 1, 0),
+        ("all2all", 1, -1))}
+    system = SystemConfig.init_from_dict({
+        "sys_name": "a100", "num_per_node": 8,
+        "accelerator": {
+            "backend": "cuda", "mem_gbs": 80, "mode": "roofline",
+            "bandwidth": {"gbps": 2039, "efficient_factor": 0.85, "latency_us": 40},
+            "op": {name: {"tflops": 312, "efficient_factor": 0.75}
+                   for name in ("default", "matmul", "sdp_fwd", "sdp_bwd")}},
+        "networks": {name: {"processor_usage": 0, "op": collectives,
+                            "bandwidth": {"gbps": rate, "efficient_factor": 0.7, "latency_us": 10}}
+                     for name, rate in (("intra", 300), ("inter", 25))}})
+
+    def ask(layers, pipeline):
+        model = ModelConfig(hidden_size=12288, head_num=96, kv_head_num=96, head_size=128,
+                            intermediate_size=49152, layer_num=layers, vocab_size=51200,
+                            use_swiglu=False)
+        strategy = StrategyConfig(
+            seq_len=2048, micro_batch_size=1, micro_batch_num=64, dtype="bf16", tp_size=8,
+            pp_size=pipeline, world_size=8 * pipeline, zero_state=1, tp_net="intra",
+            pp_net="inter", dp_net="inter", recompute_granularity="full_block",
+            skip_ckpt_micro_batch_num=0)
+        peer = PerfLLM()
+        peer.configure(strategy_config=strategy, model_config=model, system_config=system)
+        peer.run_estimate()
+        return peer.analysis_mem(), peer.analysis_cost()
+    start = time.process_time()
+    for _ in range(100):
+        ask(96, 8)
+    rate = 100 / (time.process_time() - start)
+    plan, seconds = dpctl("--model", "gpt-175b", "--gpu", "a100-80gb", "--gpus", 64,
+                          "--global-batch", 64, "--seq-len", 2048)
+    mine = plan["searched"] / seconds
+    row("plan, 175B on 64 A100: candidates beside SimuMax", mine, "candidates/s",
+        f"SimuMax 2127d7d: {rate:.0f} estimates a second", mine / rate, "more than 100 x",
+        mine > 100 * rate)
+    try:
+        ask(61, 16)
+        print("SimuMax, 61 layers on 16 stages: answered")
+    except AssertionError as refusal:
+        print(f"SimuMax, 61 layers on 16 stages: {refusal}")
+
+
 def simumax():
     """Against the errors that it publishes itself, on rows that no constant of ours saw."""
     data = pathlib.Path(os.environ.get("DP_VALIDATION",
@@ -322,6 +378,7 @@ def simumax():
 def main():
     calculon()
     llm_analysis()
+    simumax_speed()
     simumax()
 
 
