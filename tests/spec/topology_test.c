@@ -268,6 +268,20 @@ static void switches_deeper_than_anybody_builds_are_refused(void **state)
                    "lies below more than");
 }
 
+// A line of 40 bytes may stand for 16384 names: a file within its size could mean 2^28 of them. These mean 2^19.
+static void short_lines_cannot_ask_for_names_without_end(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_CLEANUP(dp_topology_deinit) struct dp_topology topology = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    for (int i = 0; i < 40; i++) {
+        dp_buf_printf(&text, "SwitchName=s%d Nodes=n[1-%d]\n", i, DP_NODES_MAX);
+    }
+    assert_refused(parse(text.bytes, NULL, &topology, &err), DP_INVALID, &err,
+                   "topology.conf:17:22: more than 262144 names");
+}
+
 // Two hosts share a group of a level when the lowest switch above both is no higher than it.
 struct tree {
     int32_t parent[64], level[64], leaf_of[256], switches, hosts;
@@ -368,6 +382,7 @@ int main(void)
         cmocka_unit_test(blocks_are_joined_by_their_sizes),
         cmocka_unit_test(mistakes_are_named_with_their_line),
         cmocka_unit_test(switches_deeper_than_anybody_builds_are_refused),
+        cmocka_unit_test(short_lines_cannot_ask_for_names_without_end),
         cmocka_unit_test(groups_are_those_of_the_lowest_common_switch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

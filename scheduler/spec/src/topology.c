@@ -9,7 +9,9 @@
 #include "dp/cleanup.h"
 #include "topology_internal.h"
 
-enum { PAIRS_MAX = 8 };
+// NAMES_MAX: in all lists of a file together. A short list means many names, so the size of the
+// file does not bound them; of a large site's file, the hosts that are asked for are few.
+enum { PAIRS_MAX = 8, NAMES_MAX = 16 * DP_NODES_MAX };
 
 struct pair {
     char *key, *value; // owned
@@ -189,7 +191,17 @@ static void add_switch(const struct pair *name, const struct pair *list, bool is
                      DP_TOPOLOGY_SWITCHES_MAX);
         return;
     }
+    if (lines->names > NAMES_MAX) {
+        return; // told already
+    }
     if (!read_list(list, diags, &made)) {
+        dp_hosts_deinit(&made.list);
+        return;
+    }
+    lines->names += made.list.count;
+    if (lines->names > NAMES_MAX) {
+        dp_diags_add(diags, list->value_line, list->value_column, NULL,
+                     "more than %d names in the lists up to here", NAMES_MAX);
         dp_hosts_deinit(&made.list);
         return;
     }

@@ -22,6 +22,7 @@ struct dp_topology_switch {
 struct dp_topology_lines {
     struct dp_topology_switch *switches; // owned
     size_t count;
+    size_t names; // of hosts and switches, in all lists together
     bool blocks;                                // topology/block
     int32_t block_sizes[DP_CLUSTER_LEVELS_MAX]; // hosts; BlockSizes
     int32_t block_sizes_count;
