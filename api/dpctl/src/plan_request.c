@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cluster.h"
@@ -12,6 +11,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 
 enum {
     KEY_CLUSTER = 1,
@@ -335,24 +335,17 @@ dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *reque
     return DP_OK;
 }
 
-static double clock_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
                             bool pareto, struct dp_plan *ret_plan, struct dp_error *err)
 {
     if (question->client != NULL) {
         return plan_remote_ask(question, spec, pareto, ret_plan, err);
     }
-    double begin = clock_s();
+    int64_t begin_ns = dp_clock_monotonic_ns();
     dp_status status = pareto ? dp_planner_pareto(spec, &question->resources, NULL, ret_plan, err)
                               : dp_planner_plan(spec, &question->resources, NULL, ret_plan, err);
     if (status == DP_OK) {
-        ret_plan->search_s = clock_s() - begin;
+        ret_plan->search_s = (double)(dp_clock_monotonic_ns() - begin_ns) / 1e9;
         DP_CLEANUP(dp_buf_deinit) struct dp_buf warnings = {0};
         dp_cluster_spec_warnings(&question->cluster, &warnings);
         dp_plan_add_warnings(ret_plan, warnings.bytes);
