@@ -268,7 +268,8 @@ static void switches_deeper_than_anybody_builds_are_refused(void **state)
                    "lies below more than");
 }
 
-// A line of 40 bytes may stand for 16384 names: a file within its size could mean 2^28 of them. These mean 2^19.
+// A line of 40 bytes may stand for 16384 names: a file within its size could mean 2^28 of them.
+// These mean 655360.
 static void short_lines_cannot_ask_for_names_without_end(void **state)
 {
     (void)state;
