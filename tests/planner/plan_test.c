@@ -47,6 +47,7 @@ static struct dp_plan full_plan(void)
     plan.flops_causal = 250e9;
     plan.flops_noncausal = 281e9;
     plan.baseline_step_s = 1.5 * plan.step_s;
+    plan.baseline_memory_bytes = 7e10;
     plan.searched = 12345678901;
     plan.search_s = 1.5;
     return plan;
@@ -87,6 +88,7 @@ static void a_plan_reads_back_as_written(void **state)
     assert_true(again.format == plan.format && again.shard == plan.shard &&
                 again.recompute == plan.recompute && again.sequence_parallel);
     assert_true(again.searched == plan.searched && again.search_s == plan.search_s &&
+                again.baseline_memory_bytes == plan.baseline_memory_bytes &&
                 again.imbalance == plan.imbalance && again.comm_units == plan.comm_units);
 }
 

@@ -75,6 +75,7 @@ static void take_figures(const Dp__V1__Plan *from, struct dp_plan *to)
     to->mfu_causal = from->mfu_causal;
     to->mfu_noncausal = from->mfu_noncausal;
     to->baseline_step_s = from->baseline_step_s;
+    to->baseline_memory_bytes = from->baseline_memory_bytes;
     to->flops_causal = from->flops_causal;
     to->flops_noncausal = from->flops_noncausal;
     to->searched = (int64_t)from->searched;
@@ -248,6 +249,7 @@ void dp_wire_strategy_to_proto(const struct dp_plan *plan, struct dp_arena *aren
     message->mfu_causal = plan->mfu_causal;
     message->mfu_noncausal = plan->mfu_noncausal;
     message->baseline_step_s = plan->baseline_step_s;
+    message->baseline_memory_bytes = plan->baseline_memory_bytes;
     message->flops_causal = plan->flops_causal;
     message->flops_noncausal = plan->flops_noncausal;
     message->searched = (uint64_t)plan->searched;

@@ -106,6 +106,30 @@ double dp_plan_gpu_hours(const struct dp_plan *plan, double step_s, double token
     return of_step > 0 ? dp_plan_world(plan) * step_s / 3600 * (tokens / of_step) : 0;
 }
 
+bool dp_plan_baseline_fits(const struct dp_plan *plan)
+{
+    double limit = 0;
+    for (int32_t p = 0; plan->positions != NULL && p < plan->pipeline; p++) {
+        double here = plan->positions[p].memory_limit_bytes;
+        limit = here > 0 && (limit <= 0 || here < limit) ? here : limit;
+    }
+    return limit <= 0 || plan->baseline_memory_bytes <= limit;
+}
+
+const struct dp_plan_candidate *dp_plan_best_of(const struct dp_plan *plan, const char *schedule)
+{
+    const struct dp_plan_candidate *best = NULL;
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        const struct dp_plan_candidate *c = &plan->candidates[i];
+        bool fits = c->memory_limit_bytes <= 0 || c->memory_max_bytes <= c->memory_limit_bytes;
+        if (c->legal && fits && strcmp(c->schedule, schedule) == 0 &&
+            (best == NULL || c->step_s < best->step_s)) {
+            best = c;
+        }
+    }
+    return best;
+}
+
 static dp_status check_size(const char *what, int64_t value, int64_t max, struct dp_error *err)
 {
     if (value < 1 || value > max) {
@@ -205,7 +229,8 @@ static dp_status check_figures(const struct dp_plan *plan, struct dp_error *err)
                               plan->comm_s,          plan->grad_sync_s,  plan->optimizer_s,
                               plan->tokens_per_s,    plan->error_share,  plan->mfu_causal,
                               plan->mfu_noncausal,   plan->flops_causal, plan->flops_noncausal,
-                              plan->baseline_step_s, plan->search_s,     plan->imbalance};
+                              plan->baseline_step_s, plan->search_s,     plan->imbalance,
+                              plan->baseline_memory_bytes};
     dp_status status =
         check_all("a predicted time", figures, sizeof(figures) / sizeof(figures[0]), err);
     status = status == DP_OK ? check_positions(plan, err) : status;

@@ -166,7 +166,8 @@ static void say_close(const struct advice *advice, bool is_v)
 static void say_baseline(const struct advice *advice)
 {
     const struct dp_plan *plan = advice->plan;
-    if (plan->baseline_step_s > 0 && plan->step_s >= plan->baseline_step_s * (1 - 0.01)) {
+    if (plan->baseline_step_s > 0 && dp_plan_baseline_fits(plan) &&
+        plan->step_s >= plan->baseline_step_s * (1 - 0.01)) {
         char more[DP_PLAN_WORD_MAX];
         dp_buf_printf(advice->out,
                       "%s against 1f1b on the same sizes: two directions gain nothing here\n",

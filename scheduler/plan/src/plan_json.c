@@ -104,20 +104,32 @@ static void add_positions(const struct dp_plan *plan, json_t *chosen)
     json_object_set_new(chosen, "per_rank", positions);
 }
 
+// What another step would have taken more.
+static json_t *recovered_json(const struct dp_plan *plan, double step_s)
+{
+    double million =
+        dp_plan_gpu_hours(plan, step_s, 1e6) - dp_plan_gpu_hours(plan, plan->step_s, 1e6);
+    return json_pack("{s:s, s:f, s:f, s:f, s:f}", "against", "1f1b", "step_time_s", step_s, "share",
+                     1 - plan->step_s / step_s, "gpu_hours_per_million_tokens", million,
+                     "gpu_hours_per_trillion_tokens", million * 1e6);
+}
+
 static void add_baseline(const struct dp_plan *plan, json_t *chosen)
 {
-    if (plan->baseline_step_s <= 0) {
-        json_object_set_new(chosen, "recovered", json_null());
-        return;
+    json_t *same = json_null(), *best = json_null();
+    if (plan->baseline_step_s > 0) {
+        same = recovered_json(plan, plan->baseline_step_s);
+        set(same, "memory_bytes", plan->baseline_memory_bytes);
+        json_object_set_new(same, "fits", json_boolean(dp_plan_baseline_fits(plan)));
     }
-    double million = dp_plan_gpu_hours(plan, plan->baseline_step_s, 1e6) -
-                     dp_plan_gpu_hours(plan, plan->step_s, 1e6);
-    json_object_set_new(chosen, "recovered",
-                        json_pack("{s:s, s:f, s:f, s:f, s:f}", "against", "1f1b", "step_time_s",
-                                  plan->baseline_step_s, "share",
-                                  1 - plan->step_s / plan->baseline_step_s,
-                                  "gpu_hours_per_million_tokens", million,
-                                  "gpu_hours_per_trillion_tokens", million * 1e6));
+    const struct dp_plan_candidate *other = dp_plan_best_of(plan, "1f1b");
+    if (other != NULL && other->step_s > 0) {
+        best = recovered_json(plan, other->step_s);
+        dp_members_write(&dp_plan_candidate_members, other, best);
+        set(best, "memory_bytes", other->memory_max_bytes);
+    }
+    json_object_set_new(chosen, "recovered", same);
+    json_object_set_new(chosen, "recovered_best", best);
 }
 
 static json_t *chosen_json(const struct dp_plan *plan)

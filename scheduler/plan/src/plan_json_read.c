@@ -153,6 +153,17 @@ static dp_status read_positions(const json_t *chosen, struct dp_plan *plan, stru
     return status;
 }
 
+// Plans of older versions do not know it.
+static dp_status read_baseline(const json_t *chosen, struct dp_plan *plan, struct dp_error *err)
+{
+    const json_t *bytes = json_object_get(json_object_get(chosen, "recovered"), "memory_bytes");
+    if (bytes != NULL && !json_is_number(bytes)) {
+        return dp_fail(err, DP_INVALID, "plan: \"recovered\".\"memory_bytes\" must be a number");
+    }
+    plan->baseline_memory_bytes = json_number_value(bytes);
+    return DP_OK;
+}
+
 // The chosen one is written once, as "chosen".
 static struct dp_plan_candidate chosen_candidate(const struct dp_plan *plan)
 {
@@ -275,6 +286,7 @@ static dp_status read_nested(const json_t *json, const json_t *chosen, struct dp
     dp_status status = read_head(json, plan, err);
     status = status == DP_OK ? dp_members_read(&dp_plan_size_members, chosen, plan, err) : status;
     status = status == DP_OK ? dp_members_read(&dp_plan_figure_members, chosen, plan, err) : status;
+    status = status == DP_OK ? read_baseline(chosen, plan, err) : status;
     const json_t *parts = json_object_get(chosen, "step_parts");
     status = status == DP_OK ? dp_members_read(&dp_plan_part_members, parts, plan, err) : status;
     status = status == DP_OK ? read_order(chosen, plan, err) : status;

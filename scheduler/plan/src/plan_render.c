@@ -171,6 +171,65 @@ static void put_step(const struct dp_plan *plan, struct dp_buf *out)
     }
 }
 
+// "16x128 e64", and what is not 1 of the rest.
+static void put_sizes(const struct dp_plan_candidate *c, char *text, size_t size)
+{
+    int length = snprintf(text, size, "%dx%d e%d", c->pipeline, c->data, c->expert);
+    const struct {
+        const char *name;
+        int32_t value;
+    } more[] = {{"t", c->tensor}, {"c", c->context}, {"x", c->expert_tensor}};
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        if (more[i].value > 1 && length > 0 && (size_t)length < size) {
+            length += snprintf(text + length, size - (size_t)length, " %s%d", more[i].name,
+                               more[i].value);
+        }
+    }
+}
+
+static void put_saved(const struct dp_plan *plan, double step_s, struct dp_buf *out)
+{
+    char text[DP_PLAN_WORD_MAX];
+    double tokens = 1e12;
+    double saved =
+        dp_plan_gpu_hours(plan, step_s, tokens) - dp_plan_gpu_hours(plan, plan->step_s, tokens);
+    dp_buf_printf(out, "%s (%.1f %%) %s", dp_plan_text_count(text, fabs(saved)),
+                  100 * fabs(1 - plan->step_s / step_s), saved >= 0 ? "recovered" : "lost");
+}
+
+static bool has_same_sizes(const struct dp_plan *plan, const struct dp_plan_candidate *c)
+{
+    return c->pipeline == plan->pipeline && c->data == plan->data && c->expert == plan->expert &&
+           c->microbatches == plan->microbatches && c->micro_batch_size == plan->micro_batch_size &&
+           c->tensor == plan->tensor && c->context == plan->context &&
+           c->expert_tensor == plan->expert_tensor && c->recompute == plan->recompute;
+}
+
+// Against 1F1B as it would be run instead, and with nothing but the schedule changed.
+static void put_recovered(const struct dp_plan *plan, struct dp_buf *out)
+{
+    const struct dp_plan_candidate *best = dp_plan_best_of(plan, "1f1b");
+    bool same = best != NULL && has_same_sizes(plan, best);
+    char sizes[64], text[DP_PLAN_WORD_MAX];
+    if (best != NULL) {
+        put_sizes(best, sizes, sizeof(sizes));
+        dp_buf_puts(out, "; ");
+        put_saved(plan, best->step_s, out);
+        dp_buf_printf(out, " against the best 1f1b (%s)", same ? "the same sizes" : sizes);
+    }
+    if (plan->baseline_step_s <= 0 || same) {
+        return;
+    }
+    dp_buf_puts(out, best != NULL ? ", " : "; ");
+    put_saved(plan, plan->baseline_step_s, out);
+    dp_buf_puts(out, best != NULL ? " against it on the same sizes"
+                                  : " against 1f1b on the same sizes");
+    if (!dp_plan_baseline_fits(plan)) {
+        dp_buf_printf(out, ", which does not fit (%s)",
+                      dp_plan_text_bytes(text, plan->baseline_memory_bytes));
+    }
+}
+
 static void put_cost(const struct dp_plan *plan, struct dp_buf *out)
 {
     double hours = dp_plan_gpu_hours(plan, plan->step_s, 1e12);
@@ -178,15 +237,12 @@ static void put_cost(const struct dp_plan *plan, struct dp_buf *out)
     if (hours <= 0) {
         return;
     }
-    dp_buf_printf(out, "cost       %s GPU-hours per trillion tokens",
-                  dp_plan_text_count(text, hours));
-    if (plan->baseline_step_s > 0 && strcmp(plan->schedule, "1f1b") != 0) {
-        double saved = dp_plan_gpu_hours(plan, plan->baseline_step_s, 1e12) - hours;
-        dp_buf_printf(out, "; %s (%.1f %%) %s against 1f1b", dp_plan_text_count(text, fabs(saved)),
-                      100 * fabs(1 - plan->step_s / plan->baseline_step_s),
-                      saved >= 0 ? "recovered" : "lost");
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
+    dp_buf_printf(&line, "%s GPU-hours per trillion tokens", dp_plan_text_count(text, hours));
+    if (strcmp(plan->schedule, "1f1b") != 0) {
+        put_recovered(plan, &line);
     }
-    dp_buf_puts(out, "\n");
+    dp_plan_text_wrap("cost       ", line.bytes, COLUMNS, out);
 }
 
 static void put_memory(const struct dp_plan *plan, struct dp_buf *out)
@@ -248,22 +304,6 @@ static void put_gains(const struct dp_plan *plan, struct dp_buf *out)
         dp_plan_text_wrap("binds      ", line.bytes, COLUMNS, out);
     }
     dp_buf_deinit(&line);
-}
-
-// "16x128 e64", and what is not 1 of the rest.
-static void put_sizes(const struct dp_plan_candidate *c, char *text, size_t size)
-{
-    int length = snprintf(text, size, "%dx%d e%d", c->pipeline, c->data, c->expert);
-    const struct {
-        const char *name;
-        int32_t value;
-    } more[] = {{"t", c->tensor}, {"c", c->context}, {"x", c->expert_tensor}};
-    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
-        if (more[i].value > 1 && length > 0 && (size_t)length < size) {
-            length += snprintf(text + length, size - (size_t)length, " %s%d", more[i].name,
-                               more[i].value);
-        }
-    }
 }
 
 static void put_candidate(const struct dp_plan_candidate *c, struct dp_buf *out)
@@ -401,7 +441,7 @@ static void put_lines(const char *label, const char *text, int lines, struct dp_
 void dp_plan_render(const struct dp_plan *plan, bool all, struct dp_buf *out)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    put_lines("why", plan->explanation, all ? 0 : 2, &text);
+    put_lines("why", plan->explanation, all ? 0 : 5, &text);
     put_lines("warnings", plan->warnings, all ? 0 : 7, &text);
     put_lines("rests on", plan->provenance, all ? 0 : 2, &text);
     put_choice(plan, out);

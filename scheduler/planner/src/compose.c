@@ -8,6 +8,7 @@
 #include "appraise.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "explain_fabric.h"
 #include "frontier.h"
 #include "gains.h"
 #include "impossible.h"
@@ -113,6 +114,7 @@ static dp_status fill_baseline(struct explorer *explorer, const struct appraisal
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal baseline = {0};
     dp_status status = dp_planner_appraise(explorer, &choice, &baseline, err);
     plan->baseline_step_s = status == DP_OK ? baseline.result.step : 0;
+    plan->baseline_memory_bytes = status == DP_OK ? baseline.fullest_bytes : 0;
     return status;
 }
 
@@ -201,7 +203,7 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
     plan->provenance = dp_buf_take(&provenance);
     plan->warnings = dp_buf_take(&warnings);
     plan->explanation = explain(explorer, search, searched->note, plan);
-    return status;
+    return status == DP_OK ? dp_planner_explain_fabric(explorer, &best, plan, err) : status;
 }
 
 dp_status dp_planner_compose(const struct problem *problem,

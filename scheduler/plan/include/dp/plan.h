@@ -108,6 +108,7 @@ struct dp_plan {
     double mfu_causal, mfu_noncausal;     // of the device's bf16 peak; 0 = the peak is unknown
     double flops_causal, flops_noncausal; // of the model per token, as MFU counts; 0 = unknown
     double baseline_step_s;               // 1F1B on the same sizes; 0 = not comparable
+    double baseline_memory_bytes;         // of its fullest rank; 0 = unknown
     int64_t searched;                     // candidates whose time and memory were computed
     double search_s;                      // by the clock of who asked; 0 = unknown
     struct dp_plan_gain gains[DP_PLAN_GAINS_MAX]; // the binding resource first
@@ -150,6 +151,11 @@ double dp_plan_position_bytes(const struct dp_plan *plan, int32_t position);
 int32_t dp_plan_fullest_position(const struct dp_plan *plan); // with the least room
 // GPU-hours of `tokens` tokens when a step takes step_s; 0 when the plan's speed is unknown.
 double dp_plan_gpu_hours(const struct dp_plan *plan, double step_s, double tokens);
+
+// Whether 1F1B on the same sizes fits the memory of the ranks, as far as that is known.
+bool dp_plan_baseline_fits(const struct dp_plan *plan);
+// The fastest candidate of a schedule that is legal and fits; NULL = none is known. Borrowed.
+const struct dp_plan_candidate *dp_plan_best_of(const struct dp_plan *plan, const char *schedule);
 
 // Completes what follows from the plan's own figures: which candidates are tied with the chosen
 // one, the reasons that are NULL, and lines at the end of `warnings` where its schedule is the
