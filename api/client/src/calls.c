@@ -13,19 +13,6 @@ dp_status dp_client_submit_job(struct dp_client *client, const Dp__V1__SubmitJob
     return status;
 }
 
-dp_status dp_client_validate_job(struct dp_client *client,
-                                 const Dp__V1__ValidateJobRequest *request, struct dp_arena *arena,
-                                 Dp__V1__ValidateJobResponse **ret_response, struct dp_error *err)
-{
-    ProtobufCMessage *answer = NULL;
-    dp_status status =
-        dp_client_call(client, DP_METHOD_VALIDATE_JOB, &request->base, true, arena, &answer, err);
-    if (status == DP_OK) {
-        *ret_response = (Dp__V1__ValidateJobResponse *)answer;
-    }
-    return status;
-}
-
 dp_status dp_client_get_job(struct dp_client *client, const char *id, struct dp_arena *arena,
                             Dp__V1__Job **ret_job, struct dp_error *err)
 {
@@ -162,19 +149,6 @@ dp_status dp_client_plan(struct dp_client *client, const Dp__V1__PlanRequest *re
         dp_client_call(client, DP_METHOD_PLAN, &request->base, true, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__PlanResponse *)answer;
-    }
-    return status;
-}
-
-dp_status dp_client_simulate(struct dp_client *client, const Dp__V1__SimulateRequest *request,
-                             struct dp_arena *arena, Dp__V1__Simulation **ret_simulation,
-                             struct dp_error *err)
-{
-    ProtobufCMessage *answer = NULL;
-    dp_status status =
-        dp_client_call(client, DP_METHOD_SIMULATE, &request->base, true, arena, &answer, err);
-    if (status == DP_OK) {
-        *ret_simulation = (Dp__V1__Simulation *)answer;
     }
     return status;
 }

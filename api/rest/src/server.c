@@ -24,17 +24,17 @@ int64_t dp_rest_now_ns(void)
     return dp_clock_monotonic_ns();
 }
 
-void dp_rest_watch(struct rest_connection *connection, bool watch)
+static void watch(struct rest_connection *connection, bool on)
 {
-    if (connection->watched == watch) {
+    if (connection->watched == on) {
         return;
     }
     // Its end alone: what a client sends ahead is none of our business yet.
     struct epoll_event event = {.events = EPOLLRDHUP, .data.ptr = connection};
     int epoll_fd = connection->server->epoll_fd;
-    DP_CHECK(epoll_ctl(epoll_fd, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd, &event) ==
+    DP_CHECK(epoll_ctl(epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd, &event) ==
              0);
-    connection->watched = watch;
+    connection->watched = on;
 }
 
 void dp_rest_suspend(struct rest_request *request)
@@ -42,14 +42,14 @@ void dp_rest_suspend(struct rest_request *request)
     DP_CHECK(!request->suspended);
     request->suspended = true;
     MHD_suspend_connection(request->mhd);
-    dp_rest_watch(request->connection, true);
+    watch(request->connection, true);
 }
 
 void dp_rest_resume(struct rest_request *request)
 {
     if (request->suspended) {
         request->suspended = false;
-        dp_rest_watch(request->connection, false);
+        watch(request->connection, false);
         MHD_resume_connection(request->mhd);
         uint64_t one = 1;
         DP_CHECK(write(request->server->wake_fd, &one, sizeof one) == sizeof one);
@@ -92,7 +92,7 @@ static void on_connection(void *context, struct MHD_Connection *mhd, void **sock
         return;
     }
     struct rest_connection *connection = *socket_context;
-    dp_rest_watch(connection, false);
+    watch(connection, false);
     DL_DELETE(server->connections, connection);
     server->connections_count--;
     free(connection);

@@ -52,7 +52,6 @@ struct rest_request {
     // Once it is a call.
     uint64_t id;                   // 0 = it is none
     bool told;                     // on_closed is owed
-    bool in_call;                  // on_message runs
     bool suspended;                // the library waits for us
     bool left;                     // the client did not wait for the answer
     struct MHD_Response *response; // set once; taken by the library when it asks again
@@ -137,4 +136,3 @@ void dp_rest_on_completed(void *context, struct MHD_Connection *mhd, void **requ
 
 // server.c
 int64_t dp_rest_now_ns(void);
-void dp_rest_watch(struct rest_connection *connection, bool watch);

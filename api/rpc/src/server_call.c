@@ -381,11 +381,6 @@ void dp_rpc_call_fail(struct dp_rpc_server *server, uint64_t id, dp_status statu
     }
 }
 
-void dp_rpc_call_fail_error(struct dp_rpc_server *server, uint64_t id, const struct dp_error *err)
-{
-    dp_rpc_call_fail(server, id, err->status, err->message);
-}
-
 bool dp_rpc_call_peer(const struct dp_rpc_server *server, uint64_t id, char *ret_peer, size_t size)
 {
     const struct rpc_call *call = find(server, id);

@@ -90,7 +90,6 @@ void call_reply_json(struct daemon *daemon, uint64_t call, struct dp_buf *json);
 // rest.c
 dp_status rest_start(struct daemon *daemon, const struct dp_rpc_handler *handlers, size_t count,
                      struct dp_error *err);
-void rest_on_timer(uv_timer_t *timer);
 void rest_stop(struct daemon *daemon, unsigned grace_ms);
 
 // metrics.c: the text format of Prometheus

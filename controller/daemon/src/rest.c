@@ -8,6 +8,8 @@
 #include "dp/cleanup.h"
 #include "dp/log.h"
 
+static void on_timer(uv_timer_t *timer);
+
 static void pump(struct daemon *daemon)
 {
     dp_rest_server_pump(daemon->rest);
@@ -16,11 +18,11 @@ static void pump(struct daemon *daemon)
         uv_timer_stop(&daemon->rest_timer);
     } else if (!uv_is_closing((uv_handle_t *)&daemon->rest_timer)) {
         uv_update_time(&daemon->loop);
-        uv_timer_start(&daemon->rest_timer, rest_on_timer, (uint64_t)timeout_ms, 0);
+        uv_timer_start(&daemon->rest_timer, on_timer, (uint64_t)timeout_ms, 0);
     }
 }
 
-void rest_on_timer(uv_timer_t *timer)
+static void on_timer(uv_timer_t *timer)
 {
     pump(timer->data);
 }

@@ -9,7 +9,6 @@ struct cover {
 };
 void dp_cover_add(struct cover *cover, int64_t start_ns, int64_t end_ns);
 
-bool dp_phase_is_forward(dp_phase phase);
 // Wall, busy, exposed and hidden time of kernels that come in the order of their starts; count > 0.
 void dp_fit_totals(struct dp_trace_fit *fit, const struct dp_trace_kernel *const *kernels,
                    size_t count);

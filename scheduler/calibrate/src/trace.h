@@ -13,7 +13,6 @@ struct name_table {
 };
 // -1 when there are too many. What is no UTF-8, or would steer a terminal, becomes "?".
 int32_t dp_names_add(struct name_table *table, const char *text, size_t length);
-void dp_names_deinit(struct name_table *table);
 
 // A call on the host that started something on the device, or an operator.
 struct host_event {

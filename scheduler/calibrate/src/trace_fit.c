@@ -34,14 +34,14 @@ dp_phase dp_phase_of(const char *range_name)
     return DP_PHASE_COUNT;
 }
 
-bool dp_phase_is_forward(dp_phase phase)
+static bool is_forward(dp_phase phase)
 {
     return phase <= DP_PHASE_COMBINE_F;
 }
 
 static dp_pass pass_of(dp_phase phase)
 {
-    if (dp_phase_is_forward(phase)) {
+    if (is_forward(phase)) {
         return DP_PASS_FORWARD;
     }
     return phase == DP_PHASE_MLP_W || phase == DP_PHASE_ATTN_W ? DP_PASS_WEIGHT : DP_PASS_INPUT;
@@ -271,7 +271,7 @@ static int64_t crossing_ns(const struct group *groups, size_t count, bool forwar
     for (size_t i = 0; i < count; i++) {
         const struct dp_trace_kernel *kernel = groups[i].kernel;
         bool communicates = dp_kernel_is_communication(kernel->kind);
-        bool forward = dp_phase_is_forward(groups[i].phase);
+        bool forward = is_forward(groups[i].phase);
         if (communicates == (forward == forward_communicates)) {
             dp_cover_add(communicates ? &one : &other, kernel->start_ns, kernel->end_ns);
             dp_cover_add(&both, kernel->start_ns, kernel->end_ns);

@@ -64,7 +64,7 @@ int32_t dp_names_add(struct name_table *table, const char *text, size_t length)
     return (int32_t)table->count - 1;
 }
 
-void dp_names_deinit(struct name_table *table)
+static void names_deinit(struct name_table *table)
 {
     for (size_t i = 0; i < table->count; i++) {
         free(table->names[i]);
@@ -84,7 +84,7 @@ void dp_rows_deinit(struct trace_rows *rows)
     free(rows->strings);
     free(rows->streams);
     free(rows->threads);
-    dp_names_deinit(&rows->names);
+    names_deinit(&rows->names);
     *rows = (struct trace_rows){0};
 }
 

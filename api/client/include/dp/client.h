@@ -27,13 +27,10 @@ const char *dp_client_address(const struct dp_client *client);
 // What the controller said when the client opened; borrowed.
 const Dp__V1__VersionInfo *dp_client_version(const struct dp_client *client);
 
-// One function for each RPC. Reads are tried once more when the connection broke; so is SubmitJob
+// One function for each RPC that dpctl makes. Reads are tried once more when the connection broke; so is SubmitJob
 // when it has a request_id.
 dp_status dp_client_submit_job(struct dp_client *client, const Dp__V1__SubmitJobRequest *request,
                                struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
-dp_status dp_client_validate_job(struct dp_client *client,
-                                 const Dp__V1__ValidateJobRequest *request, struct dp_arena *arena,
-                                 Dp__V1__ValidateJobResponse **ret_response, struct dp_error *err);
 dp_status dp_client_get_job(struct dp_client *client, const char *id, struct dp_arena *arena,
                             Dp__V1__Job **ret_job, struct dp_error *err);
 dp_status dp_client_list_jobs(struct dp_client *client, const Dp__V1__ListJobsRequest *request,
@@ -54,14 +51,11 @@ dp_status dp_client_list_events(struct dp_client *client, const Dp__V1__ListEven
                                 struct dp_arena *arena, Dp__V1__ListEventsResponse **ret_response,
                                 struct dp_error *err);
 
-// Questions that change nothing; an answer of the planner takes some seconds. DP_BUSY: too many are
-// being answered, try again in some seconds.
+// Changes nothing; takes some seconds. DP_BUSY: too many questions are being answered, try again in
+// some seconds.
 dp_status dp_client_plan(struct dp_client *client, const Dp__V1__PlanRequest *request,
                          struct dp_arena *arena, Dp__V1__PlanResponse **ret_response,
                          struct dp_error *err);
-dp_status dp_client_simulate(struct dp_client *client, const Dp__V1__SimulateRequest *request,
-                             struct dp_arena *arena, Dp__V1__Simulation **ret_simulation,
-                             struct dp_error *err);
 
 dp_status dp_client_apply_cluster(struct dp_client *client,
                                   const Dp__V1__ApplyClusterRequest *request,

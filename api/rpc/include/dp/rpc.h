@@ -94,9 +94,6 @@ void dp_rpc_call_finish(struct dp_rpc_server *server, uint64_t call);
 // Ends the call with an error; what still waits in the queue is dropped. status must not be DP_OK.
 void dp_rpc_call_fail(struct dp_rpc_server *server, uint64_t call, dp_status status,
                       const char *message);
-// As dp_rpc_call_fail with what err holds.
-void dp_rpc_call_fail_error(struct dp_rpc_server *server, uint64_t call,
-                            const struct dp_error *err);
 // "127.0.0.1:41234"; false when the call is over. Never proof of who it is.
 bool dp_rpc_call_peer(const struct dp_rpc_server *server, uint64_t call, char *ret_peer,
                       size_t size);
