@@ -282,7 +282,8 @@ static void positions_add_up_to_the_step(void **state)
 {
     (void)state;
     struct dp_error err = {0};
-    struct dp_job_spec spec = JOB("deepseek-v3", 512, 4096, "resources.device=cuda");
+    struct dp_job_spec spec = JOB("deepseek-v3", 512, 4096, "resources.device=cuda", "tensor=1",
+                                  "context=1", "micro_batch_size=1");
     struct cluster cluster;
     cluster_init(&cluster, "h800", 256);
     cluster_set_memory(&cluster, 200e9);
