@@ -1,48 +1,20 @@
-// dpctl plan --compare: schedules side by side, all on the sizes that the first legal one gets.
+// dpctl plan --compare: schedules side by side on the same sizes.
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/plan_text.h"
 #include "dp/utf8.h"
-#include "plan_request.h"
+#include "plan_compare_rows.h"
 
-enum { ROWS_MAX = 16, COLUMNS = 100 };
-
-struct row {
-    const char *name;
-    bool legal;
-    struct dp_plan plan; // when it is
-    char note[1024];     // else why not
-};
-
-struct table {
-    const struct plan_question *question;
-    char *names; // owned; rows point into it
-    struct row rows[ROWS_MAX];
-    int count;
-};
-
-static void table_deinit(struct table *table)
-{
-    for (int i = 0; i < table->count; i++) {
-        dp_plan_deinit(&table->rows[i].plan);
-    }
-    free(table->names);
-}
+enum { COLUMNS = 100 };
 
 static const struct row *first_legal(const struct table *table)
 {
-    for (int i = 0; i < table->count; i++) {
-        if (table->rows[i].legal) {
-            return &table->rows[i];
-        }
-    }
-    return NULL;
+    return plan_rows_first_legal(table->rows, table->count);
 }
 
 static const struct row *find_row(const struct table *table, const char *name)
@@ -53,78 +25,6 @@ static const struct row *find_row(const struct table *table, const char *name)
         }
     }
     return NULL;
-}
-
-// The same sizes for all, so that only the schedule differs (and what memory makes it recompute).
-static void set_sizes(const struct dp_plan *plan, struct dp_parallel_spec *parallel)
-{
-    parallel->pipeline = plan->pipeline;
-    parallel->data = plan->data;
-    parallel->expert = plan->expert;
-    parallel->tensor = plan->tensor;
-    parallel->context = plan->context;
-    parallel->expert_tensor = plan->expert_tensor;
-    parallel->microbatches = plan->microbatches;
-    parallel->micro_batch_size = plan->micro_batch_size;
-    if (plan->format != DP_FORMAT_AUTO) {
-        DP_COPY_TEXT(parallel->precision, dp_format_text(plan->format));
-    }
-    if (plan->shard != DP_SHARD_AUTO) {
-        DP_COPY_TEXT(parallel->shard, dp_shard_text(plan->shard));
-    }
-}
-
-static void add_row(struct table *table, const char *name)
-{
-    struct row *row = &table->rows[table->count];
-    *row = (struct row){.name = name};
-    DP_AUTO_FREE struct dp_job_spec *spec = dp_memdup(&table->question->spec, sizeof(*spec));
-    const struct row *like = first_legal(table);
-    if (like != NULL) {
-        set_sizes(&like->plan, &spec->parallel);
-    }
-    const struct dp_schedule_family *family = dp_schedule_family_find(name);
-    if (family != NULL && family->virtual_max == 0) {
-        spec->parallel.virtual_stages = 0; // it has no choice
-    }
-    DP_COPY_TEXT(spec->parallel.schedule, name);
-    struct dp_error err = {0};
-    row->legal = plan_question_ask(table->question, spec, false, &row->plan, &err) == DP_OK;
-    if (!row->legal) {
-        snprintf(row->note, sizeof(row->note), "%.*s", (int)strcspn(err.message, "\n"),
-                 err.message);
-    }
-    table->count++;
-}
-
-static dp_status add_rows(struct table *table, struct dp_error *err)
-{
-    char *save = NULL;
-    for (char *name = strtok_r(table->names, ",", &save); name != NULL;
-         name = strtok_r(NULL, ",", &save)) {
-        if (strcmp(name, "auto") != 0 && dp_schedule_family_find(name) == NULL) {
-            const struct dp_schedule_params params = {.pipeline = 2, .microbatches = 4};
-            return dp_schedule_check(name, &params, err); // says which there are
-        }
-        if (table->count == ROWS_MAX) {
-            return dp_fail(err, DP_USAGE, "--compare takes at most %d schedules", ROWS_MAX);
-        }
-        if (find_row(table, name) == NULL) {
-            add_row(table, name);
-        }
-    }
-    if (table->count == 0) {
-        return dp_fail(err, DP_USAGE, "--compare names no schedule");
-    }
-    const struct row *legal = first_legal(table);
-    if (legal != NULL) {
-        return DP_OK;
-    }
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    for (int i = 0; i < table->count; i++) {
-        dp_buf_printf(&text, "\n  %s: %s", table->rows[i].name, table->rows[i].note);
-    }
-    return dp_fail(err, DP_UNSCHEDULABLE, "none of the schedules can be had:%s", text.bytes);
 }
 
 static bool holds_twice(const struct dp_plan *plan)
@@ -186,9 +86,6 @@ static double base_step_s(const struct table *table)
 
 static json_t *row_json(const struct table *table, const struct row *row)
 {
-    if (!row->legal) {
-        return json_pack("{s:s, s:b, s:s}", "name", row->name, "legal", 0, "reason", row->note);
-    }
     const struct dp_plan *plan = &row->plan;
     double base = base_step_s(table), hours = dp_plan_gpu_hours(plan, plan->step_s, 1e6);
     double saved = base > 0 ? dp_plan_gpu_hours(plan, base, 1e6) - hours : 0;
@@ -202,6 +99,16 @@ static json_t *row_json(const struct table *table, const struct row *row)
                   "memory_bytes", dp_plan_position_bytes(plan, dp_plan_fullest_position(plan)));
     DP_AUTO_JSON json_t *whole = dp_plan_to_json(plan);
     json_object_set(json, "chosen", json_object_get(whole, "chosen"));
+    return json;
+}
+
+static json_t *listed_json(const struct table *table, int index)
+{
+    const struct row *row = &table->rows[index], *own = &table->own[index];
+    json_t *json = row->legal ? row_json(table, row)
+                              : json_pack("{s:s, s:b, s:s}", "name", row->name, "legal", 0,
+                                          "reason", row->note);
+    json_object_set_new(json, "own_best", own->legal ? row_json(table, own) : json_null());
     return json;
 }
 
@@ -285,6 +192,75 @@ static void print_clean(struct dp_buf *text)
     dpctl_print(text);
 }
 
+static void put_own(const struct dp_plan *plan, const char *name, struct dpctl_table *cells)
+{
+    char text[32];
+    dpctl_cell(cells, "%s", name);
+    dpctl_cell(cells, "%s", dpctl_seconds(text, plan->step_s));
+    dpctl_cell(cells, "%.1f", 100 * bubble_s(plan) / plan->step_s);
+    dpctl_cell(cells, "%.4g", dp_plan_gpu_hours(plan, plan->step_s, 1e6));
+    dpctl_cell(cells, "%s",
+               dpctl_bytes(text, dp_plan_position_bytes(plan, dp_plan_fullest_position(plan))));
+    char sizes[96];
+    int length =
+        snprintf(sizes, sizeof(sizes), "%dx%d e%d", plan->pipeline, plan->data, plan->expert);
+    if (plan->tensor > 1) {
+        length += snprintf(sizes + length, sizeof(sizes) - (size_t)length, " t%d", plan->tensor);
+    }
+    if (plan->context > 1) {
+        snprintf(sizes + length, sizeof(sizes) - (size_t)length, " c%d", plan->context);
+    }
+    dpctl_cell(cells, "%s", sizes);
+    dpctl_cell(cells, "%dx%d", plan->microbatches, plan->micro_batch_size);
+}
+
+// Where no sizes fit all: each on its own best ones.
+static void print_own(const struct table *table)
+{
+    static const char *const heads[] = {"schedule", "step",    "bubble %",     "GPU-h/Mtoken",
+                                        "fullest",  "PxD, EP", "micro-batches"};
+    struct dpctl_table cells = {.columns = 7, .right = 0x1e};
+    bool any = false;
+    for (int i = 0; i < table->count; i++) {
+        const struct row *row = &table->own[i];
+        any = any || row->legal;
+        if (!row->legal) {
+            continue;
+        }
+        if (cells.count == 0) {
+            dpctl_heads(&cells, heads);
+        }
+        put_own(&row->plan, row->name, &cells);
+    }
+    if (any) {
+        printf("on sizes of their own, since no sizes were found on which all fit:\n");
+        dpctl_table_print(&cells);
+    }
+    dpctl_table_deinit(&cells);
+}
+
+static void put_notes(const struct table *table, struct dp_buf *below)
+{
+    const struct row *base = find_row(table, "1f1b");
+    const struct dp_plan *legal = &first_legal(table)->plan;
+    char bytes[32];
+    dp_buf_puts(below, "recovered: GPU-hours per million tokens against 1f1b on the same sizes");
+    if ((base == NULL || !base->legal) && !dp_plan_baseline_fits(legal)) {
+        dp_buf_printf(below, " (it needs %s and does not fit)",
+                      dpctl_bytes(bytes, legal->baseline_memory_bytes));
+    }
+    dp_buf_puts(below, "; bytes of a rank, on average\n");
+    for (int i = 0; i < table->count; i++) {
+        if (!table->rows[i].legal) {
+            char first[DP_NAME_MAX + 4];
+            snprintf(first, sizeof(first), "%s: ", table->rows[i].name);
+            dp_plan_text_wrap(first, table->rows[i].note, COLUMNS, below);
+        } else if (holds_twice(&table->rows[i].plan)) {
+            put_copy(&table->rows[i].plan, below);
+        }
+    }
+}
+
 static void print_table(const struct table *table)
 {
     static const char *const heads[] = {"schedule",  "step",     "bubble %",      "GPU-h/Mtoken",
@@ -293,6 +269,10 @@ static void print_table(const struct table *table)
     struct dpctl_table cells = {.columns = 10, .right = 0x1fe};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf above = {0}, below = {0};
     put_sizes(&first_legal(table)->plan, &above);
+    if (strcmp(table->sizes, "common") == 0) {
+        dp_buf_printf(&above, "sizes on which all fit: of those, the best for %s\n",
+                      first_legal(table)->name);
+    }
     print_clean(&above);
     dpctl_heads(&cells, heads);
     for (int i = 0; i < table->count; i++) {
@@ -300,26 +280,17 @@ static void print_table(const struct table *table)
     }
     dpctl_table_print(&cells);
     dpctl_table_deinit(&cells);
-    dp_buf_puts(&below, "recovered: GPU-hours per million tokens against 1f1b on the same sizes; "
-                        "bytes of a rank, on average\n");
-    for (int i = 0; i < table->count; i++) {
-        if (!table->rows[i].legal) {
-            char first[DP_NAME_MAX + 4];
-            snprintf(first, sizeof(first), "%s: ", table->rows[i].name);
-            dp_plan_text_wrap(first, table->rows[i].note, COLUMNS, &below);
-        } else if (holds_twice(&table->rows[i].plan)) {
-            put_copy(&table->rows[i].plan, &below);
-        }
-    }
+    put_notes(table, &below);
     print_clean(&below);
+    print_own(table);
 }
 
 dp_status plan_compare(struct dpctl *ctl, const struct plan_request *request,
                        const struct plan_question *question, struct dp_error *err)
 {
-    DP_CLEANUP(table_deinit)
-    struct table table = {.question = question, .names = dp_strdup(request->compare)};
-    dp_status status = add_rows(&table, err);
+    DP_CLEANUP(plan_rows_deinit) struct table table = {.question = question};
+    table.names = dp_strdup(request->compare);
+    dp_status status = plan_rows_fill(&table, err);
     if (status != DP_OK) {
         return status;
     }
@@ -333,9 +304,10 @@ dp_status plan_compare(struct dpctl *ctl, const struct plan_request *request,
     }
     json_t *rows = json_array();
     for (int i = 0; i < table.count; i++) {
-        json_array_append_new(rows, row_json(&table, &table.rows[i]));
+        json_array_append_new(rows, listed_json(&table, i));
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dpctl_write_json(json_pack("{s:o}", "schedules", rows), "dp.plan.compare/1", &text);
+    dpctl_write_json(json_pack("{s:o, s:s}", "schedules", rows, "sizes", table.sizes),
+                     "dp.plan.compare/1", &text);
     return dpctl_write(ctl, request->out, &text, err);
 }

@@ -215,7 +215,7 @@ static void put_places(const struct subject *subject, struct dp_buf *out)
             dp_buf_printf(out, ", %s %d of %d", more[i].name, more[i].number, more[i].of);
         }
     }
-    dp_buf_puts(out, "\nholds      ");
+    dp_buf_puts(out, " (all count from 0)\nholds      ");
     for (int32_t i = 0; i < subject->stages_count; i++) {
         const int32_t *layers = &plan->layer_begin[subject->stages[i]];
         dp_buf_printf(out, "%sstage %d (layers %d to %d)", i > 0 ? ", " : "", subject->stages[i],

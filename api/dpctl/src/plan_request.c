@@ -36,7 +36,8 @@ enum {
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "NAME", 0, "a built-in model or a config.json instead of a job file", 0},
     {"global-batch", KEY_BATCH, "N", 0, "samples of a step (with --model: 1024)", 0},
-    {"seq-len", KEY_SEQUENCE, "N", 0, "tokens of a sample (with --model: 4096)", 0},
+    {"seq-len", KEY_SEQUENCE, "N", 0, "tokens of a sample (with --model: 4096 or its positions)",
+     0},
     {"set", KEY_SET, "KEY=VALUE", 0, "override a key of the job (repeatable)", 0},
     {"gpu", KEY_GPU, "NAME", 0, "accelerator preset, with --gpus", 1},
     {"gpus", KEY_GPUS, "COUNT", 0, "how many of them", 1},
@@ -202,11 +203,16 @@ static dp_status spec_of_model(const struct plan_request *request, struct dp_job
     ret_spec->train.global_batch = 1024;
     bool is_cpu = request->gpu == NULL && request->cluster == NULL;
     ret_spec->resources.device = is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA;
-    return dpctl_load_model(request->model, &ret_spec->model, err);
+    dp_status status = dpctl_load_model(request->model, &ret_spec->model, err);
+    int32_t positions = ret_spec->model.positions; // that it has learned
+    if (status == DP_OK && positions > 0 && positions < ret_spec->train.sequence) {
+        ret_spec->train.sequence = positions;
+    }
+    return status;
 }
 
 static dp_status load_spec(const struct plan_request *request, struct dp_job_spec *ret_spec,
-                           struct dp_error *err)
+                           bool *ret_experts_dropped, struct dp_error *err)
 {
     dp_status status = request->model != NULL ? spec_of_model(request, ret_spec, err)
                                               : dp_job_spec_load(request->file, ret_spec, err);
@@ -223,7 +229,10 @@ static dp_status load_spec(const struct plan_request *request, struct dp_job_spe
     if (request->sequence > 0) {
         ret_spec->train.sequence = request->sequence;
     }
-    return dpctl_sets_apply(&request->sets, ret_spec, err);
+    bool had_experts = ret_spec->model.experts > 0;
+    status = dpctl_sets_apply(&request->sets, ret_spec, err);
+    *ret_experts_dropped = had_experts && ret_spec->model.experts == 0;
+    return status;
 }
 
 // What `dpctl run` would make of this machine: two agents that share its cores and memory.
@@ -310,7 +319,7 @@ dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *reque
                              struct plan_question **ret_question, struct dp_error *err)
 {
     struct plan_question *question = dp_new(struct plan_question);
-    dp_status status = load_spec(request, &question->spec, err);
+    dp_status status = load_spec(request, &question->spec, &question->experts_dropped, err);
     if (status == DP_OK) {
         status = load_cluster(ctl, request, &question->spec, &question->cluster, err);
     }
@@ -335,12 +344,9 @@ dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *reque
     return DP_OK;
 }
 
-dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
-                            bool pareto, struct dp_plan *ret_plan, struct dp_error *err)
+static dp_status ask_here(const struct plan_question *question, const struct dp_job_spec *spec,
+                          bool pareto, struct dp_plan *ret_plan, struct dp_error *err)
 {
-    if (question->client != NULL) {
-        return plan_remote_ask(question, spec, pareto, ret_plan, err);
-    }
     int64_t begin_ns = dp_clock_monotonic_ns();
     dp_status status = pareto ? dp_planner_pareto(spec, &question->resources, NULL, ret_plan, err)
                               : dp_planner_plan(spec, &question->resources, NULL, ret_plan, err);
@@ -349,6 +355,22 @@ dp_status plan_question_ask(const struct plan_question *question, const struct d
         DP_CLEANUP(dp_buf_deinit) struct dp_buf warnings = {0};
         dp_cluster_spec_warnings(&question->cluster, &warnings);
         dp_plan_add_warnings(ret_plan, warnings.bytes);
+    }
+    return status;
+}
+
+dp_status plan_question_ask(const struct plan_question *question, const struct dp_job_spec *spec,
+                            bool pareto, struct dp_plan *ret_plan, struct dp_error *err)
+{
+    dp_status status = question->client != NULL
+                           ? plan_remote_ask(question, spec, pareto, ret_plan, err)
+                           : ask_here(question, spec, pareto, ret_plan, err);
+    if (status == DP_OK && question->experts_dropped) {
+        DP_AUTO_FREE char *line = dp_asprintf(
+            "model.experts = 0: all %d layers are dense now, with an FFN %d wide; it is no longer "
+            "%s\n",
+            spec->model.layers, spec->model.ffn, spec->model.name);
+        dp_plan_add_warnings(ret_plan, line);
     }
     return status;
 }

@@ -27,6 +27,7 @@ struct plan_question {
     struct dp_client *client; // owned; NULL = answered in this process
     const char *profile_name; // as it was given; NULL = none was
     bool ignore_memory, on_connected_nodes;
+    bool experts_dropped; // the model has some, and --set took them away
 };
 // The caller frees it with plan_question_free.
 dp_status plan_question_load(struct dpctl *ctl, const struct plan_request *request,

@@ -75,9 +75,15 @@ static dp_status load_model(const Dp__V1__PlanRequest *request, struct dp_job_sp
         request->gpu[0] == '\0' && request->cluster[0] == '\0' && !is_given(&request->cluster_toml);
     spec->resources.device = is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA;
     const ProtobufCBinaryData *config = &request->model_config;
-    return is_given(config) ? dp_model_from_hf_config((const char *)config->data, config->len,
-                                                      "model_config", &spec->model, err)
-                            : dp_model_preset(request->model, &spec->model, err);
+    dp_status status = is_given(config)
+                           ? dp_model_from_hf_config((const char *)config->data, config->len,
+                                                     "model_config", &spec->model, err)
+                           : dp_model_preset(request->model, &spec->model, err);
+    int32_t positions = spec->model.positions; // that it has learned
+    if (status == DP_OK && positions > 0 && positions < spec->train.sequence) {
+        spec->train.sequence = positions;
+    }
+    return status;
 }
 
 static dp_status load_spec(struct question *question, struct dp_error *err)

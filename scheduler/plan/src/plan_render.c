@@ -222,8 +222,8 @@ static void put_recovered(const struct dp_plan *plan, struct dp_buf *out)
     }
     dp_buf_puts(out, best != NULL ? ", " : "; ");
     put_saved(plan, plan->baseline_step_s, out);
-    dp_buf_puts(out, best != NULL ? " against it on the same sizes"
-                                  : " against 1f1b on the same sizes");
+    dp_buf_puts(out,
+                best != NULL ? " against it on the same sizes" : " against 1f1b on the same sizes");
     if (!dp_plan_baseline_fits(plan)) {
         dp_buf_printf(out, ", which does not fit (%s)",
                       dp_plan_text_bytes(text, plan->baseline_memory_bytes));
@@ -256,14 +256,21 @@ static void put_memory(const struct dp_plan *plan, struct dp_buf *out)
         most = fmax(most, bytes);
     }
     struct dp_buf line = {0};
-    dp_buf_printf(&line, "rank %d is fullest: %s", fullest,
-                  dp_plan_text_bytes(text, dp_plan_position_bytes(plan, fullest)));
+    dp_plan_text_bytes(text, dp_plan_position_bytes(plan, fullest));
+    if (plan->pipeline > 1) {
+        dp_buf_printf(&line, "rank %d (of 0 to %d) is fullest: %s", fullest, plan->pipeline - 1,
+                      text);
+    } else {
+        dp_buf_puts(&line, text);
+    }
     if (plan->positions != NULL && plan->positions[fullest].memory_limit_bytes > 0) {
         dp_buf_printf(&line, " of %s",
                       dp_plan_text_bytes(text, plan->positions[fullest].memory_limit_bytes));
     }
-    dp_buf_printf(&line, "; the others from %s", dp_plan_text_bytes(text, least));
-    dp_buf_printf(&line, " to %s", dp_plan_text_bytes(text, most));
+    if (plan->pipeline > 1) {
+        dp_buf_printf(&line, "; the others from %s", dp_plan_text_bytes(text, least));
+        dp_buf_printf(&line, " to %s", dp_plan_text_bytes(text, most));
+    }
     dp_plan_text_wrap("memory     ", line.bytes, COLUMNS, out);
     line.length = 0;
     if (plan->positions != NULL) {

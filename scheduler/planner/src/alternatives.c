@@ -27,7 +27,7 @@ static bool holds_once(const struct dp_plan_candidate *candidate)
     return candidate->legal && family != NULL && family->directions == 1;
 }
 
-// The fastest that is one of DualPipeV's, or not.
+// The fastest that fits and is one of DualPipeV's, or not.
 static const struct dp_plan_candidate *fastest(const struct dp_plan *plan, bool is_v)
 {
     const struct dp_plan_candidate *best = NULL;
@@ -74,8 +74,11 @@ dp_status dp_planner_alternatives_fill(const struct problem *problem,
         return dp_fail(err, status, "%s", ignored.message);
     }
     if (status == DP_OK) {
-        add(fastest(&other, false), plan);
+        const struct dp_plan_candidate *once = fastest(&other, false);
+        const struct dp_plan_candidate *plain = dp_plan_best_of(&other, "1f1b");
+        add(once, plan);
         add(fastest(&other, true), plan);
+        add(plain == once ? NULL : plain, plan);
     }
     return DP_OK;
 }

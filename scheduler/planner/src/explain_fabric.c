@@ -32,10 +32,11 @@ static void say_bare_ends(const struct dp_plan *plan, struct dp_buf *out)
     bool first_bare = last > 0 && plan->layer_begin[1] == 0;
     bool last_bare = last > 0 && plan->layer_begin[last] == plan->layer_begin[last + 1];
     if (first_bare && last_bare) {
-        dp_buf_printf(out,
-                      "stages 0 and %d have no layers: the embedding and the head with the loss are "
-                      "stages of their own\n",
-                      last);
+        dp_buf_printf(
+            out,
+            "stages 0 and %d have no layers: the embedding and the head with the loss are "
+            "stages of their own\n",
+            last);
     } else if (first_bare || last_bare) {
         dp_buf_printf(out, "stage %d has no layers: %s is a stage of its own\n",
                       first_bare ? 0 : last,
@@ -50,8 +51,8 @@ static dp_status starts_of(struct explorer *explorer, const struct appraisal *be
     DP_AUTO_FREE struct dp_profile *profile = dp_new(struct dp_profile);
     DP_CLEANUP(dp_planner_appraisal_deinit) struct appraisal with = {0}, without = {0};
     *profile = *explorer->problem->profile;
-    dp_status status = dp_planner_appraise_with(explorer, choice, best->layer_begin, profile, NULL,
-                                                &with, err);
+    dp_status status =
+        dp_planner_appraise_with(explorer, choice, best->layer_begin, profile, NULL, &with, err);
     profile->device.kernel_s = 0;
     profile->device.host_dense_s = profile->device.host_moe_s = profile->device.host_expert_s = 0;
     if (status == DP_OK) {
