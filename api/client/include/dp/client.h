@@ -27,8 +27,8 @@ const char *dp_client_address(const struct dp_client *client);
 // What the controller said when the client opened; borrowed.
 const Dp__V1__VersionInfo *dp_client_version(const struct dp_client *client);
 
-// One function for each RPC that dpctl makes. Reads are tried once more when the connection broke; so is SubmitJob
-// when it has a request_id.
+// One function for each RPC that dpctl makes. Reads are tried once more when the connection broke;
+// so is SubmitJob when it has a request_id.
 dp_status dp_client_submit_job(struct dp_client *client, const Dp__V1__SubmitJobRequest *request,
                                struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
 dp_status dp_client_get_job(struct dp_client *client, const char *id, struct dp_arena *arena,
