@@ -173,6 +173,8 @@ static void what_is_wrong_in_a_profile_is_named(void **state)
         {"\"base\": \"h100\", \"figures\": {\"units\": -1}", "\"units\" must be a number"},
         {"\"base\": \"h100\", \"memory\": {\"dropout\": 1}", "must be true or false"},
         {"\"base\": \"h100\", \"memory\": {\"colour\": 1}", "\"memory\" has no \"colour\""},
+        {"\"base\": \"h100\", \"memory\": {\"moment_byte\": 1}", "did you mean \"moment_bytes\""},
+        {"\"base\": \"h100\", \"memory\": {\"score_kept\": 1}", "did you mean \"scores_kept\""},
         {"\"base\": \"h100\", \"fitted_formats\": [\"fp9\"]", "fitted_formats"},
         {"\"base\": \"h100\", \"fitted_on\": [1]", "must be a list of texts"},
         {"\"base\": \"h100\", \"levels\": [{\"bytes_per_s\": 0}]", "\"bytes_per_s\""},

@@ -1,6 +1,10 @@
 // Device profiles: rates between measured points, and the file form.
 
+#include <unistd.h>
+
 #include "planner_support.h"
+
+#include "dp/buf.h"
 
 static struct dp_profile two_points(void)
 {
@@ -103,6 +107,13 @@ static void a_profile_with_a_bad_figure_is_refused(void **state)
     struct dp_error err = {0};
     assert_refused(dp_profile_load("/nonexistent", &again, &err), DP_NOT_FOUND, &err,
                    "/nonexistent");
+    char path[] = "/tmp/dp-profile-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_ok(dp_write_file(path, "{}", 2, &err), &err);
+    assert_refused(dp_profile_load(path, &again, &err), DP_INVALID, &err, path);
+    unlink(path);
 }
 
 // As a profile that an earlier version measured: whoever keeps it measures again.

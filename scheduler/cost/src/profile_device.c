@@ -43,13 +43,15 @@ static const struct row flags[] = {
     FLAG(scratch_gradients), FLAG(operands_stored), FLAG(weights_as_operands),
 };
 
-// The members of an accelerator's profile, with the least and the most of the plain numbers.
+// The members of an accelerator's profile.
 static const char *const keys[] = {"schema",
                                    "name",
                                    "base",
                                    "provenance",
                                    "measured_at_s",
                                    "error_share",
+                                   "moe_error_share",
+                                   "ranking_error_share",
                                    "figures",
                                    "memory",
                                    "cores",
@@ -82,6 +84,13 @@ static const struct row *row_of(const struct row *list, size_t count, const char
         }
     }
     return NULL;
+}
+
+static void name_rows(const struct row *list, size_t count, const char **ret_names)
+{
+    for (size_t i = 0; i < count; i++) {
+        ret_names[i] = list[i].key;
+    }
 }
 
 static dp_status read_number(const json_t *json, const struct row *row, void *object,
@@ -125,11 +134,8 @@ static dp_status read_figure(const char *key, const json_t *json, struct dp_prof
 {
     const struct row *row = row_of(rows, DP_ARRAY_LENGTH(rows), key);
     if (row == NULL) {
-        const char *names[DP_ARRAY_LENGTH(rows) + 1];
-        for (size_t i = 0; i < DP_ARRAY_LENGTH(rows); i++) {
-            names[i] = rows[i].key;
-        }
-        names[DP_ARRAY_LENGTH(rows)] = NULL;
+        const char *names[DP_ARRAY_LENGTH(rows) + 1] = {NULL};
+        name_rows(rows, DP_ARRAY_LENGTH(rows), names);
         return unknown("\"figures\"", key, names, err);
     }
     const json_t *value = json_is_object(json) ? json_object_get(json, "value") : json;
@@ -184,8 +190,10 @@ static dp_status read_memory(const json_t *memory, struct dp_memory_traits *ret_
         } else if (flag != NULL) {
             status = dp_fail(err, DP_INVALID, "profile: \"%s\" must be true or false", key);
         } else {
-            const char *const none[] = {NULL};
-            status = unknown("\"memory\"", key, none, err);
+            const char *names[DP_ARRAY_LENGTH(traits) + DP_ARRAY_LENGTH(flags) + 1] = {NULL};
+            name_rows(traits, DP_ARRAY_LENGTH(traits), names);
+            name_rows(flags, DP_ARRAY_LENGTH(flags), names + DP_ARRAY_LENGTH(traits));
+            status = unknown("\"memory\"", key, names, err);
         }
     }
     return status;
@@ -245,12 +253,14 @@ static dp_status read_plain(const json_t *json, struct dp_profile *profile, stru
 {
     const char *name = NULL, *provenance = profile->provenance;
     json_int_t measured_at = 0, domains = profile->fitted_expert_domains, cores = profile->cores;
-    double error_share = profile->error_share;
+    double errors[] = {profile->error_share, profile->moe_error_share,
+                       profile->ranking_error_share};
     json_error_t where;
-    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s?s, s?I, s?I, s?I, s?F}", "name", &name,
-                       "provenance", &provenance, "measured_at_s", &measured_at,
+    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s?s, s?I, s?I, s?I, s?F, s?F, s?F}",
+                       "name", &name, "provenance", &provenance, "measured_at_s", &measured_at,
                        "fitted_expert_domains", &domains, "cores", &cores, "error_share",
-                       &error_share) != 0) {
+                       &errors[0], "moe_error_share", &errors[1], "ranking_error_share",
+                       &errors[2]) != 0) {
         return dp_fail(err, DP_INVALID, "profile: %s", where.text);
     }
     char kept[DP_PROVENANCE_MAX];
@@ -259,16 +269,22 @@ static dp_status read_plain(const json_t *json, struct dp_profile *profile, stru
         return dp_fail(err, DP_INVALID, "profile: \"name\" or \"provenance\" is too long");
     }
     memcpy(profile->provenance, kept, sizeof(kept));
-    if (!isfinite(error_share) || error_share < 0 || error_share > 10 || domains < 0 ||
-        domains > DP_RANKS_MAX || cores < 0 || cores > DP_NODE_SLOTS_MAX * 64) {
+    bool legal =
+        domains >= 0 && domains <= DP_RANKS_MAX && cores >= 0 && cores <= DP_NODE_SLOTS_MAX * 64;
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(errors); i++) {
+        legal = legal && isfinite(errors[i]) && errors[i] >= 0 && errors[i] <= 10;
+    }
+    if (!legal) {
         return dp_fail(err, DP_INVALID,
-                       "profile: \"error_share\", \"cores\" or "
+                       "profile: \"error_share\" (or moe_, ranking_), \"cores\" or "
                        "\"fitted_expert_domains\" is out of range");
     }
     profile->measured_at_s = measured_at;
     profile->fitted_expert_domains = (int32_t)domains;
     profile->cores = (int32_t)cores;
-    profile->error_share = error_share;
+    profile->error_share = errors[0];
+    profile->moe_error_share = errors[1];
+    profile->ranking_error_share = errors[2];
     return DP_OK;
 }
 
@@ -364,6 +380,8 @@ json_t *dp_profile_device_to_json(const struct dp_profile *profile)
                   profile->name, "provenance", profile->provenance, "measured_at_s",
                   (json_int_t)profile->measured_at_s, "cores", profile->cores, "error_share",
                   profile->error_share, "fitted_expert_domains", profile->fitted_expert_domains);
+    json_object_set_new(json, "moe_error_share", json_real(profile->moe_error_share));
+    json_object_set_new(json, "ranking_error_share", json_real(profile->ranking_error_share));
     json_object_set_new(json, "figures", figures_to_json(profile));
     json_object_set_new(json, "memory", memory_to_json(&profile->memory));
     json_t *fitted = json_array(), *formats = json_array(), *levels = json_array();

@@ -239,5 +239,11 @@ dp_status dp_profile_load(const char *path, struct dp_profile *ret_profile, stru
     status = status == DP_OK
                  ? dp_json_parse(text.bytes, text.length, DP_PROFILE_BYTES_MAX, path, &json, err)
                  : status;
-    return status == DP_OK ? dp_profile_from_json(json, ret_profile, err) : status;
+    if (status == DP_OK) {
+        status = dp_profile_from_json(json, ret_profile, err);
+        if (status != DP_OK) {
+            (void)dp_fail_in(err, "%s", path);
+        }
+    }
+    return status;
 }
