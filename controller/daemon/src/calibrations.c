@@ -131,8 +131,7 @@ static void send_order(struct daemon *daemon, const struct calibration *calibrat
 static void begin(struct daemon *daemon, struct calibration *calibration,
                   const struct dp_node_view *view)
 {
-    static uint64_t requests;
-    calibration->request = ++requests;
+    calibration->request = ++daemon->last_calibration;
     calibration->session = view->session;
     calibration->phase = PHASE_ORDERED;
     calibration->until_ns = dp_clock_monotonic_ns() + ANSWER_MS * DP_NS_PER_MS;

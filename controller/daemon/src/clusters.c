@@ -139,8 +139,7 @@ static dp_status newest(struct daemon *daemon, const char *name, struct dp_clust
 
 static void submit(struct daemon *daemon, struct cluster_change *change)
 {
-    static uint64_t last_token;
-    change->token = UINT64_C(1) << 62 | ++last_token;
+    change->token = UINT64_C(1) << 62 | ++daemon->last_cluster_token;
     struct cluster_change **end = &daemon->cluster_changes;
     while (*end != NULL) {
         end = &(*end)->next;

@@ -62,6 +62,7 @@ struct daemon {
     struct lessons *lessons;
     struct calibration *calibrations;
     struct cluster_change *cluster_changes; // not on disk yet, the oldest first
+    uint64_t last_calibration, last_cluster_token;
     struct tasks tasks;
     bool stepping, stopping;
     int64_t alive_ns, stalled_ns; // when this process was last seen to run; not told to the core

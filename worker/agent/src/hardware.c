@@ -5,6 +5,7 @@
 
 #include "dp/alloc.h"
 #include "dp/arena.h"
+#include "dp/check.h"
 #include "dp/inventory.h"
 #include "dp/log.h"
 #include "worker.h"
@@ -72,6 +73,7 @@ void hardware_free(struct hardware *hardware)
 static void *take(struct dp_arena *arena, size_t bytes)
 {
     void *memory = dp_arena_alloc(arena, bytes);
+    DP_CHECK(memory != NULL); // it has no limit
     return memory;
 }
 
