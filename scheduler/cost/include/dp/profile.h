@@ -40,6 +40,8 @@ struct dp_profile {
     char provenance[DP_PROVENANCE_MAX]; // for people: measured where and how, or published where
     int64_t measured_at_s;              // UTC; 0 = not measured
     double error_share;                 // error of predictions to expect, as a share
+    double moe_error_share;             // of models with experts; 0 = error_share
+    double ranking_error_share;         // of the ratio of two steps of one model; 0 = unknown
     int32_t cores;                      // of the node it was measured on; 0 = unknown
     int32_t element_bytes;              // of activations and messages
 
