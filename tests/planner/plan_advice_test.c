@@ -207,6 +207,70 @@ static void two_directions_that_gain_nothing_are_named(void **state)
     assert_string_equal(advice(&plan, &moe), "");
 }
 
+static void a_baseline_that_does_not_fit_is_no_rival(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = healthy();
+    plan.baseline_step_s = 9.8;
+    plan.baseline_memory_bytes = 80.0 * GIB;
+    assert_true(dp_plan_baseline_fits(&plan));
+    plan.baseline_memory_bytes = 81.0 * GIB;
+    assert_false(dp_plan_baseline_fits(&plan));
+    assert_string_equal(advice(&plan, &moe), "");
+    plan.positions[0].memory_limit_bytes = 96.0 * GIB; // the least of all counts
+    assert_false(dp_plan_baseline_fits(&plan));
+    for (int32_t p = 0; p < P; p++) {
+        plan.positions[p].memory_limit_bytes = 0; // no limit
+    }
+    assert_true(dp_plan_baseline_fits(&plan));
+}
+
+static const char *cost_of(const struct dp_plan *plan, struct dp_buf *text)
+{
+    text->length = 0;
+    dp_plan_render(plan, true, text);
+    // Where the line was broken does not matter.
+    for (char *at = text->bytes; (at = strstr(at, "\n           ")) != NULL;) {
+        memmove(at + 1, at + 12, strlen(at + 12) + 1);
+        *at = ' ';
+    }
+    return strstr(text->bytes, "cost ");
+}
+
+// A step of 10 s on 32 ranks makes 1.31 M tokens: 67.8 k GPU-hours per trillion.
+static void what_is_recovered_is_told_against_both_1f1b(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = healthy();
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_plan_explain(&plan, NULL);
+    plan.baseline_memory_bytes = 60.0 * GIB;
+    assert_says(cost_of(&plan, &text), "67.8 k GPU-hours per trillion tokens; 27.1 k (28.6 %) "
+                                       "recovered against 1f1b on the same sizes\n");
+    struct dp_plan_candidate best = candidate("1f1b", 12.5, 50);
+    best.expert = 4;
+    add(&plan, candidate("1f1b", 11, 81)); // does not fit
+    add(&plan, candidate("1f1b", 13, 40));
+    add(&plan, best);
+    plan.baseline_memory_bytes = 81.0 * GIB;
+    assert_says(cost_of(&plan, &text),
+                "; 17 k (20.0 %) recovered against the best 1f1b (4x8 e4), 27.1 k (28.6 %) "
+                "recovered against it on the same sizes, which does not fit (81.0 GiB)\n");
+    DP_AUTO_JSON json_t *json = dp_plan_to_json(&plan);
+    double same, of_best;
+    int fits, expert;
+    assert_int_equal(json_unpack(json, "{s:{s:{s:F, s:b}, s:{s:F, s:i}}}", "chosen", "recovered",
+                                 "share", &same, "fits", &fits, "recovered_best", "share", &of_best,
+                                 "expert", &expert),
+                     0);
+    assert_true(fabs(same - (1 - 10.0 / 14)) < 1e-12 && fabs(of_best - 0.2) < 1e-12);
+    assert_true(!fits && expert == 4);
+    plan.candidates[3].step_s = 8; // faster than what the job sets
+    assert_says(cost_of(&plan, &text), "; 13.6 k (25.0 %) lost against the best 1f1b (4x8 e4)");
+    plan.candidates[3].expert = 8; // all as chosen
+    assert_says(cost_of(&plan, &text), "lost against the best 1f1b (the same sizes)\n");
+}
+
 static void a_loser_is_told_by_the_parts_in_which_it_lost(void **state)
 {
     (void)state;
@@ -311,6 +375,8 @@ int main(void)
         cmocka_unit_test(memory_that_binds_is_named_with_what_the_second_copy_takes),
         cmocka_unit_test(what_is_as_fast_with_one_copy_is_named),
         cmocka_unit_test(two_directions_that_gain_nothing_are_named),
+        cmocka_unit_test(a_baseline_that_does_not_fit_is_no_rival),
+        cmocka_unit_test(what_is_recovered_is_told_against_both_1f1b),
         cmocka_unit_test(a_loser_is_told_by_the_parts_in_which_it_lost),
         cmocka_unit_test(sums_for_people_follow_from_the_step),
         cmocka_unit_test(the_map_folds_nodes_that_repeat),

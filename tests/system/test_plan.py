@@ -81,7 +81,14 @@ class Plan(unittest.TestCase):
         self.assertLess(abs(chosen["tokens_per_day"] / 272.8e9 - 1), 0.1)
         self.assertLess(abs(chosen["mfu_noncausal"] / 0.4373 - 1), 0.1)
         self.assertLess(abs(chosen["mfu_causal"] / 0.3894 - 1), 0.1)
-        self.assertGreater(chosen["recovered"]["share"], 0)
+        same, best = chosen["recovered"], chosen["recovered_best"]
+        self.assertTrue(same["fits"])
+        for base in (same, best):
+            self.assertAlmostEqual(base["share"],
+                                   1 - chosen["step_time_s"] / base["step_time_s"])
+        self.assertGreater(best["share"], 0)
+        self.assertGreaterEqual(same["share"], best["share"])
+        self.assertEqual(best["schedule"], "1f1b")
         # 281.1 and 250.4 G operations a token, without MTP (facts of the same table).
         self.assertAlmostEqual(chosen["flops_per_token_causal"] / 250.4e9, 1, places=2)
         self.assertAlmostEqual(chosen["flops_per_token_noncausal"] / 281.1e9, 1, places=2)
@@ -123,6 +130,43 @@ class Plan(unittest.TestCase):
                      ("--model", "deepseek-v3", "--gpu", "gb200", "--gpus", 256)):
             with self.subTest(args=args):
                 self.holds_the_contract(self.document(*args))
+
+    def test_recovered_is_told_against_the_best_1f1b_of_the_search(self):
+        plan = self.document(*DEEPSEEK)
+        best = min((row for row in plan["runners_up"]
+                    if row["schedule"] == "1f1b" and row["legal"]
+                    and row["memory_bytes"] <= row["memory_limit_bytes"]),
+                   key=lambda row: row["step_time_s"])
+        told = plan["chosen"]["recovered_best"]
+        self.assertEqual({key: told[key] for key in ("step_time_s", *SIZES) if key in told},
+                         {key: best[key] for key in ("step_time_s", *SIZES) if key in told})
+        # What an own search with nothing but 1F1B finds.
+        alone = self.document(*DEEPSEEK, "--set", "schedule=1f1b")["chosen"]
+        self.assertAlmostEqual(told["step_time_s"] / alone["step_time_s"], 1, places=6)
+        text = " ".join(self.plan(*DEEPSEEK).stdout.split())
+        self.assertRegex(text, r"[(][0-9.]+ %[)] recovered against the best 1f1b [(]")
+
+    def test_a_model_with_learned_positions_is_planned_for_as_many(self):
+        args = ("--model", "gpt-1.5b", "--gpu", "h100", "--gpus", 64, "--global-batch", 512)
+        self.assertEqual(self.document(*args)["request"]["sequence"], 1024)
+        self.assertEqual(self.document(*args, "--seq-len", 512)["request"]["sequence"], 512)
+        self.plan(*args, "--seq-len", 2048, check=3)
+
+    def test_experts_that_are_taken_away_are_told(self):
+        words = "all 32 layers are dense now"
+        gone = self.document(*SMALL, "--set", "model.experts=0")
+        self.assertIn(words, "\n".join(gone["warnings"]))
+        self.assertNotIn(words, "\n".join(self.document(*SMALL)["warnings"]))
+        dense = self.document("--model", "llama-3-8b", "--gpu", "h100", "--gpus", 8)
+        self.assertNotIn("dense now", "\n".join(dense["warnings"]))
+
+    def test_the_imbalance_of_the_answer_is_what_was_counted_with(self):
+        plan = self.document(*TRAINED)
+        assumed = [line for line in plan["warnings"] if "(imbalance)" in line]
+        self.assertEqual(len(assumed), 1)
+        self.assertIn(f"{plan['chosen']['imbalance']:.2f} times", assumed[0])
+        given = self.document(*TRAINED, "--set", "imbalance=1.5")["chosen"]
+        self.assertEqual(given["imbalance"], 1.5)
 
     def test_flags_and_sets_say_the_same(self):
         flag = self.document(*SMALL)["chosen"]
@@ -202,7 +246,7 @@ class Plan(unittest.TestCase):
         path = rank["critical_path"]
         self.assertLessEqual(path["actions"], path["of"])
         text = self.plan(*args).stdout
-        for word in ("rank 37", "holds", "runs", "waits", "memory", "kept", "critical"):
+        for word in ("rank 37", "count from 0", "holds", "runs", "waits", "memory", "kept", "critical"):
             self.assertIn(word, text)
 
     def test_less_memory_costs_time(self):
@@ -260,6 +304,35 @@ class Plan(unittest.TestCase):
         text = self.plan(*TRAINED[:-2], "--compare", "dualpipe,1f1b").stdout
         self.assertIn("dualpipe holds every stage twice", text)
         self.assertIn("recovered", text)
+
+    def test_a_comparison_finds_sizes_on_which_all_fit(self):
+        names = ["1f1b", "dualpipe", "zb-h1"]
+        done = self.document(*DEEPSEEK, "--compare", ",".join(names))
+        rows = done["schedules"]
+        self.assertEqual(done["sizes"], "common")
+        for row in rows:
+            self.assertTrue(row["legal"], row)
+            self.assertLessEqual(row["own_best"]["step_time_s"], row["step_time_s"] * 1.0001)
+            for key in ("pipeline", "data", "expert", "tensor", "microbatches"):
+                self.assertEqual(row["chosen"][key], rows[0]["chosen"][key], (row["name"], key))
+        # The first one's best are others, and there is no room for a second copy on them.
+        alone = self.document(*DEEPSEEK, "--compare", "1f1b")
+        self.assertEqual(alone["sizes"], "first")
+        self.assertIsNone(alone["schedules"][0]["own_best"])
+        self.assertAlmostEqual(alone["schedules"][0]["step_time_s"],
+                               rows[0]["own_best"]["step_time_s"])
+        self.assertLess(rows[0]["own_best"]["step_time_s"], rows[0]["step_time_s"])
+        self.assertIn("sizes on which all fit", self.plan(*DEEPSEEK, "--compare",
+                                                          ",".join(names)).stdout)
+
+    def test_a_comparison_without_common_sizes_says_so(self):
+        # A trillion parameters leave no room for a second copy without tensor parallelism.
+        args = ("--model", "kimi-k2", "--gpu", "h800", "--gpus", 256, "--set", "tensor=1")
+        done = self.document(*args, "--compare", "interleaved,dualpipe")
+        inter, dual = done["schedules"]
+        self.assertEqual((done["sizes"], inter["legal"], dual["legal"]), ("first", True, False))
+        self.assertIn("GiB", dual["reason"])
+        self.assertIsNone(dual["own_best"])
 
     def test_a_comparison_says_what_cannot_be_had(self):
         args = (*SMALL, "--set", "pipeline=4", "--set", "microbatches=4", "--set", "tensor=1")

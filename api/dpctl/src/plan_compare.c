@@ -161,9 +161,11 @@ static void put_sizes(const struct dp_plan *plan, struct dp_buf *out)
         }
     }
     char batches[64], samples[64];
-    dp_buf_printf(out, "; %s of %s\n",
+    dp_buf_printf(out, "; %s of %s%s%s\n",
                   dpctl_count(batches, (unsigned long long)plan->microbatches, "micro-batch"),
-                  dpctl_count(samples, (unsigned long long)plan->micro_batch_size, "sample"));
+                  dpctl_count(samples, (unsigned long long)plan->micro_batch_size, "sample"),
+                  plan->shard != DP_SHARD_AUTO ? "; shard " : "",
+                  plan->shard != DP_SHARD_AUTO ? dp_shard_text(plan->shard) : "");
 }
 
 // What the second copy of a bidirectional schedule is made of, and what splitting experts saves.
@@ -212,14 +214,15 @@ static void put_own(const struct dp_plan *plan, const char *name, struct dpctl_t
     }
     dpctl_cell(cells, "%s", sizes);
     dpctl_cell(cells, "%dx%d", plan->microbatches, plan->micro_batch_size);
+    dpctl_cell(cells, "%s", plan->shard != DP_SHARD_AUTO ? dp_shard_text(plan->shard) : "");
 }
 
-// Where no sizes fit all: each on its own best ones.
+// Where sizes that all can have are not the best ones of each.
 static void print_own(const struct table *table)
 {
-    static const char *const heads[] = {"schedule", "step",    "bubble %",     "GPU-h/Mtoken",
-                                        "fullest",  "PxD, EP", "micro-batches"};
-    struct dpctl_table cells = {.columns = 7, .right = 0x1e};
+    static const char *const heads[] = {"schedule", "step",    "bubble %",      "GPU-h/Mtoken",
+                                        "fullest",  "PxD, EP", "micro-batches", "shard"};
+    struct dpctl_table cells = {.columns = 8, .right = 0x1e};
     bool any = false;
     for (int i = 0; i < table->count; i++) {
         const struct row *row = &table->own[i];
@@ -233,7 +236,8 @@ static void print_own(const struct table *table)
         put_own(&row->plan, row->name, &cells);
     }
     if (any) {
-        printf("on sizes of their own, since no sizes were found on which all fit:\n");
+        printf("each on its own best sizes%s:\n",
+               strcmp(table->sizes, "common") == 0 ? "" : " (none were found on which all fit)");
         dpctl_table_print(&cells);
     }
     dpctl_table_deinit(&cells);

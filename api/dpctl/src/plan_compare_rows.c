@@ -92,28 +92,46 @@ static void ask(const struct table *table, const struct dp_plan *like,
     }
 }
 
-// Takes sizes over when every schedule that can be had at all is legal on them.
+// Puts other rows in the place of the table's: the first one's plan is its own best.
+static void take_rows(struct table *table, const struct row *rows)
+{
+    bool is_first = true;
+    for (int i = 0; i < table->count; i++) {
+        if (table->rows[i].legal && is_first) {
+            table->own[i] = table->rows[i];
+            is_first = false;
+        } else {
+            dp_plan_deinit(&table->rows[i].plan);
+        }
+        table->rows[i] = rows[i];
+    }
+    table->sizes = "common";
+}
+
+// Takes sizes over when every schedule that can be had at all is legal on them. Those that did not
+// fit are asked first: they decide how parameters are shared, and mostly do not fit here either.
 static bool try_sizes(struct table *table, const struct dp_plan_candidate *sizes)
 {
     struct row *rows = dp_new_array(struct row, PLAN_ROWS_MAX);
     const struct dp_plan *like = NULL;
     bool all = true;
-    for (int i = 0; i < table->count && all; i++) {
-        rows[i].name = table->rows[i].name;
-        if (!table->rows[i].legal && !table->own[i].legal) {
-            memcpy(rows[i].note, table->rows[i].note, sizeof(rows[i].note));
+    for (int i = 0; i < 2 * table->count && all; i++) {
+        const struct row *before = &table->rows[i % table->count];
+        struct row *row = &rows[i % table->count];
+        row->name = before->name;
+        if (before->legal != (i >= table->count)) {
+            continue; // in the other round
+        }
+        if (!before->legal && !table->own[i].legal) {
+            memcpy(row->note, before->note, sizeof(row->note));
             continue;
         }
-        ask(table, like, sizes, &rows[i]);
-        all = rows[i].legal;
-        like = like == NULL ? &rows[i].plan : like;
+        ask(table, like, sizes, row);
+        all = row->legal;
+        like = like == NULL ? &row->plan : like;
     }
     if (all) {
-        rows_deinit(table->rows, table->count);
-        rows_deinit(table->own, table->count);
-        memcpy(table->rows, rows, sizeof(table->rows));
-        memset(table->own, 0, sizeof(table->own));
-        table->sizes = "common";
+        take_rows(table, rows);
     } else {
         rows_deinit(rows, table->count);
     }
@@ -174,8 +192,8 @@ static void widen(struct table *table)
             find_common(table, &table->own[i].plan, table->own[i].name);
         }
     }
-    for (int i = 0; i < table->count && strcmp(table->sizes, "common") != 0; i++) {
-        if (table->rows[i].legal) {
+    for (int i = 0; i < table->count; i++) {
+        if (!table->own[i].legal && table->rows[i].legal) {
             ask(table, NULL, NULL, &table->own[i]);
         }
     }

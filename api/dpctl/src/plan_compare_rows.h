@@ -16,7 +16,8 @@ struct table {
     const struct plan_question *question;
     char *names; // owned; rows point into it
     struct row rows[PLAN_ROWS_MAX];
-    struct row own[PLAN_ROWS_MAX]; // where no sizes fit all that can be had: each one's best on any
+    struct row
+        own[PLAN_ROWS_MAX]; // of each on any sizes, where the first one's best do not fit all
     int count;
     const char *sizes; // "first": the best of the first legal row; "common": on which all rows are
                        // legal, though they are not the first one's best
