@@ -12,7 +12,7 @@ import time
 import unittest
 
 from service import Controller
-from support import SIM_JOB, ClusterTest, job_text, wait_for
+from support import BIN, SIM_JOB, ClusterTest, job_text, wait_for
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -233,6 +233,26 @@ class Attacks(unittest.TestCase):
         self.assertTrue(answer == b"" or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")),
                         msg=answer)
         self.assertEqual(self.controller.ask("GET", "/v1/version").code, 200)
+
+    def test_requests_that_never_become_whole_keep_nobody_out(self):
+        # Some of them fill the room for what was not understood yet, so that it can only be tried
+        # again and again.
+        post = (b"POST /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Transfer-Encoding: chunked\r\n")
+        for request in (post + b"\r\n2;" + b"a" * 200000, post + b"\r\n5\r\n{}",
+                        post + b"\r\n" + b"0" * 200000, post + b"X: " + b"a" * 30000,
+                        post + b"\r\n0\r\nX: " + b"a" * 200000,
+                        b"GET /v1/jobs?" + b"a&" * 2000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                        b"\r\n" * 100000, b"\0" * 200000):
+            connection = self.dial()
+            try:
+                connection.sendall(request)
+            except ConnectionError:
+                pass  # refused while it came
+            self.assertEqual(self.controller.ask("GET", "/v1/version").code, 200)
+            nodes = subprocess.run([BIN / "dpctl", "nodes", "--controller",
+                                    self.controller.address], capture_output=True, timeout=60)
+            self.assertEqual(nodes.returncode, 0, msg=(request[:200], nodes.stderr))
 
     def test_deep_and_odd_json_is_refused(self):
         for body in (b"[" * 100000, b'{"schedule":' * 3000, b'{"schedule":"a","schedule":"b"}',

@@ -75,7 +75,8 @@ static void arm_timer(struct daemon *daemon)
         return;
     }
     int64_t left_ns = timer_ns - dp_clock_monotonic_ns();
-    uint64_t left_ms = left_ns <= 0 ? 0 : (uint64_t)(left_ns / DP_NS_PER_MS) + 1;
+    // Never 0: a timer that its own callback starts anew for now keeps the loop from all else.
+    uint64_t left_ms = left_ns <= 0 ? 1 : (uint64_t)(left_ns / DP_NS_PER_MS) + 1;
     uv_update_time(&daemon->loop);
     uv_timer_start(&daemon->core_timer, on_core_timer, left_ms, 0);
 }

@@ -17,8 +17,11 @@ static void pump(struct daemon *daemon)
     if (timeout_ms < 0) {
         uv_timer_stop(&daemon->rest_timer);
     } else if (!uv_is_closing((uv_handle_t *)&daemon->rest_timer)) {
+        // Never 0: the loop runs what is due until nothing is, and the library stays due for as
+        // long as it cannot make anything of what a client sent. Nobody else would be served.
         uv_update_time(&daemon->loop);
-        uv_timer_start(&daemon->rest_timer, on_timer, (uint64_t)timeout_ms, 0);
+        uv_timer_start(&daemon->rest_timer, on_timer, timeout_ms == 0 ? 1 : (uint64_t)timeout_ms,
+                       0);
     }
 }
 
