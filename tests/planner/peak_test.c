@@ -381,7 +381,7 @@ static void a_refusal_says_who_when_what_and_what_would_fit(void **state)
     dp_buf_clear(&text);
     dp_planner_memory_refusal_write(&refusal, &text);
     assert_non_null(strstr(text.bytes, "too much, in F3@1: weights"));
-    assert_non_null(strstr(text.bytes, "waiting for W 1.00 (1 chunk), "));
+    assert_non_null(strstr(text.bytes, "until W 1.00 (1 chunk), "));
     assert_non_null(strstr(text.bytes, "; no single change fits: tensor = 2 comes nearest, with "
                                        "85.0 GiB"));
 }

@@ -103,9 +103,9 @@ static void write_parts(const struct memory_refusal *refusal, struct dp_buf *out
         {"gradients", p->gradients, -1},
         {"optimizer", p->optimizer, -1},
         {"activations", p->activations, refusal->kept},
-        {"waiting for W", p->deferred, refusal->deferred},
-        {"the running action", p->transient, -1},
-        {"buffers", p->exchange, -1},
+        {"until W", p->deferred, refusal->deferred},
+        {"running action", p->transient, -1},
+        {"communication", p->exchange, -1},
         {"runtime", p->runtime, -1},
     };
     const char *separator = "";
