@@ -2,7 +2,8 @@
 // InfiniBand and RoCE ports and NUMA nodes as the kernel does.
 //
 // Nothing is linked: NVML is loaded when it is there, and every one of its functions may be missing
-// or fail. What cannot be asked is left empty and said in `error`; it never makes the rest fail.
+// or fail. What cannot be asked is left empty and said in `error`; it never makes the rest fail. A
+// driver may take seconds: any thread, not one that others wait for.
 #pragma once
 
 #include <stdbool.h>
