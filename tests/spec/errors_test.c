@@ -11,6 +11,7 @@ struct mistake {
 #define TRAIN "[train]\nsteps = 5\nglobal_batch = 16\nsequence = 128\n"
 #define MODEL "[model]\npreset = \"tiny-moe\"\n"
 #define SHAPE "[model]\nlayers = 2\nhidden = 64\nheads = 4\nffn = 128\n"
+#define X32 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 
 static const struct mistake mistakes[] = {
     {MINIMAL "[parallel]\nmicro_batchs = 2\n", "job.toml:8:1: ", "did you mean \"microbatches\"?"},
@@ -38,6 +39,10 @@ static const struct mistake mistakes[] = {
     {MINIMAL "[data]\npath = 5\n", "job.toml:8:8: ", "must be a string, not an integer"},
     {MINIMAL "[data]\npath = \"a\\u0000b\"\n", "job.toml:8:8: ", "NUL"},
     {MINIMAL "[data]\nholdout = 0.6\n", "job.toml:8:11: ", "at most 0.5"},
+    {"name = \"a\\u0000b\"\n" MINIMAL, "job.toml:1:8: ",
+     "\"name\" in the top level holds a NUL character"},
+    {"name = \"" X32 X32 X32 X32 "\"\n" MINIMAL, "job.toml:1:8: ",
+     "\"name\" in the top level is too long: 128 bytes"},
     {MINIMAL "[resources]\ndevice = \"gpu\"\n", "job.toml:8:10: ", "no kind of device: \"gpu\""},
     {MINIMAL "[resources]\ndevice = \"sim\"\n", "", "set [sim] forward_s"},
     {MODEL, "", "\"steps\" is missing in [train]"},

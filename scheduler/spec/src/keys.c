@@ -166,8 +166,8 @@ static void store_text(const struct dp_section *section, const struct dp_key *ke
         add_wrong_type(section, key, node, diags);
         return;
     }
-    char label[LABEL_MAX];
-    dp_section_label(section, label, sizeof(label));
+    char buffer[LABEL_MAX];
+    const char *label = dp_section_label(section, buffer, sizeof(buffer));
     const char *text = node->value.string;
     if (strlen(text) != node->string_length) {
         dp_diags_add(diags, node->line, node->column, NULL, "\"%s\" in %s holds a NUL character",

@@ -56,4 +56,5 @@ const struct dp_section *dp_section_find(const struct dp_section *sections, cons
 // Appends the section as TOML; keys that are absent (0 where 0 is out of range, "") are left out.
 void dp_keys_write(const struct dp_section *section, const void *object, struct dp_buf *out);
 // "[train]" or "the top level".
-const char *dp_section_label(const struct dp_section *section, char *buffer, size_t size);
+const char *dp_section_label(const struct dp_section *section, char *buffer, size_t size)
+    __attribute__((warn_unused_result));
