@@ -39,7 +39,7 @@
 #define DP_ACTIONS_MAX (1u << 27)
 #define DP_AUTO_ACTIONS_MAX (1u << 23) // of an order that auto looks at, and of all it improves
 #define DP_RANKS_MAX 65536    // P x D of one job
-#define DP_RANK_STAGES_MAX 16 // stages that one rank holds
+#define DP_RANK_STAGES_MAX 32 // stages that one rank holds
 
 // drawings
 #define DP_RENDER_SLOTS_MAX 4096   // of the table of a schedule
@@ -98,7 +98,6 @@
 #define DP_PROFILE_FITTED_MAX 1024
 #define DP_PROFILE_BASES_MAX 8               // profiles that build on each other
 #define DP_PAIR_MODES_MAX 8                  // splits of a device that one FB is priced with
-#define DP_PRICE_NOTES_MAX 64                // lines on what prices rest on
 #define DP_RANK_LOG_BURST_BYTES (8 << 20)    // a rank's output written at once without loss
 #define DP_RANK_LOG_BYTES_PER_S (4 << 20)    // and for long
 #define DP_EVALUATE_TOKENS_MAX (1 << 18)     // of the held-out part, in one evaluation

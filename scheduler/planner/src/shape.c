@@ -24,9 +24,9 @@ struct reader {
     size_t count;
     struct shape_term terms[TERMS_MAX];
     int32_t terms_count;
-    int8_t slot_of[DP_STAGES_MAX];
-    int8_t term_of[DP_ACTION_KIND_COUNT][2][DP_RANK_STAGES_MAX][DP_RANK_STAGES_MAX]; // + 1
-    int32_t chunks[2 * DP_RANK_STAGES_MAX];                                          // alive now
+    int16_t slot_of[DP_STAGES_MAX];
+    int16_t term_of[DP_ACTION_KIND_COUNT][2][DP_RANK_STAGES_MAX][DP_RANK_STAGES_MAX]; // + 1
+    int32_t chunks[2 * DP_RANK_STAGES_MAX];                                           // alive now
     struct shape_live *live; // malloc'ed while it grows
     int32_t live_count, live_room;
     struct run runs[TERMS_MAX];
@@ -41,12 +41,12 @@ static int32_t term_of(struct reader *reader, const struct dp_action *action)
         term.b_kind = action->b_kind;
         term.b_slot = (uint8_t)reader->slot_of[action->b_stage];
     }
-    int8_t *known =
+    int16_t *known =
         &reader->term_of[term.kind][pair && term.b_kind == DP_ACTION_I][term.slot][term.b_slot];
     if (*known == 0) {
         DP_CHECK(reader->terms_count < TERMS_MAX);
         reader->terms[reader->terms_count++] = term;
-        *known = (int8_t)reader->terms_count;
+        *known = (int16_t)reader->terms_count;
     }
     return *known - 1;
 }
@@ -265,7 +265,7 @@ static void read_rank(struct reader *reader, int32_t rank)
                               .count = schedule->rank_begin[rank + 1] - schedule->rank_begin[rank]};
     result->slots = dp_schedule_rank_stages(schedule, rank, result->stages);
     for (int32_t slot = 0; slot < result->slots; slot++) {
-        reader->slot_of[result->stages[slot]] = (int8_t)slot;
+        reader->slot_of[result->stages[slot]] = (int16_t)slot;
     }
     read_forwards(reader);
     read_backwards(reader);
