@@ -153,8 +153,8 @@ class Plan(unittest.TestCase):
         self.plan(*args, "--seq-len", 2048, check=3)
 
     def test_experts_that_are_taken_away_are_told(self):
-        words = "all 32 layers are dense now"
-        gone = self.document(*SMALL, "--set", "model.experts=0")
+        words = "all 61 layers are dense now"
+        gone = self.document(*DEEPSEEK, "--set", "model.experts=0")
         self.assertIn(words, "\n".join(gone["warnings"]))
         self.assertNotIn(words, "\n".join(self.document(*SMALL)["warnings"]))
         dense = self.document("--model", "llama-3-8b", "--gpu", "h100", "--gpus", 8)
