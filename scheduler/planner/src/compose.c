@@ -84,7 +84,7 @@ static void fill_parts(const struct explorer *explorer, const struct appraisal *
     plan->optimizer_s = critical->optimizer_s;
     double tokens = (double)spec->train.global_batch * spec->train.sequence;
     plan->tokens_per_s = plan->step_s > 0 ? tokens / plan->step_s : 0;
-    plan->error_share = profile->error_share;
+    plan->error_share = dp_price_error_share(&best->pricing.input);
     const struct dp_cost_flops_options causal = {0}, full = {.full_attention = true};
     plan->flops_causal = dp_cost_flops_per_token(&spec->model, spec->train.sequence, &causal);
     plan->flops_noncausal = dp_cost_flops_per_token(&spec->model, spec->train.sequence, &full);
@@ -118,20 +118,38 @@ static dp_status fill_baseline(struct explorer *explorer, const struct appraisal
     return status;
 }
 
-static char *explain(const struct explorer *explorer, const struct search *search, const char *note,
-                     const struct dp_plan *plan)
+// Accelerators that the plan leaves idle though the job may use all.
+static void warn_of_idle(const struct explorer *explorer, const struct search *search,
+                         const struct dp_plan *plan, struct dp_buf *out)
 {
-    const struct problem *problem = explorer->problem;
+    int64_t slots = explorer->problem->slots;
+    int32_t world = dp_plan_world(plan);
+    if (world == slots || explorer->problem->spec->resources.ranks > 0) {
+        return;
+    }
+    dp_buf_printf(out, "%d of %lld accelerators are used, %lld are idle: ", world, (long long)slots,
+                  (long long)(slots - world));
+    if (explorer->world < slots) {
+        dp_buf_printf(out, "no division that the job allows uses more than %lld%s",
+                      (long long)explorer->world, world < explorer->world ? ", and " : "\n");
+    }
+    if (world < explorer->world && isfinite(search->largest_s)) {
+        dp_buf_printf(out, "the best that uses %lld takes %.4g s (%+.1f %%)\n",
+                      (long long)explorer->world, search->largest_s,
+                      100 * (search->largest_s / plan->step_s - 1));
+    } else if (world < explorer->world) {
+        dp_buf_printf(out, "nothing that uses %lld fits into memory\n", (long long)explorer->world);
+    }
+}
+
+static char *explain(const struct search *search, const char *note, const struct dp_plan *plan)
+{
     struct dp_buf text = {0};
     dp_buf_printf(&text,
                   "%s with pipeline %d, expert %d, data %d is the fastest that fits of %lld "
                   "candidates\n",
                   plan->schedule, plan->pipeline, plan->expert, plan->data,
                   (long long)search->scored);
-    if (explorer->world < problem->slots && problem->spec->resources.ranks == 0) {
-        dp_buf_printf(&text, "%lld of %lld accelerators are used: no legal division takes more\n",
-                      (long long)explorer->world, (long long)problem->slots);
-    }
     dp_buf_puts(&text, note != NULL ? note : "");
     dp_buf_printf(&text, "%lld of at most %lld simulations%s\n", (long long)search->moves,
                   (long long)search->moves_max,
@@ -199,10 +217,11 @@ static dp_status make_plan(struct explorer *explorer, const struct search *searc
     dp_price_provenance(&best.pricing.input, &provenance);
     dp_buf_puts(&provenance, "bytes: tensors of the model's layers (docs/memory.md)\n");
     dp_buf_puts(&warnings, "");
+    warn_of_idle(explorer, search, plan, &warnings);
     dp_price_warnings(&best.pricing.input, &warnings);
     plan->provenance = dp_buf_take(&provenance);
     plan->warnings = dp_buf_take(&warnings);
-    plan->explanation = explain(explorer, search, searched->note, plan);
+    plan->explanation = explain(search, searched->note, plan);
     return status == DP_OK ? dp_planner_explain_fabric(explorer, &best, plan, err) : status;
 }
 

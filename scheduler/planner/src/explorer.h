@@ -39,7 +39,7 @@ struct explorer {
     int32_t domain; // ranks of the largest scale-up domain
     dp_format format;
     double memory_limit; // bytes of the smallest rank; 0 = no limit
-    int64_t world;       // ranks that are used
+    int64_t world;       // the most ranks that some division uses
     bool has_pairs[64];  // by family: whether it overlaps
     struct mesh *meshes;
     size_t meshes_count;
@@ -68,8 +68,13 @@ static inline int64_t explorer_work_of(size_t actions)
 // What is said when the caller stopped it.
 dp_status dp_planner_explorer_fail_stopped(const struct explorer *explorer, struct dp_error *err);
 
-// The sizes that spec and ranks leave open. DP_INVALID when there are none.
+// The sizes that spec and ranks leave open on the most ranks. DP_INVALID when there are none.
 dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err);
+// Adds the divisions of exactly so many ranks whose bound is not above best_s (INFINITY = all).
+dp_status dp_planner_space_open(struct explorer *explorer, int64_t world, double best_s,
+                                struct dp_error *err);
+// The next smaller number of ranks that is looked at; 0 = none.
+int64_t dp_planner_space_smaller(const struct explorer *explorer, int64_t world);
 // The most ranks, of the `tries` largest numbers of them, that some choice uses exactly; 0 = none.
 int64_t dp_planner_space_world(const struct explorer *explorer, int64_t tries);
 // Why the schedule that the spec sets takes none of the sizes that the ranks leave open; "" when no
@@ -102,6 +107,8 @@ const struct shape *dp_planner_shapes_get(struct explorer *explorer, const struc
 // No candidate of the division steps faster; its fullest rank needs no less memory.
 double dp_planner_division_bound_s(struct explorer *explorer, const struct choice *division);
 double dp_planner_division_bytes(struct explorer *explorer, const struct choice *division);
+// The same by compute alone, which does not depend on where ranks stand.
+double dp_planner_compute_bound_s(struct explorer *explorer, const struct choice *division);
 
 // A candidate's bound and memory, exactly as its simulation and its plan have them.
 struct score {

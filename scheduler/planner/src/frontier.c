@@ -16,6 +16,8 @@ enum { MOVES_DEFAULT = 20000 };
 // The same for less memory.
 #define PARETO_HORIZON 3
 enum { KIND_MOVES = 12, RUNNERS_SCORED = 120000 };
+// Work on fewer ranks while nothing fits on them either.
+enum { UNFIT_WORK = 300000 };
 
 // Candidates that share a schedule, a pipeline depth, a tensor or an expert size: the best of each
 // is worth knowing, to say why it lost.
@@ -42,6 +44,8 @@ struct frontier {
     struct queue spare; // candidates that fit only into a little more memory
     struct kind kinds[KINDS_MAX];
     int32_t kinds_count;
+    int64_t world;           // ranks of what was opened last; 0 = fewer are not looked at
+    int64_t work_at_most;    // when the most ranks were known
     int64_t scored_for_best; // when the best was known; 0 = it is not yet
     struct dp_sim_scratch *scratch;
     const struct choice *division; // that is being taken apart
@@ -326,19 +330,63 @@ static dp_status look_at_spare(struct frontier *frontier, struct dp_error *err)
     return status;
 }
 
-static dp_status run(struct frontier *frontier, struct dp_error *err)
+static void push_divisions(struct frontier *frontier, size_t first)
 {
     const struct explorer *explorer = frontier->explorer;
     double limit = (1 + DP_PLANNER_MORE_MEMORY) * explorer->memory_limit;
-    for (size_t i = 0; i < explorer->divisions_count; i++) {
+    for (size_t i = first; i < explorer->divisions_count; i++) {
         const struct division *division = &explorer->divisions[i];
         if (limit <= 0 || division->bytes <= limit) {
             const struct node node = {.choice = division->choice, .bytes = division->bytes};
             dp_planner_queue_push(&frontier->queue, &node);
         }
     }
+}
+
+// Whether so many ranks are worth looking at: where nothing fits on more of them, that is a matter
+// of sizes that do not divide, and soon found.
+static bool is_tried(const struct frontier *frontier, int64_t world)
+{
+    const struct explorer *explorer = frontier->explorer;
+    return isfinite(best_s(frontier)) ||
+           (2 * world >= explorer->world && explorer->work - frontier->work_at_most < UNFIT_WORK);
+}
+
+// Once the best on more ranks is known: divisions of the next smaller number of them that may be
+// faster. False when there are none.
+static bool open_smaller(struct frontier *frontier, dp_status *ret_status, struct dp_error *err)
+{
+    struct explorer *explorer = frontier->explorer;
+    if (frontier->world == explorer->world) {
+        frontier->search->largest_s = best_s(frontier);
+        frontier->work_at_most = explorer->work;
+    }
+    size_t first = explorer->divisions_count, before = frontier->queue.count;
+    while (frontier->world > 0 && frontier->queue.count == before && *ret_status == DP_OK) {
+        frontier->world = dp_planner_space_smaller(explorer, frontier->world);
+        if (frontier->world > 0 && is_tried(frontier, frontier->world)) {
+            *ret_status = dp_planner_space_open(explorer, frontier->world, best_s(frontier), err);
+            push_divisions(frontier, first);
+            explorer->divisions_count = first;
+        }
+    }
+    return frontier->queue.count > before;
+}
+
+static dp_status run(struct frontier *frontier, struct dp_error *err)
+{
+    const struct explorer *explorer = frontier->explorer;
+    push_divisions(frontier, 0);
     dp_status status = DP_OK;
-    while (frontier->queue.count > 0 && status == DP_OK) {
+    while (status == DP_OK) {
+        bool is_known = frontier->queue.count == 0 ||
+                        frontier->queue.nodes[0].choice.bound_s > best_s(frontier);
+        if (is_known && frontier->world > 0 && open_smaller(frontier, &status, err)) {
+            continue;
+        }
+        if (frontier->queue.count == 0 || status != DP_OK) {
+            break;
+        }
         struct node node = dp_planner_queue_pop(&frontier->queue);
         if (!goes_on(frontier, &node)) {
             break;
@@ -364,6 +412,7 @@ static dp_status look(struct explorer *explorer, const struct dp_planner_options
     frontier->explorer = explorer;
     frontier->search = &search;
     frontier->mode = mode;
+    frontier->world = explorer->world;
     frontier->scratch = dp_sim_scratch_new();
     dp_status status = run(frontier, err);
     dp_sim_scratch_free(frontier->scratch);

@@ -271,10 +271,11 @@ static void whole_model(const struct explorer *explorer, double ret_counts[DP_UN
     }
 }
 
-double dp_planner_division_bound_s(struct explorer *explorer, const struct choice *division)
+// Of the seconds that one micro-batch takes in each unit.
+static double bound_of_units(const struct explorer *explorer, const struct choice *division,
+                             const double least[DP_UNIT_COUNT])
 {
     const struct dp_model_spec *model = &explorer->problem->spec->model;
-    const double *least = dp_planner_prices_get(explorer, division)->least_s[division->split != 0];
     double counts[DP_UNIT_COUNT], all = 0, layer = INFINITY;
     whole_model(explorer, counts);
     for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
@@ -285,6 +286,23 @@ double dp_planner_division_bound_s(struct explorer *explorer, const struct choic
     // Some rank holds no fewer layers than the mean, or half as many of both directions.
     int32_t halves = (2 * model->layers + division->pipeline - 1) / division->pipeline;
     return ROUNDING * division->microbatches * fmax(all / division->pipeline, 0.5 * halves * layer);
+}
+
+double dp_planner_division_bound_s(struct explorer *explorer, const struct choice *division)
+{
+    const struct price_entry *entry = dp_planner_prices_get(explorer, division);
+    return bound_of_units(explorer, division, entry->least_s[division->split != 0]);
+}
+
+double dp_planner_compute_bound_s(struct explorer *explorer, const struct choice *division)
+{
+    const struct price_entry *entry = dp_planner_prices_get(explorer, division);
+    double least[DP_UNIT_COUNT];
+    for (int unit = 0; unit < DP_UNIT_COUNT; unit++) {
+        const struct dp_unit_price *price = &entry->price.units[unit];
+        least[unit] = price->forward_s + price->input_s + price->weight_s;
+    }
+    return bound_of_units(explorer, division, least);
 }
 
 double dp_planner_division_bytes(struct explorer *explorer, const struct choice *division)

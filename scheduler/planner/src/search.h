@@ -25,6 +25,7 @@ struct search {
     int64_t moves, moves_max;
     int64_t scored;       // whose time and memory were computed
     double reached_s;     // bounds up to here were looked at
+    double largest_s;     // the best step on the most ranks; INFINITY = nothing fits there
     double more_memory_s; // the best step with DP_PLANNER_MORE_MEMORY more of it
     char *refusal;        // why an order that was asked for was not searched, a placement's; owned
 };

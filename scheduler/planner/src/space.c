@@ -17,6 +17,8 @@ static const int32_t virtual_choices[] = {2, 3, 4, 5, 6, 8};
 // More waves to and fro add hops faster than they take from the bubble, and take long to look at.
 enum { WAVES_CHUNKS_MAX = 4 };
 
+// Fewer ranks than a larger power of two are not looked at.
+enum { WORLD_SMALL = 64 };
 // Of one mesh, in candidates.
 enum { WORK_OF_SPANS = 50 };
 
@@ -306,38 +308,6 @@ static bool same_spans(const struct dp_spans *a, const struct dp_spans *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-static bool add_meshes(void *context, const struct sizes *sizes)
-{
-    struct explorer *explorer = context;
-    struct dp_place_sizes place = {.pipeline = sizes->pipeline,
-                                   .data = sizes->data,
-                                   .tensor = sizes->tensor,
-                                   .context = sizes->context,
-                                   .expert = sizes->expert,
-                                   .expert_tensor = sizes->expert_tensor,
-                                   .expert_groups = explorer->problem->spec->model.expert_groups};
-    struct dp_place_order orders[DP_PLACE_ORDERS_MAX];
-    int32_t count = dp_place_orders(&place, orders);
-    size_t first = explorer->meshes_count;
-    for (int32_t i = 0; i < count; i++) {
-        struct mesh mesh = {.sizes = place, .order = orders[i]};
-        dp_place_spans(&explorer->fabric, &place, &orders[i], &mesh.spans);
-        bool known = false;
-        for (size_t k = first; k < explorer->meshes_count && !known; k++) {
-            known = same_spans(&explorer->meshes[k].spans, &mesh.spans);
-        }
-        if (known) {
-            continue;
-        }
-        if ((explorer->meshes_count & (explorer->meshes_count - 1)) == 0) {
-            size_t room = explorer->meshes_count == 0 ? 1 : 2 * explorer->meshes_count;
-            explorer->meshes = dp_realloc(explorer->meshes, room, sizeof(*explorer->meshes));
-        }
-        explorer->meshes[explorer->meshes_count++] = mesh;
-    }
-    return dp_planner_explorer_works(explorer, count * WORK_OF_SPANS);
-}
-
 static int32_t recompute_choices(const struct problem *problem, uint32_t ret_choices[8])
 {
     const struct dp_model_spec *m = &problem->spec->model;
@@ -382,12 +352,103 @@ static int32_t shard_choices(const struct problem *problem, dp_shard ret_choices
     return 3;
 }
 
-static void add_division(struct explorer *explorer, struct choice *choice)
+static struct choice choice_of(const struct dp_place_sizes *sizes, int32_t mesh)
+{
+    return (struct choice){.pipeline = sizes->pipeline,
+                           .expert = sizes->expert,
+                           .data = sizes->data,
+                           .tensor = sizes->tensor,
+                           .context = sizes->context,
+                           .expert_tensor = sizes->expert_tensor,
+                           .mesh = mesh};
+}
+
+static struct mesh *next_mesh(struct explorer *explorer)
+{
+    if ((explorer->meshes_count & (explorer->meshes_count - 1)) == 0) {
+        size_t room = explorer->meshes_count == 0 ? 1 : 2 * explorer->meshes_count;
+        explorer->meshes = dp_realloc(explorer->meshes, room, sizeof(*explorer->meshes));
+    }
+    return &explorer->meshes[explorer->meshes_count];
+}
+
+// What only a faster step than `best_s` is looked at for.
+struct opening {
+    struct explorer *explorer;
+    double best_s;
+};
+
+// Whether compute alone leaves room for a step of best_s, wherever the ranks stand.
+static bool is_worthwhile(struct explorer *explorer, const struct dp_place_sizes *sizes,
+                          double best_s)
+{
+    int32_t samples[8];
+    uint32_t recompute[8];
+    dp_shard shards[3];
+    const struct problem *problem = explorer->problem;
+    int32_t count = micro_batch_sizes(problem, sizes->data, samples);
+    recompute_choices(problem, recompute);
+    shard_choices(problem, shards);
+    struct choice choice = choice_of(sizes, (int32_t)explorer->meshes_count);
+    choice.recompute = recompute[0]; // the least work, as the first way to shard
+    choice.shard = shards[0] == DP_SHARD_FSDP ? DP_SHARD_ZERO1 : shards[0];
+    struct dp_strategy strategy;
+    dp_planner_strategy_of(explorer, &choice, &strategy);
+    struct mesh *mesh = next_mesh(explorer);
+    *mesh = (struct mesh){.sizes = *sizes};
+    dp_spans_default(&strategy, explorer->domain, &mesh->spans);
+    for (int32_t i = 0; i < count; i++) {
+        choice.micro_batch_size = samples[i];
+        choice.microbatches = problem->spec->train.global_batch / sizes->data / samples[i];
+        if (dp_planner_compute_bound_s(explorer, &choice) <= best_s) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool add_meshes(void *context, const struct sizes *sizes)
+{
+    const struct opening *opening = context;
+    struct explorer *explorer = opening->explorer;
+    struct dp_place_sizes place = {.pipeline = sizes->pipeline,
+                                   .data = sizes->data,
+                                   .tensor = sizes->tensor,
+                                   .context = sizes->context,
+                                   .expert = sizes->expert,
+                                   .expert_tensor = sizes->expert_tensor,
+                                   .expert_groups = explorer->problem->spec->model.expert_groups};
+    if (isfinite(opening->best_s) && !is_worthwhile(explorer, &place, opening->best_s)) {
+        return dp_planner_explorer_works(explorer, 1);
+    }
+    struct dp_place_order orders[DP_PLACE_ORDERS_MAX];
+    int32_t count = dp_place_orders(&place, orders);
+    size_t first = explorer->meshes_count;
+    for (int32_t i = 0; i < count; i++) {
+        struct mesh mesh = {.sizes = place, .order = orders[i]};
+        dp_place_spans(&explorer->fabric, &place, &orders[i], &mesh.spans);
+        bool known = false;
+        for (size_t k = first; k < explorer->meshes_count && !known; k++) {
+            known = same_spans(&explorer->meshes[k].spans, &mesh.spans);
+        }
+        if (known) {
+            continue;
+        }
+        *next_mesh(explorer) = mesh;
+        explorer->meshes_count++;
+    }
+    return dp_planner_explorer_works(explorer, count * WORK_OF_SPANS);
+}
+
+static void add_division(struct explorer *explorer, struct choice *choice, double best_s)
 {
     double bytes = dp_planner_division_bytes(explorer, choice);
     for (int32_t paired = 0; paired < 2; paired++) {
         choice->split = paired;
         choice->bound_s = dp_planner_division_bound_s(explorer, choice);
+        if (choice->bound_s > best_s) {
+            continue;
+        }
         size_t count = explorer->divisions_count;
         if ((count & (count - 1)) == 0) {
             size_t room = count == 0 ? 1 : 2 * count;
@@ -398,7 +459,7 @@ static void add_division(struct explorer *explorer, struct choice *choice)
     }
 }
 
-static void add_divisions(struct explorer *explorer, int32_t mesh)
+static void add_divisions(struct explorer *explorer, int32_t mesh, double best_s)
 {
     const struct dp_place_sizes *sizes = &explorer->meshes[mesh].sizes;
     const struct problem *problem = explorer->problem;
@@ -411,13 +472,7 @@ static void add_divisions(struct explorer *explorer, int32_t mesh)
     if (sizes->data * sizes->context == 1) {
         shards_count = 1; // nobody to share with
     }
-    struct choice division = {.pipeline = sizes->pipeline,
-                              .expert = sizes->expert,
-                              .data = sizes->data,
-                              .tensor = sizes->tensor,
-                              .context = sizes->context,
-                              .expert_tensor = sizes->expert_tensor,
-                              .mesh = mesh};
+    struct choice division = choice_of(sizes, mesh);
     for (int32_t i = 0; i < samples_count; i++) {
         division.micro_batch_size = samples[i];
         division.microbatches = problem->spec->train.global_batch / sizes->data / samples[i];
@@ -425,10 +480,44 @@ static void add_divisions(struct explorer *explorer, int32_t mesh)
             division.recompute = recompute[r];
             for (int32_t s = 0; s < shards_count; s++) {
                 division.shard = shards[s];
-                add_division(explorer, &division);
+                add_division(explorer, &division, best_s);
             }
         }
     }
+}
+
+dp_status dp_planner_space_open(struct explorer *explorer, int64_t world, double best_s,
+                                struct dp_error *err)
+{
+    struct opening opening = {explorer, best_s};
+    size_t first = explorer->meshes_count;
+    each_sizes(explorer->problem, world, explorer->domain, add_meshes, &opening);
+    for (size_t i = first; i < explorer->meshes_count && !explorer->is_stopped; i++) {
+        explorer->is_stopped = dp_planner_is_stopped(explorer->problem);
+        add_divisions(explorer, (int32_t)i, best_s);
+    }
+    return explorer->is_stopped ? dp_planner_explorer_fail_stopped(explorer, err) : DP_OK;
+}
+
+// At most four significant bits: all numbers up to 16, eight of each octave.
+static bool is_round(int64_t number)
+{
+    while (number % 2 == 0) {
+        number /= 2;
+    }
+    return number < 16;
+}
+
+int64_t dp_planner_space_smaller(const struct explorer *explorer, int64_t world)
+{
+    const struct dp_job_spec *spec = explorer->problem->spec;
+    int64_t step = world_step(&spec->parallel), all = explorer->world / step;
+    bool divides_well = all > WORLD_SMALL && (all & (all - 1)) == 0;
+    int64_t next = spec->resources.ranks > 0 || divides_well ? 0 : world / step - 1;
+    while (next > 0 && !is_round(next)) {
+        next--;
+    }
+    return next * step;
 }
 
 dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err)
@@ -438,14 +527,5 @@ dp_status dp_planner_space_init(struct explorer *explorer, struct dp_error *err)
         return dp_fail(err, DP_INVALID, "no division of %lld ranks satisfies what the job sets",
                        (long long)explorer->problem->slots);
     }
-    each_sizes(explorer->problem, explorer->world, explorer->domain, add_meshes, explorer);
-    const struct problem *problem = explorer->problem;
-    for (size_t i = 0; i < explorer->meshes_count; i++) {
-        if (problem->stop != NULL && problem->stop(problem->stop_context)) {
-            return dp_fail(err, DP_INTERRUPTED, "planning was stopped after %zu of %zu divisions",
-                           i, explorer->meshes_count);
-        }
-        add_divisions(explorer, (int32_t)i);
-    }
-    return DP_OK;
+    return dp_planner_space_open(explorer, explorer->world, INFINITY, err);
 }
