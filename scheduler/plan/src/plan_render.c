@@ -84,7 +84,9 @@ static void put_choice(const struct dp_plan *plan, struct dp_buf *out)
     }
     int32_t world = dp_plan_world(plan);
     if (plan->device[0] != '\0') {
-        dp_buf_printf(&text, " on %d x %s", world, plan->device);
+        // Its software is named by what the plan rests on.
+        int accelerator = (int)strcspn(plan->device, "@");
+        dp_buf_printf(&text, " on %d x %.*s", world, accelerator, plan->device);
     } else {
         dp_buf_printf(&text, " on %d rank%s", world, world == 1 ? "" : "s");
     }
