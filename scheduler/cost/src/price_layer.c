@@ -34,9 +34,9 @@ static double cast_s(const struct dp_pricing *p, dp_format format, double m, dou
 // Dropout of a score in 16 bits: read, written, and a mask of one byte.
 #define DROPOUT_BYTES 5
 
-// What products reach of what large ones do; rows that each costs besides its own.
+// What products reach of what large ones do; rows and seconds that each costs besides its own.
 struct shares {
-    double products, weights, ramp_rows;
+    double products, weights, ramp_rows, start_s;
 };
 
 // y[m, n] = x[m, k] W[n, k]^T and its gradients. Narrow formats cast x, then dy for the input
@@ -50,20 +50,21 @@ static void add_linear(const struct dp_pricing *p, dp_format format, double grou
     }
     double own = m / (m + shares->ramp_rows);
     double share = own * shares->products, weight_share = own * shares->weights;
+    double start_s = groups * shares->start_s;
     double forward_s = dp_pricing_gemm_s(p, format, groups, m, n, k, share, OUTPUT_BYTES) +
-                       cast_s(p, format, groups * m, k);
+                       cast_s(p, format, groups * m, k) + start_s;
     tally->forward_s += forward_s;
     tally->input_s += dp_pricing_gemm_s(p, format, groups, m, k, n, share, OUTPUT_BYTES) +
-                      cast_s(p, format, groups * m, n) + (again ? forward_s : 0);
+                      cast_s(p, format, groups * m, n) + start_s + (again ? forward_s : 0);
     tally->weight_s += dp_pricing_gemm_s(p, format, groups, n, k, m, weight_share, SUM_BYTES) +
-                       cast_s(p, format, groups * m, k + n);
+                       cast_s(p, format, groups * m, k + n) + start_s;
     tally->flops += 2 * groups * m * k * n;
 }
 
 void dp_pricing_linear(const struct dp_pricing *p, dp_format format, double m, double k, double n,
                        bool again, struct dp_tally *tally)
 {
-    const struct shares dense = {1, p->device->weight_gemm_share, 0};
+    const struct shares dense = {1, p->device->weight_gemm_share, 0, 0};
     add_linear(p, format, 1, m, k, n, &dense, again, tally);
 }
 
@@ -237,7 +238,7 @@ static void add_ffn(const struct dp_pricing *p, double groups, double rows, doub
 
 void dp_pricing_dense_ffn(const struct dp_pricing *p, struct dp_tally *tally)
 {
-    const struct shares dense = {1, p->device->weight_gemm_share, 0};
+    const struct shares dense = {1, p->device->weight_gemm_share, 0, 0};
     add_norm(p, tally);
     add_ffn(p, 1, p->tokens, ceil(p->model->ffn / p->tensor), &dense, false, tally);
 }
@@ -255,10 +256,12 @@ void dp_pricing_moe_ffn(const struct dp_pricing *p, struct dp_tally *tally)
     const struct dp_model_spec *m = p->model;
     const struct dp_strategy *s = p->strategy;
     const struct dp_device_figures *d = p->device;
-    const struct shares dense = {1, d->weight_gemm_share, 0};
-    double share = is_narrow(p->format) ? d->grouped_narrow_gemm_share : d->grouped_gemm_share;
+    const struct shares dense = {1, d->weight_gemm_share, 0, 0};
+    bool narrow = is_narrow(p->format);
+    double share = narrow ? d->grouped_narrow_gemm_share : d->grouped_gemm_share;
     const struct shares grouped = {share, share * d->grouped_weight_gemm_share,
-                                   d->grouped_ramp_rows};
+                                   d->grouped_ramp_rows,
+                                   d->expert_start_s * (narrow ? 1 : 1.0 / 3)};
     bool again = dp_pricing_again(p, DP_RECOMPUTE_EXPERTS);
     add_norm(p, tally);
     add_router(p, tally);

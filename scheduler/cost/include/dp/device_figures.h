@@ -15,8 +15,10 @@
 // products reach of them (gemm_share). gemm_ramp_k: start and end of an output tile, as
 // multiply-adds along k in bf16. Of the share: products of experts in one kernel (grouped, in bf16
 // or a narrower format), gradients of weights, and of experts' weights on top of grouped.
-// grouped_ramp_rows: what starting an expert costs, as rows of its own. cast_passes: how often an
-// operand is read and written again to become FP8 or FP4.
+// grouped_ramp_rows: what starting an expert costs, as rows of its own. expert_start_s: what each
+// expert costs the device in each of its products besides, where they run one after the other with
+// their casts (a third of it without casts). cast_passes: how often an operand is read and written
+// again to become FP8 or FP4.
 //
 // The core of attention and its gradient, of bf16's peak, at long sequences with heads of 128; the
 // length at which half of that is reached; how much faster the core is where products are narrow
@@ -67,6 +69,7 @@
     X(grouped_narrow_gemm_share, 0.01, 1)                                                          \
     X(grouped_weight_gemm_share, 0.01, 1)                                                          \
     X(grouped_ramp_rows, 0, 65536)                                                                 \
+    X(expert_start_s, 0, 1)                                                                        \
     X(cast_passes, 0, 16)                                                                          \
     X(attention_forward_share, 0.01, 1)                                                            \
     X(attention_backward_share, 0.01, 1)                                                           \

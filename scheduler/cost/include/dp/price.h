@@ -127,6 +127,10 @@ void dp_price_step_end(const struct dp_price_input *input, const struct dp_unit_
 // the profile's routing_spread makes of it.
 double dp_price_imbalance(const struct dp_price_input *input);
 
+// Error of the step to expect, as a share: the profile's for this kind of model, and in quadrature
+// what each kind of extrapolation adds (those that dp_price_warnings tells of).
+double dp_price_error_share(const struct dp_price_input *input);
+
 // Lines for people, appended to `out`: the figures that these prices rest on, by their source; and
 // where the question lies beyond what they were fitted on, or on what is assumed.
 void dp_price_provenance(const struct dp_price_input *input, struct dp_buf *out);
