@@ -177,6 +177,18 @@ static void drop_body(struct rest_request *request)
     dp_buf_deinit(&request->body);
 }
 
+// The description of the methods; it does not change while the server runs.
+static void write_openapi(struct dp_rest_server *server, struct dp_buf *out)
+{
+    if (server->openapi.length == 0) {
+        json_t *json = dp_rest_openapi(server->handlers, server->handlers_count, server->pages,
+                                       server->pages_count);
+        dp_json_write(json, 2, &server->openapi);
+        json_decref(json);
+    }
+    dp_buf_append(out, server->openapi.bytes, server->openapi.length);
+}
+
 static void answer_page(struct rest_request *request)
 {
     struct dp_rest_server *server = request->server;
@@ -186,10 +198,7 @@ static void answer_page(struct rest_request *request)
         content_type = request->route->page->content_type;
         request->route->page->write(server->context, &text);
     } else {
-        json_t *json = dp_rest_openapi(server->handlers, server->handlers_count, server->pages,
-                                       server->pages_count);
-        dp_json_write(json, 2, &text);
-        json_decref(json);
+        write_openapi(server, &text);
     }
     size_t length = text.length;
     dp_rest_answer(request, MHD_HTTP_OK, content_type, dp_buf_take(&text), length);

@@ -360,6 +360,7 @@ void dp_rest_server_free(struct dp_rest_server *server)
     }
     close(server->wake_fd);
     close(server->epoll_fd);
+    dp_buf_deinit(&server->openapi);
     free(server->routes);
     free(server->counters);
     free(server);

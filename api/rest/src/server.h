@@ -85,6 +85,7 @@ struct dp_rest_server {
     size_t connections_max, calls_max;
     struct rest_route *routes;
     size_t routes_count;
+    struct dp_buf openapi; // written when it is first asked for
     struct rest_connection *connections;
     size_t connections_count;
     struct rest_request *calls; // by id
