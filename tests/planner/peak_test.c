@@ -372,7 +372,7 @@ static void a_refusal_says_who_when_what_and_what_would_fit(void **state)
     assert_string_equal(
         text.bytes,
         "rank 5 (pipeline position 1) needs 92.0 GiB of 80.0: 12.0 GiB too much, in F3@1 at 1.25 "
-        "s: weights 10.00, gradients 20.00, optimizer 5.00, activations 50.00 (3 chunks), the "
+        "s: weights 10.00, gradients 20.00, optimizer 5.00, activations 50.00 (3 chunks), "
         "running action 2.50, runtime 4.50 GiB; tensor = 2 would fit, with 60.0 GiB");
     changes[1].bytes = 85 * GIB;
     refusal.at_s = -1;
