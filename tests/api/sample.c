@@ -31,6 +31,7 @@ static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
     plan->mfu_noncausal = 0.43;
     plan->baseline_step_s = 0.75;
     plan->baseline_memory_bytes = 5e10;
+    plan->ranking_share = 0.04;
     plan->searched = 4096;
     plan->warnings = "extrapolates\n";
     plan->model = "deepseek-v3";

@@ -191,6 +191,13 @@ static void what_is_as_fast_with_one_copy_is_named(void **state)
     plan.candidates[1].step_s = 10.5; // on the bar
     advice(&plan, &moe);
     assert_true(plan.candidates[1].tied);
+    plan.ranking_share = 0.03; // a ratio is surer than a step
+    advice(&plan, &moe);
+    assert_false(plan.candidates[1].tied);
+    assert_true(plan.candidates[2].tied);
+    plan.ranking_share = 0.07; // never less sure
+    advice(&plan, &moe);
+    assert_true(plan.candidates[1].tied);
     plan.candidates[1].step_s = 10.6;
     plan.candidates[2].memory_max_bytes = 81.0 * GIB; // does not fit
     assert_string_equal(advice(&plan, &moe), "");

@@ -48,6 +48,7 @@ static struct dp_plan full_plan(void)
     plan.flops_noncausal = 281e9;
     plan.baseline_step_s = 1.5 * plan.step_s;
     plan.baseline_memory_bytes = 7e10;
+    plan.ranking_share = 0.04;
     plan.searched = 12345678901;
     plan.search_s = 1.5;
     return plan;

@@ -246,7 +246,8 @@ class Plan(unittest.TestCase):
         path = rank["critical_path"]
         self.assertLessEqual(path["actions"], path["of"])
         text = self.plan(*args).stdout
-        for word in ("rank 37", "count from 0", "holds", "runs", "waits", "memory", "kept", "critical"):
+        for word in ("rank 37", "count from 0", "holds", "runs", "waits", "memory", "kept",
+                     "critical"):
             self.assertIn(word, text)
 
     def test_less_memory_costs_time(self):

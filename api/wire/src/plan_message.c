@@ -94,6 +94,7 @@ static void take_sizes(const Dp__V1__Plan *from, struct dp_plan *to)
     to->optimizer_s = from->optimizer_s;
     to->tokens_per_s = from->tokens_per_s;
     to->error_share = from->error_share;
+    to->ranking_share = from->ranking_share;
     to->cores_exceeded = from->cores_exceeded != 0;
 }
 
@@ -213,6 +214,7 @@ static void give_sizes(const struct dp_plan *plan, Dp__V1__Plan *message)
     message->optimizer_s = plan->optimizer_s;
     message->tokens_per_s = plan->tokens_per_s;
     message->error_share = plan->error_share;
+    message->ranking_share = plan->ranking_share;
     message->cores_exceeded = plan->cores_exceeded;
 }
 

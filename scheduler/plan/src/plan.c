@@ -106,6 +106,12 @@ double dp_plan_gpu_hours(const struct dp_plan *plan, double step_s, double token
     return of_step > 0 ? dp_plan_world(plan) * step_s / 3600 * (tokens / of_step) : 0;
 }
 
+double dp_plan_tie_share(const struct dp_plan *plan)
+{
+    bool is_known = plan->ranking_share > 0 && plan->ranking_share < plan->error_share;
+    return is_known ? plan->ranking_share : plan->error_share;
+}
+
 bool dp_plan_baseline_fits(const struct dp_plan *plan)
 {
     double limit = 0;
@@ -225,14 +231,23 @@ static dp_status check_positions(const struct dp_plan *plan, struct dp_error *er
 
 static dp_status check_figures(const struct dp_plan *plan, struct dp_error *err)
 {
-    const double figures[] = {plan->step_s,          plan->compute_s,
-                              plan->bubble_s,        plan->comm_s,
-                              plan->grad_sync_s,     plan->optimizer_s,
-                              plan->tokens_per_s,    plan->error_share,
-                              plan->mfu_causal,      plan->mfu_noncausal,
-                              plan->flops_causal,    plan->flops_noncausal,
-                              plan->baseline_step_s, plan->search_s,
-                              plan->imbalance,       plan->baseline_memory_bytes};
+    const double figures[] = {plan->step_s,
+                              plan->compute_s,
+                              plan->bubble_s,
+                              plan->comm_s,
+                              plan->grad_sync_s,
+                              plan->optimizer_s,
+                              plan->tokens_per_s,
+                              plan->error_share,
+                              plan->ranking_share,
+                              plan->mfu_causal,
+                              plan->mfu_noncausal,
+                              plan->flops_causal,
+                              plan->flops_noncausal,
+                              plan->baseline_step_s,
+                              plan->search_s,
+                              plan->imbalance,
+                              plan->baseline_memory_bytes};
     dp_status status =
         check_all("a predicted time", figures, sizeof(figures) / sizeof(figures[0]), err);
     status = status == DP_OK ? check_positions(plan, err) : status;

@@ -143,7 +143,7 @@ static void say_close(const struct advice *advice, bool is_v)
 {
     const struct dp_plan *plan = advice->plan;
     const struct dp_plan_candidate *other = fastest_single(plan, is_v);
-    if (other == NULL || other->step_s > plan->step_s * (1 + plan->error_share)) {
+    if (other == NULL || other->step_s > plan->step_s * (1 + dp_plan_tie_share(plan))) {
         return;
     }
     char name[DP_NAME_MAX + 16], more[DP_PLAN_WORD_MAX], less[DP_PLAN_WORD_MAX];
@@ -154,7 +154,7 @@ static void say_close(const struct advice *advice, bool is_v)
                   "stage once and needs ",
                   dp_plan_text_schedule(name, other->schedule, other->virtual_stages),
                   other->pipeline, dp_plan_text_more(more, other->step_s, plan->step_s),
-                  100 * plan->error_share);
+                  100 * dp_plan_tie_share(plan));
     if (fabs(saved) < LIKE_MEMORY * here) {
         dp_buf_puts(advice->out, "as much memory\n");
     } else {

@@ -134,7 +134,7 @@ void dp_plan_explain(struct dp_plan *plan, const struct dp_model_spec *model)
     for (size_t i = 0; best != NULL && i < plan->candidates_count; i++) {
         struct dp_plan_candidate *other = &plan->candidates[i];
         other->tied = other->legal && !other->chosen && fits(other) &&
-                      other->step_s <= best->step_s * (1 + plan->error_share);
+                      other->step_s <= best->step_s * (1 + dp_plan_tie_share(plan));
         if (other->reason == NULL) {
             other->reason = reason_of(plan, model, best, other);
         }

@@ -211,6 +211,7 @@ json_t *dp_plan_to_json(const struct dp_plan *plan)
     json_object_set_new(json, "device", json_string(plan->device));
     json_object_set_new(json, "chosen", chosen_json(plan));
     json_object_set_new(json, "error_bar", json_real(plan->error_share));
+    set(json, "ranking_error_bar", dp_plan_tie_share(plan));
     json_object_set_new(json, "runners_up", runners_up_json(plan));
     json_object_set_new(json, "gains", gains_json(plan));
     json_object_set_new(json, "warnings", lines_json(plan->warnings));

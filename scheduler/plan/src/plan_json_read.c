@@ -277,6 +277,12 @@ static dp_status read_head(const json_t *json, struct dp_plan *plan, struct dp_e
         return dp_fail(err, DP_INVALID, "plan: \"searched\" must be a count");
     }
     plan->searched = json_integer_value(searched);
+    // Plans of older versions do not know it.
+    const json_t *ranking = json_object_get(json, "ranking_error_bar");
+    if (ranking != NULL && !json_is_number(ranking)) {
+        return dp_fail(err, DP_INVALID, "plan: \"ranking_error_bar\" must be a number");
+    }
+    plan->ranking_share = json_number_value(ranking);
     return dp_members_read(&head, json, plan, err);
 }
 

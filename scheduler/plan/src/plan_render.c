@@ -416,8 +416,8 @@ static void put_candidates(const struct dp_plan *plan, int lines, struct dp_buf 
     }
     if (ties > 0) {
         dp_buf_printf(
-            out, "%zu of all %s inside the error of %.0f %%: a measurement may turn the order\n",
-            ties, ties == 1 ? "is" : "are", 100 * plan->error_share);
+            out, "%zu of all %s inside the error of %.0f %% of a ratio: a measurement may turn the order\n",
+            ties, ties == 1 ? "is" : "are", 100 * dp_plan_tie_share(plan));
     }
 }
 

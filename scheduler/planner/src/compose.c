@@ -85,6 +85,7 @@ static void fill_parts(const struct explorer *explorer, const struct appraisal *
     double tokens = (double)spec->train.global_batch * spec->train.sequence;
     plan->tokens_per_s = plan->step_s > 0 ? tokens / plan->step_s : 0;
     plan->error_share = dp_price_error_share(&best->pricing.input);
+    plan->ranking_share = profile->ranking_error_share;
     const struct dp_cost_flops_options causal = {0}, full = {.full_attention = true};
     plan->flops_causal = dp_cost_flops_per_token(&spec->model, spec->train.sequence, &causal);
     plan->flops_noncausal = dp_cost_flops_per_token(&spec->model, spec->train.sequence, &full);

@@ -104,7 +104,8 @@ struct dp_plan {
     double grad_sync_s; // summing gradients, after the last action
     double optimizer_s;
     double tokens_per_s;
-    double error_share;                   // expected error of step_s, as a share of it
+    double error_share;   // expected error of step_s, as a share of it
+    double ranking_share; // of the ratio of two plans' steps; 0 = unknown: as error_share
     double mfu_causal, mfu_noncausal;     // of the device's bf16 peak; 0 = the peak is unknown
     double flops_causal, flops_noncausal; // of the model per token, as MFU counts; 0 = unknown
     double baseline_step_s;               // 1F1B on the same sizes; 0 = not comparable
@@ -152,6 +153,8 @@ int32_t dp_plan_fullest_position(const struct dp_plan *plan); // with the least 
 // GPU-hours of `tokens` tokens when a step takes step_s; 0 when the plan's speed is unknown.
 double dp_plan_gpu_hours(const struct dp_plan *plan, double step_s, double tokens);
 
+// The share within which another plan's step is no different from this one's.
+double dp_plan_tie_share(const struct dp_plan *plan);
 // Whether 1F1B on the same sizes fits the memory of the ranks, as far as that is known.
 bool dp_plan_baseline_fits(const struct dp_plan *plan);
 // The fastest candidate of a schedule that is legal and fits; NULL = none is known. Borrowed.
