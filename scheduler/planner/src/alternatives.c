@@ -19,6 +19,7 @@ static void open_schedule(const struct dp_plan *plan, struct dp_job_spec *spec)
     parallel->context = plan->context;
     parallel->expert = plan->expert;
     parallel->expert_tensor = plan->expert_tensor;
+    spec->resources.ranks = dp_plan_world(plan);
 }
 
 static bool holds_once(const struct dp_plan_candidate *candidate)

@@ -309,6 +309,21 @@ static void check_expert_parallel(const struct check *check)
     }
 }
 
+// The number nearest to `size` by which `batch` can be divided; the smaller of two as near.
+static int64_t nearest_divisor(int64_t batch, int64_t size)
+{
+    size = size < batch ? size : batch;
+    for (int64_t distance = 0; distance < size; distance++) {
+        if (batch % (size - distance) == 0) {
+            return size - distance;
+        }
+        if (size + distance <= batch && batch % (size + distance) == 0) {
+            return size + distance;
+        }
+    }
+    return 1;
+}
+
 // D x M x micro_batch_size must give the global batch; what is set already must divide it.
 static void check_batch(const struct check *check)
 {
@@ -327,8 +342,8 @@ static void check_batch(const struct check *check)
     } else if (batch > 0 && batch % set != 0) {
         blame(check, "train.global_batch", NULL,
               "global_batch (%lld) is not divisible by what [parallel] sets (data, microbatches, "
-              "micro_batch_size: %lld together)",
-              (long long)batch, (long long)set);
+              "micro_batch_size: %lld together); the nearest that divides it is %lld",
+              (long long)batch, (long long)set, (long long)nearest_divisor(batch, set));
     }
 }
 

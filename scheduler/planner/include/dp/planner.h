@@ -3,8 +3,9 @@
 // Every candidate gets a bound on its step and its memory; the simulator sees them in the order of
 // their bounds until none left can win. For accelerators the choice is among pipeline, data,
 // tensor, context and expert sizes, micro-batches, schedules, cuts of layers, recomputation,
-// sharding and orders of placement at once; nothing but bounds prunes, and no alternative depends
-// on how fast or large anything is, so that a better cluster never gives a slower plan.
+// sharding and orders of placement at once; of what is looked at (docs/planner.md, "What is not
+// looked at") nothing but bounds prunes, and no alternative depends on how fast or large anything
+// is, so that a better cluster never gives a slower plan.
 // Pure: the same input gives the same plan, bit for bit; the budget counts simulations.
 #pragma once
 
