@@ -56,7 +56,7 @@ static void add_strategy(struct dp_arena *arena, Dp__V1__Plan *plan)
             &position->weight_s,   &position->overlapped_s, &position->bubble_s,
             &position->gradient_s, &position->optimizer_s,  &position->wait_s,
             &position->exchange_s, &position->compute_s,    &position->memory_at_s,
-            &position->hop_s,      &position->hidden_s};
+            &position->hop_s,      &position->hidden_s,     &position->backward_weight_s};
         double *const bytes[] = {
             &memory->weights,     &memory->gradients,      &memory->optimizer,
             &memory->transient,   &memory->activations,    &memory->deferred,

@@ -226,6 +226,18 @@ class Plan(unittest.TestCase):
             with self.subTest(args=args):
                 self.assertIn(word, self.plan(*args, check=code).stderr)
 
+    def test_whole_backwards_are_divided_as_the_halves_that_stand_alone(self):
+        # Rank 4 of 16 has two stages that are alike, so one W and one I tell what a B is made of.
+        explained = self.document(*TRAINED, "--explain", 4)
+        counts, rank = explained["actions"], self.document(*TRAINED)["chosen"]["per_rank"][4]
+        weight_s = rank["weight_alone_s"] / counts["W"]
+        input_s = rank["input_s"] / counts["I"]
+        self.assertAlmostEqual(rank["backward_weight_s"] / counts["B"] / weight_s, 1, places=6)
+        self.assertAlmostEqual((rank["weight_s"] / (counts["B"] + counts["W"])) / weight_s, 1,
+                               places=6)
+        self.assertAlmostEqual(
+            (rank["backward_input_s"] / (counts["B"] + counts["I"])) / input_s, 1, places=6)
+
     def test_a_rank_is_explained(self):
         args = (*TRAINED, "--explain", 37)
         rank = self.document(*args)

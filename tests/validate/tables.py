@@ -32,25 +32,9 @@ def profile_names(path):
 NAMED_RANK = 4
 
 
-def weight_share(explained):
-    """W's share of a B, from the W and I that ran alone."""
-    parts, actions = explained["parts"], explained["actions"]
-    input_s, weight_s = parts["input_s"] / actions["I"], parts["weight_s"] / actions["W"]
-    return weight_s / (input_s + weight_s)
-
-
-def whole_part(key):
+def rank_part(key):
     """A B is an I and a W in one: each is counted with its kind, as table 4 has no other row."""
-    def read(explained):
-        parts = explained["parts"]
-        weight_s = parts["backward_full_s"] * weight_share(explained)
-        if key == "weight_s":
-            return parts["weight_s"] + weight_s
-        if key == "backward_input_s":
-            return parts["input_s"] + parts["backward_full_s"] - weight_s
-        return parts[key]
-
-    return read
+    return lambda plan: plan["chosen"]["per_rank"][NAMED_RANK][key]
 
 
 def deepseek_v3(data, _names):
@@ -71,7 +55,7 @@ def deepseek_v3(data, _names):
         for column, key in parts.items():
             yield {"name": f"{name}/rank{NAMED_RANK}/{key}", "group": "deepseek-v3 parts",
                    "figure": "s", "published": float(row[column]),
-                   "command": [*line, "--explain", str(NAMED_RANK)], "read": whole_part(key)}
+                   "command": line, "read": rank_part(key)}
         for column, key in {"mfu_noncausal_pct": "mfu_noncausal",
                             "mfu_causal_pct": "mfu_causal"}.items():
             yield {"name": f"{name}/{key}", "group": "deepseek-v3 mfu", "figure": "%",

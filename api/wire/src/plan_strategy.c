@@ -29,6 +29,7 @@ static void take_position(const Dp__V1__PlanPosition *from, struct dp_plan_posit
     to->backward_s = from->backward_s;
     to->input_s = from->input_s;
     to->weight_s = from->weight_s;
+    to->backward_weight_s = from->backward_weight_s;
     to->overlapped_s = from->overlapped_s;
     to->bubble_s = from->bubble_s;
     to->gradient_s = from->gradient_s;
@@ -161,6 +162,7 @@ static Dp__V1__PlanPosition *give_position(const struct dp_plan_position *from,
     to->backward_s = from->backward_s;
     to->input_s = from->input_s;
     to->weight_s = from->weight_s;
+    to->backward_weight_s = from->backward_weight_s;
     to->overlapped_s = from->overlapped_s;
     to->bubble_s = from->bubble_s;
     to->gradient_s = from->gradient_s;

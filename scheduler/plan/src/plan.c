@@ -222,7 +222,7 @@ static dp_status check_positions(const struct dp_plan *plan, struct dp_error *er
                                   p->memory.optimizer, p->memory.activations, p->memory.deferred,
                                   p->memory.transient, p->memory.exchange,    p->memory.runtime,
                                   p->memory_at_s,      p->memory_limit_bytes, p->held.dense,
-                                  p->held.experts};
+                                  p->held.experts,     p->backward_weight_s};
         status = check_all("a figure of a pipeline rank", figures,
                            sizeof(figures) / sizeof(figures[0]), err);
     }

@@ -50,10 +50,13 @@ static json_t *layers_json(const struct dp_plan *plan)
     return layers;
 }
 
-// Sums of what stands alone, and of all that follows the last action.
+// Gradients of inputs and of weights, wherever they are computed outside of pairs, and all that
+// follows the last action.
 static void add_sums(const struct dp_plan_position *position, json_t *json)
 {
-    set(json, "backward_input_s", position->backward_s + position->input_s);
+    set(json, "backward_input_s",
+        position->backward_s - position->backward_weight_s + position->input_s);
+    set(json, "weight_s", position->backward_weight_s + position->weight_s);
     set(json, "optimizer_s", position->gradient_s + position->optimizer_s);
 }
 

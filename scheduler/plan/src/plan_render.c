@@ -415,9 +415,10 @@ static void put_candidates(const struct dp_plan *plan, int lines, struct dp_buf 
         dp_buf_printf(out, "and %zu more (--all)\n", others - shown);
     }
     if (ties > 0) {
-        dp_buf_printf(
-            out, "%zu of all %s inside the error of %.0f %% of a ratio: a measurement may turn the order\n",
-            ties, ties == 1 ? "is" : "are", 100 * dp_plan_tie_share(plan));
+        dp_buf_printf(out,
+                      "%zu of all %s inside the error of %.0f %% of a ratio: a measurement may "
+                      "turn the order\n",
+                      ties, ties == 1 ? "is" : "are", 100 * dp_plan_tie_share(plan));
     }
 }
 

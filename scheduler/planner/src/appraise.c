@@ -84,6 +84,8 @@ static void fill_seconds(const struct appraisal *appraisal, const struct held *h
     const struct dp_sim_rank *sim = &appraisal->result.ranks[rank];
     position->forward_s = sim->busy[DP_ACTION_F];
     position->backward_s = sim->busy[DP_ACTION_B];
+    position->backward_weight_s =
+        dp_planner_backward_weight_s(schedule, &appraisal->costs, rank, position->backward_s);
     position->input_s = sim->busy[DP_ACTION_I];
     position->weight_s = sim->busy[DP_ACTION_W];
     position->overlapped_s = sim->busy[DP_ACTION_FB];

@@ -102,6 +102,27 @@ dp_status dp_planner_evaluate(const struct problem *problem, const struct choice
     return DP_OK;
 }
 
+double dp_planner_backward_weight_s(const struct dp_schedule *schedule,
+                                    const struct dp_sim_costs *costs, int32_t rank,
+                                    double backward_s)
+{
+    int32_t stages[DP_RANK_STAGES_MAX], slot_of[DP_STAGES_MAX];
+    int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
+    for (int32_t slot = 0; slot < count; slot++) {
+        slot_of[stages[slot]] = slot;
+    }
+    double weight = 0, both = 0;
+    for (size_t i = schedule->rank_begin[rank]; i < schedule->rank_begin[rank + 1]; i++) {
+        const struct dp_action *action = &schedule->actions[i];
+        if (action->kind == DP_ACTION_B) {
+            const double *seconds = dp_sim_chunk_at(costs, rank, slot_of[action->stage])->seconds;
+            weight += seconds[DP_ACTION_W];
+            both += seconds[DP_ACTION_I] + seconds[DP_ACTION_W];
+        }
+    }
+    return both > 0 ? backward_s * weight / both : 0;
+}
+
 double dp_planner_fullest_rank(const struct problem *problem, const struct evaluation *evaluation,
                                double *ret_limit, int32_t *ret_position)
 {

@@ -207,6 +207,8 @@ static void fill_times(const struct problem *problem, const struct evaluation *e
         problem, &evaluation->layout, &evaluation->schedule, &slowest->costs, position);
     ret->forward_s = rank->busy[DP_ACTION_F];
     ret->backward_s = rank->busy[DP_ACTION_B];
+    ret->backward_weight_s = dp_planner_backward_weight_s(&evaluation->schedule, &slowest->costs,
+                                                          position, ret->backward_s);
     ret->input_s = rank->busy[DP_ACTION_I];
     ret->weight_s = rank->busy[DP_ACTION_W];
     ret->overlapped_s = rank->busy[DP_ACTION_FB];

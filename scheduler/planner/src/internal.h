@@ -93,6 +93,11 @@ double dp_planner_exposed_exchange_s(const struct problem *problem, const struct
 // Bytes of weights, gradients and optimizer on one pipeline rank.
 double dp_planner_rank_state_bytes(const struct problem *problem, const struct layout *layout,
                                    const struct dp_schedule *schedule, int32_t rank);
+// Of the seconds that a rank is busy with whole backwards, those of their weight gradients: by what
+// the costs say of each half.
+double dp_planner_backward_weight_s(const struct dp_schedule *schedule,
+                                    const struct dp_sim_costs *costs, int32_t rank,
+                                    double backward_s);
 // Most bytes of activations on one pipeline rank at a time.
 double dp_planner_rank_peak_bytes(const struct problem *problem, const struct layout *layout,
                                   const struct dp_schedule *schedule, int32_t rank);

@@ -32,6 +32,7 @@ struct dp_plan_rank {
 // slowest replica; they add up to the step but for rounding.
 struct dp_plan_position {
     double forward_s, backward_s, input_s, weight_s; // F, B, I and W alone
+    double backward_weight_s;                        // of backward_s: its weight gradients
     double overlapped_s;                             // FB
     double bubble_s;                                 // waiting for other ranks and for hops
     double gradient_s, optimizer_s;                  // after the last action; exposed part
