@@ -193,20 +193,14 @@ void plan_request_parse(struct dpctl *ctl, int argc, char **argv, struct plan_re
     ret_request->is_remote = ctl->controller != before;
 }
 
-// A job around a model alone: what a strategy question needs and no more.
 static dp_status spec_of_model(const struct plan_request *request, struct dp_job_spec *ret_spec,
                                struct dp_error *err)
 {
-    dp_job_spec_init(ret_spec);
-    ret_spec->train.steps = 1;
-    ret_spec->train.sequence = 4096;
-    ret_spec->train.global_batch = 1024;
-    bool is_cpu = request->gpu == NULL && request->cluster == NULL;
-    ret_spec->resources.device = is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA;
-    dp_status status = dpctl_load_model(request->model, &ret_spec->model, err);
-    int32_t positions = ret_spec->model.positions; // that it has learned
-    if (status == DP_OK && positions > 0 && positions < ret_spec->train.sequence) {
-        ret_spec->train.sequence = positions;
+    struct dp_model_spec model;
+    dp_status status = dpctl_load_model(request->model, &model, err);
+    if (status == DP_OK) {
+        bool is_cpu = request->gpu == NULL && request->cluster == NULL;
+        dp_job_spec_of_model(&model, is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA, ret_spec);
     }
     return status;
 }

@@ -405,30 +405,10 @@ static void delete_cluster(struct daemon *daemon, uint64_t call, const void *any
     submit(daemon, change);
 }
 
-typedef void answer_function(struct daemon *daemon, uint64_t call, const void *request,
-                             struct dp_arena *arena);
-
-static void handle(struct daemon *daemon, dp_method_id method, answer_function *answer,
-                   uint64_t call, const void *bytes, size_t length)
-{
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    const void *request =
-        service_unpack(daemon, call, dp_methods[method].request, bytes, length, &arena);
-    if (request != NULL) {
-        answer(daemon, call, request, &arena);
-    }
-}
-
-#define HANDLER(name, METHOD)                                                                      \
-    static void on_##name(void *context, uint64_t call, const void *bytes, size_t length)          \
-    {                                                                                              \
-        handle(context, DP_METHOD_##METHOD, name, call, bytes, length);                            \
-    }
-
-HANDLER(apply_cluster, APPLY_CLUSTER)
-HANDLER(get_cluster, GET_CLUSTER)
-HANDLER(list_clusters, LIST_CLUSTERS)
-HANDLER(delete_cluster, DELETE_CLUSTER)
+SERVICE_HANDLER(apply_cluster, APPLY_CLUSTER)
+SERVICE_HANDLER(get_cluster, GET_CLUSTER)
+SERVICE_HANDLER(list_clusters, LIST_CLUSTERS)
+SERVICE_HANDLER(delete_cluster, DELETE_CLUSTER)
 
 const struct dp_rpc_handler cluster_handlers[] = {
     {.method = DP_METHOD_APPLY_CLUSTER, .on_message = on_apply_cluster},

@@ -113,6 +113,17 @@ extern const size_t service_handlers_count;
 // Unpacks a request into the arena, or ends the call.
 void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessageDescriptor *type,
                      const void *bytes, size_t length, struct dp_arena *arena);
+// Answers a unary call whose request was unpacked; the arena lives until it returns.
+typedef void service_answer(struct daemon *daemon, uint64_t call, const void *request,
+                            struct dp_arena *arena);
+void service_handle(struct daemon *daemon, dp_method_id method, service_answer *answer,
+                    uint64_t call, const void *bytes, size_t length);
+// on_NAME, for a row of service_handlers, from NAME, a service_answer.
+#define SERVICE_HANDLER(name, METHOD)                                                              \
+    static void on_##name(void *context, uint64_t call, const void *bytes, size_t length)          \
+    {                                                                                              \
+        service_handle(context, DP_METHOD_##METHOD, name, call, bytes, length);                    \
+    }
 
 // views.c: what may be told of a job: from the core as far as it is stored, else from the store
 struct job_view {

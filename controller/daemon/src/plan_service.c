@@ -10,10 +10,6 @@
 #include "dp/clock.h"
 #include "planning.h"
 
-// A job around a model alone.
-#define SEQUENCE_DEFAULT 4096
-#define GLOBAL_BATCH_DEFAULT 1024
-
 struct question {
     struct task task;
     struct dp_arena arena;
@@ -67,21 +63,16 @@ static dp_status check_request(const Dp__V1__PlanRequest *request, struct dp_err
 static dp_status load_model(const Dp__V1__PlanRequest *request, struct dp_job_spec *spec,
                             struct dp_error *err)
 {
-    dp_job_spec_init(spec);
-    spec->train.steps = 1;
-    spec->train.sequence = SEQUENCE_DEFAULT;
-    spec->train.global_batch = GLOBAL_BATCH_DEFAULT;
-    bool is_cpu =
-        request->gpu[0] == '\0' && request->cluster[0] == '\0' && !is_given(&request->cluster_toml);
-    spec->resources.device = is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA;
+    struct dp_model_spec model;
     const ProtobufCBinaryData *config = &request->model_config;
     dp_status status = is_given(config)
                            ? dp_model_from_hf_config((const char *)config->data, config->len,
-                                                     "model_config", &spec->model, err)
-                           : dp_model_preset(request->model, &spec->model, err);
-    int32_t positions = spec->model.positions; // that it has learned
-    if (status == DP_OK && positions > 0 && positions < spec->train.sequence) {
-        spec->train.sequence = positions;
+                                                     "model_config", &model, err)
+                           : dp_model_preset(request->model, &model, err);
+    if (status == DP_OK) {
+        bool is_cpu = request->gpu[0] == '\0' && request->cluster[0] == '\0' &&
+                      !is_given(&request->cluster_toml);
+        dp_job_spec_of_model(&model, is_cpu ? DP_DEVICE_CPU : DP_DEVICE_CUDA, spec);
     }
     return status;
 }

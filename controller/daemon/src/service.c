@@ -25,9 +25,6 @@ void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessag
     return message;
 }
 
-typedef void answer_function(struct daemon *daemon, uint64_t call, const void *request,
-                             struct dp_arena *arena);
-
 static void get_version(struct daemon *daemon, uint64_t call, const void *any,
                         struct dp_arena *arena)
 {
@@ -294,8 +291,8 @@ static void get_timeline(struct daemon *daemon, uint64_t call, const void *any,
     timeline_answer(daemon, call, ((const Dp__V1__GetTimelineRequest *)any)->id);
 }
 
-static void handle(struct daemon *daemon, dp_method_id method, answer_function *answer,
-                   uint64_t call, const void *bytes, size_t length)
+void service_handle(struct daemon *daemon, dp_method_id method, service_answer *answer,
+                    uint64_t call, const void *bytes, size_t length)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     const void *request =
@@ -305,30 +302,24 @@ static void handle(struct daemon *daemon, dp_method_id method, answer_function *
     }
 }
 
-#define HANDLER(name, METHOD)                                                                      \
-    static void on_##name(void *context, uint64_t call, const void *bytes, size_t length)          \
-    {                                                                                              \
-        handle(context, DP_METHOD_##METHOD, name, call, bytes, length);                            \
-    }
-
 static void list_profiles(struct daemon *daemon, uint64_t call, const void *any,
                           struct dp_arena *arena)
 {
     calibrations_list(daemon, call, any, arena);
 }
 
-HANDLER(list_profiles, LIST_PROFILES)
-HANDLER(get_version, GET_VERSION)
-HANDLER(submit_job, SUBMIT_JOB)
-HANDLER(validate_job, VALIDATE_JOB)
-HANDLER(get_job, GET_JOB)
-HANDLER(list_jobs, LIST_JOBS)
-HANDLER(cancel_job, CANCEL_JOB)
-HANDLER(checkpoint_job, CHECKPOINT_JOB)
-HANDLER(list_nodes, LIST_NODES)
-HANDLER(list_events, LIST_EVENTS)
-HANDLER(get_report, GET_REPORT)
-HANDLER(get_timeline, GET_TIMELINE)
+SERVICE_HANDLER(list_profiles, LIST_PROFILES)
+SERVICE_HANDLER(get_version, GET_VERSION)
+SERVICE_HANDLER(submit_job, SUBMIT_JOB)
+SERVICE_HANDLER(validate_job, VALIDATE_JOB)
+SERVICE_HANDLER(get_job, GET_JOB)
+SERVICE_HANDLER(list_jobs, LIST_JOBS)
+SERVICE_HANDLER(cancel_job, CANCEL_JOB)
+SERVICE_HANDLER(checkpoint_job, CHECKPOINT_JOB)
+SERVICE_HANDLER(list_nodes, LIST_NODES)
+SERVICE_HANDLER(list_events, LIST_EVENTS)
+SERVICE_HANDLER(get_report, GET_REPORT)
+SERVICE_HANDLER(get_timeline, GET_TIMELINE)
 
 const struct dp_rpc_handler service_handlers[] = {
     {.method = DP_METHOD_LIST_PROFILES, .on_message = on_list_profiles},

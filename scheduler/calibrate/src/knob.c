@@ -33,22 +33,6 @@ struct figures {
     bool is_time; // of the first: seconds, not a rate
 };
 
-static dp_device_figure gemm_figure(dp_format format)
-{
-    switch (format) {
-    case DP_FORMAT_FP8:
-        return DP_DEVICE_fp8_gemm_share;
-    case DP_FORMAT_FP8_BLOCK:
-        return DP_DEVICE_fp8_block_gemm_share;
-    case DP_FORMAT_MXFP8:
-        return DP_DEVICE_mxfp8_gemm_share;
-    case DP_FORMAT_NVFP4:
-        return DP_DEVICE_nvfp4_gemm_share;
-    default:
-        return DP_DEVICE_bf16_gemm_share;
-    }
-}
-
 #define LIST(...)                                                                                  \
     {                                                                                              \
         .list = { __VA_ARGS__ }                                                                    \
@@ -59,9 +43,9 @@ static struct figures figures_of(dp_knob knob, dp_format format)
     const dp_device_figure none = (dp_device_figure)NO_FIGURE;
     switch (knob) {
     case KNOB_GEMM:
-        return (struct figures)LIST(gemm_figure(format), none, none, none);
+        return (struct figures)LIST(dp_device_gemm_figure(format), none, none, none);
     case KNOB_GROUPED_GEMM:
-        return (struct figures)LIST(gemm_figure(format) == DP_DEVICE_bf16_gemm_share
+        return (struct figures)LIST(dp_device_gemm_figure(format) == DP_DEVICE_bf16_gemm_share
                                         ? DP_DEVICE_grouped_gemm_share
                                         : DP_DEVICE_grouped_narrow_gemm_share,
                                     none, none, none);

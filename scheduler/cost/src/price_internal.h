@@ -30,8 +30,7 @@ struct dp_tally {
 };
 void dp_tally_add(struct dp_tally *sum, const struct dp_tally *part, double times);
 
-// The format's dense operations per second, and the bytes of one element with its scales.
-double dp_device_flops_peak(const struct dp_device_figures *device, dp_format format);
+// The bytes of one element with its scales.
 double dp_format_bytes(dp_format format);
 
 // groups products c[m, n] = a[m, k] b[k, n] in one kernel. share: of what large products reach;

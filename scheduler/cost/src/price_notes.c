@@ -93,23 +93,6 @@ static int used_by(const struct dp_pricing *p)
            (p->profile->memory.scores_kept ? USE_SCORES : 0);
 }
 
-// The share of this format's products.
-static dp_device_figure share_of(dp_format format)
-{
-    switch (format) {
-    case DP_FORMAT_FP8:
-        return DP_DEVICE_fp8_gemm_share;
-    case DP_FORMAT_FP8_BLOCK:
-        return DP_DEVICE_fp8_block_gemm_share;
-    case DP_FORMAT_MXFP8:
-        return DP_DEVICE_mxfp8_gemm_share;
-    case DP_FORMAT_NVFP4:
-        return DP_DEVICE_nvfp4_gemm_share;
-    default:
-        return DP_DEVICE_bf16_gemm_share;
-    }
-}
-
 static bool has_source(const struct dp_device_sources *sources, dp_device_figure figure,
                        int32_t source)
 {
@@ -119,7 +102,7 @@ static bool has_source(const struct dp_device_sources *sources, dp_device_figure
 static void write_source(const struct dp_pricing *p, int used, int32_t source, struct dp_buf *out)
 {
     const struct dp_device_sources *sources = &p->profile->sources;
-    dp_device_figure share = share_of(p->format);
+    dp_device_figure share = dp_device_gemm_figure(p->format);
     int count = 0;
     if (narrow(p->format) && has_source(sources, share, source)) {
         dp_buf_printf(out, "%s", dp_device_figure_text(share));

@@ -67,6 +67,22 @@ const char *dp_device_figure_text(dp_device_figure figure)
     return (size_t)figure < DP_ARRAY_LENGTH(rows) ? rows[figure].key : NULL;
 }
 
+dp_device_figure dp_device_gemm_figure(dp_format format)
+{
+    switch (format) {
+    case DP_FORMAT_FP8:
+        return DP_DEVICE_fp8_gemm_share;
+    case DP_FORMAT_FP8_BLOCK:
+        return DP_DEVICE_fp8_block_gemm_share;
+    case DP_FORMAT_MXFP8:
+        return DP_DEVICE_mxfp8_gemm_share;
+    case DP_FORMAT_NVFP4:
+        return DP_DEVICE_nvfp4_gemm_share;
+    default:
+        return DP_DEVICE_bf16_gemm_share;
+    }
+}
+
 static dp_status unknown(const char *where, const char *key, const char *const *known,
                          struct dp_error *err)
 {

@@ -45,22 +45,6 @@ struct dp_price_input dp_planner_price_input(const struct explorer *explorer,
     };
 }
 
-static double flops_peak(const struct dp_device_figures *device, dp_format format)
-{
-    switch (format) {
-    case DP_FORMAT_FP32:
-        return device->fp32_flops_peak;
-    case DP_FORMAT_FP8:
-    case DP_FORMAT_FP8_BLOCK:
-    case DP_FORMAT_MXFP8:
-        return device->fp8_flops_peak;
-    case DP_FORMAT_NVFP4:
-        return device->fp4_flops_peak;
-    default:
-        return device->bf16_flops_peak;
-    }
-}
-
 // The format that is set, else the model's own; bf16 where the device has none of it.
 static dp_status find_format(struct explorer *explorer, struct dp_error *err)
 {
@@ -73,13 +57,13 @@ static dp_status find_format(struct explorer *explorer, struct dp_error *err)
             return status;
         }
     }
-    if (format != DP_FORMAT_AUTO && flops_peak(device, format) <= 0) {
+    if (format != DP_FORMAT_AUTO && dp_device_flops_peak(device, format) <= 0) {
         return dp_fail(err, DP_INVALID,
                        "precision = %s, but profile \"%s\" knows no peak of it; bf16 is known",
                        dp_format_text(format), explorer->problem->profile->name);
     }
     format = format == DP_FORMAT_AUTO ? spec->model.format : format;
-    bool known = format != DP_FORMAT_AUTO && flops_peak(device, format) > 0;
+    bool known = format != DP_FORMAT_AUTO && dp_device_flops_peak(device, format) > 0;
     explorer->format = known ? format : DP_FORMAT_BF16;
     return DP_OK;
 }

@@ -281,6 +281,19 @@ dp_status dp_job_spec_load(const char *path, struct dp_job_spec *ret_spec, struc
     return dp_job_spec_examine(path, &problems, ret_spec, err);
 }
 
+void dp_job_spec_of_model(const struct dp_model_spec *model, dp_device_kind device,
+                          struct dp_job_spec *ret_spec)
+{
+    enum { SAMPLES = 1024, TOKENS = 4096 };
+    dp_job_spec_init(ret_spec);
+    ret_spec->model = *model;
+    ret_spec->train.steps = 1;
+    ret_spec->train.global_batch = SAMPLES;
+    bool is_short = model->positions > 0 && model->positions < TOKENS;
+    ret_spec->train.sequence = is_short ? model->positions : TOKENS;
+    ret_spec->resources.device = device;
+}
+
 int32_t dp_job_spec_ranks(const struct dp_job_spec *spec, bool *ret_fixed)
 {
     const struct dp_parallel_spec *parallel = &spec->parallel;

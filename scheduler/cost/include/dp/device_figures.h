@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "dp/limits.h"
+#include "dp/strategy.h"
 
 // X(name, minimum, maximum): every figure is a number within these bounds. In this order:
 //
@@ -141,3 +142,7 @@ struct dp_device_level {
 };
 
 const char *dp_device_figure_text(dp_device_figure figure); // "bf16_flops_peak"; NULL beyond
+// Dense operations per second in a format; 0 = the device does not have it.
+double dp_device_flops_peak(const struct dp_device_figures *device, dp_format format);
+// The share of that which products reach.
+dp_device_figure dp_device_gemm_figure(dp_format format);

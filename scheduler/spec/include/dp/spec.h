@@ -133,6 +133,10 @@ struct dp_job_spec {
 
 // What a job file says when it says nothing: every default, no model.
 void dp_job_spec_init(struct dp_job_spec *spec);
+// A job around a model alone, for a question of strategy: one step of 1024 samples of 4096 tokens,
+// or of as many as the model has learned positions.
+void dp_job_spec_of_model(const struct dp_model_spec *model, dp_device_kind device,
+                          struct dp_job_spec *ret_spec);
 // Parses job TOML. `base_directory` is what relative paths hang on; NULL keeps them as they are.
 // On DP_INVALID every problem is in diags (which the caller inits with the text and deinits).
 // [model] hf_config needs a file to read and is refused here: dpctl inlines it before it submits.
@@ -170,11 +174,11 @@ dp_status dp_model_from_hf_config(const char *json, size_t length, const char *n
 // Parameters of one layer by where they work. Matrices multiply every token that reaches them (2
 // operations each, forward); vectors are added or scaled by, and are what is left.
 struct dp_layer_parts {
-    int64_t attention;   // matrices of the projections
-    int64_t router;      // its matrix; 0 in a dense layer
-    int64_t shared;      // matrices of the dense FFN, or of the shared experts and their gate
-    int64_t expert_each; // matrices of one routed expert; 0 in a dense layer
-    int64_t norms;       // of the layer, of MLA's latents, of queries and keys
+    int64_t attention;        // matrices of the projections
+    int64_t router;           // its matrix; 0 in a dense layer
+    int64_t shared;           // matrices of the dense FFN, or of the shared experts and their gate
+    int64_t expert_each;      // matrices of one routed expert; 0 in a dense layer
+    int64_t norms;            // of the layer, of MLA's latents, of queries and keys
     int64_t attention_biases; // and sinks
     int64_t router_biases, shared_biases, expert_biases_each;
     int32_t experts, visited; // routed experts of the layer, and how many a token visits
