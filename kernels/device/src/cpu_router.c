@@ -129,7 +129,9 @@ static void sort_slots(struct dp_stream *stream, int64_t slots, int32_t experts,
     int32_t *next = dp_stream_scratch(stream, (size_t)experts * sizeof(int32_t));
     memset(counts, 0, (size_t)experts * sizeof(int32_t));
     for (int64_t s = 0; s < slots; s++) {
-        counts[index[s]]++;
+        if (index[s] >= 0) {
+            counts[index[s]]++;
+        }
     }
     int32_t row = 0;
     for (int32_t e = 0; e < experts; e++) {
@@ -137,7 +139,7 @@ static void sort_slots(struct dp_stream *stream, int64_t slots, int32_t experts,
         row += counts[e];
     }
     for (int64_t s = 0; s < slots; s++) {
-        row_of[s] = next[index[s]]++;
+        row_of[s] = index[s] >= 0 ? next[index[s]]++ : -1;
     }
 }
 

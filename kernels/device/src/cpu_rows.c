@@ -13,7 +13,9 @@ static void spread_rows(struct dp_stream *stream, int64_t rows, int64_t cols, in
     (void)stream;
     const size_t bytes = (size_t)cols * sizeof(real);
     for (int64_t i = 0; i < rows; i++) {
-        memcpy((real *)to + index[i] * cols, (const real *)from + i / repeat * cols, bytes);
+        if (index[i] >= 0) {
+            memcpy((real *)to + index[i] * cols, (const real *)from + i / repeat * cols, bytes);
+        }
     }
 }
 
@@ -25,13 +27,17 @@ static void collect_rows(struct dp_stream *stream, int64_t rows, int64_t cols, i
     for (int64_t t = 0; t < rows; t++) {
         real *y = (real *)to + t * cols;
         const int32_t *at = index + t * terms;
-        int32_t first = 0;
-        if (!accumulate) {
-            memcpy(y, x + at[0] * cols, (size_t)cols * sizeof(real));
-            first = 1;
+        bool has_value = accumulate;
+        for (int32_t j = 0; j < terms; j++) {
+            if (at[j] >= 0 && has_value) {
+                add_row(cols, x + at[j] * cols, y);
+            } else if (at[j] >= 0) {
+                memcpy(y, x + at[j] * cols, (size_t)cols * sizeof(real));
+                has_value = true;
+            }
         }
-        for (int32_t j = first; j < terms; j++) {
-            add_row(cols, x + at[j] * cols, y);
+        if (!has_value) {
+            memset(y, 0, (size_t)cols * sizeof(real));
         }
     }
 }

@@ -157,15 +157,16 @@ struct dp_device_ops {
                               double aux_scale, const int32_t *index, const void *dweight,
                               void *probabilities);
     // Stable counting sort of `slots` expert indices: counts [experts], and row_of[s], the place of
-    // slot s in (expert, slot) order.
+    // slot s in (expert, slot) order. Slots of expert -1 are left out: their row_of is -1.
     void (*sort_slots)(struct dp_stream *stream, int64_t slots, int32_t experts,
                        const int32_t *index, int32_t *counts, int32_t *row_of);
 
     // Rows of `cols` elements.
-    // to[index[i]] = from[i / repeat] for i < rows; indices are distinct.
+    // to[index[i]] = from[i / repeat] for i < rows; indices are distinct, -1 is left out.
     void (*spread_rows)(struct dp_stream *stream, int64_t rows, int64_t cols, int32_t repeat,
                         const int32_t *index, const void *from, void *to);
-    // to[t] = (accumulate ? to[t] : 0) + sum of from[index[t * terms + j]], j ascending, t < rows.
+    // to[t] = (accumulate ? to[t] : 0) + sum of from[index[t * terms + j]], j ascending, t < rows;
+    // terms of index -1 are left out.
     void (*collect_rows)(struct dp_stream *stream, int64_t rows, int64_t cols, int32_t terms,
                          bool accumulate, const int32_t *index, const void *from, void *to);
     // to[index[i]] += from[i], i ascending; indices may repeat.
