@@ -210,9 +210,33 @@ static void check_model(const struct check *check)
         blame(check, "model.layers", NULL, "the model has about %.2g parameters; the limit is %.0e",
               total, DP_PARAMETERS_MAX);
     }
-    if (check->spec->resources.device != DP_DEVICE_SIM && m->vocabulary < 256) {
-        blame(check, "model.vocabulary", "set vocabulary = 256",
-              "text is read as bytes, which need a vocabulary of 256, not %d", m->vocabulary);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static void check_data(const struct check *check)
+{
+    const struct dp_data_spec *data = &check->spec->data;
+    dp_data_format format = DP_DATA_AUTO;
+    struct dp_error why = {0};
+    if (dp_data_format_parse(data->format, &format, &why) != DP_OK) {
+        blame(check, "data.format", NULL, "%s", why.message);
+    }
+    if (data->token_bytes != 0 && data->token_bytes != 2 && data->token_bytes != 4) {
+        blame(check, "data.token_bytes", "set 2 or 4", "a token of %d bytes is not known",
+              data->token_bytes);
+    }
+    // Whether a file is one of tokens is known for sure only where it lies.
+    bool may_be_tokens = ends_with(data->path, ".bin") || ends_with(data->path, ".idx");
+    bool is_bytes = format == DP_DATA_BYTES || (format == DP_DATA_AUTO && !may_be_tokens);
+    int32_t vocabulary = check->spec->model.vocabulary;
+    if (check->spec->resources.device != DP_DEVICE_SIM && is_bytes && vocabulary < 256) {
+        blame(check, "model.vocabulary", "set vocabulary = 256, or [data] format",
+              "text is read as bytes, which need a vocabulary of 256, not %d", vocabulary);
     }
 }
 
@@ -226,6 +250,25 @@ static void check_optimizer(const struct check *check)
         blame(check, "optimizer.warmup_steps", NULL,
               "warm-up takes %lld steps, but training only %lld", (long long)o->warmup_steps,
               (long long)check->spec->train.steps);
+    }
+    struct dp_error why = {0};
+    dp_lr_schedule schedule = DP_LR_COSINE;
+    if (dp_lr_schedule_parse(o->schedule, &schedule, &why) != DP_OK) {
+        blame(check, "optimizer.schedule", NULL, "%s", why.message);
+    }
+    dp_moments moments;
+    if (dp_moments_parse(o->moments, &moments, &why) != DP_OK) {
+        blame(check, "optimizer.moments", NULL, "%s", why.message);
+    }
+    if (o->decay_steps > 0 && schedule != DP_LR_WSD) {
+        blame(check, "optimizer.decay_steps", "set schedule = \"wsd\", or leave decay_steps out",
+              "the schedule \"%s\" has no decay_steps", dp_lr_schedule_text(schedule));
+    }
+    if (o->decay_steps > check->spec->train.steps - o->warmup_steps) {
+        blame(check, "optimizer.decay_steps", "make warm-up or decay shorter",
+              "%lld steps of decay do not fit into %lld steps with %lld of warm-up",
+              (long long)o->decay_steps, (long long)check->spec->train.steps,
+              (long long)o->warmup_steps);
     }
 }
 
@@ -385,6 +428,7 @@ void dp_job_check(const struct dp_job_spec *spec, const struct dp_toml_node *roo
     struct check check = {spec, root, diags};
     check_name(&check);
     check_model(&check);
+    check_data(&check);
     check_optimizer(&check);
     check_parallel(&check);
     if (spec->train.steps < 1 || spec->train.global_batch < 1 || spec->train.sequence < 1) {

@@ -92,7 +92,13 @@ static const struct dp_key model_keys[] = {
 
 static const struct dp_key data_keys[] = {
     {"path", DP_KEY_PATH, DATA(path), 0, 0, false, false,
-     "a file of text, read as bytes; relative to the job file"},
+     "a file of text or tokens, or a directory of token files; relative to the job file"},
+    {"format", DP_KEY_TEXT, DATA(format), 0, 0, false, false,
+     "auto, bytes, gpt2 (.bin of tokens, also with llm.c's header) or megatron (.bin with .idx)"},
+    {"token_bytes", I32, DATA(token_bytes), 0, 4, false, false,
+     "bytes of a token where the file does not say: 2 or 4; 0 = 2 while the vocabulary fits"},
+    {"shuffle", I32, DATA(shuffle), 0, 1, false, false,
+     "1 = samples in an order drawn from the seed, anew each epoch; 0 = as they lie"},
     {"holdout", REAL, DATA(holdout), 0, 0.5, false, false,
      "share of the samples kept for evaluation"},
 };
@@ -103,11 +109,14 @@ static const struct dp_key train_keys[] = {
      "samples per step over the whole job"},
     {"sequence", I32, TRAIN(sequence), 1, DP_SEQUENCE_MAX, false, true, "tokens per sample"},
     {"seed", DP_KEY_UINT64, TRAIN(seed), 0, SEED_MAX, false, false, "of weights and sample order"},
+    {"evaluate_every", I64, TRAIN(evaluate_every), 0, DP_STEPS_MAX, false, false,
+     "steps between evaluations on what is held out; 0 = only at the end"},
 };
 
 static const struct dp_key optimizer_keys[] = {
     {"lr", REAL, OPTIMIZER(lr), 0, 1e3, false, false, "learning rate after warm-up"},
-    {"lr_min", REAL, OPTIMIZER(lr_min), 0, 1e3, false, false, "learning rate at the last step"},
+    {"lr_min", REAL, OPTIMIZER(lr_min), 0, 1e3, false, false,
+     "learning rate at the end of the decay"},
     {"warmup_steps", I64, OPTIMIZER(warmup_steps), 0, DP_STEPS_MAX, false, false,
      "steps over which the rate rises from 0"},
     {"beta1", REAL, OPTIMIZER(beta1), 0, 1, true, false, "decay of the first moment"},
@@ -116,6 +125,12 @@ static const struct dp_key optimizer_keys[] = {
     {"weight_decay", REAL, OPTIMIZER(weight_decay), 0, 1e3, false, false, "decoupled weight decay"},
     {"grad_clip", REAL, OPTIMIZER(grad_clip), 0, REAL_MAX, false, false,
      "largest global L2 norm of the gradient; 0 = off"},
+    {"schedule", DP_KEY_TEXT, OPTIMIZER(schedule), 0, 0, false, false,
+     "after warm-up: cosine, wsd (stays, then falls over decay_steps) or constant"},
+    {"decay_steps", I64, OPTIMIZER(decay_steps), 0, DP_STEPS_MAX, false, false,
+     "wsd: the last steps, over which the rate falls to lr_min; 0 = a tenth of all"},
+    {"moments", DP_KEY_TEXT, OPTIMIZER(moments), 0, 0, false, false,
+     "what both moments are kept in: fp32 or bf16"},
 };
 
 static const struct dp_key parallel_keys[] = {

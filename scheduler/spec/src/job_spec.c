@@ -37,7 +37,7 @@ char *dp_path_join(const char *directory, const char *path)
 void dp_job_spec_init(struct dp_job_spec *spec)
 {
     *spec = (struct dp_job_spec){
-        .data = {.holdout = 0.1},
+        .data = {.holdout = 0.1, .shuffle = 1},
         .train = {.seed = 1},
         .optimizer = {.lr = 3e-4,
                       .beta1 = 0.9,

@@ -13,6 +13,9 @@
 static const char *const format_names[] = {"auto",      "fp32",  "bf16",  "fp8",
                                            "fp8-block", "mxfp8", "nvfp4", NULL};
 static const char *const shard_names[] = {"auto", "none", "zero1", "fsdp", NULL};
+static const char *const lr_schedule_names[] = {"cosine", "wsd", "constant", NULL};
+static const char *const moments_names[] = {"fp32", "bf16", NULL};
+static const char *const data_format_names[] = {"auto", "bytes", "gpt2", "megatron", NULL};
 
 const char *dp_format_text(dp_format format)
 {
@@ -57,6 +60,58 @@ dp_status dp_shard_parse(const char *text, dp_shard *ret_shard, struct dp_error 
     dp_status status = parse_name("way to shard", text, shard_names, &index, err);
     if (status == DP_OK) {
         *ret_shard = (dp_shard)index;
+    }
+    return status;
+}
+
+const char *dp_lr_schedule_text(dp_lr_schedule schedule)
+{
+    return lr_schedule_names[schedule];
+}
+
+const char *dp_moments_text(dp_moments moments)
+{
+    return moments_names[moments];
+}
+
+const char *dp_data_format_text(dp_data_format format)
+{
+    return data_format_names[format];
+}
+
+// "" is the first name.
+static dp_status parse_default(const char *what, const char *text, const char *const *names,
+                               int *ret_index, struct dp_error *err)
+{
+    return parse_name(what, text[0] == '\0' ? names[0] : text, names, ret_index, err);
+}
+
+dp_status dp_lr_schedule_parse(const char *text, dp_lr_schedule *ret_schedule, struct dp_error *err)
+{
+    int index = 0;
+    dp_status status = parse_default("schedule of the rate", text, lr_schedule_names, &index, err);
+    if (status == DP_OK) {
+        *ret_schedule = (dp_lr_schedule)index;
+    }
+    return status;
+}
+
+dp_status dp_moments_parse(const char *text, dp_moments *ret_moments, struct dp_error *err)
+{
+    int index = 0;
+    dp_status status = parse_default("format of moments", text, moments_names, &index, err);
+    if (status == DP_OK) {
+        *ret_moments = (dp_moments)index;
+    }
+    return status;
+}
+
+dp_status dp_data_format_parse(const char *text, dp_data_format *ret_format, struct dp_error *err)
+{
+    int index = 0;
+    dp_status status = parse_default("format of data", text, data_format_names, &index, err);
+    if (status == DP_OK) {
+        *ret_format = (dp_data_format)index;
     }
     return status;
 }

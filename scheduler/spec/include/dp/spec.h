@@ -60,22 +60,29 @@ void dp_biases_text(int32_t biases, char ret_text[DP_NAME_MAX]);
 dp_status dp_biases_parse(const char *text, int32_t *ret_biases, struct dp_error *err);
 
 struct dp_data_spec {
-    char path[DP_PATH_MAX]; // absolute after parsing (relative to the job file)
-    double holdout;         // share of the samples kept for evaluation, in [0, 0.5]
+    char path[DP_PATH_MAX];   // absolute after parsing (relative to the job file)
+    double holdout;           // share of the samples kept for evaluation, in [0, 0.5]
+    char format[DP_NAME_MAX]; // dp_data_format_parse; "" = auto
+    int32_t token_bytes;      // of a token in a file that does not say it; 0 = by the vocabulary
+    int32_t shuffle;          // 1 = samples in an order drawn from the seed, 0 = as in the file
 };
 
 struct dp_train_spec {
     int64_t steps;
-    int32_t global_batch; // samples (sequences) per step over the whole job
-    int32_t sequence;     // tokens per sample
-    uint64_t seed;        // weights and sample order
+    int32_t global_batch;   // samples (sequences) per step over the whole job
+    int32_t sequence;       // tokens per sample
+    uint64_t seed;          // weights and sample order
+    int64_t evaluate_every; // steps between evaluations on what is held out; 0 = only at the end
 };
 
 struct dp_optimizer_spec {
-    double lr, lr_min; // from lr to lr_min by a cosine over the steps after warm-up
+    double lr, lr_min; // before and after the decay of the schedule
     int64_t warmup_steps;
     double beta1, beta2, eps, weight_decay;
-    double grad_clip; // global L2 norm; 0 = off
+    double grad_clip;           // global L2 norm; 0 = off
+    char schedule[DP_NAME_MAX]; // dp_lr_schedule_parse; "" = cosine
+    int64_t decay_steps;        // wsd: the last ones, over which the rate falls; 0 = a tenth
+    char moments[DP_NAME_MAX];  // dp_moments_parse; "" = fp32
 };
 
 // 0 (or "") = the planner chooses; a value is obeyed or refused with the reason.

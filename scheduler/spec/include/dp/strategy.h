@@ -37,6 +37,32 @@ typedef enum dp_shard {
 const char *dp_shard_text(dp_shard shard); // "auto", "none", "zero1", "fsdp"
 dp_status dp_shard_parse(const char *text, dp_shard *ret_shard, struct dp_error *err);
 
+// How the learning rate goes on after it has risen over the warm-up.
+typedef enum dp_lr_schedule {
+    DP_LR_COSINE,   // falls by a half cosine to lr_min at the last step
+    DP_LR_WSD,      // stays, then falls by a straight line over the last decay_steps
+    DP_LR_CONSTANT, // stays
+} dp_lr_schedule;
+const char *dp_lr_schedule_text(dp_lr_schedule schedule); // "cosine", "wsd", "constant"
+// These take "" as their first name.
+dp_status dp_lr_schedule_parse(const char *text, dp_lr_schedule *ret_schedule,
+                               struct dp_error *err);
+
+// What the moments of the optimizer are kept in.
+typedef enum dp_moments { DP_MOMENTS_FP32, DP_MOMENTS_BF16 } dp_moments;
+const char *dp_moments_text(dp_moments moments); // "fp32", "bf16"
+dp_status dp_moments_parse(const char *text, dp_moments *ret_moments, struct dp_error *err);
+
+// What a corpus is made of.
+typedef enum dp_data_format {
+    DP_DATA_AUTO,     // as its name and its first bytes say
+    DP_DATA_BYTES,    // any file: every byte is a token
+    DP_DATA_GPT2,     // .bin files of tokens, with or without the header of llm.c
+    DP_DATA_MEGATRON, // pairs of .bin and .idx
+} dp_data_format;
+const char *dp_data_format_text(dp_data_format format); // "auto", "bytes", "gpt2", "megatron"
+dp_status dp_data_format_parse(const char *text, dp_data_format *ret_format, struct dp_error *err);
+
 // What the backward pass computes again instead of keeping it. Bits; FULL stands alone.
 enum {
     DP_RECOMPUTE_NORM = 1 << 0,       // outputs of RMSNorm / LayerNorm
