@@ -60,6 +60,9 @@
 #define DP_TRANSPORT_HELD_BYTES_MAX (2ull << 30)   // from one peer to a rank that waits
 #define DP_TRANSPORT_PARTS_MAX 4
 #define DP_TRANSPORT_WORLD_MAX 1024
+#define DP_WINDOWS_MAX 256                // of one transport at a time, and their ids
+#define DP_WINDOW_NOTES_MAX 256           // of the last puts of one peer that can be asked for
+#define DP_WINDOW_BYTES_MAX (1ull << 36)
 #define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
 #define DP_JOBS_LISTED_MAX 1000
 #define DP_REST_CONNECTIONS_MAX 256       // of HTTP clients, idle ones too

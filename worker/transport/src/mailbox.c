@@ -52,6 +52,8 @@ void dp_transport_init(struct dp_transport *transport, const struct dp_transport
 {
     DP_CHECK(world > 0 && world <= DP_TRANSPORT_WORLD_MAX && rank >= 0 && rank < world);
     transport->ops = ops;
+    transport->front = transport;
+    transport->bell = &transport->own_bell;
     transport->rank = rank;
     transport->world = world;
     transport->blocked_ns = DP_TRANSPORT_BLOCKED_MS_MAX * DP_NS_PER_MS;
@@ -59,9 +61,16 @@ void dp_transport_init(struct dp_transport *transport, const struct dp_transport
     transport->mutex = mutex != NULL ? mutex : &transport->own_mutex;
     dp_transport_cond_init(&transport->changed);
     transport->peers = dp_new_array(struct dp_transport_peer, (size_t)world);
+    transport->put_bytes = dp_new_array(_Atomic uint64_t, (size_t)world);
     for (int32_t i = 0; i < world; i++) {
         transport->peers[i].tail = &transport->peers[i].head;
     }
+}
+
+void dp_transport_join(struct dp_transport *transport, struct dp_transport *front)
+{
+    DP_CHECK(transport->mutex == front->mutex && transport->world == front->world);
+    transport->front = front;
 }
 
 void dp_transport_deinit(struct dp_transport *transport)
@@ -75,12 +84,14 @@ void dp_transport_deinit(struct dp_transport *transport)
         }
     }
     free(transport->peers);
+    free(transport->put_bytes);
     pthread_cond_destroy(&transport->changed);
     pthread_mutex_destroy(&transport->own_mutex);
 }
 
 bool dp_transport_deliver(struct dp_transport *transport, int32_t peer, struct dp_message *message)
 {
+    transport = transport->front;
     struct dp_transport_peer *from = &transport->peers[peer];
     if (from->waiting_bytes + message->length > DP_TRANSPORT_HELD_BYTES_MAX) {
         char text[DP_TRANSPORT_TAG_TEXT_MAX];
@@ -93,6 +104,7 @@ bool dp_transport_deliver(struct dp_transport *transport, int32_t peer, struct d
         }
         free(message);
         pthread_cond_broadcast(&transport->changed);
+        dp_bell_ring(transport->bell);
         return false;
     }
     *from->tail = message;
@@ -109,6 +121,7 @@ bool dp_transport_deliver(struct dp_transport *transport, int32_t peer, struct d
 
 bool dp_transport_may_read(struct dp_transport *transport, int32_t peer)
 {
+    transport = transport->front;
     struct dp_transport_peer *from = &transport->peers[peer];
     from->paused = transport->waiters == 0 && from->waiting_bytes >= DP_TRANSPORT_WAITING_BYTES_MAX;
     return !from->paused;
@@ -123,16 +136,19 @@ static void resume(struct dp_transport *transport, int32_t peer)
 
 void dp_transport_peer_closed(struct dp_transport *transport, int32_t peer, const char *reason)
 {
+    transport = transport->front;
     struct dp_transport_peer *from = &transport->peers[peer];
     if (!from->closed) {
         from->closed = true;
         DP_COPY_TEXT(from->reason, reason);
         pthread_cond_broadcast(&transport->changed);
+        dp_bell_ring(transport->bell);
     }
 }
 
 void dp_transport_wait_begin(struct dp_transport *transport)
 {
+    transport = transport->front;
     transport->waiters++;
     for (int32_t i = 0; i < transport->world; i++) {
         resume(transport, i);
@@ -141,12 +157,13 @@ void dp_transport_wait_begin(struct dp_transport *transport)
 
 void dp_transport_wait_end(struct dp_transport *transport)
 {
-    transport->waiters--;
+    transport->front->waiters--;
 }
 
 dp_status dp_transport_fail_aborted(struct dp_transport *transport, struct dp_error *err)
 {
-    return dp_fail(err, (dp_status)transport->aborted, "%s", transport->abort_reason);
+    const struct dp_transport *front = transport->front;
+    return dp_fail(err, (dp_status)front->aborted, "%s", front->abort_reason);
 }
 
 dp_status dp_transport_fail_closed(struct dp_transport *transport, int32_t peer, const char *action,
@@ -154,7 +171,7 @@ dp_status dp_transport_fail_closed(struct dp_transport *transport, int32_t peer,
 {
     char text[DP_TRANSPORT_TAG_TEXT_MAX];
     return dp_fail(err, DP_UNAVAILABLE, "cannot %s rank %d (%s): %s", action, peer,
-                   dp_transport_tag_text(text, tag), transport->peers[peer].reason);
+                   dp_transport_tag_text(text, tag), transport->front->peers[peer].reason);
 }
 
 static struct dp_message **find(struct dp_transport_peer *from, uint64_t tag)

@@ -51,8 +51,7 @@ void dp_transport_set_fault(struct dp_transport *transport, const struct dp_tran
     pthread_mutex_unlock(transport->mutex);
 }
 
-// Delays the caller and cuts the link when its time has come.
-static void apply_fault(struct dp_transport *transport, int32_t peer)
+void dp_transport_apply_fault(struct dp_transport *transport, int32_t peer)
 {
     int64_t delay_us = 0;
     bool cut = false;
@@ -101,7 +100,7 @@ dp_status dp_transport_sendv(struct dp_transport *transport, int32_t peer, uint6
         }
         length += parts[i].iov_len;
     }
-    apply_fault(transport, peer);
+    dp_transport_apply_fault(transport, peer);
     dp_status status = peer == transport->rank
                            ? send_to_self(transport, tag, parts, count, length, err)
                            : transport->ops->send(transport, peer, tag, parts, count, length, err);
@@ -138,6 +137,7 @@ void dp_transport_abort(struct dp_transport *transport, dp_status status, const 
     }
     pthread_cond_broadcast(&transport->changed);
     pthread_mutex_unlock(transport->mutex);
+    dp_bell_ring(transport->bell);
     transport->ops->aborted(transport);
 }
 

@@ -26,12 +26,12 @@
 struct dp_window;
 
 // `id` < DP_WINDOWS_MAX and not open already. Memory is 64-byte aligned and starts as zeros.
-// Puts of peers that arrive before the window is open wait. Blocks no longer than it takes to
-// agree with each peer (shm: exchange of descriptors; verbs: of keys); all ranks of the world open
-// the same windows in the same order.
+// All ranks of the world open the same windows in the same order: it returns when every rank has
+// its own (they have exchanged descriptors or keys), so no put comes before its window. DP_CONFLICT
+// names a rank that opens it with another size; deadline and other errors as for dp_transport_recv.
 dp_status dp_window_open(struct dp_transport *transport, uint32_t id, size_t bytes,
                          int64_t deadline_ns, struct dp_window **ret_window, struct dp_error *err);
-// Accepts NULL. After it no peer may put any more.
+// Accepts NULL. Puts that come later are lost without harm. Before the transport is freed.
 void dp_window_close(struct dp_window *window);
 void *dp_window_memory(struct dp_window *window);
 size_t dp_window_bytes(const struct dp_window *window);
@@ -41,15 +41,16 @@ size_t dp_window_bytes(const struct dp_window *window);
 // reaches beyond the window (DP_TOO_LARGE), before anything is sent.
 dp_status dp_window_put(struct dp_window *window, int32_t peer, size_t offset,
                         const struct iovec *parts, int count, uint64_t note, struct dp_error *err);
-// Puts of the peer that have landed so far.
+// Puts of the peer that have landed so far; what they wrote is there to be read.
 uint64_t dp_window_landed(struct dp_window *window, int32_t peer);
 // Waits until at least `count` puts of the peer have landed (counting from 1) and tells the note of
-// that put. Notes of the last DP_WINDOW_NOTES_MAX puts of a peer are kept. Errors and deadline as
-// for dp_transport_recv.
+// that put (NULL = not asked for). Notes of the last DP_WINDOW_NOTES_MAX puts of a peer are kept.
+// Errors and deadline as for dp_transport_recv.
 dp_status dp_window_wait(struct dp_window *window, int32_t peer, uint64_t count,
                          int64_t deadline_ns, uint64_t *ret_note, struct dp_error *err);
 // Waits until anything has landed in any of the transport's windows since `seen` (which it moves
-// on; start with 0), or until the deadline: DP_OK also then. For one thread that serves many.
+// on; start with 0), or until the deadline (0 = DP_TRANSPORT_BLOCKED_MS_MAX): DP_OK also then, and
+// when a peer has closed, which the wait for its puts tells. For one thread that serves many.
 dp_status dp_window_wait_any(struct dp_transport *transport, uint64_t *seen, int64_t deadline_ns,
                              struct dp_error *err);
 
