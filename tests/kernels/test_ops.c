@@ -288,17 +288,18 @@ static void rows_move_to_their_places_and_back(void **state)
     const double from[] = {1, 2, 3, 4}; // two rows of two
     const int32_t index[] = {3, 0, 1, 2};
     double to[8], sum[] = {10, 20, 30, 40};
-    ops->spread_rows(device->stream, 4, 2, 2, index, from, to);
+    const struct dp_rows four = {.rows = 4, .cols = 2}, two = {.rows = 2, .cols = 2};
+    ops->spread_rows(device->stream, &four, 2, index, from, to);
     const double spread[] = {1, 2, 3, 4, 3, 4, 1, 2};
     assert_memory_equal(to, spread, sizeof(spread));
-    ops->collect_rows(device->stream, 2, 2, 2, true, index, to, sum);
+    ops->collect_rows(device->stream, &two, 2, true, index, to, sum);
     const double added[] = {12, 24, 36, 48};
     assert_memory_equal(sum, added, sizeof(added));
-    ops->collect_rows(device->stream, 2, 2, 2, false, index, to, sum);
+    ops->collect_rows(device->stream, &two, 2, false, index, to, sum);
     const double fresh[] = {2, 4, 6, 8};
     assert_memory_equal(sum, fresh, sizeof(fresh));
     const int32_t twice[] = {1, 1};
-    ops->add_rows(device->stream, 2, 2, twice, from, sum);
+    ops->add_rows(device->stream, &two, twice, from, sum);
     const double repeated[] = {2, 4, 10, 14};
     assert_memory_equal(sum, repeated, sizeof(repeated));
 }
@@ -416,15 +417,15 @@ static void sum_of_squares_tells_what_is_not_finite(void **state)
     (void)state;
     double x[] = {3, 4, 0, 0, 0, 0, 0, 0, 0};
     double sum = NAN;
-    ops->sum_squares(device->stream, 9, x, &sum);
+    ops->sum_squares(device->stream, 9, DP_OPERAND_REAL, x, &sum);
     assert_near(sum, 25, 0);
     x[7] = INFINITY;
-    ops->sum_squares(device->stream, 9, x, &sum);
+    ops->sum_squares(device->stream, 9, DP_OPERAND_REAL, x, &sum);
     assert_false(isfinite(sum));
     x[7] = NAN;
-    ops->sum_squares(device->stream, 9, x, &sum);
+    ops->sum_squares(device->stream, 9, DP_OPERAND_REAL, x, &sum);
     assert_false(isfinite(sum));
-    ops->sum_squares(device->stream, 0, x, &sum);
+    ops->sum_squares(device->stream, 0, DP_OPERAND_REAL, x, &sum);
     assert_near(sum, 0, 0);
 }
 
@@ -432,11 +433,11 @@ static void plain_arithmetic_is_plain(void **state)
 {
     (void)state;
     double x[] = {1, 2, 3}, y[] = {10, 20, 30};
-    ops->add(device->stream, 3, x, y);
-    ops->scale(device->stream, 3, 0.5, y);
+    ops->add(device->stream, 3, DP_OPERAND_ELEMENT, x, DP_OPERAND_REAL, y);
+    ops->scale(device->stream, 3, 0.5, DP_OPERAND_ELEMENT, y);
     const double expected[] = {5.5, 11, 16.5};
     assert_memory_equal(y, expected, sizeof(expected));
-    ops->from_double(device->stream, 3, x, y);
+    ops->from_double(device->stream, 3, x, DP_OPERAND_REAL, y);
     assert_memory_equal(y, x, sizeof(x));
     ops->fill(device->stream, y, 0xff, sizeof(y));
     assert_true(isnan(y[0]) && isnan(y[2]));

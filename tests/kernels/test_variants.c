@@ -13,6 +13,7 @@
     do {                                                                                           \
         dp_cpu_install_arithmetic_##variant(ops);                                                  \
         dp_cpu_install_attention_##variant(ops);                                                   \
+        dp_cpu_install_fp8_##variant(ops);                                                         \
         dp_cpu_install_gemm_##variant(ops);                                                        \
         dp_cpu_install_loss_##variant(ops);                                                        \
         dp_cpu_install_norm_##variant(ops);                                                        \
@@ -23,11 +24,16 @@
 
 static struct dp_device_ops tables[2], exact;
 static int table_count;
-static struct dp_stream stream;
+static struct dp_device *device; // for its stream
+static struct dp_stream *stream;
 
 static int install(void **state)
 {
     (void)state;
+    if (dp_device_open_cpu(DP_F32, &device, NULL) != DP_OK) {
+        return -1;
+    }
+    stream = device->stream;
     INSTALL(f64, &exact);
     INSTALL(f32, &tables[0]);
     table_count = 1;
@@ -43,7 +49,7 @@ static int install(void **state)
 static int release(void **state)
 {
     (void)state;
-    free(stream.scratch);
+    dp_device_close(device);
     return 0;
 }
 
@@ -97,11 +103,11 @@ static void float_swiglu_keeps_seven_digits(void **state)
         NUMBERS w = draw(2, rows, 1), y = draw(3, rows * width, 1), dy = draw(4, rows * width, 1);
         NUMBERS dx = draw(5, 2 * rows * width, 1), dw = draw(6, rows, 1);
         const struct dp_swiglu f = {rows, width, x.f, w.f}, d = {rows, width, x.d, w.d};
-        tables[t].swiglu_forward(&stream, &f, y.f);
-        exact.swiglu_forward(&stream, &d, y.d);
+        tables[t].swiglu_forward(stream, &f, y.f);
+        exact.swiglu_forward(stream, &d, y.d);
         assert_close(&y, 1e-6);
-        tables[t].swiglu_input_grad(&stream, &f, dy.f, dx.f, dw.f, y.f);
-        exact.swiglu_input_grad(&stream, &d, dy.d, dx.d, dw.d, y.d);
+        tables[t].swiglu_input_grad(stream, &f, dy.f, dx.f, dw.f, y.f);
+        exact.swiglu_input_grad(stream, &d, dy.d, dx.d, dw.d, y.d);
         assert_close(&y, 1e-6);
         assert_close(&dx, 1e-6);
         assert_close(&dw, 1e-5);
@@ -121,14 +127,14 @@ static void float_exponential_is_accurate_over_its_range(void **state)
         const int32_t target = 0;
         float lse_f = 0;
         double lse_d = 0, sum_f, sum_d;
-        tables[t].cross_entropy_forward(&stream, 1, n, x.f, &target, &lse_f, &sum_f);
-        exact.cross_entropy_forward(&stream, 1, n, x.d, &target, &lse_d, &sum_d);
+        tables[t].cross_entropy_forward(stream, 1, n, x.f, &target, &lse_f, &sum_f);
+        exact.cross_entropy_forward(stream, 1, n, x.d, &target, &lse_d, &sum_d);
         assert_near(sum_f, sum_d, 1e-6 * sum_d);
         // With a log-sum-exp of 0 the gradient is the exponential itself.
         lse_f = 0;
         lse_d = 0;
-        tables[t].cross_entropy_input_grad(&stream, 1, n, 1, &target, &lse_f, x.f);
-        exact.cross_entropy_input_grad(&stream, 1, n, 1, &target, &lse_d, x.d);
+        tables[t].cross_entropy_input_grad(stream, 1, n, 1, &target, &lse_f, x.f);
+        exact.cross_entropy_input_grad(stream, 1, n, 1, &target, &lse_d, x.d);
         for (int64_t i = 1; i < n; i++) {
             assert_near((double)x.f[i], x.d[i], 3e-7 * x.d[i]);
         }
@@ -144,14 +150,14 @@ static void float_norm_and_gemm_agree_with_double(void **state)
         NUMBERS y = draw(4, rows * cols, 1), dx = draw(5, rows * cols, 1), dg = draw(6, cols, 1);
         const struct dp_rmsnorm f = {rows, cols, 1e-6, x.f, gain.f, rstd.f};
         const struct dp_rmsnorm d = {rows, cols, 1e-6, x.d, gain.d, rstd.d};
-        tables[t].rmsnorm_forward(&stream, &f, y.f);
-        exact.rmsnorm_forward(&stream, &d, y.d);
+        tables[t].rmsnorm_forward(stream, &f, y.f);
+        exact.rmsnorm_forward(stream, &d, y.d);
         assert_close(&y, 1e-6);
-        tables[t].rmsnorm_input_grad(&stream, &f, y.f, dx.f);
-        exact.rmsnorm_input_grad(&stream, &d, y.d, dx.d);
+        tables[t].rmsnorm_input_grad(stream, &f, y.f, dx.f);
+        exact.rmsnorm_input_grad(stream, &d, y.d, dx.d);
         assert_close(&dx, 3e-6);
-        tables[t].rmsnorm_weight_grad(&stream, &f, y.f, dg.f);
-        exact.rmsnorm_weight_grad(&stream, &d, y.d, dg.d);
+        tables[t].rmsnorm_weight_grad(stream, &f, y.f, dg.f);
+        exact.rmsnorm_weight_grad(stream, &d, y.d, dg.d);
         assert_close(&dg, 3e-6);
         NUMBERS product = draw(7, cols * cols, 1);
         struct dp_gemm g = {.transpose_a = true,
@@ -165,11 +171,11 @@ static void float_norm_and_gemm_agree_with_double(void **state)
                             .a = x.f,
                             .b = y.f,
                             .c = product.f};
-        tables[t].gemm(&stream, &g);
+        tables[t].gemm(stream, &g);
         g.a = x.d;
         g.b = y.d;
         g.c = product.d;
-        exact.gemm(&stream, &g);
+        exact.gemm(stream, &g);
         assert_close(&product, 3e-6);
     }
 }
@@ -184,12 +190,12 @@ static void float_attention_agrees_with_double(void **state)
         NUMBERS dout = draw(4, rows * 16, 1), dqkv = draw(5, rows * 32, 1);
         const struct dp_attention f = {2, 100, 2, 1, 8, qkv.f, out.f, lse.f};
         const struct dp_attention d = {2, 100, 2, 1, 8, qkv.d, out.d, lse.d};
-        tables[t].attention_forward(&stream, &f);
-        exact.attention_forward(&stream, &d);
+        tables[t].attention_forward(stream, &f);
+        exact.attention_forward(stream, &d);
         assert_close(&out, 1e-6);
         assert_close(&lse, 1e-6);
-        tables[t].attention_input_grad(&stream, &f, dout.f, dqkv.f);
-        exact.attention_input_grad(&stream, &d, dout.d, dqkv.d);
+        tables[t].attention_input_grad(stream, &f, dout.f, dqkv.f);
+        exact.attention_input_grad(stream, &d, dout.d, dqkv.d);
         assert_close(&dqkv, 5e-6);
     }
 }
@@ -201,13 +207,13 @@ static void float_routing_makes_the_choices_of_double(void **state)
     for (int t = 0; t < table_count; t++) {
         NUMBERS p = draw(1, 64 * 9, 2), w = draw(2, 64 * 3, 1), dw = draw(3, 64 * 3, 1);
         int32_t index_f[64 * 3], index_d[64 * 3];
-        tables[t].router_forward(&stream, &router, p.f, index_f, w.f);
-        exact.router_forward(&stream, &router, p.d, index_d, w.d);
+        tables[t].router_forward(stream, &router, p.f, index_f, w.f);
+        exact.router_forward(stream, &router, p.d, index_d, w.d);
         assert_memory_equal(index_f, index_d, sizeof(index_f));
         assert_close(&p, 1e-6);
         assert_close(&w, 1e-6);
-        tables[t].router_input_grad(&stream, &router, 0.3, index_f, dw.f, p.f);
-        exact.router_input_grad(&stream, &router, 0.3, index_d, dw.d, p.d);
+        tables[t].router_input_grad(stream, &router, 0.3, index_f, dw.f, p.f);
+        exact.router_input_grad(stream, &router, 0.3, index_d, dw.d, p.d);
         assert_close(&p, 3e-6);
     }
 }
@@ -228,8 +234,8 @@ static void float_adamw_agrees_with_double(void **state)
             v.f[i] *= v.f[i];
             v.d[i] = (double)v.f[i];
         }
-        tables[t].adamw(&stream, &adamw, 100, g.f, w.f, m.f, v.f);
-        exact.adamw(&stream, &adamw, 100, g.d, w.d, m.d, v.d);
+        tables[t].adamw(stream, &adamw, 100, g.f, w.f, m.f, v.f);
+        exact.adamw(stream, &adamw, 100, g.d, w.d, m.d, v.d);
         assert_close(&w, 1e-6);
         assert_close(&m, 1e-6);
         assert_close(&v, 1e-6);

@@ -10,14 +10,34 @@ struct dp_stream {
     struct dp_device *device;
     void *scratch;
     size_t scratch_bytes;
+    struct dp_stream *lane; // what the caller's share of dp_cpu_parallel is given
+    struct dp_error err;    // the first failure since the last sync
 };
 
 // At least `bytes` of memory, valid until the next call on this stream.
 void *dp_stream_scratch(struct dp_stream *stream, size_t bytes);
 
+// Keeps a failure for stream_sync unless there is an earlier one.
+void dp_stream_fail(struct dp_stream *stream, dp_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Some of the work of one operation: items [begin, end). `stream` is for scratch memory, failures
+// and products; it is another one for each range at work, and never the caller's.
+typedef void (*dp_cpu_range)(struct dp_stream *stream, int64_t begin, int64_t end, void *context);
+
+// Calls `range` for the parts of [0, count), and returns when all are done. The parts depend on
+// count, grain and the device's number of threads alone; none but the last has fewer than `grain`
+// items. Without threads to spare it is one call.
+void dp_cpu_parallel(struct dp_stream *stream, int64_t count, int64_t grain, dp_cpu_range range,
+                     void *context);
+
+// Copies, streams and events.
+void dp_cpu_install_streams(struct dp_device_ops *ops);
+
 #define DP_CPU_DECLARE(variant)                                                                    \
     void dp_cpu_install_arithmetic_##variant(struct dp_device_ops *ops);                           \
     void dp_cpu_install_attention_##variant(struct dp_device_ops *ops);                            \
+    void dp_cpu_install_fp8_##variant(struct dp_device_ops *ops);                                  \
     void dp_cpu_install_gemm_##variant(struct dp_device_ops *ops);                                 \
     void dp_cpu_install_loss_##variant(struct dp_device_ops *ops);                                 \
     void dp_cpu_install_norm_##variant(struct dp_device_ops *ops);                                 \
@@ -26,4 +46,6 @@ void *dp_stream_scratch(struct dp_stream *stream, size_t bytes);
     void dp_cpu_install_swiglu_##variant(struct dp_device_ops *ops);
 DP_CPU_DECLARE(f32)
 DP_CPU_DECLARE(f64)
+DP_CPU_DECLARE(bf16)
 DP_CPU_DECLARE(f32_avx2)
+DP_CPU_DECLARE(bf16_avx2)

@@ -1,54 +1,159 @@
 #include "cpu_real.h"
 
-static void from_double(struct dp_stream *stream, int64_t count, const double *from, void *to)
+// Values per thread, and a multiple of BLOCK: where threads meet, no block is cut.
+#define GRAIN 32768
+
+struct arrays {
+    int64_t count;
+    double factor;
+    const double *doubles;
+    dp_operand x_kind, y_kind;
+    const void *x;
+    void *y;
+};
+
+// A range in units of BLOCK values, as values.
+static int64_t first_value(int64_t block)
+{
+    return block * BLOCK;
+}
+
+static int64_t last_value(int64_t block, int64_t count)
+{
+    return block * BLOCK < count ? block * BLOCK : count;
+}
+
+static void run_blocks(struct dp_stream *stream, int64_t count, dp_cpu_range range, void *context)
+{
+    dp_cpu_parallel(stream, (count + BLOCK - 1) / BLOCK, GRAIN / BLOCK, range, context);
+}
+
+static void from_double(struct dp_stream *stream, int64_t count, const double *from,
+                        dp_operand to_kind, void *to)
 {
     (void)stream;
-    real *y = to;
-    for (int64_t i = 0; i < count; i++) {
-        y[i] = (real)from[i];
+    real block[BLOCK];
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        const int64_t n = block_count(at, count);
+        real *y = block_target(to_kind, to, at, block);
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = (real)from[at + i];
+        }
+        block_store(to_kind, to, at, n, y);
     }
 }
 
-static void add(struct dp_stream *stream, int64_t count, const void *from, void *to)
+static void convert_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
     (void)stream;
-    const real *restrict x = from;
-    real *restrict y = to;
+    const struct arrays *a = context;
+    real block[BLOCK];
+    for (int64_t at = first_value(begin); at < last_value(end, a->count); at += BLOCK) {
+        const int64_t n = block_count(at, a->count);
+        const real *x = block_load(a->x_kind, a->x, at, n, block);
+        if (kind_is_real(a->y_kind)) {
+            memcpy((real *)a->y + at, x, (size_t)n * sizeof(real));
+        }
+        block_store(a->y_kind, a->y, at, n, x);
+    }
+}
+
+static void convert(struct dp_stream *stream, int64_t count, dp_operand from_kind, const void *from,
+                    dp_operand to_kind, void *to)
+{
+    if (kind_bytes(from_kind) == kind_bytes(to_kind)) {
+        if (from != to && count > 0) {
+            memcpy(to, from, (size_t)count * kind_bytes(to_kind));
+        }
+        return;
+    }
+    struct arrays a = {.count = count, .x_kind = from_kind, .y_kind = to_kind, .x = from, .y = to};
+    run_blocks(stream, count, convert_range, &a);
+}
+
+static void add_values(int64_t count, const real *restrict x, real *restrict y)
+{
     for (int64_t i = 0; i < count; i++) {
         y[i] += x[i];
     }
 }
 
-static void scale(struct dp_stream *stream, int64_t count, double factor, void *values)
+static void add_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
     (void)stream;
-    real *x = values;
-    for (int64_t i = 0; i < count; i++) {
-        x[i] *= (real)factor;
+    const struct arrays *a = context;
+    real x_block[BLOCK], y_block[BLOCK];
+    for (int64_t at = first_value(begin); at < last_value(end, a->count); at += BLOCK) {
+        const int64_t n = block_count(at, a->count);
+        real *y = block_target(a->y_kind, a->y, at, y_block);
+        if (y == y_block) {
+            load_elements(n, (const element *)a->y + at, y_block);
+        }
+        add_values(n, block_load(a->x_kind, a->x, at, n, x_block), y);
+        block_store(a->y_kind, a->y, at, n, y);
     }
 }
 
-static void sum_squares(struct dp_stream *stream, int64_t count, const void *values,
-                        double *ret_sum)
+static void add(struct dp_stream *stream, int64_t count, dp_operand x_kind, const void *x,
+                dp_operand y_kind, void *y)
+{
+    struct arrays a = {.count = count, .x_kind = x_kind, .y_kind = y_kind, .x = x, .y = y};
+    run_blocks(stream, count, add_range, &a);
+}
+
+static void scale_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
     (void)stream;
-    const real *x = values;
+    const struct arrays *a = context;
+    const real factor = (real)a->factor;
+    real block[BLOCK];
+    for (int64_t at = first_value(begin); at < last_value(end, a->count); at += BLOCK) {
+        const int64_t n = block_count(at, a->count);
+        const real *x = block_load(a->y_kind, a->y, at, n, block);
+        real *y = block_target(a->y_kind, a->y, at, block);
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = x[i] * factor;
+        }
+        block_store(a->y_kind, a->y, at, n, y);
+    }
+}
+
+static void scale(struct dp_stream *stream, int64_t count, double factor, dp_operand kind, void *x)
+{
+    struct arrays a = {.count = count, .factor = factor, .y_kind = kind, .y = x};
+    run_blocks(stream, count, scale_range, &a);
+}
+
+static void sum_squares(struct dp_stream *stream, int64_t count, dp_operand kind,
+                        const void *values, double *ret_sum)
+{
+    (void)stream;
     double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++) {
-        sum += (double)x[i] * (double)x[i];
+    real block[BLOCK];
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        const int64_t n = block_count(at, count);
+        const real *x = block_load(kind, values, at, n, block);
+        double part = 0;
+#pragma omp simd reduction(+ : part)
+        for (int64_t i = 0; i < n; i++) {
+            part += (double)x[i] * (double)x[i];
+        }
+        sum += part;
     }
     *ret_sum = sum;
 }
 
-static void adamw(struct dp_stream *stream, const struct dp_adamw *a, int64_t count,
-                  const void *grad, void *weight, void *moment1, void *moment2)
+struct adamw {
+    const struct dp_adamw *config;
+    int64_t count;
+    const real *grad;
+    real *weight;
+    void *m, *v;
+};
+
+static void adamw_values(const struct dp_adamw *a, int64_t count, const real *restrict g,
+                         real *restrict w, real *restrict m, real *restrict v)
 {
-    (void)stream;
-    const real *restrict g = grad;
-    real *restrict w = weight;
-    real *restrict m = moment1;
-    real *restrict v = moment2;
     const real beta1 = (real)a->beta1, rest1 = (real)(1 - a->beta1);
     const real beta2 = (real)a->beta2, rest2 = (real)(1 - a->beta2);
     const real keep = (real)(1 - a->lr * a->weight_decay);
@@ -63,9 +168,52 @@ static void adamw(struct dp_stream *stream, const struct dp_adamw *a, int64_t co
     }
 }
 
+static void load_moments(int64_t count, const dp_bf16 *from, real *to)
+{
+    for (int64_t i = 0; i < count; i++) {
+        to[i] = dp_bf16_load(from[i]);
+    }
+}
+
+static void store_moments(int64_t count, const real *from, dp_bf16 *to)
+{
+    for (int64_t i = 0; i < count; i++) {
+        to[i] = dp_bf16_store((float)from[i]);
+    }
+}
+
+static void adamw_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct adamw *a = context;
+    const int64_t first = first_value(begin), last = last_value(end, a->count);
+    if (!a->config->bf16_moments) {
+        adamw_values(a->config, last - first, a->grad + first, a->weight + first,
+                     (real *)a->m + first, (real *)a->v + first);
+        return;
+    }
+    real m[BLOCK], v[BLOCK];
+    for (int64_t at = first; at < last; at += BLOCK) {
+        const int64_t n = block_count(at, a->count);
+        load_moments(n, (const dp_bf16 *)a->m + at, m);
+        load_moments(n, (const dp_bf16 *)a->v + at, v);
+        adamw_values(a->config, n, a->grad + at, a->weight + at, m, v);
+        store_moments(n, m, (dp_bf16 *)a->m + at);
+        store_moments(n, v, (dp_bf16 *)a->v + at);
+    }
+}
+
+static void adamw(struct dp_stream *stream, const struct dp_adamw *config, int64_t count,
+                  const void *grad, void *weight, void *m, void *v)
+{
+    struct adamw a = {config, count, grad, weight, m, v};
+    run_blocks(stream, count, adamw_range, &a);
+}
+
 void DP_CPU_INSTALLER(arithmetic)(struct dp_device_ops *ops)
 {
     ops->from_double = from_double;
+    ops->convert = convert;
     ops->add = add;
     ops->scale = scale;
     ops->sum_squares = sum_squares;

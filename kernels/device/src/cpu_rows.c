@@ -1,53 +1,126 @@
 #include "cpu_real.h"
 
-static void add_row(int64_t cols, const real *restrict from, real *restrict to)
+// Rows are moved by threads when each gets so many values.
+#define VALUES_PER_THREAD 16384
+
+struct move {
+    const struct dp_rows *rows;
+    int32_t repeat; // of spread, terms of collect
+    bool accumulate;
+    const int32_t *index;
+    const void *from;
+    void *to;
+};
+
+static int64_t grain_of(int64_t cols)
 {
-    for (int64_t i = 0; i < cols; i++) {
+    return cols >= VALUES_PER_THREAD ? 1 : VALUES_PER_THREAD / (cols > 0 ? cols : 1);
+}
+
+static void add_values(int64_t count, const real *restrict from, real *restrict to)
+{
+    for (int64_t i = 0; i < count; i++) {
         to[i] += from[i];
     }
 }
 
-static void spread_rows(struct dp_stream *stream, int64_t rows, int64_t cols, int32_t repeat,
-                        const int32_t *index, const void *from, void *to)
+// Row `to_row` = row `from_row`.
+static void copy_row(const struct move *m, int64_t from_row, int64_t to_row)
 {
-    (void)stream;
-    const size_t bytes = (size_t)cols * sizeof(real);
-    for (int64_t i = 0; i < rows; i++) {
-        if (index[i] >= 0) {
-            memcpy((real *)to + index[i] * cols, (const real *)from + i / repeat * cols, bytes);
+    const dp_operand from_kind = m->rows->from_kind, to_kind = m->rows->to_kind;
+    const int64_t cols = m->rows->cols;
+    if (kind_bytes(from_kind) == kind_bytes(to_kind)) {
+        const int64_t bytes = cols * (int64_t)kind_bytes(to_kind);
+        memcpy((char *)m->to + to_row * bytes, (const char *)m->from + from_row * bytes,
+               (size_t)bytes);
+        return;
+    }
+    real block[BLOCK];
+    for (int64_t c = 0; c < cols; c += BLOCK) {
+        const int64_t count = block_count(c, cols), at = to_row * cols + c;
+        const real *x = block_load(from_kind, m->from, from_row * cols + c, count, block);
+        if (kind_is_real(to_kind)) {
+            memcpy((real *)m->to + at, x, (size_t)count * sizeof(real));
         }
+        block_store(to_kind, m->to, at, count, x);
     }
 }
 
-static void collect_rows(struct dp_stream *stream, int64_t rows, int64_t cols, int32_t terms,
-                         bool accumulate, const int32_t *index, const void *from, void *to)
+// Row `to_row` = (accumulate ? itself : 0) + the rows index[0 .. terms) but those of -1.
+static void sum_row(const struct move *m, const int32_t *index, int32_t terms, bool accumulate,
+                    int64_t to_row)
 {
-    (void)stream;
-    const real *x = from;
-    for (int64_t t = 0; t < rows; t++) {
-        real *y = (real *)to + t * cols;
-        const int32_t *at = index + t * terms;
-        bool has_value = accumulate;
+    const dp_operand from_kind = m->rows->from_kind, to_kind = m->rows->to_kind;
+    const int64_t cols = m->rows->cols;
+    real block[BLOCK], term[BLOCK];
+    for (int64_t c = 0; c < cols; c += BLOCK) {
+        const int64_t count = block_count(c, cols), at = to_row * cols + c;
+        real *sum = block_target(to_kind, m->to, at, block);
+        if (!accumulate) {
+            memset(sum, 0, (size_t)count * sizeof(real));
+        } else if (sum == block) {
+            load_elements(count, (const element *)m->to + at, block);
+        }
         for (int32_t j = 0; j < terms; j++) {
-            if (at[j] >= 0 && has_value) {
-                add_row(cols, x + at[j] * cols, y);
-            } else if (at[j] >= 0) {
-                memcpy(y, x + at[j] * cols, (size_t)cols * sizeof(real));
-                has_value = true;
+            if (index[j] >= 0) {
+                add_values(count, block_load(from_kind, m->from, index[j] * cols + c, count, term),
+                           sum);
             }
         }
-        if (!has_value) {
-            memset(y, 0, (size_t)cols * sizeof(real));
+        block_store(to_kind, m->to, at, count, sum);
+    }
+}
+
+static void spread_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct move *m = context;
+    for (int64_t i = begin; i < end; i++) {
+        if (m->index[i] >= 0) {
+            copy_row(m, i / m->repeat, m->index[i]);
         }
     }
 }
 
-static void add_rows(struct dp_stream *stream, int64_t rows, int64_t cols, const int32_t *index,
+static void spread_rows(struct dp_stream *stream, const struct dp_rows *rows, int32_t repeat,
+                        const int32_t *index, const void *from, void *to)
+{
+    struct move m = {rows, repeat, false, index, from, to};
+    dp_cpu_parallel(stream, rows->rows, grain_of(rows->cols), spread_range, &m);
+}
+
+static void collect_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct move *m = context;
+    for (int64_t t = begin; t < end; t++) {
+        const int32_t *index = m->index + t * m->repeat;
+        if (m->repeat == 1 && !m->accumulate && index[0] >= 0) {
+            copy_row(m, index[0], t);
+        } else {
+            sum_row(m, index, m->repeat, m->accumulate, t);
+        }
+    }
+}
+
+static void collect_rows(struct dp_stream *stream, const struct dp_rows *rows, int32_t terms,
+                         bool accumulate, const int32_t *index, const void *from, void *to)
+{
+    struct move m = {rows, terms, accumulate, index, from, to};
+    dp_cpu_parallel(stream, rows->rows, grain_of(rows->cols * terms), collect_range, &m);
+}
+
+// Indices may repeat, so one thread adds.
+static void add_rows(struct dp_stream *stream, const struct dp_rows *rows, const int32_t *index,
                      const void *from, void *to)
 {
     (void)stream;
-    for (int64_t i = 0; i < rows; i++) {
-        add_row(cols, (const real *)from + i * cols, (real *)to + index[i] * cols);
+    const struct move m = {rows, 1, true, NULL, from, to};
+    for (int64_t i = 0; i < rows->rows; i++) {
+        const int32_t from_row = (int32_t)i;
+        if (index[i] >= 0) {
+            sum_row(&m, &from_row, 1, true, index[i]);
+        }
     }
 }
 

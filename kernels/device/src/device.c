@@ -1,13 +1,11 @@
 #include "dp/device.h"
 
-#include <cblas.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cpu.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "memory.h"
 
 struct cpu_device {
     struct dp_device device;
@@ -19,11 +17,12 @@ typedef void (*installer)(struct dp_device_ops *ops);
 #define INSTALLERS(variant)                                                                        \
     {                                                                                              \
         dp_cpu_install_arithmetic_##variant, dp_cpu_install_attention_##variant,                   \
-            dp_cpu_install_gemm_##variant, dp_cpu_install_loss_##variant,                          \
-            dp_cpu_install_norm_##variant, dp_cpu_install_router_##variant,                        \
-            dp_cpu_install_rows_##variant, dp_cpu_install_swiglu_##variant                         \
+            dp_cpu_install_fp8_##variant, dp_cpu_install_gemm_##variant,                           \
+            dp_cpu_install_loss_##variant, dp_cpu_install_norm_##variant,                          \
+            dp_cpu_install_router_##variant, dp_cpu_install_rows_##variant,                        \
+            dp_cpu_install_swiglu_##variant                                                        \
     }
-#define INSTALLER_COUNT 8
+#define INSTALLER_COUNT 9
 
 static const installer installers_f32[INSTALLER_COUNT] = INSTALLERS(f32);
 static const installer installers_f64[INSTALLER_COUNT] = INSTALLERS(f64);
@@ -46,137 +45,95 @@ static const installer *installers_for(dp_element element)
 
 size_t dp_element_bytes(dp_element element)
 {
-    return element == DP_F64 ? sizeof(double) : sizeof(float);
+    static const size_t bytes[] = {[DP_F32] = 4, [DP_F64] = 8, [DP_BF16] = 2};
+    DP_CHECK(element >= 0 && element <= DP_BF16);
+    return bytes[element];
 }
 
-void *dp_stream_scratch(struct dp_stream *stream, size_t bytes)
+dp_element dp_element_real(dp_element element)
 {
-    if (bytes > stream->scratch_bytes) {
-        free(stream->scratch);
-        stream->scratch = dp_alloc_aligned(1, bytes);
-        stream->scratch_bytes = bytes;
+    return element == DP_F64 ? DP_F64 : DP_F32;
+}
+
+size_t dp_device_real_bytes(const struct dp_device *device)
+{
+    return dp_element_bytes(dp_element_real(device->element));
+}
+
+size_t dp_operand_bytes(const struct dp_device *device, dp_operand kind)
+{
+    switch (kind) {
+    case DP_OPERAND_REAL:
+        return dp_device_real_bytes(device);
+    case DP_OPERAND_FP8:
+        return 1;
+    case DP_OPERAND_ELEMENT:
+        break;
     }
-    return stream->scratch;
+    return dp_element_bytes(device->element);
 }
 
-static dp_status cpu_alloc(struct dp_device *device, size_t bytes, void **ret_memory,
-                           struct dp_error *err)
+// What stands before memory that was given out, so that free knows what it was.
+struct block {
+    size_t bytes;
+    dp_memory_tag tag;
+};
+#define ALIGN 64
+_Static_assert(sizeof(struct block) <= ALIGN, "a block's memory is aligned");
+
+static dp_status cpu_alloc(struct dp_device *device, dp_memory_tag tag, size_t bytes,
+                           void **ret_memory, struct dp_error *err)
 {
-    (void)device;
+    if (!dp_account_add(device, tag, bytes, false)) {
+        return dp_account_fail(device, tag, bytes, err);
+    }
     void *memory = NULL;
-    if (posix_memalign(&memory, 64, bytes == 0 ? 64 : bytes) != 0) {
+    if (bytes > SIZE_MAX - 2 * ALIGN || posix_memalign(&memory, ALIGN, bytes + ALIGN) != 0) {
+        dp_account_remove(device, tag, bytes);
         return dp_fail(err, DP_UNSCHEDULABLE,
-                       "no host memory for %zu bytes; use fewer ranks per node or a smaller "
+                       "no host memory for %zu bytes of %s; use fewer ranks per node or a smaller "
                        "micro-batch",
-                       bytes);
+                       bytes, dp_memory_tag_text(tag));
     }
-    *ret_memory = memory;
+    *(struct block *)memory = (struct block){bytes, tag};
+    *ret_memory = (char *)memory + ALIGN;
     return DP_OK;
 }
 
 static void cpu_free(struct dp_device *device, void *memory)
 {
+    if (memory == NULL) {
+        return;
+    }
+    struct block *block = (struct block *)((char *)memory - ALIGN);
+    dp_account_remove(device, block->tag, block->bytes);
+    free(block);
+}
+
+void dp_device_set_threads(struct dp_device *device, int32_t threads)
+{
     (void)device;
-    free(memory);
-}
-
-static void cpu_copy(struct dp_stream *stream, void *to, const void *from, size_t bytes)
-{
-    (void)stream;
-    if (bytes > 0) {
-        memcpy(to, from, bytes);
-    }
-}
-
-static void cpu_fill(struct dp_stream *stream, void *to, int value, size_t bytes)
-{
-    (void)stream;
-    if (bytes > 0) {
-        memset(to, value, bytes);
-    }
-}
-
-static dp_status cpu_stream_open(struct dp_device *device, struct dp_stream **ret_stream,
-                                 struct dp_error *err)
-{
-    (void)err;
-    struct dp_stream *stream = dp_new(struct dp_stream);
-    stream->device = device;
-    *ret_stream = stream;
-    return DP_OK;
-}
-
-static void cpu_stream_close(struct dp_stream *stream)
-{
-    free(stream->scratch);
-    free(stream);
-}
-
-static dp_status cpu_stream_sync(struct dp_stream *stream, struct dp_error *err)
-{
-    (void)stream;
-    (void)err;
-    return DP_OK;
-}
-
-static dp_status cpu_event_record(struct dp_stream *stream, struct dp_event **ret_event,
-                                  struct dp_error *err)
-{
-    (void)stream;
-    (void)err;
-    *ret_event = NULL;
-    return DP_OK;
-}
-
-static void cpu_event_wait(struct dp_stream *stream, struct dp_event *event)
-{
-    (void)stream;
-    (void)event;
-}
-
-static void cpu_event_close(struct dp_event *event)
-{
-    (void)event;
-}
-
-static const struct dp_device_ops cpu_base = {
-    .alloc = cpu_alloc,
-    .free = cpu_free,
-    .copy = cpu_copy,
-    .fill = cpu_fill,
-    .stream_open = cpu_stream_open,
-    .stream_close = cpu_stream_close,
-    .stream_sync = cpu_stream_sync,
-    .event_record = cpu_event_record,
-    .event_wait = cpu_event_wait,
-    .event_close = cpu_event_close,
-};
-
-static void one_thread(void)
-{
-    openblas_set_num_threads(1);
-}
-
-void dp_device_set_threads(int32_t threads)
-{
     DP_CHECK(threads >= 1);
-    openblas_set_num_threads(threads);
 }
 
 dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
                              struct dp_error *err)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, one_thread);
+    if (element == DP_BF16) {
+        return dp_fail(err, DP_UNSUPPORTED, "the cpu device has no bf16");
+    }
     struct cpu_device *cpu = dp_new(struct cpu_device);
-    cpu->ops = cpu_base;
+    cpu->ops = (struct dp_device_ops){.alloc = cpu_alloc, .free = cpu_free};
+    dp_cpu_install_streams(&cpu->ops);
     const installer *install = installers_for(element);
     for (size_t i = 0; i < INSTALLER_COUNT; i++) {
         install[i](&cpu->ops);
     }
-    cpu->device = (struct dp_device){.ops = &cpu->ops, .element = element};
-    dp_status status = cpu_stream_open(&cpu->device, &cpu->device.stream, err);
+    cpu->device =
+        (struct dp_device){.ops = &cpu->ops, .element = element, .account = dp_account_new()};
+    dp_status status = cpu->ops.stream_open(&cpu->device, &cpu->device.stream, err);
     if (status != DP_OK) {
+        dp_account_free(cpu->device.account);
         free(cpu);
         return status;
     }
@@ -190,5 +147,6 @@ void dp_device_close(struct dp_device *device)
         return;
     }
     device->ops->stream_close(device->stream);
+    dp_account_free(device->account);
     free(device);
 }

@@ -54,9 +54,9 @@ static dp_status make_moments(struct held_stage *held, struct dp_error *err)
     const struct dp_device_ops *ops = held->device->ops;
     size_t bytes =
         (size_t)dp_stage_parameter_count(held->stage) * dp_element_bytes(held->device->element);
-    dp_status status = ops->alloc(held->device, bytes, &held->m, err);
+    dp_status status = ops->alloc(held->device, DP_MEMORY_MOMENTS, bytes, &held->m, err);
     if (status == DP_OK) {
-        status = ops->alloc(held->device, bytes, &held->v, err);
+        status = ops->alloc(held->device, DP_MEMORY_MOMENTS, bytes, &held->v, err);
     }
     if (status == DP_OK) {
         ops->fill(held->device->stream, held->m, 0, bytes);
@@ -200,7 +200,7 @@ static double sum_squares(const struct held_stage *held, int64_t begin, int64_t 
 {
     double sum = 0;
     void *gradients = dp_stage_gradients(held->stage);
-    held->device->ops->sum_squares(held->device->stream, end - begin,
+    held->device->ops->sum_squares(held->device->stream, end - begin, DP_OPERAND_REAL,
                                    element_at(gradients, begin, held->device->element), &sum);
     return sum;
 }

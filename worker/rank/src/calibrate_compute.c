@@ -131,7 +131,8 @@ static void work_elements(struct timed *t)
     const struct dp_device_ops *ops = t->device->ops;
     struct dp_rmsnorm norm = {
         .rows = t->rows, .cols = t->cols, .eps = 1e-5, .x = t->a, .gain = t->b, .rstd = t->d};
-    ops->add(t->device->stream, t->rows * t->cols, t->a, t->c);
+    ops->add(t->device->stream, t->rows * t->cols, DP_OPERAND_ELEMENT, t->a, DP_OPERAND_ELEMENT,
+             t->c);
     ops->rmsnorm_forward(t->device->stream, &norm, t->c);
 }
 
@@ -215,7 +216,7 @@ static void work_adamw(struct timed *t)
                              .step = 1,
                              .grad_scale = 1};
     double sum;
-    ops->sum_squares(t->device->stream, t->rows, t->a, &sum);
+    ops->sum_squares(t->device->stream, t->rows, DP_OPERAND_REAL, t->a, &sum);
     ops->adamw(t->device->stream, &adamw, t->rows, t->a, t->b, t->c, t->d);
     ops->fill(t->device->stream, t->a, 0, (size_t)t->rows * sizeof(float));
 }
@@ -241,7 +242,8 @@ static dp_status alloc_buffers(struct timed *timed, int64_t elements, struct dp_
     size_t bytes = sizeof(float) * (size_t)elements;
     timed->elements = elements;
     for (size_t i = 0; i < DP_ARRAY_LENGTH(buffers); i++) {
-        dp_status status = timed->device->ops->alloc(timed->device, bytes, buffers[i], err);
+        dp_status status =
+            timed->device->ops->alloc(timed->device, DP_MEMORY_SCRATCH, bytes, buffers[i], err);
         if (status != DP_OK) {
             return status;
         }
