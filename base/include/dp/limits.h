@@ -63,6 +63,8 @@
 #define DP_WINDOWS_MAX 256                // of one transport at a time, and their ids
 #define DP_WINDOW_NOTES_MAX 256           // of the last puts of one peer that can be asked for
 #define DP_WINDOW_BYTES_MAX (1ull << 36)
+#define DP_ALLTOALL_TOKENS_MAX (1 << 22)  // of one rank in one micro-batch
+#define DP_ALLTOALL_DEPTH_MAX 4           // exchanges of one kind at a time
 #define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
 #define DP_JOBS_LISTED_MAX 1000
 #define DP_REST_CONNECTIONS_MAX 256       // of HTTP clients, idle ones too
@@ -84,7 +86,9 @@
 #define DP_NODE_NUMA_MAX 256
 #define DP_RANK_LOG_BYTES_MAX (16u << 20) // one rank's output file, rotated once
 #define DP_TRACE_STEPS_MAX 8              // steps of action records kept per job
-#define DP_CORPUS_BYTES_MAX (1ull << 36)
+#define DP_CORPUS_BYTES_MAX (1ull << 42) // one file
+#define DP_CORPUS_FILES_MAX 512          // of one corpus, kept open
+#define DP_CORPUS_SCAN_TOKENS_MAX (1ull << 28) // read and checked before a job starts
 #define DP_TRANSPORT_PLANNED_MS_MAX 2592000000.0 // and never waits longer than 30 days
 #define DP_TRANSPORT_BLOCKED_MS_MAX 120000 // an exchange that makes no progress this long fails
 #define DP_LINK_STEPS_KEPT 512               // step reports kept per rank for a returning agent
