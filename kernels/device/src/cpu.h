@@ -6,12 +6,19 @@
 
 #include "dp/device.h"
 
+struct dp_queue;
+struct dp_crew;
+
 struct dp_stream {
     struct dp_device *device;
+    const struct dp_device_ops *kernels; // what runs an operation
+    struct dp_queue *queue;              // of an opened stream; NULL = operations run at the call
+    struct dp_crew *crew;                // borrowed; NULL = the stream's thread works alone
     void *scratch;
     size_t scratch_bytes;
-    struct dp_stream *lane; // what the caller's share of dp_cpu_parallel is given
-    struct dp_error err;    // the first failure since the last sync
+    struct dp_stream **lanes; // what ranges of dp_cpu_parallel are given
+    int32_t lane_count;
+    struct dp_error err; // the first failure since the last sync
 };
 
 // At least `bytes` of memory, valid until the next call on this stream.
@@ -31,8 +38,12 @@ typedef void (*dp_cpu_range)(struct dp_stream *stream, int64_t begin, int64_t en
 void dp_cpu_parallel(struct dp_stream *stream, int64_t count, int64_t grain, dp_cpu_range range,
                      void *context);
 
-// Copies, streams and events.
+// Streams and events, and of the kernels copy and fill.
 void dp_cpu_install_streams(struct dp_device_ops *ops);
+// Operations that run those of a stream's kernels, at once or from its queue.
+void dp_cpu_front(struct dp_device_ops *ops);
+// The stream that runs at the call; freed by stream_close.
+struct dp_stream *dp_stream_new(struct dp_device *device, const struct dp_device_ops *kernels);
 
 #define DP_CPU_DECLARE(variant)                                                                    \
     void dp_cpu_install_arithmetic_##variant(struct dp_device_ops *ops);                           \

@@ -3,13 +3,15 @@
 #include <stdlib.h>
 
 #include "cpu.h"
+#include "crew.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "memory.h"
 
 struct cpu_device {
     struct dp_device device;
-    struct dp_device_ops ops;
+    struct dp_device_ops ops, kernels; // what callers see, and what does the work
+    struct dp_crew *crew;
 };
 
 typedef void (*installer)(struct dp_device_ops *ops);
@@ -112,8 +114,11 @@ static void cpu_free(struct dp_device *device, void *memory)
 
 void dp_device_set_threads(struct dp_device *device, int32_t threads)
 {
-    (void)device;
+    struct cpu_device *cpu = (struct cpu_device *)device;
     DP_CHECK(threads >= 1);
+    dp_crew_free(cpu->crew);
+    cpu->crew = threads > 1 ? dp_crew_new(threads) : NULL;
+    device->stream->crew = cpu->crew;
 }
 
 dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
@@ -123,20 +128,18 @@ dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
         return dp_fail(err, DP_UNSUPPORTED, "the cpu device has no bf16");
     }
     struct cpu_device *cpu = dp_new(struct cpu_device);
-    cpu->ops = (struct dp_device_ops){.alloc = cpu_alloc, .free = cpu_free};
-    dp_cpu_install_streams(&cpu->ops);
     const installer *install = installers_for(element);
     for (size_t i = 0; i < INSTALLER_COUNT; i++) {
-        install[i](&cpu->ops);
+        install[i](&cpu->kernels);
     }
+    dp_cpu_install_streams(&cpu->kernels);
+    cpu->ops = cpu->kernels;
+    cpu->ops.alloc = cpu_alloc;
+    cpu->ops.free = cpu_free;
+    dp_cpu_front(&cpu->ops);
     cpu->device =
         (struct dp_device){.ops = &cpu->ops, .element = element, .account = dp_account_new()};
-    dp_status status = cpu->ops.stream_open(&cpu->device, &cpu->device.stream, err);
-    if (status != DP_OK) {
-        dp_account_free(cpu->device.account);
-        free(cpu);
-        return status;
-    }
+    cpu->device.stream = dp_stream_new(&cpu->device, &cpu->kernels);
     *ret_device = &cpu->device;
     return DP_OK;
 }
@@ -147,6 +150,7 @@ void dp_device_close(struct dp_device *device)
         return;
     }
     device->ops->stream_close(device->stream);
+    dp_crew_free(((struct cpu_device *)device)->crew);
     dp_account_free(device->account);
     free(device);
 }
