@@ -110,7 +110,8 @@ bool dp_transport_deliver(struct dp_transport *transport, int32_t peer, struct d
     *from->tail = message;
     from->tail = &message->next;
     from->waiting_bytes += message->length;
-    from->progress_ns = dp_clock_monotonic_ns();
+    message->arrived_ns = dp_clock_monotonic_ns();
+    from->progress_ns = message->arrived_ns;
     transport->waiting_bytes += message->length;
     if (transport->stats.waiting_bytes_peak < transport->waiting_bytes) {
         transport->stats.waiting_bytes_peak = transport->waiting_bytes;
@@ -254,6 +255,15 @@ dp_status dp_transport_recvv(struct dp_transport *transport, int32_t peer, uint6
                              const struct iovec *parts, int count, int64_t deadline_ns,
                              struct dp_error *err)
 {
+    int64_t arrived_ns;
+    return dp_transport_recvv_timed(transport, peer, tag, parts, count, deadline_ns, &arrived_ns,
+                                    err);
+}
+
+dp_status dp_transport_recvv_timed(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                                   const struct iovec *parts, int count, int64_t deadline_ns,
+                                   int64_t *ret_arrived_ns, struct dp_error *err)
+{
     DP_CHECK(peer >= 0 && peer < transport->world && count <= DP_TRANSPORT_PARTS_MAX);
     size_t length = 0;
     for (int i = 0; i < count; i++) {
@@ -274,6 +284,7 @@ dp_status dp_transport_recvv(struct dp_transport *transport, int32_t peer, uint6
     }
     pthread_mutex_unlock(transport->mutex);
     if (message != NULL) {
+        *ret_arrived_ns = message->arrived_ns;
         const unsigned char *from = message->bytes;
         for (int i = 0; i < count; i++) {
             if (parts[i].iov_len > 0) {

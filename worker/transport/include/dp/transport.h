@@ -61,6 +61,10 @@ dp_status dp_transport_recv(struct dp_transport *transport, int32_t peer, uint64
 dp_status dp_transport_recvv(struct dp_transport *transport, int32_t peer, uint64_t tag,
                              const struct iovec *parts, int count, int64_t deadline_ns,
                              struct dp_error *err);
+// The same; *ret_arrived_ns is when the message had arrived here, on the monotonic clock.
+dp_status dp_transport_recvv_timed(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                                   const struct iovec *parts, int count, int64_t deadline_ns,
+                                   int64_t *ret_arrived_ns, struct dp_error *err);
 // Waits likewise, but leaves the message where it is: copies at most `length` of its first bytes
 // and tells its whole length.
 dp_status dp_transport_peek(struct dp_transport *transport, int32_t peer, uint64_t tag,

@@ -21,6 +21,7 @@ struct dp_message {
     struct dp_message *next;
     uint64_t tag;
     size_t length;
+    int64_t arrived_ns; // set by dp_transport_deliver
     unsigned char bytes[];
 };
 // Bytes undefined; freed with free().
