@@ -27,7 +27,7 @@ static void *connect_one(void *argument)
 {
     struct connector *connector = argument;
     connector->status =
-        dp_transport_tcp_connect(connector->transport, connector->addresses,
+        dp_transport_connect(connector->transport, connector->addresses,
                                  dp_clock_monotonic_ns() + 30 * DP_NS_PER_S, &connector->err);
     return NULL;
 }

@@ -38,7 +38,7 @@ struct connecting {
 static void *run_connect(void *argument)
 {
     struct connecting *connecting = argument;
-    connecting->status = dp_transport_tcp_connect(
+    connecting->status = dp_transport_connect(
         connecting->transport, connecting->addresses,
         dp_clock_monotonic_ns() + connecting->timeout_ms * DP_NS_PER_MS, &connecting->err);
     return NULL;
@@ -103,17 +103,17 @@ static void strangers_on_the_port_are_dropped_and_do_no_harm(void **state)
         fds[i] = dial(ends[1].address); // before anybody accepts
     }
     const uint32_t magic = 0x48545044;
-    make_hello(hello, magic, 1, TOKEN + 1, 0, 1, 2); // another assignment
+    make_hello(hello, magic, 2, TOKEN + 1, 0, 1, 2); // another assignment
     assert_int_equal(send(fds[0], hello, 32, 0), 32);
-    make_hello(hello, magic, 1, TOKEN, 0, 0, 2); // meant for another rank
+    make_hello(hello, magic, 2, TOKEN, 0, 0, 2); // meant for another rank
     assert_int_equal(send(fds[1], hello, 32, 0), 32);
-    make_hello(hello, magic, 1, TOKEN, 0, 1, 3); // another world
+    make_hello(hello, magic, 2, TOKEN, 0, 1, 3); // another world
     assert_int_equal(send(fds[2], hello, 32, 0), 32);
-    make_hello(hello, magic, 2, TOKEN, 0, 1, 2); // another version
+    make_hello(hello, magic, 1, TOKEN, 0, 1, 2); // another version
     assert_int_equal(send(fds[3], hello, 32, 0), 32);
-    make_hello(hello, magic, 1, TOKEN, 7, 1, 2); // no such rank
+    make_hello(hello, magic, 2, TOKEN, 7, 1, 2); // no such rank
     assert_int_equal(send(fds[4], hello, 32, 0), 32);
-    make_hello(hello, magic, 1, TOKEN, 1, 1, 2); // the rank itself
+    make_hello(hello, magic, 2, TOKEN, 1, 1, 2); // the rank itself
     assert_int_equal(send(fds[5], hello, 32, 0), 32);
     assert_int_equal(send(fds[6], "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 36, 0), 36);
     assert_int_equal(send(fds[7], hello, 5, 0), 5); // and nothing more; fds[8] says nothing
@@ -187,7 +187,7 @@ static void a_peer_that_has_ended_is_named(void **state)
     const char *addresses[2] = {zero.address, one.address};
     dp_transport_free(one.transport);
     struct dp_error err = {0};
-    dp_status status = dp_transport_tcp_connect(zero.transport, addresses,
+    dp_status status = dp_transport_connect(zero.transport, addresses,
                                                 dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "cannot reach rank 1 at 127.0.0.1:");
     dp_transport_free(zero.transport);
@@ -203,7 +203,7 @@ static void a_peer_of_another_assignment_is_told_apart(void **state)
     struct connecting other = {one.transport, addresses, 200, DP_OK, {0}, 0};
     start(&other);
     struct dp_error err = {0};
-    dp_status status = dp_transport_tcp_connect(zero.transport, addresses,
+    dp_status status = dp_transport_connect(zero.transport, addresses,
                                                 dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "of another assignment");
     pthread_join(other.thread, NULL);
@@ -264,7 +264,7 @@ static void addresses_and_hosts_that_are_none_are_refused(void **state)
     assert_refused(status, DP_INVALID, &err, "rank 2 of 2");
     listen_on(&zero, 0, 2, TOKEN);
     const char *addresses[2] = {zero.address, "nowhere"};
-    status = dp_transport_tcp_connect(zero.transport, addresses, dp_clock_monotonic_ns(), &err);
+    status = dp_transport_connect(zero.transport, addresses, dp_clock_monotonic_ns(), &err);
     assert_refused(status, DP_INVALID, &err, "rank 1: \"nowhere\" is not host:port");
     dp_transport_free(zero.transport);
 }
@@ -286,7 +286,7 @@ static void bytes_that_are_no_message_close_the_link(void **state)
     start(&connecting);
     int fd = dial(one.address);
     unsigned char hello[32];
-    make_hello(hello, 0x48545044, 1, TOKEN, 0, 1, 2);
+    make_hello(hello, 0x48545044, 2, TOKEN, 0, 1, 2);
     assert_int_equal(send(fd, hello, 32, 0), 32);
     assert_int_equal(recv(fd, hello, 32, MSG_WAITALL), 32);
     pthread_join(connecting.thread, NULL);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "dp/alloc.h"
+#include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/transport_ops.h"
 
@@ -77,31 +78,54 @@ static dp_status loopback_send(struct dp_transport *transport, int32_t peer, uin
     return status;
 }
 
-// Copies with no mutex held; the window stays as long as it is in use.
+// Each window holds those of its peers, which may close theirs and even end before it.
+static dp_status window_accept(struct dp_transport *transport, struct dp_window *window,
+                               int32_t peer, const unsigned char card[DP_WINDOW_CARD_BYTES],
+                               struct dp_error *err)
+{
+    (void)card;
+    struct dp_window *to = NULL;
+    pthread_mutex_lock(transport->mutex);
+    struct dp_transport *end = hub_of(transport)->ends[peer];
+    to = end != NULL ? end->windows[window->key & 0xffff] : NULL;
+    to = to != NULL && to->key == window->key ? to : NULL;
+    if (to != NULL) {
+        to->users++;
+    }
+    pthread_mutex_unlock(transport->mutex);
+    window->outs[peer].row = to;
+    return to != NULL ? DP_OK : dp_fail(err, DP_UNAVAILABLE, "rank %d has closed it again", peer);
+}
+
+static void window_forget(struct dp_transport *transport, struct dp_window *window, int32_t peer)
+{
+    (void)transport;
+    dp_window_release(dp_steal(window->outs[peer].row));
+}
+
+static void *window_map(struct dp_transport *transport, struct dp_window *window, int32_t peer)
+{
+    (void)transport;
+    return ((struct dp_window *)window->outs[peer].row)->memory;
+}
+
+// The mutex is for the end of the peer, which must not be freed while its bell is rung.
 static dp_status loopback_put(struct dp_transport *transport, struct dp_window *window,
                               int32_t peer, size_t offset, const struct iovec *parts, int count,
                               size_t length, uint64_t number, uint64_t note, struct dp_error *err)
 {
     (void)length;
-    struct dp_window *to = NULL;
+    struct dp_window *to = window->outs[peer].row;
+    dp_window_gather(to->memory + offset, parts, count);
     dp_status status = DP_OK;
     pthread_mutex_lock(transport->mutex);
     if (transport->peers[peer].closed) {
-        status = dp_fail(err, DP_UNAVAILABLE, "cannot put to rank %d: %s", peer,
-                         transport->peers[peer].reason);
+        status = dp_fail(err, DP_UNAVAILABLE, "cannot put to rank %d (window %u): %s", peer,
+                         window->key & 0xffff, transport->peers[peer].reason);
     } else {
-        to = hub_of(transport)->ends[peer]->windows[window->key & 0xffff];
-        to = to != NULL && to->key == window->key ? to : NULL;
-        if (to != NULL) {
-            to->users++;
-        }
+        dp_window_land(to, transport->rank, number, note);
     }
     pthread_mutex_unlock(transport->mutex);
-    if (to != NULL) {
-        dp_window_gather(to->memory + offset, parts, count);
-        dp_window_land(to, transport->rank, number, note);
-        dp_window_release(to);
-    }
     return status;
 }
 
@@ -171,8 +195,16 @@ static void loopback_free(struct dp_transport *transport)
 }
 
 static const struct dp_transport_ops loopback_ops = {
-    .attributes = {.name = "loopback", .bandwidth = 8e9, .latency_s = 5e-6},
+    .attributes = {.name = "loopback",
+                   .bandwidth = 8e9,
+                   .latency_s = 5e-6,
+                   .message_bytes_max = DP_TRANSPORT_BYTES_MAX,
+                   .is_one_sided = true,
+                   .shares_node = true},
     .send = loopback_send,
+    .window_accept = window_accept,
+    .window_forget = window_forget,
+    .window_map = window_map,
     .put = loopback_put,
     .resume = loopback_resume,
     .cut = loopback_cut,

@@ -1,314 +1,111 @@
-#include "tcp.h"
-
-#include <endian.h>
+// Ranks over tcp; what is of tcp alone: names and ports.
 #include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
+#include "stream.h"
 
-// Nothing more comes over the link or goes out.
-static void break_link(struct tcp *tcp, int32_t peer, const char *reason)
+dp_status dp_tcp_resolve(const char *address, struct sockaddr_storage *ret_address,
+                         socklen_t *ret_length, struct dp_error *err)
 {
-    struct tcp_link *link = &tcp->links[peer];
-    pthread_mutex_lock(&tcp->out_mutex);
-    if (!link->broken) {
-        pthread_mutex_lock(tcp->base.mutex);
-        dp_transport_peer_closed(&tcp->base, peer, reason);
-        pthread_mutex_unlock(tcp->base.mutex);
-        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, link->fd, NULL);
-        link->events = 0;
-        link->broken = true;
-        shutdown(link->fd, SHUT_RDWR);
-        dp_tcp_drop_queue(tcp, link);
+    char host[DP_ADDRESS_MAX];
+    const char *colon = strrchr(address, ':');
+    if (colon == NULL || !DP_COPY_TEXT(host, address)) {
+        return dp_fail(err, DP_INVALID, "\"%s\" is not host:port", address);
     }
-    pthread_mutex_unlock(&tcp->out_mutex);
+    host[colon - address] = '\0';
+    char *name = host;
+    size_t length = strlen(host);
+    if (length >= 2 && host[0] == '[' && host[length - 1] == ']') {
+        host[length - 1] = '\0';
+        name = host + 1;
+    }
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *info;
+    int failed = getaddrinfo(name, colon + 1, &hints, &info);
+    if (failed != 0) {
+        return dp_fail(err, DP_UNAVAILABLE, "cannot resolve %s: %s", address, gai_strerror(failed));
+    }
+    memcpy(ret_address, info->ai_addr, info->ai_addrlen);
+    *ret_length = info->ai_addrlen;
+    freeaddrinfo(info);
+    return DP_OK;
 }
 
-static void end_of_stream(struct tcp *tcp, int32_t peer, int errnum)
+static dp_status listen_on(const char *host, char *ret_address, int *ret_fd, struct dp_error *err)
 {
-    const struct tcp_link *link = &tcp->links[peer];
-    bool is_inside = link->frame_got > 0;
-    char reason[128];
-    snprintf(reason, sizeof reason, "%s%s",
-             errnum != 0 ? strerror(errnum) : "it closed the connection",
-             is_inside ? " in the middle of a message" : "");
-    break_link(tcp, peer, reason);
-}
-
-// Starts the message that the frame announces.
-static bool begin_message(struct tcp *tcp, int32_t peer)
-{
-    struct tcp_link *link = &tcp->links[peer];
-    uint32_t magic;
-    uint64_t tag, length;
-    memcpy(&magic, link->frame, sizeof magic);
-    memcpy(&tag, link->frame + 8, sizeof tag);
-    memcpy(&length, link->frame + 16, sizeof length);
-    if (le32toh(magic) != FRAME_MAGIC || le64toh(length) > DP_TRANSPORT_BYTES_MAX) {
-        break_link(tcp, peer, "it sent bytes that are no message");
-        return false;
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *info;
+    int failed = getaddrinfo(host, "0", &hints, &info);
+    if (failed != 0) {
+        return dp_fail(err, DP_INVALID, "cannot resolve the data host %s: %s", host,
+                       gai_strerror(failed));
     }
-    link->message = dp_message_new(le64toh(tag), (size_t)le64toh(length));
-    link->message_got = 0;
-    return true;
-}
-
-static bool finish_message(struct tcp *tcp, int32_t peer)
-{
-    struct tcp_link *link = &tcp->links[peer];
-    struct dp_message *message = dp_steal(link->message);
-    link->frame_got = 0;
-    pthread_mutex_lock(tcp->base.mutex);
-    bool is_taken = dp_transport_deliver(&tcp->base, peer, message);
-    pthread_mutex_unlock(tcp->base.mutex);
-    return is_taken;
-}
-
-// Takes bytes of the stream apart; false when the link is of no more use.
-static bool feed(struct tcp *tcp, int32_t peer, const unsigned char *bytes, size_t count)
-{
-    struct tcp_link *link = &tcp->links[peer];
-    for (;;) {
-        if (link->message == NULL) {
-            size_t need = FRAME_BYTES - link->frame_got;
-            size_t part = count < need ? count : need;
-            memcpy(link->frame + link->frame_got, bytes, part);
-            link->frame_got += part;
-            bytes += part;
-            count -= part;
-            if (link->frame_got < FRAME_BYTES) {
-                return true;
-            }
-            if (!begin_message(tcp, peer)) {
-                return false;
-            }
-        }
-        size_t need = link->message->length - link->message_got;
-        size_t part = count < need ? count : need;
-        memcpy(link->message->bytes + link->message_got, bytes, part);
-        link->message_got += part;
-        bytes += part;
-        count -= part;
-        if (link->message_got < link->message->length) {
-            return true;
-        }
-        if (!finish_message(tcp, peer)) {
-            return false;
-        }
+    DP_AUTO_CLOSE int fd =
+        socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+    bool is_bound =
+        fd >= 0 && bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
+    int errnum = errno;
+    bool is_v6 = info->ai_family == AF_INET6;
+    freeaddrinfo(info);
+    if (!is_bound) {
+        return dp_fail_errno(err, errnum, "cannot listen on %s", host);
     }
-}
-
-// One read: straight into the message when much of it is still to come, else through the scratch.
-static ssize_t read_once(struct tcp *tcp, int32_t peer, bool *ret_usable)
-{
-    struct tcp_link *link = &tcp->links[peer];
-    *ret_usable = true;
-    size_t need = link->message == NULL ? 0 : link->message->length - link->message_got;
-    bool is_direct = need >= SCRATCH_BYTES;
-    void *to = is_direct ? link->message->bytes + link->message_got : tcp->scratch;
-    ssize_t got = recv(link->fd, to, is_direct ? need : SCRATCH_BYTES, MSG_DONTWAIT);
-    if (got <= 0) {
-        return got;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } bound = {0};
+    socklen_t length = sizeof bound;
+    if (getsockname(fd, &bound.any, &length) != 0) {
+        return dp_fail_errno(err, errno, "cannot tell the port on %s", host);
     }
-    if (!is_direct) {
-        *ret_usable = feed(tcp, peer, tcp->scratch, (size_t)got);
-    } else {
-        link->message_got += (size_t)got;
-        if (link->message_got == link->message->length) {
-            *ret_usable = finish_message(tcp, peer);
-        }
+    unsigned port = ntohs(is_v6 ? bound.v6.sin6_port : bound.v4.sin_port);
+    int used = snprintf(ret_address, DP_ADDRESS_MAX, is_v6 ? "[%s]:%u" : "%s:%u", host, port);
+    if (used >= DP_ADDRESS_MAX) {
+        return dp_fail(err, DP_TOO_LARGE, "the data host %s is too long a name", host);
     }
-    return got;
-}
-
-// Whether the peer may be read; if not, its socket is no longer watched for input.
-static bool may_read(struct tcp *tcp, int32_t peer)
-{
-    struct tcp_link *link = &tcp->links[peer];
-    pthread_mutex_lock(&tcp->out_mutex);
-    pthread_mutex_lock(tcp->base.mutex);
-    bool may = dp_transport_may_read(&tcp->base, peer);
-    pthread_mutex_unlock(tcp->base.mutex);
-    uint32_t events = link->events & ~(uint32_t)EPOLLIN;
-    dp_tcp_watch(tcp, peer, may ? events | EPOLLIN : events);
-    pthread_mutex_unlock(&tcp->out_mutex);
-    return may;
-}
-
-// Reads a few times, so that one busy peer does not keep the others waiting.
-static void read_link(struct tcp *tcp, int32_t peer, bool is_hung_up)
-{
-    size_t total = 0;
-    for (int turn = 0; turn < 8 || is_hung_up; turn++) {
-        if (!is_hung_up && !may_read(tcp, peer)) {
-            break;
-        }
-        bool usable;
-        ssize_t got = read_once(tcp, peer, &usable);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-            break;
-        }
-        if (got <= 0) {
-            end_of_stream(tcp, peer, got < 0 ? errno : 0);
-            break;
-        }
-        if (!usable) {
-            break;
-        }
-        total += (size_t)got;
-        if ((size_t)got < SCRATCH_BYTES / 4) {
-            break; // the socket is most likely empty; epoll says when it is not
-        }
-    }
-    if (total > 0) {
-        pthread_mutex_lock(tcp->base.mutex);
-        tcp->base.peers[peer].progress_ns = dp_clock_monotonic_ns();
-        pthread_mutex_unlock(tcp->base.mutex);
-    }
-}
-
-static void resume_links(struct tcp *tcp)
-{
-    uint64_t count;
-    ssize_t ignored = read(tcp->wake_fd, &count, sizeof count);
-    (void)ignored;
-    for (int32_t i = 0; i < tcp->base.world; i++) {
-        if (atomic_exchange(&tcp->links[i].resume_wanted, false) && !tcp->links[i].broken) {
-            may_read(tcp, i);
-        }
-    }
-}
-
-static void tcp_aborted(struct dp_transport *transport)
-{
-    struct tcp *tcp = tcp_of(transport);
-    pthread_mutex_lock(&tcp->out_mutex);
-    for (int32_t i = 0; i < transport->world; i++) {
-        if (tcp->links[i].fd >= 0) {
-            shutdown(tcp->links[i].fd, SHUT_RDWR);
-        }
-    }
-    pthread_cond_broadcast(&tcp->out_room);
-    pthread_mutex_unlock(&tcp->out_mutex);
-    dp_tcp_wake(tcp);
-}
-
-static void tcp_progress(struct dp_transport *transport)
-{
-    struct tcp *tcp = tcp_of(transport);
-    if (!tcp->connected) {
-        return;
-    }
-    while (!tcp->stop && tcp->base.aborted == DP_OK) {
-        struct epoll_event events[64];
-        int count = epoll_wait(tcp->epoll_fd, events, 64, -1);
-        for (int i = 0; i < count; i++) {
-            int32_t peer = (int32_t)events[i].data.u32;
-            if (peer == tcp->base.rank) {
-                resume_links(tcp);
-                continue;
-            }
-            if (events[i].events & EPOLLOUT) {
-                dp_tcp_flush(tcp, peer);
-            }
-            if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-                read_link(tcp, peer, (events[i].events & (EPOLLHUP | EPOLLERR)) != 0);
-            }
-        }
-    }
-    if (tcp->base.aborted != DP_OK) {
-        tcp_aborted(transport); // when it was the reader that gave up
-    }
-}
-
-static void tcp_resume(struct dp_transport *transport, int32_t peer)
-{
-    struct tcp *tcp = tcp_of(transport);
-    tcp->links[peer].resume_wanted = true;
-    dp_tcp_wake(tcp);
-}
-
-static void tcp_cut(struct dp_transport *transport, int32_t peer)
-{
-    struct tcp *tcp = tcp_of(transport);
-    if (tcp->links[peer].fd >= 0) {
-        break_link(tcp, peer, "the connection broke");
-    }
-}
-
-static bool all_closed(const struct dp_transport *transport)
-{
-    for (int32_t i = 0; i < transport->world; i++) {
-        if (i != transport->rank && !transport->peers[i].closed) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void tcp_close(struct dp_transport *transport, int64_t deadline_ns)
-{
-    struct tcp *tcp = tcp_of(transport);
-    if (tcp->connected) {
-        dp_tcp_drain(tcp, deadline_ns);
-        pthread_mutex_lock(&tcp->out_mutex);
-        for (int32_t i = 0; i < transport->world; i++) {
-            if (tcp->links[i].fd >= 0 && !tcp->links[i].broken) {
-                shutdown(tcp->links[i].fd, SHUT_WR);
-            }
-        }
-        pthread_mutex_unlock(&tcp->out_mutex);
-        pthread_mutex_lock(transport->mutex);
-        dp_transport_wait_begin(transport);
-        while (transport->aborted == DP_OK && !all_closed(transport) &&
-               dp_clock_monotonic_ns() < deadline_ns) {
-            dp_transport_cond_wait(&transport->changed, transport->mutex, deadline_ns);
-        }
-        dp_transport_wait_end(transport);
-        pthread_mutex_unlock(transport->mutex);
-    }
-    tcp->stop = true;
-    dp_tcp_wake(tcp);
-}
-
-static void tcp_free(struct dp_transport *transport)
-{
-    struct tcp *tcp = tcp_of(transport);
-    for (int32_t i = 0; i < transport->world; i++) {
-        struct tcp_link *link = &tcp->links[i];
-        dp_tcp_drop_queue(tcp, link);
-        free(link->message);
-        if (link->fd >= 0) {
-            close(link->fd);
-        }
-    }
-    if (tcp->listen_fd >= 0) {
-        close(tcp->listen_fd);
-    }
-    close(tcp->epoll_fd);
-    close(tcp->wake_fd);
-    free(tcp->links);
-    free(tcp->scratch);
-    pthread_cond_destroy(&tcp->out_room);
-    pthread_mutex_destroy(&tcp->out_mutex);
-    dp_transport_deinit(transport);
-    free(tcp);
+    *ret_fd = dp_steal_fd(&fd);
+    return DP_OK;
 }
 
 const struct dp_transport_ops dp_tcp_ops = {
-    .attributes = {.name = "tcp", .bandwidth = 2e9, .latency_s = 3e-5},
-    .send = dp_tcp_send,
-    .resume = tcp_resume,
-    .cut = tcp_cut,
-    .aborted = tcp_aborted,
-    .progress = tcp_progress,
-    .close = tcp_close,
-    .free = tcp_free,
+    .attributes = {.name = "tcp",
+                   .bandwidth = 2e9,
+                   .latency_s = 3e-5,
+                   .message_bytes_max = DP_TRANSPORT_BYTES_MAX},
+    .connect = dp_stream_connect,
+    .send = dp_stream_send,
+    .resume = dp_stream_resume,
+    .cut = dp_stream_cut,
+    .aborted = dp_stream_aborted,
+    .progress = dp_stream_progress,
+    .put = dp_stream_put,
+    .close = dp_stream_close,
+    .free = dp_stream_free,
 };
+
+dp_status dp_transport_tcp_listen(const char *host, int32_t rank, int32_t world, uint64_t token,
+                                  char *ret_address, struct dp_transport **ret_transport,
+                                  struct dp_error *err)
+{
+    dp_status status = dp_transport_check_world(rank, world, err);
+    int listen_fd;
+    struct stream *stream;
+    if (status == DP_OK) {
+        status = listen_on(host, ret_address, &listen_fd, err);
+    }
+    if (status == DP_OK) {
+        status = dp_stream_new(&dp_tcp_ops, rank, world, token, listen_fd, &stream, err);
+    }
+    if (status == DP_OK) {
+        *ret_transport = &stream->base;
+    }
+    return status;
+}

@@ -37,6 +37,32 @@ const struct dp_transport_attributes *dp_transport_attributes(const struct dp_tr
     return &transport->ops->attributes;
 }
 
+const struct dp_transport_attributes *
+dp_transport_peer_attributes(const struct dp_transport *transport, int32_t peer)
+{
+    DP_CHECK(peer >= 0 && peer < transport->world);
+    return transport->ops->peer_attributes != NULL
+               ? transport->ops->peer_attributes(transport, peer)
+               : &transport->ops->attributes;
+}
+
+dp_status dp_transport_check_world(int32_t rank, int32_t world, struct dp_error *err)
+{
+    if (world < 1 || world > DP_TRANSPORT_WORLD_MAX || rank < 0 || rank >= world) {
+        return dp_fail(err, DP_INVALID, "rank %d of %d: at most %d ranks", rank, world,
+                       DP_TRANSPORT_WORLD_MAX);
+    }
+    return DP_OK;
+}
+
+dp_status dp_transport_connect(struct dp_transport *transport, const char *const *addresses,
+                               int64_t deadline_ns, struct dp_error *err)
+{
+    return transport->ops->connect == NULL
+               ? DP_OK
+               : transport->ops->connect(transport, addresses, deadline_ns, err);
+}
+
 void dp_transport_set_blocked_ms(struct dp_transport *transport, int64_t blocked_ms)
 {
     transport->blocked_ns = blocked_ms * DP_NS_PER_MS;

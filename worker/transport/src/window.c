@@ -298,6 +298,17 @@ size_t dp_window_bytes(const struct dp_window *window)
     return window->bytes;
 }
 
+void *dp_window_map(struct dp_window *window, int32_t peer)
+{
+    struct dp_transport *transport = window->transport;
+    DP_CHECK(peer >= 0 && peer < window->world);
+    if (peer == transport->rank) {
+        return window->memory;
+    }
+    return transport->ops->window_map != NULL ? transport->ops->window_map(transport, window, peer)
+                                              : NULL;
+}
+
 static dp_status measure(const struct dp_window *window, int32_t peer, size_t offset,
                          const struct iovec *parts, int count, size_t *ret_length,
                          struct dp_error *err)

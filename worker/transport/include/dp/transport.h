@@ -95,13 +95,22 @@ struct dp_transport_stats {
 };
 void dp_transport_stats(struct dp_transport *transport, struct dp_transport_stats *ret_stats);
 
-// What a transport can be expected to do; hints for plans.
+// What a transport can do. Its figures are hints for plans, as measured on one small machine;
+// dp-rank --calibrate measures a node's own.
 struct dp_transport_attributes {
-    const char *name; // "loopback", "tcp"
-    double bandwidth; // bytes per second and direction
+    const char *name; // "loopback", "shm", "tcp", "mesh", ...
+    double bandwidth; // of puts: bytes per second and direction
     double latency_s;
+    uint64_t message_bytes_max;
+    bool is_one_sided;          // a put takes no time of a thread at the peer
+    bool has_registered_memory; // windows are registered with an adapter; opening them is slow
+    bool shares_node;           // peers are on the same node, and a put is a copy
 };
 const struct dp_transport_attributes *dp_transport_attributes(const struct dp_transport *transport);
+
+// Of the way to one peer: those of the part of a mesh that goes there.
+const struct dp_transport_attributes *
+dp_transport_peer_attributes(const struct dp_transport *transport, int32_t peer);
 
 // How long a call may see no progress; DP_TRANSPORT_BLOCKED_MS_MAX unless set (tests).
 void dp_transport_set_blocked_ms(struct dp_transport *transport, int64_t blocked_ms);
@@ -110,18 +119,34 @@ void dp_transport_set_blocked_ms(struct dp_transport *transport, int64_t blocked
 // is closed and freed by itself.
 void dp_transport_loopback(int32_t world, struct dp_transport **ret_transports);
 
+// A transport of processes comes about in two halves. A listen of a row, or dp_transport_open for
+// a mesh of them, gives an address text of at most DP_ADDRESS_MAX bytes for the peers; then, when
+// all ranks' addresses are known:
+//
+// Links to every peer. addresses[world] are what the ranks' listens gave, this rank's own included.
+// Peers need not have called it yet. Blocks until all links are up, the deadline, or
+// dp_transport_abort; then dp_transport_progress is to be run. Of no effect on loopback.
+dp_status dp_transport_connect(struct dp_transport *transport, const char *const *addresses,
+                               int64_t deadline_ns, struct dp_error *err);
+
+static inline dp_status dp_transport_tcp_connect(struct dp_transport *transport,
+                                                 const char *const *addresses, int64_t deadline_ns,
+                                                 struct dp_error *err)
+{
+    return dp_transport_connect(transport, addresses, deadline_ns, err);
+}
+
 // tcp, first half: listens on host with a port the kernel gives; `address` of DP_ADDRESS_MAX bytes
 // receives "host:port". The port is held from here on, so it cannot be lost before the start. The
-// token is what peers of the same assignment know each other by.
+// token is what peers of the same assignment know each other by: connections that do not say it
+// are dropped.
 dp_status dp_transport_tcp_listen(const char *host, int32_t rank, int32_t world, uint64_t token,
                                   char *ret_address, struct dp_transport **ret_transport,
                                   struct dp_error *err);
-// Second half: links to every other rank, the lower one dialling. addresses[world] are what the
-// ranks' listens gave, this rank's own included. Peers need not have called it yet. Connections
-// that do not say the token are dropped. Blocks until all links are up, the deadline, or
-// dp_transport_abort; then dp_transport_progress is to be run. Of no effect on other transports.
-dp_status dp_transport_tcp_connect(struct dp_transport *transport, const char *const *addresses,
-                                   int64_t deadline_ns, struct dp_error *err);
+// shm: ranks that are processes of one node and user, in one network namespace; a rank elsewhere is
+// refused by dp_transport_connect with DP_UNSUPPORTED. Uses no files, and leaves nothing behind.
+dp_status dp_transport_shm_listen(int32_t rank, int32_t world, uint64_t token, char *ret_address,
+                                  struct dp_transport **ret_transport, struct dp_error *err);
 
 // For tests: what goes wrong, and when.
 struct dp_transport_fault {

@@ -84,6 +84,9 @@ struct dp_window {
 
 struct dp_transport_ops {
     struct dp_transport_attributes attributes;
+    // Of the way to a peer; NULL = those above.
+    const struct dp_transport_attributes *(*peer_attributes)(const struct dp_transport *transport,
+                                                             int32_t peer);
     // Second half of an open: links to every peer whose address is not NULL, in the row's own
     // form, and blocks until all are there. NULL = there is nothing to link (loopback).
     dp_status (*connect)(struct dp_transport *transport, const char *const *addresses,
@@ -111,6 +114,8 @@ struct dp_transport_ops {
                                struct dp_error *err);
     // Gives up what offer and accept hold for this peer, also after a failure of either.
     void (*window_forget)(struct dp_transport *transport, struct dp_window *window, int32_t peer);
+    // Where the peer's memory can be addressed; NULL = nowhere.
+    void *(*window_map)(struct dp_transport *transport, struct dp_window *window, int32_t peer);
     // The number-th put (from 1) to another rank; parts lie within the window. Called under
     // outs[peer].mutex. Nothing of it may have landed when this fails.
     dp_status (*put)(struct dp_transport *transport, struct dp_window *window, int32_t peer,
@@ -191,3 +196,4 @@ dp_status dp_shared_memory_new(const char *name, size_t bytes, int *ret_fd, void
                                struct dp_error *err);
 // Delays the caller and cuts the link when its time has come.
 void dp_transport_apply_fault(struct dp_transport *transport, int32_t peer);
+dp_status dp_transport_check_world(int32_t rank, int32_t world, struct dp_error *err);

@@ -35,6 +35,9 @@ dp_status dp_window_open(struct dp_transport *transport, uint32_t id, size_t byt
 void dp_window_close(struct dp_window *window);
 void *dp_window_memory(struct dp_window *window);
 size_t dp_window_bytes(const struct dp_window *window);
+// The peer's window where this process can address it (loopback, shm, this rank's own), NULL
+// elsewhere. What is stored there is seen by the peer once a later put to it has landed.
+void *dp_window_map(struct dp_window *window, int32_t peer);
 
 // Parts one behind the other at `offset` of the peer's window; up to DP_TRANSPORT_PARTS_MAX, none
 // is a note alone. peer may be the rank itself. Returns once the parts may be reused. Refuses what

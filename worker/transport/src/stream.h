@@ -1,0 +1,135 @@
+// Ranks over sockets: one stream for each pair of ranks, all moved by the one thread that runs
+// dp_transport_progress. A sender writes to the socket itself while nothing is queued before it.
+// Two rows are made of it: tcp, and shm, whose sockets are local ones that pass descriptors of
+// windows along with the messages.
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "dp/transport_ops.h"
+
+// Frames, little-endian: magic u32, key u32, tag or note u64, length u64; of a put then also offset
+// u64 and number u64. A frame with a descriptor has no more than its head.
+#define FRAME_MESSAGE 0x31545044u // "DPT1"
+#define FRAME_PUT 0x31575044u     // "DPW1"
+#define FRAME_FD 0x31465044u      // "DPF1"
+#define FRAME_HEAD_BYTES 24u
+#define FRAME_BYTES_MAX 40u
+#define SCRATCH_BYTES 65536u
+#define BELL_BYTES 4096u
+#define BELL_KEY UINT32_MAX // of the descriptor that has a rank's bell
+
+// Bytes that wait for room in the socket.
+struct stream_out {
+    struct stream_out *next;
+    size_t length, sent;
+    int fd; // goes with the first of them; -1 = none
+    unsigned char bytes[];
+};
+
+struct stream_link {
+    int fd; // -1 = none; closed by free alone, so that any thread may shut it down
+    // Under out_mutex.
+    struct stream_out *out_head, **out_tail;
+    uint32_t events; // that epoll watches
+    _Atomic bool broken;
+    // Progress thread: what is being received. Bytes go to `to`, or nowhere when it is NULL.
+    unsigned char frame[FRAME_BYTES_MAX];
+    size_t frame_got;
+    bool is_inside; // the frame is complete, its bytes are coming
+    unsigned char *to;
+    size_t left;
+    struct dp_message *message;
+    struct dp_window *window; // held while a put comes in
+    uint64_t number, note;
+    int passed_fd; // came with bytes whose frame is not complete; -1 = none
+    _Atomic bool resume_wanted;
+    // shm, under the common mutex: the peer's bell, and windows offered and not yet accepted.
+    struct dp_bell *bell;
+    int offered[DP_WINDOWS_MAX]; // descriptors + 1
+};
+
+// Lock order: out_mutex before the common mutex.
+struct stream {
+    struct dp_transport base;
+    uint64_t token;
+    bool is_local;
+    uint64_t identity; // of the memory and the sockets that a rank shares; local
+    int listen_fd, epoll_fd, wake_fd;
+    int bell_fd;               // -1 = the bell is not shared
+    struct stream_link *links; // [world]
+    unsigned char *scratch;    // of the progress thread
+    bool connected;
+    _Atomic bool stop;
+    pthread_mutex_t out_mutex;
+    pthread_cond_t out_room; // bytes left, or a link broke
+    uint64_t out_bytes;      // queued, all links
+    uint64_t out_moved;      // ever written from the queues
+};
+
+static inline struct stream *stream_of(struct dp_transport *transport)
+{
+    return (struct stream *)transport;
+}
+
+// stream.c
+// Takes the descriptor of a listening socket.
+dp_status dp_stream_new(const struct dp_transport_ops *ops, int32_t rank, int32_t world,
+                        uint64_t token, int listen_fd, struct stream **ret_stream,
+                        struct dp_error *err);
+void dp_stream_progress(struct dp_transport *transport);
+void dp_stream_resume(struct dp_transport *transport, int32_t peer);
+void dp_stream_cut(struct dp_transport *transport, int32_t peer);
+void dp_stream_aborted(struct dp_transport *transport);
+void dp_stream_close(struct dp_transport *transport, int64_t deadline_ns);
+void dp_stream_free(struct dp_transport *transport);
+
+// stream_receive.c
+// One read of what a peer sends; false = the link is of no more use, or of none just now. The
+// reason is in ret_got as recv has it (0, or -1 and errno), else it was broken here.
+bool dp_stream_read(struct stream *stream, int32_t peer, ssize_t *ret_got);
+void dp_stream_drop_input(struct stream_link *link);
+// Nothing more comes over the link or goes out.
+void dp_stream_break(struct stream *stream, int32_t peer, const char *reason);
+
+// stream_send.c
+dp_status dp_stream_send(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                         const struct iovec *parts, int count, size_t length, struct dp_error *err);
+dp_status dp_stream_put(struct dp_transport *transport, struct dp_window *window, int32_t peer,
+                        size_t offset, const struct iovec *parts, int count, size_t length,
+                        uint64_t number, uint64_t note, struct dp_error *err);
+// Sends a descriptor (its duplicate) under a key; local sockets alone.
+dp_status dp_stream_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
+                         struct dp_error *err);
+// Writes what is queued for a link; the progress thread's.
+void dp_stream_flush(struct stream *stream, int32_t peer);
+// Under out_mutex: drops what is queued.
+void dp_stream_drop_queue(struct stream *stream, struct stream_link *link);
+// Waits until the queues are empty, or the deadline.
+void dp_stream_drain(struct stream *stream, int64_t deadline_ns);
+// Under out_mutex: watches the link for these events.
+void dp_stream_watch(struct stream *stream, int32_t peer, uint32_t events);
+void dp_stream_wake(struct stream *stream);
+
+// stream_connect.c
+dp_status dp_stream_connect(struct dp_transport *transport, const char *const *addresses,
+                            int64_t deadline_ns, struct dp_error *err);
+
+// tcp.c
+// The "host:port" or "[v6]:port" of a peer as a socket address.
+dp_status dp_tcp_resolve(const char *address, struct sockaddr_storage *ret_address,
+                         socklen_t *ret_length, struct dp_error *err);
+
+// shm.c
+dp_status dp_shm_resolve(const struct stream *stream, const char *address,
+                         struct sockaddr_storage *ret_address, socklen_t *ret_length,
+                         struct dp_error *err);
+// A descriptor has come from the peer, under the common mutex; takes it. False when it is none
+// that a peer may send.
+bool dp_shm_passed(struct stream *stream, int32_t peer, uint32_t key, int fd);
+void dp_shm_forget_peer(struct stream_link *link);
+
+extern const struct dp_transport_ops dp_tcp_ops, dp_shm_ops;
