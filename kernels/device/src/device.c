@@ -26,23 +26,21 @@ typedef void (*installer)(struct dp_device_ops *ops);
     }
 #define INSTALLER_COUNT 9
 
-static const installer installers_f32[INSTALLER_COUNT] = INSTALLERS(f32);
-static const installer installers_f64[INSTALLER_COUNT] = INSTALLERS(f64);
+static const installer plain[][INSTALLER_COUNT] = {
+    [DP_F32] = INSTALLERS(f32), [DP_F64] = INSTALLERS(f64), [DP_BF16] = INSTALLERS(bf16)};
 #ifdef DP_CPU_HAS_AVX2
-static const installer installers_f32_avx2[INSTALLER_COUNT] = INSTALLERS(f32_avx2);
+static const installer avx2[][INSTALLER_COUNT] = {
+    [DP_F32] = INSTALLERS(f32_avx2), [DP_F64] = INSTALLERS(f64), [DP_BF16] = INSTALLERS(bf16_avx2)};
 #endif
 
 static const installer *installers_for(dp_element element)
 {
-    if (element == DP_F64) {
-        return installers_f64;
-    }
 #ifdef DP_CPU_HAS_AVX2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        return installers_f32_avx2;
+        return avx2[element];
     }
 #endif
-    return installers_f32;
+    return plain[element];
 }
 
 size_t dp_element_bytes(dp_element element)
@@ -124,9 +122,8 @@ void dp_device_set_threads(struct dp_device *device, int32_t threads)
 dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
                              struct dp_error *err)
 {
-    if (element == DP_BF16) {
-        return dp_fail(err, DP_UNSUPPORTED, "the cpu device has no bf16");
-    }
+    (void)err;
+    DP_CHECK(element >= 0 && element <= DP_BF16);
     struct cpu_device *cpu = dp_new(struct cpu_device);
     const installer *install = installers_for(element);
     for (size_t i = 0; i < INSTALLER_COUNT; i++) {
