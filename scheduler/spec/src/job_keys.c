@@ -69,6 +69,8 @@ static const struct dp_key model_keys[] = {
     {"norm_eps", REAL, MODEL(norm_eps), 0, 1, false, false, "added to the mean square in RMSNorm"},
     {"aux_loss_weight", REAL, MODEL(aux_loss_weight), 0, 1e3, false, false,
      "weight of the load-balance loss; 0 = off"},
+    {"bias_update", REAL, MODEL(bias_update), 0, 1, false, false,
+     "what a step moves the bias of an expert's score by, towards balance; 0 = no bias"},
     {"format", DP_KEY_FORMAT, MODEL(format), 0, 0, false, false,
      "number format it was trained in: bf16, fp8, fp8-block, mxfp8, nvfp4, fp32; auto = bf16"},
     {"ffn_matrices", I32, MODEL(ffn_matrices), 0, 3, false, false,

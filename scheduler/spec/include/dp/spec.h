@@ -33,6 +33,7 @@ struct dp_model_spec {
     double rope_theta;
     double norm_eps;
     double aux_loss_weight; // sequence-wise load-balance loss, 0 = off
+    double bias_update;     // what a step moves the bias of an expert's score by, 0 = no bias
     // What follows only the cost model knows; 0 = what the models above have.
     dp_format format;       // it was trained in; AUTO = bf16
     int32_t ffn_matrices;   // of an FFN or expert: 0 or 3 = gated (SwiGLU), 2 = plain (GELU)
