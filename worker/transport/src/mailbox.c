@@ -69,8 +69,9 @@ void dp_transport_init(struct dp_transport *transport, const struct dp_transport
 
 void dp_transport_join(struct dp_transport *transport, struct dp_transport *front)
 {
-    DP_CHECK(transport->mutex == front->mutex && transport->world == front->world);
+    DP_CHECK(transport->world == front->world && transport->rank == front->rank);
     transport->front = front;
+    transport->mutex = front->mutex;
 }
 
 void dp_transport_deinit(struct dp_transport *transport)

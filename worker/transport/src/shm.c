@@ -116,10 +116,10 @@ static dp_status shm_connect(struct dp_transport *transport, const char *const *
                              int64_t deadline_ns, struct dp_error *err)
 {
     struct stream *stream = stream_of(transport);
-    dp_status status = dp_stream_connect(transport, addresses, deadline_ns, err);
+    dp_status status = dp_socket_connect(transport, addresses, deadline_ns, err);
     for (int32_t i = 0; i < transport->world && status == DP_OK; i++) {
         if (stream->links[i].fd >= 0) {
-            status = dp_stream_pass(stream, i, BELL_KEY, stream->bell_fd, err);
+            status = dp_socket_pass(stream, i, BELL_KEY, stream->bell_fd, err);
         }
     }
     return status;
@@ -130,7 +130,7 @@ static dp_status window_offer(struct dp_transport *transport, struct dp_window *
                               struct dp_error *err)
 {
     (void)card;
-    return dp_stream_pass(stream_of(transport), peer, window->key, window->fd, err);
+    return dp_socket_pass(stream_of(transport), peer, window->key, window->fd, err);
 }
 
 static dp_status window_accept(struct dp_transport *transport, struct dp_window *window,
@@ -207,18 +207,18 @@ const struct dp_transport_ops dp_shm_ops = {
                    .is_one_sided = true,
                    .shares_node = true},
     .connect = shm_connect,
-    .send = dp_stream_send,
-    .resume = dp_stream_resume,
-    .cut = dp_stream_cut,
-    .aborted = dp_stream_aborted,
-    .progress = dp_stream_progress,
+    .send = dp_socket_send,
+    .resume = dp_socket_resume,
+    .cut = dp_socket_cut,
+    .aborted = dp_socket_aborted,
+    .progress = dp_socket_progress,
     .window_offer = window_offer,
     .window_accept = window_accept,
     .window_forget = window_forget,
     .window_map = window_map,
     .put = shm_put,
-    .close = dp_stream_close,
-    .free = dp_stream_free,
+    .close = dp_socket_close,
+    .free = dp_socket_free,
 };
 
 static dp_status listen_locally(uint64_t *ret_name, int *ret_fd, struct dp_error *err)
@@ -259,7 +259,7 @@ dp_status dp_transport_shm_listen(int32_t rank, int32_t world, uint64_t token, c
     }
     status = listen_locally(&name, &listen_fd, err);
     if (status == DP_OK) {
-        status = dp_stream_new(&dp_shm_ops, rank, world, token, listen_fd, &stream, err);
+        status = dp_socket_new(&dp_shm_ops, rank, world, token, listen_fd, &stream, err);
     }
     if (status != DP_OK) {
         munmap(bell, BELL_BYTES);

@@ -22,7 +22,7 @@ static void end_of_stream(struct stream *stream, int32_t peer, int errnum)
     snprintf(reason, sizeof reason, "%s%s",
              errnum != 0 ? strerror(errnum) : "it closed the connection",
              is_inside ? " in the middle of a message" : "");
-    dp_stream_break(stream, peer, reason);
+    dp_socket_break(stream, peer, reason);
 }
 
 // Whether the peer may be read; if not, its socket is no longer watched for input.
@@ -34,7 +34,7 @@ static bool may_read(struct stream *stream, int32_t peer)
     bool may = dp_transport_may_read(&stream->base, peer);
     pthread_mutex_unlock(stream->base.mutex);
     uint32_t events = link->events & ~(uint32_t)EPOLLIN;
-    dp_stream_watch(stream, peer, may ? events | EPOLLIN : events);
+    dp_socket_watch(stream, peer, may ? events | EPOLLIN : events);
     pthread_mutex_unlock(&stream->out_mutex);
     return may;
 }
@@ -48,7 +48,7 @@ static void read_link(struct stream *stream, int32_t peer, bool is_hung_up)
             break;
         }
         ssize_t got;
-        bool is_usable = dp_stream_read(stream, peer, &got);
+        bool is_usable = dp_socket_read(stream, peer, &got);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
             break;
         }
@@ -83,7 +83,7 @@ static void resume_links(struct stream *stream)
     }
 }
 
-void dp_stream_aborted(struct dp_transport *transport)
+void dp_socket_aborted(struct dp_transport *transport)
 {
     struct stream *stream = stream_of(transport);
     pthread_mutex_lock(&stream->out_mutex);
@@ -94,10 +94,10 @@ void dp_stream_aborted(struct dp_transport *transport)
     }
     pthread_cond_broadcast(&stream->out_room);
     pthread_mutex_unlock(&stream->out_mutex);
-    dp_stream_wake(stream);
+    dp_socket_wake(stream);
 }
 
-void dp_stream_progress(struct dp_transport *transport)
+void dp_socket_progress(struct dp_transport *transport)
 {
     struct stream *stream = stream_of(transport);
     if (!stream->connected) {
@@ -113,7 +113,7 @@ void dp_stream_progress(struct dp_transport *transport)
                 continue;
             }
             if (events[i].events & EPOLLOUT) {
-                dp_stream_flush(stream, peer);
+                dp_socket_flush(stream, peer);
             }
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
                 read_link(stream, peer, (events[i].events & (EPOLLHUP | EPOLLERR)) != 0);
@@ -121,22 +121,22 @@ void dp_stream_progress(struct dp_transport *transport)
         }
     }
     if (stream->base.front->aborted != DP_OK) {
-        dp_stream_aborted(transport); // when it was the reader that gave up
+        dp_socket_aborted(transport); // when it was the reader that gave up
     }
 }
 
-void dp_stream_resume(struct dp_transport *transport, int32_t peer)
+void dp_socket_resume(struct dp_transport *transport, int32_t peer)
 {
     struct stream *stream = stream_of(transport);
     stream->links[peer].resume_wanted = true;
-    dp_stream_wake(stream);
+    dp_socket_wake(stream);
 }
 
-void dp_stream_cut(struct dp_transport *transport, int32_t peer)
+void dp_socket_cut(struct dp_transport *transport, int32_t peer)
 {
     struct stream *stream = stream_of(transport);
     if (stream->links[peer].fd >= 0) {
-        dp_stream_break(stream, peer, "the connection broke");
+        dp_socket_break(stream, peer, "the connection broke");
     }
 }
 
@@ -150,11 +150,11 @@ static bool all_closed(const struct stream *stream)
     return true;
 }
 
-void dp_stream_close(struct dp_transport *transport, int64_t deadline_ns)
+void dp_socket_close(struct dp_transport *transport, int64_t deadline_ns)
 {
     struct stream *stream = stream_of(transport);
     if (stream->connected) {
-        dp_stream_drain(stream, deadline_ns);
+        dp_socket_drain(stream, deadline_ns);
         pthread_mutex_lock(&stream->out_mutex);
         for (int32_t i = 0; i < transport->world; i++) {
             if (stream->links[i].fd >= 0 && !stream->links[i].broken) {
@@ -173,16 +173,16 @@ void dp_stream_close(struct dp_transport *transport, int64_t deadline_ns)
         pthread_mutex_unlock(transport->mutex);
     }
     stream->stop = true;
-    dp_stream_wake(stream);
+    dp_socket_wake(stream);
 }
 
-void dp_stream_free(struct dp_transport *transport)
+void dp_socket_free(struct dp_transport *transport)
 {
     struct stream *stream = stream_of(transport);
     for (int32_t i = 0; i < transport->world; i++) {
         struct stream_link *link = &stream->links[i];
-        dp_stream_drop_queue(stream, link);
-        dp_stream_drop_input(link);
+        dp_socket_drop_queue(stream, link);
+        dp_socket_drop_input(link);
         dp_shm_forget_peer(link);
         if (link->fd >= 0) {
             close(link->fd);
@@ -205,7 +205,7 @@ void dp_stream_free(struct dp_transport *transport)
     free(stream);
 }
 
-dp_status dp_stream_new(const struct dp_transport_ops *ops, int32_t rank, int32_t world,
+dp_status dp_socket_new(const struct dp_transport_ops *ops, int32_t rank, int32_t world,
                         uint64_t token, int listen_fd, struct stream **ret_stream,
                         struct dp_error *err)
 {

@@ -77,45 +77,45 @@ static inline struct stream *stream_of(struct dp_transport *transport)
 
 // stream.c
 // Takes the descriptor of a listening socket.
-dp_status dp_stream_new(const struct dp_transport_ops *ops, int32_t rank, int32_t world,
+dp_status dp_socket_new(const struct dp_transport_ops *ops, int32_t rank, int32_t world,
                         uint64_t token, int listen_fd, struct stream **ret_stream,
                         struct dp_error *err);
-void dp_stream_progress(struct dp_transport *transport);
-void dp_stream_resume(struct dp_transport *transport, int32_t peer);
-void dp_stream_cut(struct dp_transport *transport, int32_t peer);
-void dp_stream_aborted(struct dp_transport *transport);
-void dp_stream_close(struct dp_transport *transport, int64_t deadline_ns);
-void dp_stream_free(struct dp_transport *transport);
+void dp_socket_progress(struct dp_transport *transport);
+void dp_socket_resume(struct dp_transport *transport, int32_t peer);
+void dp_socket_cut(struct dp_transport *transport, int32_t peer);
+void dp_socket_aborted(struct dp_transport *transport);
+void dp_socket_close(struct dp_transport *transport, int64_t deadline_ns);
+void dp_socket_free(struct dp_transport *transport);
 
 // stream_receive.c
 // One read of what a peer sends; false = the link is of no more use, or of none just now. The
 // reason is in ret_got as recv has it (0, or -1 and errno), else it was broken here.
-bool dp_stream_read(struct stream *stream, int32_t peer, ssize_t *ret_got);
-void dp_stream_drop_input(struct stream_link *link);
+bool dp_socket_read(struct stream *stream, int32_t peer, ssize_t *ret_got);
+void dp_socket_drop_input(struct stream_link *link);
 // Nothing more comes over the link or goes out.
-void dp_stream_break(struct stream *stream, int32_t peer, const char *reason);
+void dp_socket_break(struct stream *stream, int32_t peer, const char *reason);
 
 // stream_send.c
-dp_status dp_stream_send(struct dp_transport *transport, int32_t peer, uint64_t tag,
+dp_status dp_socket_send(struct dp_transport *transport, int32_t peer, uint64_t tag,
                          const struct iovec *parts, int count, size_t length, struct dp_error *err);
-dp_status dp_stream_put(struct dp_transport *transport, struct dp_window *window, int32_t peer,
+dp_status dp_socket_put(struct dp_transport *transport, struct dp_window *window, int32_t peer,
                         size_t offset, const struct iovec *parts, int count, size_t length,
                         uint64_t number, uint64_t note, struct dp_error *err);
 // Sends a descriptor (its duplicate) under a key; local sockets alone.
-dp_status dp_stream_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
+dp_status dp_socket_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
                          struct dp_error *err);
 // Writes what is queued for a link; the progress thread's.
-void dp_stream_flush(struct stream *stream, int32_t peer);
+void dp_socket_flush(struct stream *stream, int32_t peer);
 // Under out_mutex: drops what is queued.
-void dp_stream_drop_queue(struct stream *stream, struct stream_link *link);
+void dp_socket_drop_queue(struct stream *stream, struct stream_link *link);
 // Waits until the queues are empty, or the deadline.
-void dp_stream_drain(struct stream *stream, int64_t deadline_ns);
+void dp_socket_drain(struct stream *stream, int64_t deadline_ns);
 // Under out_mutex: watches the link for these events.
-void dp_stream_watch(struct stream *stream, int32_t peer, uint32_t events);
-void dp_stream_wake(struct stream *stream);
+void dp_socket_watch(struct stream *stream, int32_t peer, uint32_t events);
+void dp_socket_wake(struct stream *stream);
 
 // stream_connect.c
-dp_status dp_stream_connect(struct dp_transport *transport, const char *const *addresses,
+dp_status dp_socket_connect(struct dp_transport *transport, const char *const *addresses,
                             int64_t deadline_ns, struct dp_error *err);
 
 // tcp.c

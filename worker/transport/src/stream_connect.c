@@ -330,7 +330,7 @@ static dp_status meet(struct meeting *meeting, int64_t deadline_ns, struct dp_er
     return DP_OK;
 }
 
-dp_status dp_stream_connect(struct dp_transport *transport, const char *const *addresses,
+dp_status dp_socket_connect(struct dp_transport *transport, const char *const *addresses,
                             int64_t deadline_ns, struct dp_error *err)
 {
     struct stream *stream = stream_of(transport);

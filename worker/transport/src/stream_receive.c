@@ -11,7 +11,7 @@
 #include "dp/cleanup.h"
 #include "stream.h"
 
-void dp_stream_break(struct stream *stream, int32_t peer, const char *reason)
+void dp_socket_break(struct stream *stream, int32_t peer, const char *reason)
 {
     struct stream_link *link = &stream->links[peer];
     pthread_mutex_lock(&stream->out_mutex);
@@ -23,12 +23,12 @@ void dp_stream_break(struct stream *stream, int32_t peer, const char *reason)
         link->events = 0;
         link->broken = true;
         shutdown(link->fd, SHUT_RDWR);
-        dp_stream_drop_queue(stream, link);
+        dp_socket_drop_queue(stream, link);
     }
     pthread_mutex_unlock(&stream->out_mutex);
 }
 
-void dp_stream_drop_input(struct stream_link *link)
+void dp_socket_drop_input(struct stream_link *link)
 {
     free(dp_steal(link->message));
     dp_window_release(dp_steal(link->window));
@@ -59,7 +59,7 @@ static size_t frame_bytes(const struct stream_link *link)
 
 static bool fail(struct stream *stream, int32_t peer, const char *reason)
 {
-    dp_stream_break(stream, peer, reason);
+    dp_socket_break(stream, peer, reason);
     return false;
 }
 
@@ -219,7 +219,7 @@ static ssize_t receive(struct stream *stream, struct stream_link *link, void *to
 }
 
 // Straight into its place when much of it is still to come, else through the scratch.
-bool dp_stream_read(struct stream *stream, int32_t peer, ssize_t *ret_got)
+bool dp_socket_read(struct stream *stream, int32_t peer, ssize_t *ret_got)
 {
     struct stream_link *link = &stream->links[peer];
     bool is_direct = link->is_inside && link->to != NULL && link->left >= SCRATCH_BYTES;

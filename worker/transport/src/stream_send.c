@@ -13,14 +13,14 @@
 #include "dp/clock.h"
 #include "stream.h"
 
-void dp_stream_wake(struct stream *stream)
+void dp_socket_wake(struct stream *stream)
 {
     uint64_t one = 1;
     ssize_t ignored = write(stream->wake_fd, &one, sizeof one);
     (void)ignored; // a full counter wakes as well
 }
 
-void dp_stream_watch(struct stream *stream, int32_t peer, uint32_t events)
+void dp_socket_watch(struct stream *stream, int32_t peer, uint32_t events)
 {
     struct stream_link *link = &stream->links[peer];
     if (link->events == events || link->broken) {
@@ -40,7 +40,7 @@ static void free_out(struct stream_out *out)
     free(out);
 }
 
-void dp_stream_drop_queue(struct stream *stream, struct stream_link *link)
+void dp_socket_drop_queue(struct stream *stream, struct stream_link *link)
 {
     while (link->out_head != NULL) {
         struct stream_out *out = link->out_head;
@@ -82,7 +82,7 @@ static bool would_block(void)
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS;
 }
 
-void dp_stream_flush(struct stream *stream, int32_t peer)
+void dp_socket_flush(struct stream *stream, int32_t peer)
 {
     struct stream_link *link = &stream->links[peer];
     pthread_mutex_lock(&stream->out_mutex);
@@ -93,7 +93,7 @@ void dp_stream_flush(struct stream *stream, int32_t peer)
         ssize_t sent = send_some(link->fd, &part, 1, out->sent == 0 ? out->fd : -1);
         if (sent < 0) {
             if (!would_block()) {
-                dp_stream_drop_queue(stream, link);
+                dp_socket_drop_queue(stream, link);
             }
             break;
         }
@@ -110,12 +110,12 @@ void dp_stream_flush(struct stream *stream, int32_t peer)
         pthread_cond_broadcast(&stream->out_room);
     }
     if (link->out_head == NULL) {
-        dp_stream_watch(stream, peer, link->events & ~(uint32_t)EPOLLOUT);
+        dp_socket_watch(stream, peer, link->events & ~(uint32_t)EPOLLOUT);
     }
     pthread_mutex_unlock(&stream->out_mutex);
 }
 
-void dp_stream_drain(struct stream *stream, int64_t deadline_ns)
+void dp_socket_drain(struct stream *stream, int64_t deadline_ns)
 {
     pthread_mutex_lock(&stream->out_mutex);
     while (stream->out_bytes > 0 && stream->base.front->aborted == DP_OK &&
@@ -232,7 +232,7 @@ static void enqueue(struct stream *stream, int32_t peer, const struct iovec *par
     *link->out_tail = out;
     link->out_tail = &out->next;
     stream->out_bytes += out->length;
-    dp_stream_watch(stream, peer, link->events | EPOLLOUT);
+    dp_socket_watch(stream, peer, link->events | EPOLLOUT);
 }
 
 // A frame and, behind it, the parts.
@@ -275,7 +275,7 @@ static void put_head(unsigned char *frame, uint32_t magic, uint32_t key, uint64_
     memcpy(frame + 8, longs, sizeof longs);
 }
 
-dp_status dp_stream_send(struct dp_transport *transport, int32_t peer, uint64_t tag,
+dp_status dp_socket_send(struct dp_transport *transport, int32_t peer, uint64_t tag,
                          const struct iovec *parts, int count, size_t length, struct dp_error *err)
 {
     unsigned char frame[FRAME_HEAD_BYTES];
@@ -285,7 +285,7 @@ dp_status dp_stream_send(struct dp_transport *transport, int32_t peer, uint64_t 
                        err);
 }
 
-dp_status dp_stream_put(struct dp_transport *transport, struct dp_window *window, int32_t peer,
+dp_status dp_socket_put(struct dp_transport *transport, struct dp_window *window, int32_t peer,
                         size_t offset, const struct iovec *parts, int count, size_t length,
                         uint64_t number, uint64_t note, struct dp_error *err)
 {
@@ -298,7 +298,7 @@ dp_status dp_stream_put(struct dp_transport *transport, struct dp_window *window
                        err);
 }
 
-dp_status dp_stream_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
+dp_status dp_socket_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
                          struct dp_error *err)
 {
     unsigned char frame[FRAME_HEAD_BYTES];

@@ -80,15 +80,15 @@ const struct dp_transport_ops dp_tcp_ops = {
                    .bandwidth = 2e9,
                    .latency_s = 3e-5,
                    .message_bytes_max = DP_TRANSPORT_BYTES_MAX},
-    .connect = dp_stream_connect,
-    .send = dp_stream_send,
-    .resume = dp_stream_resume,
-    .cut = dp_stream_cut,
-    .aborted = dp_stream_aborted,
-    .progress = dp_stream_progress,
-    .put = dp_stream_put,
-    .close = dp_stream_close,
-    .free = dp_stream_free,
+    .connect = dp_socket_connect,
+    .send = dp_socket_send,
+    .resume = dp_socket_resume,
+    .cut = dp_socket_cut,
+    .aborted = dp_socket_aborted,
+    .progress = dp_socket_progress,
+    .put = dp_socket_put,
+    .close = dp_socket_close,
+    .free = dp_socket_free,
 };
 
 dp_status dp_transport_tcp_listen(const char *host, int32_t rank, int32_t world, uint64_t token,
@@ -102,7 +102,7 @@ dp_status dp_transport_tcp_listen(const char *host, int32_t rank, int32_t world,
         status = listen_on(host, ret_address, &listen_fd, err);
     }
     if (status == DP_OK) {
-        status = dp_stream_new(&dp_tcp_ops, rank, world, token, listen_fd, &stream, err);
+        status = dp_socket_new(&dp_tcp_ops, rank, world, token, listen_fd, &stream, err);
     }
     if (status == DP_OK) {
         *ret_transport = &stream->base;

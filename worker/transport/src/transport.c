@@ -46,6 +46,17 @@ dp_transport_peer_attributes(const struct dp_transport *transport, int32_t peer)
                : &transport->ops->attributes;
 }
 
+void dp_transport_nodes(const struct dp_transport *transport, int32_t *ret_node_of)
+{
+    if (transport->ops->nodes != NULL) {
+        transport->ops->nodes(transport, ret_node_of);
+        return;
+    }
+    for (int32_t i = 0; i < transport->world; i++) {
+        ret_node_of[i] = transport->ops->attributes.shares_node ? 0 : i;
+    }
+}
+
 dp_status dp_transport_check_world(int32_t rank, int32_t world, struct dp_error *err)
 {
     if (world < 1 || world > DP_TRANSPORT_WORLD_MAX || rank < 0 || rank >= world) {

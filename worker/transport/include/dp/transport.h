@@ -112,6 +112,10 @@ const struct dp_transport_attributes *dp_transport_attributes(const struct dp_tr
 const struct dp_transport_attributes *
 dp_transport_peer_attributes(const struct dp_transport *transport, int32_t peer);
 
+// Which ranks share a node, [world], numbered in the order of their first ranks; the same on all
+// ranks. After connect.
+void dp_transport_nodes(const struct dp_transport *transport, int32_t *ret_node_of);
+
 // How long a call may see no progress; DP_TRANSPORT_BLOCKED_MS_MAX unless set (tests).
 void dp_transport_set_blocked_ms(struct dp_transport *transport, int64_t blocked_ms);
 
@@ -123,6 +127,25 @@ void dp_transport_loopback(int32_t world, struct dp_transport **ret_transports);
 // a mesh of them, gives an address text of at most DP_ADDRESS_MAX bytes for the peers; then, when
 // all ranks' addresses are known:
 //
+typedef enum dp_transport_kind {
+    DP_TRANSPORT_AUTO, // shm to ranks on the same node, tcp across
+    DP_TRANSPORT_SHM,  // alone: the job runs on one node
+    DP_TRANSPORT_TCP,  // alone, also on one node
+    DP_TRANSPORT_KINDS
+} dp_transport_kind;
+const char *dp_transport_kind_text(dp_transport_kind kind);
+
+struct dp_transport_config {
+    dp_transport_kind kind;
+    const char *host; // where tcp listens; not for shm
+    int32_t rank, world;
+    uint64_t token; // what peers of the same assignment know each other by
+};
+// A mesh: each peer is reached over the best way that both have. `address` of DP_ADDRESS_MAX bytes
+// receives "1;tcp=host:port;shm=node/name", all that this rank offers.
+dp_status dp_transport_open(const struct dp_transport_config *config, char *ret_address,
+                            struct dp_transport **ret_transport, struct dp_error *err);
+
 // Links to every peer. addresses[world] are what the ranks' listens gave, this rank's own included.
 // Peers need not have called it yet. Blocks until all links are up, the deadline, or
 // dp_transport_abort; then dp_transport_progress is to be run. Of no effect on loopback.

@@ -87,6 +87,8 @@ struct dp_transport_ops {
     // Of the way to a peer; NULL = those above.
     const struct dp_transport_attributes *(*peer_attributes)(const struct dp_transport *transport,
                                                              int32_t peer);
+    // See dp_transport_nodes; NULL = one node where peers share it, else one for each rank.
+    void (*nodes)(const struct dp_transport *transport, int32_t *ret_node_of);
     // Second half of an open: links to every peer whose address is not NULL, in the row's own
     // form, and blocks until all are there. NULL = there is nothing to link (loopback).
     dp_status (*connect)(struct dp_transport *transport, const char *const *addresses,
@@ -154,7 +156,7 @@ struct dp_transport {
 void dp_transport_init(struct dp_transport *transport, const struct dp_transport_ops *ops,
                        int32_t rank, int32_t world, pthread_mutex_t *mutex);
 void dp_transport_deinit(struct dp_transport *transport);
-// Before its connect: the row becomes a part of the front, whose mutex it must have been given.
+// Before its connect: the row becomes a part of the front, whose mutex it uses from now on.
 void dp_transport_join(struct dp_transport *transport, struct dp_transport *front);
 
 // Under the mutex. Hands an arrived message over (taken). Aborts the transport when the peer is
