@@ -28,11 +28,31 @@ static void *connect_one(void *argument)
     struct connector *connector = argument;
     connector->status =
         dp_transport_connect(connector->transport, connector->addresses,
-                                 dp_clock_monotonic_ns() + 30 * DP_NS_PER_S, &connector->err);
+                             dp_clock_monotonic_ns() + 30 * DP_NS_PER_S, &connector->err);
     return NULL;
 }
 
-static void open_tcp(int32_t world, struct dp_transport **ret_ends)
+static dp_status listen_as(cluster_kind kind, int32_t rank, int32_t world, char *ret_address,
+                           struct dp_transport **ret_end, struct dp_error *err)
+{
+    if (kind == CLUSTER_TCP) {
+        return dp_transport_tcp_listen("127.0.0.1", rank, world, 77, ret_address, ret_end, err);
+    }
+    if (kind == CLUSTER_SHM) {
+        return dp_transport_shm_listen(rank, world, 77, ret_address, ret_end, err);
+    }
+    struct dp_transport_config config = {
+        .host = "127.0.0.1", .rank = rank, .world = world, .token = 77};
+    dp_status status = dp_transport_open(&config, ret_address, ret_end, err);
+    if (status == DP_OK) {
+        size_t used = strlen(ret_address);
+        snprintf(ret_address + used, DP_ADDRESS_MAX - used, ";node=%c",
+                 rank < (world + 1) / 2 ? 'a' : 'b');
+    }
+    return status;
+}
+
+static void open_linked(cluster_kind kind, int32_t world, struct dp_transport **ret_ends)
 {
     DP_AUTO_FREE char *texts = dp_alloc((size_t)world, DP_ADDRESS_MAX);
     DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
@@ -40,8 +60,7 @@ static void open_tcp(int32_t world, struct dp_transport **ret_ends)
     struct dp_error err = {0};
     for (int32_t i = 0; i < world; i++) {
         addresses[i] = texts + (size_t)i * DP_ADDRESS_MAX;
-        assert_ok(dp_transport_tcp_listen("127.0.0.1", i, world, 77,
-                                          texts + (size_t)i * DP_ADDRESS_MAX, &ret_ends[i], &err),
+        assert_ok(listen_as(kind, i, world, texts + (size_t)i * DP_ADDRESS_MAX, &ret_ends[i], &err),
                   &err);
     }
     for (int32_t i = 0; i < world; i++) {
@@ -59,14 +78,14 @@ static void open_tcp(int32_t world, struct dp_transport **ret_ends)
 
 void cluster_open(cluster_kind kind, int32_t world, struct dp_transport **ret_ends)
 {
-    if (kind == CLUSTER_TCP) {
-        open_tcp(world, ret_ends);
-    } else if (kind == CLUSTER_SLOW) {
+    if (kind == CLUSTER_SLOW) {
         struct slow_link link = {
             .seed = 5, .delay_us_max = 500, .stall_one_in = 60, .stall_us = 2000};
         slow_open(&link, world, ret_ends);
-    } else {
+    } else if (kind == CLUSTER_LOOPBACK) {
         dp_transport_loopback(world, ret_ends);
+    } else {
+        open_linked(kind, world, ret_ends);
     }
 }
 

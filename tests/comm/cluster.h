@@ -8,6 +8,8 @@
 typedef enum cluster_kind {
     CLUSTER_LOOPBACK,
     CLUSTER_TCP,
+    CLUSTER_SHM,
+    CLUSTER_MESH, // the lower and the upper half of the ranks as if on two nodes
     CLUSTER_SLOW, // slow.h, with links that delay, reorder and stall
     CLUSTER_KINDS
 } cluster_kind;

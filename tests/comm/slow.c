@@ -1,9 +1,11 @@
 #include "slow.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/rand.h"
 #include "dp/transport_ops.h"
@@ -20,6 +22,10 @@ struct flight {
     int64_t due_ns;
     uint64_t number; // in the order of sends
     int32_t peer;
+    // Of a put; its message holds the bytes, and the note as its tag.
+    struct dp_window *window; // the peer's, held; NULL = a message
+    size_t offset;
+    uint64_t put;
 };
 
 struct slow {
@@ -47,20 +53,25 @@ static struct dp_transport *end_of(struct slow *slow, int32_t rank)
     return slow->hub->ends[rank];
 }
 
-// Messages of one stream arrive in the order of their sending.
-static int64_t not_before(const struct slow *slow, int32_t peer, uint64_t tag, int64_t due_ns)
+// Messages of one stream arrive in the order of their sending, and so do a pair's puts into one
+// window.
+static int64_t not_before(const struct slow *slow, const struct flight *next, int64_t due_ns)
 {
     for (size_t i = 0; i < slow->count; i++) {
         const struct flight *flight = &slow->flights[i];
-        if (flight->peer == peer && flight->message->tag == tag && flight->due_ns > due_ns) {
+        bool follows = flight->peer == next->peer && flight->window == next->window &&
+                       (next->window != NULL || flight->message->tag == next->message->tag);
+        if (follows && flight->due_ns > due_ns) {
             due_ns = flight->due_ns;
         }
     }
     return due_ns;
 }
 
-static void take_off(struct slow *slow, int32_t peer, struct dp_message *message)
+static void take_off(struct slow *slow, struct flight next)
 {
+    int32_t peer = next.peer;
+    struct dp_message *message = next.message;
     const struct slow_link *link = &slow->link;
     int64_t now_ns = dp_clock_monotonic_ns();
     int64_t leaves_ns = slow->free_ns[peer] > now_ns ? slow->free_ns[peer] : now_ns;
@@ -76,13 +87,16 @@ static void take_off(struct slow *slow, int32_t peer, struct dp_message *message
     if (link->delay_us_max > 0) {
         due_ns += (int64_t)dp_rand_below(&slow->rand, (uint64_t)link->delay_us_max * 1000);
     }
-    due_ns = not_before(slow, peer, message->tag, due_ns);
+    if (link->latency_us > 0) {
+        due_ns += link->latency_us * 1000;
+    }
+    next.due_ns = not_before(slow, &next, due_ns);
+    next.number = slow->sent++;
     if (slow->count == slow->capacity) {
         slow->capacity = slow->capacity == 0 ? 64 : 2 * slow->capacity;
         slow->flights = dp_realloc(slow->flights, slow->capacity, sizeof(*slow->flights));
     }
-    slow->flights[slow->count++] =
-        (struct flight){.message = message, .due_ns = due_ns, .number = slow->sent++, .peer = peer};
+    slow->flights[slow->count++] = next;
     slow->bytes += message->length;
     pthread_cond_signal(&slow->changed);
 }
@@ -101,8 +115,15 @@ static void land(struct slow *slow, size_t index)
     slow->overtaken += overtakes;
     slow->moved_ns = dp_clock_monotonic_ns();
     struct dp_transport *end = end_of(slow, flight.peer);
-    if (end == NULL) {
+    if (flight.window != NULL && end != NULL) {
+        memcpy(flight.window->memory + flight.offset, flight.message->bytes,
+               flight.message->length);
+        dp_window_land(flight.window, slow->base.rank, flight.put, flight.message->tag);
+        end->peers[slow->base.rank].progress_ns = slow->moved_ns;
+    }
+    if (flight.window != NULL || end == NULL) {
         free(flight.message);
+        dp_window_release(flight.window);
     } else {
         dp_transport_deliver(end, slow->base.rank, flight.message);
     }
@@ -199,9 +220,52 @@ static dp_status slow_send(struct dp_transport *transport, int32_t peer, uint64_
     pthread_mutex_lock(transport->mutex);
     dp_status status = wait_for_room(slow_of(transport), peer, tag, err);
     if (status == DP_OK) {
-        take_off(slow_of(transport), peer, message);
+        take_off(slow_of(transport), (struct flight){.message = message, .peer = peer});
     } else {
         free(message);
+    }
+    pthread_mutex_unlock(transport->mutex);
+    return status;
+}
+
+static dp_status window_accept(struct dp_transport *transport, struct dp_window *window,
+                               int32_t peer, const unsigned char card[DP_WINDOW_CARD_BYTES],
+                               struct dp_error *err)
+{
+    (void)card;
+    pthread_mutex_lock(transport->mutex);
+    struct dp_transport *end = end_of(slow_of(transport), peer);
+    struct dp_window *to = end != NULL ? end->windows[window->key & 0xffff] : NULL;
+    if (to != NULL) {
+        atomic_fetch_add(&to->users, 1);
+    }
+    pthread_mutex_unlock(transport->mutex);
+    window->outs[peer].row = to;
+    return to != NULL ? DP_OK : dp_fail(err, DP_UNAVAILABLE, "rank %d has closed it again", peer);
+}
+
+static void window_forget(struct dp_transport *transport, struct dp_window *window, int32_t peer)
+{
+    (void)transport;
+    dp_window_release(dp_steal(window->outs[peer].row));
+}
+
+static dp_status slow_put(struct dp_transport *transport, struct dp_window *window, int32_t peer,
+                          size_t offset, const struct iovec *parts, int count, size_t length,
+                          uint64_t number, uint64_t note, struct dp_error *err)
+{
+    struct flight flight = {.message = dp_message_gather(note, parts, count, length),
+                            .peer = peer,
+                            .window = window->outs[peer].row,
+                            .offset = offset,
+                            .put = number};
+    pthread_mutex_lock(transport->mutex);
+    dp_status status = wait_for_room(slow_of(transport), peer, window->key, err);
+    if (status == DP_OK) {
+        atomic_fetch_add(&flight.window->users, 1);
+        take_off(slow_of(transport), flight);
+    } else {
+        free(flight.message);
     }
     pthread_mutex_unlock(transport->mutex);
     return status;
@@ -294,6 +358,7 @@ static void slow_free(struct dp_transport *transport)
     pthread_mutex_unlock(&hub->mutex);
     for (size_t i = 0; i < slow->count; i++) {
         free(slow->flights[i].message);
+        dp_window_release(slow->flights[i].window);
     }
     free(slow->flights);
     free(slow->free_ns);
@@ -307,8 +372,14 @@ static void slow_free(struct dp_transport *transport)
 }
 
 static const struct dp_transport_ops slow_ops = {
-    .attributes = {.name = "slow", .bandwidth = 1e9, .latency_s = 1e-3},
+    .attributes = {.name = "slow",
+                   .bandwidth = 1e9,
+                   .latency_s = 1e-3,
+                   .message_bytes_max = DP_TRANSPORT_BYTES_MAX},
     .send = slow_send,
+    .window_accept = window_accept,
+    .window_forget = window_forget,
+    .put = slow_put,
     .resume = slow_resume,
     .cut = slow_cut,
     .aborted = slow_aborted,

@@ -2,7 +2,9 @@
 //
 // Each message is on its way for a random time, so that messages of different peers and tags
 // overtake each other; those of one pair with one tag keep their order, as dp/transport.h promises
-// and no more. Sequences of delays depend on the seed and on the order of sends alone.
+// and no more. Puts into windows keep their order, too. No link takes CPU time while it delays, so
+// that what is hidden behind computing can be told. Sequences of delays depend on the seed and on
+// the order of sends alone.
 #pragma once
 
 #include "dp/transport.h"
@@ -10,6 +12,7 @@
 struct slow_link {
     uint64_t seed;
     int64_t delay_us_max;    // a message travels for up to this
+    int64_t latency_us;      // and for this in any case
     double bytes_per_second; // messages of a pair leave one behind the other at this pace; 0 = any
     int32_t stall_one_in;    // about one message in so many holds up its pair's link; 0 = none
     int64_t stall_us;        // for so long

@@ -55,7 +55,7 @@
 #define DP_STATUS_DETAIL_MAX 1000         // text of a gRPC status
 #define DP_FRAME_BYTES_MAX (4u << 20)     // one frame on a local control socket
 #define DP_TRANSPORT_BYTES_MAX (1u << 30) // one message between ranks
-#define DP_TRANSPORT_QUEUED_BYTES_MAX (64u << 20)  // on their way out of one rank
+#define DP_TRANSPORT_QUEUED_BYTES_MAX (64u << 20)  // on their way from one rank to another
 #define DP_TRANSPORT_WAITING_BYTES_MAX (64u << 20) // from one peer to a rank that computes
 #define DP_TRANSPORT_HELD_BYTES_MAX (2ull << 30)   // from one peer to a rank that waits
 #define DP_TRANSPORT_PARTS_MAX 4

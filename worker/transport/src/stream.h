@@ -34,7 +34,9 @@ struct stream_link {
     int fd; // -1 = none; closed by free alone, so that any thread may shut it down
     // Under out_mutex.
     struct stream_out *out_head, **out_tail;
-    uint32_t events; // that epoll watches
+    uint64_t out_bytes; // queued
+    uint64_t out_moved; // ever written from the queue
+    uint32_t events;    // that epoll watches
     _Atomic bool broken;
     // Progress thread: what is being received. Bytes go to `to`, or nowhere when it is NULL.
     unsigned char frame[FRAME_BYTES_MAX];
@@ -67,7 +69,6 @@ struct stream {
     pthread_mutex_t out_mutex;
     pthread_cond_t out_room; // bytes left, or a link broke
     uint64_t out_bytes;      // queued, all links
-    uint64_t out_moved;      // ever written from the queues
 };
 
 static inline struct stream *stream_of(struct dp_transport *transport)

@@ -45,6 +45,7 @@ void dp_socket_drop_queue(struct stream *stream, struct stream_link *link)
     while (link->out_head != NULL) {
         struct stream_out *out = link->out_head;
         link->out_head = out->next;
+        link->out_bytes -= out->length - out->sent;
         stream->out_bytes -= out->length - out->sent;
         free_out(out);
     }
@@ -98,8 +99,9 @@ void dp_socket_flush(struct stream *stream, int32_t peer)
             break;
         }
         out->sent += (size_t)sent;
+        link->out_bytes -= (size_t)sent;
+        link->out_moved += (size_t)sent;
         stream->out_bytes -= (size_t)sent;
-        stream->out_moved += (size_t)sent;
         if (out->sent == out->length) {
             link->out_head = out->next;
             if (link->out_head == NULL) {
@@ -171,26 +173,28 @@ static dp_status check_link(struct stream *stream, const struct what *what, stru
     return status;
 }
 
-// Under out_mutex: waits until the message fits beside what is queued. One message always fits
-// into empty queues.
+// Under out_mutex: waits until the message fits beside what is queued for that peer, so that one
+// who takes nothing holds up those alone who send to it. One message always fits into an empty
+// queue.
 static dp_status wait_for_room(struct stream *stream, const struct what *what, size_t length,
                                struct dp_error *err)
 {
+    const struct stream_link *link = &stream->links[what->peer];
     dp_status status = check_link(stream, what, err);
-    if (status != DP_OK || stream->out_bytes == 0 ||
-        stream->out_bytes + length <= DP_TRANSPORT_QUEUED_BYTES_MAX) {
+    if (status != DP_OK || link->out_bytes == 0 ||
+        link->out_bytes + length <= DP_TRANSPORT_QUEUED_BYTES_MAX) {
         return status;
     }
     int64_t blocked_ns = stream->base.front->blocked_ns;
     int64_t start_ns = dp_clock_monotonic_ns();
     int64_t last_ns = start_ns;
-    uint64_t moved = stream->out_moved;
+    uint64_t moved = link->out_moved;
     count_waiter(stream, true);
-    while (status == DP_OK && stream->out_bytes > 0 &&
-           stream->out_bytes + length > DP_TRANSPORT_QUEUED_BYTES_MAX) {
+    while (status == DP_OK && link->out_bytes > 0 &&
+           link->out_bytes + length > DP_TRANSPORT_QUEUED_BYTES_MAX) {
         int64_t now_ns = dp_clock_monotonic_ns();
-        if (moved != stream->out_moved) {
-            moved = stream->out_moved;
+        if (moved != link->out_moved) {
+            moved = link->out_moved;
             last_ns = now_ns;
         }
         if (now_ns - last_ns >= blocked_ns) {
@@ -231,6 +235,7 @@ static void enqueue(struct stream *stream, int32_t peer, const struct iovec *par
     }
     *link->out_tail = out;
     link->out_tail = &out->next;
+    link->out_bytes += out->length;
     stream->out_bytes += out->length;
     dp_socket_watch(stream, peer, link->events | EPOLLOUT);
 }

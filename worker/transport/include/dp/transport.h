@@ -4,10 +4,11 @@
 // Messages of a pair with the same tag arrive in the order they were sent; those with different
 // tags may be received in any order, since what nobody has asked for yet waits in a queue. Sending
 // is buffered: it returns once the bytes are copied. Both queues are bounded: a sender waits while
-// DP_TRANSPORT_QUEUED_BYTES_MAX are on their way, and a rank that is busy computing stops reading
-// from a peer that is DP_TRANSPORT_WAITING_BYTES_MAX ahead of it. A rank that waits, for sending or
-// receiving, always goes on reading, so ranks that send to each other first and receive later do
-// not lock up; one that would have to hold more than DP_TRANSPORT_HELD_BYTES_MAX fails instead.
+// DP_TRANSPORT_QUEUED_BYTES_MAX are on their way to that peer, and a rank that is busy computing
+// stops reading from a peer that is DP_TRANSPORT_WAITING_BYTES_MAX ahead of it. A rank that waits,
+// for sending or receiving, always goes on reading, so ranks that send to each other first and
+// receive later do not lock up; one that would have to hold more than DP_TRANSPORT_HELD_BYTES_MAX
+// fails instead.
 //
 // Waiting takes no CPU. Errors:
 //   DP_UNAVAILABLE  the peer closed or died; what it sent before can still be received
