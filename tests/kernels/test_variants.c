@@ -127,14 +127,15 @@ static void float_exponential_is_accurate_over_its_range(void **state)
         const int32_t target = 0;
         float lse_f = 0;
         double lse_d = 0, sum_f, sum_d;
-        tables[t].cross_entropy_forward(stream, 1, n, x.f, &target, &lse_f, &sum_f);
-        exact.cross_entropy_forward(stream, 1, n, x.d, &target, &lse_d, &sum_d);
+        const struct dp_cross_entropy f = {1, n, &target, &lse_f}, d = {1, n, &target, &lse_d};
+        tables[t].cross_entropy_forward(stream, &f, x.f, &sum_f);
+        exact.cross_entropy_forward(stream, &d, x.d, &sum_d);
         assert_near(sum_f, sum_d, 1e-6 * sum_d);
         // With a log-sum-exp of 0 the gradient is the exponential itself.
         lse_f = 0;
         lse_d = 0;
-        tables[t].cross_entropy_input_grad(stream, 1, n, 1, &target, &lse_f, x.f);
-        exact.cross_entropy_input_grad(stream, 1, n, 1, &target, &lse_d, x.d);
+        tables[t].cross_entropy_input_grad(stream, &f, 1, x.f);
+        exact.cross_entropy_input_grad(stream, &d, 1, x.d);
         for (int64_t i = 1; i < n; i++) {
             assert_near((double)x.f[i], x.d[i], 3e-7 * x.d[i]);
         }
@@ -148,8 +149,10 @@ static void float_norm_and_gemm_agree_with_double(void **state)
     for (int t = 0; t < table_count; t++) {
         NUMBERS x = draw(1, rows * cols, 1), gain = draw(2, cols, 1), rstd = draw(3, rows, 1);
         NUMBERS y = draw(4, rows * cols, 1), dx = draw(5, rows * cols, 1), dg = draw(6, cols, 1);
-        const struct dp_rmsnorm f = {rows, cols, 1e-6, x.f, gain.f, rstd.f};
-        const struct dp_rmsnorm d = {rows, cols, 1e-6, x.d, gain.d, rstd.d};
+        const struct dp_rmsnorm f = {
+            .rows = rows, .cols = cols, .eps = 1e-6, .x = x.f, .gain = gain.f, .rstd = rstd.f};
+        const struct dp_rmsnorm d = {
+            .rows = rows, .cols = cols, .eps = 1e-6, .x = x.d, .gain = gain.d, .rstd = rstd.d};
         tables[t].rmsnorm_forward(stream, &f, y.f);
         exact.rmsnorm_forward(stream, &d, y.d);
         assert_close(&y, 1e-6);
@@ -180,6 +183,25 @@ static void float_norm_and_gemm_agree_with_double(void **state)
     }
 }
 
+// Two query heads of 8 and a key and a value head in rows of 32.
+static struct dp_attention packed_attention(const void *qkv, size_t bytes, void *out, void *lse)
+{
+    return (struct dp_attention){.samples = 2,
+                                 .sequence = 100,
+                                 .heads = 2,
+                                 .kv_heads = 1,
+                                 .qk_dim = 8,
+                                 .v_dim = 8,
+                                 .q = qkv,
+                                 .k = (const char *)qkv + 16 * bytes,
+                                 .v = (const char *)qkv + 24 * bytes,
+                                 .q_stride = 32,
+                                 .k_stride = 32,
+                                 .v_stride = 32,
+                                 .output = out,
+                                 .lse = lse};
+}
+
 static void float_attention_agrees_with_double(void **state)
 {
     (void)state;
@@ -188,14 +210,14 @@ static void float_attention_agrees_with_double(void **state)
         NUMBERS qkv = draw(1, rows * 32, 1), out = draw(2, rows * 16, 1),
                 lse = draw(3, rows * 2, 1);
         NUMBERS dout = draw(4, rows * 16, 1), dqkv = draw(5, rows * 32, 1);
-        const struct dp_attention f = {2, 100, 2, 1, 8, qkv.f, out.f, lse.f};
-        const struct dp_attention d = {2, 100, 2, 1, 8, qkv.d, out.d, lse.d};
+        const struct dp_attention f = packed_attention(qkv.f, sizeof(float), out.f, lse.f);
+        const struct dp_attention d = packed_attention(qkv.d, sizeof(double), out.d, lse.d);
         tables[t].attention_forward(stream, &f);
         exact.attention_forward(stream, &d);
         assert_close(&out, 1e-6);
         assert_close(&lse, 1e-6);
-        tables[t].attention_input_grad(stream, &f, dout.f, dqkv.f);
-        exact.attention_input_grad(stream, &d, dout.d, dqkv.d);
+        tables[t].attention_input_grad(stream, &f, dout.f, dqkv.f, dqkv.f + 16, dqkv.f + 24, NULL);
+        exact.attention_input_grad(stream, &d, dout.d, dqkv.d, dqkv.d + 16, dqkv.d + 24, NULL);
         assert_close(&dqkv, 5e-6);
     }
 }
@@ -203,18 +225,26 @@ static void float_attention_agrees_with_double(void **state)
 static void float_routing_makes_the_choices_of_double(void **state)
 {
     (void)state;
-    const struct dp_router router = {.tokens = 64, .sequence = 16, .experts = 9, .top_k = 3};
-    for (int t = 0; t < table_count; t++) {
-        NUMBERS p = draw(1, 64 * 9, 2), w = draw(2, 64 * 3, 1), dw = draw(3, 64 * 3, 1);
+    for (int t = 0; t < 2 * table_count; t++) {
+        const struct dp_router router = {.tokens = 64,
+                                         .sequence = 16,
+                                         .experts = 9,
+                                         .top_k = 3,
+                                         .score = t % 2 ? DP_ROUTER_SIGMOID : DP_ROUTER_SOFTMAX};
+        const struct dp_device_ops *table = &tables[t / 2];
+        NUMBERS x = draw(1, 64 * 9, 2), w = draw(2, 64 * 3, 1), dw = draw(3, 64 * 3, 1);
         int32_t index_f[64 * 3], index_d[64 * 3];
-        tables[t].router_forward(stream, &router, p.f, index_f, w.f);
-        exact.router_forward(stream, &router, p.d, index_d, w.d);
+        table->router_forward(stream, &router, x.f, index_f, w.f);
+        exact.router_forward(stream, &router, x.d, index_d, w.d);
         assert_memory_equal(index_f, index_d, sizeof(index_f));
-        assert_close(&p, 1e-6);
         assert_close(&w, 1e-6);
-        tables[t].router_input_grad(stream, &router, 0.3, index_f, dw.f, p.f);
-        exact.router_input_grad(stream, &router, 0.3, index_d, dw.d, p.d);
-        assert_close(&p, 3e-6);
+        double balance_f, balance_d;
+        table->router_balance(stream, &router, index_f, x.f, &balance_f);
+        exact.router_balance(stream, &router, index_d, x.d, &balance_d);
+        assert_near(balance_f, balance_d, 1e-6 * balance_d);
+        table->router_input_grad(stream, &router, 0.3, index_f, dw.f, x.f);
+        exact.router_input_grad(stream, &router, 0.3, index_d, dw.d, x.d);
+        assert_close(&x, 3e-6);
     }
 }
 
