@@ -1,13 +1,29 @@
 #include "cpu_real.h"
 
-static void cross_entropy_forward(struct dp_stream *stream, int64_t tokens, int64_t vocabulary,
-                                  const void *logits, const int32_t *targets, void *lse,
-                                  double *ret_sum)
+// Logits that are worth another thread.
+#define GRAIN 16384
+
+struct loss {
+    struct dp_cross_entropy loss;
+    real *logits;
+    real scale;
+    double *each; // [tokens]
+};
+
+static void for_tokens(struct dp_stream *stream, struct loss *loss, dp_cpu_range range)
+{
+    dp_cpu_parallel(stream, loss->loss.tokens, 1 + GRAIN / (1 + loss->loss.vocabulary), range,
+                    loss);
+}
+
+static void forward_tokens(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
     (void)stream;
-    double total = 0;
-    for (int64_t t = 0; t < tokens; t++) {
-        const real *x = (const real *)logits + t * vocabulary;
+    const struct loss *loss = context;
+    const int64_t vocabulary = loss->loss.vocabulary;
+    for (int64_t t = begin; t < end; t++) {
+        const real *x = loss->logits + t * vocabulary;
+        const int32_t target = loss->loss.targets[t];
         real max = x[0], sum = 0;
 #pragma omp simd reduction(max : max)
         for (int64_t i = 0; i < vocabulary; i++) {
@@ -17,27 +33,50 @@ static void cross_entropy_forward(struct dp_stream *stream, int64_t tokens, int6
         for (int64_t i = 0; i < vocabulary; i++) {
             sum += real_exp(x[i] - max);
         }
-        const real row_lse = max + (real)log((double)sum);
-        ((real *)lse)[t] = row_lse;
-        total += (double)max - (double)x[targets[t]] + log((double)sum);
+        const double above = log((double)sum);
+        ((real *)loss->loss.lse)[t] = max + (real)above;
+        loss->each[t] = target < 0 ? 0 : (double)max - (double)x[target] + above;
     }
-    *ret_sum = total;
 }
 
-static void cross_entropy_input_grad(struct dp_stream *stream, int64_t tokens, int64_t vocabulary,
-                                     double scale, const int32_t *targets, const void *lse,
-                                     void *logits)
+static void cross_entropy_forward(struct dp_stream *stream, const struct dp_cross_entropy *loss,
+                                  const void *logits, double *ret_sum)
+{
+    struct loss context = {.loss = *loss, .logits = (real *)(uintptr_t)logits};
+    context.each = dp_stream_scratch(stream, (size_t)loss->tokens * sizeof(double));
+    for_tokens(stream, &context, forward_tokens);
+    double sum = 0;
+    for (int64_t t = 0; t < loss->tokens; t++) {
+        sum += context.each[t];
+    }
+    *ret_sum = sum;
+}
+
+static void grad_tokens(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
     (void)stream;
-    const real factor = (real)scale;
-    for (int64_t t = 0; t < tokens; t++) {
-        real *x = (real *)logits + t * vocabulary;
-        const real row_lse = ((const real *)lse)[t];
-        for (int64_t i = 0; i < vocabulary; i++) {
-            x[i] = factor * real_exp(x[i] - row_lse);
+    const struct loss *loss = context;
+    const int64_t vocabulary = loss->loss.vocabulary;
+    for (int64_t t = begin; t < end; t++) {
+        real *x = loss->logits + t * vocabulary;
+        const int32_t target = loss->loss.targets[t];
+        if (target < 0) {
+            memset(x, 0, (size_t)vocabulary * sizeof(real));
+            continue;
         }
-        x[targets[t]] -= factor;
+        const real lse = ((const real *)loss->loss.lse)[t];
+        for (int64_t i = 0; i < vocabulary; i++) {
+            x[i] = loss->scale * real_exp(x[i] - lse);
+        }
+        x[target] -= loss->scale;
     }
+}
+
+static void cross_entropy_input_grad(struct dp_stream *stream, const struct dp_cross_entropy *loss,
+                                     double scale, void *logits)
+{
+    struct loss context = {.loss = *loss, .logits = logits, .scale = (real)scale};
+    for_tokens(stream, &context, grad_tokens);
 }
 
 void DP_CPU_INSTALLER(loss)(struct dp_device_ops *ops)

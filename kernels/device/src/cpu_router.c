@@ -1,126 +1,350 @@
+#include <float.h>
+
 #include "cpu_real.h"
 
-static void softmax(int64_t count, real *x)
+#ifdef DP_CPU_DOUBLE
+#define LOWEST (-DBL_MAX)
+#else
+#define LOWEST (-FLT_MAX)
+#endif
+
+// Logits that are worth another thread.
+#define GRAIN 4096
+
+struct routing {
+    struct dp_router r;
+    real route_scale;
+    double aux_scale;
+    const real *logits;
+    real *dlogits;
+    const real *dweight;
+    real *weight;
+    int32_t *chosen;
+    const int32_t *index;
+    double *balance; // [sequences]
+};
+
+static struct routing routing_of(const struct dp_router *router)
 {
-    real max = x[0], sum = 0;
-    for (int64_t i = 1; i < count; i++) {
-        max = x[i] > max ? x[i] : max;
+    return (struct routing){
+        .r = *router, .route_scale = (real)(router->route_scale != 0 ? router->route_scale : 1)};
+}
+
+static real sigmoid(real x)
+{
+    return 1 / (1 + real_exp(-x));
+}
+
+// A token's logits are of use when none of them is NaN or +Inf.
+static bool sound(int64_t count, const real *x)
+{
+    real worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        worst += x[i] < (real)INFINITY ? 0 : 1;
+    }
+    return worst == 0;
+}
+
+// Each score as a share of their sum. exp(x - c), and sigmoid(x) = e^min(x, 0) / (1 + e^-|x|)
+// without a factor of e^c: the largest stays of the order of 1 whatever the scores are.
+static void shares(dp_router_score score, int64_t count, const real *x, real *share)
+{
+    const bool is_sigmoid = score == DP_ROUTER_SIGMOID;
+    real top = LOWEST, sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const real y = is_sigmoid && x[i] > 0 ? 0 : x[i];
+        top = y > top ? y : top;
     }
     for (int64_t i = 0; i < count; i++) {
-        x[i] = real_exp(x[i] - max);
+        const real y = is_sigmoid && x[i] > 0 ? 0 : x[i];
+        const real below = is_sigmoid ? 1 + real_exp(x[i] > 0 ? -x[i] : x[i]) : 1;
+        share[i] = real_exp(y - top) / below;
     }
     for (int64_t i = 0; i < count; i++) {
-        sum += x[i];
+        sum += share[i];
     }
     for (int64_t i = 0; i < count; i++) {
-        x[i] /= sum;
+        share[i] /= sum;
     }
 }
 
-// The best expert that comes after `last` in the order of (probability falling, index rising).
-// Probabilities that are NaN compare with nothing: any legal index serves, the loss is lost anyway.
-static int32_t next_best(const struct dp_router *router, const real *p, int32_t last, int32_t slot)
+// What is left to be chosen is above -INFINITY.
+static int32_t take_best(int32_t count, real *key)
 {
-    int32_t best = -1;
-    for (int32_t e = 0; e < router->experts; e++) {
-        bool after = last < 0 || p[e] < p[last] || (p[e] == p[last] && e > last);
-        if (after && p[e] >= 0 && (best < 0 || p[e] > p[best])) {
-            best = e;
+    real best = -(real)INFINITY;
+    for (int32_t i = 0; i < count; i++) {
+        best = key[i] > best ? key[i] : best;
+    }
+    int32_t at = 0;
+    while (key[at] != best) {
+        at++;
+    }
+    key[at] = -(real)INFINITY;
+    return at;
+}
+
+// Keys in the order of choice. Without a bias the logits will do, which sigmoids of them near 1
+// would not tell apart.
+static void choice_keys(const struct dp_router *r, const real *x, real *key)
+{
+    const real *bias = r->bias;
+    if (bias == NULL) {
+        memcpy(key, x, (size_t)r->experts * sizeof(real));
+    } else if (r->score == DP_ROUTER_SIGMOID) {
+        for (int32_t e = 0; e < r->experts; e++) {
+            key[e] = sigmoid(x[e]) + bias[e];
+        }
+    } else {
+        shares(r->score, r->experts, x, key);
+        for (int32_t e = 0; e < r->experts; e++) {
+            key[e] += bias[e];
         }
     }
-    return best < 0 ? slot : best;
+    for (int32_t e = 0; e < r->experts; e++) {
+        key[e] = key[e] >= LOWEST ? key[e] : LOWEST; // NaN as well
+    }
 }
 
-static void choose(const struct dp_router *router, const real *p, int32_t *index)
+static real group_score(const struct dp_router *r, const real *key)
 {
-    int32_t last = -1;
-    for (int32_t k = 0; k < router->top_k; k++) {
-        last = next_best(router, p, last, k);
+    const int32_t size = r->experts / r->groups;
+    real first = LOWEST, second = LOWEST;
+    for (int32_t i = 0; i < size; i++) {
+        const real lesser = key[i] > first ? first : key[i];
+        first = key[i] > first ? key[i] : first;
+        second = lesser > second ? lesser : second;
+    }
+    if (r->bias == NULL || size == 1) {
+        return first;
+    }
+    return first + second >= LOWEST ? first + second : LOWEST;
+}
+
+// Leaves only the experts of the best groups to be chosen. score: [groups].
+static void limit_groups(const struct dp_router *r, real *key, real *score)
+{
+    const int32_t size = r->experts / r->groups;
+    for (int32_t g = 0; g < r->groups; g++) {
+        score[g] = group_score(r, key + g * size);
+    }
+    for (int32_t i = 0; i < r->top_groups; i++) {
+        take_best(r->groups, score);
+    }
+    for (int32_t e = 0; e < r->experts; e++) {
+        key[e] = score[e / size] == -(real)INFINITY ? key[e] : -(real)INFINITY;
+    }
+}
+
+static void choose(const struct dp_router *r, const real *x, real *scratch, int32_t *chosen)
+{
+    real *key = scratch, *score = scratch + r->experts;
+    choice_keys(r, x, key);
+    if (r->groups > 0 && r->top_groups < r->groups) {
+        limit_groups(r, key, score);
+    }
+    for (int32_t k = 0; k < r->top_k; k++) {
+        const int32_t best = take_best(r->experts, key);
         int32_t at = k;
-        while (at > 0 && index[at - 1] > last) {
-            index[at] = index[at - 1];
+        while (at > 0 && chosen[at - 1] > best) {
+            chosen[at] = chosen[at - 1];
             at--;
         }
-        index[at] = last;
+        chosen[at] = best;
     }
 }
 
-static void router_forward(struct dp_stream *stream, const struct dp_router *router, void *logits,
-                           int32_t *index, void *weight)
+// Scores of the chosen without the scale: shares of each other, or as they are.
+static void chosen_scores(const struct dp_router *r, const real *x, const int32_t *chosen,
+                          real *scratch, real *score)
 {
-    (void)stream;
-    const int32_t k = router->top_k;
-    for (int64_t t = 0; t < router->tokens; t++) {
-        real *p = (real *)logits + t * router->experts;
-        int32_t *chosen = index + t * k;
-        real *w = (real *)weight + t * k;
-        softmax(router->experts, p);
-        choose(router, p, chosen);
-        real sum = 0;
-        for (int32_t j = 0; j < k; j++) {
-            sum += p[chosen[j]];
+    real *picked = scratch;
+    if (r->raw_weights && r->score == DP_ROUTER_SOFTMAX) {
+        shares(r->score, r->experts, x, scratch);
+        for (int32_t j = 0; j < r->top_k; j++) {
+            score[j] = scratch[chosen[j]];
         }
-        for (int32_t j = 0; j < k; j++) {
-            w[j] = p[chosen[j]] / sum;
-        }
+        return;
+    }
+    for (int32_t j = 0; j < r->top_k; j++) {
+        picked[j] = r->raw_weights ? sigmoid(x[chosen[j]]) : x[chosen[j]];
+    }
+    if (r->raw_weights) {
+        memcpy(score, picked, (size_t)r->top_k * sizeof(real));
+    } else {
+        shares(r->score, r->top_k, picked, score);
     }
 }
 
-// d(loss)/d(probability) of one token into dp, which comes in holding the balance loss's part.
-static void add_weight_grad(const struct dp_router *router, const real *p, const int32_t *chosen,
-                            const real *dweight, real *dp)
+static void forward_tokens(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
-    real sum = 0, mean = 0;
-    for (int32_t j = 0; j < router->top_k; j++) {
-        sum += p[chosen[j]];
-        mean += p[chosen[j]] * dweight[j];
-    }
-    mean /= sum;
-    for (int32_t j = 0; j < router->top_k; j++) {
-        dp[chosen[j]] += (dweight[j] - mean) / sum;
+    const struct routing *routing = context;
+    const struct dp_router *r = &routing->r;
+    real *scratch = dp_stream_scratch(stream, (size_t)(r->experts + r->groups) * sizeof(real));
+    for (int64_t t = begin; t < end; t++) {
+        const real *x = routing->logits + t * r->experts;
+        real *w = routing->weight + t * r->top_k;
+        int32_t *chosen = routing->chosen + t * r->top_k;
+        choose(r, x, scratch, chosen);
+        chosen_scores(r, x, chosen, scratch, w);
+        const real factor = sound(r->experts, x) ? routing->route_scale : (real)NAN;
+        for (int32_t j = 0; j < r->top_k; j++) {
+            w[j] *= factor;
+        }
     }
 }
 
-static void softmax_grad(int64_t count, const real *dp, real *p)
+static void router_forward(struct dp_stream *stream, const struct dp_router *router,
+                           const void *logits, int32_t *index, void *weight)
+{
+    struct routing routing = routing_of(router);
+    routing.logits = logits;
+    routing.weight = weight;
+    routing.chosen = index;
+    dp_cpu_parallel(stream, router->tokens, 1 + GRAIN / (1 + router->experts), forward_tokens,
+                    &routing);
+}
+
+// Tokens that chose each expert, over one sequence.
+static void count_load(const struct dp_router *r, const int32_t *index, real *load)
+{
+    memset(load, 0, (size_t)r->experts * sizeof(real));
+    for (int64_t s = 0; s < r->sequence * r->top_k; s++) {
+        load[index[s]] += 1;
+    }
+}
+
+// d[e] += share[e] * (v[e] - mean of v by shares): back through shares to the logarithms of scores.
+static void add_shares_grad(int64_t count, const real *share, const real *v, real *d)
 {
     real mean = 0;
     for (int64_t i = 0; i < count; i++) {
-        mean += p[i] * dp[i];
+        mean += share[i] * v[i];
     }
     for (int64_t i = 0; i < count; i++) {
-        p[i] *= dp[i] - mean;
+        d[i] += share[i] * (v[i] - mean);
     }
 }
 
-// balance[e] = d(balance loss)/d(probability of e) for every token of one sequence.
-static void balance_grad(const struct dp_router *router, double aux_scale, const int32_t *index,
-                         real *balance)
+// d += the weights' part; d and share are [experts].
+static void add_weights_grad(const struct routing *routing, const real *x, const int32_t *chosen,
+                             const real *dweight, real *share, real *d)
 {
-    const double n = (double)router->sequence;
-    const real each = (real)(aux_scale * router->experts / ((double)router->top_k * n * n));
-    memset(balance, 0, (size_t)router->experts * sizeof(real));
-    for (int64_t s = 0; s < router->sequence * router->top_k; s++) {
-        balance[index[s]] += each;
+    const struct dp_router *r = &routing->r;
+    real *score = share + r->experts;
+    chosen_scores(r, x, chosen, share, score);
+    real mean = 0;
+    for (int32_t j = 0; j < r->top_k; j++) {
+        mean += score[j] * dweight[j];
     }
+    if (r->raw_weights && r->score == DP_ROUTER_SIGMOID) {
+        mean = 0;
+    }
+    if (r->raw_weights && r->score == DP_ROUTER_SOFTMAX) {
+        for (int32_t e = 0; e < r->experts; e++) {
+            d[e] -= routing->route_scale * share[e] * mean;
+        }
+        mean = 0;
+    }
+    for (int32_t j = 0; j < r->top_k; j++) {
+        d[chosen[j]] += routing->route_scale * score[j] * (dweight[j] - mean);
+    }
+}
+
+// The logits of one token become their gradient. load: how a token's share of each expert counts
+// in the balance loss; NULL = not at all. scratch: [3 experts].
+static void token_grad(const struct routing *routing, const int32_t *chosen, const real *dweight,
+                       const real *load, real *scratch, real *x)
+{
+    const struct dp_router *r = &routing->r;
+    real *d = scratch, *share = scratch + r->experts;
+    memset(d, 0, (size_t)r->experts * sizeof(real));
+    if (load != NULL) {
+        shares(r->score, r->experts, x, share);
+        add_shares_grad(r->experts, share, load, d);
+    }
+    add_weights_grad(routing, x, chosen, dweight, share, d);
+    const real factor = sound(r->experts, x) ? 1 : (real)NAN;
+    for (int32_t e = 0; e < r->experts; e++) {
+        // d log(score) / d logit, 1 - sigmoid(x) for the sigmoid.
+        const real slope = r->score == DP_ROUTER_SIGMOID ? sigmoid(-x[e]) : 1;
+        x[e] = factor * slope * d[e];
+    }
+}
+
+static void grad_sequences(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    const struct routing *routing = context;
+    const struct dp_router *r = &routing->r;
+    const int64_t n = r->sequence;
+    real *scratch = dp_stream_scratch(stream, 4 * (size_t)r->experts * sizeof(real));
+    real *load = scratch + 3 * (int64_t)r->experts;
+    const real each =
+        (real)(routing->aux_scale * r->experts / ((double)r->top_k * (double)n * (double)n));
+    for (int64_t s = begin; s < end; s++) {
+        if (each != 0) {
+            count_load(r, routing->index + s * n * r->top_k, load);
+            for (int32_t e = 0; e < r->experts; e++) {
+                load[e] *= each;
+            }
+        }
+        for (int64_t t = s * n; t < (s + 1) * n; t++) {
+            token_grad(routing, routing->index + t * r->top_k, routing->dweight + t * r->top_k,
+                       each != 0 ? load : NULL, scratch, routing->dlogits + t * r->experts);
+        }
+    }
+}
+
+static int64_t sequences(const struct dp_router *router)
+{
+    return router->tokens == 0 ? 0 : router->tokens / router->sequence;
 }
 
 static void router_input_grad(struct dp_stream *stream, const struct dp_router *router,
                               double aux_scale, const int32_t *index, const void *dweight,
-                              void *probabilities)
+                              void *logits)
 {
-    const size_t row_bytes = (size_t)router->experts * sizeof(real);
-    real *balance = dp_stream_scratch(stream, 2 * row_bytes);
-    real *dp = balance + router->experts;
-    for (int64_t t = 0; t < router->tokens; t++) {
-        real *p = (real *)probabilities + t * router->experts;
-        const int32_t *chosen = index + t * router->top_k;
-        if (t % router->sequence == 0) {
-            balance_grad(router, aux_scale, chosen, balance);
+    struct routing routing = routing_of(router);
+    routing.aux_scale = aux_scale;
+    routing.index = index;
+    routing.dweight = dweight;
+    routing.dlogits = logits;
+    dp_cpu_parallel(stream, sequences(router), 1, grad_sequences, &routing);
+}
+
+static void balance_sequences(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    const struct routing *routing = context;
+    const struct dp_router *r = &routing->r;
+    const int64_t n = r->sequence;
+    real *load = dp_stream_scratch(stream, 2 * (size_t)r->experts * sizeof(real));
+    real *share = load + r->experts;
+    for (int64_t s = begin; s < end; s++) {
+        count_load(r, routing->index + s * n * r->top_k, load);
+        double sum = 0;
+        for (int64_t t = s * n; t < (s + 1) * n; t++) {
+            shares(r->score, r->experts, routing->logits + t * r->experts, share);
+            for (int32_t e = 0; e < r->experts; e++) {
+                sum += (double)load[e] * (double)share[e];
+            }
         }
-        memcpy(dp, balance, row_bytes);
-        add_weight_grad(router, p, chosen, (const real *)dweight + t * router->top_k, dp);
-        softmax_grad(router->experts, dp, p);
+        routing->balance[s] = sum * r->experts / ((double)r->top_k * (double)n * (double)n);
     }
+}
+
+static void router_balance(struct dp_stream *stream, const struct dp_router *router,
+                           const int32_t *index, const void *logits, double *ret_sum)
+{
+    struct routing routing = routing_of(router);
+    const int64_t count = sequences(router);
+    routing.index = index;
+    routing.logits = logits;
+    routing.balance = dp_stream_scratch(stream, (size_t)count * sizeof(double));
+    dp_cpu_parallel(stream, count, 1, balance_sequences, &routing);
+    double sum = 0;
+    for (int64_t s = 0; s < count; s++) {
+        sum += routing.balance[s];
+    }
+    *ret_sum = sum;
 }
 
 static void sort_slots(struct dp_stream *stream, int64_t slots, int32_t experts,
@@ -147,5 +371,6 @@ void DP_CPU_INSTALLER(router)(struct dp_device_ops *ops)
 {
     ops->router_forward = router_forward;
     ops->router_input_grad = router_input_grad;
+    ops->router_balance = router_balance;
     ops->sort_slots = sort_slots;
 }

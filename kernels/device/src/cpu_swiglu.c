@@ -1,17 +1,71 @@
 #include "cpu_real.h"
 
-static void swiglu_forward(struct dp_stream *stream, const struct dp_swiglu *swiglu, void *output)
+// Outputs that are worth another thread.
+#define GRAIN 4096
+
+struct gate {
+    struct dp_swiglu swiglu;
+    const element *doutput;
+    element *dgate_up, *output;
+    real *dweight;
+};
+
+static void for_rows(struct dp_stream *stream, struct gate *gate, dp_cpu_range range)
+{
+    dp_cpu_parallel(stream, gate->swiglu.rows, 1 + GRAIN / (1 + gate->swiglu.width), range, gate);
+}
+
+static void forward_rows(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
 {
     (void)stream;
-    const int64_t width = swiglu->width;
-    const real *weight = swiglu->weight;
-    for (int64_t r = 0; r < swiglu->rows; r++) {
-        const real *restrict gate = (const real *)swiglu->gate_up + 2 * r * width;
-        const real *restrict up = gate + width;
-        real *restrict y = (real *)output + r * width;
+    const struct gate *gate = context;
+    const int64_t width = gate->swiglu.width;
+    const real *weight = gate->swiglu.weight;
+    for (int64_t r = begin; r < end; r++) {
+        const element *restrict g = (const element *)gate->swiglu.gate_up + 2 * r * width;
+        const element *restrict up = g + width;
+        element *restrict y = gate->output + r * width;
         const real w = weight == NULL ? 1 : weight[r];
         for (int64_t i = 0; i < width; i++) {
-            y[i] = w * up[i] * gate[i] / (1 + real_exp(-gate[i]));
+            const real x = element_load(g[i]);
+            y[i] = element_store(w * element_load(up[i]) * x / (1 + real_exp(-x)));
+        }
+    }
+}
+
+static void swiglu_forward(struct dp_stream *stream, const struct dp_swiglu *swiglu, void *output)
+{
+    struct gate gate = {.swiglu = *swiglu, .output = output};
+    for_rows(stream, &gate, forward_rows);
+}
+
+static void grad_rows(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct gate *gate = context;
+    const int64_t width = gate->swiglu.width;
+    const real *weight = gate->swiglu.weight;
+    for (int64_t r = begin; r < end; r++) {
+        // x and dx may be the same memory: each element is read before it is written.
+        const element *x = (const element *)gate->swiglu.gate_up + 2 * r * width;
+        const element *dy = gate->doutput + r * width;
+        element *dx = gate->dgate_up + 2 * r * width;
+        element *y = gate->output + r * width;
+        const real w = weight == NULL ? 1 : weight[r];
+        real dw = 0;
+#pragma omp simd reduction(+ : dw)
+        for (int64_t i = 0; i < width; i++) {
+            const real g = element_load(x[i]), u = element_load(x[width + i]);
+            const real d = element_load(dy[i]);
+            const real sigmoid = 1 / (1 + real_exp(-g));
+            const real silu = g * sigmoid;
+            y[i] = element_store(w * silu * u);
+            dw += d * silu * u;
+            dx[i] = element_store(w * d * u * sigmoid * (1 + g - silu));
+            dx[width + i] = element_store(w * d * silu);
+        }
+        if (gate->dweight != NULL) {
+            gate->dweight[r] = dw;
         }
     }
 }
@@ -19,31 +73,12 @@ static void swiglu_forward(struct dp_stream *stream, const struct dp_swiglu *swi
 static void swiglu_input_grad(struct dp_stream *stream, const struct dp_swiglu *swiglu,
                               const void *doutput, void *dgate_up, void *dweight, void *output)
 {
-    (void)stream;
-    const int64_t width = swiglu->width;
-    const real *weight = swiglu->weight;
-    for (int64_t r = 0; r < swiglu->rows; r++) {
-        // gate and dgate may be the same memory: each element is read before it is written.
-        const real *gate = (const real *)swiglu->gate_up + 2 * r * width;
-        const real *dy = (const real *)doutput + r * width;
-        real *dgate = (real *)dgate_up + 2 * r * width;
-        real *y = (real *)output + r * width;
-        const real w = weight == NULL ? 1 : weight[r];
-        real dw = 0;
-#pragma omp simd reduction(+ : dw)
-        for (int64_t i = 0; i < width; i++) {
-            const real g = gate[i], u = gate[width + i], d = dy[i];
-            const real sigmoid = 1 / (1 + real_exp(-g));
-            const real silu = g * sigmoid;
-            y[i] = w * silu * u;
-            dw += d * silu * u;
-            dgate[i] = w * d * u * sigmoid * (1 + g - silu);
-            dgate[width + i] = w * d * silu;
-        }
-        if (dweight != NULL) {
-            ((real *)dweight)[r] = dw;
-        }
-    }
+    struct gate gate = {.swiglu = *swiglu,
+                        .doutput = doutput,
+                        .dgate_up = dgate_up,
+                        .output = output,
+                        .dweight = dweight};
+    for_rows(stream, &gate, grad_rows);
 }
 
 void DP_CPU_INSTALLER(swiglu)(struct dp_device_ops *ops)

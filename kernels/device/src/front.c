@@ -63,19 +63,19 @@
     STRUCT(rmsnorm_weight_grad, struct dp_rmsnorm, 2, const void *, void *)                        \
     STRUCT(rope, struct dp_rope, 1, void *)                                                        \
     STRUCT(attention_forward, struct dp_attention, 0, )                                            \
-    STRUCT(attention_input_grad, struct dp_attention, 2, const void *, void *)                     \
+    STRUCT(attention_input_grad, struct dp_attention, 5, const void *, void *, void *, void *,     \
+           void *)                                                                                 \
     STRUCT(swiglu_forward, struct dp_swiglu, 1, void *)                                            \
     STRUCT(swiglu_input_grad, struct dp_swiglu, 4, const void *, void *, void *, void *)           \
-    STRUCT(router_forward, struct dp_router, 3, void *, int32_t *, void *)                         \
+    STRUCT(router_forward, struct dp_router, 3, const void *, int32_t *, void *)                   \
     STRUCT(router_input_grad, struct dp_router, 4, double, const int32_t *, const void *, void *)  \
+    STRUCT(router_balance, struct dp_router, 3, const int32_t *, const void *, double *)           \
     VALUES(sort_slots, 5, int64_t, int32_t, const int32_t *, int32_t *, int32_t *)                 \
     STRUCT(spread_rows, struct dp_rows, 4, int32_t, const int32_t *, const void *, void *)         \
     STRUCT(collect_rows, struct dp_rows, 5, int32_t, bool, const int32_t *, const void *, void *)  \
     STRUCT(add_rows, struct dp_rows, 3, const int32_t *, const void *, void *)                     \
-    VALUES(cross_entropy_forward, 6, int64_t, int64_t, const void *, const int32_t *, void *,      \
-           double *)                                                                               \
-    VALUES(cross_entropy_input_grad, 6, int64_t, int64_t, double, const int32_t *, const void *,   \
-           void *)
+    STRUCT(cross_entropy_forward, struct dp_cross_entropy, 2, const void *, double *)              \
+    STRUCT(cross_entropy_input_grad, struct dp_cross_entropy, 2, double, void *)
 
 #define VALUES(operation, n, ...)                                                                  \
     struct operation##_task {                                                                      \

@@ -175,6 +175,13 @@ static void measure_activation(struct timed *t, struct dp_profile *profile)
     profile->activation_gradient_elements_per_s = elements / seconds_of(t);
 }
 
+// The vector of a row of queries, keys and values that `heads` others stand before.
+static void *values_at(const struct timed *t, void *row, int32_t heads)
+{
+    return (char *)row +
+           (size_t)(heads * t->attention.qk_dim) * dp_element_bytes(t->device->element);
+}
+
 static void work_attention(struct timed *t)
 {
     t->device->ops->attention_forward(t->device->stream, &t->attention);
@@ -182,7 +189,10 @@ static void work_attention(struct timed *t)
 
 static void work_attention_gradient(struct timed *t)
 {
-    t->device->ops->attention_input_grad(t->device->stream, &t->attention, t->b, t->c);
+    const struct dp_attention *a = &t->attention;
+    t->device->ops->attention_input_grad(t->device->stream, a, t->b, t->c,
+                                         values_at(t, t->c, a->heads),
+                                         values_at(t, t->c, a->heads + a->kv_heads), NULL);
 }
 
 static void measure_attention(struct timed *t, struct dp_profile *profile)
@@ -191,14 +201,20 @@ static void measure_attention(struct timed *t, struct dp_profile *profile)
                                      .sequence = 128,
                                      .heads = 4,
                                      .kv_heads = 2,
-                                     .head_dim = 32,
-                                     .qkv = t->a,
+                                     .qk_dim = 32,
+                                     .v_dim = 32,
+                                     .q_stride = 8 * 32,
+                                     .k_stride = 8 * 32,
+                                     .v_stride = 8 * 32,
                                      .output = t->b,
                                      .lse = t->d};
     t->attention = attention;
+    t->attention.q = t->a;
+    t->attention.k = values_at(t, t->a, attention.heads);
+    t->attention.v = values_at(t, t->a, attention.heads + attention.kv_heads);
     // Two products of the causal half; the gradient has five.
     double flops = 2.0 * (double)(attention.samples * attention.sequence) *
-                   (double)attention.sequence * attention.heads * attention.head_dim;
+                   (double)attention.sequence * attention.heads * attention.qk_dim;
     t->work = work_attention;
     profile->attention_flops_per_s = flops / seconds_of(t);
     t->work = work_attention_gradient;

@@ -90,34 +90,54 @@ struct dp_rows {
     dp_operand from_kind, to_kind;
 };
 
-// Root-mean-square norm of `rows` rows of `cols`: y = x * rstd * gain with
-// rstd = 1/sqrt(mean x^2 + eps) (Zhang and Sennrich, arXiv 1910.07467).
+// Root-mean-square norm of vectors of `cols`, each by itself: y = x * rstd * gain with
+// rstd = 1/sqrt(mean x^2 + eps) (Zhang and Sennrich, arXiv 1910.07467). A row is `groups` vectors
+// that lie side by side and share the gain, such as the heads of a norm over queries. Strides are
+// elements from row to row, of x and dx and of y and dy; so a part of wider rows can be normed. y
+// may be x itself where x is not needed again, and dx may be dy under `replace`, each with the
+// same stride.
 struct dp_rmsnorm {
     int64_t rows, cols;
     double eps;
-    const void *x, *gain; // [rows, cols], [cols]
-    void *rstd;           // [rows]; written by forward, read by the rest
+    const void *x;
+    const void *gain;           // real [cols]
+    void *rstd;                 // real [rows, groups]; written by forward, read by the rest
+    int64_t groups;             // 0 = 1
+    int64_t x_stride, y_stride; // 0 = groups * cols
+    bool replace;               // input_grad overwrites dx; otherwise it accumulates
 };
 
-// Rotary embedding of the first `heads` heads of each row, in place: the pair (i, i + head_dim/2)
-// of position t turns by the angle whose cosine and sine are table[t, i] and
-// table[t, head_dim/2 + i] (Su et al., arXiv 2104.09864, in the half-split layout).
+// Rotary embedding, in place, of the first `width` elements (an even number) of `heads` heads of
+// each row: a pair of elements at position t turns by the angle whose cosine and sine are
+// table[t, i] and table[t, width/2 + i]. Pair i is the elements (i, i + width/2), or, interleaved,
+// (2i, 2i + 1) as in the paper (Su et al., arXiv 2104.09864).
 struct dp_rope {
     int64_t rows, sequence; // row r has position r % sequence
-    int32_t heads, head_dim;
-    int64_t stride;    // elements from row to row
-    const void *table; // [sequence, head_dim]
-    bool inverse;      // turn back: the gradient
+    int32_t heads, width;
+    int64_t stride;      // elements from row to row
+    int64_t head_stride; // from head to head; 0 = width
+    const void *table;   // real [sequence, width]
+    bool interleaved;
+    bool inverse; // turn back: the gradient
 };
 
-// Causal attention inside each sequence; query head h reads key head h / (heads / kv_heads).
-// A row of qkv is heads query vectors, then kv_heads key vectors, then kv_heads value vectors.
+// Causal attention inside each sequence; query head h reads key head h / (heads / kv_heads). Rows
+// are tokens, samples * sequence of them; queries, keys and values may lie in wider rows or in
+// different buffers. A query sees its own key and those before it; with a window the nearest
+// `window` of them, its own included. A sink is one more score per head, without a value, in the
+// denominator of every query's softmax.
 struct dp_attention {
     int64_t samples, sequence;
-    int32_t heads, kv_heads, head_dim;
-    const void *qkv; // [samples * sequence, (heads + 2 kv_heads) * head_dim]
-    void *output;    // [samples * sequence, heads * head_dim]; read by input_grad
-    void *lse;       // [samples * sequence, heads] log-sum-exp of the scaled scores
+    int32_t heads, kv_heads; // kv_heads divides heads
+    int32_t qk_dim, v_dim;
+    double scale;                                        // of the scores; 0 = 1 / sqrt(qk_dim)
+    int64_t window;                                      // 0 = the whole sequence
+    const void *q, *k, *v;                               // the first row's first head
+    int64_t q_stride, k_stride, v_stride;                // elements from row to row
+    int64_t q_head_stride, k_head_stride, v_head_stride; // 0 = qk_dim, qk_dim, v_dim
+    const void *sink;                                    // real [heads]; NULL = none
+    void *output; // [rows, heads * v_dim]; read by input_grad
+    void *lse;    // real [rows, heads]: log of the softmax's denominator
 };
 
 // output[r, i] = weight[r] * silu(gate[r, i]) * up[r, i]; a row of gate_up is width gate values,
@@ -125,14 +145,38 @@ struct dp_attention {
 struct dp_swiglu {
     int64_t rows, width;
     const void *gate_up; // [rows, 2 width]
-    const void *weight;  // [rows], NULL = 1
+    const void *weight;  // real [rows], NULL = 1
 };
 
-// Softmax routing: the top_k experts of each token by probability (ties go to the lowest index),
-// weights renormalised over them. A token's slots are in ascending expert order.
+typedef enum dp_router_score { DP_ROUTER_SOFTMAX, DP_ROUTER_SIGMOID } dp_router_score;
+
+// Routing: each token's top_k experts by score, or by score + bias, and their weights: the scores
+// (without bias) divided by their sum over the chosen, times route_scale. With groups of
+// experts / groups neighbours, experts outside of the best top_groups groups are not eligible; a
+// group counts as its best score, or with a bias as the sum of its two best biased scores
+// (DeepSeek-V3, arXiv 2412.19437, section 2.1.2 and its published inference code). Ties go to the
+// lowest index, of groups as well. A token's slots are in ascending expert order.
+//
+// Sums of scores are never divided by: weights and shares are softmaxes, of the logits or of the
+// logarithms of the sigmoids. So they keep adding up where every score is too small for its type.
+// A token with a logit that is NaN or +Inf gets weights that are NaN, and choices in range.
 struct dp_router {
-    int64_t tokens, sequence;
-    int32_t experts, top_k;
+    int64_t tokens, sequence; // tokens is a multiple of sequence
+    int32_t experts, top_k;   // 1 <= top_k <= experts of top_groups groups
+    dp_router_score score;
+    bool raw_weights;   // weights are scores * route_scale, not divided by their sum
+    double route_scale; // 0 = 1
+    int32_t groups;     // divides experts; 0 = no grouping
+    int32_t top_groups; // <= groups
+    const void *bias;   // real [experts], for the choice alone; NULL = none
+};
+
+// Next-token loss over rows of logits. A target below 0 is left out: it adds nothing to the sum,
+// and its row's gradient is 0.
+struct dp_cross_entropy {
+    int64_t tokens, vocabulary;
+    const int32_t *targets; // [tokens]
+    void *lse;              // real [tokens]; written by forward, read by input_grad
 };
 
 // Decoupled weight decay as in Loshchilov and Hutter, arXiv 1711.05101, algorithm 2, with the
@@ -202,7 +246,7 @@ struct dp_device_ops {
     void (*rmsnorm_forward)(struct dp_stream *stream, const struct dp_rmsnorm *norm, void *y);
     // y again from x and rstd, bitwise as forward gave it.
     void (*rmsnorm_again)(struct dp_stream *stream, const struct dp_rmsnorm *norm, void *y);
-    // dx accumulates; dgain [cols] accumulates.
+    // dx accumulates unless `replace` is set; dgain, real [cols], accumulates.
     void (*rmsnorm_input_grad)(struct dp_stream *stream, const struct dp_rmsnorm *norm,
                                const void *dy, void *dx);
     void (*rmsnorm_weight_grad)(struct dp_stream *stream, const struct dp_rmsnorm *norm,
@@ -211,8 +255,12 @@ struct dp_device_ops {
     void (*rope)(struct dp_stream *stream, const struct dp_rope *rope, void *x);
 
     void (*attention_forward)(struct dp_stream *stream, const struct dp_attention *attention);
+    // From doutput, as output. dq, dk and dv lie as q, k and v do, or are q, k and v themselves;
+    // they are overwritten, dk and dv with sums over the query heads that read them in ascending
+    // order, and what lies between heads and rows is left alone. dsink, real [heads], accumulates;
+    // NULL = not wanted.
     void (*attention_input_grad)(struct dp_stream *stream, const struct dp_attention *attention,
-                                 const void *doutput, void *dqkv);
+                                 const void *doutput, void *dq, void *dk, void *dv, void *dsink);
 
     void (*swiglu_forward)(struct dp_stream *stream, const struct dp_swiglu *swiglu, void *output);
     // From doutput [rows, width]: dgate_up [rows, 2 width] (may be gate_up itself), dweight [rows]
@@ -220,17 +268,21 @@ struct dp_device_ops {
     void (*swiglu_input_grad)(struct dp_stream *stream, const struct dp_swiglu *swiglu,
                               const void *doutput, void *dgate_up, void *dweight, void *output);
 
-    // logits [tokens, experts] become probabilities in place; index and weight are
-    // [tokens, top_k].
-    void (*router_forward)(struct dp_stream *stream, const struct dp_router *router, void *logits,
-                           int32_t *index, void *weight);
-    // probabilities become the gradient of the logits in place, from dweight [tokens, top_k] and
-    // the balance loss: aux_scale * sum_i f_i P_i for each sequence of n tokens, with
-    // f_i = experts / (top_k n) * (slots of expert i) and P_i the mean probability; the gradient
-    // flows through P alone (DeepSeek-V3, arXiv 2412.19437, equations 17 to 20).
+    // From logits, real [tokens, experts]: index and weight, int32 and real [tokens, top_k].
+    void (*router_forward)(struct dp_stream *stream, const struct dp_router *router,
+                           const void *logits, int32_t *index, void *weight);
+    // logits become their gradient in place, from dweight, real [tokens, top_k], and from the
+    // balance loss times aux_scale: sum_i f_i P_i for each sequence of n tokens, with
+    // f_i = experts / (top_k n) * (slots of expert i) and P_i the mean over tokens of score i as a
+    // share of the token's scores; the gradient flows through P alone (DeepSeek-V3,
+    // arXiv 2412.19437, equations 17 to 20).
     void (*router_input_grad)(struct dp_stream *stream, const struct dp_router *router,
                               double aux_scale, const int32_t *index, const void *dweight,
-                              void *probabilities);
+                              void *logits);
+    // *ret_sum = that balance loss without a scale, summed over the sequences: 1 for each when the
+    // load is even.
+    void (*router_balance)(struct dp_stream *stream, const struct dp_router *router,
+                           const int32_t *index, const void *logits, double *ret_sum);
     // Stable counting sort of `slots` expert indices: counts [experts], and row_of[s], the place of
     // slot s in (expert, slot) order. Slots of expert -1 are left out: their row_of is -1.
     void (*sort_slots)(struct dp_stream *stream, int64_t slots, int32_t experts,
@@ -248,14 +300,12 @@ struct dp_device_ops {
     void (*add_rows)(struct dp_stream *stream, const struct dp_rows *rows, const int32_t *index,
                      const void *from, void *to);
 
-    // lse [tokens]; *ret_sum = sum over tokens of lse - logits[target].
-    void (*cross_entropy_forward)(struct dp_stream *stream, int64_t tokens, int64_t vocabulary,
-                                  const void *logits, const int32_t *targets, void *lse,
-                                  double *ret_sum);
+    // logits: real [tokens, vocabulary]; *ret_sum = sum over tokens of lse - logits[target].
+    void (*cross_entropy_forward)(struct dp_stream *stream, const struct dp_cross_entropy *loss,
+                                  const void *logits, double *ret_sum);
     // logits become scale * (softmax - one-hot) in place.
-    void (*cross_entropy_input_grad)(struct dp_stream *stream, int64_t tokens, int64_t vocabulary,
-                                     double scale, const int32_t *targets, const void *lse,
-                                     void *logits);
+    void (*cross_entropy_input_grad)(struct dp_stream *stream, const struct dp_cross_entropy *loss,
+                                     double scale, void *logits);
 };
 
 struct dp_memory_account; // of one device
