@@ -85,10 +85,10 @@ static dp_status exchange_rounds(struct dp_transport *transport, void *context,
     for (uint64_t round = 0; round < ROUNDS; round += 2) {
         // Two at once, ended in the other order.
         struct dp_group_pending pending[2];
-        struct dp_exchange exchange[2];
+        struct dp_group_parts exchange[2];
         for (uint64_t i = 0; i < 2; i++) {
             fill_send(group.self, group.count, round + i, send, send_bytes[i], recv_bytes[i]);
-            exchange[i] = (struct dp_exchange){.peers = group.count,
+            exchange[i] = (struct dp_group_parts){.peers = group.count,
                                                .self = group.self,
                                                .send = send,
                                                .send_bytes = send_bytes[i],

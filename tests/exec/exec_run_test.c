@@ -105,16 +105,18 @@ static void bytes_of(const struct trial *trial, const struct trial_result *resul
                                       trial_layer_begin(trial, &result->schedule, stage + 1),
                                   .has_embedding = stage == 0,
                                   .has_head = stage == result->schedule.stages - 1};
-    int64_t rows[TRIAL_LAYERS_MAX] = {0};
+    struct dp_cost_routed routed[TRIAL_LAYERS_MAX] = {0};
     for (size_t i = 0; i < rank->records_count; i++) {
         const struct dp_action_span *span = &rank->records[i].span;
         bool forward = span->kind == DP_ACTION_F || span->kind == DP_ACTION_FB;
         if (forward && span->step == 1 && span->stage == stage && span->microbatch == microbatch) {
-            rows[shape.layer_end - shape.layer_begin - 1] = rank->records[i].routed_rows;
+            routed[shape.layer_end - shape.layer_begin - 1] =
+                (struct dp_cost_routed){.tokens = (double)rank->records[i].routed_tokens,
+                                        .rows = (double)rank->records[i].routed_rows};
         }
     }
     struct dp_model_spec model = trial_model(trial);
-    dp_cost_chunk_bytes(&model, &profile, &shape, &batch, rows, ret_bytes);
+    dp_cost_chunk_bytes(&model, &profile, &shape, &batch, routed, ret_bytes);
 }
 
 // What an action's chunk adds to the rank's bytes while it runs, and afterwards.

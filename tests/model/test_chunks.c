@@ -16,7 +16,7 @@
 static void check_phase(struct dp_chunk *chunk, const struct dp_stage *stage, dp_chunk_phase phase)
 {
     assert_int_equal(dp_chunk_live_bytes(chunk),
-                     dp_stage_chunk_bytes(stage, SAMPLES, dp_chunk_routed_rows(chunk), phase));
+                     dp_stage_chunk_bytes(stage, SAMPLES, dp_chunk_routed(chunk), phase));
 }
 
 // Takes the output of `from` (or the tokens) as input; from may be NULL.
@@ -34,7 +34,7 @@ static struct dp_chunk *feed(struct dp_stage *stage, struct dp_chunk *from, cons
     if (dp_stage_config(stage)->has_head) {
         assert_ok(dp_chunk_set_targets(chunk, tokens, &err), &err);
     }
-    assert_ok(dp_chunk_run_all(chunk, DP_PASS_FORWARD, NULL, &err), &err);
+    assert_ok(dp_chunk_run_all(chunk, DP_PASS_FORWARD, &err), &err);
     return chunk;
 }
 
@@ -61,12 +61,12 @@ static void check_bytes(struct world *world)
             assert_ok(dp_chunk_make_output_grad(chunks[s], &grad, &err), &err);
             memset(grad, 0, dp_chunk_hidden_bytes(chunks[s]));
         }
-        assert_ok(dp_chunk_run_all(chunks[s], DP_PASS_INPUT, NULL, &err), &err);
+        assert_ok(dp_chunk_run_all(chunks[s], DP_PASS_INPUT, &err), &err);
         dp_chunk_drop_input_grad(chunks[s]);
         check_phase(chunks[s], stage, DP_CHUNK_INPUT_DONE);
         assert_int_equal(dp_stage_live_bytes(stage), dp_chunk_live_bytes(chunks[s]));
         assert_true(dp_stage_peak_bytes(stage) >= dp_stage_live_bytes(stage));
-        assert_ok(dp_chunk_run_all(chunks[s], DP_PASS_WEIGHT, NULL, &err), &err);
+        assert_ok(dp_chunk_run_all(chunks[s], DP_PASS_WEIGHT, &err), &err);
         assert_int_equal(dp_chunk_live_bytes(chunks[s]), 0);
         dp_chunk_free(chunks[s]);
     }
@@ -93,7 +93,7 @@ static void a_dense_layer_holds_what_the_equations_need(void **state)
     (void)state;
     const struct dp_model_spec model = world_model();
     struct world *world = world_new(&model, DP_F32, 3, 1, SEQUENCE, SAMPLES);
-    const int64_t rows[1] = {0};
+    const struct dp_routed rows[1] = {{0, 0}};
     // per token: x, rstd, qkv 32, attended 16, lse 4; x, rstd, gate and up 40; a token number
     const int64_t forward = 12 * 4 * ((16 + 1 + 32 + 16 + 4) + (16 + 1 + 40) + 1);
     // no lse; dy twice, active 20, the embedding's dy; two gains of 16
@@ -140,9 +140,9 @@ static void a_chunk_can_be_dropped_at_any_point(void **state)
         assert_ok(dp_chunk_set_targets(chunk, tokens, &err), &err);
         for (int32_t i = 0; i < stop; i++) {
             const int32_t at = i % count;
-            assert_ok(dp_chunk_run(chunk, (dp_pass)(i / count), i < count ? at : count - 1 - at,
-                                   NULL, &err),
-                      &err);
+            assert_ok(
+                dp_chunk_run(chunk, (dp_pass)(i / count), i < count ? at : count - 1 - at, &err),
+                &err);
         }
         dp_chunk_free(chunk);
         assert_int_equal(dp_stage_live_bytes(stage), 0);

@@ -224,7 +224,7 @@ static void interleave(struct world *world, const int32_t *tokens, bool in_turn)
     void *input, *grad;
     assert_ok(dp_chunk_set_tokens(early, tokens, &err), &err);
     assert_ok(dp_chunk_set_targets(late, tokens, &err), &err);
-    assert_ok(dp_chunk_run_all(early, DP_PASS_FORWARD, NULL, &err), &err);
+    assert_ok(dp_chunk_run_all(early, DP_PASS_FORWARD, &err), &err);
     assert_ok(dp_chunk_make_input(late, &input, &err), &err);
     memcpy(input, dp_chunk_output(early), dp_chunk_hidden_bytes(early));
     dp_chunk_drop_output(early);
@@ -233,18 +233,18 @@ static void interleave(struct world *world, const int32_t *tokens, bool in_turn)
     const int32_t na = dp_stage_component_count(a), nb = dp_stage_component_count(b);
     for (int32_t i = 0; i < (na > nb ? na : nb); i++) {
         if (i < nb && in_turn) {
-            assert_ok(dp_chunk_run(late, DP_PASS_FORWARD, i, NULL, &err), &err);
+            assert_ok(dp_chunk_run(late, DP_PASS_FORWARD, i, &err), &err);
         }
         if (i < na) {
-            assert_ok(dp_chunk_run(early, DP_PASS_INPUT, na - 1 - i, NULL, &err), &err);
-            assert_ok(dp_chunk_run(early, DP_PASS_WEIGHT, na - 1 - i, NULL, &err), &err);
+            assert_ok(dp_chunk_run(early, DP_PASS_INPUT, na - 1 - i, &err), &err);
+            assert_ok(dp_chunk_run(early, DP_PASS_WEIGHT, na - 1 - i, &err), &err);
         }
     }
     if (!in_turn) {
-        assert_ok(dp_chunk_run_all(late, DP_PASS_FORWARD, NULL, &err), &err);
+        assert_ok(dp_chunk_run_all(late, DP_PASS_FORWARD, &err), &err);
     }
-    assert_ok(dp_chunk_run_all(late, DP_PASS_INPUT, NULL, &err), &err);
-    assert_ok(dp_chunk_run_all(late, DP_PASS_WEIGHT, NULL, &err), &err);
+    assert_ok(dp_chunk_run_all(late, DP_PASS_INPUT, &err), &err);
+    assert_ok(dp_chunk_run_all(late, DP_PASS_WEIGHT, &err), &err);
     dp_chunk_free(early);
     dp_chunk_free(late);
 }

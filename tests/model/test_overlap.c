@@ -45,8 +45,6 @@ static void begin(struct dp_chunk **chunks, dp_pass pass, int32_t component)
 static void finish(struct dp_chunk **chunks, dp_pass pass, int32_t component)
 {
     struct dp_error err;
-    while (world_exchange(chunks, RANKS)) {
-    }
     for (int32_t r = 0; r < RANKS; r++) {
         assert_ok(dp_chunk_end(chunks[r], pass, component, &err), &err);
     }

@@ -28,6 +28,30 @@ struct dp_model_spec world_model(void)
                                   .norm_eps = 1e-5};
 }
 
+static void connect(struct world *world, const struct dp_model_spec *model)
+{
+    struct dp_error err;
+    const int32_t ranks[WORLD_RANKS_MAX] = {0, 1, 2, 3};
+    dp_transport_loopback(world->ranks, world->transports);
+    for (int32_t r = 0; r < world->ranks; r++) {
+        assert_ok(
+            dp_group_init(&world->groups[r], world->transports[r], 1, ranks, world->ranks, &err),
+            &err);
+        const struct dp_group_exchanger_config config = {.group = &world->groups[r],
+                                                         .device = world->device,
+                                                         .hidden = model->hidden,
+                                                         .top_k = model->top_k,
+                                                         .experts = model->experts};
+        world->exchangers[r] = dp_group_exchanger_new(&config);
+    }
+}
+
+static struct dp_exchanger *exchanger_of(const struct world *world, int32_t rank)
+{
+    struct dp_group_exchanger *exchanger = world->exchangers[rank];
+    return exchanger == NULL ? NULL : dp_group_exchanger_interface(exchanger);
+}
+
 struct world *world_new(const struct dp_model_spec *model, dp_element element, int32_t stage_count,
                         int32_t ranks, int32_t sequence, int32_t samples)
 {
@@ -38,6 +62,9 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
     world->ranks = ranks;
     world->samples = samples;
     world->loss_scale = 1.0 / (samples * sequence);
+    if (ranks > 1) {
+        connect(world, model);
+    }
     for (int32_t s = 0; s < stage_count; s++) {
         for (int32_t r = 0; r < ranks; r++) {
             const int32_t each = model->layers / stage_count;
@@ -51,6 +78,7 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
                                              .ep_size = ranks,
                                              .sequence = sequence,
                                              .seed = 7,
+                                             .exchanger = exchanger_of(world, r),
                                              .poison = true};
             assert_ok(dp_stage_new(world->device, &config, &world->stages[s][r], &err), &err);
         }
@@ -65,41 +93,13 @@ void world_free(struct world *world)
             dp_stage_free(world->stages[s][r]);
         }
     }
+    for (int32_t r = 0; r < world->ranks; r++) {
+        dp_group_exchanger_free(world->exchangers[r]);
+        dp_group_deinit(&world->groups[r]);
+        dp_transport_free(world->transports[r]);
+    }
     dp_device_close(world->device);
     free(world);
-}
-
-static size_t offset_of(const size_t *bytes, int32_t peer)
-{
-    size_t offset = 0;
-    for (int32_t i = 0; i < peer; i++) {
-        offset += bytes[i];
-    }
-    return offset;
-}
-
-bool world_exchange(struct dp_chunk **chunks, int32_t ranks)
-{
-    struct dp_exchange exchanges[WORLD_RANKS_MAX];
-    struct dp_error err;
-    bool more = false;
-    for (int32_t r = 0; r < ranks; r++) {
-        bool wants;
-        assert_ok(dp_chunk_exchange(chunks[r], &exchanges[r], &wants, &err), &err);
-        assert_true(r == 0 || wants == more);
-        more = wants;
-    }
-    for (int32_t from = 0; more && from < ranks; from++) {
-        for (int32_t to = 0; to < ranks; to++) {
-            const struct dp_exchange *sender = &exchanges[from], *receiver = &exchanges[to];
-            assert_int_equal(sender->self, from);
-            assert_int_equal(sender->send_bytes[to], receiver->recv_bytes[from]);
-            memcpy((char *)receiver->recv + offset_of(receiver->recv_bytes, from),
-                   (const char *)sender->send + offset_of(sender->send_bytes, to),
-                   sender->send_bytes[to]);
-        }
-    }
-    return more;
 }
 
 void world_run(struct dp_chunk **chunks, int32_t ranks, dp_pass pass, int32_t component)
@@ -107,8 +107,6 @@ void world_run(struct dp_chunk **chunks, int32_t ranks, dp_pass pass, int32_t co
     struct dp_error err;
     for (int32_t r = 0; r < ranks; r++) {
         assert_ok(dp_chunk_begin(chunks[r], pass, component, &err), &err);
-    }
-    while (world_exchange(chunks, ranks)) {
     }
     for (int32_t r = 0; r < ranks; r++) {
         assert_ok(dp_chunk_end(chunks[r], pass, component, &err), &err);
@@ -275,10 +273,9 @@ void world_set(struct world *world, const char *name, int64_t at, double value)
         for (int64_t j = 0; tensor != NULL && j < tensor->count; j++) {
             if (j == at || at == -1) {
                 char *memory = dp_stage_weights(stage);
-                world->device->ops->from_double(world->device->stream, 1, &value,
-                                                memory +
-                                                    (size_t)(tensor->offset + j) *
-                                                        dp_element_bytes(world->device->element));
+                world->device->ops->from_double(world->device->stream, 1, &value, DP_OPERAND_REAL,
+                                                memory + (size_t)(tensor->offset + j) *
+                                                             dp_device_real_bytes(world->device));
             }
         }
     }
@@ -293,9 +290,9 @@ void world_scale(struct world *world, double factor)
         for (int32_t t = 0; t < count; t++) {
             if (tensors[t].decays) {
                 char *memory = dp_stage_weights(stage);
-                world->device->ops->scale(world->device->stream, tensors[t].count, factor,
-                                          memory + (size_t)tensors[t].offset *
-                                                       dp_element_bytes(world->device->element));
+                world->device->ops->scale(
+                    world->device->stream, tensors[t].count, factor, DP_OPERAND_REAL,
+                    memory + (size_t)tensors[t].offset * dp_device_real_bytes(world->device));
             }
         }
     }

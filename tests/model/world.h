@@ -1,6 +1,8 @@
-// A model cut into stages and spread over EP ranks, all in one thread, with exchanges done by hand.
+// A model cut into stages and spread over EP ranks, all in one thread: every rank begins before one
+// ends, so that messages are there when they are waited for.
 #pragma once
 
+#include "dp/group_exchanger.h"
 #include "dp/model.h"
 
 #define WORLD_STAGES_MAX 4
@@ -12,6 +14,10 @@ struct world {
     int32_t samples; // per micro-batch
     double loss_scale;
     struct dp_stage *stages[WORLD_STAGES_MAX][WORLD_RANKS_MAX];
+    // With more than one rank.
+    struct dp_transport *transports[WORLD_RANKS_MAX];
+    struct dp_group groups[WORLD_RANKS_MAX];
+    struct dp_group_exchanger *exchangers[WORLD_RANKS_MAX];
 };
 
 // Small enough for finite differences: 3 layers, the first dense, 4 experts, top 2, 1 shared.
@@ -38,8 +44,6 @@ double world_loss(struct world *world, int32_t micro_batches, const int32_t *tok
 
 // One pass of one component on every rank's chunk.
 void world_run(struct dp_chunk **chunks, int32_t ranks, dp_pass pass, int32_t component);
-// The next exchange of a component that all ranks have begun; false when there is none.
-bool world_exchange(struct dp_chunk **chunks, int32_t ranks);
 
 // Where a tensor lies in the weights or gradients of (stage, rank); NULL if it is not held there.
 const struct dp_tensor *world_tensor(const struct dp_stage *stage, const char *name);

@@ -26,17 +26,22 @@ static void compare(struct dp_device *device, const struct dp_model_spec *model,
                                   .sequence = config.sequence,
                                   .ep_size = 1,
                                   .ep_nodes = 1};
-    int64_t rows[8] = {0};
+    struct dp_cost_routed given[8] = {0};
+    struct dp_routed routed[8] = {0};
     for (int32_t l = shape->layer_begin; l < shape->layer_end; l++) {
         bool moe = dp_model_layer_is_moe(model, l);
-        rows[l - shape->layer_begin] = moe ? (int64_t)dp_rand_below(rand, 500) : 0;
+        int64_t rows = moe ? (int64_t)dp_rand_below(rand, 500) : 0;
+        int64_t tokens = moe ? (int64_t)dp_rand_below(rand, 500) : 0;
+        given[l - shape->layer_begin] =
+            (struct dp_cost_routed){.tokens = (double)tokens, .rows = (double)rows};
+        routed[l - shape->layer_begin] = (struct dp_routed){.tokens = tokens, .rows = rows};
     }
     struct dp_cost_chunk_bytes bytes;
-    dp_cost_chunk_bytes(model, &profile, shape, &batch, rows, &bytes);
+    dp_cost_chunk_bytes(model, &profile, shape, &batch, given, &bytes);
     assert_true((int64_t)bytes.after_forward ==
-                dp_stage_chunk_bytes(stage, batch.samples, rows, DP_CHUNK_FORWARD_DONE));
+                dp_stage_chunk_bytes(stage, batch.samples, routed, DP_CHUNK_FORWARD_DONE));
     assert_true((int64_t)bytes.after_input ==
-                dp_stage_chunk_bytes(stage, batch.samples, rows, DP_CHUNK_INPUT_DONE));
+                dp_stage_chunk_bytes(stage, batch.samples, routed, DP_CHUNK_INPUT_DONE));
     dp_stage_free(stage);
 }
 

@@ -1,5 +1,7 @@
 // What a chunk of the executor keeps alive between its passes.
 
+#include <math.h>
+
 #include "dp/cost.h"
 
 // Elements of `element_bytes`, and 4-byte indices.
@@ -47,16 +49,27 @@ static double experts(const struct dp_model_spec *m, double tokens, double rows,
            gated(tokens, shared, after_input) + (after_input ? rows * m->hidden : rows);
 }
 
-static void add_layer(const struct dp_model_spec *m, int32_t layer, double tokens, double rows,
-                      bool after_input, struct count *sum)
+// Every rank sends this one as much as it gets from each: top_k rows for a token of its own, in
+// which those tokens take part that have at least one of their experts here. Choices are taken as
+// independent.
+static struct dp_cost_routed balanced_routing(const struct dp_model_spec *m,
+                                              const struct dp_cost_batch *batch)
+{
+    double tokens = (double)batch->samples * batch->sequence, ranks = batch->ep_size;
+    double visits = 1 - pow(1 - 1 / ranks, m->top_k);
+    return (struct dp_cost_routed){.tokens = tokens * ranks * visits, .rows = tokens * m->top_k};
+}
+
+static void add_layer(const struct dp_model_spec *m, int32_t layer, double tokens,
+                      const struct dp_cost_routed *routed, bool after_input, struct count *sum)
 {
     sum->elements += attention(m, tokens, after_input) + ffn_norm(m, tokens, after_input);
     if (!dp_model_layer_is_moe(m, layer)) {
         sum->elements += gated(tokens, m->ffn, after_input);
         return;
     }
-    sum->elements += experts(m, tokens, rows, after_input);
-    sum->indices += after_input ? 0 : 2 * tokens * m->top_k;
+    sum->elements += experts(m, tokens, routed->rows, after_input);
+    sum->indices += after_input ? 0 : (tokens + routed->tokens) * m->top_k;
 }
 
 // Token numbers and the rows' gradient; logits and what the head's norm needs, targets.
@@ -76,14 +89,15 @@ static void add_ends(const struct dp_model_spec *m, const struct dp_cost_stage *
 
 static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
-                         const int64_t *routed_rows, bool after_input)
+                         const struct dp_cost_routed *routed, bool after_input)
 {
     double tokens = (double)batch->samples * batch->sequence;
     struct count sum = {0, 0};
+    const struct dp_cost_routed balanced = balanced_routing(m, batch);
     for (int32_t layer = stage->layer_begin; layer < stage->layer_end; layer++) {
-        double rows = routed_rows != NULL ? (double)routed_rows[layer - stage->layer_begin]
-                                          : tokens * m->top_k;
-        add_layer(m, layer, tokens, rows, after_input, &sum);
+        const struct dp_cost_routed *known =
+            routed != NULL ? &routed[layer - stage->layer_begin] : &balanced;
+        add_layer(m, layer, tokens, known, after_input, &sum);
     }
     add_ends(m, stage, tokens, after_input, &sum);
     return profile->activation_share *
@@ -92,11 +106,11 @@ static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile 
 
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
-                         const int64_t *routed_rows, struct dp_cost_chunk_bytes *ret_bytes)
+                         const struct dp_cost_routed *routed, struct dp_cost_chunk_bytes *ret_bytes)
 {
     double hop = dp_cost_hop_bytes(model, profile, batch);
-    ret_bytes->after_forward = kept_bytes(model, profile, stage, batch, routed_rows, false);
-    ret_bytes->after_input = kept_bytes(model, profile, stage, batch, routed_rows, true);
+    ret_bytes->after_forward = kept_bytes(model, profile, stage, batch, routed, false);
+    ret_bytes->after_input = kept_bytes(model, profile, stage, batch, routed, true);
     ret_bytes->end_of_forward = ret_bytes->after_forward + (stage->has_head ? 0 : hop);
     ret_bytes->end_of_input = ret_bytes->after_input + (stage->has_embedding ? 0 : hop);
 }

@@ -20,6 +20,7 @@ struct call_header {
 static const char *const kind_texts[] = {
     [GROUP_EXCHANGE] = "all-to-all", [GROUP_SUM] = "sum",         [GROUP_SCALARS] = "scalar sum",
     [GROUP_BROADCAST] = "broadcast", [GROUP_BARRIER] = "barrier", [GROUP_AGREE] = "agreement",
+    [GROUP_REDUCE_SCATTER] = "reduce-scatter", [GROUP_ALL_GATHER] = "all-gather",
 };
 
 static const char *kind_text(uint32_t kind)
@@ -184,44 +185,44 @@ dp_status dp_group_gather(struct dp_group *group, const struct group_call *call,
     return status == DP_OK ? dp_group_receive_parts(group, call, all, bytes, err) : status;
 }
 
-static dp_status check_exchange(const struct dp_group *group, const struct dp_exchange *exchange,
+static dp_status check_exchange(const struct dp_group *group, const struct dp_group_parts *parts,
                                 struct dp_error *err)
 {
-    if (exchange->peers != group->count || exchange->self != group->self ||
-        exchange->send_bytes[group->self] != exchange->recv_bytes[group->self]) {
+    if (parts->peers != group->count || parts->self != group->self ||
+        parts->send_bytes[group->self] != parts->recv_bytes[group->self]) {
         return dp_fail(err, DP_INTERNAL,
                        "group %u: an exchange of peer %d of %d with %zu bytes to and %zu from "
                        "itself, in a group where this rank is %d of %d",
-                       group->id, exchange->self, exchange->peers,
-                       exchange->send_bytes[exchange->self], exchange->recv_bytes[exchange->self],
+                       group->id, parts->self, parts->peers,
+                       parts->send_bytes[parts->self], parts->recv_bytes[parts->self],
                        group->self, group->count);
     }
     return DP_OK;
 }
 
-static void copy_own_part(const struct dp_exchange *exchange)
+static void copy_own_part(const struct dp_group_parts *parts)
 {
-    size_t from = 0, to = 0, length = exchange->send_bytes[exchange->self];
-    for (int32_t i = 0; i < exchange->self; i++) {
-        from += exchange->send_bytes[i];
-        to += exchange->recv_bytes[i];
+    size_t from = 0, to = 0, length = parts->send_bytes[parts->self];
+    for (int32_t i = 0; i < parts->self; i++) {
+        from += parts->send_bytes[i];
+        to += parts->recv_bytes[i];
     }
     if (length > 0) {
-        memcpy((char *)exchange->recv + to, (const char *)exchange->send + from, length);
+        memcpy((char *)parts->recv + to, (const char *)parts->send + from, length);
     }
 }
 
 dp_status dp_group_exchange_begin(struct dp_group *group, uint64_t tag,
-                                  const struct dp_exchange *exchange,
+                                  const struct dp_group_parts *parts,
                                   struct dp_group_pending *ret_pending, struct dp_error *err)
 {
-    dp_status status = check_exchange(group, exchange, err);
+    dp_status status = check_exchange(group, parts, err);
     if (status != DP_OK) {
         return status;
     }
     struct group_call call = dp_group_next_call(group, GROUP_EXCHANGE, tag);
-    copy_own_part(exchange);
-    status = dp_group_send_parts(group, &call, exchange->send, exchange->send_bytes, false, err);
+    copy_own_part(parts);
+    status = dp_group_send_parts(group, &call, parts->send, parts->send_bytes, false, err);
     if (status == DP_OK) {
         *ret_pending = (struct dp_group_pending){.tag = tag, .call = call.number};
     }
@@ -229,10 +230,10 @@ dp_status dp_group_exchange_begin(struct dp_group *group, uint64_t tag,
 }
 
 dp_status dp_group_exchange_end(struct dp_group *group, const struct dp_group_pending *pending,
-                                const struct dp_exchange *exchange, struct dp_error *err)
+                                const struct dp_group_parts *parts, struct dp_error *err)
 {
     struct group_call call = {.kind = GROUP_EXCHANGE, .tag = pending->tag, .number = pending->call};
-    return dp_group_receive_parts(group, &call, exchange->recv, exchange->recv_bytes, err);
+    return dp_group_receive_parts(group, &call, parts->recv, parts->recv_bytes, err);
 }
 
 bool dp_group_exchange_ready(struct dp_group *group, const struct dp_group_pending *pending)
@@ -248,9 +249,9 @@ bool dp_group_exchange_ready(struct dp_group *group, const struct dp_group_pendi
 }
 
 dp_status dp_group_exchange(struct dp_group *group, uint64_t tag,
-                            const struct dp_exchange *exchange, struct dp_error *err)
+                            const struct dp_group_parts *parts, struct dp_error *err)
 {
     struct dp_group_pending pending;
-    dp_status status = dp_group_exchange_begin(group, tag, exchange, &pending, err);
-    return status == DP_OK ? dp_group_exchange_end(group, &pending, exchange, err) : status;
+    dp_status status = dp_group_exchange_begin(group, tag, parts, &pending, err);
+    return status == DP_OK ? dp_group_exchange_end(group, &pending, parts, err) : status;
 }

@@ -10,6 +10,8 @@ typedef enum group_kind {
     GROUP_BROADCAST,
     GROUP_BARRIER,
     GROUP_AGREE,
+    GROUP_REDUCE_SCATTER,
+    GROUP_ALL_GATHER,
 } group_kind;
 
 struct group_call {
@@ -31,3 +33,8 @@ dp_status dp_group_receive_parts(struct dp_group *group, const struct group_call
 // Every member's part of `all` becomes known to all; the own part is already there.
 dp_status dp_group_gather(struct dp_group *group, const struct group_call *call, void *all,
                           const size_t *bytes, struct dp_error *err);
+
+// sums[k] = terms[0][k] + terms[1][k] + ... of `count` members, in this order; f32 in double, rounded
+// once. `terms` may have sums among them.
+void dp_group_add_up(dp_element element, const void **terms, int32_t count, int64_t elements,
+                     void *sums);

@@ -11,8 +11,7 @@
 // What is added up at a time: bounds the memory for what the peers send, and stays in the cache.
 #define BLOCK_BYTES (2u << 20)
 
-// Member i forms the sums of its share of a block.
-static int64_t share_begin(int64_t count, int32_t members, int32_t i)
+int64_t dp_group_share_begin(int64_t count, int32_t members, int32_t i)
 {
     return count / members * i + (i < count % members ? i : count % members);
 }
@@ -21,8 +20,8 @@ static void share_bytes(const struct dp_group *group, int64_t count, size_t elem
                         size_t *ret_bytes)
 {
     for (int32_t i = 0; i < group->count; i++) {
-        int64_t elements =
-            share_begin(count, group->count, i + 1) - share_begin(count, group->count, i);
+        int64_t elements = dp_group_share_begin(count, group->count, i + 1) -
+                           dp_group_share_begin(count, group->count, i);
         ret_bytes[i] = (size_t)elements * element_bytes;
     }
 }
@@ -50,6 +49,17 @@ static void add_up_f64(const double *const *terms, int32_t count, int64_t elemen
     }
 }
 
+void dp_group_add_up(dp_element element, const void **terms, int32_t count, int64_t elements,
+                     void *sums)
+{
+    if (element == DP_F32) {
+        add_up_f32((const float *const *)terms, count, elements, sums);
+    } else {
+        add_up_f64((const double *const *)terms, count, elements, sums);
+    }
+}
+
+// dp_group_sum: every member forms the sums of its share of a block.
 struct sum_state {
     dp_element element;
     size_t element_bytes;
@@ -75,17 +85,13 @@ static dp_status sum_block(struct dp_group *group, const struct group_call *call
     if (status != DP_OK) {
         return status;
     }
-    int64_t begin = share_begin(count, group->count, group->self);
+    int64_t begin = dp_group_share_begin(count, group->count, group->self);
     char *mine = (char *)values + (size_t)begin * state->element_bytes;
     for (int32_t i = 0; i < group->count; i++) {
         state->terms[i] = i == group->self ? mine : state->received + (size_t)i * share;
     }
-    int64_t elements = (int64_t)(share / state->element_bytes);
-    if (state->element == DP_F32) {
-        add_up_f32((const float *const *)state->terms, group->count, elements, (float *)mine);
-    } else {
-        add_up_f64((const double *const *)state->terms, group->count, elements, (double *)mine);
-    }
+    dp_group_add_up(state->element, state->terms, group->count,
+                    (int64_t)(share / state->element_bytes), mine);
     return dp_group_gather(group, call, values, state->bytes, err);
 }
 

@@ -1,17 +1,6 @@
 #include <math.h>
 
-#include "dp/clock.h"
 #include "exec_internal.h"
-
-dp_status dp_exec_exchange_run(void *context, const struct dp_exchange *exchange,
-                               struct dp_error *err)
-{
-    const struct exchange_context *self = context;
-    int64_t start_ns = dp_clock_monotonic_ns();
-    dp_status status = dp_group_exchange(&self->exec->peers, self->tag, exchange, err);
-    *self->waited_ns += dp_clock_monotonic_ns() - start_ns;
-    return status;
-}
 
 static struct slot *slot_of(struct dp_exec *exec, const struct part *part)
 {
@@ -50,6 +39,7 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     struct dp_chunk *chunk =
         dp_chunk_new(slot->stage, samples.count, 1.0 / (double)(batch * config->sequence));
     part->cell->chunk = chunk;
+    dp_exec_tag_chunk(chunk, MESSAGE_EXCHANGE, slot->index, part->microbatch);
     dp_status status = dp_exec_fill_tokens(exec, slot, chunk, &samples, err);
     void *input = NULL;
     if (status == DP_OK && slot->index > 0) {
@@ -84,16 +74,9 @@ static dp_status run_program(struct dp_exec *exec, const struct task *task,
     for (size_t i = 0; i < exec->program.count; i++) {
         const struct program_op *op = &exec->program.ops[i];
         const struct part *part = op->backward ? &task->backward : &task->forward;
-        int32_t component = op->component;
-        int32_t layer = slot_of(exec, part)->components[component].layer;
-        struct exchange_context context = {
-            .exec = exec,
-            .tag = dp_transport_tag(MESSAGE_EXCHANGE, (uint32_t)part->stage, part->microbatch,
-                                    (uint32_t)(layer < 0 ? 0 : layer), op->pass),
-            .waited_ns = ret_exchange_ns};
-        struct dp_exchanger exchanger = {.exchange = dp_exec_exchange_run, .context = &context};
-        dp_status status =
-            dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, component, &exchanger, err);
+        const int64_t before_ns = dp_exec_waited_ns(exec);
+        dp_status status = dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, op->component, err);
+        *ret_exchange_ns += dp_exec_waited_ns(exec) - before_ns;
         if (status != DP_OK) {
             return status;
         }
@@ -131,7 +114,7 @@ static dp_status check_tensor(struct dp_exec *exec, const struct dp_chunk *chunk
     struct dp_device *device = exec->config.device;
     double sum = 0;
     int64_t count = (int64_t)(dp_chunk_hidden_bytes(chunk) / dp_element_bytes(device->element));
-    device->ops->sum_squares(device->stream, count, tensor, &sum);
+    device->ops->sum_squares(device->stream, count, DP_OPERAND_ELEMENT, tensor, &sum);
     dp_status status = device->ops->stream_sync(device->stream, err);
     if (status == DP_OK && !isfinite(sum)) {
         return dp_exec_fail_not_finite(exec, what, err);
@@ -163,13 +146,14 @@ static dp_status check_results(struct dp_exec *exec, const struct task *task, st
     return status;
 }
 
-static int64_t routed_rows(struct dp_exec *exec, const struct part *part)
+static struct dp_routed routed_sum(struct dp_exec *exec, const struct part *part)
 {
     const struct program_stage *stage = &slot_of(exec, part)->program;
-    const int64_t *rows = dp_chunk_routed_rows(part->cell->chunk);
-    int64_t sum = 0;
+    const struct dp_routed *routed = dp_chunk_routed(part->cell->chunk);
+    struct dp_routed sum = {0, 0};
     for (int32_t i = 0; i < stage->layer_end - stage->layer_begin; i++) {
-        sum += rows[i];
+        sum.tokens += routed[i].tokens;
+        sum.rows += routed[i].rows;
     }
     return sum;
 }
@@ -259,7 +243,9 @@ dp_status dp_exec_compute_action(struct dp_exec *exec, const struct task *task,
     ret_record->comm_ns = wait.comm_ns;
     dp_exec_account_peak(exec, bytes_at_end(exec, task));
     if (task->forward.cell != NULL) {
-        ret_record->routed_rows = routed_rows(exec, &task->forward);
+        const struct dp_routed routed = routed_sum(exec, &task->forward);
+        ret_record->routed_rows = routed.rows;
+        ret_record->routed_tokens = routed.tokens;
         status = finish_forward(exec, &task->forward, end_ns, err);
     }
     if (status == DP_OK && task->backward.cell != NULL) {

@@ -43,11 +43,8 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
     if (status != DP_OK) {
         return status;
     }
-    int64_t waited_ns = 0;
-    struct exchange_context context = {
-        .exec = exec, .tag = tag_of(slot->index, batch), .waited_ns = &waited_ns};
-    struct dp_exchanger exchanger = {.exchange = dp_exec_exchange_run, .context = &context};
-    status = dp_chunk_run_all(chunk, DP_PASS_FORWARD, &exchanger, err);
+    dp_exec_tag_chunk(chunk, MESSAGE_EVALUATE, slot->index, batch->number);
+    status = dp_chunk_run_all(chunk, DP_PASS_FORWARD, err);
     struct dp_device *device = exec->config.device;
     if (status == DP_OK) {
         status = device->ops->stream_sync(device->stream, err);

@@ -61,16 +61,18 @@ static dp_status make_groups(struct dp_exec *exec, struct dp_error *err)
 static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_error *err)
 {
     const struct dp_exec_config *config = &exec->config;
-    struct dp_stage_config stage = {.model = config->model,
-                                    .layer_begin = config->layer_begin[slot->index],
-                                    .layer_end = config->layer_begin[slot->index + 1],
-                                    .has_embedding = slot->index == 0,
-                                    .has_head = slot->index == config->schedule->stages - 1,
-                                    .ep_rank = config->replica % config->expert,
-                                    .ep_size = config->expert,
-                                    .sequence = config->sequence,
-                                    .seed = config->seed,
-                                    .poison = config->poison};
+    struct dp_stage_config stage = {
+        .model = config->model,
+        .layer_begin = config->layer_begin[slot->index],
+        .layer_end = config->layer_begin[slot->index + 1],
+        .has_embedding = slot->index == 0,
+        .has_head = slot->index == config->schedule->stages - 1,
+        .ep_rank = config->replica % config->expert,
+        .ep_size = config->expert,
+        .sequence = config->sequence,
+        .seed = config->seed,
+        .exchanger = exec->exchanger == NULL ? NULL : dp_group_exchanger_interface(exec->exchanger),
+        .poison = config->poison};
     dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);
     if (status != DP_OK) {
         return dp_fail_in(err, "stage %d", slot->index);
@@ -85,6 +87,21 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
                                            .layer_begin = stage.layer_begin,
                                            .layer_end = stage.layer_end};
     return DP_OK;
+}
+
+static void make_exchanger(struct dp_exec *exec)
+{
+    const struct dp_exec_config *config = &exec->config;
+    if (config->expert == 1 || config->model.experts == 0 ||
+        config->model.experts % config->expert != 0) {
+        return;
+    }
+    const struct dp_group_exchanger_config exchanger = {.group = &exec->peers,
+                                                        .device = config->device,
+                                                        .hidden = config->model.hidden,
+                                                        .top_k = config->model.top_k,
+                                                        .experts = config->model.experts};
+    exec->exchanger = dp_group_exchanger_new(&exchanger);
 }
 
 // The position that runs a stage for the micro-batch, this rank's own too, or NO_PEER.
@@ -153,6 +170,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
         size_t tokens = (size_t)config->micro_batch_size * (size_t)config->sequence;
         exec->tokens = dp_new_array(int32_t, tokens);
         exec->targets = dp_new_array(int32_t, tokens);
+        make_exchanger(exec);
         for (int32_t i = 0; status == DP_OK && i < exec->slot_count; i++) {
             status = make_stage(exec, &exec->slots[i], err);
         }
@@ -180,6 +198,7 @@ void dp_exec_free(struct dp_exec *exec)
         }
         free(exec->slots[i].components);
     }
+    dp_group_exchanger_free(exec->exchanger);
     dp_group_deinit(&exec->peers);
     dp_group_deinit(&exec->world);
     dp_exec_program_deinit(&exec->program);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "dp/exec.h"
+#include "dp/group_exchanger.h"
 #include "program.h"
 
 // The executor's own kinds of message: dp_transport_tag's first part.
@@ -35,7 +36,8 @@ struct dp_exec {
     struct cell *cells;     // [slot_count][microbatches]
     struct program program; // of the action at hand
     struct dp_group world;
-    struct dp_group peers; // expert-parallel
+    struct dp_group peers;                // expert-parallel
+    struct dp_group_exchanger *exchanger; // NULL on a sim rank and without peers
     uint32_t group_id_end;
     int64_t wall_offset_ns;    // wall clock minus monotonic, fixed at the start
     int32_t *tokens, *targets; // of one micro-batch
@@ -109,12 +111,16 @@ void dp_exec_account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t byt
 void dp_exec_account_peak(struct dp_exec *exec, uint64_t bytes);
 void dp_exec_account_end(struct dp_exec *exec, const struct task *task);
 
-// Exchanges of one chunk between expert-parallel peers; put it on the stack for each pass.
-struct exchange_context {
-    struct dp_exec *exec;
-    uint64_t tag;
-    int64_t *waited_ns;
-};
-// The exchanger to hand to dp_chunk_run.
-dp_status dp_exec_exchange_run(void *context, const struct dp_exchange *exchange,
-                               struct dp_error *err);
+// Names the chunk's routings to its expert-parallel peers.
+static inline void dp_exec_tag_chunk(struct dp_chunk *chunk, message_kind kind, int32_t stage,
+                                     uint32_t microbatch)
+{
+    dp_chunk_set_tag(chunk, dp_transport_tag(kind, (uint32_t)stage, microbatch, 0, 0),
+                     dp_transport_tag(0, 0, 0, 1, 0));
+}
+
+// Time spent so far waiting for expert-parallel peers.
+static inline int64_t dp_exec_waited_ns(const struct dp_exec *exec)
+{
+    return exec->exchanger == NULL ? 0 : dp_group_exchanger_waited_ns(exec->exchanger);
+}

@@ -53,21 +53,24 @@ static int64_t ends_elements(const struct dp_stage *stage, const struct widths *
     return elements;
 }
 
-// Token numbers, targets and the two int32 tables of routing.
-static int64_t index_bytes(const struct dp_stage *stage, int64_t tokens, dp_chunk_phase phase)
+// Token numbers, targets and the two int32 tables of routing: of the own tokens and of those that
+// arrived.
+static int64_t index_bytes(const struct dp_stage *stage, const struct dp_routed *routed,
+                           int64_t tokens, dp_chunk_phase phase)
 {
     int64_t indices = stage->config.has_embedding ? tokens : 0;
     if (phase == DP_CHUNK_FORWARD_DONE) {
         indices += stage->config.has_head ? tokens : 0;
         for (int32_t i = 0; i < stage->layer_count; i++) {
-            indices += stage->layers[i].dense ? 0 : 2 * tokens * stage->config.model.top_k;
+            int64_t slots = (tokens + routed[i].tokens) * stage->config.model.top_k;
+            indices += stage->layers[i].dense ? 0 : slots;
         }
     }
     return indices * (int64_t)sizeof(int32_t);
 }
 
 int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
-                             const int64_t *routed_rows, dp_chunk_phase phase)
+                             const struct dp_routed *routed, dp_chunk_phase phase)
 {
     const struct dp_model_spec *model = &stage->config.model;
     const struct widths w = {.tokens = (int64_t)samples * stage->config.sequence,
@@ -79,7 +82,7 @@ int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
     for (int32_t i = 0; i < stage->layer_count; i++) {
         elements += attention_elements(&w, phase) + ffn_norm_elements(&w, phase);
         elements += stage->layers[i].dense ? gated_elements(w.tokens, model->ffn, phase)
-                                           : routed_elements(stage, &w, routed_rows[i], phase);
+                                           : routed_elements(stage, &w, routed[i].rows, phase);
     }
-    return elements * (int64_t)stage->element_bytes + index_bytes(stage, w.tokens, phase);
+    return elements * (int64_t)stage->element_bytes + index_bytes(stage, routed, w.tokens, phase);
 }

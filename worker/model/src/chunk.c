@@ -19,8 +19,7 @@ struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double lo
 {
     DP_CHECK(samples > 0);
     const size_t layers = (size_t)stage->layer_count;
-    const size_t experts = (size_t)stage->config.model.experts;
-    const size_t peers = (size_t)stage->config.ep_size;
+    const size_t experts = (size_t)stage->local_experts;
     struct dp_chunk *chunk = dp_new(struct dp_chunk);
     chunk->stage = stage;
     chunk->samples = samples;
@@ -28,27 +27,24 @@ struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double lo
     chunk->loss_scale = loss_scale;
     chunk->loss_sum = NAN;
     chunk->layers = dp_new_array(struct dp_layer_state, layers);
-    chunk->routed_rows = dp_new_array(int64_t, layers);
-    chunk->counts = dp_new_array(int32_t, 2 * experts * layers);
+    chunk->routed = dp_new_array(struct dp_routed, layers);
+    chunk->counts = dp_new_array(int32_t, experts * layers);
     for (size_t i = 0; i < layers; i++) {
-        chunk->layers[i].sent = chunk->counts + 2 * experts * i;
-        chunk->layers[i].received = chunk->layers[i].sent + experts;
+        chunk->layers[i].counts = chunk->counts + experts * i;
     }
-    chunk->exchange.send_bytes = dp_new_array(size_t, peers);
-    chunk->exchange.recv_bytes = dp_new_array(size_t, peers);
-    chunk->exchange.cursor = dp_new_array(int64_t, (size_t)stage->local_experts);
     return chunk;
 }
 
 static void drop_layer(struct dp_chunk *chunk, struct dp_layer_state *state)
 {
     struct dp_slot *const slots[] = {
-        &state->x,           &state->rstd,    &state->qkv,           &state->attended,
-        &state->lse,         &state->dy,      &state->dgain,         &state->ffn_x,
-        &state->ffn_rstd,    &state->gate_up, &state->active,        &state->ffn_dy,
-        &state->ffn_dgain,   &state->dnormed, &state->probabilities, &state->index,
-        &state->row_of,      &state->rows_x,  &state->rows_weight,   &state->rows_gate_up,
-        &state->rows_active, &state->rows_dy, &state->back_rows,     &state->back_weight,
+        &state->x,           &state->rstd,        &state->qkv,           &state->attended,
+        &state->lse,         &state->dy,          &state->dgain,         &state->ffn_x,
+        &state->ffn_rstd,    &state->gate_up,     &state->active,        &state->ffn_dy,
+        &state->ffn_dgain,   &state->dnormed,     &state->probabilities, &state->index,
+        &state->row_of,      &state->rows_x,      &state->rows_weight,   &state->rows_gate_up,
+        &state->rows_active, &state->rows_dy,     &state->back_rows,     &state->back_weight,
+        &state->sent_rows,   &state->sent_weight,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
@@ -61,25 +57,28 @@ void dp_chunk_free(struct dp_chunk *chunk)
         return;
     }
     struct dp_slot *const slots[] = {
-        &chunk->token_ids,    &chunk->target_ids,    &chunk->x,
-        &chunk->dx,           &chunk->head_x,        &chunk->head_rstd,
-        &chunk->logits,       &chunk->lse,           &chunk->head_dgain,
-        &chunk->embedding_dy, &chunk->exchange.send, &chunk->exchange.recv,
+        &chunk->token_ids,  &chunk->target_ids,   &chunk->x,      &chunk->dx,
+        &chunk->head_x,     &chunk->head_rstd,    &chunk->logits, &chunk->lse,
+        &chunk->head_dgain, &chunk->embedding_dy,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
     }
     for (int32_t i = 0; i < chunk->stage->layer_count; i++) {
+        dp_exchange_release(chunk, i);
         drop_layer(chunk, &chunk->layers[i]);
     }
     DP_CHECK(chunk->live_bytes == 0);
-    free(chunk->exchange.send_bytes);
-    free(chunk->exchange.recv_bytes);
-    free(chunk->exchange.cursor);
     free(chunk->counts);
     free(chunk->layers);
-    free(chunk->routed_rows);
+    free(chunk->routed);
     free(chunk);
+}
+
+void dp_chunk_set_tag(struct dp_chunk *chunk, uint64_t tag, uint64_t layer_step)
+{
+    chunk->tag = tag;
+    chunk->layer_step = layer_step;
 }
 
 static dp_status set_ids(struct dp_chunk *chunk, struct dp_slot *slot, const int32_t *ids,
@@ -114,7 +113,7 @@ dp_status dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets, s
 
 size_t dp_chunk_hidden_bytes(const struct dp_chunk *chunk)
 {
-    return (size_t)dp_chunk_real_bytes(chunk, chunk->tokens * chunk->stage->config.model.hidden);
+    return (size_t)dp_chunk_element_bytes(chunk, chunk->tokens * chunk->stage->config.model.hidden);
 }
 
 static dp_status make_hidden(struct dp_chunk *chunk, struct dp_slot *slot, void **ret_memory,
@@ -168,9 +167,9 @@ int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk)
     return chunk->live_bytes;
 }
 
-const int64_t *dp_chunk_routed_rows(const struct dp_chunk *chunk)
+const struct dp_routed *dp_chunk_routed(const struct dp_chunk *chunk)
 {
-    return chunk->routed_rows;
+    return chunk->routed;
 }
 
 static dp_status call(struct dp_chunk *chunk, dp_pass pass, int32_t component, bool end,
@@ -196,6 +195,35 @@ dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component
     return call(chunk, pass, component, false, err);
 }
 
+// The component's move in a pass, and the routing that makes it; NULL when it has none.
+static struct dp_routing *move_of(const struct dp_chunk *chunk, dp_pass pass, int32_t component,
+                                  dp_move *ret_move)
+{
+    const struct dp_component *which = dp_stage_component(chunk->stage, component);
+    const bool is_dispatch = which->kind == DP_COMPONENT_DISPATCH;
+    if (pass == DP_PASS_WEIGHT || (!is_dispatch && which->kind != DP_COMPONENT_COMBINE)) {
+        return NULL;
+    }
+    static const dp_move moves[2][2] = {{DP_MOVE_COMBINE, DP_MOVE_COMBINE_INPUT},
+                                        {DP_MOVE_DISPATCH, DP_MOVE_DISPATCH_INPUT}};
+    *ret_move = moves[is_dispatch][pass == DP_PASS_INPUT];
+    return chunk->layers[which->layer - chunk->stage->config.layer_begin].routing;
+}
+
+bool dp_chunk_ready(const struct dp_chunk *chunk, dp_pass pass, int32_t component)
+{
+    dp_move move;
+    struct dp_routing *routing = move_of(chunk, pass, component, &move);
+    return routing == NULL || chunk->stage->config.exchanger->ready(routing, move);
+}
+
+int64_t dp_chunk_landed_ns(const struct dp_chunk *chunk, dp_pass pass, int32_t component)
+{
+    dp_move move;
+    struct dp_routing *routing = move_of(chunk, pass, component, &move);
+    return routing == NULL ? 0 : chunk->stage->config.exchanger->landed_ns(routing, move);
+}
+
 dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,
                        struct dp_error *err)
 {
@@ -207,27 +235,18 @@ dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,
 }
 
 dp_status dp_chunk_run(struct dp_chunk *chunk, dp_pass pass, int32_t component,
-                       const struct dp_exchanger *exchanger, struct dp_error *err)
+                       struct dp_error *err)
 {
     dp_status status = dp_chunk_begin(chunk, pass, component, err);
-    bool more = true;
-    while (status == DP_OK && more) {
-        struct dp_exchange exchange;
-        status = dp_chunk_exchange(chunk, &exchange, &more, err);
-        if (status == DP_OK && more) {
-            status = exchanger->exchange(exchanger->context, &exchange, err);
-        }
-    }
     return status == DP_OK ? dp_chunk_end(chunk, pass, component, err) : status;
 }
 
-dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass,
-                           const struct dp_exchanger *exchanger, struct dp_error *err)
+dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass, struct dp_error *err)
 {
     const int32_t count = chunk->stage->component_count;
     for (int32_t i = 0; i < count; i++) {
         int32_t component = pass == DP_PASS_FORWARD ? i : count - 1 - i;
-        dp_status status = dp_chunk_run(chunk, pass, component, exchanger, err);
+        dp_status status = dp_chunk_run(chunk, pass, component, err);
         if (status != DP_OK) {
             return status;
         }

@@ -64,15 +64,15 @@ static dp_status attention_forward(struct dp_chunk *chunk, int32_t layer, struct
     const struct dp_take takes[] = {
         {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
         {&state->rstd, dp_chunk_real_bytes(chunk, tokens)},
-        {&state->qkv, dp_chunk_real_bytes(chunk, tokens * stage->qkv_width)},
-        {&state->attended, dp_chunk_real_bytes(chunk, tokens * stage->q_width)},
+        {&state->qkv, dp_chunk_element_bytes(chunk, tokens * stage->qkv_width)},
+        {&state->attended, dp_chunk_element_bytes(chunk, tokens * stage->q_width)},
         {&state->lse, dp_chunk_real_bytes(chunk, tokens * stage->config.model.heads)},
     };
     const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
     void *normed;
     dp_status status = dp_chunk_take(chunk, takes, 5, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED, tokens * qkv.in, &normed, err);
+        status = dp_stage_elements(stage, DP_SCRATCH_NORMED, tokens * qkv.in, &normed, err);
     }
     if (status != DP_OK) {
         return status;
@@ -117,9 +117,9 @@ static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct d
     dp_slot_move(&chunk->dx, &state->dy);
     void *dattended, *dnormed;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_WIDE, chunk->tokens * output.in, &dattended, err);
+        dp_stage_elements(stage, DP_SCRATCH_WIDE, chunk->tokens * output.in, &dattended, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_GRAD, chunk->tokens * qkv.in, &dnormed, err);
+        status = dp_stage_elements(stage, DP_SCRATCH_GRAD, chunk->tokens * qkv.in, &dnormed, err);
     }
     if (status != DP_OK) {
         return status;
@@ -142,7 +142,7 @@ static dp_status attention_weight(struct dp_chunk *chunk, int32_t layer, struct 
     const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
     void *normed;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_NORMED, chunk->tokens * qkv.in, &normed, err);
+        dp_stage_elements(stage, DP_SCRATCH_NORMED, chunk->tokens * qkv.in, &normed, err);
     if (status != DP_OK) {
         return status;
     }
@@ -150,8 +150,7 @@ static dp_status attention_weight(struct dp_chunk *chunk, int32_t layer, struct 
     ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_linear_weight_grad(stage, &qkv, state->qkv.memory, normed);
     dp_linear_weight_grad(stage, &output, state->dy.memory, state->attended.memory);
-    ops->add(stage->device->stream, qkv.in, state->dgain.memory,
-             dp_stage_gradient_at(stage, stage->layers[layer].attention_norm));
+    dp_chunk_gain_grad(chunk, &state->dgain, stage->layers[layer].attention_norm);
     dp_chunk_drop(chunk, &state->x);
     dp_chunk_drop(chunk, &state->rstd);
     dp_chunk_drop(chunk, &state->qkv);

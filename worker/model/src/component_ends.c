@@ -12,8 +12,9 @@ static dp_status embedding_forward(struct dp_chunk *chunk, int32_t layer, struct
     if (status != DP_OK) {
         return status;
     }
-    stage->device->ops->collect_rows(stage->device->stream, chunk->tokens,
-                                     stage->config.model.hidden, 1, false, chunk->token_ids.memory,
+    const struct dp_rows rows = {.rows = chunk->tokens, .cols = stage->config.model.hidden};
+    stage->device->ops->collect_rows(stage->device->stream, &rows, 1, false,
+                                     chunk->token_ids.memory,
                                      dp_stage_weight_at(stage, stage->embedding), chunk->x.memory);
     return DP_OK;
 }
@@ -32,8 +33,10 @@ static dp_status embedding_weight(struct dp_chunk *chunk, int32_t layer, struct 
     (void)err;
     struct dp_stage *stage = chunk->stage;
     DP_CHECK(chunk->embedding_dy.memory != NULL);
-    stage->device->ops->add_rows(stage->device->stream, chunk->tokens, stage->config.model.hidden,
-                                 chunk->token_ids.memory, chunk->embedding_dy.memory,
+    const struct dp_rows rows = {
+        .rows = chunk->tokens, .cols = stage->config.model.hidden, .to_kind = DP_OPERAND_REAL};
+    stage->device->ops->add_rows(stage->device->stream, &rows, chunk->token_ids.memory,
+                                 chunk->embedding_dy.memory,
                                  dp_stage_gradient_at(stage, stage->embedding));
     dp_chunk_drop(chunk, &chunk->embedding_dy);
     dp_chunk_drop(chunk, &chunk->token_ids);
@@ -51,7 +54,8 @@ static struct dp_linear head_linear(const struct dp_chunk *chunk)
     return (struct dp_linear){.offset = chunk->stage->head_output,
                               .rows = chunk->tokens,
                               .in = model->hidden,
-                              .out = model->vocabulary};
+                              .out = model->vocabulary,
+                              .y_kind = DP_OPERAND_REAL};
 }
 
 static struct dp_rmsnorm head_norm(const struct dp_chunk *chunk)
@@ -77,7 +81,7 @@ static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_e
     void *normed, *sum;
     dp_status status = dp_chunk_take(chunk, takes, 3, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED, tokens * linear.in, &normed, err);
+        status = dp_stage_elements(stage, DP_SCRATCH_NORMED, tokens * linear.in, &normed, err);
     }
     if (status == DP_OK) {
         status = dp_stage_scratch(stage, DP_SCRATCH_SMALL, sizeof(double), &sum, err);
@@ -101,7 +105,7 @@ static dp_status head_input(struct dp_chunk *chunk, int32_t layer, struct dp_err
     const struct dp_linear linear = head_linear(chunk);
     void *dnormed;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_GRAD, chunk->tokens * linear.in, &dnormed, err);
+        dp_stage_elements(stage, DP_SCRATCH_GRAD, chunk->tokens * linear.in, &dnormed, err);
     if (status != DP_OK) {
         return status;
     }
@@ -122,15 +126,14 @@ static dp_status head_weight(struct dp_chunk *chunk, int32_t layer, struct dp_er
     const struct dp_linear linear = head_linear(chunk);
     void *normed;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_NORMED, chunk->tokens * linear.in, &normed, err);
+        dp_stage_elements(stage, DP_SCRATCH_NORMED, chunk->tokens * linear.in, &normed, err);
     if (status != DP_OK) {
         return status;
     }
     const struct dp_rmsnorm norm = head_norm(chunk);
     stage->device->ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_linear_weight_grad(stage, &linear, chunk->logits.memory, normed);
-    stage->device->ops->add(stage->device->stream, linear.in, chunk->head_dgain.memory,
-                            dp_stage_gradient_at(stage, stage->head_norm));
+    dp_chunk_gain_grad(chunk, &chunk->head_dgain, stage->head_norm);
     dp_chunk_drop(chunk, &chunk->head_x);
     dp_chunk_drop(chunk, &chunk->head_rstd);
     dp_chunk_drop(chunk, &chunk->logits);

@@ -23,12 +23,8 @@ static void go_to_expert(const struct dp_chunk *chunk, int32_t layer, int32_t e,
 {
     const struct dp_stage *stage = chunk->stage;
     const int64_t matrix = expert->gated.width * stage->config.model.hidden;
-    const int32_t *received = chunk->layers[layer].received;
     expert->first_row += expert->gated.rows;
-    expert->gated.rows = 0;
-    for (int32_t source = 0; source < stage->config.ep_size; source++) {
-        expert->gated.rows += received[source * stage->local_experts + e];
-    }
+    expert->gated.rows = chunk->layers[layer].counts[e];
     expert->gated.gate_up = stage->layers[layer].experts + 3 * matrix * e;
     expert->gated.down = expert->gated.gate_up + 2 * matrix;
 }
@@ -38,6 +34,12 @@ static void *rows_at(const struct dp_chunk *chunk, const struct expert *expert,
                      const struct dp_slot *slot, int64_t cols)
 {
     return dp_element_at(chunk->stage, slot->memory, expert->first_row * cols);
+}
+
+static void *weights_at(const struct dp_chunk *chunk, const struct expert *expert,
+                        const struct dp_slot *slot)
+{
+    return dp_real_at(chunk->stage, slot->memory, expert->first_row);
 }
 
 static struct dp_gated shared_of(const struct dp_chunk *chunk, int32_t layer)
@@ -53,7 +55,7 @@ static dp_status normed_again(struct dp_chunk *chunk, int32_t layer, void **ret_
     const struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_rmsnorm norm =
         dp_chunk_norm(chunk, stage->layers[layer].ffn_norm, &state->ffn_x, &state->ffn_rstd);
-    dp_status status = dp_stage_scratch(
+    dp_status status = dp_stage_elements(
         stage, DP_SCRATCH_NORMED, chunk->tokens * stage->config.model.hidden, ret_normed, err);
     if (status == DP_OK) {
         stage->device->ops->rmsnorm_again(stage->device->stream, &norm, *ret_normed);
@@ -73,7 +75,7 @@ static dp_status shared_forward(struct dp_chunk *chunk, int32_t layer, struct dp
         return DP_OK;
     }
     const struct dp_take take = {&state->gate_up,
-                                 dp_chunk_real_bytes(chunk, gated.rows * 2 * gated.width)};
+                                 dp_chunk_element_bytes(chunk, gated.rows * 2 * gated.width)};
     void *normed;
     dp_status status = dp_chunk_take(chunk, &take, 1, err);
     if (status == DP_OK) {
@@ -90,13 +92,13 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
 {
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
-    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed_rows[layer];
+    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed[layer].rows;
     struct expert expert = first_expert(chunk, layer);
     const int64_t width = expert.gated.width;
     const struct dp_take takes[] = {
         {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
-        {&state->rows_gate_up, dp_chunk_real_bytes(chunk, rows * 2 * width)},
-        {&state->back_rows, dp_chunk_real_bytes(chunk, rows * hidden)},
+        {&state->rows_gate_up, dp_chunk_element_bytes(chunk, rows * 2 * width)},
+        {&state->back_rows, dp_chunk_element_bytes(chunk, rows * hidden)},
     };
     dp_status status = dp_chunk_take(chunk, takes, 3, err);
     if (status == DP_OK) {
@@ -106,27 +108,32 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
         go_to_expert(chunk, layer, e, &expert);
         status =
             dp_gated_forward(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_x, hidden),
-                             rows_at(chunk, &expert, &state->rows_weight, 1),
+                             weights_at(chunk, &expert, &state->rows_weight),
                              rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
                              rows_at(chunk, &expert, &state->back_rows, hidden), false, err);
     }
+    if (status == DP_OK) {
+        status = dp_exchange_fold(chunk, layer, state->back_rows.memory, NULL, err);
+    }
+    dp_chunk_drop(chunk, &state->back_rows);
     return status;
 }
 
-// dnormed becomes the shared expert's part of the gradient of the norm's output.
+// dnormed becomes the shared expert's part of the gradient of the norm's output; it stays empty
+// without one.
 static dp_status shared_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_gated gated = shared_of(chunk, layer);
     if (gated.width == 0) {
-        stage->device->ops->fill(stage->device->stream, state->dnormed.memory, 0,
-                                 (size_t)state->dnormed.bytes);
         return DP_OK;
     }
-    const struct dp_take take = {&state->active,
-                                 dp_chunk_real_bytes(chunk, gated.rows * gated.width)};
-    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    const struct dp_take takes[] = {
+        {&state->dnormed, (int64_t)dp_chunk_hidden_bytes(chunk)},
+        {&state->active, dp_chunk_element_bytes(chunk, gated.rows * gated.width)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, 2, err);
     if (status != DP_OK) {
         return status;
     }
@@ -138,16 +145,15 @@ static dp_status experts_input(struct dp_chunk *chunk, int32_t layer, struct dp_
 {
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
-    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed_rows[layer];
+    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed[layer].rows;
     struct expert expert = first_expert(chunk, layer);
     const int64_t width = expert.gated.width;
     const struct dp_take takes[] = {
-        {&state->dnormed, (int64_t)dp_chunk_hidden_bytes(chunk)},
-        {&state->rows_active, dp_chunk_real_bytes(chunk, rows * width)},
-        {&state->back_rows, dp_chunk_real_bytes(chunk, rows * hidden)},
+        {&state->rows_active, dp_chunk_element_bytes(chunk, rows * width)},
+        {&state->back_rows, dp_chunk_element_bytes(chunk, rows * hidden)},
         {&state->back_weight, dp_chunk_real_bytes(chunk, rows)},
     };
-    dp_status status = dp_chunk_take(chunk, takes, 4, err);
+    dp_status status = dp_chunk_take(chunk, takes, 3, err);
     if (status == DP_OK) {
         status = shared_input(chunk, layer, err);
     }
@@ -155,13 +161,20 @@ static dp_status experts_input(struct dp_chunk *chunk, int32_t layer, struct dp_
         go_to_expert(chunk, layer, e, &expert);
         status = dp_gated_input_grad(stage, &expert.gated,
                                      rows_at(chunk, &expert, &state->rows_dy, hidden),
-                                     rows_at(chunk, &expert, &state->rows_weight, 1),
+                                     weights_at(chunk, &expert, &state->rows_weight),
                                      rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
-                                     rows_at(chunk, &expert, &state->back_weight, 1),
+                                     weights_at(chunk, &expert, &state->back_weight),
                                      rows_at(chunk, &expert, &state->rows_active, width),
                                      rows_at(chunk, &expert, &state->back_rows, hidden), err);
     }
+    if (status == DP_OK) {
+        status =
+            dp_exchange_fold(chunk, layer, state->back_rows.memory, state->back_weight.memory, err);
+    }
+    dp_chunk_drop(chunk, &state->back_rows);
+    dp_chunk_drop(chunk, &state->back_weight);
     dp_chunk_drop(chunk, &state->rows_weight);
+    dp_chunk_drop(chunk, &state->row_of);
     return status;
 }
 

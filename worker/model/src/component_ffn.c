@@ -23,13 +23,13 @@ static dp_status ffn_forward(struct dp_chunk *chunk, int32_t layer, struct dp_er
     const struct dp_take takes[] = {
         {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
         {&state->ffn_rstd, dp_chunk_real_bytes(chunk, gated.rows)},
-        {&state->gate_up, dp_chunk_real_bytes(chunk, gated.rows * 2 * gated.width)},
+        {&state->gate_up, dp_chunk_element_bytes(chunk, gated.rows * 2 * gated.width)},
     };
     void *normed;
     dp_status status = dp_chunk_take(chunk, takes, 3, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_NORMED, gated.rows * stage->config.model.hidden,
-                                  &normed, err);
+        status = dp_stage_elements(stage, DP_SCRATCH_NORMED,
+                                   gated.rows * stage->config.model.hidden, &normed, err);
     }
     if (status != DP_OK) {
         return status;
@@ -49,12 +49,12 @@ static dp_status ffn_input(struct dp_chunk *chunk, int32_t layer, struct dp_erro
     const struct dp_gated gated = gated_of(chunk, layer);
     dp_slot_move(&chunk->dx, &state->ffn_dy);
     const struct dp_take take = {&state->active,
-                                 dp_chunk_real_bytes(chunk, gated.rows * gated.width)};
+                                 dp_chunk_element_bytes(chunk, gated.rows * gated.width)};
     void *dnormed;
     dp_status status = dp_chunk_take(chunk, &take, 1, err);
     if (status == DP_OK) {
-        status = dp_stage_scratch(stage, DP_SCRATCH_GRAD, gated.rows * stage->config.model.hidden,
-                                  &dnormed, err);
+        status = dp_stage_elements(stage, DP_SCRATCH_GRAD, gated.rows * stage->config.model.hidden,
+                                   &dnormed, err);
     }
     if (status == DP_OK) {
         status =
@@ -76,7 +76,7 @@ static dp_status ffn_weight(struct dp_chunk *chunk, int32_t layer, struct dp_err
     const int64_t hidden = stage->config.model.hidden;
     void *normed;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_NORMED, gated.rows * hidden, &normed, err);
+        dp_stage_elements(stage, DP_SCRATCH_NORMED, gated.rows * hidden, &normed, err);
     if (status != DP_OK) {
         return status;
     }
@@ -84,8 +84,7 @@ static dp_status ffn_weight(struct dp_chunk *chunk, int32_t layer, struct dp_err
     stage->device->ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_gated_weight_grad(stage, &gated, state->ffn_dy.memory, normed, state->gate_up.memory,
                          state->active.memory);
-    stage->device->ops->add(stage->device->stream, hidden, state->ffn_dgain.memory,
-                            dp_stage_gradient_at(stage, stage->layers[layer].ffn_norm));
+    dp_chunk_gain_grad(chunk, &state->ffn_dgain, stage->layers[layer].ffn_norm);
     dp_chunk_drop(chunk, &state->ffn_x);
     dp_chunk_drop(chunk, &state->ffn_rstd);
     dp_chunk_drop(chunk, &state->gate_up);

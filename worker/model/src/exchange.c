@@ -3,236 +3,220 @@
 #include "dp/check.h"
 #include "stage.h"
 
-int64_t dp_chunk_sent_rows(const struct dp_chunk *chunk)
+// Slots of the tokens that arrived.
+static int64_t arrived_slots(const struct dp_chunk *chunk, int32_t layer)
 {
-    return chunk->tokens * chunk->stage->config.model.top_k;
+    return chunk->routed[layer].tokens * chunk->stage->config.model.top_k;
 }
 
-// Rows that go to, or come from, one peer; counts are [ep_size, local experts].
-static int64_t peer_rows(const struct dp_stage *stage, const int32_t *counts, int32_t peer)
+// One real a row.
+static struct dp_rows weights_of(int64_t rows)
 {
-    int64_t rows = 0;
-    for (int32_t e = 0; e < stage->local_experts; e++) {
-        rows += counts[peer * stage->local_experts + e];
+    return (struct dp_rows){
+        .rows = rows, .cols = 1, .from_kind = DP_OPERAND_REAL, .to_kind = DP_OPERAND_REAL};
+}
+
+dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    const struct dp_stage_config *config = &chunk->stage->config;
+    struct dp_exchanger *exchanger = config->exchanger;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    if (exchanger == NULL) {
+        return dp_fail(err, DP_INVALID,
+                       "rank %d of %d expert ranks has no exchanger to reach the others with",
+                       config->ep_rank, config->ep_size);
     }
-    return rows;
-}
-
-// Counts of the side that sends or receives: the tokens' side knows what it sent, the owner's what
-// it received.
-static const int32_t *counts_of(const struct dp_chunk *chunk, bool owner)
-{
-    const struct dp_layer_state *state = &chunk->layers[chunk->exchange.layer];
-    return owner ? state->received : state->sent;
-}
-
-// A side's arrays beside the buffer that travels. A peer's part of the buffer is its rows, then
-// their scalars.
-struct layout {
-    struct dp_chunk *chunk;
-    bool owner, to_buffer;
-    void *rows, *scalars, *buffer;
-};
-
-static void move(const struct layout *l, int64_t array_at, int64_t buffer_at, void *array,
-                 int64_t elements)
-{
-    struct dp_stage *stage = l->chunk->stage;
-    void *a = dp_element_at(stage, array, array_at);
-    void *b = dp_element_at(stage, l->buffer, buffer_at);
-    stage->device->ops->copy(stage->device->stream, l->to_buffer ? b : a, l->to_buffer ? a : b,
-                             (size_t)elements * stage->element_bytes);
-}
-
-// A run of rows: at array_row of the arrays, at row `at` of the part that starts at `part` and has
-// part_rows rows.
-static void move_run(const struct layout *l, int64_t array_row, int64_t part, int64_t part_rows,
-                     int64_t at, int64_t rows)
-{
-    const int64_t hidden = l->chunk->stage->config.model.hidden;
-    move(l, array_row * hidden, part + at * hidden, l->rows, rows * hidden);
-    if (l->scalars != NULL) {
-        move(l, array_row, part + part_rows * hidden + at, l->scalars, rows);
-    }
-}
-
-static void set_cursor(const struct layout *l, const int32_t *counts)
-{
-    const struct dp_stage *stage = l->chunk->stage;
-    int64_t row = 0;
-    for (int32_t e = 0; e < stage->local_experts; e++) {
-        l->chunk->exchange.cursor[e] = row;
-        for (int32_t peer = 0; peer < stage->config.ep_size; peer++) {
-            row += counts[peer * stage->local_experts + e];
-        }
-    }
-}
-
-static void move_all(const struct layout *l)
-{
-    const struct dp_stage *stage = l->chunk->stage;
-    const int32_t *counts = counts_of(l->chunk, l->owner);
-    int64_t *cursor = l->chunk->exchange.cursor;
-    int64_t part = 0, token_row = 0;
-    set_cursor(l, counts);
-    for (int32_t peer = 0; peer < stage->config.ep_size; peer++) {
-        const int64_t part_rows = peer_rows(stage, counts, peer);
-        if (l->owner) {
-            int64_t at = 0;
-            for (int32_t e = 0; e < stage->local_experts; e++) {
-                const int64_t rows = counts[peer * stage->local_experts + e];
-                move_run(l, cursor[e], part, part_rows, at, rows);
-                cursor[e] += rows;
-                at += rows;
-            }
-        } else {
-            move_run(l, token_row, part, part_rows, 0, part_rows);
-        }
-        token_row += part_rows;
-        part += part_rows * l->chunk->exchange.row_elements;
-    }
-}
-
-static int64_t side_rows(const struct dp_chunk *chunk, bool owner)
-{
-    return owner ? chunk->routed_rows[chunk->exchange.layer] : dp_chunk_sent_rows(chunk);
-}
-
-static void set_bytes(const struct dp_chunk *chunk, bool owner, size_t *bytes)
-{
-    const struct dp_stage *stage = chunk->stage;
-    for (int32_t peer = 0; peer < stage->config.ep_size; peer++) {
-        int64_t rows = peer_rows(stage, counts_of(chunk, owner), peer);
-        bytes[peer] = (size_t)(rows * chunk->exchange.row_elements) * stage->element_bytes;
-    }
-}
-
-dp_status dp_exchange_begin(struct dp_chunk *chunk, int32_t layer, bool to_owner,
-                            struct dp_slot *rows, struct dp_slot *scalars, struct dp_error *err)
-{
-    struct dp_exchange_state *x = &chunk->exchange;
-    if (chunk->stage->config.ep_size == 1) {
-        return DP_OK;
-    }
-    x->layer = layer;
-    x->to_owner = to_owner;
-    x->rows_pending = true;
-    x->row_elements = chunk->stage->config.model.hidden + (scalars != NULL ? 1 : 0);
-    const struct dp_take take = {
-        &x->send, dp_chunk_real_bytes(chunk, side_rows(chunk, !to_owner) * x->row_elements)};
-    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    const uint64_t number = (uint64_t)(config->layer_begin + layer);
+    dp_status status = exchanger->route(exchanger->context, chunk->tag + number * chunk->layer_step,
+                                        chunk->tokens, state->index.memory, &state->routing, err);
     if (status != DP_OK) {
         return status;
     }
-    const struct layout layout = {.chunk = chunk,
-                                  .owner = !to_owner,
-                                  .to_buffer = true,
-                                  .rows = rows->memory,
-                                  .scalars = scalars != NULL ? scalars->memory : NULL,
-                                  .buffer = x->send.memory};
-    move_all(&layout);
-    set_bytes(chunk, !to_owner, x->send_bytes);
-    dp_chunk_drop(chunk, rows);
-    if (scalars != NULL) {
-        dp_chunk_drop(chunk, scalars);
+    const struct dp_load load = {.rows = state->sent_rows.memory,
+                                 .weights = state->sent_weight.memory};
+    return exchanger->begin(state->routing, DP_MOVE_DISPATCH, &load, err);
+}
+
+// Fixes each arrived slot's place among the rows, and tells the host how many rows there are.
+static dp_status place_rows(struct dp_chunk *chunk, int32_t layer,
+                            const struct dp_arrivals *arrivals, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int32_t experts = stage->local_experts;
+    chunk->routed[layer].tokens = arrivals->tokens;
+    const int64_t slots = arrived_slots(chunk, layer);
+    const struct dp_take take = {&state->row_of, slots * (int64_t)sizeof(int32_t)};
+    void *counts;
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status == DP_OK) {
+        status = dp_stage_scratch(stage, DP_SCRATCH_SMALL, (size_t)experts * sizeof(int32_t),
+                                  &counts, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    ops->sort_slots(stage->device->stream, slots, experts, arrivals->expert, counts,
+                    state->row_of.memory);
+    ops->copy(stage->device->stream, state->counts, counts, (size_t)experts * sizeof(int32_t));
+    status = ops->stream_sync(stage->device->stream, err);
+    chunk->routed[layer].rows = 0;
+    for (int32_t e = 0; e < experts && status == DP_OK; e++) {
+        chunk->routed[layer].rows += state->counts[e];
+    }
+    return status;
+}
+
+// Every arrived token's row, once for each of its experts here.
+static void unfold(struct dp_chunk *chunk, int32_t layer, const void *arrived, void *rows)
+{
+    const struct dp_model_spec *model = &chunk->stage->config.model;
+    const struct dp_rows moved = {.rows = arrived_slots(chunk, layer), .cols = model->hidden};
+    chunk->stage->device->ops->spread_rows(chunk->stage->device->stream, &moved, model->top_k,
+                                           chunk->layers[layer].row_of.memory, arrived, rows);
+}
+
+static dp_status unfold_tokens(struct dp_chunk *chunk, int32_t layer,
+                               const struct dp_arrivals *arrivals, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t rows = chunk->routed[layer].rows;
+    const struct dp_take takes[] = {
+        {&state->rows_x, dp_chunk_element_bytes(chunk, rows * stage->config.model.hidden)},
+        {&state->rows_weight, dp_chunk_real_bytes(chunk, rows)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
+    if (status != DP_OK) {
+        return status;
+    }
+    unfold(chunk, layer, arrivals->rows, state->rows_x.memory);
+    const struct dp_rows weights = weights_of(arrived_slots(chunk, layer));
+    stage->device->ops->spread_rows(stage->device->stream, &weights, 1, state->row_of.memory,
+                                    arrivals->weights, state->rows_weight.memory);
+    return DP_OK;
+}
+
+dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    const struct dp_exchanger *exchanger = chunk->stage->config.exchanger;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    struct dp_arrivals arrivals;
+    dp_status status = exchanger->arrive(state->routing, DP_MOVE_DISPATCH, &arrivals, err);
+    if (status == DP_OK) {
+        status = place_rows(chunk, layer, &arrivals, err);
+    }
+    if (status == DP_OK) {
+        status = unfold_tokens(chunk, layer, &arrivals, err);
+    }
+    if (status == DP_OK) {
+        exchanger->finish(state->routing, DP_MOVE_DISPATCH);
+        dp_chunk_drop(chunk, &state->sent_rows);
+        dp_chunk_drop(chunk, &state->sent_weight);
+    }
+    return status;
+}
+
+dp_status dp_exchange_fold(struct dp_chunk *chunk, int32_t layer, const void *rows,
+                           const void *weight, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    const struct dp_model_spec *model = &stage->config.model;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t tokens = chunk->routed[layer].tokens, slots = arrived_slots(chunk, layer);
+    const struct dp_take takes[] = {
+        {&state->sent_rows, dp_chunk_element_bytes(chunk, tokens * model->hidden)},
+        {&state->sent_weight, dp_chunk_real_bytes(chunk, slots)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, weight != NULL ? 2 : 1, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_rows folded = {.rows = tokens, .cols = model->hidden};
+    ops->collect_rows(stage->device->stream, &folded, model->top_k, false, state->row_of.memory,
+                      rows, state->sent_rows.memory);
+    if (weight != NULL) {
+        const struct dp_rows weights = weights_of(slots);
+        ops->collect_rows(stage->device->stream, &weights, 1, false, state->row_of.memory, weight,
+                          state->sent_weight.memory);
     }
     return DP_OK;
 }
 
-static void count_routed(struct dp_chunk *chunk, int32_t layer)
+dp_status dp_exchange_back_begin(struct dp_chunk *chunk, int32_t layer, dp_move move,
+                                 struct dp_error *err)
 {
-    const struct dp_stage *stage = chunk->stage;
     const struct dp_layer_state *state = &chunk->layers[layer];
-    chunk->routed_rows[layer] = 0;
-    for (int32_t i = 0; i < stage->config.model.experts; i++) {
-        DP_CHECK(state->received[i] >= 0);
-        chunk->routed_rows[layer] += state->received[i];
-    }
+    const struct dp_load load = {.rows = state->sent_rows.memory,
+                                 .weights = state->sent_weight.memory};
+    return chunk->stage->config.exchanger->begin(state->routing, move, &load, err);
 }
 
-void dp_exchange_counts_first(struct dp_chunk *chunk, int32_t layer)
+dp_status dp_exchange_back_end(struct dp_chunk *chunk, int32_t layer, dp_move move,
+                               struct dp_slot *ret_rows, struct dp_slot *ret_weight,
+                               struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_exchanger *exchanger = stage->config.exchanger;
+    if (exchanger == &stage->local) {
+        dp_slot_move(&state->sent_rows, ret_rows);
+        if (ret_weight != NULL) {
+            dp_slot_move(&state->sent_weight, ret_weight);
+        }
+        return DP_OK;
+    }
+    const struct dp_model_spec *model = &stage->config.model;
+    const struct dp_take takes[] = {
+        {ret_rows, (int64_t)dp_chunk_hidden_bytes(chunk)},
+        {ret_weight, dp_chunk_real_bytes(chunk, chunk->tokens * model->top_k)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, ret_weight != NULL ? 2 : 1, err);
+    if (status == DP_OK) {
+        status = exchanger->collect(state->routing, move, ret_rows->memory,
+                                    ret_weight != NULL ? ret_weight->memory : NULL, err);
+    }
+    if (status == DP_OK) {
+        dp_chunk_drop(chunk, &state->sent_rows);
+        dp_chunk_drop(chunk, &state->sent_weight);
+    }
+    return status;
+}
+
+dp_status dp_exchange_gradient_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_load load = {.rows = state->ffn_dy.memory};
+    return chunk->stage->config.exchanger->begin(state->routing, DP_MOVE_COMBINE_INPUT, &load, err);
+}
+
+dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    const struct dp_exchanger *exchanger = chunk->stage->config.exchanger;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t elements = chunk->routed[layer].rows * chunk->stage->config.model.hidden;
+    const struct dp_take take = {&state->rows_dy, dp_chunk_element_bytes(chunk, elements)};
+    struct dp_arrivals arrivals;
+    dp_status status = exchanger->arrive(state->routing, DP_MOVE_COMBINE_INPUT, &arrivals, err);
+    if (status == DP_OK) {
+        status = dp_chunk_take(chunk, &take, 1, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CHECK(arrivals.tokens == chunk->routed[layer].tokens);
+    unfold(chunk, layer, arrivals.rows, state->rows_dy.memory);
+    exchanger->finish(state->routing, DP_MOVE_COMBINE_INPUT);
+    return DP_OK;
+}
+
+void dp_exchange_release(struct dp_chunk *chunk, int32_t layer)
 {
     struct dp_layer_state *state = &chunk->layers[layer];
-    if (chunk->stage->config.ep_size > 1) {
-        chunk->exchange.counts_pending = true;
-        return;
+    if (state->routing != NULL) {
+        chunk->stage->config.exchanger->release(state->routing);
+        state->routing = NULL;
     }
-    memcpy(state->received, state->sent,
-           (size_t)chunk->stage->config.model.experts * sizeof(int32_t));
-    count_routed(chunk, layer);
-}
-
-dp_status dp_exchange_end(struct dp_chunk *chunk, struct dp_slot *rows, struct dp_slot *scalars,
-                          struct dp_error *err)
-{
-    struct dp_exchange_state *x = &chunk->exchange;
-    if (chunk->stage->config.ep_size == 1) {
-        return DP_OK;
-    }
-    DP_CHECK(!x->counts_pending && !x->rows_pending);
-    const int64_t count = side_rows(chunk, x->to_owner);
-    const int64_t hidden = chunk->stage->config.model.hidden;
-    const struct dp_take takes[] = {{rows, dp_chunk_real_bytes(chunk, count * hidden)},
-                                    {scalars, dp_chunk_real_bytes(chunk, count)}};
-    dp_status status = dp_chunk_take(chunk, takes, scalars != NULL ? 2 : 1, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    const struct layout layout = {.chunk = chunk,
-                                  .owner = x->to_owner,
-                                  .rows = rows->memory,
-                                  .scalars = scalars != NULL ? scalars->memory : NULL,
-                                  .buffer = x->recv.memory};
-    move_all(&layout);
-    dp_chunk_drop(chunk, &x->send);
-    dp_chunk_drop(chunk, &x->recv);
-    return DP_OK;
-}
-
-static void hand_out_counts(struct dp_chunk *chunk, struct dp_exchange *ret_exchange)
-{
-    struct dp_exchange_state *x = &chunk->exchange;
-    const struct dp_layer_state *state = &chunk->layers[x->layer];
-    // The bytes of the counts are lent from the receive side's array, which is set again later.
-    for (int32_t peer = 0; peer < chunk->stage->config.ep_size; peer++) {
-        x->recv_bytes[peer] = (size_t)chunk->stage->local_experts * sizeof(int32_t);
-    }
-    ret_exchange->host = true;
-    ret_exchange->send = state->sent;
-    ret_exchange->send_bytes = x->recv_bytes;
-    ret_exchange->recv = state->received;
-    ret_exchange->recv_bytes = x->recv_bytes;
-    x->counts_pending = false;
-}
-
-dp_status dp_chunk_exchange(struct dp_chunk *chunk, struct dp_exchange *ret_exchange,
-                            bool *ret_more, struct dp_error *err)
-{
-    struct dp_exchange_state *x = &chunk->exchange;
-    struct dp_exchange exchange = {.peers = chunk->stage->config.ep_size,
-                                   .self = chunk->stage->config.ep_rank};
-    *ret_more = x->counts_pending || x->rows_pending;
-    if (x->counts_pending) {
-        hand_out_counts(chunk, &exchange);
-        x->counts_received = true;
-    } else if (x->rows_pending) {
-        if (x->counts_received) {
-            count_routed(chunk, x->layer);
-            x->counts_received = false;
-        }
-        const struct dp_take take = {
-            &x->recv, dp_chunk_real_bytes(chunk, side_rows(chunk, x->to_owner) * x->row_elements)};
-        dp_status status = dp_chunk_take(chunk, &take, 1, err);
-        if (status != DP_OK) {
-            return status;
-        }
-        set_bytes(chunk, x->to_owner, x->recv_bytes);
-        exchange.send = x->send.memory;
-        exchange.send_bytes = x->send_bytes;
-        exchange.recv = x->recv.memory;
-        exchange.recv_bytes = x->recv_bytes;
-        x->rows_pending = false;
-    }
-    *ret_exchange = exchange;
-    return DP_OK;
 }

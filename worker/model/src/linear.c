@@ -5,63 +5,85 @@ void *dp_element_at(const struct dp_stage *stage, void *base, int64_t elements)
     return (char *)base + elements * (int64_t)stage->element_bytes;
 }
 
+void *dp_real_at(const struct dp_stage *stage, void *base, int64_t reals)
+{
+    return (char *)base + reals * (int64_t)stage->real_bytes;
+}
+
 void *dp_stage_weight_at(const struct dp_stage *stage, int64_t offset)
 {
-    return dp_element_at(stage, stage->weights, offset);
+    return dp_element_at(stage, stage->gemm_weights, offset);
+}
+
+void *dp_stage_master_at(const struct dp_stage *stage, int64_t offset)
+{
+    return dp_real_at(stage, stage->weights, offset);
 }
 
 void *dp_stage_gradient_at(const struct dp_stage *stage, int64_t offset)
 {
-    return dp_element_at(stage, stage->gradients, offset);
+    return dp_real_at(stage, stage->gradients, offset);
+}
+
+static const void *weight_of(const struct dp_stage *stage, const struct dp_linear *linear)
+{
+    return linear->weight_kind == DP_OPERAND_REAL ? dp_stage_master_at(stage, linear->offset)
+                                                  : dp_stage_weight_at(stage, linear->offset);
 }
 
 void dp_linear_forward(struct dp_stage *stage, const struct dp_linear *linear, const void *x,
                        void *y, bool accumulate)
 {
-    struct dp_gemm gemm = {.transpose_b = true,
-                           .accumulate = accumulate,
-                           .m = linear->rows,
-                           .n = linear->out,
-                           .k = linear->in,
-                           .a = x,
-                           .lda = linear->in,
-                           .b = dp_stage_weight_at(stage, linear->offset),
-                           .ldb = linear->in,
-                           .c = y,
-                           .ldc = linear->out};
+    const struct dp_gemm gemm = {.transpose_b = true,
+                                 .accumulate = accumulate,
+                                 .m = linear->rows,
+                                 .n = linear->out,
+                                 .k = linear->in,
+                                 .a = x,
+                                 .lda = linear->in,
+                                 .b = weight_of(stage, linear),
+                                 .ldb = linear->in,
+                                 .c = y,
+                                 .ldc = linear->out,
+                                 .b_kind = linear->weight_kind,
+                                 .c_kind = linear->y_kind};
     stage->device->ops->gemm(stage->device->stream, &gemm);
 }
 
 void dp_linear_input_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
                           void *dx, bool accumulate)
 {
-    struct dp_gemm gemm = {.accumulate = accumulate,
-                           .m = linear->rows,
-                           .n = linear->in,
-                           .k = linear->out,
-                           .a = dy,
-                           .lda = linear->out,
-                           .b = dp_stage_weight_at(stage, linear->offset),
-                           .ldb = linear->in,
-                           .c = dx,
-                           .ldc = linear->in};
+    const struct dp_gemm gemm = {.accumulate = accumulate,
+                                 .m = linear->rows,
+                                 .n = linear->in,
+                                 .k = linear->out,
+                                 .a = dy,
+                                 .lda = linear->out,
+                                 .b = weight_of(stage, linear),
+                                 .ldb = linear->in,
+                                 .c = dx,
+                                 .ldc = linear->in,
+                                 .a_kind = linear->y_kind,
+                                 .b_kind = linear->weight_kind};
     stage->device->ops->gemm(stage->device->stream, &gemm);
 }
 
 void dp_linear_weight_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
                            const void *x)
 {
-    struct dp_gemm gemm = {.transpose_a = true,
-                           .accumulate = true,
-                           .m = linear->out,
-                           .n = linear->in,
-                           .k = linear->rows,
-                           .a = dy,
-                           .lda = linear->out,
-                           .b = x,
-                           .ldb = linear->in,
-                           .c = dp_stage_gradient_at(stage, linear->offset),
-                           .ldc = linear->in};
+    const struct dp_gemm gemm = {.transpose_a = true,
+                                 .accumulate = true,
+                                 .m = linear->out,
+                                 .n = linear->in,
+                                 .k = linear->rows,
+                                 .a = dy,
+                                 .lda = linear->out,
+                                 .b = x,
+                                 .ldb = linear->in,
+                                 .c = dp_stage_gradient_at(stage, linear->offset),
+                                 .ldc = linear->in,
+                                 .a_kind = linear->y_kind,
+                                 .c_kind = DP_OPERAND_REAL};
     stage->device->ops->gemm(stage->device->stream, &gemm);
 }
 
@@ -72,7 +94,7 @@ struct dp_rmsnorm dp_chunk_norm(const struct dp_chunk *chunk, int64_t offset,
                                .cols = chunk->stage->config.model.hidden,
                                .eps = chunk->stage->config.model.norm_eps,
                                .x = x->memory,
-                               .gain = dp_stage_weight_at(chunk->stage, offset),
+                               .gain = dp_stage_master_at(chunk->stage, offset),
                                .rstd = rstd->memory};
 }
 
@@ -105,8 +127,8 @@ static void gated_linears(const struct dp_stage *stage, const struct dp_gated *g
                           struct dp_linear *ret_wide, struct dp_linear *ret_down)
 {
     const int64_t hidden = stage->config.model.hidden;
-    *ret_wide = (struct dp_linear){gated->gate_up, gated->rows, hidden, 2 * gated->width};
-    *ret_down = (struct dp_linear){gated->down, gated->rows, gated->width, hidden};
+    *ret_wide = (struct dp_linear){gated->gate_up, gated->rows, hidden, 2 * gated->width, 0, 0};
+    *ret_down = (struct dp_linear){gated->down, gated->rows, gated->width, hidden, 0, 0};
 }
 
 dp_status dp_gated_forward(struct dp_stage *stage, const struct dp_gated *gated, const void *x,
@@ -117,7 +139,7 @@ dp_status dp_gated_forward(struct dp_stage *stage, const struct dp_gated *gated,
     gated_linears(stage, gated, &wide, &down);
     void *active;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &active, err);
+        dp_stage_elements(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &active, err);
     if (status != DP_OK) {
         return status;
     }
@@ -136,7 +158,7 @@ dp_status dp_gated_input_grad(struct dp_stage *stage, const struct dp_gated *gat
     gated_linears(stage, gated, &wide, &down);
     void *dactive;
     dp_status status =
-        dp_stage_scratch(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &dactive, err);
+        dp_stage_elements(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &dactive, err);
     if (status != DP_OK) {
         return status;
     }
@@ -146,6 +168,13 @@ dp_status dp_gated_input_grad(struct dp_stage *stage, const struct dp_gated *gat
                                           active);
     dp_linear_input_grad(stage, &wide, gate_up, dx, false);
     return DP_OK;
+}
+
+void dp_chunk_gain_grad(const struct dp_chunk *chunk, const struct dp_slot *dgain, int64_t offset)
+{
+    const struct dp_stage *stage = chunk->stage;
+    stage->device->ops->add(stage->device->stream, stage->config.model.hidden, DP_OPERAND_REAL,
+                            dgain->memory, DP_OPERAND_REAL, dp_stage_gradient_at(stage, offset));
 }
 
 void dp_gated_weight_grad(struct dp_stage *stage, const struct dp_gated *gated, const void *dy,

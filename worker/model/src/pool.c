@@ -44,7 +44,8 @@ dp_status dp_pool_get(struct dp_pool *pool, size_t bytes, void **ret_memory, str
     if (class->count > 0) {
         *ret_memory = class->free_blocks[--class->count];
     } else {
-        dp_status status = pool->device->ops->alloc(pool->device, class_bytes, ret_memory, err);
+        dp_status status = pool->device->ops->alloc(pool->device, DP_MEMORY_ACTIVATIONS,
+                                                    class_bytes, ret_memory, err);
         if (status != DP_OK) {
             return status;
         }

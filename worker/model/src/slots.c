@@ -1,9 +1,14 @@
 #include "dp/check.h"
 #include "stage.h"
 
-int64_t dp_chunk_real_bytes(const struct dp_chunk *chunk, int64_t elements)
+int64_t dp_chunk_element_bytes(const struct dp_chunk *chunk, int64_t elements)
 {
     return elements * (int64_t)chunk->stage->element_bytes;
+}
+
+int64_t dp_chunk_real_bytes(const struct dp_chunk *chunk, int64_t reals)
+{
+    return reals * (int64_t)chunk->stage->real_bytes;
 }
 
 dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, size_t count,
@@ -42,16 +47,22 @@ void dp_slot_move(struct dp_slot *from, struct dp_slot *to)
     *from = (struct dp_slot){0};
 }
 
-dp_status dp_stage_scratch(struct dp_stage *stage, dp_scratch which, int64_t elements,
+dp_status dp_stage_elements(struct dp_stage *stage, dp_scratch which, int64_t elements,
+                            void **ret_memory, struct dp_error *err)
+{
+    return dp_stage_scratch(stage, which, (size_t)elements * stage->element_bytes, ret_memory, err);
+}
+
+dp_status dp_stage_scratch(struct dp_stage *stage, dp_scratch which, size_t bytes,
                            void **ret_memory, struct dp_error *err)
 {
     const struct dp_device_ops *ops = stage->device->ops;
-    size_t bytes = (size_t)elements * stage->element_bytes;
     if (bytes > stage->scratch[which].bytes) {
         ops->free(stage->device, stage->scratch[which].memory);
         stage->scratch[which].memory = NULL;
         stage->scratch[which].bytes = 0;
-        dp_status status = ops->alloc(stage->device, bytes, &stage->scratch[which].memory, err);
+        dp_status status =
+            ops->alloc(stage->device, DP_MEMORY_SCRATCH, bytes, &stage->scratch[which].memory, err);
         if (status != DP_OK) {
             return status;
         }

@@ -136,16 +136,22 @@ static dp_status alloc_buffers(struct dp_stage *stage, struct dp_error *err)
 {
     struct dp_device *device = stage->device;
     const struct dp_stage_config *config = &stage->config;
-    size_t bytes = (size_t)stage->parameter_count * stage->element_bytes;
-    size_t table_bytes =
-        (size_t)config->sequence * (size_t)config->model.head_dim * stage->element_bytes;
-    dp_status status = device->ops->alloc(device, bytes, &stage->weights, err);
+    const size_t count = (size_t)stage->parameter_count, bytes = count * stage->real_bytes;
+    const size_t table_bytes =
+        (size_t)config->sequence * (size_t)config->model.head_dim * stage->real_bytes;
+    dp_status status = device->ops->alloc(device, DP_MEMORY_WEIGHTS, bytes, &stage->weights, err);
     if (status == DP_OK) {
-        status = device->ops->alloc(device, bytes, &stage->gradients, err);
+        status = device->ops->alloc(device, DP_MEMORY_GRADIENTS, bytes, &stage->gradients, err);
     }
     if (status == DP_OK) {
-        status = device->ops->alloc(device, table_bytes, &stage->rope_table, err);
+        status =
+            device->ops->alloc(device, DP_MEMORY_WEIGHTS, table_bytes, &stage->rope_table, err);
     }
+    if (status == DP_OK && device->element != dp_element_real(device->element)) {
+        status = device->ops->alloc(device, DP_MEMORY_WEIGHTS, count * stage->element_bytes,
+                                    &stage->element_weights, err);
+    }
+    stage->gemm_weights = stage->element_weights != NULL ? stage->element_weights : stage->weights;
     return status;
 }
 
@@ -162,7 +168,8 @@ static void fill_rope_table(struct dp_stage *stage)
             table[t * dim + half + i] = sin(angle);
         }
     }
-    stage->device->ops->from_double(stage->device->stream, count, table, stage->rope_table);
+    stage->device->ops->from_double(stage->device->stream, count, table, DP_OPERAND_REAL,
+                                    stage->rope_table);
 }
 
 DP_DEFINE_CLEANUP(cleanup_stage, struct dp_stage, dp_stage_free)
@@ -179,6 +186,11 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     stage->config = *config;
     stage->device = device;
     stage->element_bytes = dp_element_bytes(device->element);
+    stage->real_bytes = dp_device_real_bytes(device);
+    stage->local = dp_local_exchanger(stage);
+    if (config->exchanger == NULL && config->ep_size == 1) {
+        stage->config.exchanger = &stage->local;
+    }
     stage->layer_count = config->layer_end - config->layer_begin;
     stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
     stage->local_experts = model->experts / config->ep_size;
@@ -194,6 +206,7 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     }
     fill_rope_table(stage);
     dp_stage_draw_weights(stage);
+    dp_stage_refresh(stage);
     dp_stage_zero_gradients(stage);
     *ret_stage = dp_steal(stage);
     return DP_OK;
@@ -211,6 +224,7 @@ void dp_stage_free(struct dp_stage *stage)
         device->ops->free(device, stage->scratch[i].memory);
     }
     device->ops->free(device, stage->weights);
+    device->ops->free(device, stage->element_weights);
     device->ops->free(device, stage->gradients);
     device->ops->free(device, stage->rope_table);
     free(stage->components);
@@ -269,7 +283,15 @@ void *dp_stage_gradients(struct dp_stage *stage)
 void dp_stage_zero_gradients(struct dp_stage *stage)
 {
     stage->device->ops->fill(stage->device->stream, stage->gradients, 0,
-                             (size_t)stage->parameter_count * stage->element_bytes);
+                             (size_t)stage->parameter_count * stage->real_bytes);
+}
+
+void dp_stage_refresh(struct dp_stage *stage)
+{
+    if (stage->element_weights != NULL) {
+        stage->device->ops->convert(stage->device->stream, stage->parameter_count, DP_OPERAND_REAL,
+                                    stage->weights, DP_OPERAND_ELEMENT, stage->element_weights);
+    }
 }
 
 int64_t dp_stage_live_bytes(const struct dp_stage *stage)

@@ -20,7 +20,6 @@ typedef enum dp_scratch {
     DP_SCRATCH_NORMED,
     DP_SCRATCH_WIDE,
     DP_SCRATCH_GRAD,
-    DP_SCRATCH_WEIGHT,
     DP_SCRATCH_SMALL,
     DP_SCRATCH_COUNT
 } dp_scratch;
@@ -28,7 +27,7 @@ typedef enum dp_scratch {
 struct dp_stage {
     struct dp_stage_config config;
     struct dp_device *device;
-    size_t element_bytes;
+    size_t element_bytes, real_bytes;
     int32_t layer_count;
     int32_t local_experts, shared_width, qkv_width, q_width;
     struct dp_component *components;
@@ -38,14 +37,17 @@ struct dp_stage {
     int64_t parameter_count, expert_offset;
     struct dp_layer_tensors *layers;
     int64_t embedding, head_norm, head_output;
-    void *weights, *gradients;
-    void *rope_table; // [sequence, head_dim]
+    void *weights, *gradients; // reals
+    void *element_weights;     // rounded by refresh; NULL where elements are reals
+    void *gemm_weights;        // what products read: one of the two
+    void *rope_table;          // [sequence, head_dim]
     struct dp_pool pool;
     struct {
         void *memory;
         size_t bytes;
     } scratch[DP_SCRATCH_COUNT];
     int64_t live_bytes, peak_bytes;
+    struct dp_exchanger local; // what config.exchanger points to when it was NULL and the EP size 1
 };
 
 // A buffer that a chunk holds; empty when memory is NULL.
@@ -68,29 +70,20 @@ struct dp_layer_state {
     struct dp_slot active;            // INPUT: [T, width]
     struct dp_slot ffn_dy, ffn_dgain; // INPUT
     struct dp_slot dnormed;           // INPUT, from EXPERTS to DISPATCH: [T, hidden]
-    // DISPATCH
-    struct dp_slot probabilities; // [T, experts]; becomes the gradient of the logits
-    struct dp_slot index, row_of; // int32 [T, top_k]
-    // EXPERTS
+    // DISPATCH. Expert indices of the own tokens, int32 [T, top_k]; where each (arrived token,
+    // slot) stands among the routed rows, int32 [A, top_k], -1 = an expert of another rank.
+    struct dp_slot probabilities; // [T, experts], logits; becomes their gradient
+    struct dp_slot index, row_of;
+    // EXPERTS. Rows are sorted by (local expert, source rank, token).
     struct dp_slot rows_x, rows_weight;  // [R, hidden], [R]
     struct dp_slot rows_gate_up;         // [R, 2 expert_ffn]; becomes its gradient
     struct dp_slot rows_active, rows_dy; // INPUT: [R, expert_ffn], [R, hidden]
-    // Between EXPERTS and the way back: forward the outputs, INPUT the gradients of rows_x and
-    // rows_weight.
-    struct dp_slot back_rows, back_weight;
-    // Host: rows sent to each expert [experts], and received [ep_size, local experts].
-    int32_t *sent, *received;
-};
-
-// The all-to-all of the component between begin and end.
-struct dp_exchange_state {
-    bool counts_pending, counts_received, rows_pending;
-    bool to_owner; // from the tokens' rank to the experts' rank, or back
-    int32_t layer; // in the stage
-    int64_t row_elements;
-    struct dp_slot send, recv;
-    size_t *send_bytes, *recv_bytes; // [ep_size]
-    int64_t *cursor;                 // [local experts]
+    // On their way between ranks, from begin to end of a component: to the experts [T, hidden] and
+    // [T, top_k], back [A, hidden] and [A, top_k].
+    struct dp_slot sent_rows, sent_weight;
+    struct dp_slot back_rows, back_weight; // inside a pass alone
+    struct dp_routing *routing;
+    int32_t *counts; // host: rows of each local expert
 };
 
 struct dp_chunk {
@@ -104,9 +97,9 @@ struct dp_chunk {
     struct dp_slot head_x, head_rstd, logits, lse, head_dgain;
     struct dp_slot embedding_dy;
     struct dp_layer_state *layers;
-    int32_t *counts; // what the layers' sent and received point into
-    int64_t *routed_rows;
-    struct dp_exchange_state exchange;
+    int32_t *counts;          // what the layers' counts point into
+    struct dp_routed *routed; // [layer_count]
+    uint64_t tag, layer_step;
 };
 
 // One component's passes; a missing function has nothing to do. `layer` is in the stage.
@@ -134,18 +127,25 @@ dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, siz
 void dp_chunk_drop(struct dp_chunk *chunk, struct dp_slot *slot);
 // Leaves `from` empty; `to` must be.
 void dp_slot_move(struct dp_slot *from, struct dp_slot *to);
-int64_t dp_chunk_real_bytes(const struct dp_chunk *chunk, int64_t elements);
-// Undefined content (NaN when poisoned), valid until the component's pass ends.
-dp_status dp_stage_scratch(struct dp_stage *stage, dp_scratch which, int64_t elements,
+int64_t dp_chunk_element_bytes(const struct dp_chunk *chunk, int64_t elements);
+int64_t dp_chunk_real_bytes(const struct dp_chunk *chunk, int64_t reals);
+// Undefined content (NaN when poisoned), valid until the component's begin or end returns.
+dp_status dp_stage_scratch(struct dp_stage *stage, dp_scratch which, size_t bytes,
                            void **ret_memory, struct dp_error *err);
+dp_status dp_stage_elements(struct dp_stage *stage, dp_scratch which, int64_t elements,
+                            void **ret_memory, struct dp_error *err);
 
 // linear.c: y[rows, out] = x[rows, in] * w^T with w[out, in] at `offset` of the weights.
 struct dp_linear {
     int64_t offset, rows, in, out;
+    dp_operand weight_kind; // REAL: the master weights themselves
+    dp_operand y_kind;      // of y and its gradient; x and its gradient are elements
 };
-void *dp_stage_weight_at(const struct dp_stage *stage, int64_t offset);
+void *dp_stage_weight_at(const struct dp_stage *stage, int64_t offset); // what products read
+void *dp_stage_master_at(const struct dp_stage *stage, int64_t offset); // reals
 void *dp_stage_gradient_at(const struct dp_stage *stage, int64_t offset);
 void *dp_element_at(const struct dp_stage *stage, void *base, int64_t elements);
+void *dp_real_at(const struct dp_stage *stage, void *base, int64_t reals);
 void dp_linear_forward(struct dp_stage *stage, const struct dp_linear *linear, const void *x,
                        void *y, bool accumulate);
 void dp_linear_input_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
@@ -178,15 +178,33 @@ dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm
                                  const struct dp_slot *dy, const void *dnormed,
                                  struct dp_slot *dgain, struct dp_error *err);
 
-// exchange.c: rows (and one scalar a row, where `scalars` is not NULL) change sides between the
-// rank of their tokens and the rank that owns their expert. The token side has them in the order
-// (expert, slot), the owner in the order (local expert, source rank, slot). begin empties the
-// slots, end fills them again. With one peer both orders are the same and the slots stay as they
-// are.
-dp_status dp_exchange_begin(struct dp_chunk *chunk, int32_t layer, bool to_owner,
-                            struct dp_slot *rows, struct dp_slot *scalars, struct dp_error *err);
-// Asks for the counts to be exchanged before the rows.
-void dp_exchange_counts_first(struct dp_chunk *chunk, int32_t layer);
-dp_status dp_exchange_end(struct dp_chunk *chunk, struct dp_slot *rows, struct dp_slot *scalars,
-                          struct dp_error *err);
-int64_t dp_chunk_sent_rows(const struct dp_chunk *chunk); // by every MoE layer: T * top_k
+// The gain's gradient is added to the parameters' at `offset`.
+void dp_chunk_gain_grad(const struct dp_chunk *chunk, const struct dp_slot *dgain, int64_t offset);
+
+// exchange.c: the moves of one MoE layer through the stage's exchanger. Each begin posts, each end
+// waits, and what was posted stays in sent_rows and sent_weight between them.
+
+// DISPATCH forward: sent_rows and sent_weight go to the experts and arrive as rows_x and
+// rows_weight, with row_of, counts and routed.
+dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+// Sums rows [R, hidden], and the gradients of their weights [R] unless NULL, into sent_rows [A,
+// hidden] and sent_weight [A, top_k]: the owner's part of a way back.
+dp_status dp_exchange_fold(struct dp_chunk *chunk, int32_t layer, const void *rows,
+                           const void *weight, struct dp_error *err);
+// The ways back (DP_MOVE_COMBINE, DP_MOVE_DISPATCH_INPUT): end leaves the sums over all ranks in
+// ret_rows [T, hidden] and ret_weight [T, top_k] (NULL for COMBINE), empty slots before.
+dp_status dp_exchange_back_begin(struct dp_chunk *chunk, int32_t layer, dp_move move,
+                                 struct dp_error *err);
+dp_status dp_exchange_back_end(struct dp_chunk *chunk, int32_t layer, dp_move move,
+                               struct dp_slot *ret_rows, struct dp_slot *ret_weight,
+                               struct dp_error *err);
+// COMBINE's INPUT: ffn_dy goes to the experts and arrives as rows_dy.
+dp_status dp_exchange_gradient_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+// The routing is used no more.
+void dp_exchange_release(struct dp_chunk *chunk, int32_t layer);
+
+// local.c: the exchanger of a stage that has all experts. Nothing is copied: what arrives is what
+// was posted, and the caller's own buffers serve for what it collects.
+struct dp_exchanger dp_local_exchanger(struct dp_stage *stage);

@@ -143,6 +143,6 @@ void dp_stage_draw_weights(struct dp_stage *stage)
             values[j] = !tensor->decays ? 1.0 : deviation * dp_rand_normal(&rand);
         }
         stage->device->ops->from_double(stage->device->stream, tensor->count, values,
-                                        dp_stage_weight_at(stage, tensor->offset));
+                                        DP_OPERAND_REAL, dp_stage_master_at(stage, tensor->offset));
     }
 }

@@ -46,7 +46,7 @@ static dp_status exchange_rounds(struct member *member, struct dp_group *group, 
     for (int32_t i = 0; i < member->members; i++) {
         parts[i] = i == member->self ? 0 : bytes;
     }
-    struct dp_exchange exchange = {.peers = member->members,
+    struct dp_group_parts exchange = {.peers = member->members,
                                    .self = member->self,
                                    .send = buffer,
                                    .send_bytes = parts,

@@ -60,7 +60,7 @@ static dp_status run_exchanges(struct end *end, void *buffer, size_t bytes, stru
                                struct dp_error *err)
 {
     size_t parts[2] = {bytes, bytes};
-    struct dp_exchange exchange = {.peers = 2,
+    struct dp_group_parts exchange = {.peers = 2,
                                    .self = end->group.self,
                                    .send = buffer,
                                    .send_bytes = parts,

@@ -107,7 +107,7 @@ static dp_status open_device(struct job *job, struct dp_error *err)
     }
     dp_status status = dp_device_open_cpu(DP_F32, &job->device, err);
     if (status == DP_OK && job->spec.resources.threads_per_rank > 0) {
-        dp_device_set_threads(job->spec.resources.threads_per_rank);
+        dp_device_set_threads(job->device, job->spec.resources.threads_per_rank);
     }
     if (status == DP_OK && job->spec.model.vocabulary < BYTES) {
         return dp_fail(err, DP_INVALID, "[model] vocabulary = %d; text of bytes needs %d",

@@ -90,15 +90,19 @@ double dp_cost_state_bytes(const struct dp_model_spec *model, const struct dp_pr
                            int32_t ep_size, int32_t data);
 
 // What one chunk keeps between F and I, and between I and W: dp_stage_chunk_bytes of the executor,
-// for given rows per layer that this rank's experts received (routed_rows NULL = balanced routing).
+// for what this rank's experts received in each layer (routed NULL = balanced routing).
 // At the end of a pass its result is there as well, until it is sent.
+struct dp_cost_routed {
+    double tokens, rows; // each token once; once for each expert of this rank
+};
 struct dp_cost_chunk_bytes {
     double after_forward, after_input;
     double end_of_forward, end_of_input;
 };
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
-                         const int64_t *routed_rows, struct dp_cost_chunk_bytes *ret_bytes);
+                         const struct dp_cost_routed *routed,
+                         struct dp_cost_chunk_bytes *ret_bytes);
 
 // Seconds after the last action: a ring sum of `bytes` over `members`, and one optimizer step over
 // `parameters`.

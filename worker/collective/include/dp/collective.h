@@ -18,7 +18,6 @@
 
 #include "dp/device.h"
 #include "dp/error.h"
-#include "dp/model.h"
 #include "dp/transport.h"
 
 struct dp_group {
@@ -38,23 +37,33 @@ dp_status dp_group_init(struct dp_group *group, struct dp_transport *transport, 
 // Accepts a zeroed group.
 void dp_group_deinit(struct dp_group *group);
 
+// One all-to-all. Peer i's part of a buffer lies behind those of peers below i; own part included,
+// at `self`.
+struct dp_group_parts {
+    int32_t peers, self;
+    const void *send;
+    const size_t *send_bytes; // [peers]
+    void *recv;
+    const size_t *recv_bytes; // [peers]
+};
+
 // All-to-all of bytes: peer i gets the i-th part of `send`, and its part for this rank becomes the
-// i-th part of `recv`. exchange->peers and self are those of the group. Both ends must agree on
+// i-th part of `recv`. parts->peers and self are those of the group. Both ends must agree on
 // lengths. `tag` is anything that tells this call from others (dp_transport_tag).
 dp_status dp_group_exchange(struct dp_group *group, uint64_t tag,
-                            const struct dp_exchange *exchange, struct dp_error *err);
+                            const struct dp_group_parts *parts, struct dp_error *err);
 // The same in two halves, with other work or other calls of the group in between: begin sends, end
-// waits. `send` may be reused after begin; exchange's own arrays must be the same at end. Ends come
+// waits. `send` may be reused after begin; the arrays of parts must be the same at end. Ends come
 // in any order.
 struct dp_group_pending {
     uint64_t tag;
     uint32_t call;
 };
 dp_status dp_group_exchange_begin(struct dp_group *group, uint64_t tag,
-                                  const struct dp_exchange *exchange,
+                                  const struct dp_group_parts *parts,
                                   struct dp_group_pending *ret_pending, struct dp_error *err);
 dp_status dp_group_exchange_end(struct dp_group *group, const struct dp_group_pending *pending,
-                                const struct dp_exchange *exchange, struct dp_error *err);
+                                const struct dp_group_parts *parts, struct dp_error *err);
 // Whether end would not wait.
 bool dp_group_exchange_ready(struct dp_group *group, const struct dp_group_pending *pending);
 
@@ -62,6 +71,15 @@ bool dp_group_exchange_ready(struct dp_group *group, const struct dp_group_pendi
 // once.
 dp_status dp_group_sum(struct dp_group *group, uint64_t tag, dp_element element, void *values,
                        int64_t count, struct dp_error *err);
+// The halves of a sum. Member i's share of `count` values is [share_begin(i), share_begin(i + 1)).
+int64_t dp_group_share_begin(int64_t count, int32_t members, int32_t i);
+// This member's share of values becomes the sums over the members, bitwise as dp_group_sum gives
+// them; the rest is as it was.
+dp_status dp_group_reduce_scatter(struct dp_group *group, uint64_t tag, dp_element element,
+                                  void *values, int64_t count, struct dp_error *err);
+// Every member's share of values, of `width` bytes each, reaches all.
+dp_status dp_group_all_gather(struct dp_group *group, uint64_t tag, size_t width, void *values,
+                              int64_t count, struct dp_error *err);
 // A few doubles (norms, losses, flags), in one round trip.
 dp_status dp_group_sum_scalars(struct dp_group *group, uint64_t tag, double *values, int32_t count,
                                struct dp_error *err);

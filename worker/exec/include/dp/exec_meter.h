@@ -15,7 +15,8 @@ struct dp_exec_record {
     int64_t idle_ns;     // the input had not been sent yet
     int64_t comm_ns;     // the input was on its way
     int64_t exchange_ns; // inside the span: waiting for expert-parallel peers
-    int64_t routed_rows; // of the forward chunk: rows that this rank's experts received, all layers
+    // Of the forward chunk, all layers: what this rank's experts received, as in struct dp_routed.
+    int64_t routed_rows, routed_tokens;
 };
 
 struct dp_exec_levels {

@@ -50,7 +50,7 @@ struct dp_arrivals {
     const float *scales;   // NULL unless DP_WIRE_FP8
     const void *weights;   // [tokens, top_k] reals; 0 where expert is -1; DISPATCH alone
     const int32_t *expert; // [tokens, top_k] own experts from 0, -1 = another rank's or none
-    const int32_t *counts; // [own experts] rows of each after unfolding
+    const int32_t *counts; // host, [own experts] rows of each after unfolding; NULL = not counted
 };
 
 // Rows and weights to move. What a move does not use is NULL.
@@ -74,6 +74,9 @@ struct dp_exchanger {
                        struct dp_error *err);
     // Whether the next call to arrive or collect would not wait.
     bool (*ready)(struct dp_routing *routing, dp_move move);
+    // The monotonic time at which everything of the move had arrived here, once ready has said so;
+    // 0 = unknown.
+    int64_t (*landed_ns)(struct dp_routing *routing, dp_move move);
     // Ends a move to the experts.
     dp_status (*arrive)(struct dp_routing *routing, dp_move move, struct dp_arrivals *ret_arrivals,
                         struct dp_error *err);

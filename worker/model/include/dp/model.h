@@ -11,15 +11,17 @@
 // to the first), then WEIGHT (adds to the stage's gradients; from the last component to the first,
 // at any time after the component's INPUT, other chunks in between or not).
 //
-// There is no transport here. DISPATCH and COMBINE say what is to be exchanged between EP peers:
+// There is no transport here. DISPATCH and COMBINE hand the rows to the stage's exchanger
+// (dp/exchanger.h): `begin` of FORWARD and INPUT posts the move and returns, `end` waits for it and
+// finishes the pass:
 //
 //   dp_chunk_begin(chunk, pass, component, err);
-//   while (dp_chunk_exchange(chunk, &exchange, err) says more) { all-to-all of exchange }
+//   anything else, dp_chunk_ready(chunk, pass, component) says whether end would wait
 //   dp_chunk_end(chunk, pass, component, err);
 //
-// Between begin and end other chunks may run. For other components, and for all when the EP size is
-// 1, no exchange is asked for. All EP peers run the same passes of the same components in the same
-// order, also those whose experts get no token.
+// Other components of other chunks, and other moves, may run between begin and end. All EP peers
+// begin the same passes of the same components in the same order, also those whose experts get no
+// token. With an EP size of 1 nothing leaves the stage and end never waits.
 //
 // A stage and its chunks belong to one thread at a time. Ranks that are threads have a device each.
 #pragma once
@@ -29,6 +31,7 @@
 
 #include "dp/device.h"
 #include "dp/error.h"
+#include "dp/exchanger.h"
 #include "dp/spec.h"
 
 typedef enum dp_component_kind {
@@ -57,6 +60,7 @@ struct dp_tensor {
     int64_t rows, cols;    // [output, input]; norms are [1, hidden]
     bool is_expert;        // held by one EP rank: summed over the expert-data group only
     bool decays;           // weight decay applies (norms: no)
+    bool is_tied;          // the same parameters lie in another stage as well: one sum over both
 };
 
 struct dp_stage_config {
@@ -66,6 +70,9 @@ struct dp_stage_config {
     int32_t ep_rank, ep_size; // this rank holds experts [ep_rank, ep_rank + 1) * E / ep_size
     int32_t sequence;         // tokens per sample
     uint64_t seed;            // of the initial weights
+    // Moves rows between EP peers; borrowed, outlives the stage's chunks. NULL: an EP size of 1, or
+    // a stage whose MoE layers are never run.
+    struct dp_exchanger *exchanger;
     // Tests: new activation buffers are filled with NaN.
     bool poison;
 };
@@ -94,10 +101,14 @@ const struct dp_tensor *dp_stage_tensors(const struct dp_stage *stage, int32_t *
 // replicas, [expert_offset, count) over the expert-data group.
 int64_t dp_stage_parameter_count(const struct dp_stage *stage);
 int64_t dp_stage_expert_offset(const struct dp_stage *stage);
-// One flat buffer each, in device memory, of the device's element type; owned by the stage.
+// One flat buffer each, in device memory, of the device's reals; owned by the stage. These are the
+// master weights: on a device whose elements are shorter, products read rounded copies.
 void *dp_stage_weights(struct dp_stage *stage);
 void *dp_stage_gradients(struct dp_stage *stage);
 void dp_stage_zero_gradients(struct dp_stage *stage);
+// The weights have changed: whoever writes them calls it before the next FORWARD, with no chunk in
+// flight. Rounds the copies anew.
+void dp_stage_refresh(struct dp_stage *stage);
 
 struct dp_chunk;
 
@@ -108,6 +119,9 @@ struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double lo
 // At any point; what is in flight is dropped.
 void dp_chunk_free(struct dp_chunk *chunk);
 
+// Names the chunk's routings to the exchanger: that of layer l of the whole model is tagged
+// tag + l * layer_step. Both are 0 unless set.
+void dp_chunk_set_tag(struct dp_chunk *chunk, uint64_t tag, uint64_t layer_step);
 // What the passes need from outside, once per chunk. Host arrays of samples * sequence values are
 // copied; values outside the vocabulary are refused. Tokens for has_embedding, targets for
 // has_head.
@@ -131,40 +145,22 @@ void dp_chunk_drop_input_grad(struct dp_chunk *chunk);
 // it); NaN before.
 double dp_chunk_loss_sum(const struct dp_chunk *chunk);
 
-// One all-to-all between EP peers. Peer i's part of a buffer lies behind those of peers below i;
-// own part included, at ep_rank. Buffers are device memory, unless `host` is set.
-struct dp_exchange {
-    int32_t peers, self;
-    bool host;
-    const void *send;
-    const size_t *send_bytes; // [peers]
-    void *recv;
-    const size_t *recv_bytes; // [peers]
-};
-
-// Runs a pass of a component, up to its exchange if it has one.
+// Runs a pass of a component, up to what it has to wait for.
 dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component,
                          struct dp_error *err);
-// What is to be exchanged next between the begin and the end of a component; *ret_more is false
-// when nothing is. The previous exchange must be complete (DISPATCH forward sends counts, then
-// rows). Only one component of a chunk is between begin and end at a time.
-dp_status dp_chunk_exchange(struct dp_chunk *chunk, struct dp_exchange *ret_exchange,
-                            bool *ret_more, struct dp_error *err);
+// Whether end of a component that has begun would not wait.
+bool dp_chunk_ready(const struct dp_chunk *chunk, dp_pass pass, int32_t component);
+// When everything that end would wait for had arrived, by the monotonic clock, once ready has said
+// so; 0 where nothing is exchanged or the exchanger does not know.
+int64_t dp_chunk_landed_ns(const struct dp_chunk *chunk, dp_pass pass, int32_t component);
 // Finishes the pass with what was received. Does nothing for components without exchange.
 dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,
                        struct dp_error *err);
-
-// How exchanges are done when nothing is overlapped: blocks until complete.
-struct dp_exchanger {
-    dp_status (*exchange)(void *context, const struct dp_exchange *exchange, struct dp_error *err);
-    void *context;
-};
-// begin, exchanges, end. exchanger may be NULL when the EP size is 1.
+// begin, then end.
 dp_status dp_chunk_run(struct dp_chunk *chunk, dp_pass pass, int32_t component,
-                       const struct dp_exchanger *exchanger, struct dp_error *err);
+                       struct dp_error *err);
 // The whole pass: components in order for FORWARD, in reverse for INPUT and WEIGHT.
-dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass,
-                           const struct dp_exchanger *exchanger, struct dp_error *err);
+dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass, struct dp_error *err);
 
 // Bytes that the chunk holds now: saved activations, kept gradients, input and output buffers.
 // Scratch inside a pass is not counted.
@@ -172,15 +168,19 @@ int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk);
 // The sum over the stage's chunks, and the most it has been at the end of a pass of a component.
 int64_t dp_stage_live_bytes(const struct dp_stage *stage);
 int64_t dp_stage_peak_bytes(const struct dp_stage *stage);
-// Rows that this rank's experts received, per layer of the stage (0 for dense layers), known after
-// DISPATCH forward.
-const int64_t *dp_chunk_routed_rows(const struct dp_chunk *chunk);
+// What this rank's experts received in one layer of the stage; zeros for dense layers.
+struct dp_routed {
+    int64_t tokens; // that arrived, each once
+    int64_t rows;   // one for each expert of this rank that a token goes to
+};
+// [layers of the stage], known after DISPATCH forward.
+const struct dp_routed *dp_chunk_routed(const struct dp_chunk *chunk);
 
 typedef enum dp_chunk_phase {
     DP_CHUNK_FORWARD_DONE, // all FORWARD ran, output dropped
     DP_CHUNK_INPUT_DONE,   // all INPUT ran, input gradient dropped, no WEIGHT yet
 } dp_chunk_phase;
 // Closed form of dp_chunk_live_bytes: what a chunk holds in a phase, from the model's shapes and
-// the routed rows of each layer (as dp_chunk_routed_rows). After WEIGHT of all it is 0.
+// what each layer received (as dp_chunk_routed). After WEIGHT of all it is 0.
 int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
-                             const int64_t *routed_rows, dp_chunk_phase phase);
+                             const struct dp_routed *routed, dp_chunk_phase phase);
