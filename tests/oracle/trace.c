@@ -101,7 +101,7 @@ static dp_status run_micro_batch(struct dp_stage *stage, const int32_t *samples,
         status = dp_chunk_set_targets(chunk, targets, err);
     }
     for (int pass = DP_PASS_FORWARD; pass <= DP_PASS_WEIGHT && status == DP_OK; pass++) {
-        status = dp_chunk_run_all(chunk, (dp_pass)pass, NULL, err);
+        status = dp_chunk_run_all(chunk, (dp_pass)pass, err);
     }
     *loss += dp_chunk_loss_sum(chunk);
     dp_chunk_free(chunk);
