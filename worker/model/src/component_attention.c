@@ -24,16 +24,36 @@ static struct dp_rmsnorm norm_of(const struct dp_chunk *chunk, int32_t layer)
                          &state->rstd);
 }
 
+// The first key and value of a row of queries, keys and values.
+static void *key_at(const struct dp_chunk *chunk, void *qkv)
+{
+    return dp_element_at(chunk->stage, qkv, chunk->stage->q_width);
+}
+
+static void *value_at(const struct dp_chunk *chunk, void *qkv)
+{
+    const struct dp_model_spec *model = &chunk->stage->config.model;
+    return dp_element_at(chunk->stage, qkv,
+                         (int64_t)(model->heads + model->kv_heads) * model->head_dim);
+}
+
 static struct dp_attention attention_of(const struct dp_chunk *chunk, int32_t layer)
 {
     const struct dp_model_spec *model = &chunk->stage->config.model;
     const struct dp_layer_state *state = &chunk->layers[layer];
+    const int64_t width = chunk->stage->qkv_width;
     return (struct dp_attention){.samples = chunk->samples,
                                  .sequence = chunk->stage->config.sequence,
                                  .heads = model->heads,
                                  .kv_heads = model->kv_heads,
-                                 .head_dim = model->head_dim,
-                                 .qkv = state->qkv.memory,
+                                 .qk_dim = model->head_dim,
+                                 .v_dim = model->head_dim,
+                                 .q = state->qkv.memory,
+                                 .k = key_at(chunk, state->qkv.memory),
+                                 .v = value_at(chunk, state->qkv.memory),
+                                 .q_stride = width,
+                                 .k_stride = width,
+                                 .v_stride = width,
                                  .output = state->attended.memory,
                                  .lse = state->lse.memory};
 }
@@ -46,7 +66,7 @@ static void turn(const struct dp_chunk *chunk, void *qkv, bool inverse)
     const struct dp_rope rope = {.rows = chunk->tokens,
                                  .sequence = stage->config.sequence,
                                  .heads = model->heads + model->kv_heads,
-                                 .head_dim = model->head_dim,
+                                 .width = model->head_dim,
                                  .stride = stage->qkv_width,
                                  .table = stage->rope_table,
                                  .inverse = inverse};
@@ -100,8 +120,9 @@ static dp_status qkv_input(struct dp_chunk *chunk, int32_t layer, const void *da
     if (status != DP_OK) {
         return status;
     }
-    chunk->stage->device->ops->attention_input_grad(chunk->stage->device->stream, &attention,
-                                                    dattended, dqkv.memory);
+    chunk->stage->device->ops->attention_input_grad(
+        chunk->stage->device->stream, &attention, dattended, dqkv.memory,
+        key_at(chunk, dqkv.memory), value_at(chunk, dqkv.memory), NULL);
     turn(chunk, dqkv.memory, true);
     dp_chunk_drop(chunk, &state->qkv);
     dp_chunk_drop(chunk, &state->lse);

@@ -63,6 +63,14 @@ static struct dp_rmsnorm head_norm(const struct dp_chunk *chunk)
     return dp_chunk_norm(chunk, chunk->stage->head_norm, &chunk->head_x, &chunk->head_rstd);
 }
 
+static struct dp_cross_entropy head_loss(const struct dp_chunk *chunk)
+{
+    return (struct dp_cross_entropy){.tokens = chunk->tokens,
+                                     .vocabulary = chunk->stage->config.model.vocabulary,
+                                     .targets = chunk->target_ids.memory,
+                                     .lse = chunk->lse.memory};
+}
+
 static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     (void)layer;
@@ -92,8 +100,8 @@ static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_e
     const struct dp_rmsnorm norm = head_norm(chunk);
     ops->rmsnorm_forward(stream, &norm, normed);
     dp_linear_forward(stage, &linear, normed, chunk->logits.memory, false);
-    ops->cross_entropy_forward(stream, tokens, linear.out, chunk->logits.memory,
-                               chunk->target_ids.memory, chunk->lse.memory, sum);
+    const struct dp_cross_entropy loss = head_loss(chunk);
+    ops->cross_entropy_forward(stream, &loss, chunk->logits.memory, sum);
     ops->copy(stream, &chunk->loss_sum, sum, sizeof(double));
     return ops->stream_sync(stream, err);
 }
@@ -109,9 +117,9 @@ static dp_status head_input(struct dp_chunk *chunk, int32_t layer, struct dp_err
     if (status != DP_OK) {
         return status;
     }
-    stage->device->ops->cross_entropy_input_grad(stage->device->stream, chunk->tokens, linear.out,
-                                                 chunk->loss_scale, chunk->target_ids.memory,
-                                                 chunk->lse.memory, chunk->logits.memory);
+    const struct dp_cross_entropy loss = head_loss(chunk);
+    stage->device->ops->cross_entropy_input_grad(stage->device->stream, &loss, chunk->loss_scale,
+                                                 chunk->logits.memory);
     dp_chunk_drop(chunk, &chunk->lse);
     dp_chunk_drop(chunk, &chunk->target_ids);
     dp_linear_input_grad(stage, &linear, chunk->logits.memory, dnormed, false);
