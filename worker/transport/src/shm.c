@@ -17,6 +17,8 @@
 #include "dp/rand.h"
 #include "stream.h"
 
+#define OFFERS_MAX (2 * DP_WINDOWS_MAX) // of one peer that have not been accepted
+
 // A peer's window as mapped here.
 struct mapping {
     void *region;
@@ -90,12 +92,29 @@ bool dp_shm_passed(struct stream *stream, int32_t peer, uint32_t key, int fd)
         }
         return link->bell != NULL;
     }
-    uint32_t id = key & 0xffff;
-    if (id >= DP_WINDOWS_MAX || link->offered[id] != 0) {
+    if (link->offer_count == OFFERS_MAX) {
         return false;
     }
-    link->offered[id] = dp_steal_fd(&passed) + 1;
+    link->offers = dp_realloc(link->offers, link->offer_count + 1, sizeof *link->offers);
+    link->offers[link->offer_count++] =
+        (struct stream_offer){.key = key, .fd = dp_steal_fd(&passed)};
     return true;
+}
+
+// The descriptor offered under that key, -1 = none.
+static int take_offer(struct dp_transport *transport, int32_t peer, uint32_t key)
+{
+    struct stream_link *link = &stream_of(transport)->links[peer];
+    int fd = -1;
+    pthread_mutex_lock(transport->mutex);
+    for (size_t i = 0; i < link->offer_count && fd < 0; i++) {
+        if (link->offers[i].key == key) {
+            fd = link->offers[i].fd;
+            link->offers[i] = link->offers[--link->offer_count];
+        }
+    }
+    pthread_mutex_unlock(transport->mutex);
+    return fd;
 }
 
 void dp_shm_forget_peer(struct stream_link *link)
@@ -104,12 +123,11 @@ void dp_shm_forget_peer(struct stream_link *link)
         munmap(link->bell, BELL_BYTES);
         link->bell = NULL;
     }
-    for (size_t i = 0; i < DP_WINDOWS_MAX; i++) {
-        if (link->offered[i] != 0) {
-            close(link->offered[i] - 1);
-            link->offered[i] = 0;
-        }
+    for (size_t i = 0; i < link->offer_count; i++) {
+        close(link->offers[i].fd);
     }
+    free(dp_steal(link->offers));
+    link->offer_count = 0;
 }
 
 static dp_status shm_connect(struct dp_transport *transport, const char *const *addresses,
@@ -139,10 +157,8 @@ static dp_status window_accept(struct dp_transport *transport, struct dp_window 
 {
     (void)card;
     struct stream_link *link = &stream_of(transport)->links[peer];
-    uint32_t id = window->key & 0xffff;
+    DP_AUTO_CLOSE int fd = take_offer(transport, peer, window->key);
     pthread_mutex_lock(transport->mutex);
-    DP_AUTO_CLOSE int fd = link->offered[id] - 1;
-    link->offered[id] = 0;
     bool has_bell = link->bell != NULL;
     pthread_mutex_unlock(transport->mutex);
     void *region = fd >= 0 && has_bell ? map_passed(fd, window->region_bytes) : NULL;
@@ -157,18 +173,13 @@ static dp_status window_accept(struct dp_transport *transport, struct dp_window 
 
 static void window_forget(struct dp_transport *transport, struct dp_window *window, int32_t peer)
 {
-    struct stream_link *link = &stream_of(transport)->links[peer];
-    uint32_t id = window->key & 0xffff;
     struct mapping *mapping = dp_steal(window->outs[peer].row);
     if (mapping != NULL) {
         munmap(mapping->region, mapping->bytes);
         free(mapping);
-        return;
+    } else {
+        DP_AUTO_CLOSE int fd = take_offer(transport, peer, window->key);
     }
-    pthread_mutex_lock(transport->mutex);
-    DP_AUTO_CLOSE int fd = link->offered[id] - 1;
-    link->offered[id] = 0;
-    pthread_mutex_unlock(transport->mutex);
 }
 
 static void *window_map(struct dp_transport *transport, struct dp_window *window, int32_t peer)

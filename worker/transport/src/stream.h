@@ -30,6 +30,12 @@ struct stream_out {
     unsigned char bytes[];
 };
 
+// A window's descriptor that has come and has not been asked for yet.
+struct stream_offer {
+    uint32_t key;
+    int fd;
+};
+
 struct stream_link {
     int fd; // -1 = none; closed by free alone, so that any thread may shut it down
     // Under out_mutex.
@@ -51,7 +57,8 @@ struct stream_link {
     _Atomic bool resume_wanted;
     // shm, under the common mutex: the peer's bell, and windows offered and not yet accepted.
     struct dp_bell *bell;
-    int offered[DP_WINDOWS_MAX]; // descriptors + 1
+    struct stream_offer *offers; // [offer_count]
+    size_t offer_count;
 };
 
 // Lock order: out_mutex before the common mutex.
