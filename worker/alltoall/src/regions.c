@@ -1,7 +1,6 @@
 #include "dp/alltoall_layout.h"
 
 #define ALIGNMENT 64
-#define SCALE_ELEMENTS 128
 
 // What the fullest rank needs room for, in units of tokens_max rows.
 struct worst {
@@ -59,7 +58,8 @@ static void carve_lane(struct dp_alltoall_regions *regions, struct dp_alltoall_l
 {
     struct worst worst = find_worst(topology);
     int64_t row = sizes->hidden * sizes->element_bytes;
-    int64_t scales = (sizes->hidden + SCALE_ELEMENTS - 1) / SCALE_ELEMENTS * (int64_t)sizeof(float);
+    int64_t scales = (sizes->hidden + DP_ALLTOALL_SCALE_ELEMENTS - 1) / DP_ALLTOALL_SCALE_ELEMENTS *
+                     (int64_t)sizeof(float);
     int64_t index = sizes->top_k * (int64_t)sizeof(int32_t);
     int64_t weights = (int64_t)sizes->top_k * sizes->real_bytes;
     int64_t forward = worst.served * sizes->tokens_max;
@@ -73,7 +73,7 @@ static void carve_lane(struct dp_alltoall_regions *regions, struct dp_alltoall_l
         carve(regions, &lane->return_rows, topology->nodes * sizes->tokens_max, row);
     }
     if (move == DP_MOVE_DISPATCH) {
-        carve(regions, &lane->counts, 2 * (int64_t)topology->ranks,
+        carve(regions, &lane->counts, topology->ranks,
               dp_alltoall_count_words(topology) * (int64_t)sizeof(int32_t));
         carve(regions, &lane->index, regions->receive, index);
         carve(regions, &lane->weights, regions->receive, weights);

@@ -110,6 +110,9 @@ static inline int32_t dp_alltoall_count_words(const struct dp_alltoall_topology 
     return topology->ranks + topology->nodes + 3;
 }
 
+// Elements that one scale of FP8 rows stands for.
+#define DP_ALLTOALL_SCALE_ELEMENTS 128
+
 // A window of a rank: for each move `depth` lanes, each with room for the worst routing.
 struct dp_alltoall_sizes {
     int64_t tokens_max, hidden;
@@ -119,7 +122,7 @@ struct dp_alltoall_area {
     int64_t offset, bytes;
 };
 struct dp_alltoall_lane_areas {
-    struct dp_alltoall_area counts; // DISPATCH: two sets of all sources' counts
+    struct dp_alltoall_area counts;                                   // DISPATCH: of all sources
     struct dp_alltoall_area rows, scales, index, weights;             // to the experts: arrivals
     struct dp_alltoall_area in_rows, in_scales, in_index, in_weights; // and what is to be forwarded
     struct dp_alltoall_area partial_rows, partial_weights; // back: what is to be added up
