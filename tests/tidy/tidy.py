@@ -27,6 +27,7 @@ OWNERS = {
     "grpc/": ["api/rpc", "tests"],
     "microhttpd.h": ["api/rest"],
     "cblas.h": ["kernels/device", "tests"],
+    "oneapi/dnnl/": ["kernels/device", "tests"],
     "infiniband/": ["worker/transport", "tests"],
     "jansson.h": ["base", "tests"],
     "toml++/": ["base"],
