@@ -15,6 +15,7 @@
 #define DP_HIDDEN_MAX (1 << 20)
 #define DP_HEADS_MAX 65536 // attention heads, and the width of one
 #define DP_EXPERTS_MAX 4096
+#define DP_EXPERT_SLOTS_MAX (4 * DP_EXPERTS_MAX) // with copies of busy experts
 #define DP_VOCABULARY_MAX (1 << 24)
 #define DP_PARAMETERS_MAX 1e15 // counts above leave the range in which doubles are exact
 #define DP_SEQUENCE_MAX (1 << 24)
@@ -88,7 +89,7 @@
 #define DP_TRACE_STEPS_MAX 8              // steps of action records kept per job
 #define DP_CORPUS_BYTES_MAX (1ull << 42) // one file
 #define DP_CORPUS_FILES_MAX 512          // of one corpus, kept open
-#define DP_CORPUS_SCAN_TOKENS_MAX (1ull << 28) // read and checked before a job starts
+#define DP_CORPUS_SCAN_TOKENS_MAX (1ull << 27) // read and checked before a job starts
 #define DP_TRANSPORT_PLANNED_MS_MAX 2592000000.0 // and never waits longer than 30 days
 #define DP_TRANSPORT_BLOCKED_MS_MAX 120000 // an exchange that makes no progress this long fails
 #define DP_LINK_STEPS_KEPT 512               // step reports kept per rank for a returning agent
