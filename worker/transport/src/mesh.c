@@ -115,7 +115,7 @@ static dp_status mesh_connect(struct dp_transport *transport, const char *const 
     }
     number_nodes(mesh, addresses);
     for (int32_t i = 0; i < world; i++) {
-        mesh_row row;
+        mesh_row row = 0;
         if (i == transport->rank) {
             continue;
         }
@@ -320,7 +320,7 @@ static dp_status add_row(struct mesh *mesh, mesh_row row, const struct dp_transp
                          char *address, struct dp_error *err)
 {
     char value[DP_ADDRESS_MAX];
-    struct dp_transport *made;
+    struct dp_transport *made = NULL;
     dp_status status =
         row == MESH_SHM
             ? dp_transport_shm_listen(config->rank, config->world, config->token, value, &made, err)

@@ -253,10 +253,10 @@ static dp_status listen_locally(uint64_t *ret_name, int *ret_fd, struct dp_error
 dp_status dp_transport_shm_listen(int32_t rank, int32_t world, uint64_t token, char *ret_address,
                                   struct dp_transport **ret_transport, struct dp_error *err)
 {
-    uint64_t identity = node_identity(), name;
-    int listen_fd, bell_fd;
-    struct stream *stream;
-    void *bell;
+    uint64_t identity = node_identity(), name = 0;
+    int listen_fd = -1, bell_fd = -1;
+    struct stream *stream = NULL;
+    void *bell = NULL;
     dp_status status = dp_transport_check_world(rank, world, err);
     if (status == DP_OK && identity == 0) {
         status = dp_fail(err, DP_UNSUPPORTED,

@@ -96,8 +96,8 @@ dp_status dp_transport_tcp_listen(const char *host, int32_t rank, int32_t world,
                                   struct dp_error *err)
 {
     dp_status status = dp_transport_check_world(rank, world, err);
-    int listen_fd;
-    struct stream *stream;
+    int listen_fd = -1;
+    struct stream *stream = NULL;
     if (status == DP_OK) {
         status = listen_on(host, ret_address, &listen_fd, err);
     }

@@ -83,10 +83,11 @@ void dp_window_release(struct dp_window *window)
     free(window);
 }
 
+// Both in release order: who sees a note that overwrites an old one sees also that it is about to.
 void dp_window_post(struct dp_window_lane *lane, struct dp_bell *bell, uint64_t number,
                     uint64_t note)
 {
-    atomic_store_explicit(&lane->notes[number % DP_WINDOW_NOTES_KEPT], note, memory_order_relaxed);
+    atomic_store_explicit(&lane->notes[number % DP_WINDOW_NOTES_KEPT], note, memory_order_release);
     atomic_store_explicit(&lane->landed, number, memory_order_release);
     dp_bell_ring(bell);
 }
@@ -251,7 +252,7 @@ dp_status dp_window_open(struct dp_transport *transport, uint32_t id, size_t byt
                        "window %u of %zu bytes: ids are below %d, sizes up to %llu", id, bytes,
                        DP_WINDOWS_MAX, DP_WINDOW_BYTES_MAX);
     }
-    struct dp_window *window;
+    struct dp_window *window = NULL;
     dp_status status = new_window(transport, id, bytes, &window, err);
     if (status != DP_OK) {
         return status;
@@ -387,8 +388,7 @@ static dp_status read_note(struct dp_window *window, int32_t peer, uint64_t coun
     }
     struct dp_window_lane *lane = &window->lanes[peer];
     uint64_t note =
-        atomic_load_explicit(&lane->notes[count % DP_WINDOW_NOTES_KEPT], memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
+        atomic_load_explicit(&lane->notes[count % DP_WINDOW_NOTES_KEPT], memory_order_acquire);
     uint64_t landed = atomic_load_explicit(&lane->landed, memory_order_relaxed);
     if (landed - count >= DP_WINDOW_NOTES_KEPT - 1) {
         return dp_fail(err, DP_INTERNAL,
