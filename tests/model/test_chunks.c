@@ -203,8 +203,12 @@ static void shapes_that_cannot_run_are_refused_with_the_reason(void **state)
     bad.model.mtp_layers = 1;
     expect_refusal(&bad, DP_UNSUPPORTED, "multi-token");
     bad = good;
-    bad.model.expert_groups = 2;
-    expect_refusal(&bad, DP_UNSUPPORTED, "group-limited");
+    bad.model.expert_groups = 3;
+    expect_refusal(&bad, DP_INVALID, "3 expert groups must divide");
+    bad = good;
+    bad.model.expert_groups = 4;
+    bad.model.top_groups = 1;
+    expect_refusal(&bad, DP_INVALID, "must fit into top_groups 1");
     bad = good;
     bad.ep_size = 3;
     expect_refusal(&bad, DP_INVALID, "divide the 4 experts");

@@ -15,13 +15,18 @@ static struct dp_linear router_linear(const struct dp_chunk *chunk, int32_t laye
                               .y_kind = DP_OPERAND_REAL};
 }
 
-static struct dp_router router_of(const struct dp_chunk *chunk)
+static struct dp_router router_of(const struct dp_chunk *chunk, int32_t layer)
 {
     const struct dp_model_spec *model = &chunk->stage->config.model;
-    return (struct dp_router){.tokens = chunk->tokens,
-                              .sequence = chunk->stage->config.sequence,
-                              .experts = model->experts,
-                              .top_k = model->top_k};
+    const bool is_grouped = model->expert_groups > 1;
+    return (struct dp_router){
+        .tokens = chunk->tokens,
+        .sequence = chunk->stage->config.sequence,
+        .experts = model->experts,
+        .top_k = model->top_k,
+        .groups = is_grouped ? model->expert_groups : 0,
+        .top_groups = is_grouped ? model->top_groups : 0,
+        .bias = dp_stage_router_bias(chunk->stage, chunk->stage->config.layer_begin + layer)};
 }
 
 static struct dp_rmsnorm norm_of(const struct dp_chunk *chunk, int32_t layer)
@@ -40,7 +45,7 @@ static void route(struct dp_chunk *chunk, int32_t layer)
     struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
     const struct dp_linear linear = router_linear(chunk, layer);
-    const struct dp_router router = router_of(chunk);
+    const struct dp_router router = router_of(chunk, layer);
     ops->rmsnorm_forward(stream, &norm, state->sent_rows.memory);
     dp_linear_forward(stage, &linear, state->sent_rows.memory, state->probabilities.memory, false);
     ops->router_forward(stream, &router, state->probabilities.memory, state->index.memory,
@@ -65,6 +70,10 @@ static dp_status dispatch_forward(struct dp_chunk *chunk, int32_t layer, struct 
         return status;
     }
     route(chunk, layer);
+    status = dp_chunk_count_choices(chunk, layer, err);
+    if (status != DP_OK) {
+        return status;
+    }
     return dp_exchange_dispatch_begin(chunk, layer, err);
 }
 
@@ -79,7 +88,7 @@ static void router_input(struct dp_chunk *chunk, int32_t layer, const void *dwei
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_linear linear = router_linear(chunk, layer);
-    const struct dp_router router = router_of(chunk);
+    const struct dp_router router = router_of(chunk, layer);
     const double aux_scale =
         stage->config.model.aux_loss_weight * stage->config.sequence * chunk->loss_scale;
     stage->device->ops->router_input_grad(stage->device->stream, &router, aux_scale,

@@ -44,11 +44,6 @@ static dp_status check_kind(const struct dp_model_spec *model, struct dp_error *
                        "model %s: multi-token prediction is not run; set mtp_layers to 0",
                        model->name);
     }
-    if (model->experts > 0 && model->expert_groups > 1) {
-        return dp_fail(err, DP_UNSUPPORTED,
-                       "model %s: group-limited routing is not run; set expert_groups to 0",
-                       model->name);
-    }
     return DP_OK;
 }
 
@@ -72,6 +67,16 @@ static dp_status check_shapes(const struct dp_model_spec *model, struct dp_error
                        "model %s: top_k %d must be between 1 and experts %d, and expert_ffn %d "
                        "positive",
                        model->name, model->top_k, model->experts, model->expert_ffn);
+    }
+    if (model->experts > 0 && model->expert_groups > 1 &&
+        (model->experts % model->expert_groups != 0 || model->top_groups < 1 ||
+         model->top_groups > model->expert_groups ||
+         model->top_k > model->experts / model->expert_groups * model->top_groups)) {
+        return dp_fail(err, DP_INVALID,
+                       "model %s: %d expert groups must divide the %d experts, and top_k %d "
+                       "must fit into top_groups %d of them",
+                       model->name, model->expert_groups, model->experts, model->top_k,
+                       model->top_groups);
     }
     return DP_OK;
 }
@@ -201,6 +206,9 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     list_components(stage);
     dp_stage_lay_out_tensors(stage);
     status = alloc_buffers(stage, err);
+    if (status == DP_OK) {
+        status = dp_stage_make_balance(stage, err);
+    }
     if (status != DP_OK) {
         return status;
     }
@@ -227,6 +235,7 @@ void dp_stage_free(struct dp_stage *stage)
     device->ops->free(device, stage->element_weights);
     device->ops->free(device, stage->gradients);
     device->ops->free(device, stage->rope_table);
+    dp_stage_free_balance(stage);
     free(stage->components);
     free(stage->tensors);
     free(stage->layers);

@@ -41,6 +41,10 @@ struct dp_stage {
     void *element_weights;     // rounded by refresh; NULL where elements are reals
     void *gemm_weights;        // what products read: one of the two
     void *rope_table;          // [sequence, head_dim]
+    int64_t *expert_counts;    // [layer_count, experts]; zeros in dense layers
+    void *router_bias;         // real [layer_count, experts]; NULL = none
+    int32_t *host_index;       // room for the choices of one layer
+    size_t host_index_count;
     struct dp_pool pool;
     struct {
         void *memory;
@@ -111,6 +115,13 @@ struct dp_component_ops {
 extern const struct dp_component_ops dp_component_embedding, dp_component_attention,
     dp_component_ffn, dp_component_dispatch, dp_component_experts, dp_component_combine,
     dp_component_head;
+
+// balance.c
+dp_status dp_stage_make_balance(struct dp_stage *stage, struct dp_error *err);
+void dp_stage_free_balance(struct dp_stage *stage);
+// Adds the choices of a layer of the stage to its counts, after the router's forward, unless the
+// chunk is not trained on.
+dp_status dp_chunk_count_choices(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 
 // tensors.c: fills in the table and the offsets; draws the weights.
 void dp_stage_lay_out_tensors(struct dp_stage *stage);

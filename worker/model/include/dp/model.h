@@ -110,6 +110,16 @@ void dp_stage_zero_gradients(struct dp_stage *stage);
 // flight. Rounds the copies anew.
 void dp_stage_refresh(struct dp_stage *stage);
 
+// Routers are balanced without a loss by a bias of each expert's score, which moves against its
+// load after each step (Wang et al., arXiv 2408.15664). Layers are of the whole model. The bias:
+// reals [experts] in device memory, zeros at first; NULL for dense layers and where the model's
+// bias_update is 0.
+void *dp_stage_router_bias(struct dp_stage *stage, int32_t layer);
+// How many of this rank's tokens chose each expert of the whole model [experts], in FORWARDs since
+// the caller last set it to 0; chunks with a loss_scale of 0 and what is computed again do not
+// count. Host memory; NULL for dense layers.
+int64_t *dp_stage_expert_counts(struct dp_stage *stage, int32_t layer);
+
 struct dp_chunk;
 
 // A micro-batch of `samples` sequences. loss_scale multiplies the gradient of the summed
