@@ -69,9 +69,26 @@ dp_status layout_hold(const struct layout *layout, int32_t rank, struct held *re
     return status;
 }
 
+dp_status layout_make_moments(struct held *held, struct dp_error *err)
+{
+    dp_status status = DP_OK;
+    for (int32_t i = 0; i < 2 * held->count && status == DP_OK; i++) {
+        void **moments = i % 2 == 0 ? &held->m[i / 2] : &held->v[i / 2];
+        size_t bytes = (size_t)dp_stage_parameter_count(held->stages[i / 2].stage) *
+                       dp_device_real_bytes(held->device);
+        status = held->device->ops->alloc(held->device, DP_MEMORY_MOMENTS, bytes, moments, err);
+        if (status == DP_OK) {
+            held->device->ops->fill(held->device->stream, *moments, 0, bytes);
+        }
+    }
+    return status;
+}
+
 void held_deinit(struct held *held)
 {
     for (int32_t i = 0; i < held->count; i++) {
+        held->device->ops->free(held->device, held->m[i]);
+        held->device->ops->free(held->device, held->v[i]);
         dp_stage_free(held->stages[i].stage);
     }
     if (held->device != NULL) {

@@ -17,12 +17,15 @@ struct held {
     int32_t count;
     struct dp_optim_stage stages[2];
     int32_t positions[2][2];
+    void *m[2], *v[2]; // whole moments of each stage, after layout_make_moments
 };
 
 struct dp_model_spec layout_model(void);
 // What rank g = d * pipeline + p holds. A mirrored rank lists its own position's stage first.
 dp_status layout_hold(const struct layout *layout, int32_t rank, struct held *ret_held,
                       struct dp_error *err);
+// Zeros.
+dp_status layout_make_moments(struct held *held, struct dp_error *err);
 void held_deinit(struct held *held);
 
 // A number in (-1, 1) that follows from its arguments.

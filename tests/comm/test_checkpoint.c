@@ -88,17 +88,18 @@ static double state_value(const char *name, int64_t element, int part, uint64_t 
     return part == 2 ? fabs(value) : value;
 }
 
-static void buffers_of(const struct held *held, struct dp_optim *optim, int32_t i, void **ret_parts)
+static void buffers_of(const struct held *held, int32_t i, void **ret_parts)
 {
     ret_parts[0] = dp_stage_weights(held->stages[i].stage);
-    dp_optim_moments(optim, i, &ret_parts[1], &ret_parts[2]);
+    ret_parts[1] = held->m[i];
+    ret_parts[2] = held->v[i];
 }
 
-static void set_state(const struct held *held, struct dp_optim *optim, uint64_t salt)
+static void set_state(const struct held *held, uint64_t salt)
 {
     for (int32_t i = 0; i < held->count; i++) {
         void *parts[3];
-        buffers_of(held, optim, i, parts);
+        buffers_of(held, i, parts);
         int32_t count;
         const struct dp_tensor *tensors = dp_stage_tensors(held->stages[i].stage, &count);
         for (int32_t t = 0; t < count; t++) {
@@ -112,12 +113,11 @@ static void set_state(const struct held *held, struct dp_optim *optim, uint64_t 
 }
 
 // Values were rounded to float at one end at least when either end is float.
-static bool is_state(const struct held *held, struct dp_optim *optim, uint64_t salt,
-                     bool is_rounded)
+static bool is_state(const struct held *held, uint64_t salt, bool is_rounded)
 {
     for (int32_t i = 0; i < held->count; i++) {
         void *parts[3];
-        buffers_of(held, optim, i, parts);
+        buffers_of(held, i, parts);
         int32_t count;
         const struct dp_tensor *tensors = dp_stage_tensors(held->stages[i].stage, &count);
         for (int32_t t = 0; t < count; t++) {
@@ -137,8 +137,12 @@ static dp_status open_state(struct dp_transport *transport, const struct layout 
                             struct held *held, struct dp_optim **ret_optim, struct dp_error *err)
 {
     static const struct dp_optimizer_spec spec = {.lr = 1, .beta1 = 0.9, .beta2 = 0.9};
-    struct dp_optim_world world = {transport, layout->pipeline, layout->data, layout->expert};
+    struct dp_optim_world world = {transport, layout->pipeline, layout->data, layout->expert,
+                                   DP_SHARD_NONE};
     dp_status status = layout_hold(layout, dp_transport_rank(transport), held, err);
+    if (status == DP_OK) {
+        status = layout_make_moments(held, err);
+    }
     return status == DP_OK
                ? dp_optim_new(&world, &spec, 1, held->stages, held->count, 1, ret_optim, err)
                : status;
@@ -150,7 +154,8 @@ static int32_t entries_of(const struct held *held, struct dp_optim *optim,
     for (int32_t i = 0; i < held->count; i++) {
         struct dp_checkpoint_stage *entry = &ret_entries[i];
         entry->stage = held->stages[i].stage;
-        dp_optim_moments(optim, i, &entry->m, &entry->v);
+        entry->m = held->m[i];
+        entry->v = held->v[i];
         dp_optim_owns(optim, i, &entry->writes_shared, &entry->writes_experts);
     }
     return held->count;
@@ -168,7 +173,7 @@ static dp_status save_rank(struct dp_transport *transport, void *context, struct
     DP_CLEANUP(held_deinit) struct held held;
     AUTO_OPTIM struct dp_optim *optim = NULL;
     EXPECT_OK(open_state(transport, &job->layout, &held, &optim, err));
-    set_state(&held, optim, job->salt);
+    set_state(&held, job->salt);
     int32_t ranks[16];
     for (int32_t i = 0; i < world; i++) {
         ranks[i] = i;
@@ -212,7 +217,7 @@ static dp_status load_rank(struct dp_transport *transport, void *context, struct
     for (int32_t i = 0; i < count; i++) {
         EXPECT_OK(dp_checkpoint_load_stage(checkpoint, &entries[i], err));
     }
-    EXPECT(is_state(&held, optim, job->salt, true) || is_state(&held, optim, job->salt, false));
+    EXPECT(is_state(&held, job->salt, true) || is_state(&held, job->salt, false));
     return DP_OK;
 }
 
@@ -381,10 +386,10 @@ static char *file_in(const char *directory, const char *prefix, int skip)
 static int check_damage(struct whole *whole, const char *file)
 {
     struct dp_error err = {0};
-    set_state(&whole->held, whole->optim, 999);
+    set_state(&whole->held, 999);
     dp_status status = load_whole(whole, &err);
     if (status == DP_OK) {
-        assert_true(is_state(&whole->held, whole->optim, 1, true));
+        assert_true(is_state(&whole->held, 1, true));
         return 0;
     }
     assert_true(status == DP_INVALID || status == DP_UNSUPPORTED);

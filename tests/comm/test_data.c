@@ -30,7 +30,7 @@ static int remove_directory(void **state)
 
 static struct dp_data_spec write_text(const void *bytes, size_t length, double holdout)
 {
-    struct dp_data_spec spec = {.holdout = holdout};
+    struct dp_data_spec spec = {.holdout = holdout, .shuffle = 1};
     struct dp_error err = {0};
     snprintf(spec.path, sizeof spec.path, "%s/text", directory);
     assert_ok(dp_write_file(spec.path, bytes, length, &err), &err);
@@ -63,9 +63,9 @@ static void every_window_is_seen_once_an_epoch_and_the_held_out_part_never(void 
         AUTO_CORPUS struct dp_corpus *corpus = NULL;
         struct dp_error err = {0};
         int32_t sequence = cases[c].sequence;
-        assert_ok(dp_corpus_open(&spec, sequence, 42, &corpus, &err), &err);
+        assert_ok(dp_corpus_open(&spec, sequence, 256, 42, &corpus, &err), &err);
         int64_t samples = dp_corpus_train_samples(corpus);
-        int64_t end = dp_corpus_train_bytes(corpus);
+        int64_t end = dp_corpus_train_tokens(corpus);
         assert_true(samples >= 1);
         for (int64_t epoch = 0; epoch < 4; epoch++) {
             DP_AUTO_FREE unsigned char *seen = dp_alloc(cases[c].length, 1);
@@ -95,15 +95,15 @@ static void tokens_and_targets_are_the_text_one_apart(void **state)
     struct dp_data_spec spec = write_random(sizeof text, 0.2, text);
     AUTO_CORPUS struct dp_corpus *corpus = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_corpus_open(&spec, 10, 1, &corpus, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 10, 256, 1, &corpus, &err), &err);
     int32_t tokens[30], targets[30];
-    dp_corpus_fill_train(corpus, 55, 3, tokens, targets);
+    assert_ok(dp_corpus_fill_train(corpus, 55, 3, tokens, targets, &err), &err);
     for (int i = 0; i < 30; i++) {
         int64_t offset = dp_corpus_train_offset(corpus, 55 + i / 10);
         assert_int_equal(tokens[i], text[offset + i % 10]);
         assert_int_equal(targets[i], text[offset + i % 10 + 1]);
     }
-    dp_corpus_fill_holdout(corpus, 1, 2, tokens, targets);
+    assert_ok(dp_corpus_fill_holdout(corpus, 1, 2, tokens, targets, &err), &err);
     assert_int_equal(tokens[0], text[810]);
     assert_int_equal(targets[19], text[830]);
 }
@@ -117,9 +117,9 @@ static void the_order_follows_from_the_seed_and_differs_between_seeds_and_epochs
     AUTO_CORPUS struct dp_corpus *again = NULL;
     AUTO_CORPUS struct dp_corpus *other = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_corpus_open(&spec, 32, 7, &a, &err), &err);
-    assert_ok(dp_corpus_open(&spec, 32, 7, &again, &err), &err);
-    assert_ok(dp_corpus_open(&spec, 32, 8, &other, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 32, 256, 7, &a, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 32, 256, 7, &again, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 32, 256, 8, &other, &err), &err);
     int64_t samples = dp_corpus_train_samples(a);
     int alike = 0, next_epoch_alike = 0, in_file_order = 0;
     for (int64_t i = 0; i < samples; i++) {
@@ -151,10 +151,10 @@ static void one_changed_byte_changes_the_hash(void **state)
     AUTO_CORPUS struct dp_corpus *a = NULL;
     AUTO_CORPUS struct dp_corpus *b = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_corpus_open(&spec, 8, 7, &a, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 8, 256, 7, &a, &err), &err);
     text[499] ^= 1;
     spec = write_text(text, sizeof text, 0);
-    assert_ok(dp_corpus_open(&spec, 8, 7, &b, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 8, 256, 7, &b, &err), &err);
     assert_true(dp_corpus_hash(a) != dp_corpus_hash(b));
 }
 
@@ -176,7 +176,7 @@ static void the_unigram_entropy_of_small_texts_is_that_worked_out_by_hand(void *
         struct dp_data_spec spec = write_text(cases[i].text, 8, 0);
         AUTO_CORPUS struct dp_corpus *corpus = NULL;
         struct dp_error err = {0};
-        assert_ok(dp_corpus_open(&spec, 4, 1, &corpus, &err), &err);
+        assert_ok(dp_corpus_open(&spec, 4, 256, 1, &corpus, &err), &err);
         assert_true(fabs(dp_corpus_unigram_entropy(corpus) - cases[i].nats) < 1e-14);
     }
 }
@@ -191,7 +191,7 @@ static void the_licence_text_of_debian_has_its_published_entropy(void **state)
     }
     AUTO_CORPUS struct dp_corpus *corpus = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_corpus_open(&spec, 64, 1, &corpus, &err), &err);
+    assert_ok(dp_corpus_open(&spec, 64, 256, 1, &corpus, &err), &err);
     assert_true(fabs(dp_corpus_unigram_entropy(corpus) - 3.170) < 0.0005);
 }
 
@@ -200,7 +200,7 @@ static void refuse(const struct dp_data_spec *spec, int32_t sequence, dp_status 
 {
     struct dp_corpus *corpus = NULL;
     struct dp_error err = {0};
-    dp_status status = dp_corpus_open(spec, sequence, 1, &corpus, &err);
+    dp_status status = dp_corpus_open(spec, sequence, 256, 1, &corpus, &err);
     assert_refused(status, wanted, &err, part);
     assert_non_null(strstr(err.message, spec->path));
     assert_null(corpus);
@@ -249,7 +249,7 @@ static void a_text_that_is_too_short_is_told_how_many_bytes_it_needs(void **stat
         spec = write_random((size_t)cases[i].needed, cases[i].holdout, text);
         AUTO_CORPUS struct dp_corpus *corpus = NULL;
         struct dp_error err = {0};
-        assert_ok(dp_corpus_open(&spec, cases[i].sequence, 1, &corpus, &err), &err);
+        assert_ok(dp_corpus_open(&spec, cases[i].sequence, 256, 1, &corpus, &err), &err);
     }
 }
 

@@ -40,15 +40,57 @@ static void the_rate_rises_linearly_then_falls_by_half_a_cosine(void **state)
     assert_true(dp_optim_lr(&s, 50, 50) == 2.0);
 }
 
-static dp_status open_optim(struct dp_transport *transport, const struct layout *layout,
-                            const struct dp_optimizer_spec *with, const struct held *held,
-                            struct dp_optim **ret_optim, struct dp_error *err)
+static void a_stable_phase_ends_in_a_straight_fall(void **state)
+{
+    (void)state;
+    struct dp_optimizer_spec s = {
+        .lr = 2, .lr_min = 0.5, .warmup_steps = 4, .schedule = "wsd", .decay_steps = 8};
+    const struct {
+        int64_t step;
+        double lr;
+    } cases[] = {{1, 0.5},     {3, 1.5},   {4, 2.0},     {5, 2.0},  {32, 2.0},
+                 {33, 1.8125}, {36, 1.25}, {39, 0.6875}, {40, 0.5}, {41, 0.5}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
+        assert_true(fabs(dp_optim_lr(&s, 40, cases[i].step) - cases[i].lr) < 1e-12);
+    }
+    // Without decay_steps, the last tenth: here the last 4 of 40.
+    s.decay_steps = 0;
+    assert_true(dp_optim_lr(&s, 40, 36) == 2.0);
+    assert_true(fabs(dp_optim_lr(&s, 40, 37) - 1.625) < 1e-12);
+    // A warm-up that leaves less than the decay wants.
+    s.decay_steps = 38;
+    assert_true(dp_optim_lr(&s, 40, 4) == 2.0);
+    assert_true(fabs(dp_optim_lr(&s, 40, 22) - 1.25) < 1e-12);
+}
+
+static void a_constant_rate_stays_after_the_warm_up(void **state)
+{
+    (void)state;
+    struct dp_optimizer_spec s = {.lr = 3, .warmup_steps = 3, .schedule = "constant"};
+    assert_true(fabs(dp_optim_lr(&s, 10, 1) - 1.0) < 1e-15);
+    for (int64_t step = 3; step <= 20; step++) {
+        assert_true(dp_optim_lr(&s, 10, step) == 3.0);
+    }
+}
+
+static dp_status open_sharded(struct dp_transport *transport, const struct layout *layout,
+                              const struct dp_optimizer_spec *with, dp_shard shard,
+                              const struct held *held, struct dp_optim **ret_optim,
+                              struct dp_error *err)
 {
     struct dp_optim_world world = {.transport = transport,
                                    .pipeline = layout->pipeline,
                                    .data = layout->data,
-                                   .expert = layout->expert};
+                                   .expert = layout->expert,
+                                   .shard = shard};
     return dp_optim_new(&world, with, 20, held->stages, held->count, 100, ret_optim, err);
+}
+
+static dp_status open_optim(struct dp_transport *transport, const struct layout *layout,
+                            const struct dp_optimizer_spec *with, const struct held *held,
+                            struct dp_optim **ret_optim, struct dp_error *err)
+{
+    return open_sharded(transport, layout, with, DP_SHARD_NONE, held, ret_optim, err);
 }
 
 #define STEPS 6
@@ -141,13 +183,30 @@ static void twin_update(struct twin *twin, int64_t at, double g, double decay, d
 
 struct run {
     struct layout layout;
-    uint64_t hashes[16][2]; // of every rank's weights of each stage in the end
+    uint64_t hashes[16][2]; // of every rank's shared weights of each stage in the end
+    uint64_t whole[16][2];  // of all of them
     int32_t indices[16][2];
+    double norms[STEPS + 1];
+    int64_t moment_bytes[16];
     double clip;
+    dp_shard shard;
 };
 
-static dp_status check_sums(const struct layout *layout, const struct held *held, int64_t step,
-                            struct dp_error *err)
+// Whether this rank has the sum of a gradient, and so its moments.
+static bool is_kept(const struct dp_optim *optim, int32_t stage, int64_t element)
+{
+    for (int32_t i = 0; i < dp_optim_range_count(optim); i++) {
+        struct dp_optim_range range;
+        dp_optim_range_at(optim, i, &range);
+        if (range.stage == stage && range.begin <= element && element < range.end) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static dp_status check_sums(const struct layout *layout, const struct held *held,
+                            const struct dp_optim *optim, int64_t step, struct dp_error *err)
 {
     for (int32_t i = 0; i < held->count; i++) {
         int32_t count;
@@ -157,7 +216,8 @@ static dp_status check_sums(const struct layout *layout, const struct held *held
             for (int64_t k = 0; k < tensors[t].count; k++) {
                 double got = element_get(held->device, gradients, tensors[t].offset + k);
                 double wanted = wanted_sum(layout, &held->stages[i], tensors[t].name, k, step);
-                EXPECT(fabs(got - wanted) <= 1e-12 * (1 + fabs(wanted)));
+                EXPECT(!is_kept(optim, i, tensors[t].offset + k) ||
+                       fabs(got - wanted) <= 1e-12 * (1 + fabs(wanted)));
             }
         }
     }
@@ -199,7 +259,8 @@ static dp_status train_rank(struct dp_transport *transport, void *context, struc
     DP_CLEANUP(held_deinit) struct held held;
     EXPECT_OK(layout_hold(layout, rank, &held, err));
     AUTO_OPTIM struct dp_optim *optim = NULL;
-    EXPECT_OK(open_optim(transport, layout, &with, &held, &optim, err));
+    EXPECT_OK(open_sharded(transport, layout, &with, run->shard, &held, &optim, err));
+    run->moment_bytes[rank] = dp_optim_moment_bytes(optim);
     struct twin twins[2] = {{0}};
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     for (int32_t i = 0; i < held.count; i++) {
@@ -215,12 +276,15 @@ static dp_status train_rank(struct dp_transport *transport, void *context, struc
     for (int64_t step = 1; step <= STEPS; step++) {
         set_gradients(&held, rank, step);
         EXPECT_OK(dp_optim_sum_gradients(optim, err));
-        EXPECT_OK(check_sums(layout, &held, step, err));
+        EXPECT_OK(check_sums(layout, &held, optim, step, err));
         struct dp_optim_report report;
         EXPECT_OK(dp_optim_step(optim, step, &report, err));
         double norm;
         EXPECT_OK(whole_norm(layout, step, &norm, err));
         EXPECT(fabs(report.grad_norm - norm) < 1e-10 * norm);
+        if (rank == 0) {
+            run->norms[step] = report.grad_norm;
+        }
         double scale = run->clip > 0 && norm > run->clip ? run->clip / norm : 1;
         EXPECT(fabs(report.grad_scale - scale) < 1e-10);
         EXPECT_OK(check_twins(&held, layout, twins, scale, step, err));
@@ -229,6 +293,10 @@ static dp_status train_rank(struct dp_transport *transport, void *context, struc
         size_t shared = (size_t)dp_stage_expert_offset(held.stages[i].stage);
         run->hashes[rank][i] = dp_hash64(dp_stage_weights(held.stages[i].stage),
                                          shared * dp_element_bytes(layout->element), 0);
+        run->whole[rank][i] = dp_hash64(dp_stage_weights(held.stages[i].stage),
+                                        (size_t)dp_stage_parameter_count(held.stages[i].stage) *
+                                            dp_element_bytes(layout->element),
+                                        0);
         run->indices[rank][i] = held.stages[i].index;
     }
     return DP_OK;
@@ -257,6 +325,235 @@ static void every_layout_sums_clips_and_updates_as_a_second_implementation(void 
             }
         }
     }
+}
+
+// Every copy of every weight, and the norms, to the last bit; the moments of all ranks together
+// are one of each kind for each parameter of the model.
+static void sharded_moments_give_the_bits_of_whole_ones(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = layout_model();
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(layouts); i++) {
+        struct run whole = {.layout = layouts[i], .clip = 30};
+        struct run sharded = {.layout = layouts[i], .clip = 30, .shard = DP_SHARD_ZERO1};
+        int32_t world = whole.layout.pipeline * whole.layout.data;
+        cluster_run(CLUSTER_LOOPBACK, world, train_rank, &whole);
+        cluster_run((cluster_kind)((i + 1) % CLUSTER_KINDS), world, train_rank, &sharded);
+        int64_t bytes = 0;
+        for (int32_t rank = 0; rank < world; rank++) {
+            bytes += sharded.moment_bytes[rank];
+            assert_true(sharded.moment_bytes[rank] <= whole.moment_bytes[rank]);
+            for (int32_t k = 0; k < (whole.layout.is_mirrored ? 2 : 1); k++) {
+                assert_true(whole.whole[rank][k] == sharded.whole[rank][k]);
+            }
+        }
+        assert_int_equal(bytes, 2 * (int64_t)sizeof(double) * dp_model_parameters(&model));
+        assert_memory_equal(whole.norms, sharded.norms, sizeof whole.norms);
+    }
+}
+
+// What checkpoints are made from.
+struct covered {
+    struct layout layout;
+    dp_shard shard;
+    int64_t written[16];
+};
+
+static dp_status count_written(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    struct covered *covered = context;
+    int32_t rank = dp_transport_rank(transport);
+    DP_CLEANUP(held_deinit) struct held held;
+    EXPECT_OK(layout_hold(&covered->layout, rank, &held, err));
+    AUTO_OPTIM struct dp_optim *optim = NULL;
+    EXPECT_OK(open_sharded(transport, &covered->layout, &spec, covered->shard, &held, &optim, err));
+    int64_t kept = 0;
+    for (int32_t i = 0; i < dp_optim_range_count(optim); i++) {
+        struct dp_optim_range range;
+        dp_optim_range_at(optim, i, &range);
+        EXPECT(range.begin >= 0 && range.begin <= range.end);
+        EXPECT(range.end <= dp_stage_parameter_count(held.stages[range.stage].stage));
+        kept += range.end - range.begin;
+        covered->written[rank] += range.writes ? range.end - range.begin : 0;
+    }
+    EXPECT(kept * 16 == dp_optim_moment_bytes(optim));
+    return DP_OK;
+}
+
+static void ranges_that_are_written_cover_the_model_once(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = layout_model();
+    for (size_t i = 0; i < 2 * DP_ARRAY_LENGTH(layouts); i++) {
+        struct covered covered = {.layout = layouts[i / 2],
+                                  .shard = i % 2 == 0 ? DP_SHARD_NONE : DP_SHARD_ZERO1};
+        int32_t world = covered.layout.pipeline * covered.layout.data;
+        cluster_run(CLUSTER_LOOPBACK, world, count_written, &covered);
+        int64_t written = 0;
+        for (int32_t rank = 0; rank < world; rank++) {
+            written += covered.written[rank];
+        }
+        assert_int_equal(written, dp_model_parameters(&model));
+    }
+}
+
+// What a stage calls its embedding or its head becomes one tensor of two stages.
+struct tie {
+    struct layout layout;
+    dp_shard shard;
+    uint64_t hashes[16][2];
+    double norm;
+};
+
+static const char *const tied_names[] = {"embedding", "head.output"};
+
+static struct dp_tensor *tie_tensor(struct dp_stage *stage)
+{
+    int32_t count;
+    const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
+    for (int32_t t = 0; t < count; t++) {
+        for (int i = 0; i < 2; i++) {
+            if (strcmp(tensors[t].name, tied_names[i]) == 0) {
+                struct dp_tensor *tensor = (struct dp_tensor *)&tensors[t];
+                tensor->is_tied = true;
+                return tensor;
+            }
+        }
+    }
+    return NULL;
+}
+
+// The sum over both stages and all replicas, worked out here.
+static double tied_sum(const struct layout *layout, int64_t element)
+{
+    double sum = 0;
+    for (int32_t rank = 0; rank < layout->pipeline * layout->data; rank++) {
+        int32_t p = rank % layout->pipeline;
+        bool is_end = p == 0 || p == layout->pipeline - 1;
+        for (int i = 0; i < 2 && is_end; i++) {
+            bool holds = layout->is_mirrored || (i == 0) == (p == 0);
+            sum += holds ? gradient(tied_names[i], element, rank, 1) : 0;
+        }
+    }
+    return sum;
+}
+
+static dp_status train_tied(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    struct tie *tie = context;
+    const struct layout *layout = &tie->layout;
+    int32_t rank = dp_transport_rank(transport);
+    const int32_t ends[] = {0, layout->pipeline - 1};
+    DP_CLEANUP(held_deinit) struct held held;
+    EXPECT_OK(layout_hold(layout, rank, &held, err));
+    struct dp_tensor *tensors[2] = {NULL};
+    for (int32_t i = 0; i < held.count; i++) {
+        tensors[i] = tie_tensor(held.stages[i].stage);
+        held.stages[i].tied_positions = ends;
+        held.stages[i].tied_position_count = 2;
+        for (int64_t k = 0; tensors[i] != NULL && k < tensors[i]->count; k++) {
+            element_set(held.device, dp_stage_weights(held.stages[i].stage), tensors[i]->offset + k,
+                        layout_value("tied", k, 0));
+        }
+    }
+    struct dp_optimizer_spec with = spec;
+    with.warmup_steps = 0;
+    with.lr_min = with.lr;
+    AUTO_OPTIM struct dp_optim *optim = NULL;
+    EXPECT_OK(open_sharded(transport, layout, &with, tie->shard, &held, &optim, err));
+    set_gradients(&held, rank, 1);
+    EXPECT_OK(dp_optim_sum_gradients(optim, err));
+    struct dp_optim_report report;
+    EXPECT_OK(dp_optim_step(optim, 1, &report, err));
+    tie->norm = rank == 0 ? report.grad_norm : tie->norm;
+    for (int32_t i = 0; i < held.count; i++) {
+        const void *weights = dp_stage_weights(held.stages[i].stage);
+        for (int64_t k = 0; tensors[i] != NULL && k < tensors[i]->count; k++) {
+            // The first step: by the rate, against the sign of the gradient.
+            double g = tied_sum(layout, k), before = layout_value("tied", k, 0);
+            double wanted = before * (1 - 0.01 * 0.1) - 0.01 * g / (fabs(g) + 1e-8);
+            EXPECT(fabs(element_get(held.device, weights, tensors[i]->offset + k) - wanted) < 1e-9);
+        }
+        tie->hashes[rank][i] =
+            tensors[i] == NULL ? 0
+                               : dp_hash64((const char *)weights + (size_t)tensors[i]->offset * 8,
+                                           (size_t)tensors[i]->count * 8, 0);
+    }
+    return DP_OK;
+}
+
+static void a_tied_tensor_has_one_gradient_and_alike_copies_in_both_stages(void **state)
+{
+    (void)state;
+    static const struct layout tied_layouts[] = {{2, 1, 1, false, DP_F64},
+                                                 {2, 2, 1, true, DP_F64},
+                                                 {4, 2, 2, true, DP_F64},
+                                                 {4, 1, 1, false, DP_F64}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(tied_layouts); i++) {
+        struct tie whole = {.layout = tied_layouts[i]};
+        struct tie sharded = {.layout = tied_layouts[i], .shard = DP_SHARD_ZERO1};
+        int32_t world = whole.layout.pipeline * whole.layout.data;
+        cluster_run(CLUSTER_LOOPBACK, world, train_tied, &whole);
+        cluster_run(CLUSTER_LOOPBACK, world, train_tied, &sharded);
+        assert_true(whole.norm == sharded.norm);
+        assert_memory_equal(whole.hashes, sharded.hashes, sizeof whole.hashes);
+        for (int32_t at = 0; at < 2 * world; at++) {
+            uint64_t hash = whole.hashes[at / 2][at % 2];
+            assert_true(hash == 0 || hash == whole.hashes[0][0]);
+        }
+    }
+}
+
+static dp_status keep_moments(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    const struct layout *layout = context;
+    int32_t rank = dp_transport_rank(transport);
+    struct dp_optimizer_spec with = spec;
+    DP_COPY_TEXT(with.moments, "bf16");
+    DP_CLEANUP(held_deinit) struct held held;
+    EXPECT_OK(layout_hold(layout, rank, &held, err));
+    AUTO_OPTIM struct dp_optim *optim = NULL;
+    EXPECT_OK(open_sharded(transport, layout, &with, DP_SHARD_ZERO1, &held, &optim, err));
+    set_gradients(&held, rank, 1);
+    EXPECT_OK(dp_optim_sum_gradients(optim, err));
+    struct dp_optim_report report;
+    EXPECT_OK(dp_optim_step(optim, 1, &report, err));
+    void *m[2] = {NULL}, *v[2] = {NULL}, *m_again[2] = {NULL}, *v_again[2] = {NULL};
+    EXPECT_OK(dp_optim_gather_moments(optim, m, v, err));
+    for (int32_t i = 0; i < held.count; i++) {
+        int32_t count;
+        const struct dp_tensor *tensors = dp_stage_tensors(held.stages[i].stage, &count);
+        for (int32_t t = 0; t < count; t++) {
+            for (int64_t k = 0; k < tensors[t].count; k++) {
+                double g = wanted_sum(layout, &held.stages[i], tensors[t].name, k, 1);
+                double got_m = element_get(held.device, m[i], tensors[t].offset + k);
+                double got_v = element_get(held.device, v[i], tensors[t].offset + k);
+                // 8 bits of significand, rounded to nearest.
+                EXPECT(fabs(got_m - 0.1 * g) <= 0x1.01p-8 * fabs(0.1 * g));
+                EXPECT(fabs(got_v - 0.05 * g * g) <= 0x1.01p-8 * (0.05 * g * g));
+            }
+        }
+        dp_optim_set_moments(optim, i, m[i], v[i]);
+    }
+    EXPECT_OK(dp_optim_gather_moments(optim, m_again, v_again, err));
+    for (int32_t i = 0; i < held.count; i++) {
+        size_t bytes = (size_t)dp_stage_parameter_count(held.stages[i].stage) * sizeof(double);
+        EXPECT(memcmp(m[i], m_again[i], bytes) == 0 && memcmp(v[i], v_again[i], bytes) == 0);
+        void *buffers[] = {m[i], v[i], m_again[i], v_again[i]};
+        for (int b = 0; b < 4; b++) {
+            held.device->ops->free(held.device, buffers[b]);
+        }
+    }
+    return DP_OK;
+}
+
+static void moments_in_bf16_are_gathered_whole_and_taken_back(void **state)
+{
+    (void)state;
+    struct layout mirrored = {2, 2, 2, true, DP_F64};
+    cluster_run(CLUSTER_LOOPBACK, 4, keep_moments, &mirrored);
+    struct layout replicas = {1, 4, 2, false, DP_F64};
+    cluster_run(CLUSTER_LOOPBACK, 4, keep_moments, &replicas);
 }
 
 static void without_a_limit_nothing_is_clipped(void **state)
@@ -380,10 +677,10 @@ static void a_world_that_does_not_fit_is_refused(void **state)
     dp_transport_loopback(2, ends);
     struct dp_optim *optim;
     struct dp_error err = {0};
-    struct dp_optim_world world = {ends[0], 2, 2, 1};
+    struct dp_optim_world world = {ends[0], 2, 2, 1, DP_SHARD_NONE};
     dp_status status = dp_optim_new(&world, &spec, 1, NULL, 0, 1, &optim, &err);
     assert_refused(status, DP_INVALID, &err, "does not make a world of 2 ranks");
-    world = (struct dp_optim_world){ends[0], 1, 2, 3};
+    world = (struct dp_optim_world){ends[0], 1, 2, 3, DP_SHARD_NONE};
     status = dp_optim_new(&world, &spec, 1, NULL, 0, 1, &optim, &err);
     assert_refused(status, DP_INVALID, &err, "expert 3");
     dp_transport_free(ends[0]);
@@ -394,6 +691,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rate_rises_linearly_then_falls_by_half_a_cosine),
+        cmocka_unit_test(a_stable_phase_ends_in_a_straight_fall),
+        cmocka_unit_test(a_constant_rate_stays_after_the_warm_up),
+        cmocka_unit_test(sharded_moments_give_the_bits_of_whole_ones),
+        cmocka_unit_test(ranges_that_are_written_cover_the_model_once),
+        cmocka_unit_test(a_tied_tensor_has_one_gradient_and_alike_copies_in_both_stages),
+        cmocka_unit_test(moments_in_bf16_are_gathered_whole_and_taken_back),
         cmocka_unit_test(every_layout_sums_clips_and_updates_as_a_second_implementation),
         cmocka_unit_test(without_a_limit_nothing_is_clipped),
         cmocka_unit_test(the_first_step_is_the_sign_of_the_gradient),

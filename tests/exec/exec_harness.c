@@ -55,10 +55,18 @@ int64_t trial_global_batch(const struct trial *trial)
 }
 
 // Text that has something to learn: each byte follows from the one before, with some noise.
-static void fill(void *context, bool holdout, int64_t first, int32_t count, int32_t *ret_tokens,
-                 int32_t *ret_targets)
+static dp_status fill(void *context, bool holdout, int64_t first, int32_t count,
+                      int32_t *ret_tokens, int32_t *ret_targets, struct dp_error *err)
 {
-    (void)context;
+    struct trial_rank *result = context;
+    (void)err;
+    if (!holdout) {
+        bool is_new = result->sample_end == 0;
+        result->sample_first =
+            is_new || first < result->sample_first ? first : result->sample_first;
+        result->sample_end =
+            first + count > result->sample_end ? first + count : result->sample_end;
+    }
     for (int64_t i = 0; i < count; i++) {
         struct dp_rand rand;
         dp_rand_init(&rand, dp_rand_mix(holdout ? 2 : 1, (uint64_t)(first + i)));
@@ -70,6 +78,7 @@ static void fill(void *context, bool holdout, int64_t first, int32_t count, int3
             ret_targets[i * TRIAL_SEQUENCE + j] = byte;
         }
     }
+    return DP_OK;
 }
 
 // One thread.
@@ -201,33 +210,34 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                                           struct dp_exec_meter *meter, const int32_t *begin)
 {
     const struct trial *trial = self->trial;
-    return (struct dp_trainer_config){
-        .exec = {.schedule = self->schedule,
-                 .position = self->rank % trial->pipeline,
-                 .replica = self->rank / trial->pipeline,
-                 .data = trial->data,
-                 .expert = trial->expert,
-                 .transport = self->transport,
-                 .meter = meter,
-                 .device = device,
-                 .model = trial_model(trial),
-                 .layer_begin = begin,
-                 .micro_batch_size = trial->micro_batch_size,
-                 .sequence = TRIAL_SEQUENCE,
-                 .seed = 11,
-                 .source = {.fill = fill, .holdout_samples = trial->holdout},
-                 .poison = true,
-                 .no_overlap = trial->no_overlap,
-                 .costs = trial->costs},
-        .optimizer = {.lr = trial->lr,
-                      .lr_min = trial->lr / 10,
-                      .warmup_steps = 2,
-                      .beta1 = 0.9,
-                      .beta2 = 0.95,
-                      .eps = 1e-8,
-                      .weight_decay = 0.1,
-                      .grad_clip = 1},
-        .steps = trial->steps};
+    return (struct dp_trainer_config){.exec = {.schedule = self->schedule,
+                                               .position = self->rank % trial->pipeline,
+                                               .replica = self->rank / trial->pipeline,
+                                               .data = trial->data,
+                                               .expert = trial->expert,
+                                               .transport = self->transport,
+                                               .meter = meter,
+                                               .device = device,
+                                               .model = trial_model(trial),
+                                               .layer_begin = begin,
+                                               .micro_batch_size = trial->micro_batch_size,
+                                               .sequence = TRIAL_SEQUENCE,
+                                               .seed = 11,
+                                               .source = {.fill = fill,
+                                                          .context = self->result,
+                                                          .holdout_samples = trial->holdout},
+                                               .poison = true,
+                                               .no_overlap = trial->no_overlap,
+                                               .costs = trial->costs},
+                                      .optimizer = {.lr = trial->lr,
+                                                    .lr_min = trial->lr / 10,
+                                                    .warmup_steps = 2,
+                                                    .beta1 = 0.9,
+                                                    .beta2 = 0.95,
+                                                    .eps = 1e-8,
+                                                    .weight_decay = 0.1,
+                                                    .grad_clip = 1},
+                                      .steps = trial->steps};
 }
 
 static void keep_records(struct trial_rank *result, struct dp_exec_meter *meter, size_t capacity)

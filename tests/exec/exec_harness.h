@@ -64,6 +64,7 @@ struct trial_rank {
     size_t gradients_count;
     struct trial_tensor *weights; // at the end
     size_t weights_count;
+    int64_t sample_first, sample_end; // trained on, where this rank has tokens to read
     double evaluated_loss;
     uint64_t evaluated_tokens;
     struct dp_exec_record *records; // of all steps

@@ -14,10 +14,10 @@ dp_status dp_exec_fill_tokens(struct dp_exec *exec, const struct slot *slot, str
     const struct dp_stage_config *stage = dp_stage_config(slot->stage);
     dp_status status = DP_OK;
     if (stage->has_embedding || stage->has_head) {
-        source->fill(source->context, samples->holdout, samples->first, samples->count,
-                     exec->tokens, exec->targets);
+        status = source->fill(source->context, samples->holdout, samples->first, samples->count,
+                              exec->tokens, exec->targets, err);
     }
-    if (stage->has_head) {
+    if (status == DP_OK && stage->has_head) {
         status = dp_chunk_set_targets(chunk, exec->targets, err);
     }
     if (status == DP_OK && stage->has_embedding) {
@@ -34,7 +34,8 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     struct slot *slot = slot_of(exec, part);
     int64_t batch = dp_exec_global_batch(exec);
     int64_t row = (int64_t)config->replica * config->schedule->microbatches + part->microbatch;
-    struct samples samples = {.first = (exec->step - 1) * batch + row * config->micro_batch_size,
+    struct samples samples = {.first = exec->sample_origin + exec->step * batch +
+                                       row * config->micro_batch_size,
                               .count = config->micro_batch_size};
     struct dp_chunk *chunk =
         dp_chunk_new(slot->stage, samples.count, 1.0 / (double)(batch * config->sequence));

@@ -162,6 +162,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
     for (int32_t i = 0; i < exec->slot_count; i++) {
         exec->slots[i].index = stages[i];
     }
+    dp_exec_set_samples(exec, 1, 0);
     make_cells(exec);
     status = make_groups(exec, err);
     if (status == DP_OK && config->device != NULL) {
@@ -239,6 +240,11 @@ int64_t dp_exec_global_batch(const struct dp_exec *exec)
 {
     return (int64_t)exec->config.data * exec->config.schedule->microbatches *
            exec->config.micro_batch_size;
+}
+
+void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample)
+{
+    exec->sample_origin = sample - step * dp_exec_global_batch(exec);
 }
 
 const struct dp_exec_failure *dp_exec_failure(const struct dp_exec *exec)

@@ -41,6 +41,7 @@ struct dp_exec {
     uint32_t group_id_end;
     int64_t wall_offset_ns;    // wall clock minus monotonic, fixed at the start
     int32_t *tokens, *targets; // of one micro-batch
+    int64_t sample_origin;     // where step 0 would have started
 
     int64_t step;
     int64_t free_ns;              // sim: when the planned time of the last action ended

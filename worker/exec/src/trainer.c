@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
@@ -44,6 +45,27 @@ static int32_t positions_of(const struct dp_schedule *schedule, int32_t stage,
     return a == b ? 1 : 2;
 }
 
+// Positions that hold the first or the last stage, which share a tied embedding.
+static int32_t tied_positions(const struct dp_schedule *schedule, int32_t ret_positions[4])
+{
+    int32_t count = positions_of(schedule, 0, ret_positions);
+    int32_t last[2];
+    int32_t last_count = positions_of(schedule, schedule->stages - 1, last);
+    for (int32_t i = 0; i < last_count; i++) {
+        int32_t at = 0;
+        while (at < count && ret_positions[at] < last[i]) {
+            at++;
+        }
+        if (at == count || ret_positions[at] != last[i]) {
+            memmove(&ret_positions[at + 1], &ret_positions[at],
+                    (size_t)(count - at) * sizeof ret_positions[0]);
+            ret_positions[at] = last[i];
+            count++;
+        }
+    }
+    return count;
+}
+
 static dp_status make_optim(struct dp_trainer *trainer, struct dp_error *err)
 {
     const struct dp_exec_config *config = &trainer->config.exec;
@@ -51,11 +73,16 @@ static dp_status make_optim(struct dp_trainer *trainer, struct dp_error *err)
     struct dp_optim_world world = {.transport = config->transport,
                                    .pipeline = schedule->pipeline,
                                    .data = config->data,
-                                   .expert = config->expert};
+                                   .expert = config->expert,
+                                   .shard = trainer->config.shard};
     struct dp_optim_stage stages[DP_RANK_STAGES_MAX];
     int32_t positions[DP_RANK_STAGES_MAX][2];
+    int32_t tied[4];
+    int32_t tied_count = tied_positions(schedule, tied);
     int32_t count = dp_exec_stage_count(trainer->exec);
     for (int32_t i = 0; i < count; i++) {
+        stages[i].tied_positions = tied;
+        stages[i].tied_position_count = tied_count;
         stages[i].stage = dp_exec_stage(trainer->exec, i, &stages[i].index);
         stages[i].position_count = positions_of(schedule, stages[i].index, positions[i]);
         stages[i].positions = positions[i];
@@ -96,6 +123,11 @@ struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer)
 int64_t dp_trainer_step_done(const struct dp_trainer *trainer)
 {
     return trainer->step_done;
+}
+
+const struct dp_optim *dp_trainer_optim(const struct dp_trainer *trainer)
+{
+    return trainer->optim;
 }
 
 const struct dp_exec_failure *dp_trainer_failure(const struct dp_trainer *trainer)
@@ -182,6 +214,9 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
     } else {
         struct dp_optim_report optim;
         dp_status status = dp_optim_step(trainer->optim, report->step, &optim, err);
+        if (status == DP_OK) {
+            status = dp_optim_balance(trainer->optim, err);
+        }
         if (status != DP_OK) {
             return dp_trainer_give_up(trainer, "updating weights", status, err);
         }
@@ -190,6 +225,7 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
     }
     dp_exec_record(trainer->exec, DP_SPAN_OPTIMIZER, report->step, start_ns);
     trainer->step_done = report->step;
+    trainer->next_sample += dp_exec_global_batch(trainer->exec);
     int64_t end_ns = dp_exec_now_ns(trainer->exec);
     report->step_ns = end_ns - report->start_ns;
     // What lies between the sums and the update (nothing, unless the caller takes its time) is the

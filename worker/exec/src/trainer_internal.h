@@ -7,7 +7,7 @@ struct dp_trainer {
     struct dp_trainer_config config;
     struct dp_exec *exec;
     struct dp_optim *optim; // NULL on a sim rank
-    int64_t step_done;
+    int64_t step_done, next_sample;
     struct dp_exec_failure failure;
 };
 

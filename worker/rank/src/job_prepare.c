@@ -18,7 +18,6 @@
 // Without a word from a peer for this many planned steps it counts as lost.
 #define STEPS_WAITED 10
 #define METER_RECORDS_MIN 4096
-#define BYTES 256
 
 void job_deinit(struct job *job)
 {
@@ -87,11 +86,11 @@ static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
     return DP_OK;
 }
 
-static void fill(void *context, bool holdout, int64_t first, int32_t count, int32_t *ret_tokens,
-                 int32_t *ret_targets)
+static dp_status fill(void *context, bool holdout, int64_t first, int32_t count,
+                      int32_t *ret_tokens, int32_t *ret_targets, struct dp_error *err)
 {
-    (holdout ? dp_corpus_fill_holdout : dp_corpus_fill_train)(context, first, count, ret_tokens,
-                                                              ret_targets);
+    return (holdout ? dp_corpus_fill_holdout : dp_corpus_fill_train)(context, first, count,
+                                                                     ret_tokens, ret_targets, err);
 }
 
 static dp_status open_device(struct job *job, struct dp_error *err)
@@ -109,13 +108,10 @@ static dp_status open_device(struct job *job, struct dp_error *err)
     if (status == DP_OK && job->spec.resources.threads_per_rank > 0) {
         dp_device_set_threads(job->device, job->spec.resources.threads_per_rank);
     }
-    if (status == DP_OK && job->spec.model.vocabulary < BYTES) {
-        return dp_fail(err, DP_INVALID, "[model] vocabulary = %d; text of bytes needs %d",
-                       job->spec.model.vocabulary, BYTES);
-    }
     if (status == DP_OK) {
-        status = dp_corpus_open(&job->spec.data, job->spec.train.sequence, job->spec.train.seed,
-                                &job->corpus, err);
+        status =
+            dp_corpus_open(&job->spec.data, job->spec.train.sequence, job->spec.model.vocabulary,
+                           job->spec.train.seed, &job->corpus, err);
     }
     return status;
 }

@@ -26,8 +26,8 @@
 // Where samples come from: `count` of them from number `first` on, as [count, sequence]. Training
 // samples are numbered over the whole run, held-out ones from 0.
 struct dp_exec_source {
-    void (*fill)(void *context, bool holdout, int64_t first, int32_t count, int32_t *ret_tokens,
-                 int32_t *ret_targets);
+    dp_status (*fill)(void *context, bool holdout, int64_t first, int32_t count,
+                      int32_t *ret_tokens, int32_t *ret_targets, struct dp_error *err);
     void *context;
     int64_t holdout_samples;
 };
@@ -78,6 +78,10 @@ int32_t dp_exec_stage_count(const struct dp_exec *exec);
 struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_index);
 // Samples of one step over the whole world.
 int64_t dp_exec_global_batch(const struct dp_exec *exec);
+
+// The samples of `step` start with number `sample`, those of later steps follow on; at first, step 1
+// starts with 0.
+void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample);
 
 struct dp_exec_step {
     double loss_sum; // of the heads that this rank ran, nats; 0 without a head

@@ -8,12 +8,14 @@
 #include <stdint.h>
 
 #include "dp/exec.h"
+#include "dp/optim.h"
 #include "dp/spec.h"
 
 struct dp_trainer_config {
     struct dp_exec_config exec;
     struct dp_optimizer_spec optimizer;
-    int64_t steps; // length of the run: the learning rate depends on it
+    dp_shard shard; // of the moments; AUTO = NONE
+    int64_t steps;  // length of the run: the learning rate depends on it
     uint64_t corpus_hash;
 };
 
@@ -28,8 +30,12 @@ struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer);
 // Steps completed.
 int64_t dp_trainer_step_done(const struct dp_trainer *trainer);
 
-// Weights, moments and step of a checkpoint. DP_INVALID when it is of another model or text.
-// A sim rank has nothing to load: DP_UNSUPPORTED.
+// What the expert layers' loads of the last step are read from (dp/optim.h); NULL on a sim rank.
+const struct dp_optim *dp_trainer_optim(const struct dp_trainer *trainer);
+
+// Weights, moments, step and next sample of a checkpoint, whatever layout and global batch it was
+// written under. DP_INVALID when it is of another model or text. A sim rank has nothing to load:
+// DP_UNSUPPORTED.
 dp_status dp_trainer_resume(struct dp_trainer *trainer, const char *path, struct dp_error *err);
 
 struct dp_trainer_wish {

@@ -2,11 +2,17 @@
 //
 // A stage may be held by several ranks: by two pipeline positions (directions), and by every data
 // replica. Gradients of tensors that all replicas have are summed over all of those ranks, those of
-// an expert over the ranks that hold that expert (equal d % EP). Sums are bitwise alike on all, so
-// the copies stay alike without ever being compared.
+// an expert over the ranks that hold that expert (equal d % EP), those of a tensor that is tied
+// over the ranks that hold any stage with it. Sums are bitwise alike on all, so the copies stay
+// alike without ever being compared.
+//
+// A segment is a run of a stage's parameters with one such group. Its group's members share it out
+// in equal parts, in order. With DP_SHARD_ZERO1 (Rajbhandari et al., arXiv 1910.02054, section 5.1)
+// a member gets the sums of its own part only, keeps moments for it alone and updates it; then the
+// parts of the weights are gathered. What comes out is bitwise what DP_SHARD_NONE gives.
 //
 // The gradient norm is that of the whole model: each distinct parameter counts once, whatever the
-// layout, by the lowest rank that holds it. Weight decay applies to matrices and not to norms
+// layout, by the member whose part it lies in. Weight decay applies to matrices and not to norms
 // (struct dp_tensor.decays).
 //
 // One thread at a time. Every rank of the world calls the same functions in the same order.
@@ -23,6 +29,7 @@
 struct dp_optim_world {
     struct dp_transport *transport; // borrowed
     int32_t pipeline, data, expert;
+    dp_shard shard; // NONE or ZERO1; AUTO = NONE
 };
 
 struct dp_optim_stage {
@@ -30,12 +37,16 @@ struct dp_optim_stage {
     int32_t index;            // of the whole pipeline
     const int32_t *positions; // pipeline positions that hold it, ascending; copied
     int32_t position_count;
+    // Positions that hold any stage with the tied tensor, ascending; 0 where nothing is tied.
+    const int32_t *tied_positions;
+    int32_t tied_position_count;
 };
 
 struct dp_optim;
 
-// group_id_base: group ids from here on, 2 * stages + 1 of them, are the optimizer's; the same on
+// group_id_base: group ids from here on, DP_OPTIM_GROUPS of them, are the optimizer's; the same on
 // all ranks. `steps` is the length of the run, for the learning rate. Moments are zeros.
+#define DP_OPTIM_GROUPS(stages) (2u * (stages) + 2u)
 dp_status dp_optim_new(const struct dp_optim_world *world, const struct dp_optimizer_spec *spec,
                        int64_t steps, const struct dp_optim_stage *stages, int32_t stage_count,
                        uint32_t group_id_base, struct dp_optim **ret_optim, struct dp_error *err);
@@ -43,10 +54,14 @@ dp_status dp_optim_new(const struct dp_optim_world *world, const struct dp_optim
 void dp_optim_free(struct dp_optim *optim);
 
 // The learning rate of a step, which counts from 1: rises linearly to lr over warmup_steps (lr
-// exactly at step warmup_steps), then falls by a half cosine to lr_min at step `steps`.
+// exactly at step warmup_steps). Then, by spec->schedule: "cosine" falls by a half cosine to lr_min
+// at step `steps`; "wsd" stays until decay_steps before the end and falls linearly to lr_min at
+// step `steps` (Hu et al., arXiv 2404.06395; linear as in Haegele et al., arXiv 2405.18392);
+// "constant" stays.
 double dp_optim_lr(const struct dp_optimizer_spec *spec, int64_t steps, int64_t step);
 
-// Gradients of every stage become their sums over the ranks that hold them.
+// Gradients of every stage become their sums over the ranks that hold them; with ZERO1 only those
+// of the own parts do, and the rest is undefined.
 dp_status dp_optim_sum_gradients(struct dp_optim *optim, struct dp_error *err);
 
 struct dp_optim_report {
@@ -54,15 +69,60 @@ struct dp_optim_report {
     double grad_norm;  // before clipping
     double grad_scale; // that gradients were multiplied by: 1, or grad_clip / grad_norm
 };
-// Norm, clipping, AdamW, and gradients back to zero. `step` counts from 1. A gradient that is NaN
-// or infinite stops it before any weight changes, on every rank: DP_JOB_FAILED naming the tensor
-// where this rank holds it.
+// Norm, clipping, AdamW, weights everywhere, and gradients back to zero. `step` counts from 1. A
+// gradient that is NaN or infinite stops it before any weight changes, on every rank: DP_JOB_FAILED
+// naming the tensor where it lies in this rank's parts.
 dp_status dp_optim_step(struct dp_optim *optim, int64_t step, struct dp_optim_report *ret_report,
                         struct dp_error *err);
 
-// The moments of the i-th stage given to dp_optim_new: device memory laid out as its weights.
-void dp_optim_moments(struct dp_optim *optim, int32_t index, void **ret_m, void **ret_v);
-// Whether this rank is the one that stands for the stage's shared tensors and for its experts: it
-// counts them in norms and writes them to checkpoints.
+// A run of parameters that this rank keeps moments of; what checkpoints are made from.
+struct dp_optim_range {
+    int32_t stage;      // the i-th given to dp_optim_new
+    int64_t begin, end; // elements of the stage's weights
+    // Device memory, end - begin values each: bfloat16 when is_bf16, else reals.
+    void *m, *v;
+    bool is_bf16;
+    // Of all ranks that keep moments of these parameters this is the one that stands for them: it
+    // writes moments and weights of [begin, end). Over all ranks, such ranges cover each distinct
+    // parameter once. Without ZERO1 that is the lowest rank of the group, for all of the segment.
+    // A range may be empty.
+    bool writes;
+};
+int32_t dp_optim_range_count(const struct dp_optim *optim);
+void dp_optim_range_at(const struct dp_optim *optim, int32_t index,
+                       struct dp_optim_range *ret_range);
+// After weights were written from outside (a loaded checkpoint): what products read follows the
+// master weights.
+dp_status dp_optim_refresh(struct dp_optim *optim, struct dp_error *err);
+
+// The moments of all stages given to dp_optim_new, whole and as reals, laid out as their weights:
+// ret_m[i] and ret_v[i] of the i-th, device memory that the caller frees. Every rank of the world
+// calls it; on failure nothing is left to free.
+dp_status dp_optim_gather_moments(struct dp_optim *optim, void **ret_m, void **ret_v,
+                                  struct dp_error *err);
+// The other way round: takes what this rank keeps out of whole moments of the i-th stage.
+void dp_optim_set_moments(struct dp_optim *optim, int32_t index, const void *m, const void *v);
+// Bytes of moments that this rank keeps.
+int64_t dp_optim_moment_bytes(const struct dp_optim *optim);
+// Whether this rank is the one that stands for the stage's shared tensors and for its experts, as a
+// whole: the lowest that holds them.
 void dp_optim_owns(const struct dp_optim *optim, int32_t index, bool *ret_shared,
                    bool *ret_experts);
+
+// What came to the experts of one layer in the last step.
+struct dp_expert_load {
+    int32_t layer;         // of the whole model
+    int32_t experts;       // of the layer
+    const int64_t *tokens; // [experts] that visited each, over the whole job; dp_optim_balance's
+    int32_t first, count;  // this rank's own experts
+    const int64_t *own;    // [count] tokens that came to this rank's copies of them
+    bool reports;          // this rank stands for the layer: the lowest that holds its stage
+};
+// After a step: sums, over all ranks that hold a layer, the tokens that each of its experts was
+// chosen for since the last call, and moves the bias that the router adds to its scores by
+// model.bias_update towards balance: up where an expert had fewer than the mean, down where it had
+// more (Wang et al., arXiv 2408.15664, algorithm 1). Every rank of the world calls it.
+dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err);
+// Layers with experts that this rank holds; none before the first call.
+int32_t dp_optim_load_count(const struct dp_optim *optim);
+void dp_optim_load_at(const struct dp_optim *optim, int32_t index, struct dp_expert_load *ret_load);
