@@ -203,7 +203,7 @@ static dp_status deal(struct dp_alltoall *alltoall, struct round *round, struct 
     int64_t width = row_width(alltoall, round), count;
     part.entries = entries;
     dp_status status = DP_OK;
-    if (stream->row[local] == 0 && total > 0 && round->move == DP_MOVE_DISPATCH) {
+    if (at == 0 && total > 0 && round->move == DP_MOVE_DISPATCH) {
         status = deal_index(alltoall, round, stream, rank, place, total, err);
     }
     int64_t looked = gather(&part, false, rank, at, alltoall->chunk_rows, NULL, NULL, &count);

@@ -1,0 +1,376 @@
+// The all-to-all over every transport, bit for bit what the definition says (scene.h).
+#include <pthread.h>
+#include <sched.h>
+
+#include "../comm/cluster.h"
+#include "dp/alloc.h"
+#include "dp/alltoall.h"
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/rand.h"
+#include "scene.h"
+
+// What all ranks do, and how.
+struct play {
+    struct scene scene;
+    cluster_kind kind;
+    int32_t depth;
+    int64_t chunk_bytes;
+    int32_t limited_nodes;
+    int32_t delay_us_max;
+    bool is_sequential; // each routing's four moves before the next one's
+    uint64_t seed;      // of yields between calls
+};
+
+// One rank's end.
+struct actor {
+    const struct play *play;
+    struct dp_alltoall *alltoall;
+    const struct dp_exchanger *exchanger;
+    int32_t rank;
+    struct dp_rand rand;
+    struct dp_routing *routings[SCENE_ROUTINGS_MAX];
+    int64_t arrived[SCENE_ROUTINGS_MAX];
+    void *outputs[SCENE_ROUTINGS_MAX]; // of the move back that comes next, [arrived, hidden]
+    void *weights[SCENE_ROUTINGS_MAX]; // [arrived, top_k]
+};
+
+static void *move_rows(void *alltoall)
+{
+    dp_alltoall_progress(alltoall);
+    return NULL;
+}
+
+// Gives others a chance to be first, differently in every run.
+static void dawdle(struct actor *actor)
+{
+    for (uint64_t i = dp_rand_below(&actor->rand, 8); i > 0; i--) {
+        sched_yield();
+    }
+}
+
+static dp_status begin(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
+{
+    const struct scene *scene = &actor->play->scene;
+    const struct scene_tokens *of = &scene->of[q][actor->rank];
+    struct dp_load load = {.format = scene->shape.is_fp8 ? DP_WIRE_FP8 : DP_WIRE_ELEMENT};
+    switch (move) {
+    case DP_MOVE_DISPATCH:
+        load.rows = of->rows;
+        load.weights = of->weights;
+        break;
+    case DP_MOVE_COMBINE_INPUT:
+        load.rows = of->gradients;
+        break;
+    default:
+        load = (struct dp_load){.rows = actor->outputs[q], .weights = actor->weights[q]};
+        break;
+    }
+    dawdle(actor);
+    dp_status status = DP_OK;
+    if (move == DP_MOVE_DISPATCH) {
+        status = actor->exchanger->route(actor->exchanger->context,
+                                         dp_transport_tag(1, 2, (uint32_t)q, 3, 0), of->tokens,
+                                         of->index, &actor->routings[q], err);
+    }
+    return status == DP_OK ? actor->exchanger->begin(actor->routings[q], move, &load, err) : status;
+}
+
+static void apply(struct actor *actor, int32_t q, bool is_backward,
+                  const struct dp_arrivals *arrivals)
+{
+    const struct scene *scene = &actor->play->scene;
+    size_t width = scene->shape.is_fp8 ? (size_t)scene->shape.hidden : scene->row;
+    size_t weights = (size_t)scene->shape.top_k * scene->real;
+    free(actor->outputs[q]);
+    free(actor->weights[q]);
+    actor->outputs[q] = dp_alloc_aligned((size_t)arrivals->tokens, scene->row);
+    actor->weights[q] = dp_alloc_aligned((size_t)arrivals->tokens, weights);
+    for (int64_t i = 0; i < arrivals->tokens; i++) {
+        const char *row = (const char *)arrivals->rows + (size_t)i * width;
+        const float *scales =
+            arrivals->scales != NULL ? arrivals->scales + i * scene->scale_cols : NULL;
+        scene_apply(scene, is_backward, actor->rank, row, scales,
+                    (char *)actor->outputs[q] + (size_t)i * scene->row);
+        scene_weight_gradients(scene, arrivals->expert + i * scene->shape.top_k, row,
+                               (char *)actor->weights[q] + (size_t)i * weights);
+    }
+}
+
+static dp_status end_forth(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
+{
+    struct dp_arrivals arrivals;
+    EXPECT_OK(actor->exchanger->arrive(actor->routings[q], move, &arrivals, err));
+    EXPECT(actor->exchanger->landed_ns(actor->routings[q], move) > 0);
+    const char *why = scene_check_arrivals(&actor->play->scene, q, actor->rank, move, &arrivals);
+    if (why != NULL) {
+        return dp_fail(err, DP_INTERNAL, "routing %d, move %d: %s", q, (int)move, why);
+    }
+    apply(actor, q, move == DP_MOVE_COMBINE_INPUT, &arrivals);
+    dawdle(actor);
+    actor->exchanger->finish(actor->routings[q], move);
+    return DP_OK;
+}
+
+static dp_status end_back(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
+{
+    const struct scene *scene = &actor->play->scene;
+    size_t tokens = (size_t)scene->of[q][actor->rank].tokens;
+    size_t weights_bytes = tokens * (size_t)scene->shape.top_k * scene->real;
+    // What is not written stays NaN.
+    DP_AUTO_FREE void *rows = dp_alloc_aligned(tokens, scene->row);
+    DP_AUTO_FREE void *weights = dp_alloc_aligned(weights_bytes, 1);
+    memset(rows, 0xff, tokens * scene->row);
+    memset(weights, 0xff, weights_bytes);
+    EXPECT_OK(actor->exchanger->collect(actor->routings[q], move, rows,
+                                        move == DP_MOVE_DISPATCH_INPUT ? weights : NULL, err));
+    const char *why = scene_check_sums(scene, q, actor->rank, move, rows, weights);
+    return why == NULL ? DP_OK
+                       : dp_fail(err, DP_INTERNAL, "routing %d, move %d: %s", q, (int)move, why);
+}
+
+static dp_status end(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
+{
+    bool is_back = move == DP_MOVE_COMBINE || move == DP_MOVE_DISPATCH_INPUT;
+    return is_back ? end_back(actor, q, move, err) : end_forth(actor, q, move, err);
+}
+
+static dp_status do_all(struct actor *actor, int32_t q, const dp_move *moves, int32_t count,
+                        struct dp_error *err)
+{
+    for (int32_t i = 0; i < count; i++) {
+        EXPECT_OK(begin(actor, q, moves[i], err));
+        EXPECT_OK(end(actor, q, moves[i], err));
+    }
+    return DP_OK;
+}
+
+// A forward and a backward micro-batch side by side, in the order of DeepSeek's published trace:
+// combine(B), dispatch(F), dispatch(B), combine(F), two of them under way at any time.
+static dp_status do_pair(struct actor *actor, int32_t f, int32_t b, struct dp_error *err)
+{
+    EXPECT_OK(begin(actor, b, DP_MOVE_COMBINE_INPUT, err));
+    EXPECT_OK(begin(actor, f, DP_MOVE_DISPATCH, err));
+    EXPECT_OK(end(actor, b, DP_MOVE_COMBINE_INPUT, err));
+    EXPECT_OK(begin(actor, b, DP_MOVE_DISPATCH_INPUT, err));
+    EXPECT_OK(end(actor, f, DP_MOVE_DISPATCH, err));
+    EXPECT_OK(begin(actor, f, DP_MOVE_COMBINE, err));
+    EXPECT_OK(end(actor, b, DP_MOVE_DISPATCH_INPUT, err));
+    return end(actor, f, DP_MOVE_COMBINE, err);
+}
+
+static const dp_move forward_moves[2] = {DP_MOVE_DISPATCH, DP_MOVE_COMBINE};
+static const dp_move backward_moves[2] = {DP_MOVE_COMBINE_INPUT, DP_MOVE_DISPATCH_INPUT};
+
+static dp_status act(struct actor *actor, struct dp_error *err)
+{
+    int32_t last = actor->play->scene.shape.routings - 1;
+    if (actor->play->is_sequential) {
+        for (int32_t q = 0; q <= last; q++) {
+            EXPECT_OK(do_all(actor, q, forward_moves, 2, err));
+            EXPECT_OK(do_all(actor, q, backward_moves, 2, err));
+        }
+        return DP_OK;
+    }
+    EXPECT_OK(do_all(actor, 0, forward_moves, 2, err));
+    for (int32_t q = 1; q <= last; q++) {
+        EXPECT_OK(do_pair(actor, q, q - 1, err));
+    }
+    return do_all(actor, last, backward_moves, 2, err);
+}
+
+static dp_status check_bytes(struct actor *actor, struct dp_error *err)
+{
+    const struct scene *scene = &actor->play->scene;
+    uint64_t want[SCENE_RANKS_MAX] = {0}, got[SCENE_RANKS_MAX], near = 0, far = 0;
+    struct dp_alltoall_stats stats;
+    for (int32_t q = 0; q < scene->shape.routings; q++) {
+        scene_add_bytes(scene, q, actor->rank, want);
+    }
+    dp_alltoall_stats(actor->alltoall, &stats, got);
+    for (int32_t r = 0; r < scene->shape.ranks; r++) {
+        bool is_near = scene->shape.node_of[r] == scene->shape.node_of[actor->rank];
+        *(is_near ? &near : &far) += want[r];
+        if (got[r] != want[r]) {
+            return dp_fail(err, DP_INTERNAL, "%llu bytes put to rank %d instead of %llu",
+                           (unsigned long long)got[r], r, (unsigned long long)want[r]);
+        }
+    }
+    EXPECT(stats.scale_up_bytes == near && stats.scale_out_bytes == far);
+    for (int move = 0; move < 4; move++) {
+        EXPECT(stats.moves[move] == (uint64_t)scene->shape.routings && stats.move_ns[move] > 0);
+    }
+    return DP_OK;
+}
+
+static dp_status open_end(const struct play *play, struct dp_transport *transport, uint32_t window,
+                          struct dp_alltoall **ret_alltoall, struct dp_error *err)
+{
+    const struct scene_shape *shape = &play->scene.shape;
+    int32_t ranks[SCENE_RANKS_MAX];
+    for (int32_t i = 0; i < shape->ranks; i++) {
+        ranks[i] = i;
+    }
+    struct dp_alltoall_config config = {
+        .transport = transport,
+        .window = window,
+        .ranks = ranks,
+        .count = shape->ranks,
+        .node_of = shape->node_of,
+        .element = shape->element,
+        .experts = play->scene.experts,
+        .top_k = shape->top_k,
+        .hidden = shape->hidden,
+        .tokens_max = shape->tokens_max,
+        .limited_nodes = play->limited_nodes,
+        .depth = play->depth,
+        .chunk_bytes = play->chunk_bytes,
+        .blocked_ms = 60000,
+    };
+    return dp_alltoall_open(&config, 0, ret_alltoall, err);
+}
+
+static dp_status play_rank(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    const struct play *play = context;
+    struct actor actor = {.play = play, .rank = dp_transport_rank(transport)};
+    dp_rand_init(&actor.rand, dp_rand_mix(play->seed, (uint64_t)actor.rank));
+    if (play->delay_us_max > 0) {
+        dp_transport_set_fault(
+            transport, &(struct dp_transport_fault){.seed = play->seed + (uint64_t)actor.rank,
+                                                    .delay_us_max = play->delay_us_max});
+    }
+    EXPECT_OK(open_end(play, transport, 3, &actor.alltoall, err));
+    actor.exchanger = dp_alltoall_exchanger(actor.alltoall);
+    pthread_t mover;
+    pthread_create(&mover, NULL, move_rows, actor.alltoall);
+    dp_status status = act(&actor, err);
+    if (status != DP_OK) {
+        dp_alltoall_abort(actor.alltoall, status, err->message);
+        dp_transport_abort(transport, status, err->message);
+    }
+    dp_alltoall_close(actor.alltoall, dp_clock_monotonic_ns() + 30 * DP_NS_PER_S);
+    pthread_join(mover, NULL);
+    if (status == DP_OK) {
+        status = check_bytes(&actor, err);
+    }
+    for (int32_t q = 0; q < play->scene.shape.routings; q++) {
+        actor.exchanger->release(actor.routings[q]);
+        free(actor.outputs[q]);
+        free(actor.weights[q]);
+    }
+    dp_alltoall_free(actor.alltoall);
+    return status;
+}
+
+static void run_play(struct play *play, const struct scene_shape *shape)
+{
+    scene_make(&play->scene, shape);
+    cluster_run(play->kind, shape->ranks, play_rank, play);
+    scene_drop(&play->scene);
+}
+
+static const char *const kind_names[CLUSTER_KINDS] = {
+    [CLUSTER_LOOPBACK] = "loopback", [CLUSTER_TCP] = "tcp",   [CLUSTER_SHM] = "shm",
+    [CLUSTER_VERBS] = "verbs",       [CLUSTER_MESH] = "mesh", [CLUSTER_SLOW] = "slow",
+};
+
+// Ranks on nodes, evenly and not.
+static const struct {
+    int32_t ranks, node_of[8];
+} groups[] = {
+    {1, {0}},
+    {2, {0, 0}},
+    {2, {0, 1}},
+    {3, {0, 0, 0}},
+    {3, {0, 1, 0}},
+    {4, {0, 0, 1, 1}},
+    {4, {1, 0, 0, 0}},
+    {6, {0, 0, 1, 1, 2, 2}},
+    {6, {0, 1, 1, 1, 2, 1}},
+    {8, {0, 0, 0, 0, 0, 0, 0, 0}},
+    {8, {0, 0, 1, 1, 2, 2, 3, 3}},
+    {8, {0, 1, 2, 3, 0, 1, 2, 3}},
+    {8, {0, 0, 0, 1, 1, 2, 2, 2}},
+};
+
+static struct scene_shape shape_of(size_t group, struct dp_rand *rand)
+{
+    static const int64_t hiddens[] = {16, 17, 100, 1, 129, 256};
+    struct scene_shape shape = {
+        .seed = dp_rand_u64(rand),
+        .kind = (scene_kind)dp_rand_below(rand, SCENE_KINDS),
+        .ranks = groups[group].ranks,
+        .own = 1 + (int32_t)dp_rand_below(rand, 4),
+        .top_k = 1 + (int32_t)dp_rand_below(rand, 8),
+        .routings = 3,
+        .hidden = hiddens[dp_rand_below(rand, DP_ARRAY_LENGTH(hiddens))],
+        .tokens_max = 1 + (int64_t)dp_rand_below(rand, 40),
+        .element = (dp_element)dp_rand_below(rand, 3),
+        .is_fp8 = dp_rand_below(rand, 4) == 0,
+    };
+    memcpy(shape.node_of, groups[group].node_of, sizeof groups[group].node_of);
+    return shape;
+}
+
+static void sweep(cluster_kind kind, long runs)
+{
+    for (long run = 0; run < runs; run++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, (uint64_t)run * CLUSTER_KINDS + kind);
+        struct scene_shape shape = shape_of((size_t)run % DP_ARRAY_LENGTH(groups), &rand);
+        struct play play = {
+            .kind = kind,
+            .depth = 1 + (int32_t)dp_rand_below(&rand, 3),
+            .chunk_bytes = 1 + (int64_t)dp_rand_below(&rand, 3000),
+            .is_sequential = dp_rand_below(&rand, 2) == 0,
+            .seed = dp_rand_u64(&rand),
+        };
+        print_message("%s run %ld: %d ranks, kind %d, hidden %lld, top %d, %lld tokens\n",
+                      kind_names[kind], run, shape.ranks, (int)shape.kind, (long long)shape.hidden,
+                      shape.top_k, (long long)shape.tokens_max);
+        run_play(&play, &shape);
+    }
+}
+
+static void all_moves_are_bitwise_right_over_loopback(void **state)
+{
+    (void)state;
+    sweep(CLUSTER_LOOPBACK, dp_fuzz_runs(52));
+}
+
+static void all_moves_are_bitwise_right_over_shared_memory(void **state)
+{
+    (void)state;
+    sweep(CLUSTER_SHM, dp_fuzz_runs(26));
+}
+
+static void all_moves_are_bitwise_right_over_tcp(void **state)
+{
+    (void)state;
+    sweep(CLUSTER_TCP, dp_fuzz_runs(26));
+}
+
+static void all_moves_are_bitwise_right_over_a_mesh_of_two_nodes(void **state)
+{
+    (void)state;
+    sweep(CLUSTER_MESH, dp_fuzz_runs(26));
+}
+
+static void all_moves_are_bitwise_right_over_slow_links(void **state)
+{
+    (void)state;
+    sweep(CLUSTER_SLOW, dp_fuzz_runs(13));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_moves_are_bitwise_right_over_loopback),
+        cmocka_unit_test(all_moves_are_bitwise_right_over_shared_memory),
+        cmocka_unit_test(all_moves_are_bitwise_right_over_tcp),
+        cmocka_unit_test(all_moves_are_bitwise_right_over_a_mesh_of_two_nodes),
+        cmocka_unit_test(all_moves_are_bitwise_right_over_slow_links),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
