@@ -17,11 +17,11 @@ void dp_socket_break(struct stream *stream, int32_t peer, const char *reason)
     pthread_mutex_lock(&stream->out_mutex);
     if (!link->broken) {
         pthread_mutex_lock(stream->base.mutex);
+        link->broken = true; // to all who see that the peer has closed
         dp_transport_peer_closed(&stream->base, peer, reason);
         pthread_mutex_unlock(stream->base.mutex);
         epoll_ctl(stream->epoll_fd, EPOLL_CTL_DEL, link->fd, NULL);
         link->events = 0;
-        link->broken = true;
         shutdown(link->fd, SHUT_RDWR);
         dp_socket_drop_queue(stream, link);
     }
