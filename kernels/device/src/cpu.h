@@ -60,3 +60,20 @@ DP_CPU_DECLARE(f64)
 DP_CPU_DECLARE(bf16)
 DP_CPU_DECLARE(f32_avx2)
 DP_CPU_DECLARE(bf16_avx2)
+DP_CPU_DECLARE(f32_avx512)
+DP_CPU_DECLARE(bf16_avx512)
+
+#ifdef __x86_64__
+// Whether this machine runs the variants of the name.
+static inline bool dp_cpu_runs_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static inline bool dp_cpu_runs_avx512(void)
+{
+    return dp_cpu_runs_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#endif

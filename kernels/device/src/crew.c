@@ -1,6 +1,7 @@
 #include "crew.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -8,9 +9,11 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 
-// Looks at a word that another core will write, before sleeping: some ten microseconds, the gap
-// between two operations. Longer, and a process that waits for this core's time would lose it.
-#define SPINS 1000
+// Looks at a word that another core will write, before sleeping: some hundred microseconds, longer
+// than the gap between two operations, since a thread that slept is often woken on its waker's core
+// and then waits for it. Between looks, whoever else wants the core gets it.
+#define SPINS 10000
+#define SPINS_PER_YIELD 100
 
 struct member {
     struct dp_crew *crew;
@@ -32,8 +35,11 @@ struct dp_crew {
     pthread_cond_t started, finished;
 };
 
-static void pause_core(void)
+static void pause_core(int spin)
 {
+    if (spin % SPINS_PER_YIELD == SPINS_PER_YIELD - 1) {
+        sched_yield();
+    }
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
@@ -45,7 +51,7 @@ static void await_round(struct dp_crew *crew, unsigned seen)
         if (atomic_load_explicit(&crew->round, memory_order_acquire) != seen) {
             return;
         }
-        pause_core();
+        pause_core(i);
     }
     pthread_mutex_lock(&crew->lock);
     while (atomic_load_explicit(&crew->round, memory_order_acquire) == seen) {
@@ -88,7 +94,7 @@ static void await_members(struct dp_crew *crew)
         if (atomic_load_explicit(&crew->working, memory_order_acquire) == 0) {
             return;
         }
-        pause_core();
+        pause_core(i);
     }
     pthread_mutex_lock(&crew->lock);
     while (atomic_load_explicit(&crew->working, memory_order_acquire) > 0) {

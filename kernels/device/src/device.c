@@ -28,15 +28,21 @@ typedef void (*installer)(struct dp_device_ops *ops);
 
 static const installer plain[][INSTALLER_COUNT] = {
     [DP_F32] = INSTALLERS(f32), [DP_F64] = INSTALLERS(f64), [DP_BF16] = INSTALLERS(bf16)};
-#ifdef DP_CPU_HAS_AVX2
+#ifdef DP_CPU_HAS_AVX
 static const installer avx2[][INSTALLER_COUNT] = {
     [DP_F32] = INSTALLERS(f32_avx2), [DP_F64] = INSTALLERS(f64), [DP_BF16] = INSTALLERS(bf16_avx2)};
+static const installer avx512[][INSTALLER_COUNT] = {[DP_F32] = INSTALLERS(f32_avx512),
+                                                    [DP_F64] = INSTALLERS(f64),
+                                                    [DP_BF16] = INSTALLERS(bf16_avx512)};
 #endif
 
 static const installer *installers_for(dp_element element)
 {
-#ifdef DP_CPU_HAS_AVX2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+#ifdef DP_CPU_HAS_AVX
+    if (dp_cpu_runs_avx512()) {
+        return avx512[element];
+    }
+    if (dp_cpu_runs_avx2()) {
         return avx2[element];
     }
 #endif

@@ -337,8 +337,8 @@ void dp_device_reset_peak(struct dp_device *device);                      // to 
 void dp_device_set_limit(struct dp_device *device, uint64_t bytes);
 
 // The reference device: matrix products by a BLAS, everything else plain C, compiled for every
-// element from one source. Uses AVX2 where the machine has it. The caller closes it, after freeing
-// what it allocated and closing what it opened. Any thread may open a device.
+// element from one source. Uses AVX2 or AVX-512 where the machine has it. The caller closes it,
+// after freeing what it allocated and closing what it opened. Any thread may open a device.
 dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
                              struct dp_error *err);
 void dp_device_close(struct dp_device *device);
