@@ -1,5 +1,5 @@
-// The float variants of the kernels, with and without AVX2, against the double ones on the same
-// numbers.
+// The float variants of the kernels, plain, with AVX2 and with AVX-512, against the double ones on
+// the same numbers.
 #include "gradient.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@
         dp_cpu_install_swiglu_##variant(ops);                                                      \
     } while (0)
 
-static struct dp_device_ops tables[2], exact;
+static struct dp_device_ops tables[3], exact;
 static int table_count;
 static struct dp_device *device; // for its stream
 static struct dp_stream *stream;
@@ -38,9 +38,13 @@ static int install(void **state)
     INSTALL(f32, &tables[0]);
     table_count = 1;
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        INSTALL(f32_avx2, &tables[1]);
-        table_count = 2;
+    if (dp_cpu_runs_avx2()) {
+        INSTALL(f32_avx2, &tables[table_count]);
+        table_count++;
+    }
+    if (dp_cpu_runs_avx512()) {
+        INSTALL(f32_avx512, &tables[table_count]);
+        table_count++;
     }
 #endif
     return 0;
