@@ -172,11 +172,13 @@ static dp_status add_some(struct dp_alltoall *alltoall, struct round *round, str
     return status;
 }
 
-static dp_status step_add(struct dp_alltoall *alltoall, struct round *round, struct stream *stream,
+static dp_status step_add(struct dp_alltoall *alltoall, struct round *round, int32_t number,
                           bool *progress, struct dp_error *err)
 {
+    struct stream *stream = &round->streams[number];
     int64_t left = stream->entries - stream->added;
-    if (left == 0 || !dp_link_may_put(alltoall, round, stream->source)) {
+    if (left == 0 || !dp_link_may_put(alltoall, round, stream->source) ||
+        !dp_round_find_layout(alltoall, round, number)) {
         return DP_OK;
     }
     int64_t limit = left < alltoall->chunk_rows ? left : alltoall->chunk_rows;
@@ -251,7 +253,7 @@ dp_status dp_back_step(struct dp_alltoall *alltoall, struct round *round, bool *
 {
     dp_status status = step_give(alltoall, round, progress, err);
     for (int32_t i = alltoall->served; i >= 0 && status == DP_OK; i--) {
-        status = step_add(alltoall, round, &round->streams[i], progress, err);
+        status = step_add(alltoall, round, i, progress, err);
     }
     for (int64_t i = 0; i < alltoall->chunk_rows && status == DP_OK; i++) {
         if (round->total == round->routing->tokens || !total_token(alltoall, round)) {

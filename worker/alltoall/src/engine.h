@@ -228,6 +228,9 @@ struct round *dp_round_new(struct dp_routing *routing, dp_move move, const struc
 // The lists of a round that starts; those of its streams once the counts are known.
 dp_status dp_round_start(struct dp_alltoall *alltoall, struct round *round, struct dp_error *err);
 void dp_round_set_streams(struct dp_alltoall *alltoall, struct round *round);
+// Whether it is known where the tokens of a forwarded stream go. That comes with its rows in the
+// DISPATCH, which may still be under way here when the next move begins.
+bool dp_round_find_layout(struct dp_alltoall *alltoall, const struct round *round, int32_t number);
 void dp_round_free(struct round *round);
 // Under the mutex.
 void dp_routing_unuse(struct dp_routing *routing);

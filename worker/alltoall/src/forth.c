@@ -253,7 +253,7 @@ static dp_status read_index(struct dp_alltoall *alltoall, struct round *round,
         return dp_fail_in(err, "all-to-all: %s: what rank %d gave to be forwarded",
                           dp_round_text(text, round), alltoall->links[stream->source].rank);
     }
-    stream->layout = layout;
+    dp_round_find_layout(alltoall, round, place + 1);
     return DP_OK;
 }
 
@@ -261,11 +261,14 @@ static dp_status step_stream(struct dp_alltoall *alltoall, struct round *round, 
                              bool *progress, struct dp_error *err)
 {
     struct stream *stream = &round->streams[number];
-    bool is_own = number == 0;
-    int64_t ready = is_own ? stream->entries : round->lane->inbound[stream->source];
+    int64_t ready = number == 0 ? stream->entries : round->lane->inbound[stream->source];
     dp_status status = DP_OK;
     if (stream->layout == NULL && ready > 0) {
-        status = read_index(alltoall, round, stream, number - 1, err);
+        if (round->move == DP_MOVE_DISPATCH) {
+            status = read_index(alltoall, round, stream, number - 1, err);
+        } else if (!dp_round_find_layout(alltoall, round, number)) {
+            return DP_OK;
+        }
     }
     for (int32_t i = 0; i < alltoall->node_ranks && status == DP_OK && ready > 0; i++) {
         int32_t local = (alltoall->topology.local[alltoall->self] + i + 1) % alltoall->node_ranks;

@@ -112,18 +112,25 @@ void dp_round_set_streams(struct dp_alltoall *alltoall, struct round *round)
     for (int32_t i = 0; i <= alltoall->served; i++) {
         struct stream *stream = &round->streams[i];
         stream->entries = routing->counts.to_node[stream->source * nodes + alltoall->node];
-        const struct dp_alltoall_layout *layout = &routing->layout;
-        if (i > 0) {
-            // Known from the DISPATCH on, whose own is made from the index that comes with it.
-            layout = round->move != DP_MOVE_DISPATCH ? &routing->served[i - 1] : NULL;
+        if (i == 0) {
+            stream->layout = &routing->layout;
+            stream->first = routing->layout.node_start[alltoall->node];
         }
-        stream->layout = layout;
-        stream->first =
-            layout != NULL && stream->entries > 0 ? layout->node_start[alltoall->node] : 0;
         if (dp_alltoall_is_back(round->move)) {
             set_places(alltoall, round, stream);
         }
     }
+}
+
+bool dp_round_find_layout(struct dp_alltoall *alltoall, const struct round *round, int32_t number)
+{
+    struct stream *stream = &round->streams[number];
+    const struct dp_alltoall_layout *layout = &round->routing->served[number > 0 ? number - 1 : 0];
+    if (stream->layout == NULL && layout->node_start != NULL) {
+        stream->layout = layout;
+        stream->first = layout->node_start[alltoall->node];
+    }
+    return stream->layout != NULL;
 }
 
 void dp_round_done(struct dp_alltoall *alltoall, struct round *round)
