@@ -301,6 +301,9 @@ static void check_choices(const struct check *check)
     if (p->shard[0] != '\0' && dp_shard_parse(p->shard, &shard, &why) != DP_OK) {
         blame(check, "parallel.shard", NULL, "%s", why.message);
     }
+    if (p->transport[0] != '\0' && dp_transport_name_check(p->transport, &why) != DP_OK) {
+        blame(check, "parallel.transport", NULL, "%s", why.message);
+    }
     if (p->recompute[0] != '\0' && dp_recompute_parse(p->recompute, &recompute, &why) != DP_OK) {
         blame(check, "parallel.recompute", NULL, "%s", why.message);
     }

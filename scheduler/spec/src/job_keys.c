@@ -162,6 +162,8 @@ static const struct dp_key parallel_keys[] = {
      "what data-parallel ranks split: none, zero1 (optimizer), fsdp (weights as well)"},
     {"recompute", DP_KEY_TEXT, PARALLEL(recompute), 0, 0, false, false,
      "what backward computes again: none, full, selective, or norm+up+activation+experts"},
+    {"transport", DP_KEY_TEXT, PARALLEL(transport), 0, 0, false, false,
+     "what ranks reach each other over: auto, shm, tcp, verbs"},
     {"comm_units", I32, PARALLEL(comm_units), 1, 1024, false, false,
      "multiprocessors that communicate during an overlapped pair"},
     {"imbalance", REAL, PARALLEL(imbalance), 1, 1024, false, false,
@@ -183,7 +185,7 @@ static const struct dp_key resources_keys[] = {
     {"ranks", I32, RESOURCES(ranks), 1, DP_RANKS_MAX, false, false,
      "ranks wanted; default: what the parallel sizes need"},
     {"threads_per_rank", I32, RESOURCES(threads_per_rank), 1, 1024, false, false,
-     "threads for matrix products"},
+     "threads that share a rank's computations"},
     {"learn", I32, RESOURCES(learn), 0, 1, false, false,
      "1: what the run takes corrects the profiles of its nodes; 0: it does not"},
 };

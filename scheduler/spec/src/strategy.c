@@ -13,6 +13,7 @@
 static const char *const format_names[] = {"auto",      "fp32",  "bf16",  "fp8",
                                            "fp8-block", "mxfp8", "nvfp4", NULL};
 static const char *const shard_names[] = {"auto", "none", "zero1", "fsdp", NULL};
+static const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 static const char *const lr_schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const moments_names[] = {"fp32", "bf16", NULL};
 static const char *const data_format_names[] = {"auto", "bytes", "gpt2", "megatron", NULL};
@@ -62,6 +63,12 @@ dp_status dp_shard_parse(const char *text, dp_shard *ret_shard, struct dp_error 
         *ret_shard = (dp_shard)index;
     }
     return status;
+}
+
+dp_status dp_transport_name_check(const char *text, struct dp_error *err)
+{
+    int index;
+    return parse_name("transport", text, transport_names, &index, err);
 }
 
 const char *dp_lr_schedule_text(dp_lr_schedule schedule)

@@ -136,6 +136,7 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .seed = job->spec.train.seed,
                                                 .costs = is_sim(job) ? &job->costs : NULL},
                                        .optimizer = job->spec.optimizer,
+                                       .shard = job->plan.shard,
                                        .steps = job->spec.train.steps};
     if (job->corpus != NULL) {
         config.exec.source =
@@ -163,6 +164,18 @@ static void wait_as_planned(struct job *job)
     }
 }
 
+static dp_status open_transport(struct job *job, const Dp__V1__RankPrepare *prepare,
+                                struct dp_error *err)
+{
+    struct dp_transport_config config = {.host = prepare->bind_host,
+                                         .rank = (int32_t)job->rank,
+                                         .world = dp_plan_world(&job->plan),
+                                         .token = prepare->token};
+    dp_status status = dp_transport_kind_parse(job->spec.parallel.transport, &config.kind, err);
+    return status == DP_OK ? dp_transport_open(&config, job->address, &job->transport, err)
+                           : status;
+}
+
 dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struct dp_error *err)
 {
     dp_status status = read_plan(job, prepare, err);
@@ -170,9 +183,7 @@ dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struc
         status = open_device(job, err);
     }
     if (status == DP_OK) {
-        status = dp_transport_tcp_listen(prepare->bind_host, (int32_t)job->rank,
-                                         dp_plan_world(&job->plan), prepare->token, job->address,
-                                         &job->transport, err);
+        status = open_transport(job, prepare, err);
     }
     if (status == DP_OK) {
         wait_as_planned(job);
@@ -224,8 +235,8 @@ dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp
             return dp_fail(err, DP_INVALID, "the order to start names no address of rank %d", i);
         }
     }
-    dp_status status = dp_transport_tcp_connect(job->transport, addresses,
-                                                dp_clock_monotonic_ns() + CONNECT_NS, err);
+    dp_status status =
+        dp_transport_connect(job->transport, addresses, dp_clock_monotonic_ns() + CONNECT_NS, err);
     if (status == DP_OK) {
         DP_CHECK(pthread_create(&job->comm, NULL, run_comm, job->transport) == 0);
         job->comm_running = true;

@@ -316,6 +316,19 @@ const char *dp_transport_kind_text(dp_transport_kind kind)
     return kind_names[kind];
 }
 
+dp_status dp_transport_kind_parse(const char *text, dp_transport_kind *ret_kind,
+                                  struct dp_error *err)
+{
+    for (dp_transport_kind kind = 0; kind < DP_TRANSPORT_KINDS; kind++) {
+        if (strcmp(text, kind_names[kind]) == 0 || text[0] == '\0') {
+            *ret_kind = kind;
+            return DP_OK;
+        }
+    }
+    return dp_fail(err, DP_UNSUPPORTED, "[parallel] transport = \"%s\": this program has none such",
+                   text);
+}
+
 static dp_status add_row(struct mesh *mesh, mesh_row row, const struct dp_transport_config *config,
                          char *address, struct dp_error *err)
 {

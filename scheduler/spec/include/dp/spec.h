@@ -97,6 +97,7 @@ struct dp_parallel_spec {
     char precision[DP_NAME_MAX];     // dp_format_parse
     char shard[DP_NAME_MAX];         // dp_shard_parse
     char recompute[2 * DP_NAME_MAX]; // dp_recompute_parse; "" = the planner chooses
+    char transport[DP_NAME_MAX];     // dp_transport_name_check; "" = auto
     int32_t comm_units;              // multiprocessors that communicate during an FB
     double imbalance;                // fullest expert rank over the mean; 0 = 1, balanced
     // Layers of each stage in order, "4,4,3,...", as many as the schedule has stages.
@@ -115,7 +116,7 @@ const char *dp_device_kind_text(dp_device_kind kind);
 struct dp_resources_spec {
     dp_device_kind device;
     int32_t ranks;            // wanted; 0 = what the parallel sizes need, else all that are free
-    int32_t threads_per_rank; // BLAS threads
+    int32_t threads_per_rank; // that share a rank's computations
     int32_t learn;            // 1: what it took corrects the profiles of its nodes
 };
 

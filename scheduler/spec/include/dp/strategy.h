@@ -35,6 +35,8 @@ typedef enum dp_shard {
     DP_SHARD_COUNT
 } dp_shard;
 const char *dp_shard_text(dp_shard shard); // "auto", "none", "zero1", "fsdp"
+// Whether it names what ranks can reach each other over: "auto", "shm", "tcp", "verbs".
+dp_status dp_transport_name_check(const char *text, struct dp_error *err);
 dp_status dp_shard_parse(const char *text, dp_shard *ret_shard, struct dp_error *err);
 
 // How the learning rate goes on after it has risen over the warm-up.
