@@ -79,10 +79,13 @@ static void live_bytes_equal_their_closed_form(void **state)
         for (int32_t shared = 0; shared <= 2; shared++) {
             struct dp_model_spec model = world_model();
             model.shared_experts = shared;
-            struct world *world =
-                world_new(&model, shared == 1 ? DP_F64 : DP_F32, stages, 1, SEQUENCE, SAMPLES);
-            check_bytes(world);
-            world_free(world);
+            const dp_element elements[] = {DP_F32, DP_F64, DP_BF16};
+            for (uint32_t recompute = 0; recompute <= DP_RECOMPUTE_FULL; recompute++) {
+                struct world *world =
+                    world_recompute(&model, elements[shared], stages, 1, recompute);
+                check_bytes(world);
+                world_free(world);
+            }
         }
     }
 }
@@ -94,11 +97,12 @@ static void a_dense_layer_holds_what_the_equations_need(void **state)
     const struct dp_model_spec model = world_model();
     struct world *world = world_new(&model, DP_F32, 3, 1, SEQUENCE, SAMPLES);
     const struct dp_routed rows[1] = {{0, 0}};
-    // per token: x, rstd, qkv 32, attended 16, lse 4; x, rstd, gate and up 40; a token number
-    const int64_t forward = 12 * 4 * ((16 + 1 + 32 + 16 + 4) + (16 + 1 + 40) + 1);
-    // no lse; dy twice, active 20, the embedding's dy; two gains of 16
+    // per token: x, its norm 16 + 1, qkv 32, attended 16, lse 4; x, its norm, gate and up 40,
+    // active 20; a token number
+    const int64_t forward = 12 * 4 * ((16 + 17 + 32 + 16 + 4) + (16 + 17 + 60) + 1);
+    // no lse; dy twice, the embedding's dy; two gains of 16
     const int64_t input =
-        12 * 4 * ((16 + 1 + 32 + 16) + (16 + 1 + 40) + 1 + 32 + 20 + 16) + 2 * 16 * 4;
+        12 * 4 * ((16 + 17 + 32 + 16) + (16 + 17 + 60) + 1 + 32 + 16) + 2 * 16 * 4;
     struct dp_stage *stage = world->stages[0][0];
     assert_int_equal(dp_stage_chunk_bytes(stage, SAMPLES, rows, DP_CHUNK_FORWARD_DONE), forward);
     assert_int_equal(dp_stage_chunk_bytes(stage, SAMPLES, rows, DP_CHUNK_INPUT_DONE), input);

@@ -70,6 +70,18 @@ static void every_tensor_of_a_split_model_matches_differences(void **state)
     check_world(world);
 }
 
+static void a_model_that_computes_again_matches_differences(void **state)
+{
+    (void)state;
+    const struct dp_model_spec model = world_model();
+    const uint32_t choices[] = {DP_RECOMPUTE_FULL, DP_RECOMPUTE_EXPERTS | DP_RECOMPUTE_ATTENTION};
+    for (int i = 0; i < 2; i++) {
+        struct world *world = world_recompute(&model, DP_F64, 1, 1, choices[i]);
+        world_scale(world, 12);
+        check_world(world);
+    }
+}
+
 static void a_dense_model_matches_differences(void **state)
 {
     (void)state;
@@ -178,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tensor_of_a_whole_model_matches_differences),
         cmocka_unit_test(every_tensor_of_a_split_model_matches_differences),
+        cmocka_unit_test(a_model_that_computes_again_matches_differences),
         cmocka_unit_test(a_dense_model_matches_differences),
         cmocka_unit_test(a_model_without_a_shared_expert_matches_differences),
         cmocka_unit_test(experts_without_tokens_have_zero_gradients),

@@ -52,6 +52,19 @@ static struct dp_exchanger *exchanger_of(const struct world *world, int32_t rank
     return exchanger == NULL ? NULL : dp_group_exchanger_interface(exchanger);
 }
 
+// What stages are made with beyond what world_new's caller says.
+static uint32_t recompute_of_new;
+
+struct world *world_recompute(const struct dp_model_spec *model, dp_element element,
+                              int32_t stage_count, int32_t ranks, uint32_t recompute)
+{
+    recompute_of_new = recompute;
+    struct world *world =
+        world_new(model, element, stage_count, ranks, WORLD_SEQUENCE, WORLD_SAMPLES);
+    recompute_of_new = 0;
+    return world;
+}
+
 struct world *world_new(const struct dp_model_spec *model, dp_element element, int32_t stage_count,
                         int32_t ranks, int32_t sequence, int32_t samples)
 {
@@ -78,6 +91,7 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
                                              .ep_size = ranks,
                                              .sequence = sequence,
                                              .seed = 7,
+                                             .recompute = recompute_of_new,
                                              .exchanger = exchanger_of(world, r),
                                              .poison = true};
             assert_ok(dp_stage_new(world->device, &config, &world->stages[s][r], &err), &err);
@@ -278,6 +292,7 @@ void world_set(struct world *world, const char *name, int64_t at, double value)
                                                              dp_device_real_bytes(world->device));
             }
         }
+        dp_stage_refresh(stage);
     }
 }
 
@@ -295,6 +310,7 @@ void world_scale(struct world *world, double factor)
                     memory + (size_t)tensors[t].offset * dp_device_real_bytes(world->device));
             }
         }
+        dp_stage_refresh(stage);
     }
 }
 

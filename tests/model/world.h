@@ -27,6 +27,11 @@ struct dp_model_spec world_model(void);
 // Every buffer is poisoned with NaN. Fails the test when it cannot.
 struct world *world_new(const struct dp_model_spec *model, dp_element element, int32_t stage_count,
                         int32_t ranks, int32_t sequence, int32_t samples);
+// The same with a choice of what is computed again, DP_RECOMPUTE_*.
+struct world *world_recompute(const struct dp_model_spec *model, dp_element element,
+                              int32_t stage_count, int32_t ranks, uint32_t recompute);
+#define WORLD_SEQUENCE 6
+#define WORLD_SAMPLES 2
 void world_free(struct world *world);
 
 typedef enum world_order {

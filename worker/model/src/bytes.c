@@ -2,87 +2,119 @@
 // test holds the two together.
 #include "stage.h"
 
-// Widths that the sums below are made of, in elements.
-struct widths {
-    int64_t tokens, hidden, q, kv, heads;
+// Widths that the sums below are made of, and the phase they are for.
+struct shape {
+    const struct dp_stage *stage;
+    int64_t tokens, hidden;
+    bool is_forward;
 };
 
-static int64_t attention_elements(const struct widths *w, dp_chunk_phase phase)
+struct count {
+    int64_t elements, reals, indices;
+};
+
+// In forward, what the bit stands for is there when it is kept; later it always is.
+static bool has(const struct shape *s, uint32_t bit)
 {
-    // x, rstd, qkv (then its gradient), attention output
-    int64_t kept = w->tokens * (w->hidden + 1 + w->q + 2 * w->kv + w->q);
-    return phase == DP_CHUNK_FORWARD_DONE ? kept + w->tokens * w->heads
-                                          : kept + w->tokens * w->hidden + w->hidden;
+    return !s->is_forward || dp_stage_keeps(s->stage, bit);
 }
 
-// A SwiGLU over `rows`: gate and up (then their gradients), and the activation for WEIGHT.
-static int64_t gated_elements(int64_t rows, int64_t width, dp_chunk_phase phase)
+// A norm's scale, its output when that is kept, and after INPUT the gain's gradient.
+static void add_norm(const struct shape *s, struct count *sum)
 {
-    return phase == DP_CHUNK_FORWARD_DONE ? 2 * rows * width : 3 * rows * width;
+    sum->reals += s->tokens + (s->is_forward ? 0 : s->hidden);
+    sum->elements += dp_stage_keeps(s->stage, DP_RECOMPUTE_NORM) ? s->tokens * s->hidden : 0;
 }
 
-// x and rstd of the FFN norm; INPUT adds the output's gradient and the gain's.
-static int64_t ffn_norm_elements(const struct widths *w, dp_chunk_phase phase)
+static void add_attention(const struct shape *s, struct count *sum)
 {
-    int64_t kept = w->tokens * (w->hidden + 1);
-    return phase == DP_CHUNK_FORWARD_DONE ? kept : kept + w->tokens * w->hidden + w->hidden;
-}
-
-static int64_t routed_elements(const struct dp_stage *stage, const struct widths *w, int64_t rows,
-                               dp_chunk_phase phase)
-{
-    const struct dp_model_spec *model = &stage->config.model;
-    int64_t elements = w->tokens * model->experts + rows * w->hidden;
-    elements += gated_elements(rows, model->expert_ffn, phase);
-    elements += gated_elements(w->tokens, stage->shared_width, phase);
-    // the routing weights go, the rows' gradients come
-    return elements + (phase == DP_CHUNK_FORWARD_DONE ? rows : rows * w->hidden);
-}
-
-static int64_t ends_elements(const struct dp_stage *stage, const struct widths *w,
-                             dp_chunk_phase phase)
-{
-    int64_t elements = 0;
-    if (stage->config.has_embedding && phase == DP_CHUNK_INPUT_DONE) {
-        elements += w->tokens * w->hidden;
+    sum->elements += s->tokens * s->hidden;
+    if (!has(s, DP_RECOMPUTE_FULL)) {
+        return;
     }
-    if (stage->config.has_head) {
-        elements += w->tokens * (w->hidden + 1 + stage->config.model.vocabulary);
-        elements += phase == DP_CHUNK_FORWARD_DONE ? w->tokens : w->hidden;
+    add_norm(s, sum);
+    sum->elements += s->tokens * s->stage->qkv_width;
+    sum->elements += has(s, DP_RECOMPUTE_ATTENTION) ? s->tokens * s->stage->q_width : 0;
+    if (!s->is_forward) {
+        sum->elements += s->tokens * s->hidden; // dy
+    } else if (dp_stage_keeps(s->stage, DP_RECOMPUTE_ATTENTION)) {
+        sum->reals += s->tokens * s->stage->config.model.heads;
     }
-    return elements;
 }
 
-// Token numbers, targets and the two int32 tables of routing: of the own tokens and of those that
-// arrived.
-static int64_t index_bytes(const struct dp_stage *stage, const struct dp_routed *routed,
-                           int64_t tokens, dp_chunk_phase phase)
+// A SwiGLU over `rows`: gate and up (then their gradients), and what the activation makes of them.
+static void add_gated(const struct shape *s, int64_t rows, int64_t width, uint32_t bits,
+                      struct count *sum)
 {
-    int64_t indices = stage->config.has_embedding ? tokens : 0;
-    if (phase == DP_CHUNK_FORWARD_DONE) {
-        indices += stage->config.has_head ? tokens : 0;
-        for (int32_t i = 0; i < stage->layer_count; i++) {
-            int64_t slots = (tokens + routed[i].tokens) * stage->config.model.top_k;
-            indices += stage->layers[i].dense ? 0 : slots;
-        }
+    sum->elements += has(s, bits) ? 2 * rows * width : 0;
+    sum->elements += has(s, bits | DP_RECOMPUTE_ACTIVATION) ? rows * width : 0;
+}
+
+// x and norm of an FFN; INPUT adds the output's gradient.
+static void add_ffn(const struct shape *s, struct count *sum)
+{
+    sum->elements += s->tokens * s->hidden * (s->is_forward ? 1 : 2);
+    add_norm(s, sum);
+}
+
+static void add_routed(const struct shape *s, const struct dp_routed *routed, struct count *sum)
+{
+    const struct dp_model_spec *model = &s->stage->config.model;
+    if (s->is_forward) {
+        sum->reals += routed->rows; // the routing weights
+        sum->indices += (s->tokens + routed->tokens) * model->top_k;
     }
-    return indices * (int64_t)sizeof(int32_t);
+    if (!has(s, DP_RECOMPUTE_FULL)) {
+        return;
+    }
+    add_ffn(s, sum);
+    sum->reals += s->tokens * model->experts;
+    sum->elements += routed->rows * s->hidden * (s->is_forward ? 1 : 2); // the rows, their dy
+    add_gated(s, routed->rows, model->expert_ffn, DP_RECOMPUTE_EXPERTS, sum);
+    add_gated(s, s->tokens, s->stage->shared_width, DP_RECOMPUTE_EXPERTS, sum);
+}
+
+static void add_dense(const struct shape *s, struct count *sum)
+{
+    if (has(s, DP_RECOMPUTE_FULL)) {
+        add_ffn(s, sum);
+        add_gated(s, s->tokens, s->stage->config.model.ffn, DP_RECOMPUTE_FULL, sum);
+    }
+}
+
+// Token numbers and the rows' gradient; logits, what the head's norm needs, and targets.
+static void add_ends(const struct shape *s, struct count *sum)
+{
+    if (s->stage->config.has_embedding) {
+        sum->indices += s->tokens;
+        sum->elements += s->is_forward ? 0 : s->tokens * s->hidden;
+    }
+    if (s->stage->config.has_head) {
+        add_norm(s, sum);
+        sum->elements += s->tokens * s->hidden;
+        sum->reals += s->tokens * s->stage->config.model.vocabulary;
+        sum->reals += s->is_forward ? s->tokens : 0;
+        sum->indices += s->is_forward ? s->tokens : 0;
+    }
 }
 
 int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
                              const struct dp_routed *routed, dp_chunk_phase phase)
 {
-    const struct dp_model_spec *model = &stage->config.model;
-    const struct widths w = {.tokens = (int64_t)samples * stage->config.sequence,
-                             .hidden = model->hidden,
-                             .q = (int64_t)model->heads * model->head_dim,
-                             .kv = (int64_t)model->kv_heads * model->head_dim,
-                             .heads = model->heads};
-    int64_t elements = ends_elements(stage, &w, phase);
+    const struct shape shape = {.stage = stage,
+                                .tokens = (int64_t)samples * stage->config.sequence,
+                                .hidden = stage->config.model.hidden,
+                                .is_forward = phase == DP_CHUNK_FORWARD_DONE};
+    struct count sum = {0, 0, 0};
+    add_ends(&shape, &sum);
     for (int32_t i = 0; i < stage->layer_count; i++) {
-        elements += attention_elements(&w, phase) + ffn_norm_elements(&w, phase);
-        elements += stage->layers[i].dense ? gated_elements(w.tokens, model->ffn, phase)
-                                           : routed_elements(stage, &w, routed[i].rows, phase);
+        add_attention(&shape, &sum);
+        if (stage->layers[i].dense) {
+            add_dense(&shape, &sum);
+        } else {
+            add_routed(&shape, &routed[i], &sum);
+        }
     }
-    return elements * (int64_t)stage->element_bytes + index_bytes(stage, routed, w.tokens, phase);
+    return sum.elements * (int64_t)stage->element_bytes + sum.reals * (int64_t)stage->real_bytes +
+           sum.indices * (int64_t)sizeof(int32_t);
 }

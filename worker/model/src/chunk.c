@@ -44,7 +44,7 @@ static void drop_layer(struct dp_chunk *chunk, struct dp_layer_state *state)
         &state->ffn_dgain,   &state->dnormed,     &state->probabilities, &state->index,
         &state->row_of,      &state->rows_x,      &state->rows_weight,   &state->rows_gate_up,
         &state->rows_active, &state->rows_dy,     &state->back_rows,     &state->back_weight,
-        &state->sent_rows,   &state->sent_weight,
+        &state->sent_rows,   &state->sent_weight, &state->normed,        &state->ffn_normed,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
@@ -57,9 +57,9 @@ void dp_chunk_free(struct dp_chunk *chunk)
         return;
     }
     struct dp_slot *const slots[] = {
-        &chunk->token_ids,  &chunk->target_ids,   &chunk->x,      &chunk->dx,
-        &chunk->head_x,     &chunk->head_rstd,    &chunk->logits, &chunk->lse,
-        &chunk->head_dgain, &chunk->embedding_dy,
+        &chunk->token_ids,  &chunk->target_ids,   &chunk->x,           &chunk->dx,
+        &chunk->head_x,     &chunk->head_rstd,    &chunk->logits,      &chunk->lse,
+        &chunk->head_dgain, &chunk->embedding_dy, &chunk->head_normed,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);

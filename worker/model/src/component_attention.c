@@ -1,4 +1,5 @@
 // ATTENTION: y = x + output(attention(rope(qkv(norm(x))))).
+#include "dp/check.h"
 #include "stage.h"
 
 static struct dp_linear qkv_linear(const struct dp_chunk *chunk, int32_t layer)
@@ -73,61 +74,120 @@ static void turn(const struct dp_chunk *chunk, void *qkv, bool inverse)
     stage->device->ops->rope(stage->device->stream, &rope, qkv);
 }
 
-static dp_status attention_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+// Everything up to the attended rows, from x. A norm that is not kept lies in scratch.
+static dp_status attend(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
-    const struct dp_device_ops *ops = stage->device->ops;
-    struct dp_stream *stream = stage->device->stream;
     struct dp_layer_state *state = &chunk->layers[layer];
     const int64_t tokens = chunk->tokens;
-    dp_slot_move(&chunk->x, &state->x);
     const struct dp_take takes[] = {
-        {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
         {&state->rstd, dp_chunk_real_bytes(chunk, tokens)},
         {&state->qkv, dp_chunk_element_bytes(chunk, tokens * stage->qkv_width)},
         {&state->attended, dp_chunk_element_bytes(chunk, tokens * stage->q_width)},
         {&state->lse, dp_chunk_real_bytes(chunk, tokens * stage->config.model.heads)},
     };
-    const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
-    void *normed;
-    dp_status status = dp_chunk_take(chunk, takes, 5, err);
-    if (status == DP_OK) {
-        status = dp_stage_elements(stage, DP_SCRATCH_NORMED, tokens * qkv.in, &normed, err);
-    }
+    const struct dp_linear qkv = qkv_linear(chunk, layer);
+    dp_status status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
     if (status != DP_OK) {
         return status;
     }
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
-    const struct dp_attention attention = attention_of(chunk, layer);
-    ops->rmsnorm_forward(stream, &norm, normed);
-    dp_linear_forward(stage, &qkv, normed, state->qkv.memory, false);
-    turn(chunk, state->qkv.memory, false);
-    ops->attention_forward(stream, &attention);
-    ops->copy(stream, chunk->x.memory, state->x.memory, (size_t)state->x.bytes);
-    dp_linear_forward(stage, &output, state->attended.memory, chunk->x.memory, true);
-    return DP_OK;
-}
-
-// The gradient of qkv takes the place of qkv.
-static dp_status qkv_input(struct dp_chunk *chunk, int32_t layer, const void *dattended,
-                           struct dp_error *err)
-{
-    struct dp_layer_state *state = &chunk->layers[layer];
-    const struct dp_attention attention = attention_of(chunk, layer);
-    struct dp_slot dqkv = {0};
-    const struct dp_take take = {&dqkv, state->qkv.bytes};
-    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    void *normed;
+    status = dp_chunk_norm_forward(chunk, &norm, &state->normed, &normed, err);
     if (status != DP_OK) {
         return status;
     }
-    chunk->stage->device->ops->attention_input_grad(
-        chunk->stage->device->stream, &attention, dattended, dqkv.memory,
-        key_at(chunk, dqkv.memory), value_at(chunk, dqkv.memory), NULL);
-    turn(chunk, dqkv.memory, true);
-    dp_chunk_drop(chunk, &state->qkv);
-    dp_chunk_drop(chunk, &state->lse);
-    state->qkv = dqkv;
+    const struct dp_attention attention = attention_of(chunk, layer);
+    dp_linear_forward(stage, &qkv, normed, state->qkv.memory, false);
+    turn(chunk, state->qkv.memory, false);
+    stage->device->ops->attention_forward(stage->device->stream, &attention);
     return DP_OK;
+}
+
+// y = x + output(attended).
+static void join(struct dp_chunk *chunk, int32_t layer, void *y)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_linear output = output_linear(chunk, layer);
+    stage->device->ops->copy(stage->device->stream, y, state->x.memory, (size_t)state->x.bytes);
+    dp_linear_forward(stage, &output, state->attended.memory, y, true);
+}
+
+static void drop_what_comes_again(struct dp_chunk *chunk, struct dp_layer_state *state)
+{
+    if (!dp_stage_keeps(chunk->stage, DP_RECOMPUTE_ATTENTION)) {
+        dp_chunk_drop(chunk, &state->attended);
+        dp_chunk_drop(chunk, &state->lse);
+    }
+    if (!dp_stage_keeps(chunk->stage, DP_RECOMPUTE_FULL)) {
+        dp_chunk_drop(chunk, &state->rstd);
+        dp_chunk_drop(chunk, &state->normed);
+        dp_chunk_drop(chunk, &state->qkv);
+    }
+}
+
+static dp_status attention_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    dp_slot_move(&chunk->x, &state->x);
+    const struct dp_take take = {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)};
+    dp_status status = attend(chunk, layer, err);
+    if (status == DP_OK) {
+        status = dp_chunk_take(chunk, &take, 1, err);
+    }
+    if (status == DP_OK) {
+        join(chunk, layer, chunk->x.memory);
+        drop_what_comes_again(chunk, state);
+    }
+    return status;
+}
+
+dp_status dp_attention_restore(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_take take = {&state->ffn_x, (int64_t)dp_chunk_hidden_bytes(chunk)};
+    dp_status status = attend(chunk, layer, err);
+    if (status == DP_OK) {
+        status = dp_chunk_take(chunk, &take, 1, err);
+    }
+    if (status == DP_OK) {
+        join(chunk, layer, state->ffn_x.memory);
+    }
+    return status;
+}
+
+// The attended rows once more, when FORWARD has not kept them.
+static dp_status attend_again(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    if (state->attended.memory != NULL) {
+        return DP_OK;
+    }
+    const struct dp_take takes[] = {
+        {&state->attended, dp_chunk_element_bytes(chunk, chunk->tokens * stage->q_width)},
+        {&state->lse, dp_chunk_real_bytes(chunk, chunk->tokens * stage->config.model.heads)},
+    };
+    dp_status status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
+    if (status == DP_OK) {
+        const struct dp_attention attention = attention_of(chunk, layer);
+        stage->device->ops->attention_forward(stage->device->stream, &attention);
+    }
+    return status;
+}
+
+// The gradient of qkv takes the place of qkv.
+static void qkv_input(struct dp_chunk *chunk, int32_t layer, const void *dattended)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_attention attention = attention_of(chunk, layer);
+    void *qkv = state->qkv.memory;
+    chunk->stage->device->ops->attention_input_grad(chunk->stage->device->stream, &attention,
+                                                    dattended, qkv, key_at(chunk, qkv),
+                                                    value_at(chunk, qkv), NULL);
+    turn(chunk, qkv, true);
+    dp_chunk_drop(chunk, &state->lse);
 }
 
 static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -137,8 +197,11 @@ static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct d
     const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
     dp_slot_move(&chunk->dx, &state->dy);
     void *dattended, *dnormed;
-    dp_status status =
-        dp_stage_elements(stage, DP_SCRATCH_WIDE, chunk->tokens * output.in, &dattended, err);
+    dp_status status = attend_again(chunk, layer, err);
+    if (status == DP_OK) {
+        status =
+            dp_stage_elements(stage, DP_SCRATCH_WIDE, chunk->tokens * output.in, &dattended, err);
+    }
     if (status == DP_OK) {
         status = dp_stage_elements(stage, DP_SCRATCH_GRAD, chunk->tokens * qkv.in, &dnormed, err);
     }
@@ -146,10 +209,7 @@ static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct d
         return status;
     }
     dp_linear_input_grad(stage, &output, state->dy.memory, dattended, false);
-    status = qkv_input(chunk, layer, dattended, err);
-    if (status != DP_OK) {
-        return status;
-    }
+    qkv_input(chunk, layer, dattended);
     dp_linear_input_grad(stage, &qkv, state->qkv.memory, dnormed, false);
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
     return dp_chunk_residual_grad(chunk, &norm, &state->dy, dnormed, &state->dgain, err);
@@ -158,22 +218,20 @@ static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct d
 static dp_status attention_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
-    const struct dp_device_ops *ops = stage->device->ops;
     struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
     void *normed;
-    dp_status status =
-        dp_stage_elements(stage, DP_SCRATCH_NORMED, chunk->tokens * qkv.in, &normed, err);
+    dp_status status = dp_chunk_norm_again(chunk, &norm, &state->normed, &normed, err);
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_rmsnorm norm = norm_of(chunk, layer);
-    ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_linear_weight_grad(stage, &qkv, state->qkv.memory, normed);
     dp_linear_weight_grad(stage, &output, state->dy.memory, state->attended.memory);
     dp_chunk_gain_grad(chunk, &state->dgain, stage->layers[layer].attention_norm);
     dp_chunk_drop(chunk, &state->x);
     dp_chunk_drop(chunk, &state->rstd);
+    dp_chunk_drop(chunk, &state->normed);
     dp_chunk_drop(chunk, &state->qkv);
     dp_chunk_drop(chunk, &state->attended);
     dp_chunk_drop(chunk, &state->dy);

@@ -89,16 +89,16 @@ static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_e
     void *normed, *sum;
     dp_status status = dp_chunk_take(chunk, takes, 3, err);
     if (status == DP_OK) {
-        status = dp_stage_elements(stage, DP_SCRATCH_NORMED, tokens * linear.in, &normed, err);
-    }
-    if (status == DP_OK) {
         status = dp_stage_scratch(stage, DP_SCRATCH_SMALL, sizeof(double), &sum, err);
     }
     if (status != DP_OK) {
         return status;
     }
     const struct dp_rmsnorm norm = head_norm(chunk);
-    ops->rmsnorm_forward(stream, &norm, normed);
+    status = dp_chunk_norm_forward(chunk, &norm, &chunk->head_normed, &normed, err);
+    if (status != DP_OK) {
+        return status;
+    }
     dp_linear_forward(stage, &linear, normed, chunk->logits.memory, false);
     const struct dp_cross_entropy loss = head_loss(chunk);
     ops->cross_entropy_forward(stream, &loss, chunk->logits.memory, sum);
@@ -132,18 +132,17 @@ static dp_status head_weight(struct dp_chunk *chunk, int32_t layer, struct dp_er
     (void)layer;
     struct dp_stage *stage = chunk->stage;
     const struct dp_linear linear = head_linear(chunk);
+    const struct dp_rmsnorm norm = head_norm(chunk);
     void *normed;
-    dp_status status =
-        dp_stage_elements(stage, DP_SCRATCH_NORMED, chunk->tokens * linear.in, &normed, err);
+    dp_status status = dp_chunk_norm_again(chunk, &norm, &chunk->head_normed, &normed, err);
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_rmsnorm norm = head_norm(chunk);
-    stage->device->ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_linear_weight_grad(stage, &linear, chunk->logits.memory, normed);
     dp_chunk_gain_grad(chunk, &chunk->head_dgain, stage->head_norm);
     dp_chunk_drop(chunk, &chunk->head_x);
     dp_chunk_drop(chunk, &chunk->head_rstd);
+    dp_chunk_drop(chunk, &chunk->head_normed);
     dp_chunk_drop(chunk, &chunk->logits);
     dp_chunk_drop(chunk, &chunk->head_dgain);
     return DP_OK;

@@ -29,11 +29,13 @@ static void go_to_expert(const struct dp_chunk *chunk, int32_t layer, int32_t e,
     expert->gated.down = expert->gated.gate_up + 2 * matrix;
 }
 
-// Where the expert's rows of `cols` elements start.
+// Where the expert's rows of `cols` elements start; NULL in an empty slot.
 static void *rows_at(const struct dp_chunk *chunk, const struct expert *expert,
                      const struct dp_slot *slot, int64_t cols)
 {
-    return dp_element_at(chunk->stage, slot->memory, expert->first_row * cols);
+    return slot->memory == NULL
+               ? NULL
+               : dp_element_at(chunk->stage, slot->memory, expert->first_row * cols);
 }
 
 static void *weights_at(const struct dp_chunk *chunk, const struct expert *expert,
@@ -51,16 +53,16 @@ static struct dp_gated shared_of(const struct dp_chunk *chunk, int32_t layer)
 static dp_status normed_again(struct dp_chunk *chunk, int32_t layer, void **ret_normed,
                               struct dp_error *err)
 {
-    struct dp_stage *stage = chunk->stage;
     const struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_rmsnorm norm =
-        dp_chunk_norm(chunk, stage->layers[layer].ffn_norm, &state->ffn_x, &state->ffn_rstd);
-    dp_status status = dp_stage_elements(
-        stage, DP_SCRATCH_NORMED, chunk->tokens * stage->config.model.hidden, ret_normed, err);
-    if (status == DP_OK) {
-        stage->device->ops->rmsnorm_again(stage->device->stream, &norm, *ret_normed);
-    }
-    return status;
+        dp_chunk_norm(chunk, chunk->stage->layers[layer].ffn_norm, &state->ffn_x, &state->ffn_rstd);
+    return dp_chunk_norm_again(chunk, &norm, &state->ffn_normed, ret_normed, err);
+}
+
+// Without the products themselves, keeping what comes out of them serves nobody.
+static bool keeps_active(const struct dp_stage *stage)
+{
+    return dp_stage_keeps(stage, DP_RECOMPUTE_ACTIVATION | DP_RECOMPUTE_EXPERTS);
 }
 
 // x becomes ffn_x plus the shared expert's output.
@@ -74,18 +76,20 @@ static dp_status shared_forward(struct dp_chunk *chunk, int32_t layer, struct dp
     if (gated.width == 0) {
         return DP_OK;
     }
-    const struct dp_take take = {&state->gate_up,
-                                 dp_chunk_element_bytes(chunk, gated.rows * 2 * gated.width)};
+    const struct dp_take takes[] = {
+        {&state->gate_up, dp_chunk_element_bytes(chunk, gated.rows * 2 * gated.width)},
+        {&state->active, dp_chunk_element_bytes(chunk, gated.rows * gated.width)},
+    };
     void *normed;
-    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    dp_status status = dp_chunk_take(chunk, takes, keeps_active(stage) ? 2 : 1, err);
     if (status == DP_OK) {
         status = normed_again(chunk, layer, &normed, err);
     }
     if (status != DP_OK) {
         return status;
     }
-    return dp_gated_forward(stage, &gated, normed, NULL, state->gate_up.memory, chunk->x.memory,
-                            true, err);
+    return dp_gated_forward(stage, &gated, normed, NULL, state->gate_up.memory,
+                            state->active.memory, chunk->x.memory, true, err);
 }
 
 static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -99,8 +103,9 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
         {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
         {&state->rows_gate_up, dp_chunk_element_bytes(chunk, rows * 2 * width)},
         {&state->back_rows, dp_chunk_element_bytes(chunk, rows * hidden)},
+        {&state->rows_active, dp_chunk_element_bytes(chunk, rows * width)},
     };
-    dp_status status = dp_chunk_take(chunk, takes, 3, err);
+    dp_status status = dp_chunk_take(chunk, takes, keeps_active(stage) ? 4 : 3, err);
     if (status == DP_OK) {
         status = shared_forward(chunk, layer, err);
     }
@@ -110,12 +115,17 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
             dp_gated_forward(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_x, hidden),
                              weights_at(chunk, &expert, &state->rows_weight),
                              rows_at(chunk, &expert, &state->rows_gate_up, 2 * width),
+                             rows_at(chunk, &expert, &state->rows_active, width),
                              rows_at(chunk, &expert, &state->back_rows, hidden), false, err);
     }
     if (status == DP_OK) {
         status = dp_exchange_fold(chunk, layer, state->back_rows.memory, NULL, err);
     }
     dp_chunk_drop(chunk, &state->back_rows);
+    if (!dp_stage_keeps(stage, DP_RECOMPUTE_EXPERTS)) {
+        dp_chunk_drop(chunk, &state->rows_gate_up);
+        dp_chunk_drop(chunk, &state->gate_up);
+    }
     return status;
 }
 
@@ -133,7 +143,7 @@ static dp_status shared_input(struct dp_chunk *chunk, int32_t layer, struct dp_e
         {&state->dnormed, (int64_t)dp_chunk_hidden_bytes(chunk)},
         {&state->active, dp_chunk_element_bytes(chunk, gated.rows * gated.width)},
     };
-    dp_status status = dp_chunk_take(chunk, takes, 2, err);
+    dp_status status = dp_chunk_take(chunk, takes, state->active.memory == NULL ? 2 : 1, err);
     if (status != DP_OK) {
         return status;
     }
@@ -141,19 +151,65 @@ static dp_status shared_input(struct dp_chunk *chunk, int32_t layer, struct dp_e
                                NULL, state->active.memory, state->dnormed.memory, err);
 }
 
+// With DP_RECOMPUTE_EXPERTS: the products before the activations, as FORWARD had them.
+static dp_status restore(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_gated shared = shared_of(chunk, layer);
+    struct expert expert = first_expert(chunk, layer);
+    const int64_t wide = 2 * expert.gated.width, hidden = stage->config.model.hidden;
+    const struct dp_take takes[] = {
+        {&state->rows_gate_up, dp_chunk_element_bytes(chunk, chunk->routed[layer].rows * wide)},
+        {&state->gate_up, dp_chunk_element_bytes(chunk, shared.rows * 2 * shared.width)},
+    };
+    dp_status status =
+        state->rows_x.memory == NULL ? dp_exchange_restore_end(chunk, layer, err) : DP_OK;
+    if (status == DP_OK) {
+        status = dp_chunk_take(chunk, takes, shared.width > 0 ? 2 : 1, err);
+    }
+    void *normed = NULL;
+    if (status == DP_OK && shared.width > 0) {
+        status = normed_again(chunk, layer, &normed, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    for (int32_t e = 0; e < stage->local_experts; e++) {
+        go_to_expert(chunk, layer, e, &expert);
+        dp_gated_again(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_x, hidden),
+                       rows_at(chunk, &expert, &state->rows_gate_up, wide));
+    }
+    if (shared.width > 0) {
+        dp_gated_again(stage, &shared, normed, state->gate_up.memory);
+    }
+    return DP_OK;
+}
+
+static dp_status take_gradients(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_model_spec *model = &chunk->stage->config.model;
+    const int64_t rows = chunk->routed[layer].rows;
+    const struct dp_take takes[] = {
+        {&state->back_rows, dp_chunk_element_bytes(chunk, rows * model->hidden)},
+        {&state->back_weight, dp_chunk_real_bytes(chunk, rows)},
+        {&state->rows_active, dp_chunk_element_bytes(chunk, rows * model->expert_ffn)},
+    };
+    return dp_chunk_take(chunk, takes, state->rows_active.memory == NULL ? 3 : 2, err);
+}
+
 static dp_status experts_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
-    const int64_t hidden = stage->config.model.hidden, rows = chunk->routed[layer].rows;
+    const int64_t hidden = stage->config.model.hidden;
     struct expert expert = first_expert(chunk, layer);
     const int64_t width = expert.gated.width;
-    const struct dp_take takes[] = {
-        {&state->rows_active, dp_chunk_element_bytes(chunk, rows * width)},
-        {&state->back_rows, dp_chunk_element_bytes(chunk, rows * hidden)},
-        {&state->back_weight, dp_chunk_real_bytes(chunk, rows)},
-    };
-    dp_status status = dp_chunk_take(chunk, takes, 3, err);
+    dp_status status = state->rows_gate_up.memory == NULL ? restore(chunk, layer, err) : DP_OK;
+    if (status == DP_OK) {
+        status = take_gradients(chunk, layer, err);
+    }
     if (status == DP_OK) {
         status = shared_input(chunk, layer, err);
     }

@@ -1,4 +1,5 @@
 // FFN: y = x + swiglu(norm(x)), the dense layers' feed-forward.
+#include "dp/check.h"
 #include "stage.h"
 
 static struct dp_gated gated_of(const struct dp_chunk *chunk, int32_t layer)
@@ -24,22 +25,54 @@ static dp_status ffn_forward(struct dp_chunk *chunk, int32_t layer, struct dp_er
         {&chunk->x, (int64_t)dp_chunk_hidden_bytes(chunk)},
         {&state->ffn_rstd, dp_chunk_real_bytes(chunk, gated.rows)},
         {&state->gate_up, dp_chunk_element_bytes(chunk, gated.rows * 2 * gated.width)},
+        {&state->active, dp_chunk_element_bytes(chunk, gated.rows * gated.width)},
     };
+    const bool keeps_active = dp_stage_keeps(stage, DP_RECOMPUTE_ACTIVATION);
+    dp_status status = dp_chunk_take(chunk, takes, keeps_active ? 4 : 3, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
     void *normed;
-    dp_status status = dp_chunk_take(chunk, takes, 3, err);
+    status = dp_chunk_norm_forward(chunk, &norm, &state->ffn_normed, &normed, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    stage->device->ops->copy(stage->device->stream, chunk->x.memory, state->ffn_x.memory,
+                             (size_t)state->ffn_x.bytes);
+    status = dp_gated_forward(stage, &gated, normed, NULL, state->gate_up.memory,
+                              state->active.memory, chunk->x.memory, true, err);
+    if (!dp_stage_keeps(stage, DP_RECOMPUTE_FULL)) {
+        dp_chunk_drop(chunk, &state->ffn_x);
+        dp_chunk_drop(chunk, &state->ffn_rstd);
+        dp_chunk_drop(chunk, &state->gate_up);
+    }
+    return status;
+}
+
+// With DP_RECOMPUTE_FULL: what FORWARD had saved of the layer, from its input.
+static dp_status restore(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_gated gated = gated_of(chunk, layer);
+    const struct dp_take takes[] = {
+        {&state->ffn_rstd, dp_chunk_real_bytes(chunk, gated.rows)},
+        {&state->gate_up, dp_chunk_element_bytes(chunk, gated.rows * 2 * gated.width)},
+    };
+    dp_status status = dp_attention_restore(chunk, layer, err);
     if (status == DP_OK) {
-        status = dp_stage_elements(stage, DP_SCRATCH_NORMED,
-                                   gated.rows * stage->config.model.hidden, &normed, err);
+        status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
     }
     if (status != DP_OK) {
         return status;
     }
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
-    stage->device->ops->rmsnorm_forward(stage->device->stream, &norm, normed);
-    stage->device->ops->copy(stage->device->stream, chunk->x.memory, state->ffn_x.memory,
-                             (size_t)state->ffn_x.bytes);
-    return dp_gated_forward(stage, &gated, normed, NULL, state->gate_up.memory, chunk->x.memory,
-                            true, err);
+    void *normed;
+    status = dp_chunk_norm_forward(chunk, &norm, &state->ffn_normed, &normed, err);
+    if (status == DP_OK) {
+        dp_gated_again(chunk->stage, &gated, normed, state->gate_up.memory);
+    }
+    return status;
 }
 
 static dp_status ffn_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -51,7 +84,10 @@ static dp_status ffn_input(struct dp_chunk *chunk, int32_t layer, struct dp_erro
     const struct dp_take take = {&state->active,
                                  dp_chunk_element_bytes(chunk, gated.rows * gated.width)};
     void *dnormed;
-    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    dp_status status = state->ffn_x.memory == NULL ? restore(chunk, layer, err) : DP_OK;
+    if (status == DP_OK && state->active.memory == NULL) {
+        status = dp_chunk_take(chunk, &take, 1, err);
+    }
     if (status == DP_OK) {
         status = dp_stage_elements(stage, DP_SCRATCH_GRAD, gated.rows * stage->config.model.hidden,
                                    &dnormed, err);
@@ -73,20 +109,18 @@ static dp_status ffn_weight(struct dp_chunk *chunk, int32_t layer, struct dp_err
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_gated gated = gated_of(chunk, layer);
-    const int64_t hidden = stage->config.model.hidden;
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
     void *normed;
-    dp_status status =
-        dp_stage_elements(stage, DP_SCRATCH_NORMED, gated.rows * hidden, &normed, err);
+    dp_status status = dp_chunk_norm_again(chunk, &norm, &state->ffn_normed, &normed, err);
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_rmsnorm norm = norm_of(chunk, layer);
-    stage->device->ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_gated_weight_grad(stage, &gated, state->ffn_dy.memory, normed, state->gate_up.memory,
                          state->active.memory);
     dp_chunk_gain_grad(chunk, &state->ffn_dgain, stage->layers[layer].ffn_norm);
     dp_chunk_drop(chunk, &state->ffn_x);
     dp_chunk_drop(chunk, &state->ffn_rstd);
+    dp_chunk_drop(chunk, &state->ffn_normed);
     dp_chunk_drop(chunk, &state->gate_up);
     dp_chunk_drop(chunk, &state->active);
     dp_chunk_drop(chunk, &state->ffn_dy);

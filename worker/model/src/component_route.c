@@ -36,20 +36,24 @@ static struct dp_rmsnorm norm_of(const struct dp_chunk *chunk, int32_t layer)
                          &state->ffn_rstd);
 }
 
-// Norm, router and choice: what goes to the experts, with its weights.
-static void route(struct dp_chunk *chunk, int32_t layer)
+// Norm and router: what goes to the experts, and the scores.
+static void score(struct dp_chunk *chunk, int32_t layer)
 {
     struct dp_stage *stage = chunk->stage;
-    const struct dp_device_ops *ops = stage->device->ops;
-    struct dp_stream *stream = stage->device->stream;
-    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
     const struct dp_linear linear = router_linear(chunk, layer);
-    const struct dp_router router = router_of(chunk, layer);
-    ops->rmsnorm_forward(stream, &norm, state->sent_rows.memory);
+    stage->device->ops->rmsnorm_forward(stage->device->stream, &norm, state->sent_rows.memory);
     dp_linear_forward(stage, &linear, state->sent_rows.memory, state->probabilities.memory, false);
-    ops->router_forward(stream, &router, state->probabilities.memory, state->index.memory,
-                        state->sent_weight.memory);
+}
+
+static void choose(struct dp_chunk *chunk, int32_t layer)
+{
+    const struct dp_stage *stage = chunk->stage;
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_router router = router_of(chunk, layer);
+    stage->device->ops->router_forward(stage->device->stream, &router, state->probabilities.memory,
+                                       state->index.memory, state->sent_weight.memory);
 }
 
 static dp_status dispatch_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -69,7 +73,8 @@ static dp_status dispatch_forward(struct dp_chunk *chunk, int32_t layer, struct 
     if (status != DP_OK) {
         return status;
     }
-    route(chunk, layer);
+    score(chunk, layer);
+    choose(chunk, layer);
     status = dp_chunk_count_choices(chunk, layer, err);
     if (status != DP_OK) {
         return status;
@@ -135,23 +140,21 @@ static dp_status dispatch_input_end(struct dp_chunk *chunk, int32_t layer, struc
 static dp_status dispatch_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
-    const struct dp_device_ops *ops = stage->device->ops;
     struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_linear linear = router_linear(chunk, layer);
     // EXPERTS reads ffn_x and ffn_dy in its own weight pass, which comes first.
     DP_CHECK(state->rows_x.memory == NULL);
+    const struct dp_rmsnorm norm = norm_of(chunk, layer);
     void *normed;
-    dp_status status =
-        dp_stage_elements(stage, DP_SCRATCH_NORMED, chunk->tokens * linear.in, &normed, err);
+    dp_status status = dp_chunk_norm_again(chunk, &norm, &state->ffn_normed, &normed, err);
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_rmsnorm norm = norm_of(chunk, layer);
-    ops->rmsnorm_again(stage->device->stream, &norm, normed);
     dp_linear_weight_grad(stage, &linear, state->probabilities.memory, normed);
     dp_chunk_gain_grad(chunk, &state->ffn_dgain, stage->layers[layer].ffn_norm);
     dp_chunk_drop(chunk, &state->ffn_x);
     dp_chunk_drop(chunk, &state->ffn_rstd);
+    dp_chunk_drop(chunk, &state->ffn_normed);
     dp_chunk_drop(chunk, &state->ffn_dy);
     dp_chunk_drop(chunk, &state->ffn_dgain);
     dp_chunk_drop(chunk, &state->probabilities);
@@ -169,6 +172,15 @@ static dp_status combine_forward(struct dp_chunk *chunk, int32_t layer, struct d
     return dp_exchange_back_begin(chunk, layer, DP_MOVE_COMBINE, err);
 }
 
+// All but the layer's input and where its rows went.
+static void drop_what_comes_again(struct dp_chunk *chunk, struct dp_layer_state *state)
+{
+    dp_chunk_drop(chunk, &state->ffn_x);
+    dp_chunk_drop(chunk, &state->ffn_rstd);
+    dp_chunk_drop(chunk, &state->probabilities);
+    dp_chunk_drop(chunk, &state->rows_x);
+}
+
 static dp_status combine_forward_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
@@ -182,17 +194,54 @@ static dp_status combine_forward_end(struct dp_chunk *chunk, int32_t layer, stru
                             DP_OPERAND_ELEMENT, state->back_rows.memory, DP_OPERAND_ELEMENT,
                             chunk->x.memory);
     dp_chunk_drop(chunk, &state->back_rows);
+    if (!dp_stage_keeps(stage, DP_RECOMPUTE_FULL)) {
+        drop_what_comes_again(chunk, state);
+    }
     return DP_OK;
+}
+
+// With DP_RECOMPUTE_FULL: what FORWARD had saved of the layer, from its input. The choice of
+// experts is kept, so that nobody routes or counts again.
+static dp_status restore(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_linear linear = router_linear(chunk, layer);
+    const struct dp_take takes[] = {
+        {&state->ffn_rstd, dp_chunk_real_bytes(chunk, chunk->tokens)},
+        {&state->probabilities, dp_chunk_real_bytes(chunk, chunk->tokens * linear.out)},
+        {&state->sent_rows, (int64_t)dp_chunk_hidden_bytes(chunk)},
+    };
+    dp_status status = dp_attention_restore(chunk, layer, err);
+    if (status == DP_OK) {
+        status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
+    }
+    if (status == DP_OK) {
+        score(chunk, layer);
+    }
+    return status;
 }
 
 static dp_status combine_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
-    dp_slot_move(&chunk->dx, &chunk->layers[layer].ffn_dy);
-    return dp_exchange_gradient_begin(chunk, layer, err);
+    struct dp_layer_state *state = &chunk->layers[layer];
+    dp_slot_move(&chunk->dx, &state->ffn_dy);
+    dp_status status = state->ffn_x.memory == NULL ? restore(chunk, layer, err) : DP_OK;
+    return status == DP_OK ? dp_exchange_gradient_begin(chunk, layer, err) : status;
+}
+
+// What EXPERTS needs of the layer's FORWARD follows the gradients: moves of one routing follow each
+// other.
+static dp_status combine_input_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    dp_status status = dp_exchange_gradient_end(chunk, layer, err);
+    if (status == DP_OK && chunk->layers[layer].rows_x.memory == NULL) {
+        status = dp_exchange_restore_begin(chunk, layer, err);
+    }
+    return status;
 }
 
 const struct dp_component_ops dp_component_combine = {
     .name = "combine",
     .begin = {combine_forward, combine_input, NULL},
-    .end = {combine_forward_end, dp_exchange_gradient_end, NULL},
+    .end = {combine_forward_end, combine_input_end, NULL},
 };

@@ -112,6 +112,9 @@ dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct
     }
     if (status == DP_OK) {
         exchanger->finish(state->routing, DP_MOVE_DISPATCH);
+        if (dp_stage_keeps(chunk->stage, DP_RECOMPUTE_NORM)) {
+            dp_slot_move(&state->sent_rows, &state->ffn_normed);
+        }
         dp_chunk_drop(chunk, &state->sent_rows);
         dp_chunk_drop(chunk, &state->sent_weight);
     }
@@ -192,14 +195,16 @@ dp_status dp_exchange_gradient_begin(struct dp_chunk *chunk, int32_t layer, stru
     return chunk->stage->config.exchanger->begin(state->routing, DP_MOVE_COMBINE_INPUT, &load, err);
 }
 
-dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+// Rows that followed a known routing arrive in the empty slot, one for each expert.
+static dp_status follow_end(struct dp_chunk *chunk, int32_t layer, struct dp_slot *rows,
+                            struct dp_error *err)
 {
     const struct dp_exchanger *exchanger = chunk->stage->config.exchanger;
-    struct dp_layer_state *state = &chunk->layers[layer];
+    struct dp_routing *routing = chunk->layers[layer].routing;
     const int64_t elements = chunk->routed[layer].rows * chunk->stage->config.model.hidden;
-    const struct dp_take take = {&state->rows_dy, dp_chunk_element_bytes(chunk, elements)};
+    const struct dp_take take = {rows, dp_chunk_element_bytes(chunk, elements)};
     struct dp_arrivals arrivals;
-    dp_status status = exchanger->arrive(state->routing, DP_MOVE_COMBINE_INPUT, &arrivals, err);
+    dp_status status = exchanger->arrive(routing, DP_MOVE_COMBINE_INPUT, &arrivals, err);
     if (status == DP_OK) {
         status = dp_chunk_take(chunk, &take, 1, err);
     }
@@ -207,9 +212,30 @@ dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct
         return status;
     }
     DP_CHECK(arrivals.tokens == chunk->routed[layer].tokens);
-    unfold(chunk, layer, arrivals.rows, state->rows_dy.memory);
-    exchanger->finish(state->routing, DP_MOVE_COMBINE_INPUT);
+    unfold(chunk, layer, arrivals.rows, rows->memory);
+    exchanger->finish(routing, DP_MOVE_COMBINE_INPUT);
     return DP_OK;
+}
+
+dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    return follow_end(chunk, layer, &chunk->layers[layer].rows_dy, err);
+}
+
+dp_status dp_exchange_restore_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    // To an exchanger, rows that follow a routing that is known are those of this move.
+    const struct dp_load load = {.rows = state->sent_rows.memory};
+    return chunk->stage->config.exchanger->begin(state->routing, DP_MOVE_COMBINE_INPUT, &load, err);
+}
+
+dp_status dp_exchange_restore_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    dp_status status = follow_end(chunk, layer, &state->rows_x, err);
+    dp_chunk_drop(chunk, &state->sent_rows);
+    return status;
 }
 
 void dp_exchange_release(struct dp_chunk *chunk, int32_t layer)

@@ -98,6 +98,47 @@ struct dp_rmsnorm dp_chunk_norm(const struct dp_chunk *chunk, int64_t offset,
                                .rstd = rstd->memory};
 }
 
+bool dp_stage_keeps(const struct dp_stage *stage, uint32_t bit)
+{
+    return (stage->config.recompute & (bit | DP_RECOMPUTE_FULL)) == 0;
+}
+
+dp_status dp_chunk_norm_forward(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
+                                struct dp_slot *slot, void **ret_normed, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_take take = {slot, (int64_t)dp_chunk_hidden_bytes(chunk)};
+    void *normed = NULL;
+    dp_status status = DP_OK;
+    if (dp_stage_keeps(stage, DP_RECOMPUTE_NORM)) {
+        status = dp_chunk_take(chunk, &take, 1, err);
+        normed = slot->memory;
+    } else {
+        status = dp_stage_elements(stage, DP_SCRATCH_NORMED, norm->rows * norm->cols, &normed, err);
+    }
+    if (status == DP_OK) {
+        stage->device->ops->rmsnorm_forward(stage->device->stream, norm, normed);
+        *ret_normed = normed;
+    }
+    return status;
+}
+
+dp_status dp_chunk_norm_again(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
+                              const struct dp_slot *slot, void **ret_normed, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    if (slot->memory != NULL) {
+        *ret_normed = slot->memory;
+        return DP_OK;
+    }
+    dp_status status =
+        dp_stage_elements(stage, DP_SCRATCH_NORMED, norm->rows * norm->cols, ret_normed, err);
+    if (status == DP_OK) {
+        stage->device->ops->rmsnorm_again(stage->device->stream, norm, *ret_normed);
+    }
+    return status;
+}
+
 dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
                                  const struct dp_slot *dy, const void *dnormed,
                                  struct dp_slot *dgain, struct dp_error *err)
@@ -132,14 +173,14 @@ static void gated_linears(const struct dp_stage *stage, const struct dp_gated *g
 }
 
 dp_status dp_gated_forward(struct dp_stage *stage, const struct dp_gated *gated, const void *x,
-                           const void *weight, void *gate_up, void *y, bool accumulate,
-                           struct dp_error *err)
+                           const void *weight, void *gate_up, void *active, void *y,
+                           bool accumulate, struct dp_error *err)
 {
     struct dp_linear wide, down;
     gated_linears(stage, gated, &wide, &down);
-    void *active;
-    dp_status status =
-        dp_stage_elements(stage, DP_SCRATCH_WIDE, gated->rows * gated->width, &active, err);
+    dp_status status = active != NULL ? DP_OK
+                                      : dp_stage_elements(stage, DP_SCRATCH_WIDE,
+                                                          gated->rows * gated->width, &active, err);
     if (status != DP_OK) {
         return status;
     }
@@ -148,6 +189,14 @@ dp_status dp_gated_forward(struct dp_stage *stage, const struct dp_gated *gated,
     stage->device->ops->swiglu_forward(stage->device->stream, &swiglu, active);
     dp_linear_forward(stage, &down, active, y, accumulate);
     return DP_OK;
+}
+
+void dp_gated_again(struct dp_stage *stage, const struct dp_gated *gated, const void *x,
+                    void *gate_up)
+{
+    struct dp_linear wide, down;
+    gated_linears(stage, gated, &wide, &down);
+    dp_linear_forward(stage, &wide, x, gate_up, false);
 }
 
 dp_status dp_gated_input_grad(struct dp_stage *stage, const struct dp_gated *gated, const void *dy,

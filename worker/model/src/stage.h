@@ -65,13 +65,15 @@ struct dp_slot {
 struct dp_layer_state {
     // ATTENTION
     struct dp_slot x, rstd;       // [T, hidden], [T]
+    struct dp_slot normed;        // [T, hidden]; empty when computed again
     struct dp_slot qkv;           // [T, qkv]; becomes its gradient
     struct dp_slot attended, lse; // [T, q], [T, heads]
     struct dp_slot dy, dgain;     // INPUT: [T, hidden], [hidden]
     // FFN, and DISPATCH with the shared expert
     struct dp_slot ffn_x, ffn_rstd;   // [T, hidden], [T]
+    struct dp_slot ffn_normed;        // [T, hidden]; empty when computed again
     struct dp_slot gate_up;           // [T, 2 width]; becomes its gradient
-    struct dp_slot active;            // INPUT: [T, width]
+    struct dp_slot active;            // [T, width]; from INPUT on when computed again
     struct dp_slot ffn_dy, ffn_dgain; // INPUT
     struct dp_slot dnormed;           // INPUT, from EXPERTS to DISPATCH: [T, hidden]
     // DISPATCH. Expert indices of the own tokens, int32 [T, top_k]; where each (arrived token,
@@ -79,9 +81,10 @@ struct dp_layer_state {
     struct dp_slot probabilities; // [T, experts], logits; becomes their gradient
     struct dp_slot index, row_of;
     // EXPERTS. Rows are sorted by (local expert, source rank, token).
-    struct dp_slot rows_x, rows_weight;  // [R, hidden], [R]
-    struct dp_slot rows_gate_up;         // [R, 2 expert_ffn]; becomes its gradient
-    struct dp_slot rows_active, rows_dy; // INPUT: [R, expert_ffn], [R, hidden]
+    struct dp_slot rows_x, rows_weight; // [R, hidden], [R]
+    struct dp_slot rows_gate_up;        // [R, 2 expert_ffn]; becomes its gradient
+    struct dp_slot rows_active;         // [R, expert_ffn]; from INPUT on when computed again
+    struct dp_slot rows_dy;             // INPUT: [R, hidden]
     // On their way between ranks, from begin to end of a component: to the experts [T, hidden] and
     // [T, top_k], back [A, hidden] and [A, top_k].
     struct dp_slot sent_rows, sent_weight;
@@ -98,7 +101,7 @@ struct dp_chunk {
     int64_t live_bytes;
     struct dp_slot token_ids, target_ids; // int32 [T]
     struct dp_slot x, dx;                 // the activation and the gradient on their way
-    struct dp_slot head_x, head_rstd, logits, lse, head_dgain;
+    struct dp_slot head_x, head_rstd, head_normed, logits, lse, head_dgain;
     struct dp_slot embedding_dy;
     struct dp_layer_state *layers;
     int32_t *counts;          // what the layers' counts point into
@@ -170,10 +173,14 @@ struct dp_gated {
     int64_t gate_up, down, rows, width;
 };
 // weight [rows] may be NULL. gate_up [rows, 2 width] is saved for input_grad, which leaves its
-// gradient there and `active` [rows, width] for weight_grad.
+// gradient there and `active` [rows, width], the input of down, for weight_grad. Forward leaves
+// `active` as well, unless it is NULL.
 dp_status dp_gated_forward(struct dp_stage *stage, const struct dp_gated *gated, const void *x,
-                           const void *weight, void *gate_up, void *y, bool accumulate,
-                           struct dp_error *err);
+                           const void *weight, void *gate_up, void *active, void *y,
+                           bool accumulate, struct dp_error *err);
+// gate_up again, as forward gave it.
+void dp_gated_again(struct dp_stage *stage, const struct dp_gated *gated, const void *x,
+                    void *gate_up);
 dp_status dp_gated_input_grad(struct dp_stage *stage, const struct dp_gated *gated, const void *dy,
                               const void *weight, void *gate_up, void *dweight, void *active,
                               void *dx, struct dp_error *err);
@@ -183,6 +190,14 @@ void dp_gated_weight_grad(struct dp_stage *stage, const struct dp_gated *gated, 
 // A norm with its gain at `offset`.
 struct dp_rmsnorm dp_chunk_norm(const struct dp_chunk *chunk, int64_t offset,
                                 const struct dp_slot *x, const struct dp_slot *rstd);
+// Whether what the bit (DP_RECOMPUTE_*) stands for is kept from FORWARD on.
+bool dp_stage_keeps(const struct dp_stage *stage, uint32_t bit);
+// Runs the norm's forward into the empty slot when norms are kept, else into scratch.
+dp_status dp_chunk_norm_forward(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
+                                struct dp_slot *slot, void **ret_normed, struct dp_error *err);
+// What it gave: from the slot, or once more into scratch when that is empty.
+dp_status dp_chunk_norm_again(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
+                              const struct dp_slot *slot, void **ret_normed, struct dp_error *err);
 // The end of INPUT of a component y = x + f(norm(x)): dx = dy + norm's gradient of dnormed, and the
 // gain's gradient in the empty slot dgain. chunk->dx must be empty and gets dx.
 dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm *norm,
@@ -191,6 +206,10 @@ dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm
 
 // The gain's gradient is added to the parameters' at `offset`.
 void dp_chunk_gain_grad(const struct dp_chunk *chunk, const struct dp_slot *dgain, int64_t offset);
+
+// component_attention.c: with DP_RECOMPUTE_FULL, what ATTENTION's FORWARD had saved of the layer,
+// from its input, and the layer's ffn_x.
+dp_status dp_attention_restore(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 
 // exchange.c: the moves of one MoE layer through the stage's exchanger. Each begin posts, each end
 // waits, and what was posted stays in sent_rows and sent_weight between them.
@@ -213,6 +232,10 @@ dp_status dp_exchange_back_end(struct dp_chunk *chunk, int32_t layer, dp_move mo
 // COMBINE's INPUT: ffn_dy goes to the experts and arrives as rows_dy.
 dp_status dp_exchange_gradient_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+// With DP_RECOMPUTE_FULL: sent_rows go to the experts once more, along the routing that there is,
+// and arrive as rows_x.
+dp_status dp_exchange_restore_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+dp_status dp_exchange_restore_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 // The routing is used no more.
 void dp_exchange_release(struct dp_chunk *chunk, int32_t layer);
 

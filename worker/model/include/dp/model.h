@@ -33,6 +33,7 @@
 #include "dp/error.h"
 #include "dp/exchanger.h"
 #include "dp/spec.h"
+#include "dp/strategy.h"
 
 typedef enum dp_component_kind {
     DP_COMPONENT_EMBEDDING,
@@ -70,6 +71,9 @@ struct dp_stage_config {
     int32_t ep_rank, ep_size; // this rank holds experts [ep_rank, ep_rank + 1) * E / ep_size
     int32_t sequence;         // tokens per sample
     uint64_t seed;            // of the initial weights
+    // What INPUT computes again instead of keeping it: DP_RECOMPUTE_* of dp/strategy.h. Results are
+    // the same bits whatever it is.
+    uint32_t recompute;
     // Moves rows between EP peers; borrowed, outlives the stage's chunks. NULL: an EP size of 1, or
     // a stage whose MoE layers are never run.
     struct dp_exchanger *exchanger;
