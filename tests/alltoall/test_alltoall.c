@@ -357,10 +357,122 @@ static void all_moves_are_bitwise_right_over_a_mesh_of_two_nodes(void **state)
     sweep(CLUSTER_MESH, dp_fuzz_runs(26));
 }
 
+static void all_moves_are_bitwise_right_over_queue_pairs(void **state)
+{
+    (void)state;
+    sweep(CLUSTER_VERBS, dp_fuzz_runs(13));
+}
+
 static void all_moves_are_bitwise_right_over_slow_links(void **state)
 {
     (void)state;
     sweep(CLUSTER_SLOW, dp_fuzz_runs(13));
+}
+
+static struct scene_shape two_nodes(int32_t ranks)
+{
+    struct scene_shape shape = {
+        .seed = 11,
+        .ranks = ranks,
+        .own = 2,
+        .top_k = 4,
+        .routings = 2,
+        .hidden = 33,
+        .tokens_max = 20,
+        .element = DP_BF16,
+    };
+    for (int32_t r = 0; r < ranks; r++) {
+        shape.node_of[r] = r < (ranks + 1) / 2 ? 0 : 1;
+    }
+    return shape;
+}
+
+// Every run is compared with the same definition, so they are equal to each other.
+static void fifty_runs_with_other_delays_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (long run = 0; run < 50; run++) {
+        struct scene_shape shape = two_nodes(4);
+        struct play play = {
+            .kind = run % 2 == 0 ? CLUSTER_LOOPBACK : CLUSTER_TCP,
+            .depth = 1,
+            .chunk_bytes = 200,
+            .delay_us_max = 40,
+            .seed = (uint64_t)run,
+        };
+        run_play(&play, &shape);
+    }
+}
+
+// Numbers of ranks that are no power of two have hung published kernels.
+static void three_ranks_and_twenty_four_work_like_two(void **state)
+{
+    (void)state;
+    static const int32_t ranks[] = {3, 5, 7, 24};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(ranks); i++) {
+        struct scene_shape shape = two_nodes(ranks[i]);
+        shape.hidden = 16;
+        shape.tokens_max = 6;
+        struct play play = {.kind = CLUSTER_LOOPBACK, .depth = 1, .seed = i};
+        run_play(&play, &shape);
+    }
+}
+
+static void every_chunk_depth_and_number_of_rows_in_flight_gives_the_same(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= 9; rows += rows < 4 ? 1 : 5) {
+        for (int32_t depth = 1; depth <= DP_ALLTOALL_DEPTH_MAX; depth++) {
+            struct scene_shape shape = two_nodes(5);
+            shape.routings = 3;
+            struct play play = {
+                .kind = depth % 2 == 0 ? CLUSTER_SHM : CLUSTER_TCP,
+                .depth = depth,
+                .chunk_bytes = rows * 66,
+                .seed = (uint64_t)(rows * 10 + depth),
+            };
+            run_play(&play, &shape);
+        }
+    }
+}
+
+static void more_than_thirty_two_experts_of_a_token_work(void **state)
+{
+    (void)state;
+    struct scene_shape shape = two_nodes(3);
+    shape.top_k = 40;
+    shape.own = 30;
+    struct play play = {.kind = CLUSTER_LOOPBACK, .depth = 1};
+    run_play(&play, &shape);
+}
+
+static void a_rank_without_tokens_takes_part_in_every_move(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < CLUSTER_KINDS; kind++) {
+        struct scene_shape shape = two_nodes(4);
+        shape.kind = SCENE_EMPTY_RANK;
+        shape.seed = (uint64_t)kind;
+        struct play play = {.kind = (cluster_kind)kind, .depth = 1};
+        run_play(&play, &shape);
+    }
+}
+
+// A published queue lost count beyond 9180.
+static void ten_thousand_tokens_of_one_expert_arrive(void **state)
+{
+    (void)state;
+    struct scene_shape shape = two_nodes(2);
+    shape.kind = SCENE_ALL_TO_ONE;
+    shape.routings = 1;
+    shape.top_k = 1;
+    shape.hidden = 4;
+    shape.tokens_max = 30000;
+    struct play play = {.kind = CLUSTER_SHM, .depth = 1};
+    scene_make(&play.scene, &shape);
+    assert_true(play.scene.of[0][0].tokens > 9180);
+    scene_drop(&play.scene);
+    run_play(&play, &shape);
 }
 
 int main(void)
@@ -370,7 +482,14 @@ int main(void)
         cmocka_unit_test(all_moves_are_bitwise_right_over_shared_memory),
         cmocka_unit_test(all_moves_are_bitwise_right_over_tcp),
         cmocka_unit_test(all_moves_are_bitwise_right_over_a_mesh_of_two_nodes),
+        cmocka_unit_test(all_moves_are_bitwise_right_over_queue_pairs),
         cmocka_unit_test(all_moves_are_bitwise_right_over_slow_links),
+        cmocka_unit_test(fifty_runs_with_other_delays_give_the_same_bits),
+        cmocka_unit_test(three_ranks_and_twenty_four_work_like_two),
+        cmocka_unit_test(every_chunk_depth_and_number_of_rows_in_flight_gives_the_same),
+        cmocka_unit_test(more_than_thirty_two_experts_of_a_token_work),
+        cmocka_unit_test(a_rank_without_tokens_takes_part_in_every_move),
+        cmocka_unit_test(ten_thousand_tokens_of_one_expert_arrive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
