@@ -4,6 +4,7 @@
 
 #include "dp/model.h"
 #include "dp/rand.h"
+#include "dp/strategy.h"
 
 static void compare(struct dp_device *device, const struct dp_model_spec *model,
                     const struct dp_cost_stage *shape, struct dp_rand *rand)
@@ -17,7 +18,9 @@ static void compare(struct dp_device *device, const struct dp_model_spec *model,
                                      .has_head = shape->has_head,
                                      .ep_size = 1,
                                      .sequence = 1 + (int32_t)dp_rand_below(rand, 20),
-                                     .seed = 1};
+                                     .seed = 1,
+                                     .recompute =
+                                         (uint32_t)dp_rand_below(rand, DP_RECOMPUTE_FULL + 1)};
     assert_ok(dp_stage_new(device, &config, &stage, &err), &err);
     struct dp_profile profile;
     dp_profile_default_cpu(&profile);
@@ -25,7 +28,8 @@ static void compare(struct dp_device *device, const struct dp_model_spec *model,
     struct dp_cost_batch batch = {.samples = 1 + (int32_t)dp_rand_below(rand, 5),
                                   .sequence = config.sequence,
                                   .ep_size = 1,
-                                  .ep_nodes = 1};
+                                  .ep_nodes = 1,
+                                  .recompute = config.recompute};
     struct dp_cost_routed given[8] = {0};
     struct dp_routed routed[8] = {0};
     for (int32_t l = shape->layer_begin; l < shape->layer_end; l++) {
@@ -66,7 +70,7 @@ static void chunk_bytes_equal_the_executors(void **state)
                                   .norm_eps = 1e-6};
     const struct dp_cost_stage shapes[] = {
         {0, 4, true, true}, {0, 1, true, false}, {1, 3, false, false}, {3, 4, false, true}};
-    for (int element = DP_F32; element <= DP_F64; element++) {
+    for (int element = DP_F32; element <= DP_BF16; element++) {
         struct dp_device *device = NULL;
         struct dp_error err = {0};
         assert_ok(dp_device_open_cpu((dp_element)element, &device, &err), &err);

@@ -8,7 +8,8 @@ static struct dp_cost_batch batch_of(const struct dp_price_input *input)
     return (struct dp_cost_batch){.samples = input->strategy->micro_batch_size,
                                   .sequence = input->sequence,
                                   .ep_size = input->strategy->expert,
-                                  .ep_nodes = 1};
+                                  .ep_nodes = 1,
+                                  .recompute = input->strategy->recompute};
 }
 
 void dp_memory_units_of_cpu(const struct dp_price_input *input, struct dp_unit_bytes *ret_units)

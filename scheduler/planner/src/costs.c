@@ -24,6 +24,7 @@ struct dp_cost_batch dp_planner_batch_of(const struct problem *problem, const st
         .sequence = problem->spec->train.sequence,
         .ep_size = layout->choice.expert,
         .ep_nodes = layout->ep_nodes,
+        .recompute = layout->choice.recompute,
     };
 }
 
@@ -302,8 +303,11 @@ static double whole_model_s(const struct problem *problem, const struct choice *
         double alone = chunk.forward_s + chunk.input_s + chunk.weight_s;
         return fmin(alone, dp_cost_sim_pair_s(&spec->sim, &whole, &whole, true));
     }
-    struct dp_cost_batch batch = {choice->micro_batch_size, spec->train.sequence, choice->expert,
-                                  1};
+    struct dp_cost_batch batch = {.samples = choice->micro_batch_size,
+                                  .sequence = spec->train.sequence,
+                                  .ep_size = choice->expert,
+                                  .ep_nodes = 1,
+                                  .recompute = choice->recompute};
     struct dp_cost_chunk chunk;
     dp_cost_chunk(&spec->model, problem->profile, &whole, &batch, &chunk);
     // Stages have an action's overhead each; the whole has it once.

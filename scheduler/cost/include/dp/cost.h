@@ -39,7 +39,8 @@ struct dp_cost_stage {
 struct dp_cost_batch {
     int32_t samples, sequence;
     int32_t ep_size;
-    int32_t ep_nodes; // nodes that the group spans; 1 = no network between them
+    int32_t ep_nodes;   // nodes that the group spans; 1 = no network between them
+    uint32_t recompute; // DP_RECOMPUTE_*: what chunks do not keep
 };
 
 // Seconds of one chunk, compute and all-to-all apart.
