@@ -1,4 +1,5 @@
 // Streams, events, memory and threads of the cpu device.
+#include "gate.h"
 #include "gradient.h"
 
 #include <pthread.h>
@@ -9,7 +10,6 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/device.h"
-#include "queue.h"
 
 static struct dp_device *device;
 static const struct dp_device_ops *ops;
@@ -142,41 +142,6 @@ static void work_ordered_by_events_gives_what_one_stream_gives(void **state)
     for (int i = 1; i < STREAMS; i++) {
         ops->stream_close(streams[i]);
     }
-}
-
-// Where an opened stream stands until the caller opens it.
-struct gate {
-    pthread_mutex_t lock;
-    pthread_cond_t opened;
-    bool open;
-};
-#define GATE_CLOSED                                                                                \
-    {                                                                                              \
-        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false                                 \
-    }
-
-static void stand(struct dp_stream *stream, void *arguments)
-{
-    (void)stream;
-    struct gate *gate = *(struct gate **)arguments;
-    pthread_mutex_lock(&gate->lock);
-    while (!gate->open) {
-        pthread_cond_wait(&gate->opened, &gate->lock);
-    }
-    pthread_mutex_unlock(&gate->lock);
-}
-
-static void put_gate(struct dp_stream *stream, struct gate *gate)
-{
-    dp_queue_put(stream->queue, stand, &gate, sizeof(gate));
-}
-
-static void open_gate(struct gate *gate)
-{
-    pthread_mutex_lock(&gate->lock);
-    gate->open = true;
-    pthread_cond_broadcast(&gate->opened);
-    pthread_mutex_unlock(&gate->lock);
 }
 
 static void an_opened_stream_works_later_with_the_arguments_of_the_call(void **state)

@@ -1,0 +1,43 @@
+// A gate in an opened stream's queue: what is queued behind it waits for the caller.
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "cpu.h"
+#include "queue.h"
+
+// Where an opened stream stands until the caller opens it.
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    bool open;
+};
+#define GATE_CLOSED                                                                                \
+    {                                                                                              \
+        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false                                 \
+    }
+
+static inline void stand(struct dp_stream *stream, void *arguments)
+{
+    (void)stream;
+    struct gate *gate = *(struct gate **)arguments;
+    pthread_mutex_lock(&gate->lock);
+    while (!gate->open) {
+        pthread_cond_wait(&gate->opened, &gate->lock);
+    }
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static inline void put_gate(struct dp_stream *stream, struct gate *gate)
+{
+    dp_queue_put(stream->queue, stand, &gate, sizeof(gate));
+}
+
+static inline void open_gate(struct gate *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    gate->open = true;
+    pthread_cond_broadcast(&gate->opened);
+    pthread_mutex_unlock(&gate->lock);
+}
