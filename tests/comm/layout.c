@@ -20,7 +20,8 @@ struct dp_model_spec layout_model(void)
                                   .expert_ffn = 6,
                                   .vocabulary = 16,
                                   .rope_theta = 10000,
-                                  .norm_eps = 1e-6};
+                                  .norm_eps = 1e-6,
+                                  .bias_update = 0.125};
 }
 
 static dp_status hold_one(const struct layout *layout, int32_t rank, int32_t stage,

@@ -364,6 +364,8 @@ static void a_lost_job_of_the_first_schema_has_failed(void **state)
             "ALTER TABLE ranks DROP COLUMN stopped; ALTER TABLE ranks DROP COLUMN measured_ns;"
             "ALTER TABLE ranks DROP COLUMN exchange_ns; ALTER TABLE ranks DROP COLUMN "
             "grad_sync_ns; ALTER TABLE ranks DROP COLUMN optimizer_ns;"
+            "ALTER TABLE ranks DROP COLUMN load_skew; ALTER TABLE ranks DROP COLUMN load_layer;"
+            "ALTER TABLE ranks DROP COLUMN load_expert; ALTER TABLE ranks DROP COLUMN load_rank;"
             "ALTER TABLE nodes DROP COLUMN hardware; DROP TABLE clusters;"
             "DROP TABLE profiles; DROP TABLE lessons;"
             "UPDATE jobs SET state = 11 WHERE number = 1; PRAGMA user_version = 1");

@@ -30,7 +30,8 @@ struct dp_model_spec trial_model(const struct trial *trial)
                                   .vocabulary = 256,
                                   .rope_theta = 10000,
                                   .norm_eps = 1e-5,
-                                  .aux_loss_weight = 0.001};
+                                  .aux_loss_weight = 0.001,
+                                  .bias_update = trial->bias_update};
 }
 
 struct trial trial_default(void)
@@ -135,6 +136,25 @@ static void free_tensors(struct trial_tensor *list, size_t count)
     free(list);
 }
 
+// The fullest expert over the mean.
+static double skew_of(const struct dp_trainer *trainer)
+{
+    double most = 0;
+    const struct dp_optim *optim = dp_trainer_optim(trainer);
+    for (int32_t i = 0; optim != NULL && i < dp_optim_load_count(optim); i++) {
+        struct dp_expert_load load;
+        dp_optim_load_at(optim, i, &load);
+        int64_t sum = 0, fullest = 0;
+        for (int32_t e = 0; e < load.experts; e++) {
+            sum += load.tokens[e];
+            fullest = load.tokens[e] > fullest ? load.tokens[e] : fullest;
+        }
+        double skew = (double)fullest * load.experts / (double)sum;
+        most = skew > most ? skew : most;
+    }
+    return most;
+}
+
 static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
 {
     struct trial_rank *result = self->result;
@@ -155,8 +175,25 @@ static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
             status = dp_trainer_update(trainer, report, &result->err);
         }
         result->step_done = dp_trainer_step_done(trainer);
+        result->skews[step] = skew_of(trainer);
     }
     return status;
+}
+
+static void tilt_routers(struct dp_trainer *trainer, float tilt)
+{
+    struct dp_exec *exec = dp_trainer_exec(trainer);
+    for (int32_t i = 0; i < dp_exec_stage_count(exec); i++) {
+        int32_t index;
+        struct dp_stage *stage = dp_exec_stage(exec, i, &index);
+        const struct dp_stage_config *config = dp_stage_config(stage);
+        for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+            float *bias = dp_stage_router_bias(stage, layer);
+            if (bias != NULL) {
+                bias[0] = tilt;
+            }
+        }
+    }
 }
 
 static dp_status run_trainer(struct worker *self, struct dp_trainer *trainer)
@@ -166,6 +203,9 @@ static dp_status run_trainer(struct worker *self, struct dp_trainer *trainer)
     dp_status status = DP_OK;
     if (trial->resume != NULL) {
         status = dp_trainer_resume(trainer, trial->resume, &result->err);
+    }
+    if (trial->tilt > 0) {
+        tilt_routers(trainer, (float)trial->tilt);
     }
     if (status == DP_OK) {
         status = run_steps(self, trainer);
@@ -237,6 +277,7 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                                                     .eps = 1e-8,
                                                     .weight_decay = 0.1,
                                                     .grad_clip = 1},
+                                      .shard = trial->shard,
                                       .steps = trial->steps};
 }
 
@@ -259,11 +300,13 @@ static void *run_worker(void *argument)
     struct dp_device *device = NULL;
     if (!self->trial->sim) {
         DP_CHECK(dp_device_open_cpu(self->trial->element, &device, &result->err) == DP_OK);
+        dp_device_set_threads(device, self->trial->threads > 0 ? self->trial->threads : 1);
     }
     size_t records = (size_t)self->trial->steps * (dp_schedule_action_count(self->schedule) + 4);
     struct dp_exec_meter *meter = dp_exec_meter_new(records);
     connect_worker(self);
     struct dp_trainer_config config = config_of(self, device, meter, begin);
+    DP_COPY_TEXT(config.optimizer.moments, self->trial->bf16_moments ? "bf16" : "fp32");
     struct dp_trainer *trainer = NULL;
     result->status = dp_trainer_new(&config, &trainer, &result->err);
     if (result->status == DP_OK) {

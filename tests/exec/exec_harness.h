@@ -36,6 +36,11 @@ struct trial {
     int64_t holdout;                  // samples held out
     int32_t delay_us;                 // every message is delayed by up to this
     const struct dp_sim_costs *costs; // of a sim trial
+    dp_shard shard;
+    bool bf16_moments;
+    double bias_update;
+    double tilt; // the bias of the first expert of each layer starts here
+    int32_t threads; // of each rank's device; 0 = 1
 };
 
 // Every default of the tests: the tiny model on one rank, 16 samples a step.
@@ -64,6 +69,7 @@ struct trial_rank {
     size_t gradients_count;
     struct trial_tensor *weights; // at the end
     size_t weights_count;
+    double skews[TRIAL_STEPS_MAX];    // of each step, the most uneven layer that it holds
     int64_t sample_first, sample_end; // trained on, where this rank has tokens to read
     double evaluated_loss;
     uint64_t evaluated_tokens;

@@ -101,6 +101,66 @@ static void dualpipe_with_expert_peers_runs_as_processes(void **state)
     fleet_deinit(&fleet);
 }
 
+static void loads_of_experts_come_with_the_last_step(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.parallel.data = 2;
+    fleet.spec.parallel.expert = 2;
+    fleet.spec.parallel.micro_batch_size = 1;
+    DP_COPY_TEXT(fleet.spec.parallel.schedule, "dualpipe");
+    fleet_run(&fleet);
+    const struct dp_model_spec *model = &fleet.spec.model;
+    uint64_t tokens = 0, in_all = 0;
+    double loads[4];
+    for (int32_t rank = 0; rank < 4; rank++) {
+        const Dp__V1__StepDone *done = fleet_report(&fleet, rank, STEP, 6)->step;
+        for (size_t i = 0; i < done->n_expert_tokens; i++) {
+            tokens += done->expert_tokens[i];
+        }
+        // Both positions hold all layers.
+        int32_t layers = model->layers - model->dense_layers;
+        assert_int_equal(done->n_expert_tokens, layers * model->experts / 2);
+        assert_true(done->expert_skew >= 1 && done->expert_skew <= model->experts);
+        assert_in_range(done->skew_layer, model->dense_layers, model->layers - 1);
+        assert_in_range(done->skew_expert, 0, model->experts - 1);
+        loads[rank] = done->rank_load;
+        in_all = done->tokens * (uint64_t)model->top_k * (uint64_t)layers;
+    }
+    assert_int_equal(tokens, in_all);
+    // Ranks 0 and 2 share experts, and 1 and 3 do: 1 is their mean.
+    assert_true(fabs(loads[0] + loads[2] - 2) < 1e-12 && fabs(loads[1] + loads[3] - 2) < 1e-12);
+    fleet_deinit(&fleet);
+}
+
+static void tokens_of_a_file_are_trained_on_and_evaluated_every_other_step(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    uint16_t tokens[6000];
+    for (int i = 0; i < 6000; i++) {
+        tokens[i] = (uint16_t)(i * i % 251);
+    }
+    struct dp_error err = {0};
+    snprintf(fleet.spec.data.path, sizeof fleet.spec.data.path, "%s/t.bin", fleet.directory);
+    assert_ok(dp_write_file(fleet.spec.data.path, tokens, sizeof tokens, &err), &err);
+    fleet.spec.train.evaluate_every = 2;
+    DP_COPY_TEXT(fleet.spec.parallel.shard, "zero1");
+    DP_COPY_TEXT(fleet.spec.optimizer.schedule, "wsd");
+    fleet_run(&fleet);
+    const Dp__V1__RankReady *ready = fleet_report(&fleet, 0, READY, 1)->ready;
+    assert_int_equal(ready->corpus_bytes, sizeof tokens);
+    for (size_t i = 1; i <= 3; i++) {
+        const Dp__V1__EvalDone *eval = fleet_report(&fleet, 0, EVAL, i)->eval;
+        assert_int_equal(eval->step, 2 * i);
+        assert_true(eval->tokens > 0 && isfinite(eval->loss));
+    }
+    assert_null(fleet_report(&fleet, 0, EVAL, 4));
+    fleet_deinit(&fleet);
+}
+
 static void a_resumed_run_goes_on_where_the_first_ended(void **state)
 {
     (void)state;
@@ -427,6 +487,8 @@ int main(void)
         cmocka_unit_test(two_gpipe_ranks_train_report_and_finish),
         cmocka_unit_test(the_last_step_brings_all_its_spans),
         cmocka_unit_test(dualpipe_with_expert_peers_runs_as_processes),
+        cmocka_unit_test(loads_of_experts_come_with_the_last_step),
+        cmocka_unit_test(tokens_of_a_file_are_trained_on_and_evaluated_every_other_step),
         cmocka_unit_test(a_resumed_run_goes_on_where_the_first_ended),
         cmocka_unit_test(a_stop_ends_all_ranks_after_the_same_step),
         cmocka_unit_test(a_checkpoint_is_written_on_demand_and_answers_its_request),

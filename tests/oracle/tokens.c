@@ -53,7 +53,7 @@ int main(int count, char **arguments)
     }
     struct dp_data_spec data = {.token_bytes = atoi(arguments[3]),
                                 .shuffle = atoi(arguments[7]),
-                                .holdout = atof(arguments[8])};
+                                .holdout = strtod(arguments[8], NULL)};
     DP_COPY_TEXT(data.path, arguments[1]);
     DP_COPY_TEXT(data.format, arguments[2]);
     int32_t sequence = atoi(arguments[5]);

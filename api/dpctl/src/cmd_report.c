@@ -176,6 +176,31 @@ static void print_ranks(const Dp__V1__JobReport *report, const char *title,
     dpctl_table_print(&table);
 }
 
+// How uneven the experts were in the newest step, where there are any.
+static void print_loads(const Dp__V1__JobReport *report)
+{
+    static const char *const heads[] = {"RANK", "LAYER", "EXPERT", "FULLEST", "RANK LOAD"};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 5, .right = ~0u};
+    dpctl_heads(&table, heads);
+    bool any = false;
+    for (size_t i = 0; i < report->n_ranks; i++) {
+        const Dp__V1__ExpertLoad *load = report->ranks[i]->load;
+        if (load == NULL) {
+            continue;
+        }
+        any = true;
+        dpctl_cell(&table, "%u", report->ranks[i]->rank);
+        dpctl_cell(&table, "%u", load->layer);
+        dpctl_cell(&table, "%u", load->expert);
+        dpctl_cell(&table, "x%.2f", load->skew);
+        dpctl_cell(&table, "x%.2f", load->rank);
+    }
+    if (any) {
+        puts("\nload of experts over the mean, newest step; of each rank its most uneven layer");
+        dpctl_table_print(&table);
+    }
+}
+
 // Where the prediction was off, and what became of that.
 static void print_lesson(const Dp__V1__Lesson *lesson)
 {
@@ -241,6 +266,7 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
     if (report->n_ranks > 0) {
         print_ranks(report, "measured, mean of a step", measured);
         print_ranks(report, predicted_title(report), predicted);
+        print_loads(report);
     }
     if (report->lesson != NULL) {
         print_lesson(report->lesson);

@@ -56,8 +56,9 @@ static const struct {
     const char *head;
     int width;
 } columns[] = {
-    {"RANK", 4}, {"NODE", 6}, {"STEP", 8}, {"BUSY", 4}, {"F", 4},      {"I/B", 4},  {"W", 4},
-    {"FB", 4},   {"OPT", 4},  {"COMM", 4}, {"IDLE", 4}, {"CHUNKS", 6}, {"PEAK", 9}, {"TIME", 8},
+    {"RANK", 4}, {"NODE", 6},   {"STEP", 8}, {"BUSY", 4}, {"F", 4},
+    {"I/B", 4},  {"W", 4},      {"FB", 4},   {"OPT", 4},  {"COMM", 4},
+    {"IDLE", 4}, {"CHUNKS", 6}, {"PEAK", 9}, {"TIME", 8}, {"SKEW", 5},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0], NODE_COLUMN = 1 };
 
@@ -86,6 +87,7 @@ static void rank_row(struct dpctl_table *table, const Dp__V1__JobRank *rank)
     dpctl_cell(table, "%u/%u", u->live_chunks, u->peak_chunks);
     dpctl_cell(table, "%s", dpctl_bytes(text, (double)u->peak_bytes));
     dpctl_cell(table, "%s", u->step_ns > 0 ? dpctl_seconds(text, (double)u->step_ns / 1e9) : "");
+    dpctl_cell(table, rank->load != NULL ? "x%.2f" : "", rank->load != NULL ? rank->load->skew : 0);
 }
 
 static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
@@ -122,7 +124,7 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
             "Live utilisation per rank: share of the last second by kind (F forward, I/B "
             "backward, W weight gradients, FB overlapped pairs, OPT optimizer), COMM "
             "communication not hidden, IDLE, live and peak chunks, peak memory, TIME of the last "
-            "step.\v"
+            "step, SKEW: its fullest expert over the mean of a layer's experts.\v"
             "Without JOB: the newest, running ones first. Ends with the job; Ctrl-C ends it "
             "earlier. With -o json each refresh is one line.\n",
         .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",

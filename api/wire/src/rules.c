@@ -166,7 +166,7 @@ size_t dp_wire_list_max(const char *field)
         {"candidates", DP_CANDIDATES_MAX},
         {"clusters", DP_CLUSTERS_MAX},
         {"endpoints", DP_RANKS_MAX},
-        {"expert_tokens", DP_EXPERTS_MAX},
+        {"expert_tokens", DP_EXPERT_LOADS_MAX},
         {"layer_begin", DP_STAGES_MAX + 1},
         {"gains", DP_PLAN_GAINS_MAX},
         {"gpus", DP_NODE_SLOTS_MAX},

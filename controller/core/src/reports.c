@@ -30,15 +30,14 @@ static void compare_corpus(struct dp_core *core, struct core_job *job,
     }
     if (ready->corpus_hash != job->corpus_hash || ready->corpus_bytes != job->row.corpus_bytes) {
         const struct dp_rank_record *first = &job->ranks[job->corpus_rank];
-        dp_core_job_blame(core, job, DP_CAUSE_NODE, "DataDiffers",
-                          "rank %u on %s and rank %u on %s read different texts (%llu bytes with "
-                          "hash %016llx, %llu bytes with hash %016llx); give every node the same "
-                          "file under [data] path",
-                          first->rank, first->node, rank->rank, rank->node,
-                          (unsigned long long)job->row.corpus_bytes,
-                          (unsigned long long)job->corpus_hash,
-                          (unsigned long long)ready->corpus_bytes,
-                          (unsigned long long)ready->corpus_hash);
+        dp_core_job_blame(
+            core, job, DP_CAUSE_NODE, "DataDiffers",
+            "rank %u on %s and rank %u on %s read different texts (%llu bytes with "
+            "hash %016llx, %llu bytes with hash %016llx); give every node the same "
+            "file under [data] path",
+            first->rank, first->node, rank->rank, rank->node,
+            (unsigned long long)job->row.corpus_bytes, (unsigned long long)job->corpus_hash,
+            (unsigned long long)ready->corpus_bytes, (unsigned long long)ready->corpus_hash);
     }
 }
 
@@ -148,6 +147,9 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
         return; // an agent repeats what it kept after it connects again
     }
     rank->step = step;
+    rank->load = report->load;
+    rank->load.skew = finite_or_zero(rank->load.skew);
+    rank->load.rank = finite_or_zero(rank->load.rank);
     // The first one warms up, also after a checkpoint was loaded.
     if (step > job->row.resumed_step + 1) {
         rank->steps_measured++;

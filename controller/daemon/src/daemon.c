@@ -210,11 +210,10 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
 
 static dp_status serve(struct daemon *daemon, struct dp_error *err)
 {
-    const struct dp_rpc_handler *const others[] = {&session_handler, &watch_handler, &logs_handler,
-                                                   &plan_handler, &simulate_handler,
-                                                   &calibrate_handler};
-    size_t count =
-        service_handlers_count + DP_ARRAY_LENGTH(others) + cluster_handlers_count;
+    const struct dp_rpc_handler *const others[] = {&session_handler,  &watch_handler,
+                                                   &logs_handler,     &plan_handler,
+                                                   &simulate_handler, &calibrate_handler};
+    size_t count = service_handlers_count + DP_ARRAY_LENGTH(others) + cluster_handlers_count;
     // Borrowed by the server, which lives as long as the process does.
     static struct dp_rpc_handler handlers[DP_METHOD_COUNT];
     DP_CHECK(count <= DP_METHOD_COUNT);

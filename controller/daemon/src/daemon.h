@@ -152,6 +152,8 @@ typedef enum job_detail {
 Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct dp_arena *arena);
 Dp__V1__StepPoint *message_step(const struct dp_step_record *step, struct dp_arena *arena);
 Dp__V1__Utilisation *message_usage(const struct dp_usage *usage, struct dp_arena *arena);
+// NULL without experts.
+Dp__V1__ExpertLoad *message_load(const struct dp_rank_load *load, struct dp_arena *arena);
 Dp__V1__Fence *message_fence(const struct dp_fence *fence, struct dp_arena *arena);
 void *arena_take(struct dp_arena *arena, size_t bytes);
 // What the node's agent said it has, or NULL.

@@ -77,8 +77,23 @@ static void add_ranks(const struct job_view *view, struct dp_arena *arena, Dp__V
         if (from->updated_ns != 0) {
             rank->utilisation = message_usage(&from->usage, arena);
         }
+        rank->load = message_load(&from->load, arena);
         message->ranks[message->n_ranks++] = rank;
     }
+}
+
+Dp__V1__ExpertLoad *message_load(const struct dp_rank_load *load, struct dp_arena *arena)
+{
+    if (load->skew <= 0) {
+        return NULL;
+    }
+    Dp__V1__ExpertLoad *message = arena_take(arena, sizeof(*message));
+    dp__v1__expert_load__init(message);
+    message->skew = load->skew;
+    message->layer = load->layer;
+    message->expert = load->expert;
+    message->rank = load->rank;
+    return message;
 }
 
 static void add_plan(const struct dp_job_record *job, job_detail detail, struct dp_arena *arena,

@@ -31,6 +31,7 @@ static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan
     rank->measured_peak_chunks = from->peak_chunks;
     rank->measured_peak_bytes = (double)from->peak_bytes;
     rank->total = message_usage(&from->total, arena);
+    rank->load = message_load(&from->load, arena);
     if (plan != NULL && from->rank < plan->n_ranks) {
         const Dp__V1__RankPlan *planned = plan->ranks[from->rank];
         rank->predicted_busy_s = planned->busy_s;

@@ -211,6 +211,8 @@ static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
     step->optimizer_ns = from->optimizer_ns;
     step->peak_chunks = from->peak_chunks;
     step->peak_bytes = from->peak_bytes;
+    step->load = (struct dp_rank_load){from->expert_skew, from->skew_layer, from->skew_expert,
+                                       from->rank_load};
     if (from->n_spans > 0) {
         size_t length = protobuf_c_message_get_packed_size(&from->base);
         uint8_t *packed = arena_take(arena, length);

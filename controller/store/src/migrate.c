@@ -103,11 +103,18 @@ static const char profiles_and_lessons[] =
     "INSERT INTO profiles SELECT name, last_seen_ns, 'calibration', '', profile FROM nodes "
     "  WHERE length(profile) > 0;";
 
+static const char loads_of_experts[] =
+    "ALTER TABLE ranks ADD COLUMN load_skew REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN load_layer INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN load_expert INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN load_rank REAL NOT NULL DEFAULT 0;";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},
     {fences_and_parts},
     {clusters_and_hardware},
     {profiles_and_lessons},
+    {loads_of_experts},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -67,6 +67,10 @@ static const struct dp_column rank_columns[] = {
     RANK(I64, optimizer_ns),
     RANK(U32, peak_chunks),
     RANK(I64, peak_bytes),
+    COLUMN_AS("load_skew", DP_COLUMN_F64, dp_rank_record, load.skew),
+    COLUMN_AS("load_layer", DP_COLUMN_U32, dp_rank_record, load.layer),
+    COLUMN_AS("load_expert", DP_COLUMN_U32, dp_rank_record, load.expert),
+    COLUMN_AS("load_rank", DP_COLUMN_F64, dp_rank_record, load.rank),
     USAGE(usage),
     USAGE(total),
 };

@@ -349,7 +349,7 @@ static int32_t shard_choices(const struct problem *problem, dp_shard ret_choices
     ret_choices[0] = DP_SHARD_ZERO1;
     ret_choices[1] = DP_SHARD_NONE;
     ret_choices[2] = DP_SHARD_FSDP;
-    return 3;
+    return problem->spec->resources.device == DP_DEVICE_CPU ? 2 : 3; // our ranks gather no weights
 }
 
 static struct choice choice_of(const struct dp_place_sizes *sizes, int32_t mesh)

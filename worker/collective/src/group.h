@@ -34,7 +34,7 @@ dp_status dp_group_receive_parts(struct dp_group *group, const struct group_call
 dp_status dp_group_gather(struct dp_group *group, const struct group_call *call, void *all,
                           const size_t *bytes, struct dp_error *err);
 
-// sums[k] = terms[0][k] + terms[1][k] + ... of `count` members, in this order; f32 in double, rounded
-// once. `terms` may have sums among them.
+// sums[k] = terms[0][k] + terms[1][k] + ... of `count` members, in this order; f32 in double,
+// rounded once. `terms` may have sums among them.
 void dp_group_add_up(dp_element element, const void **terms, int32_t count, int64_t elements,
                      void *sums);

@@ -40,6 +40,7 @@ static struct dp_expert_load *add_load(struct dp_optim *optim, const struct held
                                     .first = config->ep_rank * own,
                                     .count = own,
                                     .own = dp_new_array(int64_t, (size_t)own),
+                                    .group_ranks = config->ep_size,
                                     .reports = held->shared.self == 0};
     return load;
 }
@@ -70,10 +71,12 @@ static void add_up(const struct dp_optim *optim, const struct dp_group *group,
     int64_t *tokens = (int64_t *)load->tokens, *own = (int64_t *)load->own;
     for (int32_t member = 0; member < group->count; member++) {
         const int64_t *from = counts + (size_t)member * stride;
+        bool is_own = is_peer(optim, group, member);
         for (int32_t e = 0; e < load->experts; e++) {
             tokens[e] += from[e];
+            load->group += is_own ? from[e] : 0;
         }
-        for (int32_t e = 0; e < load->count && is_peer(optim, group, member); e++) {
+        for (int32_t e = 0; e < load->count && is_own; e++) {
             own[e] += from[load->first + e];
         }
     }

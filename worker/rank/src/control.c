@@ -23,8 +23,8 @@
 struct queued {
     struct queued *next;
     dp_link_slot slot;
-    struct dp_buf bytes; // of a whole report; empty for a step:
-    Dp__V1__StepDone step;
+    struct dp_buf bytes;   // of a whole report; empty for a step:
+    Dp__V1__StepDone step; // its expert_tokens are owned
     bool with_spans;
 };
 
@@ -159,6 +159,13 @@ void control_take_checkpoint(struct control *control, uint64_t request)
     pthread_mutex_unlock(&control->lock);
 }
 
+static void free_queued(struct queued *item)
+{
+    dp_buf_deinit(&item->bytes);
+    free(item->step.expert_tokens);
+    free(item);
+}
+
 static void append(struct control *self, struct queued *item)
 {
     pthread_mutex_lock(&self->lock);
@@ -188,6 +195,8 @@ void control_report_step(struct control *control, const Dp__V1__StepDone *step, 
     struct queued *item = dp_new(struct queued);
     item->slot = DP_LINK_SLOT_STEP;
     item->step = *step;
+    item->step.expert_tokens =
+        dp_memdup(step->expert_tokens, step->n_expert_tokens * sizeof(uint64_t));
     item->with_spans = with_spans;
     append(control, item);
 }
@@ -325,8 +334,7 @@ static void send_queued(struct control *self)
         } else {
             send_bytes(self, item->slot, &item->bytes);
         }
-        dp_buf_deinit(&item->bytes);
-        free(item);
+        free_queued(item);
         item = next;
     }
 }

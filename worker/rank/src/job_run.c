@@ -22,6 +22,53 @@ static struct dp_trainer_wish wish_of(const struct job *job, struct control_wish
                                     .checkpoint = ret_control->checkpoint};
 }
 
+static uint64_t sum_of(const int64_t *values, int32_t count)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < count; i++) {
+        sum += values[i];
+    }
+    return (uint64_t)sum;
+}
+
+// The layer whose fullest expert is furthest above the mean.
+static void take_skew(const struct dp_expert_load *load, Dp__V1__StepDone *done)
+{
+    int32_t fullest = 0;
+    for (int32_t e = 1; e < load->experts; e++) {
+        fullest = load->tokens[e] > load->tokens[fullest] ? e : fullest;
+    }
+    double sum = (double)sum_of(load->tokens, load->experts);
+    double skew = sum > 0 ? (double)load->tokens[fullest] * load->experts / sum : 0;
+    if (skew > done->expert_skew) {
+        done->expert_skew = skew;
+        done->skew_layer = (uint32_t)load->layer;
+        done->skew_expert = (uint32_t)fullest;
+    }
+}
+
+// *ret_tokens is the caller's to free.
+static void report_loads(const struct job *job, Dp__V1__StepDone *done, uint64_t **ret_tokens)
+{
+    const struct dp_optim *optim = dp_trainer_optim(job->trainer);
+    int32_t count = optim == NULL ? 0 : dp_optim_load_count(optim);
+    double own = 0, mean = 0;
+    for (int32_t i = 0; i < count; i++) {
+        struct dp_expert_load load;
+        dp_optim_load_at(optim, i, &load);
+        take_skew(&load, done);
+        own += (double)sum_of(load.own, load.count);
+        mean += (double)load.group / load.group_ranks;
+        *ret_tokens = dp_realloc(*ret_tokens, done->n_expert_tokens + (size_t)load.count,
+                                 sizeof **ret_tokens);
+        for (int32_t e = 0; e < load.count; e++) {
+            (*ret_tokens)[done->n_expert_tokens++] = (uint64_t)load.own[e];
+        }
+    }
+    done->rank_load = mean > 0 ? own / mean : 0;
+    done->expert_tokens = *ret_tokens;
+}
+
 static void report_step(struct job *job, const struct dp_trainer_report *step)
 {
     Dp__V1__StepDone done = DP__V1__STEP_DONE__INIT;
@@ -49,6 +96,9 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
                     (long long)step->step, step->has_loss ? step->loss : 0.0, step->grad_norm,
                     (double)step->step_ns / 1e6);
     }
+    DP_AUTO_FREE uint64_t *tokens = NULL;
+    report_loads(job, &done, &tokens);
+    done.n_expert_tokens = traced ? done.n_expert_tokens : 0;
     control_report_step(job->control, &done, traced);
 }
 
@@ -105,6 +155,14 @@ static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, stru
     }
     report_step(job, &report);
     int64_t every = job->spec.checkpoint.every_steps;
+    int64_t evaluate_every = job->spec.train.evaluate_every;
+    bool is_last = report.step == job->spec.train.steps;
+    if (evaluate_every > 0 && report.step % evaluate_every == 0 && !is_last) {
+        status = evaluate(job, err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
     *ret_stop = report.agreed.stop;
     *ret_saved = report.agreed.checkpoint || (every > 0 && report.step % every == 0);
     if (!*ret_saved) {

@@ -159,6 +159,7 @@ struct dp_step_report {
     int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    struct dp_rank_load load;
     const void *trace; // packed measured actions, NULL = none
     size_t trace_length;
 };

@@ -103,6 +103,13 @@ struct dp_usage {
     double tokens_per_s;
 };
 
+// How uneven the experts of a rank's layers were in a step.
+struct dp_rank_load {
+    double skew; // fullest expert of a layer over the mean, the worst layer; 0 = no experts
+    uint32_t layer, expert;
+    double rank; // tokens that came to its experts over the mean of its EP group
+};
+
 struct dp_rank_record {
     uint64_t job; // number
     uint32_t rank;
@@ -129,6 +136,7 @@ struct dp_rank_record {
     int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    struct dp_rank_load load; // of the newest step
 };
 
 // What people are shown: "running", "finished", "failed" (by an error of its own), "stopped" (by

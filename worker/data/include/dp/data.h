@@ -31,10 +31,10 @@
 struct dp_corpus;
 
 // Opens the files and reads them: all of them, or of more than DP_CORPUS_SCAN_TOKENS_MAX tokens
-// evenly spaced parts. Refuses, with the file, the place in it and what was expected: what is missing,
-// unreadable, empty or no regular file, headers and indices that do not fit their files, tokens
-// outside the vocabulary, a corpus too short for one training sample and (when holdout > 0) one
-// held-out sample, more than DP_CORPUS_BYTES_MAX or DP_CORPUS_FILES_MAX files. vocabulary >= 1.
+// evenly spaced parts. Refuses, with the file, the place in it and what was expected: what is
+// missing, unreadable, empty or no regular file, headers and indices that do not fit their files,
+// tokens outside the vocabulary, a corpus too short for one training sample and (when holdout > 0)
+// one held-out sample, more than DP_CORPUS_BYTES_MAX or DP_CORPUS_FILES_MAX files. vocabulary >= 1.
 dp_status dp_corpus_open(const struct dp_data_spec *data, int32_t sequence, int32_t vocabulary,
                          uint64_t seed, struct dp_corpus **ret_corpus, struct dp_error *err);
 // Accepts NULL.

@@ -79,8 +79,8 @@ struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_
 // Samples of one step over the whole world.
 int64_t dp_exec_global_batch(const struct dp_exec *exec);
 
-// The samples of `step` start with number `sample`, those of later steps follow on; at first, step 1
-// starts with 0.
+// The samples of `step` start with number `sample`, those of later steps follow on; at first,
+// step 1 starts with 0.
 void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample);
 
 struct dp_exec_step {

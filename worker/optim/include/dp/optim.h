@@ -116,6 +116,8 @@ struct dp_expert_load {
     const int64_t *tokens; // [experts] that visited each, over the whole job; dp_optim_balance's
     int32_t first, count;  // this rank's own experts
     const int64_t *own;    // [count] tokens that came to this rank's copies of them
+    int64_t group;         // that came to all ranks of its EP group
+    int32_t group_ranks;   // EP
     bool reports;          // this rank stands for the layer: the lowest that holds its stage
 };
 // After a step: sums, over all ranks that hold a layer, the tokens that each of its experts was
