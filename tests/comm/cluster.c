@@ -4,6 +4,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "fake_verbs.h"
 #include "slow.h"
 
 struct runner {
@@ -41,6 +42,13 @@ static dp_status listen_as(cluster_kind kind, int32_t rank, int32_t world, char 
     if (kind == CLUSTER_SHM) {
         return dp_transport_shm_listen(rank, world, 77, ret_address, ret_end, err);
     }
+    if (kind == CLUSTER_VERBS) {
+        char device[16];
+        snprintf(device, sizeof device, "fake%d", rank % FAKE_DEVICES_MAX);
+        struct dp_verbs_config config = {.library = &fake_verbs_library, .device = device};
+        return dp_transport_verbs_listen("127.0.0.1", rank, world, 77, &config, ret_address,
+                                         ret_end, err);
+    }
     struct dp_transport_config config = {
         .host = "127.0.0.1", .rank = rank, .world = world, .token = 77};
     dp_status status = dp_transport_open(&config, ret_address, ret_end, err);
@@ -76,6 +84,29 @@ static void open_linked(cluster_kind kind, int32_t world, struct dp_transport **
     }
 }
 
+// What the fake has seen of its users, once they are gone.
+static void check_fake(void)
+{
+    struct fake_verbs_counts counts;
+    fake_verbs_stop(&counts);
+    if (counts.violations != 0) {
+        fail_msg("%llu violations, first: %s", (unsigned long long)counts.violations,
+                 counts.violation);
+    }
+}
+
+static void start_fake(int32_t world)
+{
+    if (fake_verbs_is_running()) {
+        check_fake();
+    }
+    struct fake_faults faults = {.seed = (uint64_t)world,
+                                 .delay_us_max = 100,
+                                 .duplicate_one_in = 20,
+                                 .not_ready_one_in = 50};
+    fake_verbs_start(&faults, NULL, FAKE_DEVICES_MAX);
+}
+
 void cluster_open(cluster_kind kind, int32_t world, struct dp_transport **ret_ends)
 {
     if (kind == CLUSTER_SLOW) {
@@ -85,6 +116,9 @@ void cluster_open(cluster_kind kind, int32_t world, struct dp_transport **ret_en
     } else if (kind == CLUSTER_LOOPBACK) {
         dp_transport_loopback(world, ret_ends);
     } else {
+        if (kind == CLUSTER_VERBS) {
+            start_fake(world);
+        }
         open_linked(kind, world, ret_ends);
     }
 }
@@ -123,6 +157,9 @@ void cluster_run_on(struct dp_transport **ends, int32_t world, cluster_rank rank
     }
     for (int32_t i = 0; i < world; i++) {
         dp_transport_free(ends[i]);
+    }
+    if (fake_verbs_is_running()) {
+        check_fake();
     }
     for (int32_t i = 0; i < world; i++) {
         if (ret_statuses != NULL) {

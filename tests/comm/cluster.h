@@ -9,8 +9,9 @@ typedef enum cluster_kind {
     CLUSTER_LOOPBACK,
     CLUSTER_TCP,
     CLUSTER_SHM,
-    CLUSTER_MESH, // the lower and the upper half of the ranks as if on two nodes
-    CLUSTER_SLOW, // slow.h, with links that delay, reorder and stall
+    CLUSTER_MESH,  // the lower and the upper half of the ranks as if on two nodes
+    CLUSTER_SLOW,  // slow.h, with links that delay, reorder and stall
+    CLUSTER_VERBS, // over fake_verbs.h, which delays, reorders and duplicates
     CLUSTER_KINDS
 } cluster_kind;
 

@@ -540,6 +540,7 @@ static void tags_differ_in_every_field(void **state)
     {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
         {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
         {#test " [shm]", test, NULL, NULL, &kinds[CLUSTER_SHM]},                                   \
+        {#test " [verbs]", test, NULL, NULL, &kinds[CLUSTER_VERBS]},                               \
         {#test " [mesh]", test, NULL, NULL, &kinds[CLUSTER_MESH]},                                 \
     {                                                                                              \
 #test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
@@ -547,8 +548,8 @@ static void tags_differ_in_every_field(void **state)
 
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP, CLUSTER_SHM,
-                                                CLUSTER_MESH, CLUSTER_SLOW};
+    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
+                                                CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
     const struct CMUnitTest tests[] = {
         EACH(messages_are_received_by_tag_in_any_order_and_fifo_within_one),
         EACH(empty_messages_and_messages_to_oneself_arrive),

@@ -174,6 +174,7 @@ static dp_status big(struct dp_transport *transport, void *context, struct dp_er
     DP_AUTO_FREE unsigned char *bytes = dp_alloc(BIG_BYTES, 1);
     unsigned char *memory = dp_window_memory(window);
     EXPECT(memory[0] == 0 && memory[BIG_BYTES / 2] == 0 && memory[BIG_BYTES + 63] == 0);
+    EXPECT_OK(barrier(transport, 2, err));
     memset(bytes, self + 1, BIG_BYTES);
     EXPECT_OK(put(window, peer, 64, bytes, BIG_BYTES, 9, err));
     EXPECT_OK(dp_window_wait(window, peer, 1, 0, NULL, err));
@@ -195,6 +196,7 @@ static dp_status beyond(struct dp_transport *transport, void *context, struct dp
     struct dp_window *window;
     EXPECT_OK(dp_window_open(transport, 7, 100, 0, &window, err));
     char bytes[101] = {1};
+    int32_t self = dp_transport_rank(transport);
     struct dp_error got = {0};
     for (int32_t peer = 0; peer < 2; peer++) {
         EXPECT_REFUSED(put(window, peer, 0, bytes, 101, 1, &got), DP_TOO_LARGE, &got,
@@ -207,14 +209,14 @@ static dp_status beyond(struct dp_transport *transport, void *context, struct dp
         EXPECT_REFUSED(dp_window_put(window, peer, 1, wraps, 2, 1, &got), DP_TOO_LARGE, &got,
                        "window 7");
         EXPECT_OK(put(window, peer, 100, NULL, 0, 5, err)); // the end itself is inside
-        EXPECT_OK(put(window, peer, 99, bytes, 1, 6, err));
+        EXPECT_OK(put(window, peer, (size_t)(99 - self), bytes, 1, 6, err));
     }
     for (int32_t peer = 0; peer < 2; peer++) {
         uint64_t note;
         EXPECT_OK(dp_window_wait(window, peer, 1, 0, &note, err));
         EXPECT(note == 5); // what was refused has not been counted
         EXPECT_OK(dp_window_wait(window, peer, 2, 0, &note, err));
-        EXPECT(note == 6 && ((char *)dp_window_memory(window))[99] == 1);
+        EXPECT(note == 6 && ((char *)dp_window_memory(window))[99 - peer] == 1);
     }
     EXPECT_OK(barrier(transport, 1, err));
     dp_window_close(window);
@@ -594,6 +596,7 @@ static void neither_memory_nor_descriptors_grow_over_rounds_and_openings(void **
     {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
         {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
         {#test " [shm]", test, NULL, NULL, &kinds[CLUSTER_SHM]},                                   \
+        {#test " [verbs]", test, NULL, NULL, &kinds[CLUSTER_VERBS]},                               \
         {#test " [mesh]", test, NULL, NULL, &kinds[CLUSTER_MESH]},                                 \
     {                                                                                              \
 #test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
@@ -601,8 +604,8 @@ static void neither_memory_nor_descriptors_grow_over_rounds_and_openings(void **
 
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP, CLUSTER_SHM,
-                                                CLUSTER_MESH, CLUSTER_SLOW};
+    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
+                                                CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
     const struct CMUnitTest tests[] = {
         EACH(storms_of_puts_land_whole_and_in_order),
         EACH(a_count_never_rises_before_the_bytes_are_there),

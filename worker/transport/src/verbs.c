@@ -57,13 +57,14 @@ static void break_queue(struct verbs *verbs, const struct ibv_qp *qp, const char
     }
 }
 
-static void end_all(struct verbs *verbs, const char *reason)
+static void end_all(struct verbs *verbs, void (*end)(struct verbs_link *link, const char *reason),
+                    const char *reason)
 {
     for (int32_t i = 0; i < verbs->base.world; i++) {
         struct verbs_link *link = &verbs->links[i];
         if (link->verbs != NULL) {
             pthread_mutex_lock(&link->lock);
-            dp_verbs_link_end(link, reason);
+            end(link, reason);
             pthread_mutex_unlock(&link->lock);
         }
     }
@@ -85,10 +86,11 @@ static void take_async_events(struct verbs *verbs)
             break_queue(verbs, event.element.qp, "the peer wrote to memory that is not offered");
             break;
         case IBV_EVENT_CQ_ERR:
-            end_all(verbs, "the device lost completions (completion queue error)");
+            end_all(verbs, dp_verbs_link_end,
+                    "the device lost completions (completion queue error)");
             break;
         case IBV_EVENT_DEVICE_FATAL:
-            end_all(verbs, "the device failed (fatal error)");
+            end_all(verbs, dp_verbs_link_end, "the device failed (fatal error)");
             break;
         case IBV_EVENT_GID_CHANGE:
         case IBV_EVENT_LID_CHANGE:
@@ -175,6 +177,7 @@ static bool all_in(struct verbs *verbs, verbs_state state)
     return true;
 }
 
+// The progress thread breaks the links.
 static void verbs_aborted(struct dp_transport *transport)
 {
     struct verbs *verbs = verbs_of(transport);
@@ -183,9 +186,6 @@ static void verbs_aborted(struct dp_transport *transport)
         struct verbs_link *link = &verbs->links[i];
         if (link->verbs != NULL) {
             pthread_mutex_lock(&link->lock);
-            if (link->fd >= 0) {
-                shutdown(link->fd, SHUT_RDWR);
-            }
             pthread_cond_broadcast(&link->changed);
             pthread_mutex_unlock(&link->lock);
         }
@@ -206,7 +206,8 @@ static void verbs_progress(struct dp_transport *transport)
         verbs_aborted(transport); // when it was the reader that gave up
     }
     // Nobody writes here any more once this has returned, and nothing is read from here.
-    end_all(verbs, "it was closed here");
+    const char *reason = transport->front->aborted != DP_OK ? "it stopped" : "it was closed";
+    end_all(verbs, dp_verbs_link_finish, reason);
     while (!all_in(verbs, VERBS_CLOSED)) {
         turn(verbs, INT64_MAX);
     }
@@ -224,9 +225,8 @@ static void verbs_cut(struct dp_transport *transport, int32_t peer)
     struct verbs_link *link = &verbs_of(transport)->links[peer];
     if (link->verbs != NULL) {
         pthread_mutex_lock(&link->lock);
-        link->said_bye = true; // the dead say nothing
-        dp_verbs_link_end(link, "the connection broke");
-        shutdown(link->fd, SHUT_RDWR);
+        link->is_cut = true;
+        dp_verbs_link_finish(link, "the connection broke");
         pthread_mutex_unlock(&link->lock);
     }
 }
@@ -241,21 +241,12 @@ static void flush_link(struct verbs_link *link, int64_t deadline_ns)
         bool is_idle = true;
         for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
             struct verbs_channel *channel = &link->channels[kind];
-            bool has_room = channel->tail - channel->head < channel->request_count;
             if (channel->head == channel->tail) {
                 continue;
             }
             is_idle = false;
-            if (link->state == VERBS_UP && has_room && !is_marked[kind]) {
-                // Of no bytes, behind all others, with a completion.
-                struct verbs_request mark = {.number = channel->sent + 1,
-                                             .remote = channel->remote_slots,
-                                             .rkey = channel->remote_rkey,
-                                             .local = channel->stage,
-                                             .lkey = link->region->mrs[0]->lkey,
-                                             .stage_end = channel->stage_head};
-                is_marked[kind] = true;
-                dp_verbs_post(link, (verbs_channel_kind)kind, &mark, true);
+            if (link->state == VERBS_UP && !is_marked[kind]) {
+                is_marked[kind] = dp_verbs_post_mark(link, (verbs_channel_kind)kind);
             }
         }
         if (is_idle || link->is_ending || link->state == VERBS_CLOSED || link->heard_bye ||
@@ -290,7 +281,9 @@ static void say_goodbye(struct verbs *verbs, int64_t deadline_ns)
         struct verbs_link *link = &verbs->links[i];
         if (link->verbs != NULL) {
             pthread_mutex_lock(&link->lock);
-            dp_verbs_control_send_bye(link, "it closed the connection");
+            if (!link->is_ending) { // else it is said when that is over
+                dp_verbs_control_send_bye(link, "it closed the connection");
+            }
             pthread_mutex_unlock(&link->lock);
         }
     }
@@ -412,11 +405,13 @@ static dp_status verbs_connect(struct dp_transport *transport, const char *const
     }
     verbs->connected = true; // from here on an abort reaches the links
     bool is_up = false;
-    while (status == DP_OK && !is_up) {
-        turn(verbs, deadline_ns);
+    for (;;) {
         status = check_up(verbs, deadline_ns, &is_up, err);
+        if (status != DP_OK || is_up) {
+            return status;
+        }
+        turn(verbs, deadline_ns);
     }
-    return status;
 }
 
 static const struct dp_transport_ops verbs_ops = {

@@ -111,6 +111,7 @@ typedef enum verbs_state {
     VERBS_OFFERED,
     VERBS_READY,
     VERBS_UP,
+    VERBS_FLUSHING, // what was posted before the end still leaves
     VERBS_DRAINING,
     VERBS_BACKOFF,
     VERBS_CLOSED
@@ -145,7 +146,9 @@ struct verbs_link {
     pthread_mutex_t lock;
     pthread_cond_t changed; // room, the state
     verbs_state state;
-    bool is_ending; // draining for good
+    bool is_ending; // for good
+    bool is_cut;    // as if this rank had died
+    char end_reason[128];
     bool said_bye, heard_bye;
     uint32_t epoch;
     int64_t timer_ns;               // when the state is to be left; 0 = never
@@ -254,6 +257,8 @@ void dp_verbs_post(struct verbs_link *link, verbs_channel_kind kind,
 // The same for an entry, which is stamped with the epoch and brings credits along.
 void dp_verbs_post_entry(struct verbs_link *link, verbs_channel_kind kind,
                          const struct verbs_request *request, bool is_signalled);
+// A request of no bytes, behind all others, with a completion; false when there is no room for it.
+bool dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind);
 // Tells the peer how much has been dealt with, when that is worth a write or urgent.
 void dp_verbs_grant(struct verbs_link *link, verbs_channel_kind kind, bool is_urgent);
 // The requests before `position` are done.
@@ -296,8 +301,10 @@ void dp_verbs_consume(struct verbs_link *link, bool is_last);
 // `kind` is the channel that failed, VERBS_CHANNELS when it was none in particular.
 void dp_verbs_link_break(struct verbs_link *link, verbs_channel_kind kind, bool is_hopeless,
                          const char *reason);
-// For good. Nothing more comes or goes; the queues are drained first.
+// For good, at once: what has not left is lost.
 void dp_verbs_link_end(struct verbs_link *link, const char *reason);
+// For good, after what was posted has left.
+void dp_verbs_link_finish(struct verbs_link *link, const char *reason);
 void dp_verbs_link_begin(struct verbs_link *link);
 // What is due by the clock and by what has been heard; progress thread.
 void dp_verbs_link_step(struct verbs_link *link);

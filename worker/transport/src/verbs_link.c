@@ -1,6 +1,7 @@
 // A link from one epoch to the next: made, up, failed, drained, made anew or given up.
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "dp/alloc.h"
 #include "dp/clock.h"
@@ -18,15 +19,29 @@ static void enter(struct verbs_link *link, verbs_state state, int64_t timeout_ms
     dp_verbs_wake(link->verbs);
 }
 
+// The last that the peer hears.
+static void say_end(struct verbs_link *link)
+{
+    if (link->is_cut) {
+        shutdown(link->fd, SHUT_RDWR); // the dead say nothing
+    } else {
+        dp_verbs_control_send_bye(link, link->end_reason);
+    }
+}
+
 static void start_draining(struct verbs_link *link)
 {
+    if (link->is_ending) {
+        say_end(link);
+    }
     dp_verbs_queues_stop(link);
     enter(link, VERBS_DRAINING, link->verbs->config.drain_ms);
 }
 
 static bool has_queues(const struct verbs_link *link)
 {
-    return link->state == VERBS_OFFERED || link->state == VERBS_READY || link->state == VERBS_UP;
+    return link->state == VERBS_OFFERED || link->state == VERBS_READY || link->state == VERBS_UP ||
+           link->state == VERBS_FLUSHING;
 }
 
 void dp_verbs_link_break(struct verbs_link *link, verbs_channel_kind kind, bool is_hopeless,
@@ -43,22 +58,58 @@ void dp_verbs_link_break(struct verbs_link *link, verbs_channel_kind kind, bool 
     start_draining(link);
 }
 
-void dp_verbs_link_end(struct verbs_link *link, const char *reason)
+static void close_peer(struct verbs_link *link, const char *reason)
 {
-    if (link->is_ending || link->state == VERBS_NONE) {
-        return;
-    }
     link->is_ending = true;
+    DP_COPY_TEXT(link->end_reason, reason);
     struct dp_transport *front = link->verbs->base.front;
     pthread_mutex_lock(front->mutex);
     dp_transport_peer_closed(&link->verbs->base, link->peer, reason);
     pthread_mutex_unlock(front->mutex);
-    dp_verbs_control_send_bye(link, reason);
+}
+
+void dp_verbs_link_end(struct verbs_link *link, const char *reason)
+{
+    if (link->state == VERBS_FLUSHING) {
+        start_draining(link);
+        return;
+    }
+    if (link->is_ending || link->state == VERBS_NONE) {
+        return;
+    }
+    close_peer(link, reason);
     if (has_queues(link)) {
         start_draining(link);
-    } else if (link->state != VERBS_DRAINING) {
+        return;
+    }
+    say_end(link);
+    if (link->state != VERBS_DRAINING) {
         enter(link, VERBS_CLOSED, 0);
     }
+}
+
+void dp_verbs_link_finish(struct verbs_link *link, const char *reason)
+{
+    if (link->state != VERBS_UP) {
+        if (link->state != VERBS_FLUSHING) {
+            dp_verbs_link_end(link, reason);
+        }
+        return;
+    }
+    close_peer(link, reason);
+    enter(link, VERBS_FLUSHING, link->verbs->config.drain_ms);
+    for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
+        if (link->channels[kind].head != link->channels[kind].tail) {
+            dp_verbs_post_mark(link, (verbs_channel_kind)kind);
+        }
+    }
+}
+
+static bool is_flushed(const struct verbs_link *link)
+{
+    const struct verbs_channel *channels = link->channels;
+    return channels[VERBS_MESSAGES].head == channels[VERBS_MESSAGES].tail &&
+           channels[VERBS_WINDOWS].head == channels[VERBS_WINDOWS].tail;
 }
 
 // How often the link has failed where it failed now.
@@ -201,6 +252,11 @@ void dp_verbs_link_step(struct verbs_link *link)
             go_up(link);
         } else if (is_due) {
             dp_verbs_link_break(link, VERBS_CHANNELS, false, "it did not answer in time");
+        }
+        break;
+    case VERBS_FLUSHING:
+        if (is_due || is_flushed(link)) {
+            start_draining(link);
         }
         break;
     case VERBS_DRAINING:

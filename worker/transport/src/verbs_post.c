@@ -81,7 +81,8 @@ void dp_verbs_post(struct verbs_link *link, verbs_channel_kind kind,
     is_signalled = is_signalled || wants_signal(link, channel, request);
     channel->requests[channel->tail % channel->request_count] = *request;
     // What is to be posted again while the link breaks once more waits for the next epoch.
-    int failed = link->state == VERBS_UP ? hand_over(link, kind, request, is_signalled) : 0;
+    bool is_open = link->state == VERBS_UP || link->state == VERBS_FLUSHING;
+    int failed = is_open ? hand_over(link, kind, request, is_signalled) : 0;
     channel->tail++;
     if (is_signalled) {
         channel->signalled_at = channel->tail;
@@ -112,6 +113,22 @@ void dp_verbs_post_entry(struct verbs_link *link, verbs_channel_kind kind,
 {
     stamp(link, request, &link->channels[kind]);
     dp_verbs_post(link, kind, request, is_signalled);
+}
+
+bool dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind)
+{
+    struct verbs_channel *channel = &link->channels[kind];
+    if (channel->tail - channel->head >= channel->request_count) {
+        return false;
+    }
+    struct verbs_request mark = {.number = channel->sent + 1,
+                                 .remote = channel->remote_slots,
+                                 .rkey = channel->remote_rkey,
+                                 .local = channel->stage,
+                                 .lkey = link->region->mrs[0]->lkey,
+                                 .stage_end = channel->stage_head};
+    dp_verbs_post(link, kind, &mark, true);
+    return true;
 }
 
 void dp_verbs_grant(struct verbs_link *link, verbs_channel_kind kind, bool is_urgent)

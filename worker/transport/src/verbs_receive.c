@@ -108,6 +108,11 @@ static bool is_hopeless(enum ibv_wc_status status)
     }
 }
 
+static bool takes_more(const struct verbs_link *link)
+{
+    return link->state == VERBS_UP || link->state == VERBS_READY || link->state == VERBS_FLUSHING;
+}
+
 static void take_failure(struct verbs_link *link, verbs_channel_kind kind,
                          enum ibv_wc_status status)
 {
@@ -117,7 +122,7 @@ static void take_failure(struct verbs_link *link, verbs_channel_kind kind,
         DP_COPY_TEXT(link->reason, dp_verbs_status_text(status));
         link->is_hopeless = link->is_hopeless || is_hopeless(status);
         link->is_reason_own = true;
-    } else if (link->state == VERBS_UP || link->state == VERBS_READY) {
+    } else if (takes_more(link)) {
         dp_verbs_link_break(link, kind, is_hopeless(status), dp_verbs_status_text(status));
         link->is_reason_own = is_own;
     }
@@ -155,8 +160,7 @@ static void take_completion(struct verbs_link *link, const struct ibv_wc *comple
     } else {
         take_entry(link, kind, imm);
     }
-    bool takes_more = link->state == VERBS_UP || link->state == VERBS_READY;
-    if (takes_more && !dp_verbs_post_recv(link, kind)) {
+    if (takes_more(link) && !dp_verbs_post_recv(link, kind)) {
         dp_verbs_link_break(link, kind, false, "cannot post a receive request");
     }
 }

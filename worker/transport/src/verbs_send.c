@@ -314,11 +314,6 @@ dp_status dp_verbs_put(struct dp_transport *transport, struct dp_window *window,
     if (status != DP_OK) {
         return status;
     }
-    if (remote->is_gone_there) {
-        end(&sender);
-        return dp_fail(err, DP_UNAVAILABLE, "rank %d has closed window %u", peer,
-                       window->key & 0xffff);
-    }
     bool is_in_place = false;
     for (int i = 0; i < count && status == DP_OK; i++) {
         status = put_part(&sender, remote, offset, &parts[i], &is_in_place);
@@ -362,21 +357,23 @@ dp_status dp_verbs_window_offer(struct dp_transport *transport, struct dp_window
 {
     struct verbs *verbs = verbs_of(transport);
     struct verbs_link *link = link_of(transport, peer);
-    struct verbs_region *region;
-    dp_status status =
-        dp_verbs_region_get(&verbs->regions, window->memory, window->bytes, &region, err);
+    struct verbs_region *region = NULL; // of no bytes, there is nothing to write to
+    dp_status status = DP_OK;
+    if (window->bytes > 0) {
+        status = dp_verbs_region_get(&verbs->regions, window->memory, window->bytes, &region, err);
+    }
     if (status != DP_OK) {
         return status;
     }
-    if (region->pieces > CARD_RKEYS_MAX) {
+    if (region != NULL && region->pieces > CARD_RKEYS_MAX) {
         dp_verbs_region_put(&verbs->regions, region);
         return dp_fail(err, DP_TOO_LARGE, "%s registers %zu bytes in one piece, and %zu need %d",
                        verbs->device.name, region->piece_bytes, window->bytes, region->pieces);
     }
     put_word(card, 0, (uintptr_t)window->memory);
-    put_word(card, 8, (uintptr_t)region->start);
-    put_word(card, 16, region->piece_bytes);
-    for (int i = 0; i < region->pieces; i++) {
+    put_word(card, 8, region != NULL ? (uintptr_t)region->start : (uintptr_t)window->memory);
+    put_word(card, 16, region != NULL ? region->piece_bytes : 1);
+    for (int i = 0; region != NULL && i < region->pieces; i++) {
         uint32_t rkey = htole32(region->mrs[i]->rkey);
         memcpy(card + 24 + 4 * (size_t)i, &rkey, sizeof rkey);
     }
