@@ -530,7 +530,8 @@ static dp_status repeat(struct dp_transport *transport, void *context, struct dp
         EXPECT_OK(begin_dispatch(&end, (uint64_t)i, &routing, err));
         EXPECT_OK(do_forward(&end, routing, err));
         end.exchanger->release(routing);
-        if (i == runs / 2) { // buffers have their sizes, and allocators what they keep
+        // By now buffers have their sizes, and allocators what they keep.
+        if (i == runs / 2 && dp_transport_rank(transport) == 0) {
             pages = resident_pages();
             files = open_files();
         }
