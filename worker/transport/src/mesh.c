@@ -9,14 +9,16 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/transport_ops.h"
+#include "dp/verbs.h"
 
 // Texts that tell a rank's addresses: this, then key=value each behind a ';'.
 #define ADDRESS_VERSION "1"
 
 // In the order in which they are preferred.
-typedef enum mesh_row { MESH_SHM, MESH_TCP, MESH_ROWS } mesh_row;
+typedef enum mesh_row { MESH_SHM, MESH_VERBS, MESH_TCP, MESH_ROWS } mesh_row;
 
-static const char *const row_keys[MESH_ROWS] = {[MESH_SHM] = "shm", [MESH_TCP] = "tcp"};
+static const char *const row_keys[MESH_ROWS] = {
+    [MESH_SHM] = "shm", [MESH_VERBS] = "verbs", [MESH_TCP] = "tcp"};
 
 struct mesh {
     struct dp_transport base;
@@ -309,7 +311,7 @@ static const struct dp_transport_ops mesh_ops = {
     .free = mesh_free,
 };
 
-static const char *const kind_names[DP_TRANSPORT_KINDS] = {"auto", "shm", "tcp"};
+static const char *const kind_names[DP_TRANSPORT_KINDS] = {"auto", "shm", "tcp", "verbs"};
 
 const char *dp_transport_kind_text(dp_transport_kind kind)
 {
@@ -329,28 +331,65 @@ dp_status dp_transport_kind_parse(const char *text, dp_transport_kind *ret_kind,
                    text);
 }
 
+static dp_status listen_row(mesh_row row, const struct dp_transport_config *config,
+                            char *ret_address, struct dp_transport **ret_row, struct dp_error *err)
+{
+    int32_t rank = config->rank, world = config->world;
+    switch (row) {
+    case MESH_SHM:
+        return dp_transport_shm_listen(rank, world, config->token, ret_address, ret_row, err);
+    case MESH_VERBS:
+        return dp_transport_verbs_listen(config->host, rank, world, config->token, config->verbs,
+                                         ret_address, ret_row, err);
+    default:
+        return dp_transport_tcp_listen(config->host, rank, world, config->token, ret_address,
+                                       ret_row, err);
+    }
+}
+
 static dp_status add_row(struct mesh *mesh, mesh_row row, const struct dp_transport_config *config,
                          char *address, struct dp_error *err)
 {
     char value[DP_ADDRESS_MAX];
     struct dp_transport *made = NULL;
-    dp_status status =
-        row == MESH_SHM
-            ? dp_transport_shm_listen(config->rank, config->world, config->token, value, &made, err)
-            : dp_transport_tcp_listen(config->host, config->rank, config->world, config->token,
-                                      value, &made, err);
+    dp_status status = listen_row(row, config, value, &made, err);
     if (status != DP_OK) {
         return status;
     }
-    dp_transport_join(made, &mesh->base);
-    mesh->rows[row] = made;
     size_t used = strlen(address);
     int more = snprintf(address + used, DP_ADDRESS_MAX - used, ";%s=%s", row_keys[row], value);
     if (more >= (int)(DP_ADDRESS_MAX - used)) {
+        address[used] = '\0';
+        dp_transport_free(made);
         return dp_fail(err, DP_TOO_LARGE, "the data host %s is too long a name", config->host);
     }
+    dp_transport_join(made, &mesh->base);
+    mesh->rows[row] = made;
     if (row == MESH_SHM) {
         mesh->base.bell = made->bell; // which peers map
+    }
+    return DP_OK;
+}
+
+// The rows that are wanted. Of several, this rank does without those that its machine does not
+// have, or whose address has no room any more, but not without tcp.
+static dp_status add_rows(struct mesh *mesh, const struct dp_transport_config *config,
+                          char *address, struct dp_error *err)
+{
+    static const struct {
+        mesh_row row;
+        dp_transport_kind kind;
+    } rows[MESH_ROWS] = {{MESH_TCP, DP_TRANSPORT_TCP},
+                         {MESH_SHM, DP_TRANSPORT_SHM},
+                         {MESH_VERBS, DP_TRANSPORT_VERBS}};
+    for (int i = 0; i < MESH_ROWS; i++) {
+        bool is_all = config->kind == DP_TRANSPORT_AUTO;
+        if (is_all || config->kind == rows[i].kind) {
+            dp_status status = add_row(mesh, rows[i].row, config, address, err);
+            if (status != DP_OK && (!is_all || rows[i].row == MESH_TCP)) {
+                return status;
+            }
+        }
     }
     return DP_OK;
 }
@@ -367,13 +406,7 @@ dp_status dp_transport_open(const struct dp_transport_config *config, char *ret_
     mesh->via = dp_new_array(struct dp_transport *, (size_t)config->world);
     mesh->node_of = dp_new_array(int32_t, (size_t)config->world);
     char address[DP_ADDRESS_MAX] = ADDRESS_VERSION;
-    if (config->kind != DP_TRANSPORT_SHM) {
-        status = add_row(mesh, MESH_TCP, config, address, err);
-    }
-    if (status == DP_OK && config->kind != DP_TRANSPORT_TCP) {
-        dp_status shared = add_row(mesh, MESH_SHM, config, address, err);
-        status = config->kind == DP_TRANSPORT_SHM ? shared : DP_OK; // auto does without it
-    }
+    status = add_rows(mesh, config, address, err);
     if (status != DP_OK) {
         dp_transport_free(&mesh->base);
         return status;

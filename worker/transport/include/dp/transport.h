@@ -129,9 +129,10 @@ void dp_transport_loopback(int32_t world, struct dp_transport **ret_transports);
 // all ranks' addresses are known:
 //
 typedef enum dp_transport_kind {
-    DP_TRANSPORT_AUTO, // shm to ranks on the same node, tcp across
-    DP_TRANSPORT_SHM,  // alone: the job runs on one node
-    DP_TRANSPORT_TCP,  // alone, also on one node
+    DP_TRANSPORT_AUTO,  // shm to ranks on the same node; across, verbs where both have it, or tcp
+    DP_TRANSPORT_SHM,   // alone: the job runs on one node
+    DP_TRANSPORT_TCP,   // alone, also on one node
+    DP_TRANSPORT_VERBS, // likewise
     DP_TRANSPORT_KINDS
 } dp_transport_kind;
 const char *dp_transport_kind_text(dp_transport_kind kind);
@@ -139,14 +140,16 @@ const char *dp_transport_kind_text(dp_transport_kind kind);
 dp_status dp_transport_kind_parse(const char *text, dp_transport_kind *ret_kind,
                                   struct dp_error *err);
 
+struct dp_verbs_config;
 struct dp_transport_config {
     dp_transport_kind kind;
     const char *host; // where tcp listens; not for shm
     int32_t rank, world;
-    uint64_t token; // what peers of the same assignment know each other by
+    uint64_t token;                      // what peers of the same assignment know each other by
+    const struct dp_verbs_config *verbs; // dp/verbs.h; NULL = all defaults
 };
 // A mesh: each peer is reached over the best way that both have. `address` of DP_ADDRESS_MAX bytes
-// receives "1;tcp=host:port;shm=node/name", all that this rank offers.
+// receives "1;tcp=host:port;shm=node/name;verbs=host:port", all that this rank offers.
 dp_status dp_transport_open(const struct dp_transport_config *config, char *ret_address,
                             struct dp_transport **ret_transport, struct dp_error *err);
 
