@@ -6,6 +6,7 @@
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/transport_ops.h"
 
@@ -13,6 +14,8 @@ struct dp_message *dp_message_new(uint64_t tag, size_t length)
 {
     struct dp_message *message = dp_realloc(NULL, 1, sizeof *message + length);
     message->next = NULL;
+    message->data = message->bytes;
+    message->release = NULL;
     message->tag = tag;
     message->length = length;
     return message;
@@ -30,6 +33,14 @@ struct dp_message *dp_message_gather(uint64_t tag, const struct iovec *parts, in
         }
     }
     return message;
+}
+
+void dp_message_free(struct dp_message *message)
+{
+    if (message->release != NULL) {
+        message->release(message);
+    }
+    free(message);
 }
 
 void dp_transport_cond_init(pthread_cond_t *cond)
@@ -74,15 +85,27 @@ void dp_transport_join(struct dp_transport *transport, struct dp_transport *fron
     transport->mutex = front->mutex;
 }
 
+void dp_transport_drop_messages(struct dp_transport *transport, int32_t peer)
+{
+    struct dp_transport *front = transport->front;
+    struct dp_transport_peer *from = &front->peers[peer];
+    pthread_mutex_lock(front->mutex);
+    struct dp_message *message = dp_steal(from->head);
+    from->tail = &from->head;
+    front->waiting_bytes -= from->waiting_bytes;
+    from->waiting_bytes = 0;
+    pthread_mutex_unlock(front->mutex);
+    while (message != NULL) {
+        struct dp_message *next = message->next;
+        dp_message_free(message);
+        message = next;
+    }
+}
+
 void dp_transport_deinit(struct dp_transport *transport)
 {
-    for (int32_t i = 0; i < transport->world; i++) {
-        struct dp_message *message = transport->peers[i].head;
-        while (message != NULL) {
-            struct dp_message *next = message->next;
-            free(message);
-            message = next;
-        }
+    for (int32_t i = 0; i < transport->world && transport->front == transport; i++) {
+        dp_transport_drop_messages(transport, i);
     }
     free(transport->peers);
     free(transport->put_bytes);
@@ -286,14 +309,14 @@ dp_status dp_transport_recvv_timed(struct dp_transport *transport, int32_t peer,
     pthread_mutex_unlock(transport->mutex);
     if (message != NULL) {
         *ret_arrived_ns = message->arrived_ns;
-        const unsigned char *from = message->bytes;
+        const unsigned char *from = message->data;
         for (int i = 0; i < count; i++) {
             if (parts[i].iov_len > 0) {
                 memcpy(parts[i].iov_base, from, parts[i].iov_len);
                 from += parts[i].iov_len;
             }
         }
-        free(message);
+        dp_message_free(message);
     }
     return status;
 }
@@ -310,7 +333,7 @@ dp_status dp_transport_peek(struct dp_transport *transport, int32_t peer, uint64
         size_t whole = (*at)->length;
         size_t part = whole < length ? whole : length;
         if (part > 0) {
-            memcpy(buffer, (*at)->bytes, part);
+            memcpy(buffer, (*at)->data, part);
         }
         *ret_length = whole;
     }

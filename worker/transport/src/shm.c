@@ -1,4 +1,5 @@
-// Ranks that are processes of one node. Messages go over local sockets; a window is a memfd that
+// Ranks that are processes of one node. Messages go over local sockets, or, when they are long,
+// through memory of the sender (shm_arena.c); a window is a memfd that
 // its owner passes to every peer over them, so that a put is one copy by the sender, a count and,
 // when somebody sleeps, a wake. Sockets have abstract names: nothing is left when a rank is killed,
 // and its peers see the hang-up at once.
@@ -92,6 +93,12 @@ bool dp_shm_passed(struct stream *stream, int32_t peer, uint32_t key, int fd)
         }
         return link->bell != NULL;
     }
+    if (key == ARENA_KEY) {
+        if (link->arena == NULL) {
+            link->arena = map_passed(passed, ARENA_BYTES);
+        }
+        return link->arena != NULL;
+    }
     if (link->offer_count == OFFERS_MAX) {
         return false;
     }
@@ -123,6 +130,10 @@ void dp_shm_forget_peer(struct stream_link *link)
         munmap(link->bell, BELL_BYTES);
         link->bell = NULL;
     }
+    if (link->arena != NULL) {
+        munmap((void *)(uintptr_t)link->arena, ARENA_BYTES);
+        link->arena = NULL;
+    }
     for (size_t i = 0; i < link->offer_count; i++) {
         close(link->offers[i].fd);
     }
@@ -138,6 +149,9 @@ static dp_status shm_connect(struct dp_transport *transport, const char *const *
     for (int32_t i = 0; i < transport->world && status == DP_OK; i++) {
         if (stream->links[i].fd >= 0) {
             status = dp_socket_pass(stream, i, BELL_KEY, stream->bell_fd, err);
+        }
+        if (stream->links[i].fd >= 0 && status == DP_OK) {
+            status = dp_socket_pass(stream, i, ARENA_KEY, dp_shm_arena_fd(stream->arena), err);
         }
     }
     return status;
@@ -218,7 +232,7 @@ const struct dp_transport_ops dp_shm_ops = {
                    .is_one_sided = true,
                    .shares_node = true},
     .connect = shm_connect,
-    .send = dp_socket_send,
+    .send = dp_shm_send,
     .resume = dp_socket_resume,
     .cut = dp_socket_cut,
     .aborted = dp_socket_aborted,
@@ -268,9 +282,16 @@ dp_status dp_transport_shm_listen(int32_t rank, int32_t world, uint64_t token, c
     if (status != DP_OK) {
         return status;
     }
-    status = listen_locally(&name, &listen_fd, err);
+    struct stream_arena *arena = NULL;
+    status = dp_shm_arena_new(&arena, err);
+    if (status == DP_OK) {
+        status = listen_locally(&name, &listen_fd, err);
+    }
     if (status == DP_OK) {
         status = dp_socket_new(&dp_shm_ops, rank, world, token, listen_fd, &stream, err);
+    }
+    if (status != DP_OK) {
+        dp_shm_arena_free(arena);
     }
     if (status != DP_OK) {
         munmap(bell, BELL_BYTES);
@@ -279,6 +300,7 @@ dp_status dp_transport_shm_listen(int32_t rank, int32_t world, uint64_t token, c
     }
     stream->is_local = true;
     stream->identity = identity;
+    stream->arena = arena;
     stream->bell_fd = bell_fd;
     stream->base.bell = bell;
     snprintf(ret_address, DP_ADDRESS_MAX, "%016llx/%016llx", (unsigned long long)identity,

@@ -181,6 +181,7 @@ void dp_socket_free(struct dp_transport *transport)
     struct stream *stream = stream_of(transport);
     for (int32_t i = 0; i < transport->world; i++) {
         struct stream_link *link = &stream->links[i];
+        dp_transport_drop_messages(transport, i); // whose bytes may be in a peer's arena
         dp_socket_drop_queue(stream, link);
         dp_socket_drop_input(link);
         dp_shm_forget_peer(link);
@@ -197,6 +198,7 @@ void dp_socket_free(struct dp_transport *transport)
         munmap(stream->base.bell, BELL_BYTES);
         close(stream->bell_fd);
     }
+    dp_shm_arena_free(stream->arena);
     free(stream->links);
     free(stream->scratch);
     pthread_cond_destroy(&stream->out_room);

@@ -16,10 +16,16 @@
 #define FRAME_MESSAGE 0x31545044u // "DPT1"
 #define FRAME_PUT 0x31575044u     // "DPW1"
 #define FRAME_FD 0x31465044u      // "DPF1"
+#define FRAME_SHARED 0x31535044u  // "DPS1": as a put's; a message at offset of the sender's arena
+#define FRAME_FREE 0x31525044u    // "DPR1": as a put's; the place at offset is free again
 #define FRAME_HEAD_BYTES 24u
 #define FRAME_BYTES_MAX 40u
 #define SCRATCH_BYTES 65536u
 #define BELL_BYTES 4096u
+#define ARENA_BYTES ((size_t)64 << 20) // of one sender's messages to all peers of its node
+#define ARENA_GRANULE ((size_t)32 << 10)
+#define ARENA_MESSAGE_MIN 8192u // shorter ones are no slower over the socket
+#define ARENA_KEY (UINT32_MAX - 1)
 #define BELL_KEY UINT32_MAX // of the descriptor that has a rank's bell
 
 // Bytes that wait for room in the socket.
@@ -57,6 +63,7 @@ struct stream_link {
     _Atomic bool resume_wanted;
     // shm, under the common mutex: the peer's bell, and windows offered and not yet accepted.
     struct dp_bell *bell;
+    const unsigned char *arena;  // where its messages are
     struct stream_offer *offers; // [offer_count]
     size_t offer_count;
 };
@@ -68,9 +75,10 @@ struct stream {
     bool is_local;
     uint64_t identity; // of the memory and the sockets that a rank shares; local
     int listen_fd, epoll_fd, wake_fd;
-    int bell_fd;               // -1 = the bell is not shared
-    struct stream_link *links; // [world]
-    unsigned char *scratch;    // of the progress thread
+    int bell_fd;                // -1 = the bell is not shared
+    struct stream_arena *arena; // local, else NULL
+    struct stream_link *links;  // [world]
+    unsigned char *scratch;     // of the progress thread
     bool connected;
     _Atomic bool stop;
     pthread_mutex_t out_mutex;
@@ -112,6 +120,9 @@ dp_status dp_socket_put(struct dp_transport *transport, struct dp_window *window
 // Sends a descriptor (its duplicate) under a key; local sockets alone.
 dp_status dp_socket_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
                          struct dp_error *err);
+// A frame about the sender's or the receiver's arena.
+dp_status dp_socket_tell(struct stream *stream, int32_t peer, uint32_t magic, uint64_t tag,
+                         uint64_t length, uint64_t offset, struct dp_error *err);
 // Writes what is queued for a link; the progress thread's.
 void dp_socket_flush(struct stream *stream, int32_t peer);
 // Under out_mutex: drops what is queued.
@@ -139,5 +150,18 @@ dp_status dp_shm_resolve(const struct stream *stream, const char *address,
 // that a peer may send.
 bool dp_shm_passed(struct stream *stream, int32_t peer, uint32_t key, int fd);
 void dp_shm_forget_peer(struct stream_link *link);
+
+// shm_arena.c
+dp_status dp_shm_arena_new(struct stream_arena **ret_arena, struct dp_error *err);
+void dp_shm_arena_free(struct stream_arena *arena); // accepts NULL
+int dp_shm_arena_fd(const struct stream_arena *arena);
+dp_status dp_shm_send(struct dp_transport *transport, int32_t peer, uint64_t tag,
+                      const struct iovec *parts, int count, size_t length, struct dp_error *err);
+// The peer has taken the message at offset; false when there is none for it. All when it is gone.
+bool dp_shm_arena_release(struct stream *stream, int32_t peer, uint64_t offset);
+void dp_shm_arena_release_all(struct stream *stream, int32_t peer);
+// The message that a peer says is in its arena; NULL when it cannot be there.
+struct dp_message *dp_shm_arena_message(struct stream *stream, int32_t peer, uint64_t tag,
+                                        uint64_t length, uint64_t offset);
 
 extern const struct dp_transport_ops dp_tcp_ops, dp_shm_ops;

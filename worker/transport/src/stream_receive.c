@@ -24,6 +24,9 @@ void dp_socket_break(struct stream *stream, int32_t peer, const char *reason)
         link->events = 0;
         shutdown(link->fd, SHUT_RDWR);
         dp_socket_drop_queue(stream, link);
+        if (stream->arena != NULL) {
+            dp_shm_arena_release_all(stream, peer);
+        }
     }
     pthread_mutex_unlock(&stream->out_mutex);
 }
@@ -53,8 +56,9 @@ static uint64_t frame_u64(const struct stream_link *link, size_t at)
 
 static size_t frame_bytes(const struct stream_link *link)
 {
-    bool is_put = link->frame_got >= sizeof(uint32_t) && frame_u32(link, 0) == FRAME_PUT;
-    return is_put ? FRAME_BYTES_MAX : FRAME_HEAD_BYTES;
+    uint32_t magic = link->frame_got >= sizeof(uint32_t) ? frame_u32(link, 0) : 0;
+    bool is_long = magic == FRAME_PUT || magic == FRAME_SHARED || magic == FRAME_FREE;
+    return is_long ? FRAME_BYTES_MAX : FRAME_HEAD_BYTES;
 }
 
 static bool fail(struct stream *stream, int32_t peer, const char *reason)
@@ -111,19 +115,39 @@ static bool take_fd(struct stream *stream, int32_t peer)
     return is_good || fail(stream, peer, "it passed no descriptor where one was announced");
 }
 
+// What a peer says about its arena or this rank's.
+static bool take_shared(struct stream *stream, int32_t peer)
+{
+    struct stream_link *link = &stream->links[peer];
+    uint64_t offset = frame_u64(link, 24);
+    link->left = 0;
+    link->to = NULL;
+    if (frame_u32(link, 0) == FRAME_FREE) {
+        return dp_shm_arena_release(stream, peer, offset) ||
+               fail(stream, peer, "it gave back what it had not been lent");
+    }
+    link->message =
+        dp_shm_arena_message(stream, peer, frame_u64(link, 8), frame_u64(link, 16), offset);
+    return link->message != NULL || fail(stream, peer, "its message is outside of its memory");
+}
+
 // The frame is complete.
 static bool begin(struct stream *stream, int32_t peer)
 {
     struct stream_link *link = &stream->links[peer];
     uint32_t magic = frame_u32(link, 0);
     bool is_known = magic == FRAME_MESSAGE || magic == FRAME_PUT ||
-                    (magic == FRAME_FD && stream->is_local && frame_u64(link, 16) == 0);
+                    (magic == FRAME_FD && stream->is_local && frame_u64(link, 16) == 0) ||
+                    ((magic == FRAME_SHARED || magic == FRAME_FREE) && stream->is_local);
     if (!is_known || frame_u64(link, 16) > DP_TRANSPORT_BYTES_MAX) {
         return fail(stream, peer, "it sent bytes that are no message");
     }
     link->is_inside = true;
     if (magic == FRAME_FD) {
         return take_fd(stream, peer);
+    }
+    if (magic == FRAME_SHARED || magic == FRAME_FREE) {
+        return take_shared(stream, peer);
     }
     return magic == FRAME_PUT ? begin_put(stream, peer) : begin_message(stream, peer);
 }

@@ -303,6 +303,17 @@ dp_status dp_socket_put(struct dp_transport *transport, struct dp_window *window
                        err);
 }
 
+dp_status dp_socket_tell(struct stream *stream, int32_t peer, uint32_t magic, uint64_t tag,
+                         uint64_t length, uint64_t offset, struct dp_error *err)
+{
+    unsigned char frame[FRAME_BYTES_MAX] = {0};
+    struct what what = {.peer = peer, .tag = tag};
+    uint64_t place = htole64(offset);
+    put_head(frame, magic, 0, tag, length);
+    memcpy(frame + FRAME_HEAD_BYTES, &place, sizeof place);
+    return write_frame(stream, &what, frame, sizeof frame, NULL, 0, 0, -1, err);
+}
+
 dp_status dp_socket_pass(struct stream *stream, int32_t peer, uint32_t key, int fd,
                          struct dp_error *err)
 {

@@ -22,13 +22,20 @@ struct dp_message {
     uint64_t tag;
     size_t length;
     int64_t arrived_ns; // set by dp_transport_deliver
+    // Where its bytes are: behind it, or in memory of the row, which is given back by release. That
+    // is called without the mutex.
+    const unsigned char *data;
+    void (*release)(struct dp_message *message); // NULL = nothing to give back
     unsigned char bytes[];
 };
-// Bytes undefined; freed with free().
+// Bytes undefined.
 struct dp_message *dp_message_new(uint64_t tag, size_t length);
 // One that holds a copy of the parts.
 struct dp_message *dp_message_gather(uint64_t tag, const struct iovec *parts, int count,
                                      size_t length);
+
+// Gives its bytes back, too; without the mutex.
+void dp_message_free(struct dp_message *message);
 
 // What arrived from one peer; under the transport's mutex.
 struct dp_transport_peer {
@@ -159,6 +166,9 @@ void dp_transport_deinit(struct dp_transport *transport);
 // Before its connect: the row becomes a part of the front, whose mutex it uses from now on.
 void dp_transport_join(struct dp_transport *transport, struct dp_transport *front);
 
+// Frees what has arrived from the peer and has not been taken. Before a row that lends the bytes of
+// messages is freed; takes the mutex.
+void dp_transport_drop_messages(struct dp_transport *transport, int32_t peer);
 // Under the mutex. Hands an arrived message over (taken). Aborts the transport when the peer is
 // further ahead than may be held; returns false then.
 bool dp_transport_deliver(struct dp_transport *transport, int32_t peer, struct dp_message *message);
