@@ -26,89 +26,6 @@ dp_status dp_exec_fill_tokens(struct dp_exec *exec, const struct slot *slot, str
     return status;
 }
 
-// A part that goes forward gets its chunk, its tokens and the activation of the stage before.
-static dp_status open_forward(struct dp_exec *exec, const struct part *part, struct wait *wait,
-                              struct dp_error *err)
-{
-    const struct dp_exec_config *config = &exec->config;
-    struct slot *slot = slot_of(exec, part);
-    int64_t batch = dp_exec_global_batch(exec);
-    int64_t row = (int64_t)config->replica * config->schedule->microbatches + part->microbatch;
-    struct samples samples = {.first = exec->sample_origin + exec->step * batch +
-                                       row * config->micro_batch_size,
-                              .count = config->micro_batch_size};
-    struct dp_chunk *chunk =
-        dp_chunk_new(slot->stage, samples.count, 1.0 / (double)(batch * config->sequence));
-    part->cell->chunk = chunk;
-    dp_exec_tag_chunk(chunk, MESSAGE_EXCHANGE, slot->index, part->microbatch);
-    dp_status status = dp_exec_fill_tokens(exec, slot, chunk, &samples, err);
-    void *input = NULL;
-    if (status == DP_OK && slot->index > 0) {
-        status = dp_chunk_make_input(chunk, &input, err);
-    }
-    if (status != DP_OK || input == NULL) {
-        return status;
-    }
-    return dp_exec_message_receive(exec, part, true, input, dp_chunk_hidden_bytes(chunk), wait,
-                                   err);
-}
-
-static dp_status open_backward(struct dp_exec *exec, const struct part *part, struct wait *wait,
-                               struct dp_error *err)
-{
-    struct dp_chunk *chunk = part->cell->chunk;
-    if (dp_stage_config(slot_of(exec, part)->stage)->has_head) {
-        return DP_OK;
-    }
-    void *grad = NULL;
-    dp_status status = dp_chunk_make_output_grad(chunk, &grad, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    return dp_exec_message_receive(exec, part, false, grad, dp_chunk_hidden_bytes(chunk), wait,
-                                   err);
-}
-
-static dp_status run_program(struct dp_exec *exec, const struct task *task,
-                             int64_t *ret_exchange_ns, struct dp_error *err)
-{
-    for (size_t i = 0; i < exec->program.count; i++) {
-        const struct program_op *op = &exec->program.ops[i];
-        const struct part *part = op->backward ? &task->backward : &task->forward;
-        const int64_t before_ns = dp_exec_waited_ns(exec);
-        dp_status status = dp_chunk_run(part->cell->chunk, (dp_pass)op->pass, op->component, err);
-        *ret_exchange_ns += dp_exec_waited_ns(exec) - before_ns;
-        if (status != DP_OK) {
-            return status;
-        }
-    }
-    return DP_OK;
-}
-
-static dp_status run_components(struct dp_exec *exec, const struct task *task,
-                                int64_t *ret_exchange_ns, struct dp_error *err)
-{
-    const struct program_stage *forward =
-        task->forward.cell == NULL ? NULL : &slot_of(exec, &task->forward)->program;
-    const struct program_stage *backward =
-        task->backward.cell == NULL ? NULL : &slot_of(exec, &task->backward)->program;
-    if (forward != NULL && backward != NULL && exec->config.no_overlap) {
-        dp_exec_program_build(&exec->program, forward, NULL, 0);
-        dp_status status = run_program(exec, task, ret_exchange_ns, err);
-        if (status != DP_OK) {
-            return status;
-        }
-        forward = NULL;
-    }
-    dp_exec_program_build(&exec->program, forward, backward, task->backward_passes);
-    dp_status status = run_program(exec, task, ret_exchange_ns, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    struct dp_device *device = exec->config.device;
-    return device->ops->stream_sync(device->stream, err);
-}
-
 static dp_status check_tensor(struct dp_exec *exec, const struct dp_chunk *chunk,
                               const void *tensor, const char *what, struct dp_error *err)
 {
@@ -159,25 +76,38 @@ static struct dp_routed routed_sum(struct dp_exec *exec, const struct part *part
     return sum;
 }
 
-// Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run
-// counts as before it: its layers went one by one.
-static uint64_t bytes_at_end(struct dp_exec *exec, const struct task *task)
+static uint64_t grown(const struct part *part)
+{
+    return (uint64_t)dp_chunk_live_bytes(part->cell->chunk) - part->cell->bytes;
+}
+
+uint64_t dp_exec_bytes_now(const struct dp_exec *exec, const struct task *task)
 {
     uint64_t bytes = exec->levels.live_bytes;
-    if (task->forward.cell != NULL) {
-        bytes += (uint64_t)dp_chunk_live_bytes(task->forward.cell->chunk);
-    }
-    if (task->backward_passes == PROGRAM_INPUT) {
-        bytes += (uint64_t)dp_chunk_live_bytes(task->backward.cell->chunk);
-        bytes -= task->backward.cell->bytes;
-    }
+    bytes += task->forward.cell != NULL ? grown(&task->forward) : 0;
+    bytes += task->backward.cell != NULL ? grown(&task->backward) : 0;
     return bytes;
+}
+
+// Bytes at the end of the action, with results that are not sent yet. A chunk whose B has run
+// counts as before it: its layers went one by one, and what other actions took meanwhile took
+// their place.
+static uint64_t bytes_at_end(const struct dp_exec *exec, const struct task *task)
+{
+    uint64_t now = dp_exec_bytes_now(exec, task);
+    if ((task->backward_passes & PROGRAM_WEIGHT) == 0) {
+        return now;
+    }
+    uint64_t before = exec->levels.live_bytes - exec->early_bytes;
+    before += task->forward.cell != NULL ? grown(&task->forward) : 0;
+    return now > before ? now : before;
 }
 
 static dp_status finish_forward(struct dp_exec *exec, const struct part *part, int64_t end_ns,
                                 struct dp_error *err)
 {
     struct dp_chunk *chunk = part->cell->chunk;
+    part->cell->is_forward_closed = true;
     dp_status status = DP_OK;
     if (part->cell->peer[DP_SEND_F] != NO_PEER) {
         status = dp_exec_message_send(exec, part, true, end_ns, dp_chunk_output(chunk),
@@ -209,29 +139,43 @@ static dp_status finish_backward(struct dp_exec *exec, const struct task *task, 
     return status;
 }
 
-static dp_status open_parts(struct dp_exec *exec, const struct task *task, struct wait *wait,
+// What must be there before the action starts, unless it came early and was taken in.
+static dp_status open_parts(struct dp_exec *exec, struct run *run, struct wait *wait,
                             struct dp_error *err)
 {
-    dp_status status = DP_OK;
-    if (task->forward.cell != NULL) {
-        status = open_forward(exec, &task->forward, wait, err);
+    for (size_t i = 0; i < run->program->count && run->program->ops[i].half == PROGRAM_OPEN; i++) {
+        dp_status status = run->done[i] ? DP_OK : dp_exec_perform(exec, run, i, wait, err);
+        if (status != DP_OK) {
+            return status;
+        }
     }
-    if (status == DP_OK && (task->backward_passes & PROGRAM_INPUT) != 0) {
-        status = open_backward(exec, &task->backward, wait, err);
-    }
-    return status;
+    return DP_OK;
 }
 
-dp_status dp_exec_compute_action(struct dp_exec *exec, const struct task *task,
-                                 struct dp_exec_record *ret_record, struct dp_error *err)
+static dp_status run_components(struct dp_exec *exec, size_t at, struct dp_exec_record *record,
+                                struct dp_error *err)
 {
+    struct dp_device *device = exec->config.device;
+    dp_status status = dp_exec_perform_all(exec, at, &record->filled_ns, err);
+    record->early_ns = exec->runs[at].early_ns;
+    if (exec->moves != NULL) {
+        record->exchange_ns = dp_exec_moves_take(exec->moves, exec->result.comm);
+    }
+    return status == DP_OK ? device->ops->stream_sync(device->stream, err) : status;
+}
+
+dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
+                                 struct dp_error *err)
+{
+    const struct task *task = &exec->runs[at].task;
     struct wait wait = {0};
-    dp_status status = open_parts(exec, task, &wait, err);
+    exec->early_bytes = 0;
+    dp_status status = open_parts(exec, &exec->runs[at], &wait, err);
     if (status != DP_OK) {
         return status;
     }
     ret_record->span.start_ns = dp_exec_now_ns(exec);
-    status = run_components(exec, task, &ret_record->exchange_ns, err);
+    status = run_components(exec, at, ret_record, err);
     if (status == DP_OK) {
         status = check_results(exec, task, err);
     }
@@ -244,6 +188,9 @@ dp_status dp_exec_compute_action(struct dp_exec *exec, const struct task *task,
     ret_record->comm_ns = wait.comm_ns;
     dp_exec_account_peak(exec, bytes_at_end(exec, task));
     if (task->forward.cell != NULL) {
+        int64_t *full = &slot_of(exec, &task->forward)->full_bytes;
+        int64_t bytes = dp_chunk_live_bytes(task->forward.cell->chunk);
+        *full = bytes > *full ? bytes : *full;
         const struct dp_routed routed = routed_sum(exec, &task->forward);
         ret_record->routed_rows = routed.rows;
         ret_record->routed_tokens = routed.tokens;

@@ -71,7 +71,7 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
         .ep_size = config->expert,
         .sequence = config->sequence,
         .seed = config->seed,
-        .exchanger = exec->exchanger == NULL ? NULL : dp_group_exchanger_interface(exec->exchanger),
+        .exchanger = exec->moves == NULL ? NULL : dp_exec_moves_exchanger(exec->moves),
         .poison = config->poison};
     dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);
     if (status != DP_OK) {
@@ -89,11 +89,17 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
     return DP_OK;
 }
 
+// A model without experts, or with some that do not divide, is the stages' to refuse.
 static void make_exchanger(struct dp_exec *exec)
 {
     const struct dp_exec_config *config = &exec->config;
     if (config->expert == 1 || config->model.experts == 0 ||
         config->model.experts % config->expert != 0) {
+        return;
+    }
+    exec->moves = dp_exec_moves_new();
+    if (config->exchanger != NULL) {
+        dp_exec_moves_set_inner(exec->moves, config->exchanger);
         return;
     }
     const struct dp_group_exchanger_config exchanger = {.group = &exec->peers,
@@ -102,6 +108,14 @@ static void make_exchanger(struct dp_exec *exec)
                                                         .top_k = config->model.top_k,
                                                         .experts = config->model.experts};
     exec->exchanger = dp_group_exchanger_new(&exchanger);
+    dp_exec_moves_set_inner(exec->moves, dp_group_exchanger_interface(exec->exchanger));
+}
+
+void dp_exec_set_exchanger(struct dp_exec *exec, struct dp_exchanger *exchanger)
+{
+    if (exec->moves != NULL) {
+        dp_exec_moves_set_inner(exec->moves, exchanger);
+    }
 }
 
 // The position that runs a stage for the micro-batch, this rank's own too, or NO_PEER.
@@ -161,6 +175,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
     exec->slot_count = dp_schedule_rank_stages(schedule, config->position, stages);
     for (int32_t i = 0; i < exec->slot_count; i++) {
         exec->slots[i].index = stages[i];
+        exec->slots[i].early_bytes[0] = exec->slots[i].early_bytes[1] = -1;
     }
     dp_exec_set_samples(exec, 1, 0);
     make_cells(exec);
@@ -177,6 +192,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
         }
     }
     if (status == DP_OK) {
+        dp_exec_list_make(exec);
         *ret_exec = dp_steal(exec);
     }
     return status;
@@ -199,10 +215,11 @@ void dp_exec_free(struct dp_exec *exec)
         }
         free(exec->slots[i].components);
     }
+    dp_exec_moves_free(exec->moves);
     dp_group_exchanger_free(exec->exchanger);
     dp_group_deinit(&exec->peers);
     dp_group_deinit(&exec->world);
-    dp_exec_program_deinit(&exec->program);
+    dp_exec_list_free(exec);
     free(exec->cells);
     free(exec->tokens);
     free(exec->targets);
@@ -250,6 +267,15 @@ void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample)
 const struct dp_exec_failure *dp_exec_failure(const struct dp_exec *exec)
 {
     return &exec->failure;
+}
+
+const char *dp_exec_comm_kind_text(dp_exec_comm_kind kind)
+{
+    static const char *const texts[DP_EXEC_COMM_KIND_COUNT] = {
+        [DP_EXEC_COMM_DISPATCH_F] = "dispatch(F)", [DP_EXEC_COMM_COMBINE_F] = "combine(F)",
+        [DP_EXEC_COMM_COMBINE_B] = "combine(B)",   [DP_EXEC_COMM_DISPATCH_B] = "dispatch(B)",
+        [DP_EXEC_COMM_HOP_F] = "hop(F)",           [DP_EXEC_COMM_HOP_B] = "hop(B)"};
+    return texts[kind];
 }
 
 int64_t dp_exec_now_ns(const struct dp_exec *exec)

@@ -2,6 +2,7 @@
 
 #include "dp/exec.h"
 #include "dp/group_exchanger.h"
+#include "moves.h"
 #include "program.h"
 
 // The executor's own kinds of message: dp_transport_tag's first part.
@@ -20,6 +21,11 @@ struct cell {
     struct dp_chunk *chunk; // NULL when not in flight, and always on a sim rank
     uint64_t bytes;         // that it is accounted with
     int32_t peer[4];        // by dp_p2p_kind: pipeline position, may be this rank's; or NO_PEER
+    // How far the chunk has come: the component whose pass is next, by dp_pass.
+    int32_t next[3];
+    bool is_forward_closed;       // F has ended
+    bool has_input, has_gradient; // PROGRAM_OPEN has run for F, for I
+    int64_t open_bytes;           // what the chunk held before that
 };
 
 struct slot {
@@ -27,28 +33,9 @@ struct slot {
     struct dp_stage *stage; // NULL on a sim rank
     struct dp_component *components;
     struct program_stage program;
-};
-
-struct dp_exec {
-    struct dp_exec_config config; // layer_begin is owned
-    int32_t slot_count;
-    struct slot slots[DP_RANK_STAGES_MAX];
-    struct cell *cells;     // [slot_count][microbatches]
-    struct program program; // of the action at hand
-    struct dp_group world;
-    struct dp_group peers;                // expert-parallel
-    struct dp_group_exchanger *exchanger; // NULL on a sim rank and without peers
-    uint32_t group_id_end;
-    int64_t wall_offset_ns;    // wall clock minus monotonic, fixed at the start
-    int32_t *tokens, *targets; // of one micro-batch
-    int64_t sample_origin;     // where step 0 would have started
-
-    int64_t step;
-    int64_t free_ns;              // sim: when the planned time of the last action ended
-    struct dp_exec_levels levels; // of the whole run
-    struct dp_exec_step result;   // of the step at hand
-    int64_t last_end_ns;          // of what was recorded last
-    struct dp_exec_failure failure;
+    // The most that a chunk has come to hold: from PROGRAM_OPEN to its first exchange, F and I
+    // (-1 = not known yet), and at the end of F.
+    int64_t early_bytes[2], full_bytes;
 };
 
 // One chunk's share of an action.
@@ -62,6 +49,46 @@ struct task {
     const struct dp_action *action;
     struct part forward, backward;
     int backward_passes; // PROGRAM_INPUT, PROGRAM_WEIGHT
+};
+
+// An action of the list, and what of it has run in this step: ops of later actions fill the waits
+// of earlier ones.
+struct run {
+    struct task task;
+    const struct program *program; // NULL on a sim rank
+    bool *done;                    // [program->count]
+    size_t first;                  // all ops before it are done
+    int64_t early_ns;              // spent on it before its turn
+};
+
+struct dp_exec {
+    struct dp_exec_config config; // layer_begin is owned
+    int32_t slot_count;
+    struct slot slots[DP_RANK_STAGES_MAX];
+    struct cell *cells;       // [slot_count][microbatches]
+    struct program *programs; // of every kind of action, as they are met
+    size_t program_count;     // [slots + 1][slots + 1][4]
+    struct run *runs;         // [run_count], the list
+    size_t run_count;
+    bool *done; // [done_count], what runs[i].done point into
+    size_t done_count;
+    struct moves *moves;
+    struct dp_group world;
+    struct dp_group peers;                // expert-parallel
+    struct dp_group_exchanger *exchanger; // when none was given; NULL without peers
+    uint32_t group_id_end;
+    int64_t wall_offset_ns;    // wall clock minus monotonic, fixed at the start
+    int32_t *tokens, *targets; // of one micro-batch
+    int64_t sample_origin;     // where step 0 would have started
+
+    int64_t step;
+    int64_t free_ns;              // sim: when the planned time of the last action ended
+    struct dp_exec_levels levels; // of the whole run
+    uint64_t early_bytes;         // that actions to come have taken during this one, modulo 2^64
+    struct dp_exec_step result;   // of the step at hand
+    int64_t last_end_ns;          // of what was recorded last
+    struct dp_exec_failure failure;
+    size_t culprit; // the run at work
 };
 
 // Time lost before an action could start.
@@ -89,6 +116,9 @@ dp_status dp_exec_message_receive(struct dp_exec *exec, const struct part *part,
                                   void *bytes, size_t length, struct wait *ret_wait,
                                   struct dp_error *err);
 
+// Whether it would not wait.
+bool dp_exec_message_is_here(struct dp_exec *exec, const struct part *part, bool forward);
+
 struct samples {
     bool holdout;
     int64_t first;
@@ -98,9 +128,9 @@ struct samples {
 dp_status dp_exec_fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
                               const struct samples *samples, struct dp_error *err);
 
-// The two ways to run an action. *ret_record gets its times.
-dp_status dp_exec_compute_action(struct dp_exec *exec, const struct task *task,
-                                 struct dp_exec_record *ret_record, struct dp_error *err);
+// The two ways to run an action. *ret_record gets its times. `at` is its number in exec->runs.
+dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
+                                 struct dp_error *err);
 dp_status dp_exec_sim_action(struct dp_exec *exec, const struct task *task,
                              struct dp_exec_record *ret_record, struct dp_error *err);
 
@@ -110,6 +140,8 @@ void dp_exec_account_start(struct dp_exec *exec, const struct task *task);
 void dp_exec_account_bytes(struct dp_exec *exec, struct cell *cell, uint64_t bytes);
 // What all chunks together have held at some moment.
 void dp_exec_account_peak(struct dp_exec *exec, uint64_t bytes);
+// What all chunks hold now, while the task runs.
+uint64_t dp_exec_bytes_now(const struct dp_exec *exec, const struct task *task);
 void dp_exec_account_end(struct dp_exec *exec, const struct task *task);
 
 // Names the chunk's routings to its expert-parallel peers.
@@ -120,8 +152,20 @@ static inline void dp_exec_tag_chunk(struct dp_chunk *chunk, message_kind kind, 
                      dp_transport_tag(0, 0, 0, 1, 0));
 }
 
-// Time spent so far waiting for expert-parallel peers.
-static inline int64_t dp_exec_waited_ns(const struct dp_exec *exec)
-{
-    return exec->exchanger == NULL ? 0 : dp_group_exchanger_waited_ns(exec->exchanger);
-}
+// fill.c: an op that may run while the action at `at` waits, of it or of an action behind it; false
+// when there is none.
+bool dp_exec_find_filler(struct dp_exec *exec, size_t at, size_t *ret_run, size_t *ret_op);
+
+// perform.c. One op of the run's program; `wait` gets what an OPEN waited.
+dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
+                          struct dp_error *err);
+// All ops of the run at `at` that are left, and while it waits others. *ret_filled_ns is the time
+// for those of other actions.
+dp_status dp_exec_perform_all(struct dp_exec *exec, size_t at, int64_t *ret_filled_ns,
+                              struct dp_error *err);
+
+// list.c: exec->runs and the programs of their actions, once the slots are there.
+void dp_exec_list_make(struct dp_exec *exec);
+void dp_exec_list_free(struct dp_exec *exec);
+// Nothing has run.
+void dp_exec_list_reset(struct dp_exec *exec);

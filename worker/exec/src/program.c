@@ -12,36 +12,47 @@
 struct step {
     bool backward;
     dp_pass pass;
+    program_half half;
     unsigned kinds;
+    bool ahead; // of the layer that comes next
 };
 
-// The order of a layer in DeepSeek's published trace (deepseek-ai/profile-data, train.json): each
-// exchange of one chunk stands beside computation of the other, and weight gradients, which nobody
-// waits for, fill what remains. What each chunk does is in its own order of dependencies.
+// The order of exchanges and of computation of a layer in DeepSeek's published trace
+// (deepseek-ai/profile-data, train.json): combine(B), dispatch(F), dispatch(B), combine(F) on the
+// wire; attention(F), mlp(B), mlp(W), mlp(F), attention(B), attention(W) beside it. Each is posted
+// as soon as its rows are there and waited for just before they are needed. Weight gradients, which
+// nobody waits for, fill what remains; those of the mlp need nothing of dispatch(B). combine(B) of
+// the next layer goes out ahead of attention(W), which then hides it together with what is left of
+// combine(F).
 static const struct step layer_steps[] = {
-    {true, DP_PASS_INPUT, BIT(COMBINE)},
-    {false, DP_PASS_FORWARD, BIT(ATTENTION)},
-    {true, DP_PASS_INPUT, MLP},
-    {false, DP_PASS_FORWARD, BIT(DISPATCH)},
-    {true, DP_PASS_INPUT, BIT(DISPATCH)},
-    {true, DP_PASS_WEIGHT, BIT(COMBINE) | MLP | BIT(DISPATCH)},
-    {false, DP_PASS_FORWARD, MLP},
-    {true, DP_PASS_INPUT, BIT(ATTENTION)},
-    {true, DP_PASS_WEIGHT, BIT(ATTENTION)},
-    {false, DP_PASS_FORWARD, BIT(COMBINE)},
+    {false, DP_PASS_FORWARD, PROGRAM_RUN, BIT(ATTENTION), false},
+    {false, DP_PASS_FORWARD, PROGRAM_POST, BIT(DISPATCH), false},
+    {true, DP_PASS_INPUT, PROGRAM_WAIT, BIT(COMBINE), false},
+    {true, DP_PASS_INPUT, PROGRAM_RUN, MLP, false},
+    {true, DP_PASS_INPUT, PROGRAM_POST, BIT(DISPATCH), false},
+    {true, DP_PASS_WEIGHT, PROGRAM_RUN, BIT(COMBINE) | MLP, false},
+    {false, DP_PASS_FORWARD, PROGRAM_WAIT, BIT(DISPATCH), false},
+    {false, DP_PASS_FORWARD, PROGRAM_RUN, MLP, false},
+    {false, DP_PASS_FORWARD, PROGRAM_POST, BIT(COMBINE), false},
+    {true, DP_PASS_INPUT, PROGRAM_WAIT, BIT(DISPATCH), false},
+    {true, DP_PASS_INPUT, PROGRAM_RUN, BIT(ATTENTION), false},
+    {true, DP_PASS_INPUT, PROGRAM_POST, BIT(COMBINE), true},
+    {true, DP_PASS_WEIGHT, PROGRAM_RUN, BIT(DISPATCH) | BIT(ATTENTION), false},
+    {false, DP_PASS_FORWARD, PROGRAM_WAIT, BIT(COMBINE), false},
 };
 
 // Before the layers: the backward chunk's head makes the gradient that all wait for.
 static const struct step first_steps[] = {
-    {true, DP_PASS_INPUT, BIT(HEAD)},
-    {false, DP_PASS_FORWARD, BIT(EMBEDDING)},
-    {true, DP_PASS_WEIGHT, BIT(HEAD)},
+    {true, DP_PASS_INPUT, PROGRAM_RUN, BIT(HEAD), false},
+    {true, DP_PASS_INPUT, PROGRAM_POST, BIT(COMBINE), true},
+    {false, DP_PASS_FORWARD, PROGRAM_RUN, BIT(EMBEDDING), false},
+    {true, DP_PASS_WEIGHT, PROGRAM_RUN, BIT(HEAD), false},
 };
 
 static const struct step last_steps[] = {
-    {true, DP_PASS_INPUT, BIT(EMBEDDING)},
-    {false, DP_PASS_FORWARD, BIT(HEAD)},
-    {true, DP_PASS_WEIGHT, BIT(EMBEDDING)},
+    {true, DP_PASS_INPUT, PROGRAM_RUN, BIT(EMBEDDING), false},
+    {false, DP_PASS_FORWARD, PROGRAM_RUN, BIT(HEAD), false},
+    {true, DP_PASS_WEIGHT, PROGRAM_RUN, BIT(EMBEDDING), false},
 };
 
 // Components [begin, end) of a stage that belong together; empty when the chunk has no part in it.
@@ -49,19 +60,31 @@ struct range {
     int32_t begin, end;
 };
 
-static void add(struct program *program, const struct step *step, int32_t component)
+// A chunk's stage and the part of it that is being added.
+struct side {
+    const struct program_stage *stage;
+    struct range range;
+    struct range ahead; // the layer that comes next
+};
+
+bool dp_exec_program_exchanges(const struct dp_component *component, dp_pass pass)
+{
+    return pass != DP_PASS_WEIGHT &&
+           (component->kind == DP_COMPONENT_DISPATCH || component->kind == DP_COMPONENT_COMBINE);
+}
+
+static void add(struct program *program, struct program_op op)
 {
     if (program->count == program->capacity) {
         program->capacity = program->capacity == 0 ? 64 : 2 * program->capacity;
         program->ops = dp_realloc(program->ops, program->capacity, sizeof(*program->ops));
     }
-    program->ops[program->count++] = (struct program_op){
-        .backward = step->backward, .pass = (uint8_t)step->pass, .component = component};
+    program->ops[program->count++] = op;
 }
 
-static bool takes_part(const struct step *step, int backward_passes)
+static bool takes_part(dp_pass pass, int backward_passes)
 {
-    switch (step->pass) {
+    switch (pass) {
     case DP_PASS_INPUT:
         return (backward_passes & PROGRAM_INPUT) != 0;
     case DP_PASS_WEIGHT:
@@ -77,43 +100,35 @@ static void add_step(struct program *program, const struct step *step,
     for (int32_t i = 0; i < range.end - range.begin; i++) {
         int32_t component = step->backward ? range.end - 1 - i : range.begin + i;
         if ((step->kinds & (1u << stage->components[component].kind)) != 0) {
-            add(program, step, component);
+            add(program, (struct program_op){.half = (uint8_t)step->half,
+                                             .pass = (uint8_t)step->pass,
+                                             .backward = step->backward,
+                                             .component = component});
         }
     }
 }
-
-// A chunk's stage and the part of it that is being added.
-struct side {
-    const struct program_stage *stage;
-    struct range range;
-};
 
 static void add_steps(struct program *program, const struct step *steps, size_t count,
                       struct side forward, struct side backward, int backward_passes)
 {
     for (size_t i = 0; i < count; i++) {
-        if (takes_part(&steps[i], backward_passes)) {
+        if (takes_part(steps[i].pass, backward_passes)) {
             struct side side = steps[i].backward ? backward : forward;
-            add_step(program, &steps[i], side.stage, side.range);
+            add_step(program, &steps[i], side.stage, steps[i].ahead ? side.ahead : side.range);
         }
     }
 }
 
-static struct side whole(const struct program_stage *stage)
+static struct range layer_of(const struct program_stage *stage, int32_t layer)
 {
-    return (struct side){stage, {0, stage == NULL ? 0 : stage->count}};
-}
-
-static struct side layer_of(const struct program_stage *stage, int32_t layer)
-{
-    struct side side = {stage, {0, 0}};
+    struct range range = {0, 0};
     for (int32_t i = 0; stage != NULL && i < stage->count; i++) {
         if (stage->components[i].layer == layer) {
-            side.range.begin = side.range.end == 0 ? i : side.range.begin;
-            side.range.end = i + 1;
+            range.begin = range.end == 0 ? i : range.begin;
+            range.end = i + 1;
         }
     }
-    return side;
+    return range;
 }
 
 static int32_t layers_of(const struct program_stage *stage)
@@ -121,23 +136,90 @@ static int32_t layers_of(const struct program_stage *stage)
     return stage == NULL ? 0 : stage->layer_end - stage->layer_begin;
 }
 
+// The layer that the chunk comes to as its number-th, from 0 on.
+static struct side side_of(const struct program_stage *stage, bool backward, int32_t number)
+{
+    struct side side = {.stage = stage};
+    if (number < layers_of(stage)) {
+        int32_t layer = backward ? stage->layer_end - 1 - number : stage->layer_begin + number;
+        side.range = layer_of(stage, layer);
+        if (number + 1 < layers_of(stage)) {
+            side.ahead = layer_of(stage, backward ? layer - 1 : layer + 1);
+        }
+    }
+    return side;
+}
+
+// All of the stage, with its first layer ahead.
+static struct side whole(const struct program_stage *stage, bool backward)
+{
+    struct side side = {.stage = stage};
+    if (stage != NULL) {
+        side.range = (struct range){0, stage->count};
+        side.ahead = side_of(stage, backward, 0).range;
+    }
+    return side;
+}
+
+static void add_opens(struct program *program, const struct program_stage *forward,
+                      const struct program_stage *backward, int backward_passes)
+{
+    program->count = 0;
+    if (forward != NULL) {
+        add(program,
+            (struct program_op){.half = PROGRAM_OPEN, .pass = DP_PASS_FORWARD, .component = -1});
+    }
+    if (backward != NULL && (backward_passes & PROGRAM_INPUT) != 0) {
+        add(program,
+            (struct program_op){
+                .half = PROGRAM_OPEN, .pass = DP_PASS_INPUT, .backward = true, .component = -1});
+    }
+}
+
 void dp_exec_program_build(struct program *program, const struct program_stage *forward,
                            const struct program_stage *backward, int backward_passes)
 {
-    program->count = 0;
-    add_steps(program, first_steps, DP_ARRAY_LENGTH(first_steps), whole(forward), whole(backward),
+    add_opens(program, forward, backward, backward_passes);
+    struct side all_forward = whole(forward, false), all_backward = whole(backward, true);
+    add_steps(program, first_steps, DP_ARRAY_LENGTH(first_steps), all_forward, all_backward,
               backward_passes);
-    int32_t forward_layers = layers_of(forward);
-    int32_t backward_layers = layers_of(backward);
+    int32_t forward_layers = layers_of(forward), backward_layers = layers_of(backward);
     for (int32_t i = 0; i < forward_layers || i < backward_layers; i++) {
-        struct side f = layer_of(i < forward_layers ? forward : NULL,
-                                 forward == NULL ? 0 : forward->layer_begin + i);
-        struct side b = layer_of(i < backward_layers ? backward : NULL,
-                                 backward == NULL ? 0 : backward->layer_end - 1 - i);
-        add_steps(program, layer_steps, DP_ARRAY_LENGTH(layer_steps), f, b, backward_passes);
+        add_steps(program, layer_steps, DP_ARRAY_LENGTH(layer_steps), side_of(forward, false, i),
+                  side_of(backward, true, i), backward_passes);
     }
-    add_steps(program, last_steps, DP_ARRAY_LENGTH(last_steps), whole(forward), whole(backward),
+    add_steps(program, last_steps, DP_ARRAY_LENGTH(last_steps), all_forward, all_backward,
               backward_passes);
+}
+
+static void add_pass(struct program *program, const struct program_stage *stage, bool backward,
+                     dp_pass pass, int32_t component)
+{
+    struct program_op op = {
+        .half = PROGRAM_RUN, .pass = (uint8_t)pass, .backward = backward, .component = component};
+    if (dp_exec_program_exchanges(&stage->components[component], pass)) {
+        op.half = PROGRAM_POST;
+        add(program, op);
+        op.half = PROGRAM_WAIT;
+    }
+    add(program, op);
+}
+
+void dp_exec_program_build_sequential(struct program *program, const struct program_stage *forward,
+                                      const struct program_stage *backward, int backward_passes)
+{
+    add_opens(program, forward, backward, backward_passes);
+    for (int32_t i = 0; forward != NULL && i < forward->count; i++) {
+        add_pass(program, forward, false, DP_PASS_FORWARD, i);
+    }
+    for (int32_t i = backward == NULL ? -1 : backward->count - 1; i >= 0; i--) {
+        if ((backward_passes & PROGRAM_INPUT) != 0) {
+            add_pass(program, backward, true, DP_PASS_INPUT, i);
+        }
+        if ((backward_passes & PROGRAM_WEIGHT) != 0) {
+            add_pass(program, backward, true, DP_PASS_WEIGHT, i);
+        }
+    }
 }
 
 void dp_exec_program_deinit(struct program *program)

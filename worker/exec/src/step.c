@@ -11,47 +11,6 @@ dp_status dp_exec_fail_not_finite(struct dp_exec *exec, const char *what, struct
                    "%s is NaN or infinite; lower the learning rate, or look at the data", what);
 }
 
-static struct part part_of(struct dp_exec *exec, uint16_t stage, uint32_t microbatch)
-{
-    struct part part = {.stage = stage, .microbatch = microbatch};
-    while (exec->slots[part.slot].index != stage) {
-        part.slot++;
-    }
-    part.cell =
-        &exec->cells[(size_t)part.slot * (size_t)exec->config.schedule->microbatches + microbatch];
-    return part;
-}
-
-static int passes_of(uint8_t kind)
-{
-    switch (kind) {
-    case DP_ACTION_B:
-        return PROGRAM_INPUT | PROGRAM_WEIGHT;
-    case DP_ACTION_I:
-        return PROGRAM_INPUT;
-    case DP_ACTION_W:
-        return PROGRAM_WEIGHT;
-    default:
-        return 0;
-    }
-}
-
-static struct task task_of(struct dp_exec *exec, const struct dp_action *action)
-{
-    struct task task = {.action = action};
-    if (action->kind == DP_ACTION_F || action->kind == DP_ACTION_FB) {
-        task.forward = part_of(exec, action->stage, action->microbatch);
-    }
-    if (action->kind == DP_ACTION_FB) {
-        task.backward = part_of(exec, action->b_stage, action->b_microbatch);
-        task.backward_passes = passes_of(action->b_kind);
-    } else if (action->kind != DP_ACTION_F) {
-        task.backward = part_of(exec, action->stage, action->microbatch);
-        task.backward_passes = passes_of(action->kind);
-    }
-    return task;
-}
-
 static void publish(struct dp_exec *exec)
 {
     if (exec->config.meter != NULL) {
@@ -120,20 +79,19 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
     }
 }
 
-static dp_status run_action(struct dp_exec *exec, const struct dp_action *action,
-                            struct dp_error *err)
+static dp_status run_action(struct dp_exec *exec, size_t at, struct dp_error *err)
 {
-    struct task task = task_of(exec, action);
+    const struct task *task = &exec->runs[at].task;
     struct dp_exec_record record = {0};
-    dp_exec_account_start(exec, &task);
-    dp_status status = exec->config.device != NULL
-                           ? dp_exec_compute_action(exec, &task, &record, err)
-                           : dp_exec_sim_action(exec, &task, &record, err);
+    exec->culprit = at;
+    dp_exec_account_start(exec, task);
+    dp_status status = exec->config.device != NULL ? dp_exec_compute_action(exec, at, &record, err)
+                                                   : dp_exec_sim_action(exec, task, &record, err);
     if (status != DP_OK) {
         return status;
     }
-    dp_exec_account_end(exec, &task);
-    record_action(exec, action, &record);
+    dp_exec_account_end(exec, task);
+    record_action(exec, task->action, &record);
     return DP_OK;
 }
 
@@ -167,18 +125,20 @@ static void drop_chunks(struct dp_exec *exec)
 dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_step *ret_step,
                            struct dp_error *err)
 {
-    const struct dp_schedule *schedule = exec->config.schedule;
     drop_chunks(exec);
+    dp_exec_list_reset(exec);
     exec->step = step;
+    if (exec->moves != NULL) {
+        dp_exec_moves_take(exec->moves, exec->result.comm); // of an evaluation
+    }
     exec->result = (struct dp_exec_step){0};
     exec->failure = (struct dp_exec_failure){0};
     exec->free_ns = dp_exec_now_ns(exec);
     exec->last_end_ns = exec->free_ns;
-    size_t end = schedule->rank_begin[exec->config.position + 1];
-    for (size_t i = schedule->rank_begin[exec->config.position]; i < end; i++) {
-        dp_status status = run_action(exec, &schedule->actions[i], err);
+    for (size_t i = 0; i < exec->run_count; i++) {
+        dp_status status = run_action(exec, i, err);
         if (status != DP_OK) {
-            return fail_action(exec, &schedule->actions[i], status, err);
+            return fail_action(exec, exec->runs[exec->culprit].task.action, status, err);
         }
     }
     exec->levels.step = step;

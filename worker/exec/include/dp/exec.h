@@ -16,6 +16,7 @@
 #include "dp/collective.h"
 #include "dp/device.h"
 #include "dp/error.h"
+#include "dp/exchanger.h"
 #include "dp/exec_meter.h"
 #include "dp/model.h"
 #include "dp/schedule.h"
@@ -46,11 +47,34 @@ struct dp_exec_config {
     int32_t micro_batch_size, sequence;
     uint64_t seed;
     struct dp_exec_source source;
+    // Moves rows between the EP peers; borrowed. NULL = by messages of the transport. May be given
+    // later instead, by dp_exec_set_exchanger.
+    struct dp_exchanger *exchanger;
     bool poison;     // tests: as in dp_stage_config
-    bool no_overlap; // an FB runs as F, then B
+    bool no_overlap; // an FB runs as F, then B, and every exchange is waited for where it begins
 
     // A sim rank.
     const struct dp_sim_costs *costs; // borrowed
+};
+
+// What ranks send each other within a step: rows between EP peers, by dp_move, and what stages hand
+// on. A B's combine is a way to the experts, its dispatch a way back.
+typedef enum dp_exec_comm_kind {
+    DP_EXEC_COMM_DISPATCH_F = DP_MOVE_DISPATCH,
+    DP_EXEC_COMM_COMBINE_F = DP_MOVE_COMBINE,
+    DP_EXEC_COMM_COMBINE_B = DP_MOVE_COMBINE_INPUT,
+    DP_EXEC_COMM_DISPATCH_B = DP_MOVE_DISPATCH_INPUT,
+    DP_EXEC_COMM_HOP_F, // activations
+    DP_EXEC_COMM_HOP_B, // gradients
+    DP_EXEC_COMM_KIND_COUNT,
+} dp_exec_comm_kind;
+const char *dp_exec_comm_kind_text(dp_exec_comm_kind kind); // "dispatch(F)", ...
+
+// Total is from the beginning (of a move here, of a hop at its sender) until all had arrived here;
+// exposed is the part in which the rank had nothing else to do. Hidden = total - exposed.
+struct dp_exec_comm {
+    int64_t count;
+    int64_t total_ns, exposed_ns;
 };
 
 // What went wrong in the last failed call, apart from its message.
@@ -79,16 +103,21 @@ struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_
 // Samples of one step over the whole world.
 int64_t dp_exec_global_batch(const struct dp_exec *exec);
 
-// The samples of `step` start with number `sample`, those of later steps follow on; at first,
-// step 1 starts with 0.
+// The samples of `step` start with number `sample`, those of later steps follow on; at first, step
+// 1 starts with 0.
 void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample);
 
+// Before the first step of a rank with EP peers, by every one of them; borrowed. For exchangers
+// that need connected ranks, which come after dp_exec_new.
+void dp_exec_set_exchanger(struct dp_exec *exec, struct dp_exchanger *exchanger);
+
 struct dp_exec_step {
-    double loss_sum; // of the heads that this rank ran, nats; 0 without a head
+    double loss_sum;     // of the heads that this rank ran, nats; 0 without a head
     int64_t busy_ns;     // in actions, waits for EP peers not counted
     int64_t exchange_ns; // these waits
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
 };
 // Runs the whole list once. `step` counts from 1; samples are those of that step. Gradients are
 // left in the stages, not yet summed over ranks.

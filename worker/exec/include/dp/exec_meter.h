@@ -15,6 +15,9 @@ struct dp_exec_record {
     int64_t idle_ns;     // the input had not been sent yet
     int64_t comm_ns;     // the input was on its way
     int64_t exchange_ns; // inside the span: waiting for expert-parallel peers
+    // Parts of actions that come later may run while this one would have to wait.
+    int64_t filled_ns; // inside the span: for later actions
+    int64_t early_ns;  // before the span: for this one, inside earlier ones
     // Of the forward chunk, all layers: what this rank's experts received, as in struct dp_routed.
     int64_t routed_rows, routed_tokens;
 };
