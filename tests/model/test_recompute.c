@@ -114,24 +114,21 @@ static double relative_distance(const double *x, const double *y, int64_t count)
     return sqrt(distance / square);
 }
 
-// bfloat16 has 8 bits of mantissa: one rounding is off by 2^-9 at most, a few layers of them stay
-// within ten percent. Choices of experts are what doubles choose, since logits are floats.
-static void bf16_stays_near_double(void **state)
+// Frees `rounded`.
+static void expect_near_double(const struct dp_model_spec *model, struct world *rounded,
+                               double loss_tolerance, double tolerance)
 {
-    (void)state;
-    const struct dp_model_spec model = small_model();
-    struct world *exact = world_recompute(&model, DP_F64, 1, 1, 0);
-    struct world *rounded = world_recompute(&model, DP_BF16, 1, 2, 0);
+    struct world *exact = world_recompute(model, DP_F64, 1, 1, 0);
     const int32_t count = 4 * TOKENS;
-    DP_AUTO_FREE int32_t *tokens = world_tokens(&model, 3, count);
-    DP_AUTO_FREE int32_t *targets = world_tokens(&model, 4, count);
+    DP_AUTO_FREE int32_t *tokens = world_tokens(model, 3, count);
+    DP_AUTO_FREE int32_t *targets = world_tokens(model, 4, count);
     struct world *const worlds[] = {exact, rounded};
     double losses[2];
     for (int i = 0; i < 2; i++) {
         world_scale(worlds[i], 4);
         losses[i] = world_step(worlds[i], 4, tokens, targets, WORLD_B) / count;
     }
-    assert_true(fabs(losses[1] - losses[0]) < 1e-2 * losses[0]);
+    assert_true(fabs(losses[1] - losses[0]) < loss_tolerance * losses[0]);
     int32_t tensor_count;
     const struct dp_tensor *tensors = dp_stage_tensors(exact->stages[0][0], &tensor_count);
     for (int32_t i = 0; i < tensor_count; i++) {
@@ -139,12 +136,35 @@ static void bf16_stays_near_double(void **state)
         DP_AUTO_FREE double *x = world_gradient(exact, tensors[i].name, &elements);
         DP_AUTO_FREE double *y = world_gradient(rounded, tensors[i].name, &elements);
         const double distance = relative_distance(x, y, elements);
-        if (!(distance < 1e-1)) {
+        if (!(distance < tolerance)) {
             fail_msg("%s is off by %g", tensors[i].name, distance);
         }
     }
     world_free(exact);
     world_free(rounded);
+}
+
+// bfloat16 has 8 bits of mantissa: one rounding is off by 2^-9 at most, a few layers of them stay
+// within some percent. Every expert is chosen, so that no choice turns at a hair's breadth.
+static void bf16_stays_near_double(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = small_model();
+    model.top_k = model.experts;
+    expect_near_double(&model, world_recompute(&model, DP_BF16, 1, 2, 0), 1e-2, 1e-1);
+}
+
+// E4M3 has 4 bits: each operand is off by 2^-4 at most, 2.6 % on average of normal numbers.
+static void fp8_products_stay_near_double(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = small_model();
+    model.top_k = model.experts;
+    model.hidden = 144; // more than a tile, and no multiple of one
+    model.expert_ffn = 136;
+    expect_near_double(&model, world_fp8(&model, DP_BF16, 1), 2e-2, 4e-1);
+    expect_near_double(&model, world_fp8(&model, DP_BF16, 2), 2e-2, 4e-1);
+    expect_near_double(&model, world_fp8(&model, DP_F32, 2), 2e-2, 4e-1);
 }
 
 int main(void)
@@ -153,6 +173,7 @@ int main(void)
         cmocka_unit_test(every_choice_of_what_is_computed_again_gives_the_same_bits),
         cmocka_unit_test(what_is_computed_again_is_not_kept),
         cmocka_unit_test(bf16_stays_near_double),
+        cmocka_unit_test(fp8_products_stay_near_double),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,8 +39,9 @@ struct dp_routing {
     int32_t *expert;                  // [arrived, top_k]
     int32_t *counts;                  // [own experts]
     uint64_t *announced;              // [peers] counts as they arrive
-    struct travel count, index, rows, weights;
-    void *arrived_rows, *arrived_weights;
+    struct travel count, index, rows, scales, weights;
+    void *arrived_rows, *arrived_scales, *arrived_weights;
+    bool is_fp8; // rows on their way to the experts
 };
 
 static int32_t peers_of(const struct dp_routing *routing)
@@ -169,6 +170,7 @@ static void release(struct dp_routing *routing)
     close_travel(&routing->count);
     close_travel(&routing->index);
     close_travel(&routing->rows);
+    close_travel(&routing->scales);
     close_travel(&routing->weights);
     free(routing->sent_to);
     free(routing->received_from);
@@ -179,6 +181,7 @@ static void release(struct dp_routing *routing)
     free(routing->counts);
     free(routing->announced);
     free(routing->arrived_rows);
+    free(routing->arrived_scales);
     free(routing->arrived_weights);
     free(routing);
 }
@@ -213,7 +216,14 @@ static dp_status route(void *context, uint64_t tag, int64_t tokens, const int32_
 
 static size_t row_bytes_of(const struct dp_routing *routing)
 {
-    return (size_t)routing->exchanger->config.hidden * routing->exchanger->element_bytes;
+    const size_t hidden = (size_t)routing->exchanger->config.hidden;
+    return routing->is_fp8 ? hidden : hidden * routing->exchanger->element_bytes;
+}
+
+// One scale for each 128 elements of a row.
+static size_t scale_bytes_of(const struct dp_routing *routing)
+{
+    return ((size_t)routing->exchanger->config.hidden + 127) / 128 * sizeof(float);
 }
 
 static size_t weight_bytes_of(const struct dp_routing *routing)
@@ -267,6 +277,7 @@ static dp_status begin_to_experts(struct dp_routing *routing, const struct dp_lo
 static dp_status begin_back(struct dp_routing *routing, const struct dp_load *load,
                             struct dp_error *err)
 {
+    routing->is_fp8 = false;
     dp_status status = depart(routing, &routing->rows, routing->received_from,
                               row_bytes_of(routing), load->rows, NULL, err);
     if (status == DP_OK && load->weights != NULL) {
@@ -279,9 +290,6 @@ static dp_status begin_back(struct dp_routing *routing, const struct dp_load *lo
 static dp_status begin(struct dp_routing *routing, dp_move move, const struct dp_load *load,
                        struct dp_error *err)
 {
-    if (load->format != DP_WIRE_ELEMENT) {
-        return dp_fail(err, DP_UNSUPPORTED, "messages between expert ranks carry elements only");
-    }
     const struct dp_device *device = routing->exchanger->config.device;
     dp_status status = device->ops->stream_sync(device->stream, err);
     if (status != DP_OK) {
@@ -304,7 +312,8 @@ static bool ready(struct dp_routing *routing, dp_move move)
 {
     (void)move;
     return has_landed(routing, &routing->count) && has_landed(routing, &routing->index) &&
-           has_landed(routing, &routing->rows) && has_landed(routing, &routing->weights);
+           has_landed(routing, &routing->rows) && has_landed(routing, &routing->scales) &&
+           has_landed(routing, &routing->weights);
 }
 
 static int64_t landed_ns(struct dp_routing *routing, dp_move move)
@@ -376,6 +385,10 @@ static dp_status arrive(struct dp_routing *routing, dp_move move, struct dp_arri
         status = land_arrivals(routing, &routing->rows, row_bytes_of(routing),
                                &routing->arrived_rows, err);
     }
+    if (status == DP_OK && routing->is_fp8) {
+        status = land_arrivals(routing, &routing->scales, scale_bytes_of(routing),
+                               &routing->arrived_scales, err);
+    }
     if (status == DP_OK && move == DP_MOVE_DISPATCH) {
         status = land_arrivals(routing, &routing->weights, weight_bytes_of(routing),
                                &routing->arrived_weights, err);
@@ -383,6 +396,7 @@ static dp_status arrive(struct dp_routing *routing, dp_move move, struct dp_arri
     if (status == DP_OK) {
         *ret_arrivals = (struct dp_arrivals){.tokens = routing->arrived,
                                              .rows = routing->arrived_rows,
+                                             .scales = routing->arrived_scales,
                                              .weights = routing->arrived_weights,
                                              .expert = routing->expert,
                                              .counts = routing->counts};
@@ -394,8 +408,10 @@ static void finish(struct dp_routing *routing, dp_move move)
 {
     (void)move;
     free(routing->arrived_rows);
+    free(routing->arrived_scales);
     free(routing->arrived_weights);
     routing->arrived_rows = NULL;
+    routing->arrived_scales = NULL;
     routing->arrived_weights = NULL;
 }
 

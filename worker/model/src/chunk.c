@@ -182,7 +182,13 @@ static dp_status call(struct dp_chunk *chunk, dp_pass pass, int32_t component, b
     if (function == NULL) {
         return DP_OK;
     }
-    dp_status status = function(chunk, which->layer - chunk->stage->config.layer_begin, err);
+    struct dp_stage *stage = chunk->stage;
+    stage->failed = DP_OK;
+    dp_status status = function(chunk, which->layer - stage->config.layer_begin, err);
+    if (status == DP_OK && stage->failed != DP_OK) {
+        status = stage->failed;
+        *err = stage->failure;
+    }
     if (status != DP_OK) {
         return dp_fail_in(err, "%s of layer %d", ops->name, which->layer);
     }

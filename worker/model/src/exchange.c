@@ -3,6 +3,13 @@
 #include "dp/check.h"
 #include "stage.h"
 
+// Rows go to other ranks' experts as codes when their first product takes them so anyway.
+static dp_wire_format format_of(const struct dp_stage *stage)
+{
+    const bool is_local = stage->config.exchanger == &stage->local;
+    return stage->config.fp8 && !is_local ? DP_WIRE_FP8 : DP_WIRE_ELEMENT;
+}
+
 // Slots of the tokens that arrived.
 static int64_t arrived_slots(const struct dp_chunk *chunk, int32_t layer)
 {
@@ -32,7 +39,8 @@ dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, stru
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_load load = {.rows = state->sent_rows.memory,
+    const struct dp_load load = {.format = format_of(chunk->stage),
+                                 .rows = state->sent_rows.memory,
                                  .weights = state->sent_weight.memory};
     return exchanger->begin(state->routing, DP_MOVE_DISPATCH, &load, err);
 }
@@ -69,12 +77,30 @@ static dp_status place_rows(struct dp_chunk *chunk, int32_t layer,
 }
 
 // Every arrived token's row, once for each of its experts here.
-static void unfold(struct dp_chunk *chunk, int32_t layer, const void *arrived, void *rows)
+static dp_status unfold(struct dp_chunk *chunk, int32_t layer, const struct dp_arrivals *arrivals,
+                        void *rows, struct dp_error *err)
 {
-    const struct dp_model_spec *model = &chunk->stage->config.model;
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    const struct dp_model_spec *model = &stage->config.model;
     const struct dp_rows moved = {.rows = arrived_slots(chunk, layer), .cols = model->hidden};
-    chunk->stage->device->ops->spread_rows(chunk->stage->device->stream, &moved, model->top_k,
-                                           chunk->layers[layer].row_of.memory, arrived, rows);
+    const void *arrived = arrivals->rows;
+    if (arrivals->scales != NULL) {
+        void *decoded;
+        dp_status status = dp_stage_elements(stage, DP_SCRATCH_NORMED,
+                                             arrivals->tokens * model->hidden, &decoded, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        const struct dp_fp8 fp8 = {
+            .rows = arrivals->tokens, .cols = model->hidden, .tile_rows = 1, .tile_cols = 128};
+        ops->dequantize_fp8(stage->device->stream, &fp8, arrivals->rows, arrivals->scales,
+                            DP_OPERAND_ELEMENT, decoded);
+        arrived = decoded;
+    }
+    ops->spread_rows(stage->device->stream, &moved, model->top_k,
+                     chunk->layers[layer].row_of.memory, arrived, rows);
+    return DP_OK;
 }
 
 static dp_status unfold_tokens(struct dp_chunk *chunk, int32_t layer,
@@ -91,11 +117,11 @@ static dp_status unfold_tokens(struct dp_chunk *chunk, int32_t layer,
     if (status != DP_OK) {
         return status;
     }
-    unfold(chunk, layer, arrivals->rows, state->rows_x.memory);
+    status = unfold(chunk, layer, arrivals, state->rows_x.memory, err);
     const struct dp_rows weights = weights_of(arrived_slots(chunk, layer));
     stage->device->ops->spread_rows(stage->device->stream, &weights, 1, state->row_of.memory,
                                     arrivals->weights, state->rows_weight.memory);
-    return DP_OK;
+    return status;
 }
 
 dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -191,7 +217,7 @@ dp_status dp_exchange_back_end(struct dp_chunk *chunk, int32_t layer, dp_move mo
 dp_status dp_exchange_gradient_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     const struct dp_layer_state *state = &chunk->layers[layer];
-    const struct dp_load load = {.rows = state->ffn_dy.memory};
+    const struct dp_load load = {.format = format_of(chunk->stage), .rows = state->ffn_dy.memory};
     return chunk->stage->config.exchanger->begin(state->routing, DP_MOVE_COMBINE_INPUT, &load, err);
 }
 
@@ -212,9 +238,9 @@ static dp_status follow_end(struct dp_chunk *chunk, int32_t layer, struct dp_slo
         return status;
     }
     DP_CHECK(arrivals.tokens == chunk->routed[layer].tokens);
-    unfold(chunk, layer, arrivals.rows, rows->memory);
+    status = unfold(chunk, layer, &arrivals, rows->memory, err);
     exchanger->finish(routing, DP_MOVE_COMBINE_INPUT);
-    return DP_OK;
+    return status;
 }
 
 dp_status dp_exchange_gradient_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -226,7 +252,8 @@ dp_status dp_exchange_restore_begin(struct dp_chunk *chunk, int32_t layer, struc
 {
     const struct dp_layer_state *state = &chunk->layers[layer];
     // To an exchanger, rows that follow a routing that is known are those of this move.
-    const struct dp_load load = {.rows = state->sent_rows.memory};
+    const struct dp_load load = {.format = format_of(chunk->stage),
+                                 .rows = state->sent_rows.memory};
     return chunk->stage->config.exchanger->begin(state->routing, DP_MOVE_COMBINE_INPUT, &load, err);
 }
 

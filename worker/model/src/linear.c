@@ -31,9 +31,23 @@ static const void *weight_of(const struct dp_stage *stage, const struct dp_linea
                                                   : dp_stage_weight_at(stage, linear->offset);
 }
 
+static void keep_failure(struct dp_stage *stage, dp_status status, const struct dp_error *err)
+{
+    if (status != DP_OK && stage->failed == DP_OK) {
+        stage->failed = status;
+        stage->failure = *err;
+    }
+}
+
 void dp_linear_forward(struct dp_stage *stage, const struct dp_linear *linear, const void *x,
                        void *y, bool accumulate)
 {
+    const struct dp_fp8_matrix *matrix = dp_linear_fp8(stage, linear);
+    if (matrix != NULL) {
+        struct dp_error err;
+        keep_failure(stage, dp_fp8_forward(stage, linear, matrix, x, y, accumulate, &err), &err);
+        return;
+    }
     const struct dp_gemm gemm = {.transpose_b = true,
                                  .accumulate = accumulate,
                                  .m = linear->rows,
@@ -53,6 +67,13 @@ void dp_linear_forward(struct dp_stage *stage, const struct dp_linear *linear, c
 void dp_linear_input_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
                           void *dx, bool accumulate)
 {
+    const struct dp_fp8_matrix *matrix = dp_linear_fp8(stage, linear);
+    if (matrix != NULL) {
+        struct dp_error err;
+        keep_failure(stage, dp_fp8_input_grad(stage, linear, matrix, dy, dx, accumulate, &err),
+                     &err);
+        return;
+    }
     const struct dp_gemm gemm = {.accumulate = accumulate,
                                  .m = linear->rows,
                                  .n = linear->in,
@@ -71,6 +92,11 @@ void dp_linear_input_grad(struct dp_stage *stage, const struct dp_linear *linear
 void dp_linear_weight_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
                            const void *x)
 {
+    if (dp_linear_fp8(stage, linear) != NULL) {
+        struct dp_error err;
+        keep_failure(stage, dp_fp8_weight_grad(stage, linear, dy, x, &err), &err);
+        return;
+    }
     const struct dp_gemm gemm = {.transpose_a = true,
                                  .accumulate = true,
                                  .m = linear->out,

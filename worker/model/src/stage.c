@@ -81,7 +81,8 @@ static dp_status check_shapes(const struct dp_model_spec *model, struct dp_error
     return DP_OK;
 }
 
-static dp_status check_config(const struct dp_stage_config *config, struct dp_error *err)
+static dp_status check_config(const struct dp_device *device, const struct dp_stage_config *config,
+                              struct dp_error *err)
 {
     const struct dp_model_spec *model = &config->model;
     dp_status status = check_kind(model, err);
@@ -101,6 +102,9 @@ static dp_status check_config(const struct dp_stage_config *config, struct dp_er
         return dp_fail(err, DP_INVALID,
                        "expert parallel rank %d of %d: the size must divide the %d experts",
                        config->ep_rank, config->ep_size, model->experts);
+    }
+    if (config->fp8 && dp_element_real(device->element) != DP_F32) {
+        return dp_fail(err, DP_UNSUPPORTED, "fp8 products are run on devices of bf16 or fp32");
     }
     if (config->sequence < 1 || config->sequence > DP_SEQUENCE_MAX) {
         return dp_fail(err, DP_INVALID, "a sequence of %d tokens", config->sequence);
@@ -182,7 +186,7 @@ DP_DEFINE_CLEANUP(cleanup_stage, struct dp_stage, dp_stage_free)
 dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *config,
                        struct dp_stage **ret_stage, struct dp_error *err)
 {
-    dp_status status = check_config(config, err);
+    dp_status status = check_config(device, config, err);
     if (status != DP_OK) {
         return status;
     }
@@ -208,6 +212,9 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     status = alloc_buffers(stage, err);
     if (status == DP_OK) {
         status = dp_stage_make_balance(stage, err);
+    }
+    if (status == DP_OK) {
+        status = dp_stage_make_fp8(stage, err);
     }
     if (status != DP_OK) {
         return status;
@@ -236,6 +243,7 @@ void dp_stage_free(struct dp_stage *stage)
     device->ops->free(device, stage->gradients);
     device->ops->free(device, stage->rope_table);
     dp_stage_free_balance(stage);
+    dp_stage_free_fp8(stage);
     free(stage->components);
     free(stage->tensors);
     free(stage->layers);
@@ -301,6 +309,7 @@ void dp_stage_refresh(struct dp_stage *stage)
         stage->device->ops->convert(stage->device->stream, stage->parameter_count, DP_OPERAND_REAL,
                                     stage->weights, DP_OPERAND_ELEMENT, stage->element_weights);
     }
+    dp_stage_refresh_fp8(stage);
 }
 
 int64_t dp_stage_live_bytes(const struct dp_stage *stage)

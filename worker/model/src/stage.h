@@ -21,8 +21,16 @@ typedef enum dp_scratch {
     DP_SCRATCH_WIDE,
     DP_SCRATCH_GRAD,
     DP_SCRATCH_SMALL,
+    DP_SCRATCH_FP8_A,
+    DP_SCRATCH_FP8_B,
     DP_SCRATCH_COUNT
 } dp_scratch;
+
+// A matrix of the weights whose products take E4M3 operands.
+struct dp_fp8_matrix {
+    int64_t offset, rows, cols;
+    int64_t scales_at; // among all scales
+};
 
 struct dp_stage {
     struct dp_stage_config config;
@@ -40,10 +48,18 @@ struct dp_stage {
     void *weights, *gradients; // reals
     void *element_weights;     // rounded by refresh; NULL where elements are reals
     void *gemm_weights;        // what products read: one of the two
-    void *rope_table;          // [sequence, head_dim]
-    int64_t *expert_counts;    // [layer_count, experts]; zeros in dense layers
-    void *router_bias;         // real [layer_count, experts]; NULL = none
-    int32_t *host_index;       // room for the choices of one layer
+    struct dp_fp8_matrix *fp8; // [fp8_count] by offset; none without the recipe
+    int32_t fp8_count;
+    int64_t fp8_scale_count;
+    uint8_t *fp8_codes; // [parameter_count], those of other tensors unused
+    float *fp8_scales;
+    // Products only queue work, so what fails in them is kept until the pass of the component ends.
+    dp_status failed;
+    struct dp_error failure;
+    void *rope_table;       // [sequence, head_dim]
+    int64_t *expert_counts; // [layer_count, experts]; zeros in dense layers
+    void *router_bias;      // real [layer_count, experts]; NULL = none
+    int32_t *host_index;    // room for the choices of one layer
     size_t host_index_count;
     struct dp_pool pool;
     struct {
@@ -166,6 +182,22 @@ void dp_linear_input_grad(struct dp_stage *stage, const struct dp_linear *linear
                           void *dx, bool accumulate);
 void dp_linear_weight_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
                            const void *x);
+
+// fp8.c
+dp_status dp_stage_make_fp8(struct dp_stage *stage, struct dp_error *err);
+void dp_stage_free_fp8(struct dp_stage *stage);
+void dp_stage_refresh_fp8(struct dp_stage *stage);
+// The linear's matrix when its products take E4M3 operands, else NULL.
+const struct dp_fp8_matrix *dp_linear_fp8(const struct dp_stage *stage,
+                                          const struct dp_linear *linear);
+dp_status dp_fp8_forward(struct dp_stage *stage, const struct dp_linear *linear,
+                         const struct dp_fp8_matrix *matrix, const void *x, void *y,
+                         bool accumulate, struct dp_error *err);
+dp_status dp_fp8_input_grad(struct dp_stage *stage, const struct dp_linear *linear,
+                            const struct dp_fp8_matrix *matrix, const void *dy, void *dx,
+                            bool accumulate, struct dp_error *err);
+dp_status dp_fp8_weight_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
+                             const void *x, struct dp_error *err);
 
 // linear.c: a SwiGLU FFN of `rows` rows, y (+)= down(weight * silu(gate(x)) * up(x)), with gate and
 // up at `gate_up` and down at `down`.

@@ -74,6 +74,10 @@ struct dp_stage_config {
     // What INPUT computes again instead of keeping it: DP_RECOMPUTE_* of dp/strategy.h. Results are
     // the same bits whatever it is.
     uint32_t recompute;
+    // Products of attention's projections and of FFNs take E4M3 operands with scales, forward and
+    // backward (fp8 block recipe of DeepSeek-V3, arXiv 2412.19437); rows go to other ranks' experts
+    // as such. Devices of bf16 or fp32.
+    bool fp8;
     // Moves rows between EP peers; borrowed, outlives the stage's chunks. NULL: an EP size of 1, or
     // a stage whose MoE layers are never run.
     struct dp_exchanger *exchanger;
@@ -111,7 +115,7 @@ void *dp_stage_weights(struct dp_stage *stage);
 void *dp_stage_gradients(struct dp_stage *stage);
 void dp_stage_zero_gradients(struct dp_stage *stage);
 // The weights have changed: whoever writes them calls it before the next FORWARD, with no chunk in
-// flight. Rounds the copies anew.
+// flight. Rounds the copies anew, those in E4M3 too.
 void dp_stage_refresh(struct dp_stage *stage);
 
 // Routers are balanced without a loss by a bias of each expert's score, which moves against its
