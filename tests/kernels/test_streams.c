@@ -187,6 +187,29 @@ static void closing_a_stream_ends_its_work_first(void **state)
     ops->stream_close(NULL);
 }
 
+static void *open_gate_of(void *gate)
+{
+    open_gate(gate);
+    return NULL;
+}
+
+static void a_sync_waits_for_the_operation_that_is_at_work(void **state)
+{
+    (void)state;
+    struct dp_stream *stream = open_stream();
+    for (int i = 0; i < 50; i++) {
+        struct gate gate = GATE_CLOSED;
+        pthread_t opener;
+        put_gate(stream, &gate);
+        await_gate(&gate); // the queue is empty, and its thread stands there
+        assert_int_equal(pthread_create(&opener, NULL, open_gate_of, &gate), 0);
+        finish(stream);
+        assert_true(gate.passed);
+        pthread_join(opener, NULL);
+    }
+    ops->stream_close(stream);
+}
+
 static void a_stream_reports_its_first_failure_once(void **state)
 {
     (void)state;
@@ -341,6 +364,7 @@ int main(void)
         cmocka_unit_test(work_ordered_by_events_gives_what_one_stream_gives),
         cmocka_unit_test(an_opened_stream_works_later_with_the_arguments_of_the_call),
         cmocka_unit_test(closing_a_stream_ends_its_work_first),
+        cmocka_unit_test(a_sync_waits_for_the_operation_that_is_at_work),
         cmocka_unit_test(a_stream_reports_its_first_failure_once),
         cmocka_unit_test(memory_is_counted_by_purpose_and_limited),
         cmocka_unit_test(what_a_stream_keeps_for_operations_counts_as_scratch),

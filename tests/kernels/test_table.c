@@ -9,7 +9,7 @@
 #include "dp/cleanup.h"
 #include "dp/device.h"
 
-#define TOKENS 96
+#define TOKENS 192
 #define WIDTH 192 // 3 heads of 64
 #define EXPERTS 6
 #define TOP_K 2
@@ -222,18 +222,19 @@ static void loss(struct dp_stream *s, struct arena *a)
 static const struct {
     const char *name;
     void (*run)(struct dp_stream *stream, struct arena *arena);
+    bool is_product; // a BLAS may add up in another order where a product is cut otherwise
 } groups[] = {
-    {"plain arithmetic", plain},
-    {"adamw", adamw},
-    {"fp8", fp8},
-    {"gemm", gemm},
-    {"norm", norm_and_rope},
-    {"rope", rope},
-    {"attention", attention},
-    {"swiglu", swiglu},
-    {"router", router},
-    {"rows", rows},
-    {"loss", loss},
+    {"plain arithmetic", plain, false},
+    {"adamw", adamw, false},
+    {"fp8", fp8, false},
+    {"gemm", gemm, true},
+    {"norm", norm_and_rope, false},
+    {"rope", rope, false},
+    {"attention", attention, false},
+    {"swiglu", swiglu, false},
+    {"router", router, false},
+    {"rows", rows, false},
+    {"loss", loss, false},
 };
 #define GROUPS (sizeof(groups) / sizeof(groups[0]))
 
@@ -274,18 +275,24 @@ static void opened_streams_give_the_bits_of_the_devices_own(void **state)
     }
 }
 
+static struct arena *run_with_threads(struct dp_device *device, size_t group, int32_t threads)
+{
+    dp_device_set_threads(device, threads);
+    struct arena *arena = arena_new(device);
+    groups[group].run(device->stream, arena);
+    return arena;
+}
+
 static void threads_give_the_same_bits_every_time(void **state)
 {
     (void)state;
     for (int element = DP_F32; element <= DP_BF16; element++) {
         struct dp_device *device = open_device((dp_element)element);
-        dp_device_set_threads(device, 3);
         for (size_t i = 0; i < GROUPS; i++) {
-            struct arena *first = arena_new(device);
-            groups[i].run(device->stream, first);
+            const int32_t threads = groups[i].is_product ? 3 : 1;
+            struct arena *first = run_with_threads(device, i, threads);
             for (int again = 0; again < 3; again++) {
-                struct arena *second = arena_new(device);
-                groups[i].run(device->stream, second);
+                struct arena *second = run_with_threads(device, i, 3);
                 assert_alike(groups[i].name, device, first, second);
                 arena_free(second);
             }
