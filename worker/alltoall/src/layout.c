@@ -128,7 +128,7 @@ dp_status dp_alltoall_layout_init(struct dp_alltoall_layout *layout,
         .in_rank = dp_new_array(uint64_t, (size_t)tokens * (size_t)words),
         .node_start = dp_new_array(int64_t, (size_t)topology->nodes + 1),
     };
-    int64_t vias;
+    int64_t vias = 0;
     dp_status status = mark(layout, topology, index, only_node, err);
     if (status == DP_OK) {
         status = count(layout, topology, limited_nodes, &vias, err);

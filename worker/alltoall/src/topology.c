@@ -39,7 +39,7 @@ static dp_status count_nodes(int32_t ranks, const int32_t *node_of, int32_t *ret
 dp_status dp_alltoall_topology_init(struct dp_alltoall_topology *topology, int32_t ranks,
                                     const int32_t *node_of, struct dp_error *err)
 {
-    int32_t nodes;
+    int32_t nodes = 0;
     dp_status status = count_nodes(ranks, node_of, &nodes, err);
     if (status != DP_OK) {
         return status;
