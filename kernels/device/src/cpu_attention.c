@@ -9,6 +9,8 @@
 // Of one block; multiples of TILE_STRIP and TILE_LANES in every variant.
 #define ROWS 64
 #define KEYS 256
+// From row to row of scores: powers of two would fall on few sets of a cache.
+#define SCORES (KEYS + TILE_LANES)
 
 // Strides with their defaults filled in.
 struct strides {
@@ -146,10 +148,10 @@ static struct tiles carve_tiles(const struct dp_attention *a, bool grad, struct 
 {
     struct tiles t = {.qk = tile_columns(a->qk_dim), .v = tile_columns(a->v_dim)};
     const int64_t rows = tile_rows(a->sequence);
-    t.keys = tile_columns(rows);
+    t.keys = tile_columns(rows) + TILE_LANES;
     t.k_t = carve(scratch, a->qk_dim * t.keys);
     t.q = carve(scratch, ROWS * t.qk);
-    t.scores = carve(scratch, ROWS * KEYS);
+    t.scores = carve(scratch, ROWS * SCORES);
     t.max = carve(scratch, ROWS);
     if (!grad) {
         t.values = carve(scratch, rows * t.v);
@@ -163,7 +165,7 @@ static struct tiles carve_tiles(const struct dp_attention *a, bool grad, struct 
     t.dv = carve(scratch, rows * t.v);
     t.dq = carve(scratch, ROWS * t.qk);
     t.dout = carve(scratch, ROWS * t.v);
-    t.grads = carve(scratch, ROWS * KEYS);
+    t.grads = carve(scratch, ROWS * SCORES);
     t.dot = carve(scratch, ROWS);
     return t;
 }
@@ -176,13 +178,14 @@ static struct tiles make_tiles(struct dp_stream *stream, const struct dp_attenti
     return carve_tiles(a, grad, &scratch);
 }
 
-static void clear_unseen(real *x, struct tile_span strip, struct tile_span row)
+// Sets what a row has inside the span of its strip, made up to whole vectors, and does not see.
+static void fill_unseen(real *x, struct tile_span strip, struct tile_span row, real value)
 {
-    for (int64_t i = strip.begin; i < row.begin; i++) {
-        x[i] = 0;
+    for (int64_t i = strip.begin / TILE_LANES * TILE_LANES; i < row.begin; i++) {
+        x[i] = value;
     }
-    for (int64_t i = row.end; i < strip.end; i++) {
-        x[i] = 0;
+    for (int64_t i = row.end; i < tile_columns(strip.end); i++) {
+        x[i] = value;
     }
 }
 
@@ -190,19 +193,29 @@ static void clear_unseen(real *x, struct tile_span strip, struct tile_span row)
 static void block_softmax(const struct head *h, const struct block *b, const struct tiles *t)
 {
     for (int64_t r = 0; r < b->rows; r++) {
-        real *restrict x = t->scores + r * KEYS;
+        real *restrict x = t->scores + r * SCORES;
+        const struct tile_span strip = b->keys_of[r / TILE_STRIP];
         const struct tile_span row = seen(h->a, b, b->row + r);
+        // Whole vectors: what is unseen adds nothing, and ends as 0.
+        const int64_t begin = strip.begin / TILE_LANES;
+        const int64_t count = (tile_columns(strip.end) / TILE_LANES - begin) * TILE_LANES;
+        real *restrict y = x + begin * TILE_LANES;
         real max = t->max[r], sum = 0;
+        if (row.begin == row.end) {
+            fill_unseen(x, strip, row, 0);
+            continue;
+        }
+        fill_unseen(x, strip, row, -(real)INFINITY);
 #pragma omp simd reduction(max : max)
-        for (int64_t i = row.begin; i < row.end; i++) {
-            max = x[i] > max ? x[i] : max;
+        for (int64_t i = 0; i < count; i++) {
+            max = y[i] > max ? y[i] : max;
         }
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = row.begin; i < row.end; i++) {
-            x[i] = real_exp(x[i] - max);
-            sum += x[i];
+        for (int64_t i = 0; i < count; i++) {
+            y[i] = real_exp(y[i] - max);
+            sum += y[i];
         }
-        clear_unseen(x, b->keys_of[r / TILE_STRIP], row);
+        fill_unseen(x, strip, row, 0);
         if (max != t->max[r]) {
             const real shrink = real_exp(t->max[r] - max);
             real *restrict out = t->out + r * t->v;
@@ -227,7 +240,7 @@ static void block_scores(const struct head *h, const struct block *b, const stru
                                         .b = t->k_t + b->key,
                                         .b_row = t->keys,
                                         .c = t->scores,
-                                        .c_row = KEYS,
+                                        .c_row = SCORES,
                                         .wanted = b->keys_of};
     tile_multiply(&scores);
 }
@@ -240,7 +253,7 @@ static void block_forward(const struct head *h, const struct block *b, const str
                                      .n = h->a->v_dim,
                                      .k = b->keys,
                                      .a = t->scores,
-                                     .a_row = KEYS,
+                                     .a_row = SCORES,
                                      .a_column = 1,
                                      .b = t->values + b->key * t->v,
                                      .b_row = t->v,
@@ -328,16 +341,21 @@ static real dot(int64_t count, const element *x, const element *y)
 static void block_scores_grad(const struct head *h, const struct block *b, const struct tiles *t)
 {
     for (int64_t r = 0; r < b->rows; r++) {
-        real *restrict p = t->scores + r * KEYS;
-        real *restrict d = t->grads + r * KEYS;
+        real *restrict p = t->scores + r * SCORES;
+        real *restrict d = t->grads + r * SCORES;
+        const struct tile_span strip = b->keys_of[r / TILE_STRIP];
         const struct tile_span row = seen(h->a, b, b->row + r);
+        const int64_t begin = strip.begin / TILE_LANES;
+        const int64_t count = (tile_columns(strip.end) / TILE_LANES - begin) * TILE_LANES;
         const real lse = t->max[r], mean = t->dot[r];
-        for (int64_t i = row.begin; i < row.end; i++) {
-            p[i] = real_exp(p[i] - lse);
-            d[i] = p[i] * (d[i] - mean);
+        real *restrict y = p + begin * TILE_LANES;
+        real *restrict z = d + begin * TILE_LANES;
+        for (int64_t i = 0; i < count; i++) {
+            y[i] = real_exp(y[i] - lse);
+            z[i] = y[i] * (z[i] - mean);
         }
-        clear_unseen(p, b->keys_of[r / TILE_STRIP], row);
-        clear_unseen(d, b->keys_of[r / TILE_STRIP], row);
+        fill_unseen(p, strip, row, 0);
+        fill_unseen(d, strip, row, 0);
     }
 }
 
@@ -349,7 +367,7 @@ static void add_over_rows(const struct block *b, const real *y, const real *z, i
                                          .k = b->rows,
                                          .a = y,
                                          .a_row = 1,
-                                         .a_column = KEYS,
+                                         .a_column = SCORES,
                                          .b = z,
                                          .b_row = n,
                                          .c = x,
@@ -371,7 +389,7 @@ static void block_input_grad(const struct head *h, const struct block *b, const 
                                        .b = t->v_t + b->key,
                                        .b_row = t->keys,
                                        .c = t->grads,
-                                       .c_row = KEYS,
+                                       .c_row = SCORES,
                                        .wanted = b->keys_of};
     tile_multiply(&grads);
     block_scores_grad(h, b, t);
@@ -379,7 +397,7 @@ static void block_input_grad(const struct head *h, const struct block *b, const 
                                     .n = t->qk,
                                     .k = b->keys,
                                     .a = t->grads,
-                                    .a_row = KEYS,
+                                    .a_row = SCORES,
                                     .a_column = 1,
                                     .b = t->k + b->key * t->qk,
                                     .b_row = t->qk,

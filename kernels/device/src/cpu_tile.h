@@ -19,6 +19,9 @@
 #define TILE_WIDE 2
 #endif
 
+// Apart from their callers these keep their loops in registers.
+#define TILE_FUNCTION static __attribute__((noinline, unused))
+
 typedef real tile_vector
     __attribute__((vector_size(TILE_VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
@@ -99,7 +102,7 @@ static inline __attribute__((always_inline)) void tile_strip(const struct tile_p
     }
 }
 
-static inline void tile_multiply(const struct tile_product *p)
+TILE_FUNCTION void tile_multiply(const struct tile_product *p)
 {
     const int64_t columns = tile_columns(p->n);
     for (int64_t column = 0; column < columns; column += TILE_WIDE * TILE_LANES) {
@@ -125,7 +128,7 @@ static inline void tile_multiply(const struct tile_product *p)
 
 // Rows of elements, `stride` apart, to rows of reals, `columns` apart and zero after `width`; and
 // zero rows up to a whole strip.
-static inline void tile_load(int64_t rows, int64_t width, const element *from, int64_t stride,
+TILE_FUNCTION void tile_load(int64_t rows, int64_t width, const element *from, int64_t stride,
                              real factor, real *to, int64_t columns)
 {
     for (int64_t r = 0; r < rows; r++) {
@@ -139,24 +142,51 @@ static inline void tile_load(int64_t rows, int64_t width, const element *from, i
     memset(to + rows * columns, 0, (size_t)((tile_rows(rows) - rows) * columns) * sizeof(real));
 }
 
-// As tile_load, to the transpose: to[i, r], `columns` from i to i + 1.
-static inline void tile_load_transpose(int64_t rows, int64_t width, const element *from,
+typedef real tile_quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real))));
+
+// The transpose of four rows of four.
+static inline void tile_turn(const element *from, int64_t stride, real *to, int64_t columns)
+{
+    tile_quad rows[4];
+    for (int r = 0; r < 4; r++) {
+        for (int i = 0; i < 4; i++) {
+            rows[r][i] = element_load(from[r * stride + i]);
+        }
+    }
+    const tile_quad a = rows[0], b = rows[1], c = rows[2], d = rows[3];
+    const tile_quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    const tile_quad cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const tile_quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const tile_quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(tile_quad *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(tile_quad *)(to + columns) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(tile_quad *)(to + 2 * columns) = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    *(tile_quad *)(to + 3 * columns) = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+}
+
+// As tile_load, to the transpose: to[i, r], `columns` from i to i + 1. Sixteen rows at a time fill
+// whole cache lines on both sides.
+TILE_FUNCTION void tile_load_transpose(int64_t rows, int64_t width, const element *from,
                                        int64_t stride, real *to, int64_t columns)
 {
-    for (int64_t at = 0; at < rows; at += 64) {
-        const int64_t end = rows - at < 64 ? rows : at + 64;
-        for (int64_t i = 0; i < width; i++) {
-            for (int64_t r = at; r < end; r++) {
-                to[i * columns + r] = element_load(from[r * stride + i]);
+    const int64_t turned = rows / 4 * 4, across = width / 4 * 4;
+    for (int64_t at = 0; at < turned; at += 16) {
+        const int64_t end = turned - at < 16 ? turned : at + 16;
+        for (int64_t i = 0; i < across; i += 4) {
+            for (int64_t r = at; r < end; r += 4) {
+                tile_turn(from + r * stride + i, stride, to + i * columns + r, columns);
             }
         }
     }
     for (int64_t i = 0; i < width; i++) {
+        for (int64_t r = i < across ? turned : 0; r < rows; r++) {
+            to[i * columns + r] = element_load(from[r * stride + i]);
+        }
         memset(to + i * columns + rows, 0, (size_t)(columns - rows) * sizeof(real));
     }
 }
 
-static inline void tile_store(int64_t rows, int64_t width, const real *from, int64_t columns,
+TILE_FUNCTION void tile_store(int64_t rows, int64_t width, const real *from, int64_t columns,
                               real factor, element *to, int64_t stride)
 {
     for (int64_t r = 0; r < rows; r++) {
