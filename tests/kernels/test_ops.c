@@ -293,6 +293,14 @@ static void sum_of_squares_tells_what_is_not_finite(void **state)
     assert_false(isfinite(sum));
     ops->sum_squares(device->stream, 0, DP_OPERAND_REAL, x, &sum);
     assert_near(sum, 0, 0);
+    const int64_t many = 20001;
+    DP_AUTO_FREE double *numbers = dp_new_array(double, (size_t)many);
+    for (int64_t i = 0; i < many; i++) {
+        numbers[i] = (double)(i + 1);
+    }
+    ops->sum_squares(device->stream, many, DP_OPERAND_REAL, numbers, &sum);
+    const double n = (double)many;
+    assert_near(sum, n * (n + 1) * (2 * n + 1) / 6, 0);
 }
 
 static void plain_arithmetic_is_plain(void **state)

@@ -479,6 +479,73 @@ static void tiles_have_scales_of_their_own_up_to_cut_edges(void **state)
     }
 }
 
+// A number as the element of bf16 that it is rounded to.
+static double as_bf16(double x)
+{
+    return x < 0 ? -bf16_number(bf16_nearest(-x)) : bf16_number(bf16_nearest(x));
+}
+
+static void rows_are_summed_before_they_are_rounded(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, COLS = 700, TERMS = 3 };
+    struct dp_device *device = devices[DP_BF16];
+    MATRIX from = make(device, 5, ROWS, COLS, DP_OPERAND_ELEMENT, 0, 0);
+    MATRIX to = make(device, 6, ROWS, COLS, DP_OPERAND_ELEMENT, 0, 0);
+    MATRIX real = make(device, 7, ROWS, COLS, DP_OPERAND_REAL, 0, 0);
+    DP_AUTO_FREE double *x = stored_numbers(device, &from), *y = stored_numbers(device, &to);
+    int32_t index[ROWS * TERMS];
+    for (int32_t i = 0; i < ROWS * TERMS; i++) {
+        index[i] = i % 5 == 2 ? -1 : (i * 7) % ROWS;
+    }
+    const struct dp_rows rows = {.rows = ROWS, .cols = COLS};
+    const struct dp_rows widened = {
+        .rows = ROWS, .cols = COLS, .from_kind = DP_OPERAND_ELEMENT, .to_kind = DP_OPERAND_REAL};
+    device->ops->collect_rows(device->stream, &rows, TERMS, true, index, from.stored, to.stored);
+    device->ops->collect_rows(device->stream, &widened, TERMS, false, index, from.stored,
+                              real.stored);
+    DP_AUTO_FREE double *got = stored_numbers(device, &to), *wide = stored_numbers(device, &real);
+    for (int64_t i = 0; i < ROWS * COLS; i++) {
+        double sum = 0;
+        for (int j = 0; j < TERMS; j++) {
+            const int32_t row = index[i / COLS * TERMS + j];
+            sum += row < 0 ? 0 : x[row * COLS + i % COLS];
+        }
+        assert_near(wide[i], sum, 1e-6);
+        // Half of the last of 8 significant bits.
+        assert_near(got[i], y[i] + sum, ldexp(1, ilogb(y[i] + sum) - 8) + 1e-6);
+    }
+}
+
+// Moments beside those that are kept as floats: one rounding each, of the new value.
+static void bf16_moments_are_floats_moments_rounded(void **state)
+{
+    (void)state;
+    enum { COUNT = 2000 };
+    struct dp_device *device = devices[DP_F32];
+    MATRIX g = make(device, 1, 1, COUNT, DP_OPERAND_REAL, 0, 0);
+    MATRIX w = make(device, 2, 1, COUNT, DP_OPERAND_REAL, 0, 0);
+    MATRIX again = make(device, 2, 1, COUNT, DP_OPERAND_REAL, 0, 0);
+    float m[COUNT] = {0}, v[COUNT] = {0};
+    uint16_t short_m[COUNT] = {0}, short_v[COUNT] = {0};
+    struct dp_adamw adamw = {.lr = 1e-2,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8,
+                             .weight_decay = 0.1,
+                             .step = 1,
+                             .grad_scale = 0.5};
+    device->ops->adamw(device->stream, &adamw, COUNT, g.stored, w.stored, m, v);
+    adamw.bf16_moments = true;
+    device->ops->adamw(device->stream, &adamw, COUNT, g.stored, again.stored, short_m, short_v);
+    // The first step moves the weights by what was computed, before anything is rounded.
+    assert_memory_equal(w.stored, again.stored, COUNT * sizeof(float));
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(bf16_number(short_m[i]) == as_bf16((double)m[i]));
+        assert_true(bf16_number(short_v[i]) == as_bf16((double)v[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -490,6 +557,8 @@ int main(void)
         cmocka_unit_test(what_is_not_finite_is_reported_and_leaves_its_tile_alone),
         cmocka_unit_test(products_keep_to_the_tolerances_of_their_formats),
         cmocka_unit_test(products_of_every_mix_of_kinds_and_any_shape_are_right),
+        cmocka_unit_test(rows_are_summed_before_they_are_rounded),
+        cmocka_unit_test(bf16_moments_are_floats_moments_rounded),
         cmocka_unit_test(tiles_have_scales_of_their_own_up_to_cut_edges),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);

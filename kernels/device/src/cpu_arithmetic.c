@@ -2,6 +2,8 @@
 
 // Values per thread, and a multiple of BLOCK: where threads meet, no block is cut.
 #define GRAIN 32768
+// Values that one sum of squares is taken over before such sums are added, whatever the threads.
+#define SUM_VALUES 8192
 
 struct arrays {
     int64_t count;
@@ -124,21 +126,52 @@ static void scale(struct dp_stream *stream, int64_t count, double factor, dp_ope
     run_blocks(stream, count, scale_range, &a);
 }
 
-static void sum_squares(struct dp_stream *stream, int64_t count, dp_operand kind,
-                        const void *values, double *ret_sum)
+struct squares {
+    int64_t count;
+    dp_operand kind;
+    const void *x;
+    double *sums; // of each SUM_VALUES values
+};
+
+static double sum_of(const struct squares *q, int64_t first, int64_t last)
 {
-    (void)stream;
     double sum = 0;
     real block[BLOCK];
-    for (int64_t at = 0; at < count; at += BLOCK) {
-        const int64_t n = block_count(at, count);
-        const real *x = block_load(kind, values, at, n, block);
+    for (int64_t at = first; at < last; at += BLOCK) {
+        const int64_t n = block_count(at, last);
+        const real *x = block_load(q->kind, q->x, at, n, block);
         double part = 0;
 #pragma omp simd reduction(+ : part)
         for (int64_t i = 0; i < n; i++) {
             part += (double)x[i] * (double)x[i];
         }
         sum += part;
+    }
+    return sum;
+}
+
+static void squares_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct squares *q = context;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t last = (i + 1) * SUM_VALUES;
+        q->sums[i] = sum_of(q, i * SUM_VALUES, last < q->count ? last : q->count);
+    }
+}
+
+static void sum_squares(struct dp_stream *stream, int64_t count, dp_operand kind,
+                        const void *values, double *ret_sum)
+{
+    const int64_t parts = (count + SUM_VALUES - 1) / SUM_VALUES;
+    double sum = 0;
+    if (parts > 0) {
+        struct squares q = {count, kind, values,
+                            dp_stream_scratch(stream, (size_t)parts * sizeof(double))};
+        dp_cpu_parallel(stream, parts, GRAIN / SUM_VALUES, squares_range, &q);
+        for (int64_t i = 0; i < parts; i++) {
+            sum += q.sums[i];
+        }
     }
     *ret_sum = sum;
 }
