@@ -24,6 +24,11 @@ static void forward_tokens(struct dp_stream *stream, int64_t begin, int64_t end,
     for (int64_t t = begin; t < end; t++) {
         const real *x = loss->logits + t * vocabulary;
         const int32_t target = loss->loss.targets[t];
+        if (target < 0) {
+            ((real *)loss->loss.lse)[t] = 0;
+            loss->each[t] = 0;
+            continue;
+        }
         real max = x[0], sum = 0;
 #pragma omp simd reduction(max : max)
         for (int64_t i = 0; i < vocabulary; i++) {
@@ -35,7 +40,7 @@ static void forward_tokens(struct dp_stream *stream, int64_t begin, int64_t end,
         }
         const double above = log((double)sum);
         ((real *)loss->loss.lse)[t] = max + (real)above;
-        loss->each[t] = target < 0 ? 0 : (double)max - (double)x[target] + above;
+        loss->each[t] = (double)max - (double)x[target] + above;
     }
 }
 
