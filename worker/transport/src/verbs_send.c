@@ -127,9 +127,10 @@ static dp_status await_room(struct sender *sender, size_t staged, bool is_entry,
     }
 }
 
-// Announces what was written before it; payload parts follow the entry in its slot.
+// Announces what was written before it; payload parts follow the entry in its slot. Signalled: its
+// completion is waited for.
 static dp_status send_entry(struct sender *sender, struct verbs_entry *entry,
-                            const struct iovec *parts, int count, size_t payload)
+                            const struct iovec *parts, int count, size_t payload, bool is_signalled)
 {
     struct verbs_link *link = sender->link;
     struct verbs *verbs = link->verbs;
@@ -150,7 +151,7 @@ static dp_status send_entry(struct sender *sender, struct verbs_entry *entry,
     request.lkey = link->region->mrs[0]->lkey;
     request.rkey = channel->remote_rkey;
     request.imm = (uint32_t)(request.number & IMM_NUMBER);
-    dp_verbs_post_entry(link, sender->kind, &request, false);
+    dp_verbs_post_entry(link, sender->kind, &request, is_signalled);
     uint32_t in_flight = (uint32_t)(channel->sent - channel->credit);
     uint32_t peak = verbs->in_flight_peak;
     while (in_flight > peak &&
@@ -195,7 +196,7 @@ dp_status dp_verbs_send(struct dp_transport *transport, int32_t peer, uint64_t t
         struct verbs_entry entry = {
             .kind = htole32(VERBS_ENTRY_PIECE),
             .words = {htole64(tag), htole64(length), htole64(at), htole64(part)}};
-        status = send_entry(&sender, &entry, piece, pieces, part);
+        status = send_entry(&sender, &entry, piece, pieces, part, false);
         at += part;
     } while (status == DP_OK && at < length);
     if (status != DP_OK && at > 0 && sender.link->state != VERBS_CLOSED &&
@@ -322,7 +323,7 @@ dp_status dp_verbs_put(struct dp_transport *transport, struct dp_window *window,
     struct verbs_entry entry = {.kind = htole32(VERBS_ENTRY_PUT),
                                 .words = {htole64(note), htole64(number), htole64(window->key)}};
     if (status == DP_OK) {
-        status = send_entry(&sender, &entry, NULL, 0, 0);
+        status = send_entry(&sender, &entry, NULL, 0, 0, is_in_place);
     }
     if (is_in_place) {
         if (status != DP_OK) {
@@ -429,7 +430,7 @@ void dp_verbs_window_forget(struct dp_transport *transport, struct dp_window *wi
     if (begin(&sender, link, VERBS_WINDOWS, NULL) == DP_OK) {
         struct verbs_entry entry = {.kind = htole32(VERBS_ENTRY_GONE),
                                     .words = {0, 0, htole64(window->key)}};
-        send_entry(&sender, &entry, NULL, 0, 0);
+        send_entry(&sender, &entry, NULL, 0, 0, false);
         end(&sender);
     }
     pthread_mutex_lock(&link->lock);
