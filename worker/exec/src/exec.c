@@ -71,6 +71,8 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
         .ep_size = config->expert,
         .sequence = config->sequence,
         .seed = config->seed,
+        .recompute = config->recompute,
+        .fp8 = config->fp8,
         .exchanger = exec->moves == NULL ? NULL : dp_exec_moves_exchanger(exec->moves),
         .poison = config->poison};
     dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);

@@ -1,19 +1,23 @@
-// Device memory for activations, kept for reuse so that a steady state allocates nothing.
+// Device memory for activations, kept for reuse so that a steady state allocates little, but never
+// more of it than has been in use at once: the peak of what a stage holds is that of its chunks.
 #pragma once
 
 #include "dp/device.h"
 
-#define DP_POOL_CLASSES 256
+#define DP_POOL_CLASSES 4096
 
 struct dp_pool_class {
     void **free_blocks;
     int32_t count, capacity;
+    size_t bytes; // of each block
 };
 
 struct dp_pool {
     struct dp_device *device; // borrowed
     bool poison;              // fill what is handed out with NaN
     struct dp_pool_class classes[DP_POOL_CLASSES];
+    // Bytes handed out, the most they have been, and those that lie here for reuse.
+    size_t used, most_used, idle;
 };
 
 void dp_pool_init(struct dp_pool *pool, struct dp_device *device, bool poison);

@@ -20,6 +20,7 @@ struct job {
     struct dp_sim_costs costs; // of a sim rank
     struct dp_corpus *corpus;  // of a rank that computes
     struct dp_device *device;
+    bool fp8; // products take E4M3 operands
     struct dp_exec_meter *meter;
     struct dp_transport *transport;
     struct dp_trainer *trainer;

@@ -93,6 +93,35 @@ static dp_status fill(void *context, bool holdout, int64_t first, int32_t count,
                                                                      ret_tokens, ret_targets, err);
 }
 
+// What [parallel] precision makes of the device; fp8 is a way to multiply, not to keep.
+static dp_status element_of(const struct job *job, dp_element *ret_element, bool *ret_fp8,
+                            struct dp_error *err)
+{
+    const char *precision = job->spec.parallel.precision;
+    dp_format format = DP_FORMAT_FP32;
+    dp_status status = precision[0] == '\0' ? DP_OK : dp_format_parse(precision, &format, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    switch (format) {
+    case DP_FORMAT_AUTO:
+    case DP_FORMAT_FP32:
+        *ret_element = DP_F32;
+        break;
+    case DP_FORMAT_BF16:
+    case DP_FORMAT_FP8_BLOCK:
+        *ret_element = DP_BF16;
+        break;
+    default:
+        return dp_fail(err, DP_UNSUPPORTED,
+                       "[parallel] precision = \"%s\": the cpu device runs fp32, bf16 and "
+                       "fp8-block",
+                       precision);
+    }
+    *ret_fp8 = format == DP_FORMAT_FP8_BLOCK;
+    return DP_OK;
+}
+
 static dp_status open_device(struct job *job, struct dp_error *err)
 {
     if (is_sim(job)) {
@@ -104,7 +133,11 @@ static dp_status open_device(struct job *job, struct dp_error *err)
         return dp_fail(err, DP_UNSUPPORTED, "this program runs the devices cpu and sim, not %s",
                        dp_device_kind_text(job->spec.resources.device));
     }
-    dp_status status = dp_device_open_cpu(DP_F32, &job->device, err);
+    dp_element element = DP_F32;
+    dp_status status = element_of(job, &element, &job->fp8, err);
+    if (status == DP_OK) {
+        status = dp_device_open_cpu(element, &job->device, err);
+    }
     if (status == DP_OK && job->spec.resources.threads_per_rank > 0) {
         dp_device_set_threads(job->device, job->spec.resources.threads_per_rank);
     }
@@ -134,6 +167,8 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .micro_batch_size = job->plan.micro_batch_size,
                                                 .sequence = job->spec.train.sequence,
                                                 .seed = job->spec.train.seed,
+                                                .recompute = job->plan.recompute,
+                                                .fp8 = job->fp8,
                                                 .costs = is_sim(job) ? &job->costs : NULL},
                                        .optimizer = job->spec.optimizer,
                                        .shard = job->plan.shard,
