@@ -539,6 +539,19 @@ static dp_status keep_moments(struct dp_transport *transport, void *context, str
     for (int32_t i = 0; i < held.count; i++) {
         size_t bytes = (size_t)dp_stage_parameter_count(held.stages[i].stage) * sizeof(double);
         EXPECT(memcmp(m[i], m_again[i], bytes) == 0 && memcmp(v[i], v_again[i], bytes) == 0);
+        for (size_t k = 0; k < bytes / sizeof(double); k++) {
+            ((double *)m[i])[k] = layout_value("any", (int64_t)k, 0);
+        }
+        dp_optim_set_moments(optim, i, m[i], v[i]);
+        held.device->ops->free(held.device, m_again[i]);
+        held.device->ops->free(held.device, v_again[i]);
+    }
+    EXPECT_OK(dp_optim_gather_moments(optim, m_again, v_again, err));
+    for (int32_t i = 0; i < held.count; i++) {
+        for (int64_t k = 0; k < dp_stage_parameter_count(held.stages[i].stage); k++) {
+            double set = ((double *)m[i])[k], got = ((double *)m_again[i])[k];
+            EXPECT(fabs(got - set) <= 0x1.01p-8 * fabs(set));
+        }
         void *buffers[] = {m[i], v[i], m_again[i], v_again[i]};
         for (int b = 0; b < 4; b++) {
             held.device->ops->free(held.device, buffers[b]);

@@ -181,6 +181,9 @@ static void print_job(const Dp__V1__Job *job)
     if (job->loss_known) {
         printf("  loss %.4f", job->loss);
     }
+    if (job->holdout_known) {
+        printf("  held out %.4f", job->holdout_loss);
+    }
     if (job->step_s > 0) {
         char seconds[32];
         printf("  %s a step  %.0f tokens/s", dpctl_seconds(seconds, job->step_s),

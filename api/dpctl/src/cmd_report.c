@@ -47,9 +47,10 @@ static void print_difference(double predicted, double measured)
 static void print_loss(const Dp__V1__JobReport *report)
 {
     char steps[64];
+    const char *unit = report->corpus_of_tokens ? "token" : "byte";
     if (report->unigram_entropy > 0) {
-        printf("corpus      %llu bytes, unigram entropy %.2f nats/byte\n",
-               (unsigned long long)report->corpus_bytes, report->unigram_entropy);
+        printf("corpus      %llu bytes, unigram entropy %.2f nats/%s\n",
+               (unsigned long long)report->corpus_bytes, report->unigram_entropy, unit);
     }
     if (report->first_step_seen == 0 && !report->holdout_known) {
         return;
@@ -64,7 +65,7 @@ static void print_loss(const Dp__V1__JobReport *report)
     if (report->holdout_known) {
         printf("%s%.4f held out", separator, report->holdout_loss);
     }
-    puts(" (nats/byte)");
+    printf(" (nats/%s)\n", unit);
 }
 
 static void print_resume(const Dp__V1__JobReport *report)

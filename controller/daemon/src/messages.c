@@ -129,6 +129,8 @@ Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct 
     message->steps_total = job->steps_total;
     message->loss = job->loss_known ? job->loss : 0;
     message->loss_known = job->loss_known;
+    message->holdout_loss = job->holdout_known ? job->holdout_loss : 0;
+    message->holdout_known = job->holdout_known;
     message->step_s = (double)job->step_ns / 1e9;
     message->tokens_per_s = tokens_per_s(job->tokens_per_step, job->step_ns);
     message->checkpoint = (char *)job->checkpoint;

@@ -101,6 +101,7 @@ static void add_model(const struct dp_job_record *job, Dp__V1__JobReport *report
     struct dp_job_spec spec;
     if (planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &spec, NULL) == DP_OK) {
         report->parameters = (uint64_t)dp_model_parameters(&spec.model);
+        report->corpus_of_tokens = !dp_data_may_be_bytes(&spec.data);
     }
 }
 

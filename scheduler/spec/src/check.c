@@ -218,6 +218,16 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+bool dp_data_may_be_bytes(const struct dp_data_spec *data)
+{
+    dp_data_format format = DP_DATA_AUTO;
+    if (dp_data_format_parse(data->format, &format, NULL) != DP_OK || format != DP_DATA_AUTO) {
+        return format == DP_DATA_BYTES;
+    }
+    // Whether a file is one of tokens is known for sure only where it lies.
+    return !ends_with(data->path, ".bin") && !ends_with(data->path, ".idx");
+}
+
 static void check_data(const struct check *check)
 {
     const struct dp_data_spec *data = &check->spec->data;
@@ -230,11 +240,9 @@ static void check_data(const struct check *check)
         blame(check, "data.token_bytes", "set 2 or 4", "a token of %d bytes is not known",
               data->token_bytes);
     }
-    // Whether a file is one of tokens is known for sure only where it lies.
-    bool may_be_tokens = ends_with(data->path, ".bin") || ends_with(data->path, ".idx");
-    bool is_bytes = format == DP_DATA_BYTES || (format == DP_DATA_AUTO && !may_be_tokens);
     int32_t vocabulary = check->spec->model.vocabulary;
-    if (check->spec->resources.device != DP_DEVICE_SIM && is_bytes && vocabulary < 256) {
+    if (check->spec->resources.device != DP_DEVICE_SIM && vocabulary < 256 &&
+        dp_data_may_be_bytes(data)) {
         blame(check, "model.vocabulary", "set vocabulary = 256, or [data] format",
               "text is read as bytes, which need a vocabulary of 256, not %d", vocabulary);
     }
@@ -300,6 +308,10 @@ static void check_choices(const struct check *check)
     }
     if (p->shard[0] != '\0' && dp_shard_parse(p->shard, &shard, &why) != DP_OK) {
         blame(check, "parallel.shard", NULL, "%s", why.message);
+    } else if (p->shard[0] != '\0' && shard == DP_SHARD_FSDP &&
+               check->spec->resources.device == DP_DEVICE_CPU) {
+        blame(check, "parallel.shard", "set zero1 or none",
+              "the cpu device does not gather weights, as \"fsdp\" asks for");
     }
     if (p->transport[0] != '\0' && dp_transport_name_check(p->transport, &why) != DP_OK) {
         blame(check, "parallel.transport", NULL, "%s", why.message);

@@ -40,9 +40,9 @@ static dp_status parse_name(const char *what, const char *text, const char *cons
         dp_buf_printf(&list, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
     const char *near = dp_suggest(text, names);
-    return dp_fail(err, DP_INVALID, "no %s is called \"%s\"; %s%s%s they are %s", what, text,
+    return dp_fail(err, DP_INVALID, "no %s is called \"%s\"; %s%s%sthey are %s", what, text,
                    near == NULL ? "" : "did you mean \"", near == NULL ? "" : near,
-                   near == NULL ? "" : "\"?", list.bytes);
+                   near == NULL ? "" : "\"? ", list.bytes);
 }
 
 dp_status dp_format_parse(const char *text, dp_format *ret_format, struct dp_error *err)

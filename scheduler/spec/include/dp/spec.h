@@ -68,6 +68,9 @@ struct dp_data_spec {
     int32_t shuffle;          // 1 = samples in an order drawn from the seed, 0 = as in the file
 };
 
+// Whether what lies there is read as bytes, as far as format and path say.
+bool dp_data_may_be_bytes(const struct dp_data_spec *data);
+
 struct dp_train_spec {
     int64_t steps;
     int32_t global_batch;   // samples (sequences) per step over the whole job
