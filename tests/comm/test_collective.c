@@ -89,11 +89,11 @@ static dp_status exchange_rounds(struct dp_transport *transport, void *context,
         for (uint64_t i = 0; i < 2; i++) {
             fill_send(group.self, group.count, round + i, send, send_bytes[i], recv_bytes[i]);
             exchange[i] = (struct dp_group_parts){.peers = group.count,
-                                               .self = group.self,
-                                               .send = send,
-                                               .send_bytes = send_bytes[i],
-                                               .recv = recv[i],
-                                               .recv_bytes = recv_bytes[i]};
+                                                  .self = group.self,
+                                                  .send = send,
+                                                  .send_bytes = send_bytes[i],
+                                                  .recv = recv[i],
+                                                  .recv_bytes = recv_bytes[i]};
             EXPECT_OK(dp_group_exchange_begin(&group, round + i, &exchange[i], &pending[i], err));
         }
         for (uint64_t i = 2; i-- > 0;) {
@@ -395,13 +395,17 @@ static void a_member_that_dies_ends_the_call_of_the_others(void **state)
 #define EACH(test)                                                                                 \
     {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
         {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
+        {#test " [shm]", test, NULL, NULL, &kinds[CLUSTER_SHM]},                                   \
+        {#test " [mesh]", test, NULL, NULL, &kinds[CLUSTER_MESH]},                                 \
+        {#test " [verbs]", test, NULL, NULL, &kinds[CLUSTER_VERBS]},                               \
     {                                                                                              \
 #test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
     }
 
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP, CLUSTER_SLOW};
+    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
+                                                CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
     const struct CMUnitTest tests[] = {
         EACH(rows_arrive_in_the_order_of_their_source_for_every_group_size),
         EACH(sums_are_right_and_bitwise_alike_on_all_members),
