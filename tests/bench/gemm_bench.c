@@ -7,6 +7,8 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
@@ -14,8 +16,8 @@
 #include "dp/clock.h"
 #include "dp/device.h"
 
-#define ROUNDS 10
-#define SETTLE_NS 5000000
+#define TURNS 3 // of each callee
+#define ROUNDS 6
 #define FLOPS_PER_ROUND 4e6 // below that, a round is many products
 #define GOAL 0.9
 
@@ -28,14 +30,19 @@ typedef void (*blis_sgemm)(CBLAS_ORDER order, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOS
 enum { OURS, OPENBLAS, ONEDNN, BLIS, CALLEES };
 static const char *const names[CALLEES] = {"ours", "OpenBLAS", "oneDNN", "BLIS"};
 
-struct bench {
-    struct dp_device *device;
-    blis_sgemm blis; // NULL = not there
+#define SHAPES_MAX 64
+
+struct shape {
+    const char *name;
     struct dp_gemm gemm;
-    double flops;      // of all shapes
-    double seconds[2]; // ours, and the best library's at each shape
-    double worst;      // ratio
-    char worst_text[96];
+    double best[CALLEES]; // seconds
+};
+
+struct bench {
+    struct shape shapes[SHAPES_MAX];
+    int count;
+    blis_sgemm blis;          // NULL = not there
+    struct dp_device *device; // of a child that measures ours
 };
 
 static CBLAS_TRANSPOSE transposed(bool transpose)
@@ -43,9 +50,8 @@ static CBLAS_TRANSPOSE transposed(bool transpose)
     return transpose ? CblasTrans : CblasNoTrans;
 }
 
-static void call(const struct bench *bench, int callee)
+static void call(const struct bench *bench, const struct dp_gemm *g, int callee)
 {
-    const struct dp_gemm *g = &bench->gemm;
     const int m = (int)g->m, n = (int)g->n, k = (int)g->k;
     const int lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
     const float beta = g->accumulate ? 1 : 0;
@@ -63,105 +69,144 @@ static void call(const struct bench *bench, int callee)
     }
 }
 
-// Seconds of one product, after others of the same callee: a library's threads that still spin from
-// its last call would take the core of the next callee's.
-static double time_callee(const struct bench *bench, int callee, int repeats)
+static double flops_of(const struct dp_gemm *g)
 {
-    const int64_t settled = dp_clock_monotonic_ns() + SETTLE_NS;
-    do {
-        call(bench, callee);
-    } while (dp_clock_monotonic_ns() < settled);
-    const int64_t begin = dp_clock_monotonic_ns();
-    for (int i = 0; i < repeats; i++) {
-        call(bench, callee);
-    }
-    return 1e-9 * (double)(dp_clock_monotonic_ns() - begin) / repeats;
+    return 2.0 * (double)g->m * (double)g->n * (double)g->k;
 }
 
-// The least time of some rounds, in turn, so that what else the machine does meets all alike.
-static void time_shape(struct bench *bench, const char *name)
+// The least of some rounds.
+static double time_shape(const struct bench *bench, const struct dp_gemm *g, int callee)
 {
-    const struct dp_gemm *g = &bench->gemm;
-    const double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
-    const int repeats = 1 + (int)(FLOPS_PER_ROUND / flops);
-    double best[CALLEES];
-    for (int callee = 0; callee < CALLEES; callee++) {
-        best[callee] = INFINITY;
-    }
+    const int repeats = 1 + (int)(FLOPS_PER_ROUND / flops_of(g));
+    double best = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
-        for (int callee = 0; callee < (bench->blis == NULL ? BLIS : CALLEES); callee++) {
-            best[callee] = fmin(best[callee], time_callee(bench, callee, repeats));
+        const int64_t begin = dp_clock_monotonic_ns();
+        for (int i = 0; i < repeats; i++) {
+            call(bench, g, callee);
         }
+        best = fmin(best, 1e-9 * (double)(dp_clock_monotonic_ns() - begin) / repeats);
     }
-    int peer = OPENBLAS;
-    for (int callee = OPENBLAS; callee < CALLEES; callee++) {
-        peer = best[callee] < best[peer] ? callee : peer;
+    return best;
+}
+
+static void measure(struct bench *bench, int callee, int threads, int out)
+{
+    struct dp_error err;
+    double seconds[SHAPES_MAX];
+    DP_CHECK(dp_device_open_cpu(DP_F32, &bench->device, &err) == DP_OK);
+    if (callee == OURS) {
+        dp_device_set_threads(bench->device, threads);
     }
-    const double ratio = best[peer] / best[OURS];
-    printf("# %-10s %5lld %5lld %5lld %7.1f Gflop/s, %s %7.1f, %.2f\n", name, (long long)g->m,
-           (long long)g->n, (long long)g->k, flops / best[OURS] * 1e-9, names[peer],
-           flops / best[peer] * 1e-9, ratio);
-    bench->flops += flops;
-    bench->seconds[0] += best[OURS];
-    bench->seconds[1] += best[peer];
-    if (bench->worst == 0 || ratio < bench->worst) {
-        bench->worst = ratio;
-        snprintf(bench->worst_text, sizeof(bench->worst_text), "%s m %lld n %lld k %lld, %s", name,
-                 (long long)g->m, (long long)g->n, (long long)g->k, names[peer]);
+    openblas_set_num_threads(callee == OPENBLAS ? threads : 1);
+    omp_set_num_threads(threads);
+    for (int i = 0; i < bench->count; i++) {
+        seconds[i] = time_shape(bench, &bench->shapes[i].gemm, callee);
+    }
+    dp_device_close(bench->device);
+    const size_t bytes = (size_t)bench->count * sizeof(double);
+    _exit(write(out, seconds, bytes) == (ssize_t)bytes ? 0 : 1);
+}
+
+// In a process of its own: a library's threads spin long after its last call, on the core of the
+// next callee's.
+static void measure_apart(struct bench *bench, int callee, int threads)
+{
+    int ends[2];
+    double seconds[SHAPES_MAX];
+    DP_CHECK(pipe(ends) == 0);
+    const pid_t child = fork();
+    DP_CHECK(child >= 0);
+    if (child == 0) {
+        measure(bench, callee, threads, ends[1]);
+    }
+    close(ends[1]);
+    const ssize_t bytes = (ssize_t)((size_t)bench->count * sizeof(double));
+    DP_CHECK(read(ends[0], seconds, (size_t)bytes) == bytes);
+    close(ends[0]);
+    DP_CHECK(waitpid(child, NULL, 0) == child);
+    for (int i = 0; i < bench->count; i++) {
+        double *best = &bench->shapes[i].best[callee];
+        *best = fmin(*best, seconds[i]);
     }
 }
 
-static void set_shape(struct bench *bench, bool ta, bool tb, bool accumulate, int64_t m, int64_t n,
+static void add_shape(struct bench *bench, const char *name, bool ta, bool tb, int64_t m, int64_t n,
                       int64_t k)
 {
-    struct dp_gemm *g = &bench->gemm;
-    g->transpose_a = ta;
-    g->transpose_b = tb;
-    g->accumulate = accumulate;
-    g->m = m;
-    g->n = n;
-    g->k = k;
-    g->lda = ta ? m : k;
-    g->ldb = tb ? k : n;
-    g->ldc = n;
+    DP_CHECK(bench->count < SHAPES_MAX);
+    bench->shapes[bench->count++] = (struct shape){.name = name,
+                                                   .gemm = {.transpose_a = ta,
+                                                            .transpose_b = tb,
+                                                            .accumulate = ta,
+                                                            .m = m,
+                                                            .n = n,
+                                                            .k = k,
+                                                            .lda = ta ? m : k,
+                                                            .ldb = tb ? k : n,
+                                                            .ldc = n}};
 }
 
 // The three products of y[rows, out] = x[rows, in] w[out, in]^T.
-static void time_linear(struct bench *bench, int64_t rows, int64_t out, int64_t in)
+static void add_linear(struct bench *bench, int64_t rows, int64_t out, int64_t in)
 {
-    set_shape(bench, false, true, false, rows, out, in);
-    time_shape(bench, "forward");
-    set_shape(bench, false, false, false, rows, in, out);
-    time_shape(bench, "of inputs");
-    set_shape(bench, true, false, true, out, in, rows);
-    time_shape(bench, "of weights");
+    add_shape(bench, "forward", false, true, rows, out, in);
+    add_shape(bench, "of inputs", false, false, rows, in, out);
+    add_shape(bench, "of weights", true, false, out, in, rows);
+}
+
+static void print_row(const char *what, int threads, double value, const char *unit,
+                      const char *peer, double ratio)
+{
+    printf("{\"name\": \"GEMM, threads: %d, %s\", \"value\": %.4f, \"unit\": \"%s\", "
+           "\"peer\": \"%s\", \"ratio\": %.4f, \"goal\": \"at least %g\", \"met\": %s}\n",
+           threads, what, value, unit, peer, ratio, GOAL, ratio >= GOAL ? "true" : "false");
+}
+
+static void report(const struct bench *bench, int threads)
+{
+    double flops = 0, ours = 0, theirs = 0, worst = INFINITY;
+    char worst_text[96] = "", peer_text[96];
+    for (int i = 0; i < bench->count; i++) {
+        const struct shape *shape = &bench->shapes[i];
+        const struct dp_gemm *g = &shape->gemm;
+        int peer = OPENBLAS;
+        for (int callee = OPENBLAS; callee < CALLEES; callee++) {
+            peer = shape->best[callee] < shape->best[peer] ? callee : peer;
+        }
+        const double ratio = shape->best[peer] / shape->best[OURS];
+        printf("# %-10s %5lld %5lld %5lld %7.1f Gflop/s, %s %7.1f, %.2f\n", shape->name,
+               (long long)g->m, (long long)g->n, (long long)g->k,
+               flops_of(g) / shape->best[OURS] * 1e-9, names[peer],
+               flops_of(g) / shape->best[peer] * 1e-9, ratio);
+        flops += flops_of(g);
+        ours += shape->best[OURS];
+        theirs += shape->best[peer];
+        if (ratio < worst) {
+            worst = ratio;
+            snprintf(worst_text, sizeof(worst_text), "%s m %lld n %lld k %lld, %s", shape->name,
+                     (long long)g->m, (long long)g->n, (long long)g->k, names[peer]);
+        }
+    }
+    snprintf(peer_text, sizeof(peer_text), "the best library at each: %.1f", flops / theirs * 1e-9);
+    print_row("all shapes of a step", threads, flops / ours * 1e-9, "Gflop/s", peer_text,
+              theirs / ours);
+    print_row("the worst shape", threads, worst, "ratio", worst_text, worst);
 }
 
 static void run(struct bench *bench, int threads)
 {
-    dp_device_set_threads(bench->device, threads);
-    openblas_set_num_threads(threads);
-    omp_set_num_threads(threads);
-    bench->flops = bench->seconds[0] = bench->seconds[1] = bench->worst = 0;
-    time_linear(bench, 1024, 768, 256);
-    time_linear(bench, 1024, 256, 256);
-    time_linear(bench, 1024, 8192, 256);
-    time_linear(bench, 1024, 8, 256);
-    for (int64_t rows = 32; rows <= 512; rows *= 2) {
-        time_linear(bench, rows, 1024, 256);
-        time_linear(bench, rows, 256, 512);
+    for (int i = 0; i < bench->count; i++) {
+        for (int callee = 0; callee < CALLEES; callee++) {
+            bench->shapes[i].best[callee] = INFINITY;
+        }
     }
-    printf("{\"name\": \"GEMM, %d thread%s, all shapes of a step\", \"value\": %.1f, \"unit\": "
-           "\"Gflop/s\", \"peer\": \"the best library at each: %.1f\", \"ratio\": %.4f, "
-           "\"goal\": \"at least %g\", \"met\": %s}\n",
-           threads, threads == 1 ? "" : "s", bench->flops / bench->seconds[0] * 1e-9,
-           bench->flops / bench->seconds[1] * 1e-9, bench->seconds[1] / bench->seconds[0], GOAL,
-           bench->seconds[1] >= GOAL * bench->seconds[0] ? "true" : "false");
-    printf(
-        "{\"name\": \"GEMM, %d thread%s, the worst shape\", \"value\": %.4f, \"unit\": \"ratio\", "
-        "\"peer\": \"%s\", \"ratio\": %.4f, \"goal\": \"at least %g\", \"met\": %s}\n",
-        threads, threads == 1 ? "" : "s", bench->worst, bench->worst_text, bench->worst, GOAL,
-        bench->worst >= GOAL ? "true" : "false");
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int callee = 0; callee < (bench->blis == NULL ? BLIS : CALLEES); callee++) {
+            measure_apart(bench, callee, threads);
+        }
+    }
+    report(bench, threads);
+    fflush(stdout);
 }
 
 static float *values(int64_t count)
@@ -176,19 +221,28 @@ static float *values(int64_t count)
 int main(void)
 {
     struct bench bench = {0};
-    struct dp_error err;
-    DP_CHECK(dp_device_open_cpu(DP_F32, &bench.device, &err) == DP_OK);
-    // One thread each: BLIS reads it when it is loaded.
+    // BLIS has one thread: it reads the number when it is loaded.
     setenv("BLIS_NUM_THREADS", "1", 1);
     void *library = dlopen("libblis.so.4", RTLD_NOW | RTLD_LOCAL);
     if (library != NULL) {
         *(void **)&bench.blis = dlsym(library, "cblas_sgemm");
     }
+    add_linear(&bench, 1024, 768, 256);
+    add_linear(&bench, 1024, 256, 256);
+    add_linear(&bench, 1024, 8192, 256);
+    add_linear(&bench, 1024, 8, 256);
+    for (int64_t rows = 32; rows <= 512; rows *= 2) {
+        add_linear(&bench, rows, 1024, 256);
+        add_linear(&bench, rows, 256, 512);
+    }
     const int64_t most = 1024 * 8192;
     DP_AUTO_FREE float *a = values(most), *b = values(most), *c = values(most);
-    bench.gemm = (struct dp_gemm){.a = a, .b = b, .c = c};
+    for (int i = 0; i < bench.count; i++) {
+        bench.shapes[i].gemm.a = a;
+        bench.shapes[i].gemm.b = b;
+        bench.shapes[i].gemm.c = c;
+    }
     run(&bench, 1);
     run(&bench, 2);
-    dp_device_close(bench.device);
     return 0;
 }
