@@ -377,6 +377,8 @@ static dp_status count_written(struct dp_transport *transport, void *context, st
         covered->written[rank] += range.writes ? range.end - range.begin : 0;
     }
     EXPECT(kept * 16 == dp_optim_moment_bytes(optim));
+    // By the device's own account.
+    EXPECT((uint64_t)kept * 16 == dp_device_memory(held.device).tag_live[DP_MEMORY_MOMENTS]);
     return DP_OK;
 }
 

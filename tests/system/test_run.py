@@ -1,9 +1,11 @@
 """The way of a first user: run, and the same by hand."""
 
+import array
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import unittest
 
@@ -50,6 +52,37 @@ class Run(ClusterTest):
         self.assertIn("COMPLETED", cluster.dpctl("events", job).stdout)
         self.leaves_no_rank()
         self.leaves_nothing()
+
+    def test_a_file_of_tokens_is_trained_on_evaluated_and_its_loads_are_shown(self):
+        cluster = self.cluster.up()
+        tokens = array.array("H", (i * i % 97 for i in range(9000)))
+        path = cluster.root / "part.bin"
+        path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + tokens.tobytes())
+        job = cluster.submit(data_path=str(path), model_vocabulary=97, model_bias_update=0.001,
+                             train_steps=6, train_evaluate_every=2, parallel_data=2,
+                             parallel_expert=2, parallel_microbatches=4, parallel_shard="zero1",
+                             optimizer_schedule="wsd", optimizer_moments="bf16")
+        done = cluster.wait_state(job, "COMPLETED")
+        self.assertTrue(done["holdout_known"])
+        self.assertRegex(cluster.dpctl("status", job).stdout, r"held out \d")
+        report = cluster.json("report", job)
+        self.assertEqual(report["corpus_bytes"], 18000)
+        self.assertTrue(report["corpus_of_tokens"])
+        for rank in report["ranks"]:
+            self.assertGreaterEqual(rank["load"]["skew"], 1)
+            self.assertIn(rank["load"]["layer"], (1, 2, 3))
+        shown = cluster.dpctl("report", job).stdout
+        self.assertIn("nats/token", shown)
+        self.assertRegex(shown, r"RANK +LAYER +EXPERT +FULLEST +RANK LOAD")
+        self.assertRegex(cluster.dpctl("top", job, "--once").stdout, r"SKEW\n")
+
+    def test_a_corpus_that_is_damaged_fails_the_job_with_file_and_offset(self):
+        cluster = self.cluster.up()
+        path = cluster.root / "torn.bin"
+        path.write_bytes(struct.pack("<256i", 20240520, 1, 500, *[0] * 253) + b"\0" * 999)
+        job = cluster.submit(data_path=str(path))
+        self.assertRegex(cluster.wait_state(job, "FAILED")["message"],
+                         r"torn\.bin, offset 8: the header says 500 tokens")
 
     def test_a_searched_order_runs_as_planned(self):
         cluster = self.cluster.up()
