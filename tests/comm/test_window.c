@@ -483,6 +483,7 @@ static dp_status aborted(struct dp_transport *transport, void *context, struct d
     (void)context;
     struct dp_window *window;
     EXPECT_OK(dp_window_open(transport, 1, 8, 0, &window, err));
+    EXPECT_OK(barrier(transport, 1, err));
     struct waiter waiters[4] = {{0}};
     for (int i = 0; i < 4; i++) {
         waiters[i].transport = transport;

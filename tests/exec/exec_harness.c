@@ -235,8 +235,8 @@ static void connect_worker(struct worker *self)
 {
     if (self->addresses != NULL) {
         struct dp_error err;
-        DP_CHECK(dp_transport_tcp_connect(self->transport, self->addresses,
-                                          dp_clock_monotonic_ns() + DEADLINE_NS, &err) == DP_OK);
+        DP_CHECK(dp_transport_connect(self->transport, self->addresses,
+                                      dp_clock_monotonic_ns() + DEADLINE_NS, &err) == DP_OK);
     }
     DP_CHECK(pthread_create(&self->comm, NULL, progress, self->transport) == 0);
     if (self->trial->delay_us > 0) {

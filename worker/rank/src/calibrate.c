@@ -62,7 +62,7 @@ dp_status calibrate(FILE *out, struct dp_error *err)
     gethostname(host, sizeof(host) - 1);
     char now[32];
     snprintf(profile.provenance, sizeof(profile.provenance),
-             "measured on %s, %d cores, %s: one core with oneDNN, loopback tcp", host,
+             "measured on %s, %d cores, %s: one core with oneDNN, the ranks' own transport", host,
              profile.cores, dp_clock_format_utc(now, dp_clock_realtime_ns()));
     DP_AUTO_JSON json_t *json = dp_profile_to_json(&profile);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};

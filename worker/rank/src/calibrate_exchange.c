@@ -1,4 +1,4 @@
-// All-to-all of 2, 4, ... ranks over loopback tcp, as expert peers do it.
+// All-to-all of 2, 4, ... ranks over the transport of ranks on one node, as expert peers do it.
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -47,11 +47,11 @@ static dp_status exchange_rounds(struct member *member, struct dp_group *group, 
         parts[i] = i == member->self ? 0 : bytes;
     }
     struct dp_group_parts exchange = {.peers = member->members,
-                                   .self = member->self,
-                                   .send = buffer,
-                                   .send_bytes = parts,
-                                   .recv = buffer + (size_t)member->members * PART_BYTES,
-                                   .recv_bytes = parts};
+                                      .self = member->self,
+                                      .send = buffer,
+                                      .send_bytes = parts,
+                                      .recv = buffer + (size_t)member->members * PART_BYTES,
+                                      .recv_bytes = parts};
     dp_status status = DP_OK;
     for (int i = 0; status == DP_OK && i < ROUNDS; i++) {
         bool much = i % member->members == member->self;
@@ -89,8 +89,8 @@ static dp_status run_member(struct member *member)
 static void *run_thread(void *argument)
 {
     struct member *member = argument;
-    member->status = dp_transport_tcp_connect(member->transport, member->addresses,
-                                              dp_clock_monotonic_ns() + CONNECT_NS, &member->err);
+    member->status = dp_transport_connect(member->transport, member->addresses,
+                                          dp_clock_monotonic_ns() + CONNECT_NS, &member->err);
     if (member->status != DP_OK) {
         return NULL;
     }
@@ -142,8 +142,9 @@ static dp_status measure(int32_t count, struct dp_exchange_point *ret_point, str
         members[i].members = count;
         members[i].addresses = list;
         list[i] = addresses[i];
-        status = dp_transport_tcp_listen("127.0.0.1", i, count, (uint64_t)getpid(), addresses[i],
-                                         &members[i].transport, err);
+        struct dp_transport_config config = {
+            .host = "127.0.0.1", .rank = i, .world = count, .token = (uint64_t)getpid()};
+        status = dp_transport_open(&config, addresses[i], &members[i].transport, err);
     }
     if (status == DP_OK) {
         status = run_all(members, count, err);

@@ -61,11 +61,11 @@ static dp_status run_exchanges(struct end *end, void *buffer, size_t bytes, stru
 {
     size_t parts[2] = {bytes, bytes};
     struct dp_group_parts exchange = {.peers = 2,
-                                   .self = end->group.self,
-                                   .send = buffer,
-                                   .send_bytes = parts,
-                                   .recv = (char *)buffer + 2 * MESSAGE_BYTES,
-                                   .recv_bytes = parts};
+                                      .self = end->group.self,
+                                      .send = buffer,
+                                      .send_bytes = parts,
+                                      .recv = (char *)buffer + 2 * MESSAGE_BYTES,
+                                      .recv_bytes = parts};
     dp_status status = DP_OK;
     for (int i = 0; status == DP_OK && i < EXCHANGES; i++) {
         bool much = i % 2 == end->group.self;
@@ -110,8 +110,8 @@ static dp_status measure_end(struct end *end, struct dp_error *err)
 
 static dp_status run_end(struct end *end, struct dp_error *err)
 {
-    dp_status status = dp_transport_tcp_connect(end->transport, end->addresses,
-                                                dp_clock_monotonic_ns() + CONNECT_NS, err);
+    dp_status status = dp_transport_connect(end->transport, end->addresses,
+                                            dp_clock_monotonic_ns() + CONNECT_NS, err);
     if (status != DP_OK) {
         return status;
     }
@@ -157,8 +157,9 @@ dp_status calibrate_link(struct dp_profile *profile, struct dp_error *err)
     DP_AUTO_FREE struct end *ends = dp_new_array(struct end, 2);
     dp_status status = DP_OK;
     for (int i = 0; status == DP_OK && i < 2; i++) {
-        status = dp_transport_tcp_listen("127.0.0.1", i, 2, (uint64_t)getpid(), addresses[i],
-                                         &ends[i].transport, err);
+        struct dp_transport_config config = {
+            .host = "127.0.0.1", .rank = i, .world = 2, .token = (uint64_t)getpid()};
+        status = dp_transport_open(&config, addresses[i], &ends[i].transport, err);
         ends[0].addresses[i] = ends[1].addresses[i] = addresses[i];
     }
     if (status == DP_OK) {
@@ -170,7 +171,7 @@ dp_status calibrate_link(struct dp_profile *profile, struct dp_error *err)
     dp_transport_free(ends[0].transport);
     dp_transport_free(ends[1].transport);
     if (status != DP_OK) {
-        return dp_fail_in(err, "measuring loopback tcp");
+        return dp_fail_in(err, "measuring the link between ranks");
     }
     set_link(ends, profile);
     return DP_OK;

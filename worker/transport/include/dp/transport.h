@@ -159,13 +159,6 @@ dp_status dp_transport_open(const struct dp_transport_config *config, char *ret_
 dp_status dp_transport_connect(struct dp_transport *transport, const char *const *addresses,
                                int64_t deadline_ns, struct dp_error *err);
 
-static inline dp_status dp_transport_tcp_connect(struct dp_transport *transport,
-                                                 const char *const *addresses, int64_t deadline_ns,
-                                                 struct dp_error *err)
-{
-    return dp_transport_connect(transport, addresses, deadline_ns, err);
-}
-
 // tcp, first half: listens on host with a port the kernel gives; `address` of DP_ADDRESS_MAX bytes
 // receives "host:port". The port is held from here on, so it cannot be lost before the start. The
 // token is what peers of the same assignment know each other by: connections that do not say it
