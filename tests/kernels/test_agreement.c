@@ -10,7 +10,7 @@
 
 enum {
     SEQUENCE = 70,
-    TOKENS = 3 * SEQUENCE,
+    TOKENS = 8 * SEQUENCE, // enough for several threads to share the smallest operation
     HEADS = 4,
     KV_HEADS = 2,
     DIM = 24,
