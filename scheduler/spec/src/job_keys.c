@@ -164,6 +164,8 @@ static const struct dp_key parallel_keys[] = {
      "what backward computes again: none, full, selective, or norm+up+activation+experts"},
     {"transport", DP_KEY_TEXT, PARALLEL(transport), 0, 0, false, false,
      "what ranks reach each other over: auto, shm, tcp, verbs"},
+    {"overlap", I32, PARALLEL(overlap), -1, 1, false, false,
+     "exchanges go on beside computation: 1 = yes (default), -1 = no, to compare"},
     {"comm_units", I32, PARALLEL(comm_units), 1, 1024, false, false,
      "multiprocessors that communicate during an overlapped pair"},
     {"imbalance", REAL, PARALLEL(imbalance), 1, 1024, false, false,

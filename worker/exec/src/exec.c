@@ -113,7 +113,7 @@ static void make_exchanger(struct dp_exec *exec)
     dp_exec_moves_set_inner(exec->moves, dp_group_exchanger_interface(exec->exchanger));
 }
 
-void dp_exec_set_exchanger(struct dp_exec *exec, struct dp_exchanger *exchanger)
+void dp_exec_set_exchanger(struct dp_exec *exec, const struct dp_exchanger *exchanger)
 {
     if (exec->moves != NULL) {
         dp_exec_moves_set_inner(exec->moves, exchanger);

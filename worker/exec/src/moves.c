@@ -18,7 +18,7 @@ struct dp_routing {
 
 struct moves {
     struct dp_exchanger exchanger;
-    struct dp_exchanger *inner;
+    const struct dp_exchanger *inner;
     struct dp_routing *under_way;
     struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
 };
@@ -163,7 +163,7 @@ struct dp_exchanger *dp_exec_moves_exchanger(struct moves *moves)
     return &moves->exchanger;
 }
 
-void dp_exec_moves_set_inner(struct moves *moves, struct dp_exchanger *inner)
+void dp_exec_moves_set_inner(struct moves *moves, const struct dp_exchanger *inner)
 {
     moves->inner = inner;
 }

@@ -13,7 +13,7 @@ void dp_exec_moves_free(struct moves *moves);
 // What to give to the stages; valid as long as `moves`.
 struct dp_exchanger *dp_exec_moves_exchanger(struct moves *moves);
 // Who carries them out, before the first; borrowed.
-void dp_exec_moves_set_inner(struct moves *moves, struct dp_exchanger *inner);
+void dp_exec_moves_set_inner(struct moves *moves, const struct dp_exchanger *inner);
 // Looks after moves under way, since not every exchanger tells when one has landed; between ops.
 void dp_exec_moves_poll(struct moves *moves);
 // What was measured since the last take is added to comm[DP_EXEC_COMM_KIND_COUNT]. Returns what was

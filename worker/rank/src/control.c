@@ -11,6 +11,7 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/exec.h"
 #include "dp/log.h"
 #include "dp/wire.h"
 #include "utilisation.h"
@@ -24,7 +25,9 @@ struct queued {
     struct queued *next;
     dp_link_slot slot;
     struct dp_buf bytes;   // of a whole report; empty for a step:
-    Dp__V1__StepDone step; // its expert_tokens are owned
+    Dp__V1__StepDone step; // its expert_tokens are owned, its comm is
+    Dp__V1__StepComm comm[DP_EXEC_COMM_KIND_COUNT];
+    Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
     bool with_spans;
 };
 
@@ -197,6 +200,11 @@ void control_report_step(struct control *control, const Dp__V1__StepDone *step, 
     item->step = *step;
     item->step.expert_tokens =
         dp_memdup(step->expert_tokens, step->n_expert_tokens * sizeof(uint64_t));
+    item->step.comm = item->comm_list;
+    for (size_t i = 0; i < step->n_comm; i++) {
+        item->comm[i] = *step->comm[i]; // kinds are texts that stay
+        item->comm_list[i] = &item->comm[i];
+    }
     item->with_spans = with_spans;
     append(control, item);
 }

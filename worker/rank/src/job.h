@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "control.h"
+#include "dp/alltoall.h"
 #include "dp/data.h"
 #include "dp/plan.h"
 #include "dp/simulate.h"
@@ -25,9 +26,11 @@ struct job {
     struct dp_transport *transport;
     struct dp_trainer *trainer;
     char address[DP_ADDRESS_MAX];
-    char directory[DP_PATH_MAX]; // of checkpoints
-    pthread_t comm;
-    bool comm_running;
+    char directory[DP_PATH_MAX];  // of checkpoints
+    int64_t blocked_ms;           // without a word from a peer it counts as lost; 0 = the default
+    struct dp_alltoall *alltoall; // NULL without expert-parallel peers
+    pthread_t progress, comm;     // of the transport, of the alltoall
+    bool is_connected;
     int64_t trace_every; // steps between two whose spans are reported
 };
 
@@ -37,8 +40,10 @@ void job_deinit(struct job *job);
 // Plan, schedule, data, weights and the data port: all that can be wrong before peers are needed.
 dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struct dp_error *err);
 void job_report_ready(struct job *job);
-// Links to all peers.
+// Links to all peers, and the threads that serve them.
 dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err);
+// Ends these threads, in good order where all went well.
+void job_disconnect(struct job *job);
 // Trains to the end or to an ordered stop.
 dp_status job_run(struct job *job, struct dp_error *err);
 // The rank's last word.

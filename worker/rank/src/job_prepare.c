@@ -10,9 +10,6 @@
 #include "dp/wire.h"
 #include "job.h"
 
-// The controller has seen every rank ready, so peers are there; this is for a lost one.
-#define CONNECT_NS (60 * DP_NS_PER_S)
-#define CLOSE_NS (10 * DP_NS_PER_S)
 // The meter's reader comes at least twice a second and after every step.
 #define METER_STEPS 4
 // Without a word from a peer for this many planned steps it counts as lost.
@@ -21,11 +18,9 @@
 
 void job_deinit(struct job *job)
 {
-    if (job->comm_running) {
-        dp_transport_close(job->transport, dp_clock_monotonic_ns() + CLOSE_NS);
-        pthread_join(job->comm, NULL);
-    }
+    job_disconnect(job);
     dp_trainer_free(job->trainer);
+    dp_alltoall_free(job->alltoall);
     dp_transport_free(job->transport);
     if (job->device != NULL) {
         dp_device_close(job->device);
@@ -169,6 +164,7 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .seed = job->spec.train.seed,
                                                 .recompute = job->plan.recompute,
                                                 .fp8 = job->fp8,
+                                                .no_overlap = job->spec.parallel.overlap < 0,
                                                 .costs = is_sim(job) ? &job->costs : NULL},
                                        .optimizer = job->spec.optimizer,
                                        .shard = job->plan.shard,
@@ -194,8 +190,8 @@ static void wait_as_planned(struct job *job)
     double planned_ms = STEPS_WAITED * 1e3 * job->plan.step_s;
     if (planned_ms > DP_TRANSPORT_BLOCKED_MS_MAX) {
         double most_ms = DP_TRANSPORT_PLANNED_MS_MAX;
-        dp_transport_set_blocked_ms(job->transport,
-                                    (int64_t)(planned_ms < most_ms ? planned_ms : most_ms));
+        job->blocked_ms = (int64_t)(planned_ms < most_ms ? planned_ms : most_ms);
+        dp_transport_set_blocked_ms(job->transport, job->blocked_ms);
     }
 }
 
@@ -248,33 +244,4 @@ void job_report_ready(struct job *job)
     report.report_case = DP__V1__RANK_REPORT__REPORT_READY;
     report.ready = &ready;
     control_report(job->control, DP_LINK_SLOT_READY, &report);
-}
-
-static void *run_comm(void *argument)
-{
-    dp_transport_progress(argument);
-    return NULL;
-}
-
-dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err)
-{
-    int32_t world = dp_plan_world(&job->plan);
-    DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
-    for (size_t i = 0; i < start->n_endpoints; i++) {
-        if (start->endpoints[i]->rank < (uint32_t)world) {
-            addresses[start->endpoints[i]->rank] = start->endpoints[i]->address;
-        }
-    }
-    for (int32_t i = 0; i < world; i++) {
-        if (addresses[i] == NULL) {
-            return dp_fail(err, DP_INVALID, "the order to start names no address of rank %d", i);
-        }
-    }
-    dp_status status =
-        dp_transport_connect(job->transport, addresses, dp_clock_monotonic_ns() + CONNECT_NS, err);
-    if (status == DP_OK) {
-        DP_CHECK(pthread_create(&job->comm, NULL, run_comm, job->transport) == 0);
-        job->comm_running = true;
-    }
-    return status;
 }

@@ -69,6 +69,26 @@ static void report_loads(const struct job *job, Dp__V1__StepDone *done, uint64_t
     done->expert_tokens = *ret_tokens;
 }
 
+// What there was of each kind.
+static size_t list_comm(const struct dp_trainer_report *step, Dp__V1__StepComm *ret_comm,
+                        Dp__V1__StepComm **ret_list)
+{
+    size_t count = 0;
+    for (int i = 0; i < DP_EXEC_COMM_KIND_COUNT; i++) {
+        const struct dp_exec_comm *from = &step->comm[i];
+        if (from->count > 0) {
+            Dp__V1__StepComm *to = &ret_comm[count];
+            dp__v1__step_comm__init(to);
+            to->kind = (char *)dp_exec_comm_kind_text((dp_exec_comm_kind)i);
+            to->count = (uint64_t)from->count;
+            to->total_ns = from->total_ns;
+            to->exposed_ns = from->exposed_ns;
+            ret_list[count++] = to;
+        }
+    }
+    return count;
+}
+
 static void report_step(struct job *job, const struct dp_trainer_report *step)
 {
     Dp__V1__StepDone done = DP__V1__STEP_DONE__INIT;
@@ -87,6 +107,10 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
     done.exchange_ns = step->exchange_ns;
     done.grad_sync_ns = step->grad_sync_ns;
     done.optimizer_ns = step->optimizer_ns;
+    Dp__V1__StepComm comm[DP_EXEC_COMM_KIND_COUNT];
+    Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
+    done.comm = comm_list;
+    done.n_comm = list_comm(step, comm, comm_list);
     done.peak_chunks = step->peak_chunks;
     done.peak_bytes = step->peak_bytes;
     bool last = step->step == job->spec.train.steps || step->agreed.stop;
@@ -175,7 +199,7 @@ static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, stru
     return status;
 }
 
-dp_status job_run(struct job *job, struct dp_error *err)
+static dp_status train(struct job *job, struct dp_error *err)
 {
     control_set_meter(job->control, job->meter, job->plan.pipeline);
     bool stop = false;
@@ -191,6 +215,15 @@ dp_status job_run(struct job *job, struct dp_error *err)
     }
     dp_status status = saved ? DP_OK : save(job, 0, err);
     return status == DP_OK ? evaluate(job, err) : status;
+}
+
+dp_status job_run(struct job *job, struct dp_error *err)
+{
+    dp_status status = train(job, err);
+    if (status != DP_OK && job->alltoall != NULL) {
+        dp_alltoall_abort(job->alltoall, status, err->message);
+    }
+    return status;
 }
 
 void job_report_finished(struct job *job, dp_status status, const struct dp_error *err)

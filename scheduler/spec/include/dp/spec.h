@@ -97,6 +97,7 @@ struct dp_parallel_spec {
     char schedule[DP_NAME_MAX];
     int32_t expert_tensor;
     int32_t sequence_parallel;       // 1 = on, -1 = off
+    int32_t overlap;                 // of exchanges and computation: 1, 0 = on, -1 = off
     char precision[DP_NAME_MAX];     // dp_format_parse
     char shard[DP_NAME_MAX];         // dp_shard_parse
     char recompute[2 * DP_NAME_MAX]; // dp_recompute_parse; "" = the planner chooses

@@ -51,7 +51,7 @@ struct dp_exec_config {
     struct dp_exec_source source;
     // Moves rows between the EP peers; borrowed. NULL = by messages of the transport. May be given
     // later instead, by dp_exec_set_exchanger.
-    struct dp_exchanger *exchanger;
+    const struct dp_exchanger *exchanger;
     bool poison;     // tests: as in dp_stage_config
     bool no_overlap; // an FB runs as F, then B, and every exchange is waited for where it begins
 
@@ -111,7 +111,7 @@ void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample);
 
 // Before the first step of a rank with EP peers, by every one of them; borrowed. For exchangers
 // that need connected ranks, which come after dp_exec_new.
-void dp_exec_set_exchanger(struct dp_exec *exec, struct dp_exchanger *exchanger);
+void dp_exec_set_exchanger(struct dp_exec *exec, const struct dp_exchanger *exchanger);
 
 struct dp_exec_step {
     double loss_sum;     // of the heads that this rank ran, nats; 0 without a head

@@ -49,12 +49,13 @@ struct dp_trainer_report {
     // neither, until the slowest rank had run its last action; sums of gradients; the update.
     int64_t step_ns;
     int64_t busy_ns, exchange_ns, bubble_ns, grad_sync_ns, optimizer_ns;
-    bool has_loss;     // not on the sim device
-    double loss;       // mean over the global batch, nats per token
+    bool has_loss; // not on the sim device
+    double loss;   // mean over the global batch, nats per token
     double grad_norm, lr;
     uint64_t tokens; // of the global batch
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
     struct dp_trainer_wish agreed; // what any rank wished
 };
 // One step. On failure the transport is aborted, so that peers need not wait.

@@ -1,0 +1,117 @@
+// From a prepared rank to one of a connected world: links, and the threads that move bytes.
+#include <stdlib.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/clock.h"
+#include "dp/limits.h"
+#include "job.h"
+
+// The controller has seen every rank ready, so peers are there; this is for a lost one.
+#define CONNECT_NS (60 * DP_NS_PER_S)
+#define CLOSE_NS (10 * DP_NS_PER_S)
+#define EXCHANGE_WINDOW 0
+
+static void *run_progress(void *argument)
+{
+    dp_transport_progress(argument);
+    return NULL;
+}
+
+static void *run_comm(void *argument)
+{
+    dp_alltoall_progress(argument);
+    return NULL;
+}
+
+static dp_status link_peers(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err)
+{
+    int32_t world = dp_plan_world(&job->plan);
+    DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
+    for (size_t i = 0; i < start->n_endpoints; i++) {
+        if (start->endpoints[i]->rank < (uint32_t)world) {
+            addresses[start->endpoints[i]->rank] = start->endpoints[i]->address;
+        }
+    }
+    for (int32_t i = 0; i < world; i++) {
+        if (addresses[i] == NULL) {
+            return dp_fail(err, DP_INVALID, "the order to start names no address of rank %d", i);
+        }
+    }
+    return dp_transport_connect(job->transport, addresses, dp_clock_monotonic_ns() + CONNECT_NS,
+                                err);
+}
+
+// The ranks with which this one shares experts, and their nodes, numbered as they are met.
+static void find_members(const struct job *job, int32_t *ret_ranks, int32_t *ret_node_of)
+{
+    const struct dp_plan *plan = &job->plan;
+    int32_t position = (int32_t)job->rank % plan->pipeline;
+    int32_t block = (int32_t)job->rank / plan->pipeline / plan->expert;
+    DP_AUTO_FREE int32_t *world_node_of = dp_new_array(int32_t, (size_t)dp_plan_world(plan));
+    dp_transport_nodes(job->transport, world_node_of);
+    int32_t nodes = 0;
+    for (int32_t i = 0; i < plan->expert; i++) {
+        ret_ranks[i] = (block * plan->expert + i) * plan->pipeline + position;
+        int32_t earlier = 0;
+        while (world_node_of[ret_ranks[earlier]] != world_node_of[ret_ranks[i]]) {
+            earlier++;
+        }
+        ret_node_of[i] = earlier < i ? ret_node_of[earlier] : nodes++;
+    }
+}
+
+static dp_status open_exchange(struct job *job, struct dp_error *err)
+{
+    const struct dp_plan *plan = &job->plan;
+    const struct dp_model_spec *model = &job->spec.model;
+    if (job->device == NULL || plan->expert == 1 || model->experts == 0) {
+        return DP_OK;
+    }
+    DP_AUTO_FREE int32_t *ranks = dp_new_array(int32_t, (size_t)plan->expert);
+    DP_AUTO_FREE int32_t *node_of = dp_new_array(int32_t, (size_t)plan->expert);
+    find_members(job, ranks, node_of);
+    struct dp_alltoall_config config = {.transport = job->transport,
+                                        .window = EXCHANGE_WINDOW,
+                                        .ranks = ranks,
+                                        .count = plan->expert,
+                                        .node_of = node_of,
+                                        .element = job->device->element,
+                                        .experts = model->experts,
+                                        .top_k = model->top_k,
+                                        .hidden = model->hidden,
+                                        .tokens_max = (int64_t)plan->micro_batch_size *
+                                                      job->spec.train.sequence,
+                                        .blocked_ms = job->blocked_ms};
+    dp_status status =
+        dp_alltoall_open(&config, dp_clock_monotonic_ns() + CONNECT_NS, &job->alltoall, err);
+    if (status != DP_OK) {
+        return dp_fail_in(err, "the exchange between %d expert ranks", plan->expert);
+    }
+    DP_CHECK(pthread_create(&job->comm, NULL, run_comm, job->alltoall) == 0);
+    dp_exec_set_exchanger(dp_trainer_exec(job->trainer), dp_alltoall_exchanger(job->alltoall));
+    return DP_OK;
+}
+
+dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err)
+{
+    dp_status status = link_peers(job, start, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_CHECK(pthread_create(&job->progress, NULL, run_progress, job->transport) == 0);
+    job->is_connected = true;
+    return open_exchange(job, err);
+}
+
+void job_disconnect(struct job *job)
+{
+    if (job->alltoall != NULL) {
+        dp_alltoall_close(job->alltoall, dp_clock_monotonic_ns() + CLOSE_NS);
+        pthread_join(job->comm, NULL);
+    }
+    if (job->is_connected) {
+        dp_transport_close(job->transport, dp_clock_monotonic_ns() + CLOSE_NS);
+        pthread_join(job->progress, NULL);
+    }
+}
