@@ -1,6 +1,7 @@
 """Processes that die by kill -9, and jobs cancelled at any moment: named, and nothing is left."""
 
 import os
+import pathlib
 import random
 import signal
 import time
@@ -53,6 +54,27 @@ class Kill(ClusterTest):
         victim = self.cluster.job(job)["ranks"][2]
         os.kill(victim["pid"], signal.SIGKILL)
         self.fails_naming(job, "rank 2", victim["node"], "SIGKILL")
+
+    def test_ranks_of_a_machine_share_memory_and_a_killed_one_leaves_none(self):
+        def mappings(pid):
+            lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+            return {(line.split()[3], line.split()[4]) for line in lines if "/memfd:dp-" in line}
+
+        def local_sockets():
+            lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+            return {line.split()[-1] for line in lines if "@dp-rank-" in line}
+
+        files, sockets = set(os.listdir("/dev/shm")), local_sockets()
+        job = self.start(resources_device="cpu")
+        pids = [rank["pid"] for rank in self.cluster.job(job)["ranks"]]
+        # Each has memory of every other one: the device and the inode are the same.
+        for pid in pids[1:]:
+            self.assertTrue(mappings(pids[0]) & mappings(pid), msg=f"ranks {pids[0]} and {pid}")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.fails_naming(job, "SIGKILL")
+        self.assertLessEqual(set(os.listdir("/dev/shm")), files)
+        self.assertLessEqual(local_sockets(), sockets)
 
     def test_a_killed_training_rank_is_named_not_the_peers_that_noticed(self):
         job = self.start(resources_device="cpu")
