@@ -60,19 +60,12 @@ static dp_status listen_as(cluster_kind kind, int32_t rank, int32_t world, char 
     return status;
 }
 
-static void open_linked(cluster_kind kind, int32_t world, struct dp_transport **ret_ends)
+void cluster_connect(int32_t world, struct dp_transport **ends, const char *const *addresses,
+                     dp_status *ret_statuses, struct dp_error *ret_errors)
 {
-    DP_AUTO_FREE char *texts = dp_alloc((size_t)world, DP_ADDRESS_MAX);
-    DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
     DP_AUTO_FREE struct connector *connectors = dp_new_array(struct connector, (size_t)world);
-    struct dp_error err = {0};
     for (int32_t i = 0; i < world; i++) {
-        addresses[i] = texts + (size_t)i * DP_ADDRESS_MAX;
-        assert_ok(listen_as(kind, i, world, texts + (size_t)i * DP_ADDRESS_MAX, &ret_ends[i], &err),
-                  &err);
-    }
-    for (int32_t i = 0; i < world; i++) {
-        connectors[i].transport = ret_ends[i];
+        connectors[i].transport = ends[i];
         connectors[i].addresses = addresses;
         pthread_create(&connectors[i].thread, NULL, connect_one, &connectors[i]);
     }
@@ -80,8 +73,26 @@ static void open_linked(cluster_kind kind, int32_t world, struct dp_transport **
         pthread_join(connectors[i].thread, NULL);
     }
     for (int32_t i = 0; i < world; i++) {
-        assert_ok(connectors[i].status, &connectors[i].err);
+        if (ret_statuses != NULL) {
+            ret_statuses[i] = connectors[i].status;
+            ret_errors[i] = connectors[i].err;
+        } else {
+            assert_ok(connectors[i].status, &connectors[i].err);
+        }
     }
+}
+
+static void open_linked(cluster_kind kind, int32_t world, struct dp_transport **ret_ends)
+{
+    DP_AUTO_FREE char *texts = dp_alloc((size_t)world, DP_ADDRESS_MAX);
+    DP_AUTO_FREE const char **addresses = dp_new_array(const char *, (size_t)world);
+    struct dp_error err = {0};
+    for (int32_t i = 0; i < world; i++) {
+        addresses[i] = texts + (size_t)i * DP_ADDRESS_MAX;
+        assert_ok(listen_as(kind, i, world, texts + (size_t)i * DP_ADDRESS_MAX, &ret_ends[i], &err),
+                  &err);
+    }
+    cluster_connect(world, ret_ends, addresses, NULL, NULL);
 }
 
 // What the fake has seen of its users, once they are gone.

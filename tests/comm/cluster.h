@@ -43,6 +43,10 @@ typedef dp_status (*cluster_rank)(struct dp_transport *transport, void *context,
         }                                                                                          \
     } while (0)
 
+// Connects transports that listen, each in a thread. Statuses and errors [world] may be NULL: any
+// failure fails the test.
+void cluster_connect(int32_t world, struct dp_transport **ends, const char *const *addresses,
+                     dp_status *ret_statuses, struct dp_error *ret_errors);
 // Makes connected transports; ends[world].
 void cluster_open(cluster_kind kind, int32_t world, struct dp_transport **ret_ends);
 // Runs `rank` on every end in a thread of its own, together with the thread that moves its bytes,

@@ -73,9 +73,34 @@ void fake_drop_requests(struct fake_qp *qp)
     }
 }
 
+// Places one of the writes that have come in, or all of them, in any order.
+static void place_writes(struct fake_qp *qp, bool is_all)
+{
+    while (qp->writes != NULL) {
+        int count = 0;
+        for (struct fake_write *at = qp->writes; at != NULL; at = at->next) {
+            count++;
+        }
+        struct fake_write **at = &qp->writes;
+        uint64_t chosen = dp_rand_below(&fake.rand, (uint64_t)count);
+        for (uint64_t i = 0; i < chosen; i++) {
+            at = &(*at)->next;
+        }
+        struct fake_write *write = *at;
+        fake.counts.overtaken += chosen + 1 < (uint64_t)count; // the list has the newest first
+        *at = write->next;
+        memcpy((void *)(uintptr_t)write->address, write->bytes, write->length);
+        free(write);
+        if (!is_all) {
+            return;
+        }
+    }
+}
+
 void fake_fail_queue(struct fake_qp *qp)
 {
     qp->state = IBV_QPS_ERR;
+    place_writes(qp, true); // they have been acknowledged
     while (qp->sends != NULL) {
         finish(qp, IBV_WC_WR_FLUSH_ERR);
     }
@@ -100,30 +125,6 @@ static void raise_on_queue(struct fake_qp *qp, enum ibv_event_type type)
 {
     struct ibv_async_event event = {.element.qp = &qp->base, .event_type = type};
     fake_raise_event((struct fake_context *)qp->base.context, &event);
-}
-
-// Places one of the writes that have come in, or all of them, in any order.
-static void place_writes(struct fake_qp *qp, bool is_all)
-{
-    while (qp->writes != NULL) {
-        int count = 0;
-        for (struct fake_write *at = qp->writes; at != NULL; at = at->next) {
-            count++;
-        }
-        struct fake_write **at = &qp->writes;
-        uint64_t chosen = dp_rand_below(&fake.rand, (uint64_t)count);
-        for (uint64_t i = 0; i < chosen; i++) {
-            at = &(*at)->next;
-        }
-        struct fake_write *write = *at;
-        fake.counts.overtaken += chosen + 1 < (uint64_t)count; // the list has the newest first
-        *at = write->next;
-        memcpy((void *)(uintptr_t)write->address, write->bytes, write->length);
-        free(write);
-        if (!is_all) {
-            return;
-        }
-    }
 }
 
 static void take_in(struct fake_qp *to, const struct fake_request *request)
@@ -197,7 +198,8 @@ static bool misfortune(struct fake_qp *qp)
         fake_fail_queue(qp);
         return true;
     }
-    if (request->next != NULL && fault(fake.faults.swap_one_in)) {
+    bool is_note = request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    if (is_note && request->next != NULL && fault(fake.faults.swap_one_in)) {
         swap_with_next(qp);
         return true;
     }
@@ -247,9 +249,11 @@ static void deliver(struct fake_qp *qp, struct fake_qp *to)
         fake_fail_queue(to);
         return;
     }
-    if (has_imm && to->notes == 0 && to->recv_count > 1 && fake_dice(fake.faults.stale_one_in)) {
+    if (has_imm && to->notes++ == 0 && to->recv_count > 1 && fake_dice(fake.faults.stale_one_in)) {
         fake.counts.stale++;
+        request->due_ns = dp_clock_monotonic_ns() + DOOMED_NS; // long enough to be seen
         note(to, imm);
+        return;
     }
     take_in(to, request);
     if (!has_imm) {
@@ -260,7 +264,6 @@ static void deliver(struct fake_qp *qp, struct fake_qp *to)
         return;
     }
     place_writes(to, true);
-    to->notes++;
     note(to, imm);
     if (to->has_late && fake_dice(4)) {
         to->has_late = false;

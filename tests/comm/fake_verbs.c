@@ -683,6 +683,13 @@ void fake_verbs_stop(struct fake_verbs_counts *ret_counts)
     *ret_counts = fake.counts;
 }
 
+void fake_verbs_counts(struct fake_verbs_counts *ret_counts)
+{
+    lock();
+    *ret_counts = fake.counts;
+    unlock();
+}
+
 bool fake_verbs_is_running(void)
 {
     return fake.is_running;

@@ -1,8 +1,9 @@
 // RDMA hardware in this process: devices whose queue pairs reach each other through memory, as a
 // dp_verbs_library. It keeps to the specification of reliable connections and promises no more:
-// plain writes are placed in any order, and late, up to the next write with immediate data on the
-// same queue pair, whose completion comes after all of them; queue pairs are served in any order;
-// the source is read when the request is served, not when it is posted.
+// plain writes are acknowledged before they are in memory, and placed in any order up to the next
+// write with immediate data on the same queue pair, whose completion comes after all of them (or
+// until the queue pair fails); queue pairs are served in any order; the source is read when the
+// request is served, not when it is posted.
 //
 // It also looks at its user: queue pairs posted to by two threads at once, regions given back while
 // a request needs them, objects given back in the wrong order or not at all are counted as
@@ -24,7 +25,8 @@ struct fake_faults {
     uint32_t not_ready_one_in; // the receiver is not ready at first
     uint32_t not_ready_for_good_one_in; // receiver-not-ready retry counter exceeded
     uint32_t flush_one_in;              // the queue pair fails by itself
-    uint32_t swap_one_in; // overtakes the one before it on the same queue pair (against the rules)
+    // A note is overtaken by the next request of its queue pair (against the rules).
+    uint32_t swap_one_in;
     uint32_t unkept_one_in; // is acknowledged, then lost with its queue pair (against the rules)
     uint32_t stale_one_in;  // on a new queue pair, a note is told before what it announces
     int64_t bad_key_after;  // the key of that plain write is wrong; 0 = never
@@ -50,6 +52,8 @@ struct fake_verbs_counts {
 };
 // All transports must have been freed: what is left over counts as a violation.
 void fake_verbs_stop(struct fake_verbs_counts *ret_counts);
+// Also after the end.
+void fake_verbs_counts(struct fake_verbs_counts *ret_counts);
 bool fake_verbs_is_running(void);
 extern const struct dp_verbs_library fake_verbs_library;
 
