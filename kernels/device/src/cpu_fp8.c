@@ -78,20 +78,31 @@ static float scale_of(const struct dp_fp8 *fp8, float amax)
     return scale;
 }
 
+static void encode_tile(int64_t count, const float *restrict values, float scale,
+                        uint8_t *restrict codes)
+{
+    for (int64_t i = 0; i < count; i++) {
+        codes[i] = dp_fp8_encode(values[i] / scale);
+    }
+}
+
+static void encode_columns(int64_t count, const float *restrict values,
+                           const float *restrict scales, uint8_t *restrict codes)
+{
+    for (int64_t i = 0; i < count; i++) {
+        codes[i] = dp_fp8_encode(values[i] / scales[i]);
+    }
+}
+
 static void encode_row(const struct dp_fp8 *fp8, const float *values, const float *scales,
                        uint8_t *codes)
 {
     if (fp8->tile_cols == 1) {
-        for (int64_t c = 0; c < fp8->cols; c++) {
-            codes[c] = dp_fp8_encode(values[c] / scales[c]);
-        }
+        encode_columns(fp8->cols, values, scales, codes);
         return;
     }
     for (int64_t c = 0, t = 0; c < fp8->cols; c = tile_end(fp8, c), t++) {
-        const float scale = scales[t];
-        for (int64_t i = c; i < tile_end(fp8, c); i++) {
-            codes[i] = dp_fp8_encode(values[i] / scale);
-        }
+        encode_tile(tile_end(fp8, c) - c, values + c, scales[t], codes + c);
     }
 }
 
