@@ -90,6 +90,17 @@ static void live_bytes_equal_their_closed_form(void **state)
     }
 }
 
+static void what_waits_in_host_memory_is_not_live(void **state)
+{
+    (void)state;
+    const struct dp_model_spec model = world_model();
+    for (uint32_t offload = 0; offload < 2 * DP_OFFLOAD_EXPERTS; offload++) {
+        struct world *world = world_offload(&model, DP_F32, 3, 1, offload);
+        check_bytes(world);
+        world_free(world);
+    }
+}
+
 // By hand for one dense layer in the middle, float: what the closed form must say.
 static void a_dense_layer_holds_what_the_equations_need(void **state)
 {
@@ -237,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(live_bytes_equal_their_closed_form),
+        cmocka_unit_test(what_waits_in_host_memory_is_not_live),
         cmocka_unit_test(a_dense_layer_holds_what_the_equations_need),
         cmocka_unit_test(components_come_in_the_order_promised),
         cmocka_unit_test(a_chunk_can_be_dropped_at_any_point),

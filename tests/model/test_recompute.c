@@ -70,6 +70,21 @@ static void every_choice_of_what_is_computed_again_gives_the_same_bits(void **st
     compare(DP_BF16, 1, 2, WORLD_B);
 }
 
+static void what_waits_in_host_memory_comes_back_with_the_same_bits(void **state)
+{
+    (void)state;
+    const struct dp_model_spec model = small_model();
+    struct world *kept = world_recompute(&model, DP_F32, 2, 2, 0);
+    const double loss = run(kept, WORLD_I_THEN_W);
+    for (uint32_t offload = 1; offload < 2 * DP_OFFLOAD_EXPERTS; offload++) {
+        struct world *away = world_offload(&model, DP_F32, 2, 2, offload);
+        assert_true(run(away, WORLD_I_THEN_W) == loss);
+        assert_same_bits(kept, away, offload);
+        world_free(away);
+    }
+    world_free(kept);
+}
+
 static int64_t live_after_forward(uint32_t recompute)
 {
     struct dp_error err;
@@ -171,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_choice_of_what_is_computed_again_gives_the_same_bits),
+        cmocka_unit_test(what_waits_in_host_memory_comes_back_with_the_same_bits),
         cmocka_unit_test(what_is_computed_again_is_not_kept),
         cmocka_unit_test(bf16_stays_near_double),
         cmocka_unit_test(fp8_products_stay_near_double),

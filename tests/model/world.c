@@ -54,7 +54,18 @@ static struct dp_exchanger *exchanger_of(const struct world *world, int32_t rank
 
 // What stages are made with beyond what world_new's caller says.
 static uint32_t recompute_of_new;
+static uint32_t offload_of_new;
 static bool fp8_of_new;
+
+struct world *world_offload(const struct dp_model_spec *model, dp_element element,
+                            int32_t stage_count, int32_t ranks, uint32_t offload)
+{
+    offload_of_new = offload;
+    struct world *world =
+        world_new(model, element, stage_count, ranks, WORLD_SEQUENCE, WORLD_SAMPLES);
+    offload_of_new = 0;
+    return world;
+}
 
 struct world *world_fp8(const struct dp_model_spec *model, dp_element element, int32_t ranks)
 {
@@ -102,6 +113,7 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
                                              .seed = 7,
                                              .recompute = recompute_of_new,
                                              .fp8 = fp8_of_new,
+                                             .offload = offload_of_new,
                                              .exchanger = exchanger_of(world, r),
                                              .poison = true};
             assert_ok(dp_stage_new(world->device, &config, &world->stages[s][r], &err), &err);

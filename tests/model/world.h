@@ -28,6 +28,9 @@ struct dp_model_spec world_model(void);
 struct world *world_new(const struct dp_model_spec *model, dp_element element, int32_t stage_count,
                         int32_t ranks, int32_t sequence, int32_t samples);
 // The same with a choice of what is computed again, DP_RECOMPUTE_*.
+// The same with buffers that wait in host memory, DP_OFFLOAD_*.
+struct world *world_offload(const struct dp_model_spec *model, dp_element element,
+                            int32_t stage_count, int32_t ranks, uint32_t offload);
 struct world *world_fp8(const struct dp_model_spec *model, dp_element element, int32_t ranks);
 struct world *world_recompute(const struct dp_model_spec *model, dp_element element,
                               int32_t stage_count, int32_t ranks, uint32_t recompute);

@@ -19,6 +19,12 @@ static bool has(const struct shape *s, uint32_t bit)
     return !s->is_forward || dp_stage_keeps(s->stage, bit);
 }
 
+// What of it is on the device: between forward and backward, what is offloaded is not.
+static int64_t on_device(const struct shape *s, uint32_t offload, int64_t elements)
+{
+    return s->is_forward && (s->stage->config.offload & offload) != 0 ? 0 : elements;
+}
+
 // A norm's scale, its output when that is kept, and after INPUT the gain's gradient.
 static void add_norm(const struct shape *s, struct count *sum)
 {
@@ -28,13 +34,13 @@ static void add_norm(const struct shape *s, struct count *sum)
 
 static void add_attention(const struct shape *s, struct count *sum)
 {
-    sum->elements += s->tokens * s->hidden;
+    sum->elements += on_device(s, DP_OFFLOAD_INPUTS, s->tokens * s->hidden);
     if (!has(s, DP_RECOMPUTE_FULL)) {
         return;
     }
+    int64_t attended = has(s, DP_RECOMPUTE_ATTENTION) ? s->tokens * s->stage->q_width : 0;
     add_norm(s, sum);
-    sum->elements += s->tokens * s->stage->qkv_width;
-    sum->elements += has(s, DP_RECOMPUTE_ATTENTION) ? s->tokens * s->stage->q_width : 0;
+    sum->elements += on_device(s, DP_OFFLOAD_ATTENTION, s->tokens * s->stage->qkv_width + attended);
     if (!s->is_forward) {
         sum->elements += s->tokens * s->hidden; // dy
     } else if (dp_stage_keeps(s->stage, DP_RECOMPUTE_ATTENTION)) {
@@ -44,16 +50,20 @@ static void add_attention(const struct shape *s, struct count *sum)
 
 // A SwiGLU over `rows`: gate and up (then their gradients), and what the activation makes of them.
 static void add_gated(const struct shape *s, int64_t rows, int64_t width, uint32_t bits,
-                      struct count *sum)
+                      bool is_shared, struct count *sum)
 {
-    sum->elements += has(s, bits) ? 2 * rows * width : 0;
-    sum->elements += has(s, bits | DP_RECOMPUTE_ACTIVATION) ? rows * width : 0;
+    const uint32_t offload =
+        bits == DP_RECOMPUTE_EXPERTS && !is_shared ? DP_OFFLOAD_EXPERTS : DP_OFFLOAD_FFN;
+    int64_t active = has(s, bits | DP_RECOMPUTE_ACTIVATION) ? rows * width : 0;
+    sum->elements += has(s, bits) ? on_device(s, offload, 2 * rows * width) : 0;
+    sum->elements += offload == DP_OFFLOAD_FFN ? on_device(s, offload, active) : active;
 }
 
 // x and norm of an FFN; INPUT adds the output's gradient.
 static void add_ffn(const struct shape *s, struct count *sum)
 {
-    sum->elements += s->tokens * s->hidden * (s->is_forward ? 1 : 2);
+    sum->elements += on_device(s, DP_OFFLOAD_INPUTS, s->tokens * s->hidden);
+    sum->elements += s->is_forward ? 0 : s->tokens * s->hidden;
     add_norm(s, sum);
 }
 
@@ -69,16 +79,17 @@ static void add_routed(const struct shape *s, const struct dp_routed *routed, st
     }
     add_ffn(s, sum);
     sum->reals += s->tokens * model->experts;
-    sum->elements += routed->rows * s->hidden * (s->is_forward ? 1 : 2); // the rows, their dy
-    add_gated(s, routed->rows, model->expert_ffn, DP_RECOMPUTE_EXPERTS, sum);
-    add_gated(s, s->tokens, s->stage->shared_width, DP_RECOMPUTE_EXPERTS, sum);
+    sum->elements += on_device(s, DP_OFFLOAD_EXPERTS, routed->rows * s->hidden);
+    sum->elements += s->is_forward ? 0 : routed->rows * s->hidden; // dy
+    add_gated(s, routed->rows, model->expert_ffn, DP_RECOMPUTE_EXPERTS, false, sum);
+    add_gated(s, s->tokens, s->stage->shared_width, DP_RECOMPUTE_EXPERTS, true, sum);
 }
 
 static void add_dense(const struct shape *s, struct count *sum)
 {
     if (has(s, DP_RECOMPUTE_FULL)) {
         add_ffn(s, sum);
-        add_gated(s, s->tokens, s->stage->config.model.ffn, DP_RECOMPUTE_FULL, sum);
+        add_gated(s, s->tokens, s->stage->config.model.ffn, DP_RECOMPUTE_FULL, true, sum);
     }
 }
 

@@ -64,6 +64,7 @@ void dp_chunk_free(struct dp_chunk *chunk)
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
     }
+    dp_offload_settle(chunk);
     for (int32_t i = 0; i < chunk->stage->layer_count; i++) {
         dp_exchange_release(chunk, i);
         drop_layer(chunk, &chunk->layers[i]);
@@ -162,6 +163,11 @@ double dp_chunk_loss_sum(const struct dp_chunk *chunk)
     return chunk->loss_sum;
 }
 
+int64_t dp_chunk_host_bytes(const struct dp_chunk *chunk)
+{
+    return chunk->host_bytes;
+}
+
 int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk)
 {
     return chunk->live_bytes;
@@ -195,9 +201,21 @@ static dp_status call(struct dp_chunk *chunk, dp_pass pass, int32_t component, b
     return DP_OK;
 }
 
+static int32_t layer_of(const struct dp_chunk *chunk, int32_t component)
+{
+    const struct dp_component *which = dp_stage_component(chunk->stage, component);
+    return which->layer < 0 ? -1 : which->layer - chunk->stage->config.layer_begin;
+}
+
 dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component,
                          struct dp_error *err)
 {
+    dp_status status = pass == DP_PASS_INPUT
+                           ? dp_offload_input_begin(chunk, layer_of(chunk, component), err)
+                           : DP_OK;
+    if (status != DP_OK) {
+        return dp_fail_in(err, "buffers of component %d from host memory", component);
+    }
     return call(chunk, pass, component, false, err);
 }
 
@@ -235,6 +253,11 @@ dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,
 {
     dp_status status = call(chunk, pass, component, true, err);
     struct dp_stage *stage = chunk->stage;
+    if (status == DP_OK && pass == DP_PASS_FORWARD) {
+        status = dp_offload_forward_end(chunk, dp_stage_component(stage, component)->kind,
+                                        layer_of(chunk, component),
+                                        component == stage->component_count - 1, err);
+    }
     stage->peak_bytes =
         stage->live_bytes > stage->peak_bytes ? stage->live_bytes : stage->peak_bytes;
     return status;

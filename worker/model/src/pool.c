@@ -21,9 +21,9 @@ static int32_t class_of(size_t bytes, size_t *ret_class_bytes)
     return index;
 }
 
-void dp_pool_init(struct dp_pool *pool, struct dp_device *device, bool poison)
+void dp_pool_init(struct dp_pool *pool, struct dp_device *device, dp_memory_tag tag, bool poison)
 {
-    *pool = (struct dp_pool){.device = device, .poison = poison};
+    *pool = (struct dp_pool){.device = device, .tag = tag, .poison = poison};
 }
 
 void dp_pool_deinit(struct dp_pool *pool)
@@ -58,8 +58,8 @@ dp_status dp_pool_get(struct dp_pool *pool, size_t bytes, void **ret_memory, str
         pool->idle -= class_bytes;
     } else {
         make_room(pool, class_bytes);
-        dp_status status = pool->device->ops->alloc(pool->device, DP_MEMORY_ACTIVATIONS,
-                                                    class_bytes, ret_memory, err);
+        dp_status status =
+            pool->device->ops->alloc(pool->device, pool->tag, class_bytes, ret_memory, err);
         if (status != DP_OK) {
             return status;
         }

@@ -14,13 +14,14 @@ struct dp_pool_class {
 
 struct dp_pool {
     struct dp_device *device; // borrowed
+    dp_memory_tag tag;        // what its memory counts as
     bool poison;              // fill what is handed out with NaN
     struct dp_pool_class classes[DP_POOL_CLASSES];
     // Bytes handed out, the most they have been, and those that lie here for reuse.
     size_t used, most_used, idle;
 };
 
-void dp_pool_init(struct dp_pool *pool, struct dp_device *device, bool poison);
+void dp_pool_init(struct dp_pool *pool, struct dp_device *device, dp_memory_tag tag, bool poison);
 // Every block must have been put back.
 void dp_pool_deinit(struct dp_pool *pool);
 // Content undefined.

@@ -29,14 +29,46 @@ dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, siz
     return DP_OK;
 }
 
-void dp_chunk_drop(struct dp_chunk *chunk, struct dp_slot *slot)
+static void give_back(struct dp_chunk *chunk, struct dp_slot *slot)
 {
-    if (slot->memory == NULL) {
-        return;
-    }
     dp_pool_put(&chunk->stage->pool, slot->memory, (size_t)slot->bytes);
+    slot->memory = NULL;
     chunk->live_bytes -= slot->bytes;
     chunk->stage->live_bytes -= slot->bytes;
+}
+
+void dp_slot_retire(struct dp_chunk *chunk, struct dp_slot *slot)
+{
+    give_back(chunk, slot);
+    chunk->host_bytes += slot->bytes;
+}
+
+dp_status dp_slot_return(struct dp_chunk *chunk, struct dp_slot *slot, struct dp_error *err)
+{
+    void *host = slot->host;
+    const struct dp_take take = {slot, slot->bytes};
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    slot->host = host;
+    chunk->host_bytes -= status == DP_OK ? slot->bytes : 0;
+    return status;
+}
+
+void dp_slot_forget_host(struct dp_chunk *chunk, struct dp_slot *slot)
+{
+    if (slot->host == NULL) {
+        return;
+    }
+    dp_pool_put(&chunk->stage->host_pool, slot->host, (size_t)slot->bytes);
+    chunk->host_bytes -= slot->memory == NULL ? slot->bytes : 0;
+    slot->host = NULL;
+}
+
+void dp_chunk_drop(struct dp_chunk *chunk, struct dp_slot *slot)
+{
+    dp_slot_forget_host(chunk, slot);
+    if (slot->memory != NULL) {
+        give_back(chunk, slot);
+    }
     *slot = (struct dp_slot){0};
 }
 

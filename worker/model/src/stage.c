@@ -206,7 +206,8 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     stage->shared_width = model->shared_experts * model->expert_ffn;
     stage->q_width = model->heads * model->head_dim;
     stage->qkv_width = stage->q_width + 2 * model->kv_heads * model->head_dim;
-    dp_pool_init(&stage->pool, device, config->poison);
+    dp_pool_init(&stage->pool, device, DP_MEMORY_ACTIVATIONS, config->poison);
+    dp_pool_init(&stage->host_pool, device, DP_MEMORY_STAGING, config->poison);
     list_components(stage);
     dp_stage_lay_out_tensors(stage);
     status = alloc_buffers(stage, err);
@@ -215,6 +216,9 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     }
     if (status == DP_OK) {
         status = dp_stage_make_fp8(stage, err);
+    }
+    if (status == DP_OK && config->offload != 0) {
+        status = device->ops->stream_open(device, &stage->copies, err);
     }
     if (status != DP_OK) {
         return status;
@@ -234,7 +238,9 @@ void dp_stage_free(struct dp_stage *stage)
     }
     DP_CHECK(stage->live_bytes == 0);
     struct dp_device *device = stage->device;
+    device->ops->stream_close(stage->copies);
     dp_pool_deinit(&stage->pool);
+    dp_pool_deinit(&stage->host_pool);
     for (int32_t i = 0; i < DP_SCRATCH_COUNT; i++) {
         device->ops->free(device, stage->scratch[i].memory);
     }

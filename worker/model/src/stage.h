@@ -61,7 +61,8 @@ struct dp_stage {
     void *router_bias;      // real [layer_count, experts]; NULL = none
     int32_t *host_index;    // room for the choices of one layer
     size_t host_index_count;
-    struct dp_pool pool;
+    struct dp_pool pool, host_pool;
+    struct dp_stream *copies; // NULL unless something is offloaded
     struct {
         void *memory;
         size_t bytes;
@@ -74,6 +75,7 @@ struct dp_stage {
 struct dp_slot {
     void *memory;
     int64_t bytes;
+    void *host; // its copy in host memory, on the way there or back, or while memory is NULL
 };
 
 // What a chunk keeps for one layer between passes. T tokens, R routed rows, names of widths as in
@@ -106,7 +108,8 @@ struct dp_layer_state {
     struct dp_slot sent_rows, sent_weight;
     struct dp_slot back_rows, back_weight; // inside a pass alone
     struct dp_routing *routing;
-    int32_t *counts; // host: rows of each local expert
+    struct dp_event *copied; // the last copy between device and host of the layer's slots
+    int32_t *counts;         // host: rows of each local expert
 };
 
 struct dp_chunk {
@@ -114,7 +117,7 @@ struct dp_chunk {
     int32_t samples;
     int64_t tokens;
     double loss_scale, loss_sum;
-    int64_t live_bytes;
+    int64_t live_bytes, host_bytes;
     struct dp_slot token_ids, target_ids; // int32 [T]
     struct dp_slot x, dx;                 // the activation and the gradient on their way
     struct dp_slot head_x, head_rstd, head_normed, logits, lse, head_dgain;
@@ -155,6 +158,11 @@ struct dp_take {
 dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, size_t count,
                         struct dp_error *err);
 void dp_chunk_drop(struct dp_chunk *chunk, struct dp_slot *slot);
+// For offload.c: memory given back while a copy waits in host; memory taken anew for it; the copy
+// given up.
+void dp_slot_retire(struct dp_chunk *chunk, struct dp_slot *slot);
+dp_status dp_slot_return(struct dp_chunk *chunk, struct dp_slot *slot, struct dp_error *err);
+void dp_slot_forget_host(struct dp_chunk *chunk, struct dp_slot *slot);
 // Leaves `from` empty; `to` must be.
 void dp_slot_move(struct dp_slot *from, struct dp_slot *to);
 int64_t dp_chunk_element_bytes(const struct dp_chunk *chunk, int64_t elements);
@@ -270,6 +278,13 @@ dp_status dp_exchange_restore_begin(struct dp_chunk *chunk, int32_t layer, struc
 dp_status dp_exchange_restore_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 // The routing is used no more.
 void dp_exchange_release(struct dp_chunk *chunk, int32_t layer);
+
+// offload.c: after FORWARD of a component (is_last: of the stage's last one), before INPUT of one,
+// and before a chunk's slots are dropped. Layers are in the stage, below 0 for the ends.
+dp_status dp_offload_forward_end(struct dp_chunk *chunk, dp_component_kind kind, int32_t layer,
+                                 bool is_last, struct dp_error *err);
+dp_status dp_offload_input_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+void dp_offload_settle(struct dp_chunk *chunk);
 
 // local.c: the exchanger of a stage that has all experts. Nothing is copied: what arrives is what
 // was posted, and the caller's own buffers serve for what it collects.

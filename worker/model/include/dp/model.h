@@ -64,6 +64,14 @@ struct dp_tensor {
     bool is_tied;          // the same parameters lie in another stage as well: one sum over both
 };
 
+// Saved buffers that wait for the backward pass in host memory. Bits.
+enum {
+    DP_OFFLOAD_INPUTS = 1 << 0,    // of attention and of the FFN
+    DP_OFFLOAD_ATTENTION = 1 << 1, // queries, keys and values, and the attended rows
+    DP_OFFLOAD_FFN = 1 << 2,       // the dense or shared FFN's products and activations
+    DP_OFFLOAD_EXPERTS = 1 << 3,   // routed rows and their products
+};
+
 struct dp_stage_config {
     struct dp_model_spec model;
     int32_t layer_begin, layer_end; // [begin, end) of the whole model
@@ -74,6 +82,9 @@ struct dp_stage_config {
     // What INPUT computes again instead of keeping it: DP_RECOMPUTE_* of dp/strategy.h. Results are
     // the same bits whatever it is.
     uint32_t recompute;
+    // DP_OFFLOAD_*: copied out when a layer's FORWARD is over, and back while the layer behind it
+    // goes backward, by a stream of its own. What waits in host memory is not live.
+    uint32_t offload;
     // Products of attention's projections and of FFNs take E4M3 operands with scales, forward and
     // backward (fp8 block recipe of DeepSeek-V3, arXiv 2412.19437); rows go to other ranks' experts
     // as such. Devices of bf16 or fp32.
@@ -180,6 +191,8 @@ dp_status dp_chunk_run(struct dp_chunk *chunk, dp_pass pass, int32_t component,
 // The whole pass: components in order for FORWARD, in reverse for INPUT and WEIGHT.
 dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass, struct dp_error *err);
 
+// Bytes of the chunk that wait in host memory.
+int64_t dp_chunk_host_bytes(const struct dp_chunk *chunk);
 // Bytes that the chunk holds now: saved activations, kept gradients, input and output buffers.
 // Scratch inside a pass is not counted.
 int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk);
