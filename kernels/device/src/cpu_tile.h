@@ -149,9 +149,9 @@ static inline void tile_turn(const element *from, int64_t stride, real *to, int6
 {
     tile_quad rows[4];
     for (int r = 0; r < 4; r++) {
-        for (int i = 0; i < 4; i++) {
-            rows[r][i] = element_load(from[r * stride + i]);
-        }
+        const element *x = from + r * stride;
+        rows[r] = (tile_quad){element_load(x[0]), element_load(x[1]), element_load(x[2]),
+                              element_load(x[3])};
     }
     const tile_quad a = rows[0], b = rows[1], c = rows[2], d = rows[3];
     const tile_quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
