@@ -131,6 +131,14 @@ static struct dp_cost_routed balanced_routing(const struct dp_model_spec *m,
     return (struct dp_cost_routed){.tokens = tokens * ranks * visits, .rows = tokens * m->top_k};
 }
 
+static double bytes_of(const struct sum *s, const struct dp_profile *profile)
+{
+    double real_bytes = profile->element_bytes > 4 ? profile->element_bytes : 4;
+    return profile->activation_share *
+           (s->elements * profile->element_bytes + s->reals * real_bytes +
+            s->indices * (double)sizeof(int32_t));
+}
+
 static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
                          const struct dp_cost_routed *routed, bool after_input)
@@ -144,10 +152,7 @@ static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile 
         add_layer(&sum, layer, routed != NULL ? &routed[layer - stage->layer_begin] : &balanced);
     }
     add_ends(&sum, stage);
-    double real_bytes = profile->element_bytes > 4 ? profile->element_bytes : 4;
-    return profile->activation_share *
-           (sum.elements * profile->element_bytes + sum.reals * real_bytes +
-            sum.indices * (double)sizeof(int32_t));
+    return bytes_of(&sum, profile);
 }
 
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
@@ -159,4 +164,116 @@ void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_prof
     ret_bytes->after_input = kept_bytes(model, profile, stage, batch, routed, true);
     ret_bytes->end_of_forward = ret_bytes->after_forward + (stage->has_head ? 0 : hop);
     ret_bytes->end_of_input = ret_bytes->after_input + (stage->has_embedding ? 0 : hop);
+}
+
+// One layer while a pass is inside it.
+struct inside {
+    const struct dp_model_spec *model;
+    const struct dp_profile *profile;
+    const struct dp_cost_batch *batch;
+    struct dp_cost_routed routed;
+    bool is_moe;
+};
+
+static struct sum sum_of(const struct inside *in, uint32_t recompute)
+{
+    return (struct sum){.model = in->model,
+                        .tokens = (double)in->batch->samples * in->batch->sequence,
+                        .recompute = recompute};
+}
+
+static double attention_bytes(const struct inside *in, uint32_t recompute)
+{
+    struct sum sum = sum_of(in, recompute);
+    add_attention(&sum);
+    return bytes_of(&sum, in->profile);
+}
+
+static double ffn_bytes(const struct inside *in, uint32_t recompute)
+{
+    struct sum sum = sum_of(in, recompute);
+    if (in->is_moe) {
+        add_experts(&sum, &in->routed);
+    } else if (has(&sum, DP_RECOMPUTE_FULL)) {
+        add_ffn(&sum);
+        add_gated(&sum, sum.tokens, in->model->ffn, DP_RECOMPUTE_FULL);
+    }
+    return bytes_of(&sum, in->profile);
+}
+
+// Before an FFN drops what it does not keep. An activation that is not kept never has room of its
+// own in forward.
+static uint32_t ffn_inside(uint32_t recompute)
+{
+    uint32_t light = DP_RECOMPUTE_NORM | DP_RECOMPUTE_ACTIVATION;
+    if ((recompute & DP_RECOMPUTE_FULL) != 0) {
+        return light;
+    }
+    bool drops = (recompute & DP_RECOMPUTE_EXPERTS) != 0;
+    return (recompute & light) | (drops ? DP_RECOMPUTE_ACTIVATION : 0u);
+}
+
+// Beside what a layer keeps: rows that leave and arrive, outputs of experts before and after they
+// are added up; in a backward pass gradients of both sides. Each is [rows, hidden] of elements.
+static void ffn_rows(const struct inside *in, struct sum *forward, struct sum *backward)
+{
+    const struct dp_model_spec *m = in->model;
+    double h = m->hidden, hop = forward->tokens * h;
+    forward->elements = hop;      // the output
+    backward->elements = 2 * hop; // gradients of output and input
+    backward->reals = h;
+    if (!in->is_moe) {
+        return;
+    }
+    double rows = in->routed.rows * h, tokens = in->routed.tokens * h;
+    forward->elements += rows + tokens;
+    backward->elements = hop + 2 * rows + tokens + (m->shared_experts > 0 ? hop : 0);
+    backward->reals = in->routed.rows + in->routed.tokens * m->top_k;
+}
+
+// Room that the stage's passes share: for a norm, a gradient, and the widest activation.
+static double scratch_bytes(const struct inside *in)
+{
+    const struct dp_model_spec *m = in->model;
+    struct sum sum = sum_of(in, in->batch->recompute);
+    double width = fmax(attended_width(m), m->dense_layers > 0 || m->experts == 0 ? m->ffn : 0);
+    width = fmax(width, (double)m->shared_experts * m->expert_ffn);
+    sum.elements = sum.tokens * (m->hidden * (keeps(&sum, DP_RECOMPUTE_NORM) ? 1 : 2) + width);
+    return bytes_of(&sum, in->profile);
+}
+
+void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_profile *profile,
+                          const struct dp_cost_batch *batch, bool is_moe,
+                          struct dp_cost_during *ret_during)
+{
+    const struct inside in = {model, profile, batch, balanced_routing(model, batch), is_moe};
+    uint32_t kept = batch->recompute;
+    bool is_full = (kept & DP_RECOMPUTE_FULL) != 0;
+    uint32_t whole = is_full ? DP_RECOMPUTE_NORM : kept & DP_RECOMPUTE_NORM;
+    struct sum forward = sum_of(&in, 0), backward = sum_of(&in, 0);
+    ffn_rows(&in, &forward, &backward);
+    double hop = dp_cost_hop_bytes(model, profile, batch) * profile->activation_share;
+    double all = attention_bytes(&in, kept) + ffn_bytes(&in, kept);
+    double ffn = attention_bytes(&in, kept) + ffn_bytes(&in, ffn_inside(kept));
+    ret_during->forward =
+        fmax(attention_bytes(&in, whole) + hop, ffn + bytes_of(&forward, profile)) - all;
+    ffn = attention_bytes(&in, is_full ? whole : kept) + ffn_bytes(&in, whole);
+    ret_during->backward =
+        fmax(attention_bytes(&in, whole) + 2 * hop, ffn + bytes_of(&backward, profile)) - all;
+    ret_during->forward += scratch_bytes(&in);
+    ret_during->backward += scratch_bytes(&in);
+}
+
+void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_profile *profile,
+                         const struct dp_cost_batch *batch, bool is_head,
+                         struct dp_cost_during *ret_during)
+{
+    const struct inside in = {.model = model, .profile = profile, .batch = batch};
+    double hop = dp_cost_hop_bytes(model, profile, batch) * profile->activation_share;
+    struct sum gain = sum_of(&in, 0);
+    gain.reals = is_head ? model->hidden : 0;
+    *ret_during = (struct dp_cost_during){.forward = is_head ? 0 : hop,
+                                          .backward = hop + bytes_of(&gain, profile)};
+    ret_during->forward += scratch_bytes(&in);
+    ret_during->backward += scratch_bytes(&in);
 }

@@ -30,12 +30,20 @@ void dp_memory_units_of_cpu(const struct dp_price_input *input, struct dp_unit_b
         }
         struct dp_cost_chunk_bytes bytes;
         dp_cost_chunk_bytes(m, input->profile, &stages[unit], &batch, NULL, &bytes);
+        struct dp_cost_during during;
+        if (unit == DP_UNIT_DENSE || unit == DP_UNIT_MOE) {
+            dp_cost_layer_during(m, input->profile, &batch, unit == DP_UNIT_MOE, &during);
+        } else {
+            dp_cost_ends_during(m, input->profile, &batch, unit == DP_UNIT_HEAD, &during);
+        }
         struct dp_cost_parameters held;
         dp_cost_stage_parameters(m, &stages[unit], batch.ep_size, &held);
         ret_units[unit] = (struct dp_unit_bytes){
             .parameters = {.dense = held.shared, .experts = held.experts},
             .after_forward = bytes.after_forward,
             .after_input = bytes.after_input,
+            .during_forward = during.forward,
+            .during_backward = during.backward,
             .result = dp_cost_hop_bytes(m, input->profile, &batch),
         };
     }

@@ -74,10 +74,6 @@ static void check_cpu(const struct check *check)
     if (check->spec->resources.device != DP_DEVICE_CPU) {
         return;
     }
-    if (m->expert_groups > 1) {
-        blame(check, "model.expert_groups", "leave it out, or set device = \"sim\" or \"cuda\"",
-              "the cpu device does not run group-limited routing");
-    }
     if (m->mtp_layers > 0) {
         blame(check, "model.mtp_layers", "leave it out, or set device = \"sim\" or \"cuda\"",
               "the cpu device does not run multi-token prediction");

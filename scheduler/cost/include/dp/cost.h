@@ -100,6 +100,18 @@ struct dp_cost_chunk_bytes {
     double after_forward, after_input;
     double end_of_forward, end_of_input;
 };
+// Beyond what a chunk keeps, at most, while a pass is inside one layer, or the head or embedding:
+// results, rows between experts, what is computed again, room that passes share. Backward is a B
+// whose W follows each I, or an I. Routing is balanced.
+struct dp_cost_during {
+    double forward, backward;
+};
+void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_profile *profile,
+                          const struct dp_cost_batch *batch, bool is_moe,
+                          struct dp_cost_during *ret_during);
+void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_profile *profile,
+                         const struct dp_cost_batch *batch, bool is_head,
+                         struct dp_cost_during *ret_during);
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
                          const struct dp_cost_routed *routed,

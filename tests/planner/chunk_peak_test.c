@@ -1,0 +1,142 @@
+// The memory model's peak of a chunk against what the device has counted, beyond what a stage holds
+// always. What kernels take for themselves is counted and not predicted: it does not grow with the
+// model.
+
+#include "planner_support.h"
+
+#include <math.h>
+
+#include "dp/memory.h"
+#include "dp/model.h"
+#include "dp/price.h"
+#include "dp/rand.h"
+#include "dp/strategy.h"
+
+#define SAMPLES 4
+#define SEQUENCE 128
+
+// Wide enough that gains and single numbers weigh nothing.
+static struct dp_model_spec wide_model(void)
+{
+    return (struct dp_model_spec){.layers = 4,
+                                  .dense_layers = 1,
+                                  .hidden = 128,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 32,
+                                  .ffn = 320,
+                                  .experts = 4,
+                                  .top_k = 4, // balanced whatever is routed
+                                  .shared_experts = 1,
+                                  .expert_ffn = 96,
+                                  .vocabulary = 192,
+                                  .rope_theta = 10000,
+                                  .norm_eps = 1e-6};
+}
+
+static double predicted_peak(const struct dp_model_spec *model, uint32_t recompute)
+{
+    struct dp_profile profile;
+    dp_profile_default_cpu(&profile);
+    const struct dp_strategy strategy = {.pipeline = 1,
+                                         .data = 1,
+                                         .tensor = 1,
+                                         .context = 1,
+                                         .expert = 1,
+                                         .expert_tensor = 1,
+                                         .micro_batch_size = SAMPLES,
+                                         .recompute = recompute,
+                                         .imbalance = 1};
+    const struct dp_price_input input = {
+        .model = model, .profile = &profile, .strategy = &strategy, .sequence = SEQUENCE};
+    struct dp_unit_bytes units[DP_UNIT_COUNT];
+    dp_memory_units(&input, units);
+    struct dp_stage_units stage = {0};
+    stage.count[DP_UNIT_EMBEDDING] = stage.count[DP_UNIT_HEAD] = 1;
+    stage.count[DP_UNIT_DENSE] = model->dense_layers;
+    stage.count[DP_UNIT_MOE] = model->layers - model->dense_layers;
+    struct dp_chunk_bytes chunk;
+    dp_memory_chunk(units, &stage, &chunk);
+    return fmax(chunk.forward_peak, chunk.after_forward + chunk.backward_peak);
+}
+
+// W after each layer's I, as B runs.
+static void run_backward(struct dp_chunk *chunk, const struct dp_stage *stage)
+{
+    struct dp_error err = {0};
+    int32_t done = dp_stage_component_count(stage);
+    for (int32_t c = done - 1; c >= 0; c--) {
+        assert_ok(dp_chunk_run(chunk, DP_PASS_INPUT, c, &err), &err);
+        dp_component_kind kind = dp_stage_component(stage, c)->kind;
+        if (kind != DP_COMPONENT_COMBINE && kind != DP_COMPONENT_EXPERTS) {
+            while (done > c) {
+                assert_ok(dp_chunk_run(chunk, DP_PASS_WEIGHT, --done, &err), &err);
+            }
+        }
+    }
+}
+
+static double measured_peak(const struct dp_model_spec *model, uint32_t recompute)
+{
+    struct dp_error err = {0};
+    struct dp_device *device = NULL;
+    struct dp_stage *stage = NULL;
+    assert_ok(dp_device_open_cpu(DP_F32, &device, &err), &err);
+    const struct dp_stage_config config = {.model = *model,
+                                           .layer_end = model->layers,
+                                           .has_embedding = true,
+                                           .has_head = true,
+                                           .ep_size = 1,
+                                           .sequence = SEQUENCE,
+                                           .seed = 1,
+                                           .recompute = recompute};
+    assert_ok(dp_stage_new(device, &config, &stage, &err), &err);
+    const uint64_t still = dp_device_memory(device).live;
+    int32_t tokens[SAMPLES * SEQUENCE];
+    for (int32_t i = 0; i < SAMPLES * SEQUENCE; i++) {
+        tokens[i] = i % model->vocabulary;
+    }
+    for (int round = 0; round < 2; round++) {
+        struct dp_chunk *chunk = dp_chunk_new(stage, SAMPLES, 1);
+        assert_ok(dp_chunk_set_tokens(chunk, tokens, &err), &err);
+        assert_ok(dp_chunk_set_targets(chunk, tokens, &err), &err);
+        assert_ok(dp_chunk_run_all(chunk, DP_PASS_FORWARD, &err), &err);
+        run_backward(chunk, stage);
+        dp_chunk_free(chunk);
+    }
+    const struct dp_device_memory memory = dp_device_memory(device);
+    dp_stage_free(stage);
+    dp_device_close(device);
+    return (double)(memory.peak - still);
+}
+
+static void predicted_and_measured_peaks_agree_within_three_percent(void **state)
+{
+    (void)state;
+    const struct dp_model_spec model = wide_model();
+    const uint32_t light = DP_RECOMPUTE_NORM | DP_RECOMPUTE_ACTIVATION;
+    const uint32_t choices[] = {0,
+                                DP_RECOMPUTE_NORM,
+                                DP_RECOMPUTE_ACTIVATION,
+                                DP_RECOMPUTE_ATTENTION,
+                                DP_RECOMPUTE_EXPERTS,
+                                light,
+                                light | DP_RECOMPUTE_ATTENTION | DP_RECOMPUTE_EXPERTS,
+                                DP_RECOMPUTE_FULL};
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+        double predicted = predicted_peak(&model, choices[i]);
+        double measured = measured_peak(&model, choices[i]);
+        if (fabs(predicted / measured - 1) > 0.03) {
+            fail_msg("recompute %u: predicted %.0f bytes, measured %.0f", choices[i], predicted,
+                     measured);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predicted_and_measured_peaks_agree_within_three_percent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
