@@ -7,6 +7,8 @@
 #include "dp/alltoall.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/collective.h"
+#include "dp/group_exchanger.h"
 #include "dp/rand.h"
 #include "scene.h"
 
@@ -63,7 +65,8 @@ static dp_status begin(struct actor *actor, int32_t q, dp_move move, struct dp_e
         load.rows = of->gradients;
         break;
     default:
-        load = (struct dp_load){.rows = actor->outputs[q], .weights = actor->weights[q]};
+        load = (struct dp_load){.rows = actor->outputs[q]};
+        load.weights = move == DP_MOVE_DISPATCH_INPUT ? actor->weights[q] : NULL;
         break;
     }
     dawdle(actor);
@@ -101,7 +104,7 @@ static dp_status end_forth(struct actor *actor, int32_t q, dp_move move, struct 
 {
     struct dp_arrivals arrivals;
     EXPECT_OK(actor->exchanger->arrive(actor->routings[q], move, &arrivals, err));
-    EXPECT(actor->exchanger->landed_ns(actor->routings[q], move) > 0);
+    EXPECT(actor->alltoall == NULL || actor->exchanger->landed_ns(actor->routings[q], move) > 0);
     const char *why = scene_check_arrivals(&actor->play->scene, q, actor->rank, move, &arrivals);
     if (why != NULL) {
         return dp_fail(err, DP_INTERNAL, "routing %d, move %d: %s", q, (int)move, why);
@@ -263,6 +266,40 @@ static dp_status play_rank(struct dp_transport *transport, void *context, struct
     return status;
 }
 
+// The same by messages of a group, which know nothing of nodes.
+static dp_status play_group(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    const struct play *play = context;
+    const struct scene_shape *shape = &play->scene.shape;
+    struct actor actor = {.play = play, .rank = dp_transport_rank(transport)};
+    int32_t ranks[SCENE_RANKS_MAX];
+    for (int32_t i = 0; i < shape->ranks; i++) {
+        ranks[i] = i;
+    }
+    struct dp_group group;
+    struct dp_device *device;
+    dp_rand_init(&actor.rand, dp_rand_mix(play->seed, (uint64_t)actor.rank));
+    EXPECT_OK(dp_device_open_cpu(shape->element, &device, err));
+    EXPECT_OK(dp_group_init(&group, transport, 1, ranks, shape->ranks, err));
+    struct dp_group_exchanger_config config = {.group = &group,
+                                               .device = device,
+                                               .hidden = (int32_t)shape->hidden,
+                                               .top_k = shape->top_k,
+                                               .experts = play->scene.experts};
+    struct dp_group_exchanger *exchanger = dp_group_exchanger_new(&config);
+    actor.exchanger = dp_group_exchanger_interface(exchanger);
+    dp_status status = act(&actor, err);
+    for (int32_t q = 0; q < shape->routings; q++) {
+        actor.exchanger->release(actor.routings[q]);
+        free(actor.outputs[q]);
+        free(actor.weights[q]);
+    }
+    dp_group_exchanger_free(exchanger);
+    dp_group_deinit(&group);
+    dp_device_close(device);
+    return status;
+}
+
 static void run_play(struct play *play, const struct scene_shape *shape)
 {
     scene_make(&play->scene, shape);
@@ -369,6 +406,25 @@ static void all_moves_are_bitwise_right_over_slow_links(void **state)
     sweep(CLUSTER_SLOW, dp_fuzz_runs(13));
 }
 
+// One node: messages of a group must give the very bits that windows give.
+static void messages_of_a_group_give_the_same_bits_on_one_node(void **state)
+{
+    (void)state;
+    for (long run = 0; run < 24; run++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, (uint64_t)run);
+        struct scene_shape shape = shape_of(DP_ARRAY_LENGTH(groups) - 1, &rand);
+        struct play play = {.kind = CLUSTER_LOOPBACK, .depth = 1, .is_sequential = run % 2 == 0};
+        shape.ranks = 1 + (int32_t)run % 6;
+        shape.is_fp8 = false;
+        memset(shape.node_of, 0, sizeof shape.node_of);
+        run_play(&play, &shape);
+        scene_make(&play.scene, &shape);
+        cluster_run(play.kind, shape.ranks, play_group, &play);
+        scene_drop(&play.scene);
+    }
+}
+
 static struct scene_shape two_nodes(int32_t ranks)
 {
     struct scene_shape shape = {
@@ -436,6 +492,38 @@ static void every_chunk_depth_and_number_of_rows_in_flight_gives_the_same(void *
     }
 }
 
+// Ranks 0 and 1 are one group on one node, 2 and 3 another on two: their windows need other sizes.
+static dp_status open_as_groups(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    (void)context;
+    static const int32_t members[2][2] = {{0, 1}, {2, 3}}, nodes[2][2] = {{0, 0}, {0, 1}};
+    int group = dp_transport_rank(transport) / 2;
+    struct dp_alltoall *alltoall;
+    struct dp_alltoall_config config = {.transport = transport,
+                                        .ranks = members[group],
+                                        .count = 2,
+                                        .node_of = nodes[group],
+                                        .element = DP_F64,
+                                        .experts = 4,
+                                        .top_k = 2,
+                                        .hidden = 64,
+                                        .tokens_max = 100};
+    EXPECT_OK(dp_alltoall_open(&config, 0, &alltoall, err));
+    pthread_t mover;
+    pthread_create(&mover, NULL, move_rows, alltoall);
+    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 30 * DP_NS_PER_S);
+    pthread_join(mover, NULL);
+    dp_alltoall_free(alltoall);
+    return DP_OK;
+}
+
+static void groups_that_lie_differently_on_nodes_open_the_same_window(void **state)
+{
+    (void)state;
+    cluster_run(CLUSTER_LOOPBACK, 4, open_as_groups, NULL);
+    cluster_run(CLUSTER_TCP, 4, open_as_groups, NULL);
+}
+
 static void more_than_thirty_two_experts_of_a_token_work(void **state)
 {
     (void)state;
@@ -484,9 +572,11 @@ int main(void)
         cmocka_unit_test(all_moves_are_bitwise_right_over_a_mesh_of_two_nodes),
         cmocka_unit_test(all_moves_are_bitwise_right_over_queue_pairs),
         cmocka_unit_test(all_moves_are_bitwise_right_over_slow_links),
+        cmocka_unit_test(messages_of_a_group_give_the_same_bits_on_one_node),
         cmocka_unit_test(fifty_runs_with_other_delays_give_the_same_bits),
         cmocka_unit_test(three_ranks_and_twenty_four_work_like_two),
         cmocka_unit_test(every_chunk_depth_and_number_of_rows_in_flight_gives_the_same),
+        cmocka_unit_test(groups_that_lie_differently_on_nodes_open_the_same_window),
         cmocka_unit_test(more_than_thirty_two_experts_of_a_token_work),
         cmocka_unit_test(a_rank_without_tokens_takes_part_in_every_move),
         cmocka_unit_test(ten_thousand_tokens_of_one_expert_arrive),

@@ -1,5 +1,6 @@
 #include "dp/alltoall.h"
 
+#include <endian.h>
 #include <stdlib.h>
 
 #include "dp/alloc.h"
@@ -10,6 +11,8 @@
 #include "engine.h"
 
 #define CHUNK_BYTES (256ll << 10)
+// Tags of messages, with the window's id: the last group of collectives but one, which nobody uses.
+#define BYTES_TAG 0xfffffffe00000000u
 
 static dp_status check(const struct dp_alltoall_config *config, struct dp_error *err)
 {
@@ -172,11 +175,43 @@ static void find_members(struct dp_alltoall *alltoall, const struct dp_alltoall_
     }
 }
 
+// All ranks of the transport open windows of one size, also where their groups lie on nodes in
+// other ways and so need less.
+static dp_status agree_on_bytes(struct dp_alltoall *alltoall, uint32_t id, int64_t deadline_ns,
+                                int64_t *ret_bytes, struct dp_error *err)
+{
+    struct dp_transport *transport = alltoall->transport;
+    int64_t most = alltoall->regions.bytes;
+    uint64_t mine = htole64((uint64_t)most), theirs;
+    dp_status status = DP_OK;
+    for (int32_t i = 0; i < dp_transport_world(transport) && status == DP_OK; i++) {
+        if (i != dp_transport_rank(transport)) {
+            status = dp_transport_send(transport, i, BYTES_TAG | id, &mine, sizeof mine, err);
+        }
+    }
+    for (int32_t i = 0; i < dp_transport_world(transport) && status == DP_OK; i++) {
+        if (i != dp_transport_rank(transport)) {
+            status = dp_transport_recv(transport, i, BYTES_TAG | id, &theirs, sizeof theirs,
+                                       deadline_ns, err);
+        }
+        if (status == DP_OK && i != dp_transport_rank(transport)) {
+            int64_t bytes = (int64_t)le64toh(theirs);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    *ret_bytes = most;
+    return status;
+}
+
 static dp_status open_window(struct dp_alltoall *alltoall, uint32_t id, int64_t deadline_ns,
                              struct dp_error *err)
 {
-    dp_status status = dp_window_open(alltoall->transport, id, (size_t)alltoall->regions.bytes,
-                                      deadline_ns, &alltoall->window, err);
+    int64_t bytes = 0;
+    dp_status status = agree_on_bytes(alltoall, id, deadline_ns, &bytes, err);
+    if (status == DP_OK) {
+        status = dp_window_open(alltoall->transport, id, (size_t)bytes, deadline_ns,
+                                &alltoall->window, err);
+    }
     if (status != DP_OK) {
         return dp_fail_in(err, "all-to-all");
     }
