@@ -139,10 +139,28 @@ static bool is_norm(const char *name)
     return strcmp(name + length - 4, "norm") == 0;
 }
 
+// What a stage calls its embedding or its head may be one tensor of two stages.
+static const char *const tied_names[] = {"embedding", "head.output"};
+
+// The sum over both stages and all replicas, worked out here.
+static double tied_sum(const struct layout *layout, int64_t element)
+{
+    double sum = 0;
+    for (int32_t rank = 0; rank < layout->pipeline * layout->data; rank++) {
+        int32_t p = rank % layout->pipeline;
+        bool is_end = p == 0 || p == layout->pipeline - 1;
+        for (int i = 0; i < 2 && is_end; i++) {
+            bool holds = layout->is_mirrored || (i == 0) == (p == 0);
+            sum += holds ? gradient(tied_names[i], element, rank, 1) : 0;
+        }
+    }
+    return sum;
+}
+
 // The squared norm of the whole model's gradient: every tensor once, from stages of the whole
 // pipeline and the experts of all of the first `expert` replicas.
-static dp_status whole_norm(const struct layout *layout, int64_t step, double *ret_norm,
-                            struct dp_error *err)
+static dp_status whole_norm(const struct layout *layout, int64_t step, bool is_tied,
+                            double *ret_norm, struct dp_error *err)
 {
     double squares = 0;
     for (int32_t d = 0; d < layout->expert; d++) {
@@ -152,11 +170,15 @@ static dp_status whole_norm(const struct layout *layout, int64_t step, double *r
             int32_t count;
             const struct dp_tensor *tensors = dp_stage_tensors(held.stages[0].stage, &count);
             for (int32_t t = 0; t < count; t++) {
-                if (d > 0 && expert_of(tensors[t].name) < 0) {
+                bool is_twin = is_tied && strcmp(tensors[t].name, tied_names[1]) == 0;
+                if (is_twin || (d > 0 && expert_of(tensors[t].name) < 0)) {
                     continue;
                 }
+                bool is_both = is_tied && strcmp(tensors[t].name, tied_names[0]) == 0;
                 for (int64_t k = 0; k < tensors[t].count; k++) {
-                    double sum = wanted_sum(layout, &held.stages[0], tensors[t].name, k, step);
+                    double sum =
+                        is_both ? tied_sum(layout, k)
+                                : wanted_sum(layout, &held.stages[0], tensors[t].name, k, step);
                     squares += sum * sum;
                 }
             }
@@ -280,7 +302,7 @@ static dp_status train_rank(struct dp_transport *transport, void *context, struc
         struct dp_optim_report report;
         EXPECT_OK(dp_optim_step(optim, step, &report, err));
         double norm;
-        EXPECT_OK(whole_norm(layout, step, &norm, err));
+        EXPECT_OK(whole_norm(layout, step, false, &norm, err));
         EXPECT(fabs(report.grad_norm - norm) < 1e-10 * norm);
         if (rank == 0) {
             run->norms[step] = report.grad_norm;
@@ -399,15 +421,12 @@ static void ranges_that_are_written_cover_the_model_once(void **state)
     }
 }
 
-// What a stage calls its embedding or its head becomes one tensor of two stages.
 struct tie {
     struct layout layout;
     dp_shard shard;
     uint64_t hashes[16][2];
     double norm;
 };
-
-static const char *const tied_names[] = {"embedding", "head.output"};
 
 static struct dp_tensor *tie_tensor(struct dp_stage *stage)
 {
@@ -423,21 +442,6 @@ static struct dp_tensor *tie_tensor(struct dp_stage *stage)
         }
     }
     return NULL;
-}
-
-// The sum over both stages and all replicas, worked out here.
-static double tied_sum(const struct layout *layout, int64_t element)
-{
-    double sum = 0;
-    for (int32_t rank = 0; rank < layout->pipeline * layout->data; rank++) {
-        int32_t p = rank % layout->pipeline;
-        bool is_end = p == 0 || p == layout->pipeline - 1;
-        for (int i = 0; i < 2 && is_end; i++) {
-            bool holds = layout->is_mirrored || (i == 0) == (p == 0);
-            sum += holds ? gradient(tied_names[i], element, rank, 1) : 0;
-        }
-    }
-    return sum;
 }
 
 static dp_status train_tied(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -468,6 +472,9 @@ static dp_status train_tied(struct dp_transport *transport, void *context, struc
     struct dp_optim_report report;
     EXPECT_OK(dp_optim_step(optim, 1, &report, err));
     tie->norm = rank == 0 ? report.grad_norm : tie->norm;
+    double norm;
+    EXPECT_OK(whole_norm(layout, 1, true, &norm, err));
+    EXPECT(fabs(report.grad_norm - norm) < 1e-10 * norm);
     for (int32_t i = 0; i < held.count; i++) {
         const void *weights = dp_stage_weights(held.stages[i].stage);
         for (int64_t k = 0; tensors[i] != NULL && k < tensors[i]->count; k++) {

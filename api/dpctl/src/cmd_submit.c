@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "connect.h"
+#include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/spec.h"
 
@@ -173,8 +174,10 @@ dp_status dpctl_cmd_validate(struct dpctl *ctl, int argc, char **argv, struct dp
     if (status != DP_OK) {
         return status;
     }
+    // A pair of Megatron's may be named without its endings.
+    DP_AUTO_FREE char *index = dp_asprintf("%s.idx", spec.data.path);
     bool data_missing = spec.resources.device != DP_DEVICE_SIM && spec.data.path[0] != '\0' &&
-                        access(spec.data.path, R_OK) != 0;
+                        access(spec.data.path, R_OK) != 0 && access(index, R_OK) != 0;
     if (data_missing) {
         fprintf(stderr, "warning: %s is not readable here; the nodes must have it\n",
                 spec.data.path);
