@@ -99,6 +99,9 @@ static void what_waits_in_host_memory_is_not_live(void **state)
         check_bytes(world);
         world_free(world);
     }
+    struct world *world = world_saved_fp8(&model, 1, 0);
+    check_bytes(world);
+    world_free(world);
 }
 
 // By hand for one dense layer in the middle, float: what the closed form must say.

@@ -85,6 +85,22 @@ static void what_waits_in_host_memory_comes_back_with_the_same_bits(void **state
     world_free(kept);
 }
 
+static void rows_that_are_kept_in_fp8_come_again_with_the_same_bits(void **state)
+{
+    (void)state;
+    const struct dp_model_spec model = small_model();
+    struct world *kept = world_saved_fp8(&model, 2, 0);
+    const double loss = run(kept, WORLD_B);
+    const uint32_t choices[] = {DP_RECOMPUTE_EXPERTS, DP_RECOMPUTE_FULL};
+    for (int i = 0; i < 2; i++) {
+        struct world *again = world_saved_fp8(&model, 2, choices[i]);
+        assert_true(run(again, WORLD_B) == loss);
+        assert_same_bits(kept, again, choices[i]);
+        world_free(again);
+    }
+    world_free(kept);
+}
+
 static int64_t live_after_forward(uint32_t recompute)
 {
     struct dp_error err;
@@ -180,6 +196,7 @@ static void fp8_products_stay_near_double(void **state)
     expect_near_double(&model, world_fp8(&model, DP_BF16, 1), 2e-2, 4e-1);
     expect_near_double(&model, world_fp8(&model, DP_BF16, 2), 2e-2, 4e-1);
     expect_near_double(&model, world_fp8(&model, DP_F32, 2), 2e-2, 4e-1);
+    expect_near_double(&model, world_saved_fp8(&model, 2, 0), 2e-2, 4e-1);
 }
 
 int main(void)
@@ -187,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_choice_of_what_is_computed_again_gives_the_same_bits),
         cmocka_unit_test(what_waits_in_host_memory_comes_back_with_the_same_bits),
+        cmocka_unit_test(rows_that_are_kept_in_fp8_come_again_with_the_same_bits),
         cmocka_unit_test(what_is_computed_again_is_not_kept),
         cmocka_unit_test(bf16_stays_near_double),
         cmocka_unit_test(fp8_products_stay_near_double),

@@ -55,7 +55,17 @@ static struct dp_exchanger *exchanger_of(const struct world *world, int32_t rank
 // What stages are made with beyond what world_new's caller says.
 static uint32_t recompute_of_new;
 static uint32_t offload_of_new;
-static bool fp8_of_new;
+static bool fp8_of_new, save_fp8_of_new;
+
+struct world *world_saved_fp8(const struct dp_model_spec *model, int32_t ranks, uint32_t recompute)
+{
+    save_fp8_of_new = true;
+    recompute_of_new = recompute;
+    struct world *world = world_fp8(model, DP_BF16, ranks);
+    save_fp8_of_new = false;
+    recompute_of_new = 0;
+    return world;
+}
 
 struct world *world_offload(const struct dp_model_spec *model, dp_element element,
                             int32_t stage_count, int32_t ranks, uint32_t offload)
@@ -113,6 +123,7 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
                                              .seed = 7,
                                              .recompute = recompute_of_new,
                                              .fp8 = fp8_of_new,
+                                             .save_fp8 = save_fp8_of_new,
                                              .offload = offload_of_new,
                                              .exchanger = exchanger_of(world, r),
                                              .poison = true};

@@ -31,6 +31,8 @@ struct world *world_new(const struct dp_model_spec *model, dp_element element, i
 // The same with buffers that wait in host memory, DP_OFFLOAD_*.
 struct world *world_offload(const struct dp_model_spec *model, dp_element element,
                             int32_t stage_count, int32_t ranks, uint32_t offload);
+// The same with E4M3 in all places where it may be, and a choice of what is computed again.
+struct world *world_saved_fp8(const struct dp_model_spec *model, int32_t ranks, uint32_t recompute);
 struct world *world_fp8(const struct dp_model_spec *model, dp_element element, int32_t ranks);
 struct world *world_recompute(const struct dp_model_spec *model, dp_element element,
                               int32_t stage_count, int32_t ranks, uint32_t recompute);

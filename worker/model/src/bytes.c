@@ -10,7 +10,7 @@ struct shape {
 };
 
 struct count {
-    int64_t elements, reals, indices;
+    int64_t elements, reals, indices, bytes;
 };
 
 // In forward, what the bit stands for is there when it is kept; later it always is.
@@ -79,7 +79,11 @@ static void add_routed(const struct shape *s, const struct dp_routed *routed, st
     }
     add_ffn(s, sum);
     sum->reals += s->tokens * model->experts;
-    sum->elements += on_device(s, DP_OFFLOAD_EXPERTS, routed->rows * s->hidden);
+    if (s->stage->config.save_fp8) {
+        sum->bytes += on_device(s, DP_OFFLOAD_EXPERTS, routed->rows * dp_fp8_row_bytes(s->hidden));
+    } else {
+        sum->elements += on_device(s, DP_OFFLOAD_EXPERTS, routed->rows * s->hidden);
+    }
     sum->elements += s->is_forward ? 0 : routed->rows * s->hidden; // dy
     add_gated(s, routed->rows, model->expert_ffn, DP_RECOMPUTE_EXPERTS, false, sum);
     add_gated(s, s->tokens, s->stage->shared_width, DP_RECOMPUTE_EXPERTS, true, sum);
@@ -116,7 +120,7 @@ int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
                                 .tokens = (int64_t)samples * stage->config.sequence,
                                 .hidden = stage->config.model.hidden,
                                 .is_forward = phase == DP_CHUNK_FORWARD_DONE};
-    struct count sum = {0, 0, 0};
+    struct count sum = {0, 0, 0, 0};
     add_ends(&shape, &sum);
     for (int32_t i = 0; i < stage->layer_count; i++) {
         add_attention(&shape, &sum);
@@ -127,5 +131,5 @@ int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
         }
     }
     return sum.elements * (int64_t)stage->element_bytes + sum.reals * (int64_t)stage->real_bytes +
-           sum.indices * (int64_t)sizeof(int32_t);
+           sum.indices * (int64_t)sizeof(int32_t) + sum.bytes;
 }

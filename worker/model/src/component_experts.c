@@ -92,6 +92,24 @@ static dp_status shared_forward(struct dp_chunk *chunk, int32_t layer, struct dp
                             state->active.memory, chunk->x.memory, true, err);
 }
 
+// The rows as the experts read them: from their codes, when these are what is kept.
+static dp_status open_rows(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    if (state->rows_codes.memory == NULL) {
+        return DP_OK;
+    }
+    return dp_fp8_unpack(chunk, chunk->routed[layer].rows, chunk->stage->config.model.hidden,
+                         &state->rows_codes, &state->rows_x, err);
+}
+
+static void close_rows(struct dp_chunk *chunk, struct dp_layer_state *state)
+{
+    if (state->rows_codes.memory != NULL) {
+        dp_chunk_drop(chunk, &state->rows_x);
+    }
+}
+
 static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
@@ -106,6 +124,9 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
         {&state->rows_active, dp_chunk_element_bytes(chunk, rows * width)},
     };
     dp_status status = dp_chunk_take(chunk, takes, keeps_active(stage) ? 4 : 3, err);
+    if (status == DP_OK) {
+        status = open_rows(chunk, layer, err);
+    }
     if (status == DP_OK) {
         status = shared_forward(chunk, layer, err);
     }
@@ -122,6 +143,7 @@ static dp_status experts_forward(struct dp_chunk *chunk, int32_t layer, struct d
         status = dp_exchange_fold(chunk, layer, state->back_rows.memory, NULL, err);
     }
     dp_chunk_drop(chunk, &state->back_rows);
+    close_rows(chunk, state);
     if (!dp_stage_keeps(stage, DP_RECOMPUTE_EXPERTS)) {
         dp_chunk_drop(chunk, &state->rows_gate_up);
         dp_chunk_drop(chunk, &state->gate_up);
@@ -164,7 +186,10 @@ static dp_status restore(struct dp_chunk *chunk, int32_t layer, struct dp_error 
         {&state->gate_up, dp_chunk_element_bytes(chunk, shared.rows * 2 * shared.width)},
     };
     dp_status status =
-        state->rows_x.memory == NULL ? dp_exchange_restore_end(chunk, layer, err) : DP_OK;
+        dp_exchange_has_rows(chunk, layer) ? DP_OK : dp_exchange_restore_end(chunk, layer, err);
+    if (status == DP_OK) {
+        status = open_rows(chunk, layer, err);
+    }
     if (status == DP_OK) {
         status = dp_chunk_take(chunk, takes, shared.width > 0 ? 2 : 1, err);
     }
@@ -180,6 +205,7 @@ static dp_status restore(struct dp_chunk *chunk, int32_t layer, struct dp_error 
         dp_gated_again(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_x, hidden),
                        rows_at(chunk, &expert, &state->rows_gate_up, wide));
     }
+    close_rows(chunk, state);
     if (shared.width > 0) {
         dp_gated_again(stage, &shared, normed, state->gate_up.memory);
     }
@@ -259,7 +285,8 @@ static dp_status experts_weight(struct dp_chunk *chunk, int32_t layer, struct dp
     const int64_t hidden = stage->config.model.hidden;
     struct expert expert = first_expert(chunk, layer);
     const int64_t width = expert.gated.width;
-    for (int32_t e = 0; e < stage->local_experts; e++) {
+    dp_status status = open_rows(chunk, layer, err);
+    for (int32_t e = 0; e < stage->local_experts && status == DP_OK; e++) {
         go_to_expert(chunk, layer, e, &expert);
         dp_gated_weight_grad(stage, &expert.gated, rows_at(chunk, &expert, &state->rows_dy, hidden),
                              rows_at(chunk, &expert, &state->rows_x, hidden),
@@ -267,10 +294,11 @@ static dp_status experts_weight(struct dp_chunk *chunk, int32_t layer, struct dp
                              rows_at(chunk, &expert, &state->rows_active, width));
     }
     dp_chunk_drop(chunk, &state->rows_x);
+    dp_chunk_drop(chunk, &state->rows_codes);
     dp_chunk_drop(chunk, &state->rows_dy);
     dp_chunk_drop(chunk, &state->rows_gate_up);
     dp_chunk_drop(chunk, &state->rows_active);
-    return shared_weight(chunk, layer, err);
+    return status == DP_OK ? shared_weight(chunk, layer, err) : status;
 }
 
 const struct dp_component_ops dp_component_experts = {

@@ -179,6 +179,7 @@ static void drop_what_comes_again(struct dp_chunk *chunk, struct dp_layer_state 
     dp_chunk_drop(chunk, &state->ffn_rstd);
     dp_chunk_drop(chunk, &state->probabilities);
     dp_chunk_drop(chunk, &state->rows_x);
+    dp_chunk_drop(chunk, &state->rows_codes);
 }
 
 static dp_status combine_forward_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -234,7 +235,7 @@ static dp_status combine_input(struct dp_chunk *chunk, int32_t layer, struct dp_
 static dp_status combine_input_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     dp_status status = dp_exchange_gradient_end(chunk, layer, err);
-    if (status == DP_OK && chunk->layers[layer].rows_x.memory == NULL) {
+    if (status == DP_OK && !dp_exchange_has_rows(chunk, layer)) {
         status = dp_exchange_restore_begin(chunk, layer, err);
     }
     return status;

@@ -103,6 +103,22 @@ static dp_status unfold(struct dp_chunk *chunk, int32_t layer, const struct dp_a
     return DP_OK;
 }
 
+static dp_status pack_rows(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    struct dp_layer_state *state = &chunk->layers[layer];
+    if (!chunk->stage->config.save_fp8) {
+        return DP_OK;
+    }
+    return dp_fp8_pack(chunk, chunk->routed[layer].rows, chunk->stage->config.model.hidden,
+                       &state->rows_x, &state->rows_codes, err);
+}
+
+bool dp_exchange_has_rows(const struct dp_chunk *chunk, int32_t layer)
+{
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    return state->rows_x.memory != NULL || state->rows_codes.memory != NULL;
+}
+
 static dp_status unfold_tokens(struct dp_chunk *chunk, int32_t layer,
                                const struct dp_arrivals *arrivals, struct dp_error *err)
 {
@@ -121,7 +137,7 @@ static dp_status unfold_tokens(struct dp_chunk *chunk, int32_t layer,
     const struct dp_rows weights = weights_of(arrived_slots(chunk, layer));
     stage->device->ops->spread_rows(stage->device->stream, &weights, 1, state->row_of.memory,
                                     arrivals->weights, state->rows_weight.memory);
-    return status;
+    return status == DP_OK ? pack_rows(chunk, layer, err) : status;
 }
 
 dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
@@ -262,7 +278,7 @@ dp_status dp_exchange_restore_end(struct dp_chunk *chunk, int32_t layer, struct 
     struct dp_layer_state *state = &chunk->layers[layer];
     dp_status status = follow_end(chunk, layer, &state->rows_x, err);
     dp_chunk_drop(chunk, &state->sent_rows);
-    return status;
+    return status == DP_OK ? pack_rows(chunk, layer, err) : status;
 }
 
 void dp_exchange_release(struct dp_chunk *chunk, int32_t layer)

@@ -142,6 +142,48 @@ static dp_status quantize(struct dp_stage *stage, dp_scratch which, const struct
     return DP_OK;
 }
 
+int64_t dp_fp8_row_bytes(int64_t cols)
+{
+    return tiles(cols) * (int64_t)sizeof(float) + cols;
+}
+
+static struct dp_fp8 rows_as_codes(int64_t rows, int64_t cols)
+{
+    return (struct dp_fp8){.rows = rows, .cols = cols, .tile_rows = 1, .tile_cols = TILE};
+}
+
+dp_status dp_fp8_pack(struct dp_chunk *chunk, int64_t rows, int64_t cols, struct dp_slot *from,
+                      struct dp_slot *to, struct dp_error *err)
+{
+    const struct dp_device *device = chunk->stage->device;
+    const struct dp_fp8 fp8 = rows_as_codes(rows, cols);
+    const struct dp_take take = {to, rows * dp_fp8_row_bytes(cols)};
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status == DP_OK) {
+        uint8_t *codes = (uint8_t *)to->memory + rows * tiles(cols) * (int64_t)sizeof(float);
+        device->ops->quantize_fp8(device->stream, &fp8, DP_OPERAND_ELEMENT, from->memory, codes,
+                                  to->memory);
+        dp_chunk_drop(chunk, from);
+    }
+    return status;
+}
+
+dp_status dp_fp8_unpack(struct dp_chunk *chunk, int64_t rows, int64_t cols,
+                        const struct dp_slot *from, struct dp_slot *to, struct dp_error *err)
+{
+    const struct dp_device *device = chunk->stage->device;
+    const struct dp_fp8 fp8 = rows_as_codes(rows, cols);
+    const struct dp_take take = {to, dp_chunk_element_bytes(chunk, rows * cols)};
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status == DP_OK) {
+        const uint8_t *codes =
+            (const uint8_t *)from->memory + rows * tiles(cols) * (int64_t)sizeof(float);
+        device->ops->dequantize_fp8(device->stream, &fp8, codes, from->memory, DP_OPERAND_ELEMENT,
+                                    to->memory);
+    }
+    return status;
+}
+
 dp_status dp_fp8_forward(struct dp_stage *stage, const struct dp_linear *linear,
                          const struct dp_fp8_matrix *matrix, const void *x, void *y,
                          bool accumulate, struct dp_error *err)

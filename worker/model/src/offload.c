@@ -3,7 +3,7 @@
 #include "dp/check.h"
 #include "stage.h"
 
-#define LAYER_SLOTS_MAX 8
+#define LAYER_SLOTS_MAX 9
 
 // The slots of a layer that the stage's choice sends away.
 static size_t chosen(struct dp_chunk *chunk, int32_t layer, struct dp_slot *ret_slots[])
@@ -21,6 +21,7 @@ static size_t chosen(struct dp_chunk *chunk, int32_t layer, struct dp_slot *ret_
         {DP_OFFLOAD_EXPERTS, &state->rows_x},
         {DP_OFFLOAD_EXPERTS, &state->rows_gate_up},
         {DP_OFFLOAD_FFN, &state->active},
+        {DP_OFFLOAD_EXPERTS, &state->rows_codes},
     };
     size_t count = 0;
     for (size_t i = 0; i < LAYER_SLOTS_MAX; i++) {

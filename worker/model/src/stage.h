@@ -100,6 +100,7 @@ struct dp_layer_state {
     struct dp_slot index, row_of;
     // EXPERTS. Rows are sorted by (local expert, source rank, token).
     struct dp_slot rows_x, rows_weight; // [R, hidden], [R]
+    struct dp_slot rows_codes;          // rows_x in E4M3, which then is there inside passes alone
     struct dp_slot rows_gate_up;        // [R, 2 expert_ffn]; becomes its gradient
     struct dp_slot rows_active;         // [R, expert_ffn]; from INPUT on when computed again
     struct dp_slot rows_dy;             // INPUT: [R, hidden]
@@ -207,6 +208,14 @@ dp_status dp_fp8_input_grad(struct dp_stage *stage, const struct dp_linear *line
 dp_status dp_fp8_weight_grad(struct dp_stage *stage, const struct dp_linear *linear, const void *dy,
                              const void *x, struct dp_error *err);
 
+// Rows of elements to and from E4M3 with a scale for each 128 of a row: dp_fp8_row_bytes a row.
+// pack drops `from`; both fill the empty slot `to`.
+int64_t dp_fp8_row_bytes(int64_t cols);
+dp_status dp_fp8_pack(struct dp_chunk *chunk, int64_t rows, int64_t cols, struct dp_slot *from,
+                      struct dp_slot *to, struct dp_error *err);
+dp_status dp_fp8_unpack(struct dp_chunk *chunk, int64_t rows, int64_t cols,
+                        const struct dp_slot *from, struct dp_slot *to, struct dp_error *err);
+
 // linear.c: a SwiGLU FFN of `rows` rows, y (+)= down(weight * silu(gate(x)) * up(x)), with gate and
 // up at `gate_up` and down at `down`.
 struct dp_gated {
@@ -262,6 +271,8 @@ dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct
 // hidden] and sent_weight [A, top_k]: the owner's part of a way back.
 dp_status dp_exchange_fold(struct dp_chunk *chunk, int32_t layer, const void *rows,
                            const void *weight, struct dp_error *err);
+// Whether the rows that FORWARD received are still there, in either form.
+bool dp_exchange_has_rows(const struct dp_chunk *chunk, int32_t layer);
 // The ways back (DP_MOVE_COMBINE, DP_MOVE_DISPATCH_INPUT): end leaves the sums over all ranks in
 // ret_rows [T, hidden] and ret_weight [T, top_k] (NULL for COMBINE), empty slots before.
 dp_status dp_exchange_back_begin(struct dp_chunk *chunk, int32_t layer, dp_move move,

@@ -82,6 +82,9 @@ struct dp_stage_config {
     // What INPUT computes again instead of keeping it: DP_RECOMPUTE_* of dp/strategy.h. Results are
     // the same bits whatever it is.
     uint32_t recompute;
+    // Rows that experts receive are kept in E4M3 with a scale for each 128 of a row, and the
+    // experts read what that leaves of them, FORWARD as well.
+    bool save_fp8;
     // DP_OFFLOAD_*: copied out when a layer's FORWARD is over, and back while the layer behind it
     // goes backward, by a stream of its own. What waits in host memory is not live.
     uint32_t offload;
