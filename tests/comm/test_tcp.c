@@ -10,6 +10,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/rand.h"
+#include "dp/window.h"
 
 #define TOKEN 0x1122334455667788u
 
@@ -188,7 +189,7 @@ static void a_peer_that_has_ended_is_named(void **state)
     dp_transport_free(one.transport);
     struct dp_error err = {0};
     dp_status status = dp_transport_connect(zero.transport, addresses,
-                                                dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
+                                            dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "cannot reach rank 1 at 127.0.0.1:");
     dp_transport_free(zero.transport);
 }
@@ -204,7 +205,7 @@ static void a_peer_of_another_assignment_is_told_apart(void **state)
     start(&other);
     struct dp_error err = {0};
     dp_status status = dp_transport_connect(zero.transport, addresses,
-                                                dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
+                                            dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "of another assignment");
     pthread_join(other.thread, NULL);
     assert_refused(other.status, DP_TIMEOUT, &other.err, "1 of 1 peers");
@@ -305,6 +306,75 @@ static void bytes_that_are_no_message_close_the_link(void **state)
     close(fd);
 }
 
+// As the protocol has it: magic, key; tag or note, length; of a put offset and number.
+static void send_frame(int fd, uint32_t magic, uint32_t key, uint64_t tag, uint64_t length,
+                       const uint64_t *place)
+{
+    unsigned char frame[40];
+    uint32_t words[2] = {magic, key};
+    uint64_t longs[4] = {tag, length, place != NULL ? place[0] : 0, place != NULL ? place[1] : 0};
+    size_t bytes = place != NULL ? 40 : 24;
+    memcpy(frame, words, 8);
+    memcpy(frame + 8, longs, 32);
+    assert_int_equal(send(fd, frame, bytes, 0), (ssize_t)bytes);
+}
+
+// A peer of the protocol's whose first put is right and whose second one is not.
+static void put_badly(uint64_t offset, uint64_t length, uint64_t number, const char *reason)
+{
+    struct end one;
+    listen_on(&one, 1, 2, TOKEN);
+    const char *addresses[2] = {"127.0.0.1:1", one.address};
+    struct connecting connecting = {one.transport, addresses, 20000, DP_OK, {0}, 0};
+    start(&connecting);
+    int fd = dial(one.address);
+    unsigned char bytes[80];
+    make_hello(bytes, 0x48545044, 2, TOKEN, 0, 1, 2);
+    assert_int_equal(send(fd, bytes, 32, 0), 32);
+    assert_int_equal(recv(fd, bytes, 32, MSG_WAITALL), 32);
+    pthread_join(connecting.thread, NULL);
+    assert_ok(connecting.status, &connecting.err);
+    uint32_t key = 1 << 16 | 3, card[2] = {0x43575044, key};
+    uint64_t size = 100, places[3][2] = {{90, 1}, {offset, number}};
+    memset(bytes, 0, sizeof bytes);
+    memcpy(bytes, card, 8);
+    memcpy(bytes + 8, &size, 8);
+    send_frame(fd, 0x31545044, 0, 0xffffffff00000003, 80, NULL);
+    assert_int_equal(send(fd, bytes, 80, 0), 80);
+    pthread_t mover;
+    pthread_create(&mover, NULL, run_progress, one.transport);
+    struct dp_error err = {0};
+    struct dp_window *window = NULL;
+    assert_ok(dp_window_open(one.transport, 3, 100, 0, &window, &err), &err);
+    send_frame(fd, 0x31575044, key, 7, 10, places[0]);
+    assert_int_equal(send(fd, "0123456789", 10, 0), 10);
+    uint64_t note = 0;
+    assert_ok(dp_window_wait(window, 0, 1, 0, &note, &err), &err);
+    assert_int_equal(note, 7);
+    unsigned char before[100];
+    memcpy(before, dp_window_memory(window), 100);
+    assert_memory_equal(before + 90, "0123456789", 10);
+    send_frame(fd, 0x31575044, key, 8, length, places[1]);
+    send(fd, "abcdefghij", 10, MSG_NOSIGNAL); // the link may be gone by now
+    assert_refused(dp_window_wait(window, 0, 2, 0, &note, &err), DP_UNAVAILABLE, &err, reason);
+    assert_memory_equal(dp_window_memory(window), before, 100);
+    dp_window_close(window);
+    dp_transport_close(one.transport, 0);
+    pthread_join(mover, NULL);
+    dp_transport_free(one.transport);
+    close(fd);
+}
+
+static void a_put_is_checked_before_a_byte_of_it_is_let_in(void **state)
+{
+    (void)state;
+    put_badly(91, 10, 2, "it put beyond the end of a window");
+    put_badly(UINT64_MAX - 4, 10, 2, "it put beyond the end of a window");
+    put_badly(0, 1ull << 40, 2, "it sent bytes that are no message");
+    put_badly(0, 10, 1, "its puts are out of order");
+    put_badly(0, 10, 3, "its puts are out of order");
+}
+
 static dp_status wide(struct dp_transport *transport, void *context, struct dp_error *err)
 {
     for (int round = 0; round < 5; round++) {
@@ -359,6 +429,7 @@ int main(void)
         cmocka_unit_test(an_abort_ends_a_connect_that_waits),
         cmocka_unit_test(addresses_and_hosts_that_are_none_are_refused),
         cmocka_unit_test(bytes_that_are_no_message_close_the_link),
+        cmocka_unit_test(a_put_is_checked_before_a_byte_of_it_is_let_in),
         cmocka_unit_test(addresses_may_be_v6),
         cmocka_unit_test(thirty_two_ranks_are_all_linked),
     };
