@@ -242,8 +242,9 @@ static void the_worst_ends_in_a_clean_error_if_it_is_not_right(void **state)
     for (long i = 0; i < runs; i++) {
         struct trial trial = draw(dp_rand_mix(3, (uint64_t)i));
         trial.config.attempts_max = 2;
-        trial.faults.unkept_one_in = i % 2 == 0 ? 150 : 0;
-        trial.faults.swap_one_in = i % 3 == 0 ? 30 : 0;
+        trial.faults.delay_us_max = 300; // so that there is something to overtake
+        trial.faults.unkept_one_in = i % 4 == 0 ? 50 : 0;
+        trial.faults.swap_one_in = i % 2 != 0 ? 5 : 0;
         trial.faults.lose_one_in = i % 5 == 0 ? 3 : 60;
         trial.faults.count_max = i % 5 == 0 ? 0 : 4;
         struct fake_verbs_counts counts;
