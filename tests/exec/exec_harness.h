@@ -29,6 +29,13 @@ struct trial {
     int64_t stop_after; // steps actually run; 0 = all
     double lr;
     bool tcp, no_overlap, sim, evaluate;
+    bool engine;        // the all-to-all engine moves rows, in a thread; else messages do
+    int32_t nodes;      // to the engine: the members of an EP group, dealt out evenly; 0 = 1
+    uint32_t recompute; // as in dp_exec_config
+    const struct dp_model_spec *model; // instead of the tiny one; of as many layers as the trial
+    // What the ranks compute with; NULL = the cpu device as it is. Shared by none.
+    dp_status (*open_device)(dp_element element, struct dp_device **ret_device,
+                             struct dp_error *err);
     const struct slow_link *slow;     // the links are so; NULL = loopback or tcp
     const char *resume;               // checkpoint to start from
     const char *save;                 // directory to write one to at the end
@@ -39,7 +46,7 @@ struct trial {
     dp_shard shard;
     bool bf16_moments;
     double bias_update;
-    double tilt; // the bias of the first expert of each layer starts here
+    double tilt;     // the bias of the first expert of each layer starts here
     int32_t threads; // of each rank's device; 0 = 1
 };
 
