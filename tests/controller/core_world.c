@@ -275,6 +275,7 @@ void world_report_step(struct world *world, uint64_t session, uint32_t rank, uin
     report.step.exchange_ns = 2;
     report.step.grad_sync_ns = 3;
     report.step.optimizer_ns = 4;
+    report.step.load = (struct dp_rank_load){1 + (double)step / 8, 3, rank, 1.25};
     world_report(world, session, rank, &report);
 }
 

@@ -57,6 +57,9 @@ static void steps_that_are_told_again_count_once(void **state)
     assert_int_equal(ranks[2].grad_sync_ns, 6);
     assert_int_equal(ranks[2].optimizer_ns, 8);
     assert_int_equal(ranks[2].measured_ns, 2 * 1002);
+    // The newest step's load stays, also when older ones are told again.
+    assert_true(ranks[2].load.skew == 1.375 && ranks[2].load.rank == 1.25);
+    assert_true(ranks[2].load.layer == 3 && ranks[2].load.expert == 2);
 }
 
 static void steps_that_were_lost_are_skipped(void **state)
@@ -187,11 +190,16 @@ static void numbers_that_are_none_stay_out_of_the_rows(void **state)
         report = (struct dp_report){.kind = DP_REPORT_STEP};
         report.step.row = (struct dp_step_record){
             .step = 1, .loss = infinite, .loss_known = true, .lr = nan, .grad_norm = infinite};
+        report.step.load = (struct dp_rank_load){.skew = infinite, .rank = nan};
         world_report(&world, sessions[r / 2], r, &report);
     }
     assert_int_equal(world.steps_count, 1);
     assert_false(world.steps[0].loss_known);
     assert_true(world.steps[0].lr == 0 && world.steps[0].grad_norm == 0);
+    const struct dp_rank_record *ranks = NULL;
+    size_t count = 0;
+    dp_core_job(world.core, 1, &ranks, &count);
+    assert_true(count > 0 && ranks[0].load.skew == 0 && ranks[0].load.rank == 0);
 }
 
 static void a_checkpoint_of_a_job_that_ends_first_is_a_conflict(void **state)

@@ -20,6 +20,7 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     job.unigram_entropy = 3.17;
     struct dp_rank_record rank = {.job = 17, .rank = 3, .phase = DP_RANK_READY, .signal = -1};
     rank.total.comm_exposed_ns = 1ll << 60;
+    rank.load = (struct dp_rank_load){3.5, 60, 255, 0.75};
     struct dp_record records[] = {{DP_RECORD_JOB, &job}, {DP_RECORD_RANK, &rank}};
     assert_int_equal(store_write(store, records, 2, NULL), DP_OK);
     dp_store_close(store);
@@ -41,6 +42,8 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     assert_int_equal(count, 1);
     assert_int_equal(ranks[0].signal, -1);
     assert_true(ranks[0].total.comm_exposed_ns == 1ll << 60);
+    assert_true(ranks[0].load.skew == 3.5 && ranks[0].load.rank == 0.75);
+    assert_true(ranks[0].load.layer == 60 && ranks[0].load.expert == 255);
     free(ranks);
     dp_job_record_deinit(&jobs[0]);
     free(jobs);
