@@ -298,7 +298,7 @@ static void check_choices(const struct check *check)
     struct dp_error why = {0};
     dp_format format;
     dp_shard shard;
-    uint32_t recompute;
+    uint32_t recompute; // or what to offload
     if (p->precision[0] != '\0' && dp_format_parse(p->precision, &format, &why) != DP_OK) {
         blame(check, "parallel.precision", NULL, "%s", why.message);
     }
@@ -311,6 +311,9 @@ static void check_choices(const struct check *check)
     }
     if (p->transport[0] != '\0' && dp_transport_name_check(p->transport, &why) != DP_OK) {
         blame(check, "parallel.transport", NULL, "%s", why.message);
+    }
+    if (p->offload[0] != '\0' && dp_offload_parse(p->offload, &recompute, &why) != DP_OK) {
+        blame(check, "parallel.offload", NULL, "%s", why.message);
     }
     if (p->recompute[0] != '\0' && dp_recompute_parse(p->recompute, &recompute, &why) != DP_OK) {
         blame(check, "parallel.recompute", NULL, "%s", why.message);

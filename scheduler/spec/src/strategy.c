@@ -184,6 +184,19 @@ static const struct bit_names recompute_names = {
     .alone = DP_RECOMPUTE_FULL,
 };
 
+static const struct bit_names offload_names = {
+    .what = "kind of buffer to offload",
+    .names = (const char *const[]){"inputs", "attention", "ffn", "experts", "none", NULL},
+    .bits = (const uint32_t[]){DP_OFFLOAD_INPUTS, DP_OFFLOAD_ATTENTION, DP_OFFLOAD_FFN,
+                               DP_OFFLOAD_EXPERTS, 0},
+    .bits_count = 4,
+};
+
+dp_status dp_offload_parse(const char *text, uint32_t *ret_offload, struct dp_error *err)
+{
+    return bits_parse(&offload_names, text, ret_offload, err);
+}
+
 void dp_recompute_text(uint32_t recompute, char ret_text[DP_NAME_MAX])
 {
     bits_text(&recompute_names, recompute, ret_text);

@@ -73,6 +73,8 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
         .seed = config->seed,
         .recompute = config->recompute,
         .fp8 = config->fp8,
+        .save_fp8 = config->save_fp8,
+        .offload = config->offload,
         .exchanger = exec->moves == NULL ? NULL : dp_exec_moves_exchanger(exec->moves),
         .poison = config->poison};
     dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);

@@ -134,7 +134,7 @@ static dp_status open_device(struct job *job, struct dp_error *err)
         status = dp_device_open_cpu(element, &job->device, err);
     }
     if (status == DP_OK && job->spec.resources.threads_per_rank > 0) {
-        dp_device_set_threads(job->device, job->spec.resources.threads_per_rank);
+        status = dp_device_set_threads(job->device, job->spec.resources.threads_per_rank, err);
     }
     if (status == DP_OK) {
         status =
@@ -149,6 +149,12 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
     int32_t position = (int32_t)job->rank % job->plan.pipeline;
     size_t actions = job->schedule.rank_begin[position + 1] - job->schedule.rank_begin[position];
     job->meter = dp_exec_meter_new(METER_RECORDS_MIN + METER_STEPS * actions);
+    const char *wanted = job->spec.parallel.offload;
+    uint32_t offload = 0;
+    dp_status status = wanted[0] == '\0' ? DP_OK : dp_offload_parse(wanted, &offload, err);
+    if (status != DP_OK) {
+        return status;
+    }
     struct dp_trainer_config config = {.exec = {.schedule = &job->schedule,
                                                 .position = position,
                                                 .replica = (int32_t)job->rank / job->plan.pipeline,
@@ -164,6 +170,8 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .seed = job->spec.train.seed,
                                                 .recompute = job->plan.recompute,
                                                 .fp8 = job->fp8,
+                                                .save_fp8 = job->spec.parallel.save_fp8 > 0,
+                                                .offload = offload,
                                                 .no_overlap = job->spec.parallel.overlap < 0,
                                                 .costs = is_sim(job) ? &job->costs : NULL},
                                        .optimizer = job->spec.optimizer,
@@ -176,7 +184,7 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                     .holdout_samples = dp_corpus_holdout_samples(job->corpus)};
         config.corpus_hash = dp_corpus_hash(job->corpus);
     }
-    dp_status status = dp_trainer_new(&config, &job->trainer, err);
+    status = dp_trainer_new(&config, &job->trainer, err);
     if (status == DP_OK && job->spec.checkpoint.resume[0] != '\0') {
         status = dp_trainer_resume(job->trainer, job->spec.checkpoint.resume, err);
         return status == DP_OK ? DP_OK : dp_fail_in(err, "[checkpoint] resume");

@@ -101,6 +101,8 @@ struct dp_parallel_spec {
     char precision[DP_NAME_MAX];     // dp_format_parse
     char shard[DP_NAME_MAX];         // dp_shard_parse
     char recompute[2 * DP_NAME_MAX]; // dp_recompute_parse; "" = the planner chooses
+    char offload[2 * DP_NAME_MAX];   // dp_offload_parse; "" = none
+    int32_t save_fp8;                // 1 = rows that experts receive are kept in E4M3
     char transport[DP_NAME_MAX];     // dp_transport_name_check; "" = auto
     int32_t comm_units;              // multiprocessors that communicate during an FB
     double imbalance;                // fullest expert rank over the mean; 0 = 1, balanced

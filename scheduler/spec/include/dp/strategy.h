@@ -79,6 +79,16 @@ enum {
 void dp_recompute_text(uint32_t recompute, char ret_text[DP_NAME_MAX]);
 dp_status dp_recompute_parse(const char *text, uint32_t *ret_recompute, struct dp_error *err);
 
+// Saved buffers that wait for the backward pass in host memory. Bits.
+enum {
+    DP_OFFLOAD_INPUTS = 1 << 0,    // of attention and of the FFN
+    DP_OFFLOAD_ATTENTION = 1 << 1, // queries, keys and values, and the attended rows
+    DP_OFFLOAD_FFN = 1 << 2,       // the dense or shared FFN's products and activations
+    DP_OFFLOAD_EXPERTS = 1 << 3,   // routed rows and their products
+};
+// "none", or names joined by "+" or ",": "inputs+attention+ffn+experts".
+dp_status dp_offload_parse(const char *text, uint32_t *ret_offload, struct dp_error *err);
+
 struct dp_strategy {
     int32_t pipeline, data, tensor, context, expert, expert_tensor; // all at least 1
     int32_t virtual_stages;                                         // 0 = the family's default

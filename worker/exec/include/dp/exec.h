@@ -47,7 +47,8 @@ struct dp_exec_config {
     int32_t micro_batch_size, sequence;
     uint64_t seed;
     uint32_t recompute; // as in dp_stage_config
-    bool fp8;           // as in dp_stage_config
+    uint32_t offload;   // as in dp_stage_config
+    bool fp8, save_fp8; // as in dp_stage_config
     struct dp_exec_source source;
     // Moves rows between the EP peers; borrowed. NULL = by messages of the transport. May be given
     // later instead, by dp_exec_set_exchanger.

@@ -64,14 +64,6 @@ struct dp_tensor {
     bool is_tied;          // the same parameters lie in another stage as well: one sum over both
 };
 
-// Saved buffers that wait for the backward pass in host memory. Bits.
-enum {
-    DP_OFFLOAD_INPUTS = 1 << 0,    // of attention and of the FFN
-    DP_OFFLOAD_ATTENTION = 1 << 1, // queries, keys and values, and the attended rows
-    DP_OFFLOAD_FFN = 1 << 2,       // the dense or shared FFN's products and activations
-    DP_OFFLOAD_EXPERTS = 1 << 3,   // routed rows and their products
-};
-
 struct dp_stage_config {
     struct dp_model_spec model;
     int32_t layer_begin, layer_end; // [begin, end) of the whole model
@@ -85,7 +77,7 @@ struct dp_stage_config {
     // Rows that experts receive are kept in E4M3 with a scale for each 128 of a row, and the
     // experts read what that leaves of them, FORWARD as well.
     bool save_fp8;
-    // DP_OFFLOAD_*: copied out when a layer's FORWARD is over, and back while the layer behind it
+    // DP_OFFLOAD_* of dp/strategy.h: copied out when a layer's FORWARD is over, and back while the layer behind it
     // goes backward, by a stream of its own. What waits in host memory is not live.
     uint32_t offload;
     // Products of attention's projections and of FFNs take E4M3 operands with scales, forward and
