@@ -27,9 +27,10 @@ struct rows {
 };
 
 // Copies rows of the stream's entries from `at` on that go to `rank` (-1 = all), at most `limit`,
-// behind each other; returns how many entries were looked at, with the rows in *ret_rows.
-static int64_t gather(const struct stream *stream, bool is_own, int32_t rank, int64_t at,
-                      int64_t limit, const struct rows *rows, uint8_t *to, int64_t *ret_rows)
+// behind each other (tokens of a forwarded stream are its entries); returns how many entries were
+// looked at, with the rows in *ret_rows.
+static int64_t gather(const struct stream *stream, int32_t rank, int64_t at, int64_t limit,
+                      const struct rows *rows, uint8_t *to, int64_t *ret_rows)
 {
     const struct dp_alltoall_layout *layout = stream->layout;
     int64_t count = 0, entry = at;
@@ -38,7 +39,7 @@ static int64_t gather(const struct stream *stream, bool is_own, int32_t rank, in
         const uint64_t *bits = layout->in_rank + token * layout->words;
         if (rank < 0 || (bits[rank / 64] >> rank % 64 & 1) != 0) {
             if (to != NULL) {
-                const uint8_t *from = rows->base + (is_own ? token : entry) * rows->width;
+                const uint8_t *from = rows->base + token * rows->width;
                 memcpy(to + count * rows->width, from, (size_t)rows->width);
             }
             count++;
@@ -59,7 +60,7 @@ static dp_status send_rows(struct dp_alltoall *alltoall, const struct round *rou
     }
     int64_t found, bytes = count * rows->width;
     uint8_t *to = dp_link_reserve(alltoall, peer, rows->to, bytes);
-    gather(stream, stream->source == alltoall->self, rank, at, count, rows, to, &found);
+    gather(stream, rank, at, count, rows, to, &found);
     DP_CHECK(found == count);
     return dp_link_commit(alltoall, round, peer, rows->to, bytes, kind, stream->source, count, err);
 }
@@ -162,7 +163,6 @@ static dp_status deal_index(struct dp_alltoall *alltoall, const struct round *ro
 {
     const struct dp_alltoall_widths *widths = &alltoall->widths;
     const struct dp_alltoall_lane_areas *areas = areas_of(round);
-    bool is_own = stream->source == alltoall->self;
     struct rows index =
         source_rows(alltoall, stream, round->routing->index, areas->in_index.offset, widths->index);
     struct rows weights = source_rows(alltoall, stream, round->load.weights,
@@ -170,8 +170,8 @@ static dp_status deal_index(struct dp_alltoall *alltoall, const struct round *ro
     int64_t found, bytes = count * (widths->index + widths->weights);
     uint8_t *both = dp_alloc((size_t)bytes, 1);
     uint8_t *second = both + count * widths->weights; // reals first: they may be the wider ones
-    gather(stream, is_own, rank, 0, count, &weights, both, &found);
-    gather(stream, is_own, rank, 0, count, &index, second, &found);
+    gather(stream, rank, 0, count, &weights, both, &found);
+    gather(stream, rank, 0, count, &index, second, &found);
     localize(alltoall, rank, count, (int32_t *)(void *)second, both);
     const struct {
         const uint8_t *from;
@@ -206,7 +206,7 @@ static dp_status deal(struct dp_alltoall *alltoall, struct round *round, struct 
     if (at == 0 && total > 0 && round->move == DP_MOVE_DISPATCH) {
         status = deal_index(alltoall, round, stream, rank, place, total, err);
     }
-    int64_t looked = gather(&part, false, rank, at, alltoall->chunk_rows, NULL, NULL, &count);
+    int64_t looked = gather(&part, rank, at, alltoall->chunk_rows, NULL, NULL, &count);
     place += stream->row[local];
     if (status == DP_OK && dp_round_is_fp8(round)) {
         struct rows scales = source_rows(alltoall, stream, round->scales, areas->in_scales.offset,
@@ -263,6 +263,13 @@ static dp_status step_stream(struct dp_alltoall *alltoall, struct round *round, 
     struct stream *stream = &round->streams[number];
     int64_t ready = number == 0 ? stream->entries : round->lane->inbound[stream->source];
     dp_status status = DP_OK;
+    if (ready > stream->entries) {
+        char text[ROUND_TEXT_MAX];
+        return dp_fail(err, DP_INTERNAL,
+                       "all-to-all: %s: rank %d gave %lld rows to be forwarded and told of %lld",
+                       dp_round_text(text, round), alltoall->links[stream->source].rank,
+                       (long long)ready, (long long)stream->entries);
+    }
     if (stream->layout == NULL && ready > 0) {
         if (round->move == DP_MOVE_DISPATCH) {
             status = read_index(alltoall, round, stream, number - 1, err);
