@@ -492,6 +492,68 @@ static void a_routing_may_be_released_at_any_time(void **state)
     cluster_run(CLUSTER_TCP, 2, let_go, NULL);
 }
 
+#define MANY 700
+
+// Rank 1 does not look before rank 0 has put all that it may: as many rows as rank 1 keeps notes
+// of, one by one, would be gone.
+static dp_status look_late(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    (void)context;
+    static const int32_t node_of[2] = {0, 1};
+    int32_t rank = dp_transport_rank(transport);
+    struct dp_alltoall_config config = config_of(transport);
+    config.node_of = node_of;
+    config.top_k = 1;
+    config.tokens_max = MANY;
+    config.chunk_bytes = 1;
+    DP_AUTO_FREE int32_t *index = dp_new_array(int32_t, MANY);
+    DP_AUTO_FREE float *rows = dp_new_array(float, (size_t)MANY *HIDDEN);
+    for (int32_t i = 0; i < MANY; i++) {
+        index[i] = config.experts - 1;
+        rows[(size_t)i * HIDDEN] = (float)i;
+    }
+    struct dp_alltoall *alltoall;
+    pthread_t mover;
+    EXPECT_OK(dp_alltoall_open(&config, 0, &alltoall, err));
+    const struct dp_exchanger *calls = dp_alltoall_exchanger(alltoall);
+    struct dp_routing *routing;
+    struct dp_load load = {.rows = rows, .weights = rows};
+    EXPECT_OK(calls->route(calls->context, 1, MANY, index, &routing, err));
+    if (rank == 1) {
+        EXPECT_OK(dp_transport_recv(transport, 0, 99, NULL, 0, 0, err));
+    }
+    pthread_create(&mover, NULL, move_rows, alltoall);
+    EXPECT_OK(calls->begin(routing, DP_MOVE_DISPATCH, &load, err));
+    uint64_t bytes[2] = {0};
+    while (rank == 0 && bytes[1] < 100ull * HIDDEN * sizeof(float)) {
+        struct dp_alltoall_stats stats;
+        dp_alltoall_stats(alltoall, &stats, bytes);
+        sched_yield();
+    }
+    if (rank == 0) {
+        EXPECT_OK(dp_transport_send(transport, 1, 99, NULL, 0, err));
+    }
+    struct dp_arrivals arrivals;
+    EXPECT_OK(calls->arrive(routing, DP_MOVE_DISPATCH, &arrivals, err));
+    EXPECT(arrivals.tokens == rank * 2 * MANY);
+    for (int64_t i = 0; i < arrivals.tokens; i++) {
+        EXPECT(((const float *)arrivals.rows)[i * HIDDEN] == (float)(i % MANY));
+    }
+    calls->finish(routing, DP_MOVE_DISPATCH);
+    calls->release(routing);
+    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 20 * DP_NS_PER_S);
+    pthread_join(mover, NULL);
+    dp_alltoall_free(alltoall);
+    return DP_OK;
+}
+
+static void a_peer_that_looks_late_misses_no_note(void **state)
+{
+    (void)state;
+    cluster_run(CLUSTER_LOOPBACK, 2, look_late, NULL);
+    cluster_run(CLUSTER_TCP, 2, look_late, NULL);
+}
+
 static long resident_pages(void)
 {
     long size = 0, resident = 0;
@@ -565,6 +627,7 @@ int main(void)
         cmocka_unit_test(an_infinity_in_fp8_rows_is_reported_with_its_move),
         cmocka_unit_test(sizes_and_members_that_make_no_sense_are_refused_at_open),
         cmocka_unit_test(a_routing_may_be_released_at_any_time),
+        cmocka_unit_test(a_peer_that_looks_late_misses_no_note),
         cmocka_unit_test(memory_and_files_stay_flat_over_many_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
