@@ -95,7 +95,7 @@ static void measure(struct bench *bench, int callee, int threads, int out)
     double seconds[SHAPES_MAX];
     DP_CHECK(dp_device_open_cpu(DP_F32, &bench->device, &err) == DP_OK);
     if (callee == OURS) {
-        dp_device_set_threads(bench->device, threads);
+        DP_CHECK(dp_device_set_threads(bench->device, threads, &err) == DP_OK);
     }
     openblas_set_num_threads(callee == OPENBLAS ? threads : 1);
     omp_set_num_threads(threads);

@@ -16,9 +16,6 @@
 
 struct dp_model_spec trial_model(const struct trial *trial)
 {
-    if (trial->model != NULL) {
-        return *trial->model;
-    }
     return (struct dp_model_spec){.name = "tiny",
                                   .layers = trial->layers,
                                   .dense_layers = 1,
@@ -94,8 +91,8 @@ struct worker {
     const char *const *addresses;
     int32_t rank;
     struct trial_rank *result;
+    struct dp_alltoall *alltoall; // NULL = none
     pthread_t thread, comm, exchange;
-    struct dp_alltoall *alltoall; // NULL where messages do
 };
 
 int32_t trial_layer_begin(const struct trial *trial, const struct dp_schedule *schedule,
@@ -257,38 +254,33 @@ static void *exchange(void *argument)
     return NULL;
 }
 
-static void open_exchange(struct worker *self, dp_element element)
+// Between the replicas of this rank's position, which here are all EP peers.
+static void open_alltoall(struct worker *self, struct dp_device *device, struct dp_trainer *trainer)
 {
     const struct trial *trial = self->trial;
-    if (!trial->engine || trial->expert == 1) {
-        return;
-    }
-    int32_t ranks[TRIAL_RANKS_MAX], node_of[TRIAL_RANKS_MAX];
-    int32_t block = self->rank / trial->pipeline / trial->expert;
-    int32_t nodes = trial->nodes > 0 ? trial->nodes : 1;
+    DP_CHECK(trial->expert == trial->data);
+    int32_t ranks[TRIAL_RANKS_MAX];
     for (int32_t i = 0; i < trial->expert; i++) {
-        ranks[i] = (block * trial->expert + i) * trial->pipeline + self->rank % trial->pipeline;
-        node_of[i] = i * nodes / trial->expert;
+        ranks[i] = i * trial->pipeline + self->rank % trial->pipeline;
     }
     struct dp_model_spec model = trial_model(trial);
     struct dp_alltoall_config config = {.transport = self->transport,
                                         .ranks = ranks,
                                         .count = trial->expert,
-                                        .node_of = node_of,
-                                        .element = element,
+                                        .element = device->element,
                                         .experts = model.experts,
                                         .top_k = model.top_k,
                                         .hidden = model.hidden,
                                         .tokens_max =
                                             (int64_t)trial->micro_batch_size * TRIAL_SEQUENCE};
     struct dp_error err;
-    dp_status status =
-        dp_alltoall_open(&config, dp_clock_monotonic_ns() + DEADLINE_NS, &self->alltoall, &err);
-    assert_ok(status, &err);
+    DP_CHECK(dp_alltoall_open(&config, dp_clock_monotonic_ns() + DEADLINE_NS, &self->alltoall,
+                              &err) == DP_OK);
     DP_CHECK(pthread_create(&self->exchange, NULL, exchange, self->alltoall) == 0);
+    dp_exec_set_exchanger(dp_trainer_exec(trainer), dp_alltoall_exchanger(self->alltoall));
 }
 
-static void close_exchange(struct worker *self)
+static void close_alltoall(struct worker *self)
 {
     if (self->alltoall != NULL) {
         if (self->result->status != DP_OK) {
@@ -296,7 +288,6 @@ static void close_exchange(struct worker *self)
         }
         dp_alltoall_close(self->alltoall, dp_clock_monotonic_ns() + DEADLINE_NS);
         pthread_join(self->exchange, NULL);
-        dp_alltoall_free(self->alltoall);
     }
 }
 
@@ -304,38 +295,35 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                                           struct dp_exec_meter *meter, const int32_t *begin)
 {
     const struct trial *trial = self->trial;
-    return (struct dp_trainer_config){
-        .exec = {.schedule = self->schedule,
-                 .position = self->rank % trial->pipeline,
-                 .replica = self->rank / trial->pipeline,
-                 .data = trial->data,
-                 .expert = trial->expert,
-                 .transport = self->transport,
-                 .meter = meter,
-                 .device = device,
-                 .model = trial_model(trial),
-                 .layer_begin = begin,
-                 .micro_batch_size = trial->micro_batch_size,
-                 .sequence = TRIAL_SEQUENCE,
-                 .seed = 11,
-                 .source = {.fill = fill,
-                            .context = self->result,
-                            .holdout_samples = trial->holdout},
-                 .recompute = trial->recompute,
-                 .exchanger = self->alltoall == NULL ? NULL : dp_alltoall_exchanger(self->alltoall),
-                 .poison = true,
-                 .no_overlap = trial->no_overlap,
-                 .costs = trial->costs},
-        .optimizer = {.lr = trial->lr,
-                      .lr_min = trial->lr / 10,
-                      .warmup_steps = 2,
-                      .beta1 = 0.9,
-                      .beta2 = 0.95,
-                      .eps = 1e-8,
-                      .weight_decay = 0.1,
-                      .grad_clip = 1},
-        .shard = trial->shard,
-        .steps = trial->steps};
+    return (struct dp_trainer_config){.exec = {.schedule = self->schedule,
+                                               .position = self->rank % trial->pipeline,
+                                               .replica = self->rank / trial->pipeline,
+                                               .data = trial->data,
+                                               .expert = trial->expert,
+                                               .transport = self->transport,
+                                               .meter = meter,
+                                               .device = device,
+                                               .model = trial_model(trial),
+                                               .layer_begin = begin,
+                                               .micro_batch_size = trial->micro_batch_size,
+                                               .sequence = TRIAL_SEQUENCE,
+                                               .seed = 11,
+                                               .source = {.fill = fill,
+                                                          .context = self->result,
+                                                          .holdout_samples = trial->holdout},
+                                               .poison = true,
+                                               .no_overlap = trial->no_overlap,
+                                               .costs = trial->costs},
+                                      .optimizer = {.lr = trial->lr,
+                                                    .lr_min = trial->lr / 10,
+                                                    .warmup_steps = 2,
+                                                    .beta1 = 0.9,
+                                                    .beta2 = 0.95,
+                                                    .eps = 1e-8,
+                                                    .weight_decay = 0.1,
+                                                    .grad_clip = 1},
+                                      .shard = trial->shard,
+                                      .steps = trial->steps};
 }
 
 static void keep_records(struct trial_rank *result, struct dp_exec_meter *meter, size_t capacity)
@@ -356,28 +344,28 @@ static void *run_worker(void *argument)
     }
     struct dp_device *device = NULL;
     if (!self->trial->sim) {
-        const struct trial *trial = self->trial;
-        dp_status status = trial->open_device != NULL
-                               ? trial->open_device(trial->element, &device, &result->err)
-                               : dp_device_open_cpu(trial->element, &device, &result->err);
-        assert_ok(status, &result->err);
-        dp_device_set_threads(device, self->trial->threads > 0 ? self->trial->threads : 1);
+        DP_CHECK(dp_device_open_cpu(self->trial->element, &device, &result->err) == DP_OK);
+        const int32_t threads = self->trial->threads > 0 ? self->trial->threads : 1;
+        DP_CHECK(dp_device_set_threads(device, threads, &result->err) == DP_OK);
     }
     size_t records = (size_t)self->trial->steps * (dp_schedule_action_count(self->schedule) + 4);
     struct dp_exec_meter *meter = dp_exec_meter_new(records);
     connect_worker(self);
-    open_exchange(self, self->trial->element);
     struct dp_trainer_config config = config_of(self, device, meter, begin);
     DP_COPY_TEXT(config.optimizer.moments, self->trial->bf16_moments ? "bf16" : "fp32");
     struct dp_trainer *trainer = NULL;
     result->status = dp_trainer_new(&config, &trainer, &result->err);
+    if (result->status == DP_OK && self->trial->alltoall) {
+        open_alltoall(self, device, trainer);
+    }
     if (result->status == DP_OK) {
         result->status = run_trainer(self, trainer);
     }
     result->ended_ns = dp_clock_monotonic_ns();
     keep_records(result, meter, records);
+    close_alltoall(self);
     dp_trainer_free(trainer);
-    close_exchange(self);
+    dp_alltoall_free(self->alltoall);
     dp_transport_close(self->transport, dp_clock_monotonic_ns() + DEADLINE_NS);
     pthread_join(self->comm, NULL);
     dp_exec_meter_free(meter);
@@ -394,14 +382,21 @@ static void open_transports(const struct trial *trial, int32_t world,
         slow_open(trial->slow, world, transports);
         return;
     }
-    if (!trial->tcp) {
+    if (!trial->tcp && !trial->verbs) {
         dp_transport_loopback(world, transports);
         return;
     }
     for (int32_t i = 0; i < world; i++) {
-        struct dp_error err;
-        DP_CHECK(dp_transport_tcp_listen("127.0.0.1", i, world, 77, addresses[i], &transports[i],
-                                         &err) == DP_OK);
+        struct dp_transport_config config = {.kind = trial->verbs ? DP_TRANSPORT_VERBS
+                                                                  : DP_TRANSPORT_TCP,
+                                             .host = "127.0.0.1",
+                                             .rank = i,
+                                             .world = world,
+                                             .token = 77};
+        struct dp_error err = {0};
+        if (dp_transport_open(&config, addresses[i], &transports[i], &err) != DP_OK) {
+            fail_msg("%s", err.message);
+        }
     }
 }
 
@@ -451,7 +446,7 @@ void trial_run(const struct trial *trial, struct trial_result *ret_result)
         workers[i] = (struct worker){.trial = trial,
                                      .schedule = &result.schedule,
                                      .transport = transports[i],
-                                     .addresses = trial->tcp ? pointers : NULL,
+                                     .addresses = trial->tcp || trial->verbs ? pointers : NULL,
                                      .rank = i,
                                      .result = &result.ranks[i]};
         DP_CHECK(pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0);

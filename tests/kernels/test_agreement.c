@@ -187,7 +187,7 @@ static struct results run_all(dp_element element, int32_t threads)
 {
     struct results r = {.seed = 1};
     assert_int_equal(dp_device_open_cpu(element, &r.device, NULL), DP_OK);
-    dp_device_set_threads(r.device, threads);
+    assert_int_equal(dp_device_set_threads(r.device, threads, NULL), DP_OK);
     run_norm(&r);
     run_attention(&r);
     run_swiglu(&r);

@@ -414,6 +414,12 @@ static void products_keep_to_the_tolerances_of_their_formats(void **state)
     }
 }
 
+static void set_threads(dp_element element, int32_t threads)
+{
+    struct dp_error err;
+    assert_ok(dp_device_set_threads(devices[element], threads, &err), &err);
+}
+
 static void products_of_every_mix_of_kinds_and_any_shape_are_right(void **state)
 {
     (void)state;
@@ -432,7 +438,7 @@ static void products_of_every_mix_of_kinds_and_any_shape_are_right(void **state)
                                 .m = (int64_t)dp_rand_below(&rand, (uint64_t)limit),
                                 .n = (int64_t)dp_rand_below(&rand, (uint64_t)limit),
                                 .k = (int64_t)dp_rand_below(&rand, (uint64_t)limit)};
-        dp_device_set_threads(devices[t.element], 1 + (int32_t)(i / 8 % 3));
+        set_threads(t.element, 1 + (int32_t)(i / 8 % 3));
         double drawn, stored;
         run_trial(&t, &drawn, &stored);
         // One rounding of bf16 moves a value by at most 2^-9 of it: as diff, 2^-19.
@@ -443,7 +449,7 @@ static void products_of_every_mix_of_kinds_and_any_shape_are_right(void **state)
         }
     }
     for (int i = DP_F32; i <= DP_BF16; i++) {
-        dp_device_set_threads(devices[i], 1);
+        set_threads((dp_element)i, 1);
     }
 }
 

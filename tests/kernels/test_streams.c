@@ -333,7 +333,8 @@ static void threads_do_every_item_once_in_ranges_that_are_worth_it(void **state)
 {
     (void)state;
     for (int32_t threads = 1; threads <= 5; threads++) {
-        dp_device_set_threads(device, threads);
+        struct dp_error err;
+        assert_ok(dp_device_set_threads(device, threads, &err), &err);
         for (int64_t count = 0; count < 40; count++) {
             for (int64_t grain = 1; grain < 30; grain += 4) {
                 atomic_int seen[40] = {0};
@@ -349,13 +350,12 @@ static void threads_do_every_item_once_in_ranges_that_are_worth_it(void **state)
                 assert_int_equal(atomic_load(&marks.ranges),
                                  count == 0 ? 0 : (most < 1 ? 1 : most));
                 assert_true(count < grain || marks.shortest >= grain);
-                struct dp_error err;
                 const dp_status status = ops->stream_sync(device->stream, &err);
                 assert_int_equal(status, count > 0 ? DP_INVALID : DP_OK);
             }
         }
     }
-    dp_device_set_threads(device, 1);
+    assert_int_equal(dp_device_set_threads(device, 1, NULL), DP_OK);
 }
 
 int main(void)

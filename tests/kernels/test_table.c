@@ -277,7 +277,8 @@ static void opened_streams_give_the_bits_of_the_devices_own(void **state)
 
 static struct arena *run_with_threads(struct dp_device *device, size_t group, int32_t threads)
 {
-    dp_device_set_threads(device, threads);
+    struct dp_error err;
+    assert_ok(dp_device_set_threads(device, threads, &err), &err);
     struct arena *arena = arena_new(device);
     groups[group].run(device->stream, arena);
     return arena;

@@ -103,21 +103,26 @@ static void await_members(struct dp_crew *crew)
     pthread_mutex_unlock(&crew->lock);
 }
 
-struct dp_crew *dp_crew_new(int32_t threads)
+dp_status dp_crew_new(int32_t threads, struct dp_crew **ret_crew, struct dp_error *err)
 {
     DP_CHECK(threads >= 2);
     struct dp_crew *crew = dp_new(struct dp_crew);
-    crew->threads = threads;
     crew->members = dp_new_array(struct member, (size_t)threads - 1);
     pthread_mutex_init(&crew->lock, NULL);
     pthread_cond_init(&crew->started, NULL);
     pthread_cond_init(&crew->finished, NULL);
-    for (int32_t i = 0; i < threads - 1; i++) {
-        struct member *member = &crew->members[i];
-        *member = (struct member){.crew = crew, .part = i + 1};
-        DP_CHECK(pthread_create(&member->thread, NULL, run_member, member) == 0);
+    for (crew->threads = 1; crew->threads < threads; crew->threads++) {
+        struct member *member = &crew->members[crew->threads - 1];
+        *member = (struct member){.crew = crew, .part = crew->threads};
+        const int errnum = pthread_create(&member->thread, NULL, run_member, member);
+        if (errnum != 0) {
+            dp_crew_free(crew);
+            return dp_fail_errno(err, errnum, "%d threads for the cpu device; use fewer per rank",
+                                 threads);
+        }
     }
-    return crew;
+    *ret_crew = crew;
+    return DP_OK;
 }
 
 void dp_crew_free(struct dp_crew *crew)

@@ -6,10 +6,12 @@
 
 #include <stdint.h>
 
+#include "dp/error.h"
+
 struct dp_crew;
 
-// `threads` counts the caller's, >= 2.
-struct dp_crew *dp_crew_new(int32_t threads);
+// `threads` counts the caller's, >= 2. DP_IO when the host has no more threads.
+dp_status dp_crew_new(int32_t threads, struct dp_crew **ret_crew, struct dp_error *err);
 void dp_crew_free(struct dp_crew *crew); // joins; NULL does nothing
 int32_t dp_crew_threads(const struct dp_crew *crew);
 

@@ -116,13 +116,15 @@ static void cpu_free(struct dp_device *device, void *memory)
     free(block);
 }
 
-void dp_device_set_threads(struct dp_device *device, int32_t threads)
+dp_status dp_device_set_threads(struct dp_device *device, int32_t threads, struct dp_error *err)
 {
     struct cpu_device *cpu = (struct cpu_device *)device;
     DP_CHECK(threads >= 1);
     dp_crew_free(cpu->crew);
-    cpu->crew = threads > 1 ? dp_crew_new(threads) : NULL;
+    cpu->crew = NULL;
+    const dp_status status = threads > 1 ? dp_crew_new(threads, &cpu->crew, err) : DP_OK;
     device->stream->crew = cpu->crew;
+    return status;
 }
 
 dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,

@@ -344,4 +344,5 @@ dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
 void dp_device_close(struct dp_device *device);
 // Threads, the caller's own among them, that work on the device's own stream; >= 1, and 1 at first.
 // Results of the same number of threads are the same bits. Call it while nothing runs there.
-void dp_device_set_threads(struct dp_device *device, int32_t threads);
+// DP_IO, and one thread, where the host has no more.
+dp_status dp_device_set_threads(struct dp_device *device, int32_t threads, struct dp_error *err);
