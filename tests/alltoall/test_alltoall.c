@@ -18,7 +18,7 @@ struct play {
     cluster_kind kind;
     int32_t depth;
     int64_t chunk_bytes;
-    int32_t limited_nodes;
+    int64_t tokens_max; // 0 = the scene's
     int32_t delay_us_max;
     bool is_sequential; // each routing's four moves before the next one's
     uint64_t seed;      // of yields between calls
@@ -224,8 +224,7 @@ static dp_status open_end(const struct play *play, struct dp_transport *transpor
         .experts = play->scene.experts,
         .top_k = shape->top_k,
         .hidden = shape->hidden,
-        .tokens_max = shape->tokens_max,
-        .limited_nodes = play->limited_nodes,
+        .tokens_max = play->tokens_max > 0 ? play->tokens_max : shape->tokens_max,
         .depth = play->depth,
         .chunk_bytes = play->chunk_bytes,
         .blocked_ms = 60000,
@@ -546,6 +545,19 @@ static void a_rank_without_tokens_takes_part_in_every_move(void **state)
     }
 }
 
+// The areas of a window of 13 GB begin on both sides of 2^31 and 2^32; only pages that rows reach
+// are ever touched.
+static void windows_beyond_four_gib_are_addressed_rightly(void **state)
+{
+    (void)state;
+    struct scene_shape shape = two_nodes(2);
+    shape.node_of[1] = 0;
+    shape.hidden = 1024;
+    shape.element = DP_F32;
+    struct play play = {.kind = CLUSTER_LOOPBACK, .depth = 1, .tokens_max = 400000};
+    run_play(&play, &shape);
+}
+
 // A published queue lost count beyond 9180.
 static void ten_thousand_tokens_of_one_expert_arrive(void **state)
 {
@@ -579,6 +591,7 @@ int main(void)
         cmocka_unit_test(groups_that_lie_differently_on_nodes_open_the_same_window),
         cmocka_unit_test(more_than_thirty_two_experts_of_a_token_work),
         cmocka_unit_test(a_rank_without_tokens_takes_part_in_every_move),
+        cmocka_unit_test(windows_beyond_four_gib_are_addressed_rightly),
         cmocka_unit_test(ten_thousand_tokens_of_one_expert_arrive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
