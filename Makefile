@@ -1,5 +1,5 @@
 # A thin front for the commands that people type most. Everything real is in CMake and in scripts.
-.PHONY: build test lint fmt golden golden-update sim fuzz tsan bench validate clean
+.PHONY: build test lint fmt golden golden-update sim fuzz soak tsan bench validate clean
 
 build:
 	cmake --preset release >/dev/null
@@ -38,6 +38,10 @@ fuzz: dev
 	cmake --build --preset fuzz
 	tests/fuzz/run build/fuzz $(FUZZ_SECONDS)
 	DP_FUZZ_RUNS=200000 ctest --preset dev -L fuzz --timeout 3600
+
+# Ten thousand small exchanges between expert ranks: memory and files must stay flat.
+soak: build
+	DP_FUZZ_RUNS=10000 ctest --test-dir build/release -R '^alltoall_faults$$' --output-on-failure
 
 tsan:
 	cmake --preset tsan >/dev/null
