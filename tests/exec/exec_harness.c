@@ -16,6 +16,9 @@
 
 struct dp_model_spec trial_model(const struct trial *trial)
 {
+    if (trial->model != NULL) {
+        return *trial->model;
+    }
     return (struct dp_model_spec){.name = "tiny",
                                   .layers = trial->layers,
                                   .dense_layers = 1,
@@ -254,19 +257,24 @@ static void *exchange(void *argument)
     return NULL;
 }
 
-// Between the replicas of this rank's position, which here are all EP peers.
 static void open_alltoall(struct worker *self, struct dp_device *device, struct dp_trainer *trainer)
 {
     const struct trial *trial = self->trial;
-    DP_CHECK(trial->expert == trial->data);
-    int32_t ranks[TRIAL_RANKS_MAX];
+    if (!trial->alltoall || trial->expert == 1) {
+        return;
+    }
+    int32_t ranks[TRIAL_RANKS_MAX], node_of[TRIAL_RANKS_MAX];
+    int32_t block = self->rank / trial->pipeline / trial->expert;
+    int32_t nodes = trial->nodes > 0 ? trial->nodes : 1;
     for (int32_t i = 0; i < trial->expert; i++) {
-        ranks[i] = i * trial->pipeline + self->rank % trial->pipeline;
+        ranks[i] = (block * trial->expert + i) * trial->pipeline + self->rank % trial->pipeline;
+        node_of[i] = i * nodes / trial->expert;
     }
     struct dp_model_spec model = trial_model(trial);
     struct dp_alltoall_config config = {.transport = self->transport,
                                         .ranks = ranks,
                                         .count = trial->expert,
+                                        .node_of = node_of,
                                         .element = device->element,
                                         .experts = model.experts,
                                         .top_k = model.top_k,
@@ -311,6 +319,7 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                                                .source = {.fill = fill,
                                                           .context = self->result,
                                                           .holdout_samples = trial->holdout},
+                                               .recompute = trial->recompute,
                                                .poison = true,
                                                .no_overlap = trial->no_overlap,
                                                .costs = trial->costs},
@@ -344,7 +353,11 @@ static void *run_worker(void *argument)
     }
     struct dp_device *device = NULL;
     if (!self->trial->sim) {
-        DP_CHECK(dp_device_open_cpu(self->trial->element, &device, &result->err) == DP_OK);
+        const struct trial *trial = self->trial;
+        dp_status opened = trial->open_device != NULL
+                               ? trial->open_device(trial->element, &device, &result->err)
+                               : dp_device_open_cpu(trial->element, &device, &result->err);
+        DP_CHECK(opened == DP_OK);
         const int32_t threads = self->trial->threads > 0 ? self->trial->threads : 1;
         DP_CHECK(dp_device_set_threads(device, threads, &result->err) == DP_OK);
     }
@@ -355,7 +368,7 @@ static void *run_worker(void *argument)
     DP_COPY_TEXT(config.optimizer.moments, self->trial->bf16_moments ? "bf16" : "fp32");
     struct dp_trainer *trainer = NULL;
     result->status = dp_trainer_new(&config, &trainer, &result->err);
-    if (result->status == DP_OK && self->trial->alltoall) {
+    if (result->status == DP_OK) {
         open_alltoall(self, device, trainer);
     }
     if (result->status == DP_OK) {

@@ -29,11 +29,12 @@ struct trial {
     int64_t stop_after; // steps actually run; 0 = all
     double lr;
     bool tcp, no_overlap, sim, evaluate;
-    bool engine;        // the all-to-all engine moves rows, in a thread; else messages do
-    int32_t nodes;      // to the engine: the members of an EP group, dealt out evenly; 0 = 1
+    bool verbs;         // over the machine's own RDMA device
+    bool alltoall;      // EP peers exchange by dp_alltoall, as in dp-rank; else by messages
+    int32_t nodes;      // to the alltoall: EP peers are dealt out evenly to so many; 0 = 1
     uint32_t recompute; // as in dp_exec_config
     const struct dp_model_spec *model; // instead of the tiny one; of as many layers as the trial
-    // What the ranks compute with; NULL = the cpu device as it is. Shared by none.
+    // What a rank computes with; NULL = the cpu device as it is.
     dp_status (*open_device)(dp_element element, struct dp_device **ret_device,
                              struct dp_error *err);
     const struct slow_link *slow;     // the links are so; NULL = loopback or tcp

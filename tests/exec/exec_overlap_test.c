@@ -47,7 +47,7 @@ static void draw(uint64_t seed, struct sample *ret_sample)
     trial->layers = 8 + (int32_t)dp_rand_below(&rand, 3);
     trial->element = dp_rand_below(&rand, 4) == 0 ? DP_BF16 : DP_F32;
     trial->steps = 2;
-    trial->engine = dp_rand_below(&rand, 2) == 0;
+    trial->alltoall = dp_rand_below(&rand, 2) == 0;
     trial->nodes = 1 + (int32_t)dp_rand_below(&rand, 2);
     trial->recompute = (uint32_t)dp_rand_below(&rand, 2) == 0
                            ? 0
@@ -125,7 +125,7 @@ static void overlapped_is_sequential_bit_for_bit(void **state)
         expect_equal_moves(&sample.trial, &overlapped);
         struct trial plain = sample.trial;
         plain.no_overlap = true;
-        plain.engine = false;
+        plain.alltoall = false;
         plain.slow = NULL;
         trial_run(&plain, &sequential);
         trial_expect_ok(&sequential);
