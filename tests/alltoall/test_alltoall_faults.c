@@ -492,6 +492,51 @@ static void a_routing_may_be_released_at_any_time(void **state)
     cluster_run(CLUSTER_TCP, 2, let_go, NULL);
 }
 
+// As when a layer's forward pass is done again for its backward pass, while the gradients that have
+// come are still being read.
+static dp_status dispatch_again(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    (void)context;
+    static const int32_t node_of[4] = {0, 0, 1, 1};
+    struct end end = {0};
+    struct dp_alltoall_config config = config_of(transport);
+    config.node_of = node_of;
+    EXPECT_OK(open_end(&end, &config, err));
+    struct dp_load gradients = {.rows = end.rows},
+                   load = {.rows = end.rows, .weights = end.weights};
+    for (uint64_t i = 0; i < 10; i++) {
+        struct dp_routing *routing;
+        struct dp_arrivals first, again;
+        EXPECT_OK(begin_dispatch(&end, i, &routing, err));
+        EXPECT_OK(do_forward(&end, routing, err));
+        EXPECT_OK(end.exchanger->begin(routing, DP_MOVE_COMBINE_INPUT, &gradients, err));
+        EXPECT_OK(end.exchanger->arrive(routing, DP_MOVE_COMBINE_INPUT, &first, err));
+        EXPECT_OK(end.exchanger->begin(routing, DP_MOVE_DISPATCH, &load, err));
+        int64_t experts = 0;
+        for (int64_t s = 0; s < first.tokens * TOP_K; s++) {
+            experts += first.expert[s] >= 0;
+        }
+        EXPECT_OK(end.exchanger->arrive(routing, DP_MOVE_DISPATCH, &again, err));
+        EXPECT(again.tokens == first.tokens && again.expert == first.expert);
+        EXPECT(first.counts[0] + first.counts[3] == experts);
+        for (int64_t c = 0; c < again.tokens * HIDDEN; c++) {
+            EXPECT(((const float *)again.rows)[c] == ((const float *)first.rows)[c]);
+        }
+        end.exchanger->finish(routing, DP_MOVE_COMBINE_INPUT);
+        end.exchanger->finish(routing, DP_MOVE_DISPATCH);
+        end.exchanger->release(routing);
+    }
+    close_end(&end);
+    return DP_OK;
+}
+
+static void a_routing_may_be_dispatched_again(void **state)
+{
+    (void)state;
+    cluster_run(CLUSTER_LOOPBACK, 4, dispatch_again, NULL);
+    cluster_run(CLUSTER_MESH, 4, dispatch_again, NULL);
+}
+
 #define MANY 700
 
 // Rank 1 does not look before rank 0 has put all that it may: as many rows as rank 1 keeps notes
@@ -627,6 +672,7 @@ int main(void)
         cmocka_unit_test(an_infinity_in_fp8_rows_is_reported_with_its_move),
         cmocka_unit_test(sizes_and_members_that_make_no_sense_are_refused_at_open),
         cmocka_unit_test(a_routing_may_be_released_at_any_time),
+        cmocka_unit_test(a_routing_may_be_dispatched_again),
         cmocka_unit_test(a_peer_that_looks_late_misses_no_note),
         cmocka_unit_test(memory_and_files_stay_flat_over_many_moves),
     };
