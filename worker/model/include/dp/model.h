@@ -77,8 +77,8 @@ struct dp_stage_config {
     // Rows that experts receive are kept in E4M3 with a scale for each 128 of a row, and the
     // experts read what that leaves of them, FORWARD as well.
     bool save_fp8;
-    // DP_OFFLOAD_* of dp/strategy.h: copied out when a layer's FORWARD is over, and back while the layer behind it
-    // goes backward, by a stream of its own. What waits in host memory is not live.
+    // DP_OFFLOAD_* of dp/strategy.h: copied out when a layer's FORWARD is over, and back while the
+    // layer behind it goes backward, by a stream of its own. What waits in host memory is not live.
     uint32_t offload;
     // Products of attention's projections and of FFNs take E4M3 operands with scales, forward and
     // backward (fp8 block recipe of DeepSeek-V3, arXiv 2412.19437); rows go to other ranks' experts
