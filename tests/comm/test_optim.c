@@ -471,7 +471,9 @@ static dp_status train_tied(struct dp_transport *transport, void *context, struc
     EXPECT_OK(dp_optim_sum_gradients(optim, err));
     struct dp_optim_report report;
     EXPECT_OK(dp_optim_step(optim, 1, &report, err));
-    tie->norm = rank == 0 ? report.grad_norm : tie->norm;
+    if (rank == 0) {
+        tie->norm = report.grad_norm;
+    }
     double norm;
     EXPECT_OK(whole_norm(layout, 1, true, &norm, err));
     EXPECT(fabs(report.grad_norm - norm) < 1e-10 * norm);
