@@ -321,10 +321,11 @@ static dp_status run(struct dp_alltoall *alltoall, struct dp_error *err)
         if (status != DP_OK || progress || is_over) {
             continue;
         }
-        status = look(alltoall, err);
+        // An abort of the transport is told by the wait, before its peers are missed.
+        int64_t until_ns = has_rounds(alltoall) ? dp_clock_monotonic_ns() + look_ns : 0;
+        status = dp_window_wait_any(alltoall->transport, &seen, until_ns, err);
         if (status == DP_OK) {
-            int64_t until_ns = has_rounds(alltoall) ? dp_clock_monotonic_ns() + look_ns : 0;
-            status = dp_window_wait_any(alltoall->transport, &seen, until_ns, err);
+            status = look(alltoall, err);
         }
     }
     return status;
