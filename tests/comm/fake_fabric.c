@@ -25,7 +25,7 @@ static bool fault(uint32_t one_in)
     return is_hit;
 }
 
-static struct fake_qp *find_queue(const struct fake_qp *from)
+struct fake_qp *fake_find_queue(const struct fake_qp *from)
 {
     for (struct fake_qp *qp = fake.queues; qp != NULL; qp = qp->next) {
         const union ibv_gid *gid = &from->dest_gid;
@@ -302,7 +302,7 @@ static void serve(struct fake_qp *qp)
         fail(qp, IBV_WC_LOC_PROT_ERR);
         return;
     }
-    struct fake_qp *to = find_queue(qp);
+    struct fake_qp *to = fake_find_queue(qp);
     bool answers = to != NULL && (to->state == IBV_QPS_RTR || to->state == IBV_QPS_RTS) &&
                    to->dest == qp->base.qp_num && qp->psn_out == to->psn_in;
     // Packets longer than the receiver's are dropped without a word.

@@ -123,6 +123,8 @@ void fake_raise_event(struct fake_context *context, const struct ibv_async_event
 void fake_fail_queue(struct fake_qp *qp); // to the error state; all that is posted is flushed
 const struct fake_mr *fake_find_region(uint32_t key, bool is_remote, uint64_t address,
                                        uint64_t length);
+// Where its requests go; NULL = nowhere.
+struct fake_qp *fake_find_queue(const struct fake_qp *from);
 void *fake_run(void *argument);
 bool fake_dice(uint32_t one_in);
 void fake_drop_requests(struct fake_qp *qp);

@@ -249,14 +249,16 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *memory, size_t bytes, int 
     return &mr->base;
 }
 
-// Whether a request that has not been served reads or writes there.
+// Whether a request that has not been served reads there, or writes there and can still arrive.
 static bool is_needed(const struct fake_mr *mr)
 {
     for (const struct fake_qp *qp = fake.queues; qp != NULL; qp = qp->next) {
         for (const struct fake_request *at = qp->sends; at != NULL; at = at->next) {
             bool is_source =
                 !at->is_inline && at->source.length > 0 && at->source.lkey == mr->base.lkey;
-            if (qp->state == IBV_QPS_RTS && (is_source || at->rkey == mr->base.rkey)) {
+            bool is_target = at->rkey == mr->base.rkey && fake_find_queue(qp) != NULL &&
+                             fake_find_queue(qp)->state != IBV_QPS_ERR;
+            if (qp->state == IBV_QPS_RTS && (is_source || is_target)) {
                 return true;
             }
         }
