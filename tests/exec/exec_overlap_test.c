@@ -7,8 +7,8 @@
 
 static const char *const families[] = {"dualpipe", "dualpipev", "1f1b",  "gpipe",
                                        "zb-h1",    "zb-v",      "hanayo"};
-// Rows of one or more of: norms, up-projections, activations, experts (dp_stage_config.recompute).
-#define RECOMPUTE_BITS 4
+// All of DP_RECOMPUTE_*, whole layers too.
+#define RECOMPUTE_BITS 6
 
 struct sample {
     struct trial trial;
@@ -106,7 +106,8 @@ static void expect_equal_moves(const struct trial *trial, const struct trial_res
         int64_t moves = mine[DP_EXEC_COMM_DISPATCH_F].count;
         assert_int_equal(moves > 0, trial->expert > 1);
         assert_int_equal(mine[DP_EXEC_COMM_COMBINE_F].count, moves);
-        assert_int_equal(mine[DP_EXEC_COMM_COMBINE_B].count, moves);
+        // Rows of layers that are computed again travel once more, beside the gradients.
+        assert_true(mine[DP_EXEC_COMM_COMBINE_B].count >= moves);
         assert_int_equal(mine[DP_EXEC_COMM_DISPATCH_B].count, moves);
     }
 }
