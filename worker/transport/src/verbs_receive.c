@@ -38,21 +38,24 @@ static void take_credit(struct verbs_link *link, struct verbs_channel *channel, 
     }
 }
 
+// Only the next in turn counts, and only when it says so itself: had a note that came too early
+// been taken for it, the credits would be lost when it comes.
 static void take_grant(struct verbs_link *link, verbs_channel_kind kind, uint32_t number)
 {
     struct verbs_channel *channel = &link->channels[kind];
-    if (number != ((channel->grants_arrived + 1) & IMM_NUMBER)) {
+    uint64_t next = channel->grants_arrived + 1;
+    if (number != (next & IMM_NUMBER)) {
         count(&link->verbs->duplicates);
         return;
     }
-    channel->grants_arrived++;
     struct verbs_grant grant;
-    memcpy(&grant, channel->grants + channel->grants_arrived % GRANTS * GRANT_BYTES, sizeof grant);
-    if (le64toh(grant.epoch) == link->epoch) {
-        take_credit(link, channel, le64toh(grant.consumed));
-    } else {
+    memcpy(&grant, channel->grants + next % GRANTS * GRANT_BYTES, sizeof grant);
+    if (le64toh(grant.epoch) != link->epoch || le64toh(grant.number) != next) {
         count(&link->verbs->late);
+        return;
     }
+    channel->grants_arrived = next;
+    take_credit(link, channel, le64toh(grant.consumed));
 }
 
 // The table's place is read only when this is the next entry in turn: any other may be being
