@@ -170,10 +170,11 @@ static void state_bytes_equal_the_public_estimate(void **state)
     struct dp_profile profile = h800();
     struct dp_model_spec model = preset("deepseek-v3");
     struct dp_cost_stage four = {.layer_begin = 8, .layer_end = 12};
-    double gib = dp_cost_state_bytes(&model, &profile, &four, 1, 64, 64) / (1 << 30);
+    double gib = dp_cost_state_bytes(&model, &profile, &four, 1, 64, 64, false) / (1 << 30);
     assert_near(gib, 17.14, 0.6);
     struct dp_cost_stage twice[] = {four, four};
-    assert_near(dp_cost_state_bytes(&model, &profile, twice, 2, 64, 64) / (1 << 30), 2 * gib, 1e-6);
+    assert_near(dp_cost_state_bytes(&model, &profile, twice, 2, 64, 64, false) / (1 << 30), 2 * gib,
+                1e-6);
 }
 
 static void a_stages_parameters_add_up_to_the_models(void **state)

@@ -495,6 +495,7 @@ static void on_cpu_cores_bytes_are_those_of_the_executor(void **state)
         struct memory_case c = memory_case_of(&model, 64);
         dp_profile_default_cpu(&c.profile);
         c.profile.optimizer_sharded = dp_rand_below(&rand, 2);
+        c.strategy.shard = dp_rand_below(&rand, 2) == 0 ? DP_SHARD_NONE : DP_SHARD_ZERO1;
         c.strategy.micro_batch_size = 1 + (int32_t)dp_rand_below(&rand, 3);
         c.strategy.expert = model.experts > 0 ? 4 : 1;
         c.strategy.data = 8;
@@ -524,7 +525,9 @@ static void on_cpu_cores_bytes_are_those_of_the_executor(void **state)
         struct dp_memory_parts parts = {0};
         dp_memory_state(&input, &held, 1, &parts);
         assert_near(dp_memory_total(&parts),
-                    dp_cost_state_bytes(&model, &c.profile, &shape, 1, batch.ep_size, 8), 1);
+                    dp_cost_state_bytes(&model, &c.profile, &shape, 1, batch.ep_size, 8,
+                                        c.strategy.shard == DP_SHARD_ZERO1),
+                    1);
     }
 }
 

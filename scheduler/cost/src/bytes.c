@@ -52,15 +52,16 @@ void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp
 
 double dp_cost_state_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                            const struct dp_cost_stage *stages, int32_t stages_count,
-                           int32_t ep_size, int32_t data)
+                           int32_t ep_size, int32_t data, bool is_sharded)
 {
+    bool sharded = is_sharded || profile->optimizer_sharded;
     double resident = profile->weight_bytes + profile->gradient_bytes;
     double bytes = 0;
     for (int32_t i = 0; i < stages_count; i++) {
         struct dp_cost_parameters count;
         dp_cost_stage_parameters(model, &stages[i], ep_size, &count);
-        double shards = profile->optimizer_sharded ? data : 1;
-        double expert_shards = profile->optimizer_sharded ? (double)data / ep_size : 1;
+        double shards = sharded ? data : 1;
+        double expert_shards = sharded ? (double)data / ep_size : 1;
         bytes += count.shared * (resident + profile->optimizer_bytes / shards);
         bytes += count.experts * (resident + profile->optimizer_bytes / expert_shards);
     }

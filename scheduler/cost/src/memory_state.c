@@ -147,7 +147,8 @@ static double shards_of(const struct dp_price_input *input, bool experts, int32_
     const struct dp_strategy *s = input->strategy;
     if (!input->profile->is_accelerator) {
         double shards = experts ? (double)s->data / s->expert : s->data;
-        return input->profile->optimizer_sharded ? shards : 1;
+        bool sharded = input->profile->optimizer_sharded || s->shard == DP_SHARD_ZERO1;
+        return sharded ? shards : 1;
     }
     if (s->shard == DP_SHARD_NONE) {
         return 1;

@@ -118,7 +118,8 @@ double dp_planner_rank_state_bytes(const struct problem *problem, const struct l
 {
     struct position position = position_of(layout, schedule, rank);
     return dp_cost_state_bytes(&problem->spec->model, problem->profile, position.stages,
-                               position.count, layout->choice.expert, layout->choice.data);
+                               position.count, layout->choice.expert, layout->choice.data,
+                               layout->choice.shard == DP_SHARD_ZERO1);
 }
 
 // Whether all ranks that hold the gradients of a stage on two positions (or one) stand on one node.

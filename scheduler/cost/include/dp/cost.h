@@ -85,10 +85,10 @@ struct dp_cost_parameters {
 void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp_cost_stage *stage,
                               int32_t ep_size, struct dp_cost_parameters *ret_parameters);
 // Bytes of weights, gradients and optimizer state of a rank that holds `stages`. `data` replicas
-// and `ep_size` say how an optimizer that is sharded is split.
+// and `ep_size` say how an optimizer is split that is sharded, by choice or by the profile.
 double dp_cost_state_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                            const struct dp_cost_stage *stages, int32_t stages_count,
-                           int32_t ep_size, int32_t data);
+                           int32_t ep_size, int32_t data, bool is_sharded);
 
 // What one chunk keeps between F and I, and between I and W: dp_stage_chunk_bytes of the executor,
 // for what this rank's experts received in each layer (routed NULL = balanced routing).
