@@ -168,6 +168,8 @@ static const struct dp_key parallel_keys[] = {
      "1 = rows that experts receive are kept in fp8 with a scale for each 128 values"},
     {"transport", DP_KEY_TEXT, PARALLEL(transport), 0, 0, false, false,
      "what ranks reach each other over: auto, shm, tcp, verbs"},
+    {"peer_timeout_s", REAL, PARALLEL(peer_timeout_s), 0, DP_TRANSPORT_PLANNED_MS_MAX / 1e3, false,
+     false, "seconds without a word of a peer until it is lost; 0 = ten steps, 120 at least"},
     {"overlap", I32, PARALLEL(overlap), -1, 1, false, false,
      "exchanges go on beside computation: 1 = yes (default), -1 = no, to compare"},
     {"comm_units", I32, PARALLEL(comm_units), 1, 1024, false, false,

@@ -193,12 +193,15 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
 }
 
 // A peer that computes for long is not a lost one.
-static void wait_as_planned(struct job *job)
+static void set_patience(struct job *job)
 {
+    double wanted_ms = 1e3 * job->spec.parallel.peer_timeout_s;
     double planned_ms = STEPS_WAITED * 1e3 * job->plan.step_s;
-    if (planned_ms > DP_TRANSPORT_BLOCKED_MS_MAX) {
-        double most_ms = DP_TRANSPORT_PLANNED_MS_MAX;
-        job->blocked_ms = (int64_t)(planned_ms < most_ms ? planned_ms : most_ms);
+    if (wanted_ms == 0 && planned_ms > DP_TRANSPORT_BLOCKED_MS_MAX) {
+        wanted_ms = fmin(planned_ms, DP_TRANSPORT_PLANNED_MS_MAX);
+    }
+    if (wanted_ms > 0) {
+        job->blocked_ms = (int64_t)fmax(wanted_ms, 1);
         dp_transport_set_blocked_ms(job->transport, job->blocked_ms);
     }
 }
@@ -225,7 +228,7 @@ dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struc
         status = open_transport(job, prepare, err);
     }
     if (status == DP_OK) {
-        wait_as_planned(job);
+        set_patience(job);
         status = make_trainer(job, err);
     }
     return status;

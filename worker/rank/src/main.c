@@ -4,11 +4,15 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "calibrate.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
 #include "job.h"
+
+// Closing waits 10 s for peers, twice; a thread that hangs in a library may keep it for ever.
+#define LAST_WORD_S 30
 
 static const char usage[] =
     "usage: dp-rank --control-fd FD --rank N\n"
@@ -33,11 +37,20 @@ static void end_now(int signal)
     _exit(128 + signal);
 }
 
+// What a failed rank had to say is said, so nothing is lost by ending in the middle of closing.
+static void end_failed(int signal)
+{
+    (void)signal;
+    _exit(EXIT_FAILURE);
+}
+
 static void set_signals(void)
 {
     struct sigaction action = {.sa_handler = end_now};
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = end_failed;
+    sigaction(SIGALRM, &action, NULL);
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL);
 }
@@ -170,6 +183,9 @@ int main(int count, char **arguments)
     dp_status status = run_job(&job, &err);
     // The last word leaves first: closing may wait for peers.
     control_free(job.control);
+    if (status != DP_OK) {
+        alarm(LAST_WORD_S);
+    }
     job_deinit(&job);
     return status == DP_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }

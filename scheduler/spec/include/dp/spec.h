@@ -104,6 +104,7 @@ struct dp_parallel_spec {
     char offload[2 * DP_NAME_MAX];   // dp_offload_parse; "" = none
     int32_t save_fp8;                // 1 = rows that experts receive are kept in E4M3
     char transport[DP_NAME_MAX];     // dp_transport_name_check; "" = auto
+    double peer_timeout_s;           // without a word of a peer it is lost; 0 = as planned
     int32_t comm_units;              // multiprocessors that communicate during an FB
     double imbalance;                // fullest expert rank over the mean; 0 = 1, balanced
     // Layers of each stage in order, "4,4,3,...", as many as the schedule has stages.
