@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "dp/alloc.h"
+#include "dp/buf.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/rand.h"
 #include "store_internal.h"
@@ -354,10 +356,25 @@ static void steps_that_found_no_room_are_written_when_there_is_some(void **state
     dp_store_close(store);
 }
 
+static void drop_communication(const char *directory)
+{
+    static const char *const kinds[] = {"dispatch_f", "combine_f", "combine_b",
+                                        "dispatch_b", "hop_f",     "hop_b"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(kinds); i++) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf sql = {0};
+        dp_buf_printf(&sql,
+                      "ALTER TABLE ranks DROP COLUMN comm_%s_total_ns;"
+                      "ALTER TABLE ranks DROP COLUMN comm_%s_exposed_ns",
+                      kinds[i], kinds[i]);
+        run_sql(directory, sql.bytes);
+    }
+}
+
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
 {
     const char *directory = *state;
     fill(directory);
+    drop_communication(directory);
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"

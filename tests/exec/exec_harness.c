@@ -296,6 +296,9 @@ static void close_alltoall(struct worker *self)
         }
         dp_alltoall_close(self->alltoall, dp_clock_monotonic_ns() + DEADLINE_NS);
         pthread_join(self->exchange, NULL);
+        struct dp_alltoall_stats stats;
+        dp_alltoall_stats(self->alltoall, &stats, NULL);
+        self->result->put_bytes = stats.scale_up_bytes + stats.scale_out_bytes;
     }
 }
 

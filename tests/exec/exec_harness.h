@@ -84,6 +84,7 @@ struct trial_rank {
     struct dp_exec_record *records; // of all steps
     size_t records_count;
     int64_t ended_ns;
+    uint64_t put_bytes; // by the alltoall, to other ranks, in all
 };
 
 struct trial_result {

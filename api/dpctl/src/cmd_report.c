@@ -177,6 +177,40 @@ static void print_ranks(const Dp__V1__JobReport *report, const char *title,
     dpctl_table_print(&table);
 }
 
+// What was under way between ranks and what of it showed: the sum of all ranks, over their number.
+static void print_comm(const Dp__V1__JobReport *report)
+{
+    static const char *const kinds[] = {"dispatch(F)", "combine(F)", "combine(B)",
+                                        "dispatch(B)", "hop(F)",     "hop(B)"};
+    static const char *const heads[] = {"BETWEEN RANKS", "UNDER WAY", "EXPOSED", "HIDDEN"};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 4, .right = 0xe};
+    dpctl_heads(&table, heads);
+    bool any = false;
+    for (size_t k = 0; k < DP_ARRAY_LENGTH(kinds); k++) {
+        double total = 0, exposed = 0;
+        for (size_t i = 0; i < report->n_ranks; i++) {
+            const Dp__V1__RankResult *rank = report->ranks[i];
+            for (size_t j = 0; j < rank->n_comm; j++) {
+                bool is_kind = strcmp(rank->comm[j]->kind, kinds[k]) == 0;
+                total += is_kind ? rank->comm[j]->total_s / (double)report->n_ranks : 0;
+                exposed += is_kind ? rank->comm[j]->exposed_s / (double)report->n_ranks : 0;
+            }
+        }
+        if (total > 0) {
+            char text[32];
+            any = true;
+            dpctl_cell(&table, "%s", kinds[k]);
+            dpctl_cell(&table, "%s", dpctl_seconds(text, total));
+            dpctl_cell(&table, "%s", dpctl_seconds(text, exposed));
+            dpctl_cell(&table, "%.0f %%", 100 * (1 - exposed / total));
+        }
+    }
+    if (any) {
+        puts("\nexchanges of experts and hops between stages, mean of a step and rank");
+        dpctl_table_print(&table);
+    }
+}
+
 // How uneven the experts were in the newest step, where there are any.
 static void print_loads(const Dp__V1__JobReport *report)
 {
@@ -267,6 +301,7 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
     if (report->n_ranks > 0) {
         print_ranks(report, "measured, mean of a step", measured);
         print_ranks(report, predicted_title(report), predicted);
+        print_comm(report);
         print_loads(report);
     }
     if (report->lesson != NULL) {

@@ -159,6 +159,10 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
         rank->exchange_ns += report->exchange_ns;
         rank->grad_sync_ns += report->grad_sync_ns;
         rank->optimizer_ns += report->optimizer_ns;
+        for (int i = 0; i < DP_RANK_COMM_COUNT; i++) {
+            rank->comm[i].total_ns += report->comm[i].total_ns;
+            rank->comm[i].exposed_ns += report->comm[i].exposed_ns;
+        }
     }
     rank->peak_chunks =
         report->peak_chunks > rank->peak_chunks ? report->peak_chunks : rank->peak_chunks;

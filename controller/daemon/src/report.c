@@ -16,6 +16,22 @@ static double mean_s(int64_t sum_ns, uint64_t count)
     return count == 0 ? 0 : (double)sum_ns / 1e9 / (double)count;
 }
 
+static void add_comm(const struct dp_rank_record *from, struct dp_arena *arena,
+                     Dp__V1__RankResult *rank)
+{
+    rank->comm = arena_take(arena, DP_RANK_COMM_COUNT * sizeof(void *));
+    for (int kind = 0; kind < DP_RANK_COMM_COUNT; kind++) {
+        if (from->comm[kind].total_ns > 0) {
+            Dp__V1__CommResult *comm = arena_take(arena, sizeof(*comm));
+            dp__v1__comm_result__init(comm);
+            comm->kind = (char *)dp_rank_comm_kind_text((dp_rank_comm_kind)kind);
+            comm->total_s = mean_s(from->comm[kind].total_ns, from->steps_measured);
+            comm->exposed_s = mean_s(from->comm[kind].exposed_ns, from->steps_measured);
+            rank->comm[rank->n_comm++] = comm;
+        }
+    }
+}
+
 static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan,
                      struct dp_arena *arena, Dp__V1__JobReport *report)
 {
@@ -31,6 +47,7 @@ static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan
     rank->measured_peak_chunks = from->peak_chunks;
     rank->measured_peak_bytes = (double)from->peak_bytes;
     rank->total = message_usage(&from->total, arena);
+    add_comm(from, arena, rank);
     rank->load = message_load(&from->load, arena);
     if (plan != NULL && from->rank < plan->n_ranks) {
         const Dp__V1__RankPlan *planned = plan->ranks[from->rank];

@@ -7,6 +7,7 @@
 #include "daemon.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "dp/log.h"
 #include "lessons.h"
 
@@ -190,6 +191,24 @@ static void take_usage(const Dp__V1__Utilisation *from, struct dp_usage *usage)
     };
 }
 
+// Of one step of one rank; sums over a run of steps fit.
+#define COMM_NS_MAX (86400 * DP_NS_PER_S)
+
+// Kinds that this program does not know, and times that make no sense, are left out.
+static void take_comm(const Dp__V1__StepDone *from, struct dp_rank_comm *ret_comm)
+{
+    for (size_t i = 0; i < from->n_comm; i++) {
+        const Dp__V1__StepComm *comm = from->comm[i];
+        for (int kind = 0; kind < DP_RANK_COMM_COUNT; kind++) {
+            if (strcmp(comm->kind, dp_rank_comm_kind_text((dp_rank_comm_kind)kind)) == 0 &&
+                comm->exposed_ns >= 0 && comm->total_ns >= comm->exposed_ns &&
+                comm->total_ns <= COMM_NS_MAX) {
+                ret_comm[kind] = (struct dp_rank_comm){comm->total_ns, comm->exposed_ns};
+            }
+        }
+    }
+}
+
 static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
                       struct dp_step_report *step)
 {
@@ -209,6 +228,7 @@ static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
     step->exchange_ns = from->exchange_ns;
     step->grad_sync_ns = from->grad_sync_ns;
     step->optimizer_ns = from->optimizer_ns;
+    take_comm(from, step->comm);
     step->peak_chunks = from->peak_chunks;
     step->peak_bytes = from->peak_bytes;
     step->load = (struct dp_rank_load){from->expert_skew, from->skew_layer, from->skew_expert,

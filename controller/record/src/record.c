@@ -64,6 +64,15 @@ bool dp_job_state_reaches(dp_job_state from, dp_job_state to)
     return (reached & BIT(to)) != 0;
 }
 
+const char *dp_rank_comm_kind_text(dp_rank_comm_kind kind)
+{
+    static const char *const texts[DP_RANK_COMM_COUNT] = {
+        [DP_RANK_COMM_DISPATCH_F] = "dispatch(F)", [DP_RANK_COMM_COMBINE_F] = "combine(F)",
+        [DP_RANK_COMM_COMBINE_B] = "combine(B)",   [DP_RANK_COMM_DISPATCH_B] = "dispatch(B)",
+        [DP_RANK_COMM_HOP_F] = "hop(F)",           [DP_RANK_COMM_HOP_B] = "hop(B)"};
+    return texts[kind];
+}
+
 const char *dp_rank_record_text(const struct dp_rank_record *rank)
 {
     bool over = dp_rank_phase_ended(rank->phase);

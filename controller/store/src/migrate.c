@@ -109,12 +109,23 @@ static const char loads_of_experts[] =
     "ALTER TABLE ranks ADD COLUMN load_expert INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE ranks ADD COLUMN load_rank REAL NOT NULL DEFAULT 0;";
 
+static const char communication[] =
+    "ALTER TABLE ranks ADD COLUMN comm_dispatch_f_total_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_dispatch_f_exposed_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_combine_f_total_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_combine_f_exposed_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_combine_b_total_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_combine_b_exposed_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_dispatch_b_total_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_dispatch_b_exposed_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_hop_f_total_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_hop_f_exposed_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_hop_b_total_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN comm_hop_b_exposed_ns INTEGER NOT NULL DEFAULT 0;";
+
 const struct dp_migration dp_migrations[] = {
-    {first_schema},
-    {fences_and_parts},
-    {clusters_and_hardware},
-    {profiles_and_lessons},
-    {loads_of_experts},
+    {first_schema},         {fences_and_parts}, {clusters_and_hardware},
+    {profiles_and_lessons}, {loads_of_experts}, {communication},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -38,6 +38,10 @@ static const struct dp_column job_columns[] = {
         USE(prefix, I64, idle_ns), USE(prefix, I64, step_ns), USE(prefix, I64, cpu_ns),            \
         USE(prefix, U32, live_chunks), USE(prefix, U32, peak_chunks),                              \
         USE(prefix, I64, live_bytes), USE(prefix, I64, peak_bytes), USE(prefix, F64, tokens_per_s)
+#define RANK_COMM(name, kind)                                                                      \
+    COLUMN_AS("comm_" #name "_total_ns", DP_COLUMN_I64, dp_rank_record, comm[kind].total_ns),      \
+        COLUMN_AS("comm_" #name "_exposed_ns", DP_COLUMN_I64, dp_rank_record,                      \
+                  comm[kind].exposed_ns)
 static const struct dp_column rank_columns[] = {
     RANK(I64, job),
     RANK(U32, rank),
@@ -65,6 +69,12 @@ static const struct dp_column rank_columns[] = {
     RANK(I64, exchange_ns),
     RANK(I64, grad_sync_ns),
     RANK(I64, optimizer_ns),
+    RANK_COMM(dispatch_f, DP_RANK_COMM_DISPATCH_F),
+    RANK_COMM(combine_f, DP_RANK_COMM_COMBINE_F),
+    RANK_COMM(combine_b, DP_RANK_COMM_COMBINE_B),
+    RANK_COMM(dispatch_b, DP_RANK_COMM_DISPATCH_B),
+    RANK_COMM(hop_f, DP_RANK_COMM_HOP_F),
+    RANK_COMM(hop_b, DP_RANK_COMM_HOP_B),
     RANK(U32, peak_chunks),
     RANK(I64, peak_bytes),
     COLUMN_AS("load_skew", DP_COLUMN_F64, dp_rank_record, load.skew),

@@ -157,6 +157,7 @@ typedef enum dp_report_kind {
 struct dp_step_report {
     struct dp_step_record row; // job is filled in by the core
     int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
+    struct dp_rank_comm comm[DP_RANK_COMM_COUNT];
     uint32_t peak_chunks;
     uint64_t peak_bytes;
     struct dp_rank_load load;

@@ -110,6 +110,25 @@ struct dp_rank_load {
     double rank; // tokens that came to its experts over the mean of its EP group
 };
 
+// What a rank and its peers send each other within a step: rows of experts, forward and backward,
+// and what stages hand on.
+typedef enum dp_rank_comm_kind {
+    DP_RANK_COMM_DISPATCH_F,
+    DP_RANK_COMM_COMBINE_F,
+    DP_RANK_COMM_COMBINE_B,
+    DP_RANK_COMM_DISPATCH_B,
+    DP_RANK_COMM_HOP_F,
+    DP_RANK_COMM_HOP_B,
+    DP_RANK_COMM_COUNT,
+} dp_rank_comm_kind;
+// As in dp.v1.StepComm: "dispatch(F)", ...
+const char *dp_rank_comm_kind_text(dp_rank_comm_kind kind);
+
+// Under way in all, and the part for which the rank had nothing else to do.
+struct dp_rank_comm {
+    int64_t total_ns, exposed_ns;
+};
+
 struct dp_rank_record {
     uint64_t job; // number
     uint32_t rank;
@@ -134,6 +153,7 @@ struct dp_rank_record {
     uint64_t steps_measured;
     int64_t measured_ns; // of whole steps
     int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
+    struct dp_rank_comm comm[DP_RANK_COMM_COUNT];
     uint32_t peak_chunks;
     uint64_t peak_bytes;
     struct dp_rank_load load; // of the newest step
