@@ -149,6 +149,7 @@ struct verbs_link {
     bool is_ending; // for good
     bool is_cut;    // as if this rank had died
     char end_reason[128];
+    int64_t drain_until_ns;
     bool said_bye, heard_bye;
     uint32_t epoch;
     int64_t timer_ns;               // when the state is to be left; 0 = never
@@ -246,7 +247,8 @@ dp_status dp_verbs_queues_new(struct verbs_link *link, struct dp_error *err);
 dp_status dp_verbs_queues_connect(struct verbs_link *link, struct dp_error *err);
 // To the error state, with a mark behind what is posted.
 void dp_verbs_queues_stop(struct verbs_link *link);
-bool dp_verbs_queues_are_drained(const struct verbs_link *link);
+// Late: receives are not waited for any more.
+bool dp_verbs_queues_are_drained(const struct verbs_link *link, bool is_late);
 void dp_verbs_queues_free(struct verbs_link *link);
 
 // verbs_post.c; all under the link's lock.

@@ -8,6 +8,9 @@
 #include "verbs.h"
 
 #define BACKOFF_MS_MAX 5000
+// rdma_rxe flushes no receives of a queue pair that nothing comes to any more. They have no memory,
+// so it is enough that what came before has had time to be told.
+#define RECEIVES_MS 50
 #define STABLE_NS (10 * DP_NS_PER_S) // a link that has lasted so long has forgotten its failures
 
 static void enter(struct verbs_link *link, verbs_state state, int64_t timeout_ms)
@@ -35,7 +38,9 @@ static void start_draining(struct verbs_link *link)
         say_end(link);
     }
     dp_verbs_queues_stop(link);
-    enter(link, VERBS_DRAINING, link->verbs->config.drain_ms);
+    int64_t drain_ms = link->verbs->config.drain_ms;
+    enter(link, VERBS_DRAINING, drain_ms < RECEIVES_MS ? drain_ms : RECEIVES_MS);
+    link->drain_until_ns = dp_clock_monotonic_ns() + drain_ms * DP_NS_PER_MS;
 }
 
 static bool has_queues(const struct verbs_link *link)
@@ -260,8 +265,11 @@ void dp_verbs_link_step(struct verbs_link *link)
         }
         break;
     case VERBS_DRAINING:
-        if (is_due || dp_verbs_queues_are_drained(link)) {
+        if (dp_verbs_queues_are_drained(link, is_due) ||
+            dp_clock_monotonic_ns() >= link->drain_until_ns) {
             after_draining(link);
+        } else if (is_due) {
+            link->timer_ns = link->drain_until_ns;
         }
         break;
     case VERBS_BACKOFF:

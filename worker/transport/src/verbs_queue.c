@@ -255,11 +255,11 @@ void dp_verbs_queues_stop(struct verbs_link *link)
     }
 }
 
-bool dp_verbs_queues_are_drained(const struct verbs_link *link)
+bool dp_verbs_queues_are_drained(const struct verbs_link *link, bool is_late)
 {
     for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
         const struct verbs_channel *channel = &link->channels[kind];
-        if (channel->qp != NULL && !(channel->send_drained && channel->recv_drained)) {
+        if (channel->qp != NULL && !(channel->send_drained && (channel->recv_drained || is_late))) {
             return false;
         }
     }
