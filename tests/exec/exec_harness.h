@@ -29,10 +29,11 @@ struct trial {
     int64_t stop_after; // steps actually run; 0 = all
     double lr;
     bool tcp, no_overlap, sim, evaluate;
-    bool verbs;         // over the machine's own RDMA device
-    bool alltoall;      // EP peers exchange by dp_alltoall, as in dp-rank; else by messages
-    int32_t nodes;      // to the alltoall: EP peers are dealt out evenly to so many; 0 = 1
-    uint32_t recompute; // as in dp_exec_config
+    bool verbs;              // over the machine's own RDMA device
+    bool alltoall;           // EP peers exchange by dp_alltoall, as in dp-rank; else by messages
+    int32_t sequential_rank; // this rank alone does not overlap; -1 = none
+    int32_t nodes;           // to the alltoall: EP peers are dealt out evenly to so many; 0 = 1
+    uint32_t recompute;      // as in dp_exec_config
     const struct dp_model_spec *model; // instead of the tiny one; of as many layers as the trial
     // What a rank computes with; NULL = the cpu device as it is.
     dp_status (*open_device)(dp_element element, struct dp_device **ret_device,

@@ -164,11 +164,39 @@ static void a_move_takes_at_least_what_its_link_takes(void **state)
     trial_result_deinit(&result);
 }
 
+// A rank that begins its moves in another order than its peers is found out instead of hanging, or
+// of taking rows for others: deepseek-ai/DeepEP #496, #414.
+static void a_swapped_order_of_moves_is_told(void **state)
+{
+    (void)state;
+    for (int engine = 0; engine < 2; engine++) {
+        struct trial trial = trial_default();
+        trial.schedule = "dualpipev";
+        trial.expert = trial.data = 2;
+        trial.microbatches = 4;
+        trial.steps = 1;
+        trial.alltoall = engine == 1;
+        trial.sequential_rank = 1;
+        struct trial_result result;
+        trial_run(&trial, &result);
+        const struct trial_rank *ranks = result.ranks;
+        bool told = false;
+        for (int32_t rank = 0; rank < 2; rank++) {
+            assert_int_not_equal(ranks[rank].status, DP_OK);
+            assert_true(ranks[rank].failure.action[0] == 'F');
+            told = told || ranks[rank].status == DP_INTERNAL;
+        }
+        assert_true(told);
+        trial_result_deinit(&result);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlapped_is_sequential_bit_for_bit),
         cmocka_unit_test(a_move_takes_at_least_what_its_link_takes),
+        cmocka_unit_test(a_swapped_order_of_moves_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
