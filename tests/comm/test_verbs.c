@@ -429,11 +429,14 @@ static dp_status cut_off(struct dp_transport *transport, void *context, struct d
     struct dp_error got = {0};
     int32_t other = 1 - dp_transport_rank(transport);
     char word = 1;
-    EXPECT_OK(dp_transport_send(transport, other, 1, &word, 1, err));
-    EXPECT_OK(dp_transport_recv(transport, other, 1, &word, 1, 0, err));
     if (dp_transport_rank(transport) == 0) {
+        EXPECT_OK(dp_transport_send(transport, 1, 1, &word, 1, err));
+        EXPECT_OK(dp_transport_recv(transport, 1, 1, &word, 1, 0, err));
         fake_verbs_unplug(1, true);
         EXPECT_OK(dp_transport_send(transport, 1, 2, &word, 1, err));
+    } else {
+        EXPECT_OK(dp_transport_recv(transport, 0, 1, &word, 1, 0, err));
+        EXPECT_OK(dp_transport_send(transport, 0, 1, &word, 1, err));
     }
     EXPECT_REFUSED(dp_transport_recv(transport, other, 3, &word, 1, 0, &got), DP_UNAVAILABLE, &got,
                    "6 times at the same place: transport retry counter exceeded");
