@@ -173,6 +173,23 @@ static void rows_move_to_their_places_and_back(void **state)
     assert_memory_equal(sum, repeated, sizeof(repeated));
 }
 
+static void heads_are_copied_and_summed_inside_wider_rows(void **state)
+{
+    (void)state;
+    const double from[] = {1, 2, 9, 3, 4, 9}; // two rows with one vector of two each
+    double to[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    const struct dp_heads spread = {2, 2, 2, 3, 0, 5, 2};
+    ops->copy_heads(device->stream, &spread, from, to);
+    const double copied[] = {1, 2, 1, 2, 0, 3, 4, 3, 4, 0};
+    assert_memory_equal(to, copied, sizeof(copied));
+    const struct dp_heads back = {2, 2, 2, 5, 2, 3, 0};
+    double sum[] = {7, 7, 7, 7, 7, 7};
+    to[2] = 10;
+    ops->sum_heads(device->stream, &back, to, sum);
+    const double summed[] = {11, 4, 7, 6, 8, 7};
+    assert_memory_equal(sum, summed, sizeof(summed));
+}
+
 struct loss_case {
     struct dp_cross_entropy loss;
     const double *logits;
@@ -331,6 +348,7 @@ int main(void)
         cmocka_unit_test(swiglu_gradients_match_differences),
         cmocka_unit_test(slots_are_sorted_by_expert_and_keep_their_order),
         cmocka_unit_test(rows_move_to_their_places_and_back),
+        cmocka_unit_test(heads_are_copied_and_summed_inside_wider_rows),
         cmocka_unit_test(cross_entropy_gradient_matches_differences),
         cmocka_unit_test(gemm_has_every_transpose_and_size_zero),
         cmocka_unit_test(adamw_takes_the_steps_of_the_paper),

@@ -210,6 +210,14 @@ static void rows(struct dp_stream *s, struct arena *a)
     CALL(add_rows, &args, a->index, a->r[1], a->x[2]);
 }
 
+static void heads(struct dp_stream *s, struct arena *a)
+{
+    struct dp_heads args = {TOKENS, 64, 3, WIDTH, 0, WIDTH, 64};
+    CALL(copy_heads, &args, a->x[0], a->x[1]);
+    args = (struct dp_heads){TOKENS, 64, 3, WIDTH, 64, WIDTH, 0};
+    CALL(sum_heads, &args, a->x[1], a->x[2]);
+}
+
 static void loss(struct dp_stream *s, struct arena *a)
 {
     const struct dp_cross_entropy loss = {TOKENS, WIDTH, a->index, a->r[1]};
@@ -234,6 +242,7 @@ static const struct {
     {"swiglu", swiglu, false},
     {"router", router, false},
     {"rows", rows, false},
+    {"heads", heads, false},
     {"loss", loss, false},
 };
 #define GROUPS (sizeof(groups) / sizeof(groups[0]))

@@ -216,7 +216,7 @@ static void shapes_that_cannot_run_are_refused_with_the_reason(void **state)
         .model = world_model(), .layer_end = 3, .ep_size = 1, .sequence = 4};
     struct dp_stage_config bad = good;
     bad.model.mla_kv_rank = 512;
-    expect_refusal(&bad, DP_UNSUPPORTED, "latent attention");
+    expect_refusal(&bad, DP_INVALID, "heads of latent attention are 0 + 0 wide");
     bad = good;
     bad.model.mtp_layers = 1;
     expect_refusal(&bad, DP_UNSUPPORTED, "multi-token");

@@ -7,50 +7,9 @@
 #include "dp/cleanup.h"
 #include "world.h"
 
-#define SEQUENCE 6
-#define SAMPLES 2
+#define SEQUENCE WORLD_SEQUENCE
+#define SAMPLES WORLD_SAMPLES
 #define TOKENS (SEQUENCE * SAMPLES)
-#define PER_TENSOR 6
-
-struct objective {
-    struct world *world;
-    const int32_t *tokens, *targets;
-    int32_t micro_batches;
-};
-
-static double scaled_loss(void *context)
-{
-    const struct objective *o = context;
-    return o->world->loss_scale * world_loss(o->world, o->micro_batches, o->tokens, o->targets);
-}
-
-// Elements spread over every tensor of every stage of rank `rank`.
-static void check_stage(struct objective *o, struct dp_stage *stage)
-{
-    int32_t count;
-    const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
-    for (int32_t i = 0; i < count; i++) {
-        double *weights = (double *)dp_stage_weights(stage) + tensors[i].offset;
-        double *gradients = (double *)dp_stage_gradients(stage) + tensors[i].offset;
-        int64_t stride = tensors[i].count / PER_TENSOR;
-        assert_gradient(tensors[i].name, weights, gradients, tensors[i].count,
-                        stride > 1 ? stride | 1 : 1, scaled_loss, o);
-    }
-}
-
-static void check_world(struct world *world)
-{
-    const struct dp_model_spec *model = &dp_stage_config(world->stages[0][0])->model;
-    DP_AUTO_FREE int32_t *tokens = world_tokens(model, 1, 2 * TOKENS);
-    DP_AUTO_FREE int32_t *targets = world_tokens(model, 2, 2 * TOKENS);
-    struct objective o = {world, tokens, targets, 2};
-    double loss = world_step(world, 2, tokens, targets, WORLD_B);
-    assert_near(loss, world_loss(world, 2, tokens, targets), 1e-12);
-    for (int32_t s = 0; s < world->stage_count; s++) {
-        check_stage(&o, world->stages[s][0]);
-    }
-    world_free(world);
-}
 
 static void every_tensor_of_a_whole_model_matches_differences(void **state)
 {
@@ -58,7 +17,7 @@ static void every_tensor_of_a_whole_model_matches_differences(void **state)
     const struct dp_model_spec model = world_model();
     struct world *world = world_new(&model, DP_F64, 1, 1, SEQUENCE, SAMPLES);
     world_scale(world, 12);
-    check_world(world);
+    world_check_differences(world);
 }
 
 static void every_tensor_of_a_split_model_matches_differences(void **state)
@@ -67,7 +26,7 @@ static void every_tensor_of_a_split_model_matches_differences(void **state)
     const struct dp_model_spec model = world_model();
     struct world *world = world_new(&model, DP_F64, 3, 1, SEQUENCE, SAMPLES);
     world_scale(world, 12);
-    check_world(world);
+    world_check_differences(world);
 }
 
 static void a_model_that_computes_again_matches_differences(void **state)
@@ -78,7 +37,7 @@ static void a_model_that_computes_again_matches_differences(void **state)
     for (int i = 0; i < 2; i++) {
         struct world *world = world_recompute(&model, DP_F64, 1, 1, choices[i]);
         world_scale(world, 12);
-        check_world(world);
+        world_check_differences(world);
     }
 }
 
@@ -90,7 +49,7 @@ static void a_dense_model_matches_differences(void **state)
     model.layers = 2;
     struct world *world = world_new(&model, DP_F64, 1, 1, SEQUENCE, SAMPLES);
     world_scale(world, 12);
-    check_world(world);
+    world_check_differences(world);
 }
 
 static void a_model_without_a_shared_expert_matches_differences(void **state)
@@ -102,7 +61,7 @@ static void a_model_without_a_shared_expert_matches_differences(void **state)
     model.layers = 2;
     struct world *world = world_new(&model, DP_F64, 1, 1, SEQUENCE, SAMPLES);
     world_scale(world, 12);
-    check_world(world);
+    world_check_differences(world);
 }
 
 // Every token has a large first component, and the routers look at nothing else: experts below
@@ -138,7 +97,7 @@ static void experts_without_tokens_have_zero_gradients(void **state)
         assert_true(busy[i] != 0);
     }
     dp_stage_zero_gradients(world->stages[0][0]);
-    check_world(world);
+    world_check_differences(world);
 }
 
 static void all_tokens_to_one_expert_match_differences(void **state)
@@ -149,7 +108,7 @@ static void all_tokens_to_one_expert_match_differences(void **state)
     struct world *world = world_new(&model, DP_F64, 1, 1, SEQUENCE, SAMPLES);
     world_scale(world, 12);
     route_all_to(world, &model, 1);
-    check_world(world);
+    world_check_differences(world);
 }
 
 static void peers_without_tokens_match_differences(void **state)

@@ -1,5 +1,6 @@
 #include "dp_test.h"
 
+#include "gradient.h"
 #include "world.h"
 
 #include <stdlib.h>
@@ -356,4 +357,48 @@ int32_t *world_tokens(const struct dp_model_spec *model, uint64_t seed, int64_t 
         tokens[i] = (int32_t)dp_rand_below(&rand, (uint64_t)model->vocabulary);
     }
     return tokens;
+}
+
+#define PER_TENSOR 6
+
+struct objective {
+    struct world *world;
+    const int32_t *tokens, *targets;
+    int32_t micro_batches;
+};
+
+static double scaled_loss(void *context)
+{
+    const struct objective *o = context;
+    return o->world->loss_scale * world_loss(o->world, o->micro_batches, o->tokens, o->targets);
+}
+
+// Elements spread over every tensor of every stage of rank `rank`.
+static void check_stage(struct objective *o, struct dp_stage *stage)
+{
+    int32_t count;
+    const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
+    for (int32_t i = 0; i < count; i++) {
+        double *weights = (double *)dp_stage_weights(stage) + tensors[i].offset;
+        double *gradients = (double *)dp_stage_gradients(stage) + tensors[i].offset;
+        int64_t stride = tensors[i].count / PER_TENSOR;
+        assert_gradient(tensors[i].name, weights, gradients, tensors[i].count,
+                        stride > 1 ? stride | 1 : 1, scaled_loss, o);
+    }
+}
+
+void world_check_differences(struct world *world)
+{
+    const struct dp_stage_config *config = dp_stage_config(world->stages[0][0]);
+    const struct dp_model_spec *model = &config->model;
+    const int64_t count = (int64_t)world->samples * config->sequence;
+    DP_AUTO_FREE int32_t *tokens = world_tokens(model, 1, 2 * count);
+    DP_AUTO_FREE int32_t *targets = world_tokens(model, 2, 2 * count);
+    struct objective o = {world, tokens, targets, 2};
+    double loss = world_step(world, 2, tokens, targets, WORLD_B);
+    assert_near(loss, world_loss(world, 2, tokens, targets), 1e-12);
+    for (int32_t s = 0; s < world->stage_count; s++) {
+        check_stage(&o, world->stages[s][0]);
+    }
+    world_free(world);
 }

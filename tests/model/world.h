@@ -65,5 +65,9 @@ void world_set(struct world *world, const char *name, int64_t at, double value);
 // Multiplies all weights of rank 2 and above, so that nothing is near its linear regime.
 void world_scale(struct world *world, double factor);
 
+// One step of a world of doubles, then elements spread over every tensor of every stage of rank 0
+// against differences of the loss. Frees the world.
+void world_check_differences(struct world *world);
+
 // Random token numbers below the vocabulary; the caller frees them.
 int32_t *world_tokens(const struct dp_model_spec *model, uint64_t seed, int64_t count);

@@ -124,9 +124,69 @@ static void add_rows(struct dp_stream *stream, const struct dp_rows *rows, const
     }
 }
 
+struct heads {
+    struct dp_heads h;
+    const element *from;
+    element *to;
+};
+
+static void copy_heads_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct heads *m = context;
+    for (int64_t r = begin; r < end; r++) {
+        for (int32_t h = 0; h < m->h.heads; h++) {
+            memcpy(m->to + r * m->h.to_stride + h * m->h.to_head_stride,
+                   m->from + r * m->h.from_stride + h * m->h.from_head_stride,
+                   (size_t)m->h.width * sizeof(element));
+        }
+    }
+}
+
+static void copy_heads(struct dp_stream *stream, const struct dp_heads *heads, const void *from,
+                       void *to)
+{
+    struct heads m = {*heads, from, to};
+    dp_cpu_parallel(stream, heads->rows, grain_of(heads->width * heads->heads), copy_heads_range,
+                    &m);
+}
+
+static void sum_heads_range(struct dp_stream *stream, int64_t begin, int64_t end, void *context)
+{
+    (void)stream;
+    const struct heads *m = context;
+    real block[BLOCK];
+    for (int64_t r = begin; r < end; r++) {
+        const element *from = m->from + r * m->h.from_stride;
+        for (int64_t c = 0; c < m->h.width; c += BLOCK) {
+            const int64_t count = block_count(c, m->h.width);
+            memset(block, 0, (size_t)count * sizeof(real));
+            for (int32_t h = 0; h < m->h.heads; h++) {
+                const element *x = from + h * m->h.from_head_stride + c;
+                for (int64_t i = 0; i < count; i++) {
+                    block[i] += element_load(x[i]);
+                }
+            }
+            for (int64_t i = 0; i < count; i++) {
+                m->to[r * m->h.to_stride + c + i] = element_store(block[i]);
+            }
+        }
+    }
+}
+
+static void sum_heads(struct dp_stream *stream, const struct dp_heads *heads, const void *from,
+                      void *to)
+{
+    struct heads m = {*heads, from, to};
+    dp_cpu_parallel(stream, heads->rows, grain_of(heads->width * heads->heads), sum_heads_range,
+                    &m);
+}
+
 void DP_CPU_INSTALLER(rows)(struct dp_device_ops *ops)
 {
     ops->spread_rows = spread_rows;
     ops->collect_rows = collect_rows;
     ops->add_rows = add_rows;
+    ops->copy_heads = copy_heads;
+    ops->sum_heads = sum_heads;
 }

@@ -73,6 +73,8 @@
     VALUES(sort_slots, 5, int64_t, int32_t, const int32_t *, int32_t *, int32_t *)                 \
     STRUCT(spread_rows, struct dp_rows, 4, int32_t, const int32_t *, const void *, void *)         \
     STRUCT(collect_rows, struct dp_rows, 5, int32_t, bool, const int32_t *, const void *, void *)  \
+    STRUCT(copy_heads, struct dp_heads, 2, const void *, void *)                                   \
+    STRUCT(sum_heads, struct dp_heads, 2, const void *, void *)                                    \
     STRUCT(add_rows, struct dp_rows, 3, const int32_t *, const void *, void *)                     \
     STRUCT(cross_entropy_forward, struct dp_cross_entropy, 2, const void *, double *)              \
     STRUCT(cross_entropy_input_grad, struct dp_cross_entropy, 2, double, void *)

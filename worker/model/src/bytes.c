@@ -32,19 +32,50 @@ static void add_norm(const struct shape *s, struct count *sum)
     sum->elements += dp_stage_keeps(s->stage, DP_RECOMPUTE_NORM) ? s->tokens * s->hidden : 0;
 }
 
+// Latents before and after their norms, and what comes up from them, in elements of a token.
+static int64_t latent_widths(const struct shape *s)
+{
+    const struct dp_model_spec *m = &s->stage->config.model;
+    const int64_t low = m->mla_q_rank, kv = m->mla_kv_rank, heads = m->heads;
+    int64_t query = heads * ((int64_t)m->mla_nope_dim + m->mla_rope_dim);
+    int64_t raised = heads * ((int64_t)m->mla_nope_dim + m->mla_v_dim) + (low > 0 ? query : 0);
+    int64_t width = kv + m->mla_rope_dim + (low > 0 ? low : query);
+    bool has_normed = !s->is_forward || dp_stage_keeps(s->stage, DP_RECOMPUTE_NORM);
+    return width + (has_normed ? low + kv : 0) + (has(s, DP_RECOMPUTE_UP) ? raised : 0);
+}
+
+// Scales of the norms inside attention; after INPUT, gradients of their gains and of sinks.
+static int64_t attention_reals(const struct shape *s)
+{
+    const struct dp_model_spec *m = &s->stage->config.model;
+    int64_t scales = 0, gains = 0;
+    if (m->mla_kv_rank > 0) {
+        scales = m->mla_q_rank > 0 ? 2 : 1;
+        gains = (int64_t)m->mla_kv_rank + m->mla_q_rank;
+    } else if (m->qk_norm > 0) {
+        scales = m->heads + m->kv_heads;
+        gains = 2 * (int64_t)m->head_dim;
+    }
+    gains += m->sinks > 0 ? m->heads : 0;
+    return s->tokens * scales + (s->is_forward ? 0 : gains);
+}
+
 static void add_attention(const struct shape *s, struct count *sum)
 {
+    const struct dp_model_spec *m = &s->stage->config.model;
     sum->elements += on_device(s, DP_OFFLOAD_INPUTS, s->tokens * s->hidden);
     if (!has(s, DP_RECOMPUTE_FULL)) {
         return;
     }
-    int64_t attended = has(s, DP_RECOMPUTE_ATTENTION) ? s->tokens * s->stage->q_width : 0;
+    int64_t width = m->mla_kv_rank > 0 ? latent_widths(s) : s->stage->qkv_width;
+    width += has(s, DP_RECOMPUTE_ATTENTION) ? s->stage->q_width : 0;
     add_norm(s, sum);
-    sum->elements += on_device(s, DP_OFFLOAD_ATTENTION, s->tokens * s->stage->qkv_width + attended);
+    sum->elements += on_device(s, DP_OFFLOAD_ATTENTION, s->tokens * width);
+    sum->reals += attention_reals(s);
     if (!s->is_forward) {
         sum->elements += s->tokens * s->hidden; // dy
     } else if (dp_stage_keeps(s->stage, DP_RECOMPUTE_ATTENTION)) {
-        sum->reals += s->tokens * s->stage->config.model.heads;
+        sum->reals += s->tokens * m->heads;
     }
 }
 

@@ -45,7 +45,9 @@ static void drop_layer(struct dp_chunk *chunk, struct dp_layer_state *state)
         &state->row_of,      &state->rows_x,      &state->rows_weight,   &state->rows_gate_up,
         &state->rows_active, &state->rows_dy,     &state->back_rows,     &state->back_weight,
         &state->sent_rows,   &state->sent_weight, &state->normed,        &state->rows_codes,
-        &state->ffn_normed,
+        &state->ffn_normed,  &state->kv,          &state->q_latent,      &state->kv_latent,
+        &state->q_normed,    &state->kv_normed,   &state->latent_rstd,   &state->dlatent,
+        &state->dsink,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);

@@ -1,13 +1,11 @@
-// ATTENTION: y = x + output(attention(rope(qkv(norm(x))))).
+// ATTENTION: y = x + output(attention(projections(norm(x)))).
+#include "attention.h"
 #include "dp/check.h"
-#include "stage.h"
 
-static struct dp_linear qkv_linear(const struct dp_chunk *chunk, int32_t layer)
+static const struct dp_projections *projections_of(const struct dp_chunk *chunk)
 {
-    return (struct dp_linear){.offset = chunk->stage->layers[layer].qkv,
-                              .rows = chunk->tokens,
-                              .in = chunk->stage->config.model.hidden,
-                              .out = chunk->stage->qkv_width};
+    return chunk->stage->config.model.mla_kv_rank > 0 ? &dp_projections_latent
+                                                      : &dp_projections_plain;
 }
 
 static struct dp_linear output_linear(const struct dp_chunk *chunk, int32_t layer)
@@ -25,53 +23,103 @@ static struct dp_rmsnorm norm_of(const struct dp_chunk *chunk, int32_t layer)
                          &state->rstd);
 }
 
-// The first key and value of a row of queries, keys and values.
-static void *key_at(const struct dp_chunk *chunk, void *qkv)
-{
-    return dp_element_at(chunk->stage, qkv, chunk->stage->q_width);
-}
-
-static void *value_at(const struct dp_chunk *chunk, void *qkv)
-{
-    const struct dp_model_spec *model = &chunk->stage->config.model;
-    return dp_element_at(chunk->stage, qkv,
-                         (int64_t)(model->heads + model->kv_heads) * model->head_dim);
-}
-
-static struct dp_attention attention_of(const struct dp_chunk *chunk, int32_t layer)
-{
-    const struct dp_model_spec *model = &chunk->stage->config.model;
-    const struct dp_layer_state *state = &chunk->layers[layer];
-    const int64_t width = chunk->stage->qkv_width;
-    return (struct dp_attention){.samples = chunk->samples,
-                                 .sequence = chunk->stage->config.sequence,
-                                 .heads = model->heads,
-                                 .kv_heads = model->kv_heads,
-                                 .qk_dim = model->head_dim,
-                                 .v_dim = model->head_dim,
-                                 .q = state->qkv.memory,
-                                 .k = key_at(chunk, state->qkv.memory),
-                                 .v = value_at(chunk, state->qkv.memory),
-                                 .q_stride = width,
-                                 .k_stride = width,
-                                 .v_stride = width,
-                                 .output = state->attended.memory,
-                                 .lse = state->lse.memory};
-}
-
-// Turns queries and keys, which lie side by side, by their positions or back.
-static void turn(const struct dp_chunk *chunk, void *qkv, bool inverse)
+void dp_chunk_turn(const struct dp_chunk *chunk, void *x, int32_t heads, int64_t stride,
+                   int64_t head_stride, bool inverse)
 {
     const struct dp_stage *stage = chunk->stage;
     const struct dp_model_spec *model = &stage->config.model;
     const struct dp_rope rope = {.rows = chunk->tokens,
                                  .sequence = stage->config.sequence,
-                                 .heads = model->heads + model->kv_heads,
-                                 .width = model->head_dim,
-                                 .stride = stage->qkv_width,
+                                 .heads = heads,
+                                 .width = dp_stage_turned(stage),
+                                 .stride = stride,
+                                 .head_stride = head_stride,
                                  .table = stage->rope_table,
+                                 .interleaved = model->mla_kv_rank > 0,
                                  .inverse = inverse};
-    stage->device->ops->rope(stage->device->stream, &rope, qkv);
+    if (rope.width > 0) {
+        stage->device->ops->rope(stage->device->stream, &rope, x);
+    }
+}
+
+dp_status dp_chunk_add_bias(const struct dp_chunk *chunk, int64_t offset, int64_t width, void *y,
+                            struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    const struct dp_rows rows = {.rows = chunk->tokens, .cols = width};
+    const size_t bytes = (size_t)chunk->tokens * sizeof(int32_t);
+    void *zeros;
+    dp_status status = dp_stage_scratch(stage, DP_SCRATCH_ZEROS, bytes, &zeros, err);
+    if (status == DP_OK) {
+        ops->fill(stage->device->stream, zeros, 0, bytes);
+        ops->collect_rows(stage->device->stream, &rows, 1, true, zeros,
+                          dp_stage_weight_at(stage, offset), y);
+    }
+    return status;
+}
+
+dp_status dp_chunk_bias_grad(const struct dp_chunk *chunk, int64_t offset, int64_t width,
+                             const void *dy, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
+    const struct dp_rows rows = {.rows = chunk->tokens, .cols = width, .to_kind = DP_OPERAND_REAL};
+    const size_t bytes = (size_t)chunk->tokens * sizeof(int32_t);
+    void *zeros;
+    dp_status status = dp_stage_scratch(stage, DP_SCRATCH_ZEROS, bytes, &zeros, err);
+    if (status == DP_OK) {
+        ops->fill(stage->device->stream, zeros, 0, bytes);
+        ops->add_rows(stage->device->stream, &rows, zeros, dy, dp_stage_gradient_at(stage, offset));
+    }
+    return status;
+}
+
+void dp_chunk_vector_grad(const struct dp_chunk *chunk, const struct dp_slot *dvector, int64_t from,
+                          int64_t count, int64_t offset)
+{
+    const struct dp_stage *stage = chunk->stage;
+    stage->device->ops->add(stage->device->stream, count, DP_OPERAND_REAL,
+                            dp_real_at(stage, dvector->memory, from), DP_OPERAND_REAL,
+                            dp_stage_gradient_at(stage, offset));
+}
+
+// Attention over the layer's slots; keys, and queries, may lie in scratch.
+static dp_status attention_of(struct dp_chunk *chunk, int32_t layer,
+                              struct dp_attention *ret_attention, struct dp_error *err)
+{
+    const struct dp_stage *stage = chunk->stage;
+    const struct dp_model_spec *model = &stage->config.model;
+    const struct dp_layer_state *state = &chunk->layers[layer];
+    const bool is_latent = model->mla_kv_rank > 0;
+    struct dp_attention attention = {
+        .samples = chunk->samples,
+        .sequence = stage->config.sequence,
+        .heads = model->heads,
+        .kv_heads = is_latent ? model->heads : model->kv_heads,
+        .qk_dim = is_latent ? model->mla_nope_dim + model->mla_rope_dim : model->head_dim,
+        .v_dim = stage->q_width / model->heads,
+        .scale = stage->attention_scale,
+        .window = dp_model_layer_window(model, stage->config.layer_begin + layer),
+        .sink = model->sinks > 0 ? dp_stage_master_at(stage, stage->layers[layer].sinks) : NULL,
+        .output = state->attended.memory,
+        .lse = state->lse.memory};
+    dp_status status = projections_of(chunk)->view(chunk, layer, &attention, err);
+    if (status == DP_OK) {
+        *ret_attention = attention;
+    }
+    return status;
+}
+
+static dp_status take_attended(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    const struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_take takes[] = {
+        {&state->attended, dp_chunk_element_bytes(chunk, chunk->tokens * stage->q_width)},
+        {&state->lse, dp_chunk_real_bytes(chunk, chunk->tokens * stage->config.model.heads)},
+    };
+    return dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
 }
 
 // Everything up to the attended rows, from x. A norm that is not kept lies in scratch.
@@ -79,39 +127,56 @@ static dp_status attend(struct dp_chunk *chunk, int32_t layer, struct dp_error *
 {
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
-    const int64_t tokens = chunk->tokens;
-    const struct dp_take takes[] = {
-        {&state->rstd, dp_chunk_real_bytes(chunk, tokens)},
-        {&state->qkv, dp_chunk_element_bytes(chunk, tokens * stage->qkv_width)},
-        {&state->attended, dp_chunk_element_bytes(chunk, tokens * stage->q_width)},
-        {&state->lse, dp_chunk_real_bytes(chunk, tokens * stage->config.model.heads)},
-    };
-    const struct dp_linear qkv = qkv_linear(chunk, layer);
-    dp_status status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
+    const struct dp_take take = {&state->rstd, dp_chunk_real_bytes(chunk, chunk->tokens)};
+    dp_status status = dp_chunk_take(chunk, &take, 1, err);
+    if (status == DP_OK) {
+        status = take_attended(chunk, layer, err);
+    }
     if (status != DP_OK) {
         return status;
     }
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
+    struct dp_attention attention;
     void *normed;
     status = dp_chunk_norm_forward(chunk, &norm, &state->normed, &normed, err);
-    if (status != DP_OK) {
-        return status;
+    if (status == DP_OK) {
+        status = projections_of(chunk)->forward(chunk, layer, normed, err);
     }
-    const struct dp_attention attention = attention_of(chunk, layer);
-    dp_linear_forward(stage, &qkv, normed, state->qkv.memory, false);
-    turn(chunk, state->qkv.memory, false);
-    stage->device->ops->attention_forward(stage->device->stream, &attention);
-    return DP_OK;
+    if (status == DP_OK) {
+        status = attention_of(chunk, layer, &attention, err);
+    }
+    if (status == DP_OK) {
+        stage->device->ops->attention_forward(stage->device->stream, &attention);
+    }
+    return status;
+}
+
+static bool has_output_bias(const struct dp_chunk *chunk)
+{
+    return (chunk->stage->config.model.biases & DP_BIAS_OUTPUT) != 0;
 }
 
 // y = x + output(attended).
-static void join(struct dp_chunk *chunk, int32_t layer, void *y)
+static dp_status join(struct dp_chunk *chunk, int32_t layer, void *y, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
     const struct dp_layer_state *state = &chunk->layers[layer];
     const struct dp_linear output = output_linear(chunk, layer);
     stage->device->ops->copy(stage->device->stream, y, state->x.memory, (size_t)state->x.bytes);
     dp_linear_forward(stage, &output, state->attended.memory, y, true);
+    return has_output_bias(chunk)
+               ? dp_chunk_add_bias(chunk, stage->layers[layer].output_bias, output.out, y, err)
+               : DP_OK;
+}
+
+static void drop_projections(struct dp_chunk *chunk, struct dp_layer_state *state)
+{
+    struct dp_slot *const slots[] = {&state->qkv,        &state->kv,       &state->q_latent,
+                                     &state->kv_latent,  &state->q_normed, &state->kv_normed,
+                                     &state->latent_rstd};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
+        dp_chunk_drop(chunk, slots[i]);
+    }
 }
 
 static void drop_what_comes_again(struct dp_chunk *chunk, struct dp_layer_state *state)
@@ -120,10 +185,17 @@ static void drop_what_comes_again(struct dp_chunk *chunk, struct dp_layer_state 
         dp_chunk_drop(chunk, &state->attended);
         dp_chunk_drop(chunk, &state->lse);
     }
+    const bool is_latent = chunk->stage->config.model.mla_kv_rank > 0;
+    if (is_latent && !dp_stage_keeps(chunk->stage, DP_RECOMPUTE_UP)) {
+        dp_chunk_drop(chunk, &state->kv);
+        if (state->q_latent.memory != NULL) {
+            dp_chunk_drop(chunk, &state->qkv);
+        }
+    }
     if (!dp_stage_keeps(chunk->stage, DP_RECOMPUTE_FULL)) {
         dp_chunk_drop(chunk, &state->rstd);
         dp_chunk_drop(chunk, &state->normed);
-        dp_chunk_drop(chunk, &state->qkv);
+        drop_projections(chunk, state);
     }
 }
 
@@ -137,7 +209,7 @@ static dp_status attention_forward(struct dp_chunk *chunk, int32_t layer, struct
         status = dp_chunk_take(chunk, &take, 1, err);
     }
     if (status == DP_OK) {
-        join(chunk, layer, chunk->x.memory);
+        status = join(chunk, layer, chunk->x.memory, err);
         drop_what_comes_again(chunk, state);
     }
     return status;
@@ -152,65 +224,80 @@ dp_status dp_attention_restore(struct dp_chunk *chunk, int32_t layer, struct dp_
         status = dp_chunk_take(chunk, &take, 1, err);
     }
     if (status == DP_OK) {
-        join(chunk, layer, state->ffn_x.memory);
+        status = join(chunk, layer, state->ffn_x.memory, err);
     }
     return status;
 }
 
-// The attended rows once more, when FORWARD has not kept them.
-static dp_status attend_again(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+// What FORWARD has not kept, and attention's view of it.
+static dp_status attend_again(struct dp_chunk *chunk, int32_t layer,
+                              struct dp_attention *ret_attention, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
-    struct dp_layer_state *state = &chunk->layers[layer];
-    if (state->attended.memory != NULL) {
-        return DP_OK;
+    const bool is_kept = chunk->layers[layer].attended.memory != NULL;
+    dp_status status = projections_of(chunk)->again(chunk, layer, err);
+    if (status == DP_OK && !is_kept) {
+        status = take_attended(chunk, layer, err);
     }
-    const struct dp_take takes[] = {
-        {&state->attended, dp_chunk_element_bytes(chunk, chunk->tokens * stage->q_width)},
-        {&state->lse, dp_chunk_real_bytes(chunk, chunk->tokens * stage->config.model.heads)},
-    };
-    dp_status status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
     if (status == DP_OK) {
-        const struct dp_attention attention = attention_of(chunk, layer);
-        stage->device->ops->attention_forward(stage->device->stream, &attention);
+        status = attention_of(chunk, layer, ret_attention, err);
+    }
+    if (status == DP_OK && !is_kept) {
+        stage->device->ops->attention_forward(stage->device->stream, ret_attention);
     }
     return status;
 }
 
-// The gradient of qkv takes the place of qkv.
-static void qkv_input(struct dp_chunk *chunk, int32_t layer, const void *dattended)
+// The gradients of queries, keys and values take their places.
+static dp_status attention_grad(struct dp_chunk *chunk, int32_t layer,
+                                const struct dp_attention *attention, const void *dattended,
+                                struct dp_error *err)
 {
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_device_ops *ops = stage->device->ops;
     struct dp_layer_state *state = &chunk->layers[layer];
-    const struct dp_attention attention = attention_of(chunk, layer);
-    void *qkv = state->qkv.memory;
-    chunk->stage->device->ops->attention_input_grad(chunk->stage->device->stream, &attention,
-                                                    dattended, qkv, key_at(chunk, qkv),
-                                                    value_at(chunk, qkv), NULL);
-    turn(chunk, qkv, true);
+    if (attention->sink != NULL) {
+        const struct dp_take take = {&state->dsink, dp_chunk_real_bytes(chunk, attention->heads)};
+        dp_status status = dp_chunk_take(chunk, &take, 1, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        ops->fill(stage->device->stream, state->dsink.memory, 0, (size_t)state->dsink.bytes);
+    }
+    ops->attention_input_grad(stage->device->stream, attention, dattended, (void *)attention->q,
+                              (void *)attention->k, (void *)attention->v, state->dsink.memory);
     dp_chunk_drop(chunk, &state->lse);
+    return DP_OK;
 }
 
 static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
     struct dp_layer_state *state = &chunk->layers[layer];
-    const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
+    const struct dp_linear output = output_linear(chunk, layer);
+    struct dp_attention attention;
     dp_slot_move(&chunk->dx, &state->dy);
     void *dattended, *dnormed;
-    dp_status status = attend_again(chunk, layer, err);
+    dp_status status = attend_again(chunk, layer, &attention, err);
     if (status == DP_OK) {
         status =
             dp_stage_elements(stage, DP_SCRATCH_WIDE, chunk->tokens * output.in, &dattended, err);
     }
     if (status == DP_OK) {
-        status = dp_stage_elements(stage, DP_SCRATCH_GRAD, chunk->tokens * qkv.in, &dnormed, err);
+        status =
+            dp_stage_elements(stage, DP_SCRATCH_GRAD, chunk->tokens * output.out, &dnormed, err);
     }
     if (status != DP_OK) {
         return status;
     }
     dp_linear_input_grad(stage, &output, state->dy.memory, dattended, false);
-    qkv_input(chunk, layer, dattended);
-    dp_linear_input_grad(stage, &qkv, state->qkv.memory, dnormed, false);
+    status = attention_grad(chunk, layer, &attention, dattended, err);
+    if (status == DP_OK) {
+        status = projections_of(chunk)->input(chunk, layer, &attention, dnormed, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
     return dp_chunk_residual_grad(chunk, &norm, &state->dy, dnormed, &state->dgain, err);
 }
@@ -218,24 +305,33 @@ static dp_status attention_input(struct dp_chunk *chunk, int32_t layer, struct d
 static dp_status attention_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
+    const struct dp_layer_tensors *at = &stage->layers[layer];
     struct dp_layer_state *state = &chunk->layers[layer];
-    const struct dp_linear qkv = qkv_linear(chunk, layer), output = output_linear(chunk, layer);
+    const struct dp_linear output = output_linear(chunk, layer);
     const struct dp_rmsnorm norm = norm_of(chunk, layer);
     void *normed;
     dp_status status = dp_chunk_norm_again(chunk, &norm, &state->normed, &normed, err);
+    if (status == DP_OK) {
+        status = projections_of(chunk)->weight(chunk, layer, normed, err);
+    }
+    if (status == DP_OK && has_output_bias(chunk)) {
+        status = dp_chunk_bias_grad(chunk, at->output_bias, output.out, state->dy.memory, err);
+    }
     if (status != DP_OK) {
         return status;
     }
-    dp_linear_weight_grad(stage, &qkv, state->qkv.memory, normed);
     dp_linear_weight_grad(stage, &output, state->dy.memory, state->attended.memory);
-    dp_chunk_gain_grad(chunk, &state->dgain, stage->layers[layer].attention_norm);
-    dp_chunk_drop(chunk, &state->x);
-    dp_chunk_drop(chunk, &state->rstd);
-    dp_chunk_drop(chunk, &state->normed);
-    dp_chunk_drop(chunk, &state->qkv);
-    dp_chunk_drop(chunk, &state->attended);
-    dp_chunk_drop(chunk, &state->dy);
-    dp_chunk_drop(chunk, &state->dgain);
+    dp_chunk_gain_grad(chunk, &state->dgain, at->attention_norm);
+    if (state->dsink.memory != NULL) {
+        dp_chunk_vector_grad(chunk, &state->dsink, 0, stage->config.model.heads, at->sinks);
+    }
+    drop_projections(chunk, state);
+    struct dp_slot *const slots[] = {&state->x,     &state->rstd,   &state->normed,
+                                     &state->dy,    &state->dgain,  &state->attended,
+                                     &state->dsink, &state->dlatent};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
+        dp_chunk_drop(chunk, slots[i]);
+    }
     return DP_OK;
 }
 

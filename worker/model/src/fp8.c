@@ -38,13 +38,28 @@ static void add_swiglu(struct dp_stage *stage, int64_t gate_up, int64_t width)
     }
 }
 
+static void add_projections(struct dp_stage *stage, const struct dp_layer_tensors *at)
+{
+    const struct dp_model_spec *m = &stage->config.model;
+    if (m->mla_kv_rank == 0) {
+        add(stage, at->qkv, stage->qkv_width, m->hidden);
+        return;
+    }
+    if (m->mla_q_rank > 0) {
+        add(stage, at->q_down, m->mla_q_rank, m->hidden);
+    }
+    add(stage, at->qkv, stage->qkv_width, m->mla_q_rank > 0 ? m->mla_q_rank : m->hidden);
+    add(stage, at->kv_down, (int64_t)m->mla_kv_rank + m->mla_rope_dim, m->hidden);
+    add(stage, at->kv_up, m->heads * ((int64_t)m->mla_nope_dim + m->mla_v_dim), m->mla_kv_rank);
+}
+
 // Attention's projections and every FFN; the embedding, the head and routers stay as they are.
 static void list_matrices(struct dp_stage *stage)
 {
     const struct dp_model_spec *model = &stage->config.model;
     for (int32_t i = 0; i < stage->layer_count; i++) {
         const struct dp_layer_tensors *at = &stage->layers[i];
-        add(stage, at->qkv, stage->qkv_width, model->hidden);
+        add_projections(stage, at);
         add(stage, at->output, model->hidden, stage->q_width);
         add_swiglu(stage, at->gate_up, at->dense ? model->ffn : stage->shared_width);
         for (int32_t e = 0; !at->dense && e < stage->local_experts; e++) {

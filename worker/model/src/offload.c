@@ -3,7 +3,7 @@
 #include "dp/check.h"
 #include "stage.h"
 
-#define LAYER_SLOTS_MAX 9
+#define LAYER_SLOTS_MAX 14
 
 // The slots of a layer that the stage's choice sends away.
 static size_t chosen(struct dp_chunk *chunk, int32_t layer, struct dp_slot *ret_slots[])
@@ -17,6 +17,11 @@ static size_t chosen(struct dp_chunk *chunk, int32_t layer, struct dp_slot *ret_
         {DP_OFFLOAD_INPUTS, &state->ffn_x},
         {DP_OFFLOAD_ATTENTION, &state->qkv},
         {DP_OFFLOAD_ATTENTION, &state->attended},
+        {DP_OFFLOAD_ATTENTION, &state->kv},
+        {DP_OFFLOAD_ATTENTION, &state->q_latent},
+        {DP_OFFLOAD_ATTENTION, &state->kv_latent},
+        {DP_OFFLOAD_ATTENTION, &state->q_normed},
+        {DP_OFFLOAD_ATTENTION, &state->kv_normed},
         {DP_OFFLOAD_FFN, &state->gate_up},
         {DP_OFFLOAD_EXPERTS, &state->rows_x},
         {DP_OFFLOAD_EXPERTS, &state->rows_gate_up},

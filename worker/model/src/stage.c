@@ -33,16 +33,19 @@ static bool layer_is_dense(const struct dp_model_spec *model, int32_t layer)
 
 static dp_status check_kind(const struct dp_model_spec *model, struct dp_error *err)
 {
-    if (model->mla_kv_rank > 0) {
-        return dp_fail(err, DP_UNSUPPORTED,
-                       "model %s: multi-head latent attention is planned and simulated, but not "
-                       "run; use device sim",
-                       model->name);
-    }
     if (model->mtp_layers > 0) {
         return dp_fail(err, DP_UNSUPPORTED,
                        "model %s: multi-token prediction is not run; set mtp_layers to 0",
                        model->name);
+    }
+    if (model->mla_kv_rank > 0 &&
+        (model->mla_nope_dim < 1 || model->mla_rope_dim < 2 || model->mla_v_dim < 1 ||
+         model->mla_rope_dim % 2 != 0 || model->qk_norm > 0)) {
+        return dp_fail(err, DP_INVALID,
+                       "model %s: heads of latent attention are %d + %d wide with values of %d; "
+                       "all must be positive, the second even for rotary pairs, and there are no "
+                       "norms of queries and keys",
+                       model->name, model->mla_nope_dim, model->mla_rope_dim, model->mla_v_dim);
     }
     return DP_OK;
 }
@@ -144,17 +147,13 @@ static void list_components(struct dp_stage *stage)
 static dp_status alloc_buffers(struct dp_stage *stage, struct dp_error *err)
 {
     struct dp_device *device = stage->device;
-    const struct dp_stage_config *config = &stage->config;
     const size_t count = (size_t)stage->parameter_count, bytes = count * stage->real_bytes;
-    const size_t table_bytes =
-        (size_t)config->sequence * (size_t)config->model.head_dim * stage->real_bytes;
     dp_status status = device->ops->alloc(device, DP_MEMORY_WEIGHTS, bytes, &stage->weights, err);
     if (status == DP_OK) {
         status = device->ops->alloc(device, DP_MEMORY_GRADIENTS, bytes, &stage->gradients, err);
     }
     if (status == DP_OK) {
-        status =
-            device->ops->alloc(device, DP_MEMORY_WEIGHTS, table_bytes, &stage->rope_table, err);
+        status = dp_stage_make_angles(stage, err);
     }
     if (status == DP_OK && device->element != dp_element_real(device->element)) {
         status = device->ops->alloc(device, DP_MEMORY_WEIGHTS, count * stage->element_bytes,
@@ -164,21 +163,16 @@ static dp_status alloc_buffers(struct dp_stage *stage, struct dp_error *err)
     return status;
 }
 
-static void fill_rope_table(struct dp_stage *stage)
+static void measure_attention(struct dp_stage *stage)
 {
-    const int64_t dim = stage->config.model.head_dim, half = dim / 2;
-    const int64_t count = stage->config.sequence * dim;
-    DP_AUTO_FREE double *table = dp_new_array(double, (size_t)count);
-    for (int64_t t = 0; t < stage->config.sequence; t++) {
-        for (int64_t i = 0; i < half; i++) {
-            double angle =
-                (double)t * pow(stage->config.model.rope_theta, -2.0 * (double)i / (double)dim);
-            table[t * dim + i] = cos(angle);
-            table[t * dim + half + i] = sin(angle);
-        }
+    const struct dp_model_spec *m = &stage->config.model;
+    if (m->mla_kv_rank > 0) {
+        stage->q_width = m->heads * m->mla_v_dim;
+        stage->qkv_width = m->heads * (m->mla_nope_dim + m->mla_rope_dim);
+    } else {
+        stage->q_width = m->heads * m->head_dim;
+        stage->qkv_width = (m->heads + 2 * m->kv_heads) * m->head_dim;
     }
-    stage->device->ops->from_double(stage->device->stream, count, table, DP_OPERAND_REAL,
-                                    stage->rope_table);
 }
 
 DP_DEFINE_CLEANUP(cleanup_stage, struct dp_stage, dp_stage_free)
@@ -202,10 +196,8 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     }
     stage->layer_count = config->layer_end - config->layer_begin;
     stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
-    stage->local_experts = model->experts / config->ep_size;
     stage->shared_width = model->shared_experts * model->expert_ffn;
-    stage->q_width = model->heads * model->head_dim;
-    stage->qkv_width = stage->q_width + 2 * model->kv_heads * model->head_dim;
+    measure_attention(stage);
     dp_pool_init(&stage->pool, device, DP_MEMORY_ACTIVATIONS, config->poison);
     dp_pool_init(&stage->host_pool, device, DP_MEMORY_STAGING, config->poison);
     list_components(stage);
@@ -223,7 +215,6 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     if (status != DP_OK) {
         return status;
     }
-    fill_rope_table(stage);
     dp_stage_draw_weights(stage);
     dp_stage_refresh(stage);
     dp_stage_zero_gradients(stage);

@@ -8,11 +8,16 @@
 // other and act as one matrix; so do gate and up.
 struct dp_layer_tensors {
     bool dense;
-    int64_t attention_norm, qkv, output;
+    int64_t attention_norm, output;
+    int64_t qkv; // of latent attention what makes the queries, from their latent if there is one
+    int64_t q_down, q_norm, kv_down, kv_norm, kv_up; // latent attention
+    int64_t k_norm;                                  // with q_norm: of each head
+    int64_t qkv_bias, kv_bias, output_bias, sinks;
     int64_t ffn_norm;
     int64_t router;
     int64_t gate_up, down; // the dense FFN, or the shared expert
     int64_t experts;       // the first local expert: gate, up, down; the others follow
+    int32_t expert_tensor; // of its gate in the table
 };
 
 // Work space inside one pass of one component, shared by the stage's chunks.
@@ -21,6 +26,9 @@ typedef enum dp_scratch {
     DP_SCRATCH_WIDE,
     DP_SCRATCH_GRAD,
     DP_SCRATCH_SMALL,
+    DP_SCRATCH_KEYS,   // of attention, where they do not lie in what is kept
+    DP_SCRATCH_LATENT, // a normed latent, or its gradient
+    DP_SCRATCH_ZEROS,  // indices
     DP_SCRATCH_FP8_A,
     DP_SCRATCH_FP8_B,
     DP_SCRATCH_COUNT
@@ -37,7 +45,9 @@ struct dp_stage {
     struct dp_device *device;
     size_t element_bytes, real_bytes;
     int32_t layer_count;
-    int32_t local_experts, shared_width, qkv_width, q_width;
+    int32_t local_experts, shared_width;
+    int32_t qkv_width, q_width; // of what makes queries (keys, values); of the attended rows
+    double attention_scale;     // of scores; 0 = 1 / sqrt(a key's width)
     struct dp_component *components;
     int32_t component_count;
     struct dp_tensor *tensors;
@@ -56,7 +66,13 @@ struct dp_stage {
     // Products only queue work, so what fails in them is kept until the pass of the component ends.
     dp_status failed;
     struct dp_error failure;
-    void *rope_table;       // [sequence, head_dim]
+    void *rope_table;     // [sequence, width that turns]
+    int32_t slots;        // of a layer for experts, over the EP group
+    int32_t *slot_expert; // [layer_count, slots]
+    int64_t *slot_counts; // [layer_count, slots], as expert_counts
+    int32_t *copy_begin;  // [layer_count, experts + 1]: where an expert's slots begin in copy_slot
+    int32_t *copy_slot;   // [layer_count, slots]
+    int32_t *turn;        // [experts] the copy that the next token goes to
     int64_t *expert_counts; // [layer_count, experts]; zeros in dense layers
     void *router_bias;      // real [layer_count, experts]; NULL = none
     int32_t *host_index;    // room for the choices of one layer
@@ -82,11 +98,17 @@ struct dp_slot {
 // struct dp_model_spec. "becomes" says what INPUT leaves there for WEIGHT.
 struct dp_layer_state {
     // ATTENTION
-    struct dp_slot x, rstd;       // [T, hidden], [T]
-    struct dp_slot normed;        // [T, hidden]; empty when computed again
-    struct dp_slot qkv;           // [T, qkv]; becomes its gradient
-    struct dp_slot attended, lse; // [T, q], [T, heads]
-    struct dp_slot dy, dgain;     // INPUT: [T, hidden], [hidden]
+    struct dp_slot x, rstd;             // [T, hidden], [T]
+    struct dp_slot normed;              // [T, hidden]; empty when computed again
+    struct dp_slot qkv;                 // [T, qkv], latent: [T, heads * key]; becomes its gradient
+    struct dp_slot kv;                  // latent: [T, heads * (nope + value)]; becomes its gradient
+    struct dp_slot q_latent;            // latent: [T, q rank]; becomes its gradient
+    struct dp_slot kv_latent;           // latent: [T, kv rank + rope]; becomes its gradient
+    struct dp_slot q_normed, kv_normed; // as the latents; from INPUT on when computed again
+    struct dp_slot latent_rstd;         // of the latents' norms, or of each head's
+    struct dp_slot dlatent, dsink;      // INPUT: of those norms' gains, and of the sinks
+    struct dp_slot attended, lse;       // [T, q], [T, heads]
+    struct dp_slot dy, dgain;           // INPUT: [T, hidden], [hidden]
     // FFN, and DISPATCH with the shared expert
     struct dp_slot ffn_x, ffn_rstd;   // [T, hidden], [T]
     struct dp_slot ffn_normed;        // [T, hidden]; empty when computed again
@@ -149,6 +171,10 @@ dp_status dp_chunk_count_choices(struct dp_chunk *chunk, int32_t layer, struct d
 // tensors.c: fills in the table and the offsets; draws the weights.
 void dp_stage_lay_out_tensors(struct dp_stage *stage);
 void dp_stage_draw_weights(struct dp_stage *stage);
+
+// angles.c: the width of each head that is turned; the table of angles and the scale of scores.
+int32_t dp_stage_turned(const struct dp_stage *stage);
+dp_status dp_stage_make_angles(struct dp_stage *stage, struct dp_error *err);
 
 // slots.c
 struct dp_take {
@@ -265,7 +291,8 @@ dp_status dp_attention_restore(struct dp_chunk *chunk, int32_t layer, struct dp_
 
 // DISPATCH forward: sent_rows and sent_weight go to the experts and arrive as rows_x and
 // rows_weight, with row_of, counts and routed.
-dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, const int32_t *index,
+                                     struct dp_error *err);
 dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 // Sums rows [R, hidden], and the gradients of their weights [R] unless NULL, into sent_rows [A,
 // hidden] and sent_weight [A, top_k]: the owner's part of a way back.

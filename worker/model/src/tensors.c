@@ -30,7 +30,7 @@ static int64_t append(struct dp_stage *stage, const char *name, int64_t rows, in
                                  .rows = rows,
                                  .cols = cols,
                                  .is_expert = is_expert,
-                                 .decays = !ends_with(name, "norm")};
+                                 .decays = rows > 1 && !ends_with(name, "norm")};
     DP_CHECK(DP_COPY_TEXT(tensor->name, name));
     stage->parameter_count += tensor->count;
     return tensor->offset;
@@ -61,17 +61,82 @@ static int64_t append_swiglu(struct dp_stage *stage, const char *prefix, int64_t
     return gate;
 }
 
-static void lay_out_layer(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+// One product makes q, k and v, which lie one after the other; so do their biases.
+static void lay_out_plain(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
 {
     const struct dp_model_spec *model = &stage->config.model;
     const int64_t hidden = model->hidden, kv = (int64_t)model->kv_heads * model->head_dim;
-    char prefix[DP_NAME_MAX];
-    at->attention_norm = append_named(stage, 1, hidden, false, "layers.%d.attention.norm", layer);
-    at->qkv = append_named(stage, stage->q_width, hidden, false, "layers.%d.attention.q", layer);
+    const int64_t query = (int64_t)model->heads * model->head_dim;
+    at->qkv = append_named(stage, query, hidden, false, "layers.%d.attention.q", layer);
     append_named(stage, kv, hidden, false, "layers.%d.attention.k", layer);
     append_named(stage, kv, hidden, false, "layers.%d.attention.v", layer);
+    if ((model->biases & DP_BIAS_QKV) != 0) {
+        at->qkv_bias = append_named(stage, 1, query, false, "layers.%d.attention.q.bias", layer);
+        append_named(stage, 1, kv, false, "layers.%d.attention.k.bias", layer);
+        append_named(stage, 1, kv, false, "layers.%d.attention.v.bias", layer);
+    }
+    if (model->qk_norm > 0) {
+        at->q_norm =
+            append_named(stage, 1, model->head_dim, false, "layers.%d.attention.q_norm", layer);
+        at->k_norm =
+            append_named(stage, 1, model->head_dim, false, "layers.%d.attention.k_norm", layer);
+    }
+}
+
+// Down to the latents, and up from them. Rows of kv_down: the latent, then the turned key.
+static void lay_out_latent(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+{
+    const struct dp_model_spec *m = &stage->config.model;
+    const bool has_bias = (m->biases & DP_BIAS_QKV) != 0;
+    const int64_t hidden = m->hidden, low = m->mla_q_rank, kv = m->mla_kv_rank;
+    if (low > 0) {
+        at->q_down = append_named(stage, low, hidden, false, "layers.%d.attention.q_down", layer);
+        if (has_bias) {
+            at->qkv_bias =
+                append_named(stage, 1, low, false, "layers.%d.attention.q_down.bias", layer);
+        }
+        at->q_norm = append_named(stage, 1, low, false, "layers.%d.attention.q_norm", layer);
+    }
+    at->qkv = append_named(stage, stage->qkv_width, low > 0 ? low : hidden, false,
+                           "layers.%d.attention.%s", layer, low > 0 ? "q_up" : "q");
+    at->kv_down = append_named(stage, kv + m->mla_rope_dim, hidden, false,
+                               "layers.%d.attention.kv_down", layer);
+    if (has_bias) {
+        at->kv_bias = append_named(stage, 1, kv + m->mla_rope_dim, false,
+                                   "layers.%d.attention.kv_down.bias", layer);
+    }
+    at->kv_norm = append_named(stage, 1, kv, false, "layers.%d.attention.kv_norm", layer);
+    at->kv_up = append_named(stage, m->heads * ((int64_t)m->mla_nope_dim + m->mla_v_dim), kv, false,
+                             "layers.%d.attention.kv_up", layer);
+}
+
+static void lay_out_attention(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+{
+    const struct dp_model_spec *model = &stage->config.model;
+    const int64_t hidden = model->hidden;
+    at->attention_norm = append_named(stage, 1, hidden, false, "layers.%d.attention.norm", layer);
+    if (model->mla_kv_rank > 0) {
+        lay_out_latent(stage, at, layer);
+    } else {
+        lay_out_plain(stage, at, layer);
+    }
+    if (model->sinks > 0) {
+        at->sinks = append_named(stage, 1, model->heads, false, "layers.%d.attention.sinks", layer);
+    }
     at->output =
         append_named(stage, hidden, stage->q_width, false, "layers.%d.attention.output", layer);
+    if ((model->biases & DP_BIAS_OUTPUT) != 0) {
+        at->output_bias =
+            append_named(stage, 1, hidden, false, "layers.%d.attention.output.bias", layer);
+    }
+}
+
+static void lay_out_layer(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+{
+    const struct dp_model_spec *model = &stage->config.model;
+    const int64_t hidden = model->hidden;
+    char prefix[DP_NAME_MAX];
+    lay_out_attention(stage, at, layer);
     at->ffn_norm = append_named(stage, 1, hidden, false, "layers.%d.ffn.norm", layer);
     int64_t width = at->dense ? model->ffn : stage->shared_width;
     if (!at->dense) {
@@ -84,10 +149,12 @@ static void lay_out_layer(struct dp_stage *stage, struct dp_layer_tensors *at, i
     }
 }
 
-static void lay_out_experts(struct dp_stage *stage, struct dp_layer_tensors *at, int32_t layer)
+static void lay_out_experts(struct dp_stage *stage, int32_t layer)
 {
+    struct dp_layer_tensors *at = &stage->layers[layer];
     char prefix[DP_NAME_MAX];
     at->experts = stage->parameter_count;
+    at->expert_tensor = stage->tensor_count;
     for (int32_t e = 0; e < stage->local_experts; e++) {
         int32_t expert = stage->config.ep_rank * stage->local_experts + e;
         snprintf(prefix, sizeof(prefix), "layers.%d.experts.%d", layer, expert);
@@ -112,7 +179,7 @@ void dp_stage_lay_out_tensors(struct dp_stage *stage)
     stage->expert_offset = stage->parameter_count;
     for (int32_t i = 0; i < stage->layer_count; i++) {
         if (!stage->layers[i].dense) {
-            lay_out_experts(stage, &stage->layers[i], config->layer_begin + i);
+            lay_out_experts(stage, i);
         }
     }
 }
@@ -135,12 +202,14 @@ void dp_stage_draw_weights(struct dp_stage *stage)
         struct dp_rand rand;
         uint64_t name_hash = dp_hash64(tensor->name, strlen(tensor->name), 0);
         dp_rand_init(&rand, dp_rand_mix(stage->config.seed, name_hash));
+        const bool is_norm = ends_with(tensor->name, "norm");
+        const bool is_zero = ends_with(tensor->name, "bias") || ends_with(tensor->name, "sinks");
         double deviation = DEVIATION;
         if (joins_residual(tensor)) {
             deviation /= sqrt(2.0 * stage->config.model.layers);
         }
         for (int64_t j = 0; j < tensor->count; j++) {
-            values[j] = !tensor->decays ? 1.0 : deviation * dp_rand_normal(&rand);
+            values[j] = is_norm ? 1.0 : is_zero ? 0.0 : deviation * dp_rand_normal(&rand);
         }
         stage->device->ops->from_double(stage->device->stream, tensor->count, values,
                                         DP_OPERAND_REAL, dp_stage_master_at(stage, tensor->offset));

@@ -95,7 +95,7 @@ struct dp_rows {
 // that lie side by side and share the gain, such as the heads of a norm over queries. Strides are
 // elements from row to row, of x and dx and of y and dy; so a part of wider rows can be normed. y
 // may be x itself where x is not needed again, and dx may be dy under `replace`, each with the
-// same stride.
+// same stride; under `replace` dx may also be x.
 struct dp_rmsnorm {
     int64_t rows, cols;
     double eps;
@@ -105,6 +105,15 @@ struct dp_rmsnorm {
     int64_t groups;             // 0 = 1
     int64_t x_stride, y_stride; // 0 = groups * cols
     bool replace;               // input_grad overwrites dx; otherwise it accumulates
+};
+
+// Vectors of `width` elements, `heads` of them in each row. Strides are elements from row to row
+// and from head to head; a head stride of 0 is one vector for all heads of the row.
+struct dp_heads {
+    int64_t rows, width;
+    int32_t heads;
+    int64_t from_stride, from_head_stride;
+    int64_t to_stride, to_head_stride;
 };
 
 // Rotary embedding, in place, of the first `width` elements (an even number) of `heads` heads of
@@ -296,6 +305,12 @@ struct dp_device_ops {
     // summed in real and rounded once.
     void (*collect_rows)(struct dp_stream *stream, const struct dp_rows *rows, int32_t terms,
                          bool accumulate, const int32_t *index, const void *from, void *to);
+    // to[r, h] = from[r, h] of every head of every row.
+    void (*copy_heads)(struct dp_stream *stream, const struct dp_heads *heads, const void *from,
+                       void *to);
+    // to[r] = sum over h of from[r, h], h ascending; summed in real and rounded once.
+    void (*sum_heads)(struct dp_stream *stream, const struct dp_heads *heads, const void *from,
+                      void *to);
     // to[index[i]] += from[i], i ascending; indices may repeat.
     void (*add_rows)(struct dp_stream *stream, const struct dp_rows *rows, const int32_t *index,
                      const void *from, void *to);
