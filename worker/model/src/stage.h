@@ -291,8 +291,7 @@ dp_status dp_attention_restore(struct dp_chunk *chunk, int32_t layer, struct dp_
 
 // DISPATCH forward: sent_rows and sent_weight go to the experts and arrive as rows_x and
 // rows_weight, with row_of, counts and routed.
-dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, const int32_t *index,
-                                     struct dp_error *err);
+dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 // Sums rows [R, hidden], and the gradients of their weights [R] unless NULL, into sent_rows [A,
 // hidden] and sent_weight [A, top_k]: the owner's part of a way back.
