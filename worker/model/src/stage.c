@@ -196,6 +196,7 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     }
     stage->layer_count = config->layer_end - config->layer_begin;
     stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
+    stage->local_experts = model->experts / config->ep_size;
     stage->shared_width = model->shared_experts * model->expert_ffn;
     measure_attention(stage);
     dp_pool_init(&stage->pool, device, DP_MEMORY_ACTIVATIONS, config->poison);
