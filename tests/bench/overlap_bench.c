@@ -187,7 +187,7 @@ static void print_rows(const struct kind *kind, struct pairs plain, struct pairs
              overlapped.length);
     row(name, plain.length, "s", peer, plain.length / (compute + exchange), "at least 1",
         plain.length >= 0.999 * (compute + exchange));
-    if (ratio < 1) {
+    if (ratio <= 0.8) {
         double hidden = 1 - overlapped.exposed / exchange;
         snprintf(name, sizeof(name), "exchanges hidden, %s, %.2f x computation", kind->name, ratio);
         row(name, 100 * hidden, "%", "exchanges of the same pairs", hidden, "at least 0.90",
