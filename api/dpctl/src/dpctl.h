@@ -127,6 +127,7 @@ bool dpctl_output_lost(void);
     X(logs, "output of a job's ranks")                                                             \
     X(top, "live utilisation per rank")                                                            \
     X(report, "how a job did: loss, predicted against measured")                                   \
+    X(experts, "how busy experts are, and where they would lie evenly")                            \
     X(timeline, "what ran when, as a trace for Perfetto")                                          \
     X(events, "what happened to a job")                                                            \
     X(nodes, "list nodes")                                                                         \

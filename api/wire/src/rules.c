@@ -103,6 +103,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"cores", 0, 1 << 20},
         {"corpus_bytes", 0, DP_CORPUS_BYTES_MAX},
         {"data", 0, DP_RANKS_MAX},
+        {"ep_ranks", 1, DP_EXPERTS_MAX},
         {"epoch", 0, INT32_MAX},
         {"exit_status", 0, 255},
         {"expert", 0, DP_EXPERTS_MAX},
@@ -136,6 +137,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"seq_len", 0, DP_SEQUENCE_MAX},
         {"signal", 0, 127},
         {"slot", 0, DP_NODE_SLOTS_MAX - 1},
+        {"slot_experts", 0, DP_EXPERTS_MAX - 1},
         {"slots", 0, DP_NODE_SLOTS_MAX},
         {"slots_used", 0, DP_NODE_SLOTS_MAX},
         {"stage", 0, DP_STAGES_MAX - 1},
@@ -164,6 +166,7 @@ size_t dp_wire_list_max(const char *field)
     } limits[] = {
         {"assignments", DP_NODE_SLOTS_MAX},
         {"candidates", DP_CANDIDATES_MAX},
+        {"chosen", DP_EXPERTS_MAX},
         {"clusters", DP_CLUSTERS_MAX},
         {"endpoints", DP_RANKS_MAX},
         {"expert_tokens", DP_EXPERT_LOADS_MAX},
@@ -176,6 +179,7 @@ size_t dp_wire_list_max(const char *field)
         {"positions", DP_PIPELINE_MAX},
         {"ranks", DP_RANKS_MAX},
         {"sets", DP_SETS_MAX},
+        {"slot_experts", DP_EXPERT_SLOTS_MAX},
         {"slow", DP_WHAT_IF_ITEMS_MAX},
         {"slow_links", DP_WHAT_IF_ITEMS_MAX},
     };

@@ -66,6 +66,7 @@
 #define DP_WINDOW_BYTES_MAX (1ull << 36)
 #define DP_ALLTOALL_TOKENS_MAX (1 << 22)  // of one rank in one micro-batch
 #define DP_ALLTOALL_DEPTH_MAX 4           // exchanges of one kind at a time
+#define DP_EXPERTS_FILE_BYTES_MAX (32u << 20) // loads of experts, as JSON
 #define DP_EXPERT_LOADS_MAX (1u << 18)     // experts of a rank, all its layers
 #define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
 #define DP_JOBS_LISTED_MAX 1000

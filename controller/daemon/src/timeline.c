@@ -38,6 +38,7 @@ static Dp__V1__TimelineStep *add_step(Dp__V1__Timeline *timeline, uint64_t numbe
     dp__v1__timeline_step__init(step);
     step->step = number;
     step->spans = arena_take(arena, spans_max * sizeof(void *));
+    step->loads = arena_take(arena, spans_max * sizeof(void *));
     timeline->measured[timeline->n_measured++] = step;
     return step;
 }
@@ -63,7 +64,7 @@ static void add_measured(const struct dp_trace_record *traces, size_t count, str
     while (i < count) {
         size_t end = i, spans_max = 0;
         for (; end < count && traces[end].step == traces[i].step; end++) {
-            spans_max += traces[end].spans.length; // a span has more than one byte
+            spans_max += traces[end].spans.length; // a span or load has more than one byte
         }
         Dp__V1__TimelineStep *step = add_step(timeline, traces[i].step, spans_max, arena);
         for (; i < end; i++) {
@@ -71,6 +72,9 @@ static void add_measured(const struct dp_trace_record *traces, size_t count, str
             for (size_t k = 0; done != NULL && k < done->n_spans; k++) {
                 done->spans[k]->rank = traces[i].rank;
                 step->spans[step->n_spans++] = done->spans[k];
+            }
+            for (size_t k = 0; done != NULL && k < done->n_layers; k++) {
+                step->loads[step->n_loads++] = done->layers[k];
             }
             if (done != NULL && (step->start_ns == 0 || done->start_ns < step->start_ns)) {
                 step->start_ns = done->start_ns;

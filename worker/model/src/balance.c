@@ -53,12 +53,18 @@ int64_t *dp_stage_expert_counts(struct dp_stage *stage, int32_t layer)
     return is_routed(stage, layer) ? stage->expert_counts + first_of(stage, layer) : NULL;
 }
 
-dp_status dp_chunk_count_choices(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+dp_status dp_chunk_take_choices(struct dp_chunk *chunk, int32_t layer, const int32_t **ret_index,
+                                struct dp_error *err)
 {
     struct dp_stage *stage = chunk->stage;
     const struct dp_device_ops *ops = stage->device->ops;
     const size_t slots = (size_t)(chunk->tokens * stage->config.model.top_k);
-    if (chunk->loss_scale == 0) {
+    // Alone, a rank keeps every expert in its slot, and its exchanger keeps the index.
+    const bool is_alone = stage->config.ep_size == 1;
+    if (is_alone) {
+        *ret_index = chunk->layers[layer].index.memory;
+    }
+    if (is_alone && chunk->loss_scale == 0) {
         return DP_OK;
     }
     if (slots > stage->host_index_count) {
@@ -70,8 +76,14 @@ dp_status dp_chunk_count_choices(struct dp_chunk *chunk, int32_t layer, struct d
               slots * sizeof(int32_t));
     dp_status status = ops->stream_sync(stage->device->stream, err);
     int64_t *counts = dp_stage_expert_counts(stage, stage->config.layer_begin + layer);
-    for (size_t i = 0; i < slots && status == DP_OK; i++) {
+    for (size_t i = 0; i < slots && status == DP_OK && chunk->loss_scale != 0; i++) {
         counts[stage->host_index[i]]++;
+    }
+    if (status == DP_OK) {
+        dp_chunk_place(chunk, layer, stage->host_index);
+    }
+    if (status == DP_OK && !is_alone) {
+        *ret_index = stage->host_index;
     }
     return status;
 }

@@ -75,11 +75,9 @@ static dp_status dispatch_forward(struct dp_chunk *chunk, int32_t layer, struct 
     }
     score(chunk, layer);
     choose(chunk, layer);
-    status = dp_chunk_count_choices(chunk, layer, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    return dp_exchange_dispatch_begin(chunk, layer, err);
+    const int32_t *index;
+    status = dp_chunk_take_choices(chunk, layer, &index, err);
+    return status == DP_OK ? dp_exchange_dispatch_begin(chunk, layer, index, err) : status;
 }
 
 static dp_status dispatch_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)

@@ -23,7 +23,8 @@ static struct dp_rows weights_of(int64_t rows)
         .rows = rows, .cols = 1, .from_kind = DP_OPERAND_REAL, .to_kind = DP_OPERAND_REAL};
 }
 
-dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, const int32_t *index,
+                                     struct dp_error *err)
 {
     const struct dp_stage_config *config = &chunk->stage->config;
     struct dp_exchanger *exchanger = config->exchanger;
@@ -35,7 +36,7 @@ dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, stru
     }
     const uint64_t number = (uint64_t)(config->layer_begin + layer);
     dp_status status = exchanger->route(exchanger->context, chunk->tag + number * chunk->layer_step,
-                                        chunk->tokens, state->index.memory, &state->routing, err);
+                                        chunk->tokens, index, &state->routing, err);
     if (status != DP_OK) {
         return status;
     }

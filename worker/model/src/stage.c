@@ -106,6 +106,13 @@ static dp_status check_config(const struct dp_device *device, const struct dp_st
                        "expert parallel rank %d of %d: the size must divide the %d experts",
                        config->ep_rank, config->ep_size, model->experts);
     }
+    if (config->expert_slots != 0 &&
+        (config->expert_slots < model->experts || config->expert_slots > DP_EXPERT_SLOTS_MAX ||
+         config->expert_slots % config->ep_size != 0)) {
+        return dp_fail(err, DP_INVALID,
+                       "%d slots hold no copy of each of %d experts in equal shares of %d ranks",
+                       config->expert_slots, model->experts, config->ep_size);
+    }
     if (config->fp8 && dp_element_real(device->element) != DP_F32) {
         return dp_fail(err, DP_UNSUPPORTED, "fp8 products are run on devices of bf16 or fp32");
     }
@@ -196,7 +203,6 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     }
     stage->layer_count = config->layer_end - config->layer_begin;
     stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
-    stage->local_experts = model->experts / config->ep_size;
     stage->shared_width = model->shared_experts * model->expert_ffn;
     measure_attention(stage);
     dp_pool_init(&stage->pool, device, DP_MEMORY_ACTIVATIONS, config->poison);
@@ -204,6 +210,7 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     list_components(stage);
     dp_stage_lay_out_tensors(stage);
     status = alloc_buffers(stage, err);
+    dp_stage_make_placement(stage);
     if (status == DP_OK) {
         status = dp_stage_make_balance(stage, err);
     }
@@ -239,6 +246,7 @@ void dp_stage_free(struct dp_stage *stage)
     device->ops->free(device, stage->weights);
     device->ops->free(device, stage->element_weights);
     device->ops->free(device, stage->gradients);
+    dp_stage_free_placement(stage);
     device->ops->free(device, stage->rope_table);
     dp_stage_free_balance(stage);
     dp_stage_free_fp8(stage);

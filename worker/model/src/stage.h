@@ -164,9 +164,18 @@ extern const struct dp_component_ops dp_component_embedding, dp_component_attent
 // balance.c
 dp_status dp_stage_make_balance(struct dp_stage *stage, struct dp_error *err);
 void dp_stage_free_balance(struct dp_stage *stage);
-// Adds the choices of a layer of the stage to its counts, after the router's forward, unless the
-// chunk is not trained on.
-dp_status dp_chunk_count_choices(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+// After the router's forward: where the tokens go, as an exchanger takes it, valid until the next
+// call. Adds the choices of a layer of the stage to its counts, unless the chunk is not trained on.
+dp_status dp_chunk_take_choices(struct dp_chunk *chunk, int32_t layer, const int32_t **ret_index,
+                                struct dp_error *err);
+
+// placement.c
+void dp_stage_make_placement(struct dp_stage *stage); // and local_experts
+void dp_stage_free_placement(struct dp_stage *stage);
+// The expert in this rank's e-th slot of a layer of the stage, and whether a lower slot has it too.
+int32_t dp_stage_own_expert(const struct dp_stage *stage, int32_t layer, int32_t e, bool *ret_copy);
+// index[tokens, top_k] of experts, in host memory, becomes one of slots; counts them.
+void dp_chunk_place(const struct dp_chunk *chunk, int32_t layer, int32_t *index);
 
 // tensors.c: fills in the table and the offsets; draws the weights.
 void dp_stage_lay_out_tensors(struct dp_stage *stage);
@@ -291,7 +300,8 @@ dp_status dp_attention_restore(struct dp_chunk *chunk, int32_t layer, struct dp_
 
 // DISPATCH forward: sent_rows and sent_weight go to the experts and arrive as rows_x and
 // rows_weight, with row_of, counts and routed.
-dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
+dp_status dp_exchange_dispatch_begin(struct dp_chunk *chunk, int32_t layer, const int32_t *index,
+                                     struct dp_error *err);
 dp_status dp_exchange_dispatch_end(struct dp_chunk *chunk, int32_t layer, struct dp_error *err);
 // Sums rows [R, hidden], and the gradients of their weights [R] unless NULL, into sent_rows [A,
 // hidden] and sent_weight [A, top_k]: the owner's part of a way back.

@@ -156,9 +156,14 @@ static void lay_out_experts(struct dp_stage *stage, int32_t layer)
     at->experts = stage->parameter_count;
     at->expert_tensor = stage->tensor_count;
     for (int32_t e = 0; e < stage->local_experts; e++) {
-        int32_t expert = stage->config.ep_rank * stage->local_experts + e;
-        snprintf(prefix, sizeof(prefix), "layers.%d.experts.%d", layer, expert);
+        bool is_copy;
+        const int32_t expert = dp_stage_own_expert(stage, layer, e, &is_copy);
+        snprintf(prefix, sizeof(prefix), "layers.%d.experts.%d", stage->config.layer_begin + layer,
+                 expert);
         append_swiglu(stage, prefix, stage->config.model.expert_ffn, true);
+        for (int32_t i = stage->tensor_count - 3; i < stage->tensor_count; i++) {
+            stage->tensors[i].is_copy = is_copy;
+        }
     }
 }
 

@@ -9,17 +9,17 @@
 
 enum { CALL_LOADS = 9 };
 
-// The layers of a stage whose loads are counted; all have the same number of experts.
+// The layers of a stage whose loads are counted; all have the same number of slots.
 struct stage_loads {
     int32_t layers[DP_LAYERS_MAX];
-    int32_t count, experts;
+    int32_t count, slots;
 };
 
 static void find_layers(struct dp_stage *stage, struct stage_loads *ret_loads)
 {
     const struct dp_stage_config *config = dp_stage_config(stage);
     ret_loads->count = 0;
-    ret_loads->experts = config->model.experts;
+    ret_loads->slots = dp_stage_slots(stage);
     for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
         if (dp_stage_expert_counts(stage, layer) != NULL) {
             ret_loads->layers[ret_loads->count++] = layer;
@@ -31,12 +31,16 @@ static struct dp_expert_load *add_load(struct dp_optim *optim, const struct held
                                        int32_t layer)
 {
     const struct dp_stage_config *config = dp_stage_config(held->stage);
-    int32_t experts = config->model.experts, own = experts / config->ep_size;
+    int32_t experts = config->model.experts, slots = dp_stage_slots(held->stage);
+    int32_t own = slots / config->ep_size;
+    const int32_t *placed = dp_stage_placement(held->stage, layer);
     optim->loads = dp_realloc(optim->loads, (size_t)optim->load_count + 1, sizeof optim->loads[0]);
     struct dp_expert_load *load = &optim->loads[optim->load_count++];
     *load = (struct dp_expert_load){.layer = layer,
                                     .experts = experts,
                                     .tokens = dp_new_array(int64_t, (size_t)experts),
+                                    .slots = slots,
+                                    .placed = dp_memdup(placed, (size_t)slots * sizeof *placed),
                                     .first = config->ep_rank * own,
                                     .count = own,
                                     .own = dp_new_array(int64_t, (size_t)own),
@@ -49,6 +53,7 @@ void dp_optim_free_loads(struct dp_optim *optim)
 {
     for (int32_t i = 0; i < optim->load_count; i++) {
         free((void *)optim->loads[i].tokens);
+        free((void *)optim->loads[i].placed);
         free((void *)optim->loads[i].own);
     }
     free(optim->loads);
@@ -64,7 +69,7 @@ static bool is_peer(const struct dp_optim *optim, const struct dp_group *group, 
            mine / optim->pipeline / optim->expert == other / optim->pipeline / optim->expert;
 }
 
-// counts: [members][experts] of one layer, `stride` apart.
+// counts: [members][slots] of one layer, `stride` apart.
 static void add_up(const struct dp_optim *optim, const struct dp_group *group,
                    const int64_t *counts, size_t stride, struct dp_expert_load *load)
 {
@@ -72,9 +77,9 @@ static void add_up(const struct dp_optim *optim, const struct dp_group *group,
     for (int32_t member = 0; member < group->count; member++) {
         const int64_t *from = counts + (size_t)member * stride;
         bool is_own = is_peer(optim, group, member);
-        for (int32_t e = 0; e < load->experts; e++) {
-            tokens[e] += from[e];
-            load->group += is_own ? from[e] : 0;
+        for (int32_t s = 0; s < load->slots; s++) {
+            tokens[load->placed[s]] += from[s];
+            load->group += is_own ? from[s] : 0;
         }
         for (int32_t e = 0; e < load->count && is_own; e++) {
             own[e] += from[load->first + e];
@@ -115,13 +120,15 @@ static dp_status balance_stage(struct dp_optim *optim, struct held_stage *held,
         return DP_OK;
     }
     struct dp_group *group = &held->shared;
-    size_t experts = (size_t)stage.experts, length = (size_t)stage.count * experts;
+    size_t slots = (size_t)stage.slots, length = (size_t)stage.count * slots;
     DP_AUTO_FREE int64_t *all = dp_new_array(int64_t, length * (size_t)group->count);
     int64_t *mine = all + (size_t)group->self * length;
     for (int32_t i = 0; i < stage.count; i++) {
-        int64_t *counts = dp_stage_expert_counts(held->stage, stage.layers[i]);
-        memcpy(mine + (size_t)i * experts, counts, experts * sizeof counts[0]);
-        memset(counts, 0, experts * sizeof counts[0]);
+        int64_t *counts = dp_stage_slot_counts(held->stage, stage.layers[i]);
+        memcpy(mine + (size_t)i * slots, counts, slots * sizeof counts[0]);
+        memset(counts, 0, slots * sizeof counts[0]);
+        memset(dp_stage_expert_counts(held->stage, stage.layers[i]), 0,
+               (size_t)dp_stage_config(held->stage)->model.experts * sizeof counts[0]);
     }
     uint64_t tag = dp_transport_tag(0, (uint32_t)held->index, 0, 0, CALL_LOADS);
     dp_status status =
@@ -132,7 +139,7 @@ static dp_status balance_stage(struct dp_optim *optim, struct held_stage *held,
     }
     for (int32_t i = 0; i < stage.count; i++) {
         struct dp_expert_load *load = add_load(optim, held, stage.layers[i]);
-        add_up(optim, group, all + (size_t)i * experts, length, load);
+        add_up(optim, group, all + (size_t)i * slots, length, load);
         move_bias(held, load);
     }
     return DP_OK;

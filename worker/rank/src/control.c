@@ -25,7 +25,7 @@ struct queued {
     struct queued *next;
     dp_link_slot slot;
     struct dp_buf bytes;   // of a whole report; empty for a step:
-    Dp__V1__StepDone step; // its expert_tokens are owned, its comm is
+    Dp__V1__StepDone step; // its expert_tokens and layers are owned, its comm is
     Dp__V1__StepComm comm[DP_EXEC_COMM_KIND_COUNT];
     Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
     bool with_spans;
@@ -166,6 +166,12 @@ static void free_queued(struct queued *item)
 {
     dp_buf_deinit(&item->bytes);
     free(item->step.expert_tokens);
+    for (size_t i = 0; i < item->step.n_layers; i++) {
+        free(item->step.layers[i]->chosen);
+        free(item->step.layers[i]->slot_experts);
+        free(item->step.layers[i]);
+    }
+    free(item->step.layers);
     free(item);
 }
 
@@ -193,6 +199,15 @@ void control_report(struct control *control, dp_link_slot slot, Dp__V1__RankRepo
     append(control, item);
 }
 
+static Dp__V1__LayerLoad *copy_of(const Dp__V1__LayerLoad *load)
+{
+    Dp__V1__LayerLoad *copy = dp_memdup(load, sizeof(*load));
+    copy->chosen = dp_memdup(load->chosen, load->n_chosen * sizeof(*load->chosen));
+    copy->slot_experts =
+        dp_memdup(load->slot_experts, load->n_slot_experts * sizeof(*load->slot_experts));
+    return copy;
+}
+
 void control_report_step(struct control *control, const Dp__V1__StepDone *step, bool with_spans)
 {
     struct queued *item = dp_new(struct queued);
@@ -200,6 +215,10 @@ void control_report_step(struct control *control, const Dp__V1__StepDone *step, 
     item->step = *step;
     item->step.expert_tokens =
         dp_memdup(step->expert_tokens, step->n_expert_tokens * sizeof(uint64_t));
+    item->step.layers = dp_new_array(Dp__V1__LayerLoad *, step->n_layers);
+    for (size_t i = 0; i < step->n_layers; i++) {
+        item->step.layers[i] = copy_of(step->layers[i]);
+    }
     item->step.comm = item->comm_list;
     for (size_t i = 0; i < step->n_comm; i++) {
         item->comm[i] = *step->comm[i]; // kinds are texts that stay

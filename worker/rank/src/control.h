@@ -42,5 +42,5 @@ void control_take_checkpoint(struct control *control, uint64_t request);
 // Queues a report; fence and rank are filled in.
 void control_report(struct control *control, dp_link_slot slot, Dp__V1__RankReport *report);
 // The same for a completed step, whose spans are added from the meter when `with_spans`. Its
-// expert_tokens are copied.
+// expert_tokens and layers are copied.
 void control_report_step(struct control *control, const Dp__V1__StepDone *step, bool with_spans);

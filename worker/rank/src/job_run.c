@@ -47,11 +47,51 @@ static void take_skew(const struct dp_expert_load *load, Dp__V1__StepDone *done)
     }
 }
 
-// *ret_tokens is the caller's to free.
-static void report_loads(const struct job *job, Dp__V1__StepDone *done, uint64_t **ret_tokens)
+// What a step's report says of the layers with experts; owns what it points to.
+struct load_report {
+    uint64_t *tokens; // of this rank's slots, one layer after the other
+    size_t tokens_count;
+    Dp__V1__LayerLoad *layers; // that the rank stands for
+    Dp__V1__LayerLoad **list;
+    size_t count;
+};
+
+static void load_report_deinit(struct load_report *report)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        free(report->layers[i].chosen);
+        free(report->layers[i].slot_experts);
+    }
+    free(report->tokens);
+    free(report->layers);
+    free(report->list);
+}
+
+static void add_layer(const struct dp_expert_load *load, struct load_report *report)
+{
+    Dp__V1__LayerLoad *layer = &report->layers[report->count];
+    report->list[report->count++] = layer;
+    dp__v1__layer_load__init(layer);
+    layer->layer = (uint32_t)load->layer;
+    layer->ep_ranks = (uint32_t)load->group_ranks;
+    layer->n_chosen = (size_t)load->experts;
+    layer->chosen = dp_new_array(uint64_t, layer->n_chosen);
+    for (size_t e = 0; e < layer->n_chosen; e++) {
+        layer->chosen[e] = (uint64_t)load->tokens[e];
+    }
+    layer->n_slot_experts = (size_t)load->slots;
+    layer->slot_experts = dp_new_array(uint32_t, layer->n_slot_experts);
+    for (size_t s = 0; s < layer->n_slot_experts; s++) {
+        layer->slot_experts[s] = (uint32_t)load->placed[s];
+    }
+}
+
+static void report_loads(const struct job *job, struct load_report *report, Dp__V1__StepDone *done)
 {
     const struct dp_optim *optim = dp_trainer_optim(job->trainer);
     int32_t count = optim == NULL ? 0 : dp_optim_load_count(optim);
+    report->layers = dp_new_array(Dp__V1__LayerLoad, (size_t)count);
+    report->list = dp_new_array(Dp__V1__LayerLoad *, (size_t)count);
     double own = 0, mean = 0;
     for (int32_t i = 0; i < count; i++) {
         struct dp_expert_load load;
@@ -59,14 +99,16 @@ static void report_loads(const struct job *job, Dp__V1__StepDone *done, uint64_t
         take_skew(&load, done);
         own += (double)sum_of(load.own, load.count);
         mean += (double)load.group / load.group_ranks;
-        *ret_tokens = dp_realloc(*ret_tokens, done->n_expert_tokens + (size_t)load.count,
-                                 sizeof **ret_tokens);
+        report->tokens =
+            dp_realloc(report->tokens, report->tokens_count + (size_t)load.count, sizeof(uint64_t));
         for (int32_t e = 0; e < load.count; e++) {
-            (*ret_tokens)[done->n_expert_tokens++] = (uint64_t)load.own[e];
+            report->tokens[report->tokens_count++] = (uint64_t)load.own[e];
+        }
+        if (load.reports) {
+            add_layer(&load, report);
         }
     }
     done->rank_load = mean > 0 ? own / mean : 0;
-    done->expert_tokens = *ret_tokens;
 }
 
 // What there was of each kind.
@@ -120,9 +162,12 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
                     (long long)step->step, step->has_loss ? step->loss : 0.0, step->grad_norm,
                     (double)step->step_ns / 1e6);
     }
-    DP_AUTO_FREE uint64_t *tokens = NULL;
-    report_loads(job, &done, &tokens);
-    done.n_expert_tokens = traced ? done.n_expert_tokens : 0;
+    DP_CLEANUP(load_report_deinit) struct load_report loads = {0};
+    report_loads(job, &loads, &done);
+    done.expert_tokens = loads.tokens;
+    done.n_expert_tokens = traced ? loads.tokens_count : 0;
+    done.layers = loads.list;
+    done.n_layers = traced ? loads.count : 0;
     control_report_step(job->control, &done, traced);
 }
 

@@ -39,3 +39,14 @@ void dp_experts_place_plainly(const struct dp_experts_shape *shape, int32_t *ret
 // slots; 1 is perfect balance, and the answer when there is no load at all.
 double dp_experts_skew(const struct dp_experts_shape *shape, const double *load,
                        const int32_t *expert);
+// That rank's load.
+double dp_experts_fullest(const struct dp_experts_shape *shape, const double *load,
+                          const int32_t *expert);
+
+// Turns a placement, expert[slots], so that what lies as `held` [slots] does stays where it can:
+// the packs of a node go to the ranks that hold most of them, experts to the slots that they are
+// in. Loads of ranks are as before, in another order.
+void dp_experts_keep(const struct dp_experts_shape *shape, const int32_t *held, int32_t *expert);
+// Slots whose expert is another.
+int32_t dp_experts_moved(const struct dp_experts_shape *shape, const int32_t *held,
+                         const int32_t *expert);

@@ -61,6 +61,9 @@ struct dp_tensor {
     int64_t rows, cols;    // [output, input]; norms are [1, hidden]
     bool is_expert;        // held by one EP rank: summed over the expert-data group only
     bool decays;           // weight decay applies (norms: no)
+    // Another slot of the EP group stands for the same expert: not written, and not counted again.
+    // Names of experts and this change with dp_stage_set_placement.
+    bool is_copy;
     bool is_tied;          // the same parameters lie in another stage as well: one sum over both
 };
 
@@ -68,7 +71,8 @@ struct dp_stage_config {
     struct dp_model_spec model;
     int32_t layer_begin, layer_end; // [begin, end) of the whole model
     bool has_embedding, has_head;
-    int32_t ep_rank, ep_size; // this rank holds experts [ep_rank, ep_rank + 1) * E / ep_size
+    int32_t ep_rank, ep_size; // this rank holds slots [ep_rank, ep_rank + 1) * slots / ep_size
+    int32_t expert_slots;     // of a layer over the EP group, one an expert or more; 0 = E
     int32_t sequence;         // tokens per sample
     uint64_t seed;            // of the initial weights
     // What INPUT computes again instead of keeping it: DP_RECOMPUTE_* of dp/strategy.h. Results are
@@ -141,6 +145,18 @@ struct dp_chunk;
 // buffers come from a pool that the stage keeps.
 struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double loss_scale);
 // At any point; what is in flight is dropped.
+// Experts lie in slots, the EP ranks' equal shares in order. At first slot s holds expert s % E.
+// A token's n-th choice of an expert that has copies goes to one after the other in turn: copies of
+// an expert have the same weights, which whoever updates them sees to (dp/optim.h).
+int32_t dp_stage_slots(const struct dp_stage *stage);
+// The expert in each slot; NULL for dense layers. Layers are of the whole model.
+const int32_t *dp_stage_placement(const struct dp_stage *stage, int32_t layer);
+// Between steps, with no chunk in flight, by all EP peers alike; EP sizes above 1. Every expert has
+// a slot. Renames this rank's expert tensors and moves no weights: the caller does.
+void dp_stage_set_placement(struct dp_stage *stage, int32_t layer, const int32_t *expert);
+// As dp_stage_expert_counts, by slot [slots].
+int64_t *dp_stage_slot_counts(struct dp_stage *stage, int32_t layer);
+
 void dp_chunk_free(struct dp_chunk *chunk);
 
 // Names the chunk's routings to the exchanger: that of layer l of the whole model is tagged

@@ -114,8 +114,10 @@ struct dp_expert_load {
     int32_t layer;         // of the whole model
     int32_t experts;       // of the layer
     const int64_t *tokens; // [experts] that visited each, over the whole job; dp_optim_balance's
-    int32_t first, count;  // this rank's own experts
-    const int64_t *own;    // [count] tokens that came to this rank's copies of them
+    int32_t slots;         // of the layer: dp_stage_slots
+    const int32_t *placed; // [slots] the expert in each in that step
+    int32_t first, count;  // this rank's own slots
+    const int64_t *own;    // [count] tokens that came to this rank's slots
     int64_t group;         // that came to all ranks of its EP group
     int32_t group_ranks;   // EP
     bool reports;          // this rank stands for the layer: the lowest that holds its stage
