@@ -302,7 +302,9 @@ static void a_job_file_can_say_what_presets_have(void **state)
     static const char toml[] =
         "[model]\nname = \"gpt-oss-120b\"\nlayers = 36\nhidden = 2880\nheads = 64\nkv_heads = 8\n"
         "head_dim = 64\nexperts = 128\ntop_k = 4\nexpert_ffn = 2880\nvocabulary = 201088\n"
-        "rope_theta = 150000\nnorm_eps = 1e-5\nwindow = 128\nwindow_layers = 18\nsinks = 1\n"
+        "rope_theta = 150000\nrope_scaling = \"yarn\"\nrope_factor = 32\nrope_original = 4096\n"
+        "rope_beta_fast = 32\nrope_beta_slow = 1\nrope_untruncated = 1\nnorm_eps = 1e-5\nwindow = "
+        "128\nwindow_layers = 18\nsinks = 1\n"
         "biases = \"qkv+output+router+expert\"\n"
         "[train]\nsteps = 5\nglobal_batch = 16\nsequence = 128\n[resources]\ndevice = \"cuda\"\n";
     struct dp_job_spec spec, again;
@@ -326,10 +328,9 @@ static void what_the_cpu_device_does_not_run_is_refused_by_key(void **state)
     static const struct {
         const char *line, *part;
     } table[] = {
-        {"ffn_matrices = 2", "plain FFNs"},  {"window = 64", "sliding-window"},
-        {"tied_embedding = 1", "tied"},      {"positions = 256", "learned positions"},
-        {"qk_norm = 1", "norms of queries"}, {"sinks = 1", "sinks"},
-        {"biases = \"qkv\"", "biases"},      {"shared_gate = 1", "gate on shared"},
+        {"ffn_matrices = 2", "plain FFNs"},       {"tied_embedding = 1", "tied"},
+        {"positions = 256", "learned positions"}, {"biases = \"ffn\"", "biases"},
+        {"biases = \"router\"", "biases"},        {"shared_gate = 1", "gate on shared"},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct dp_job_spec spec;
@@ -342,8 +343,25 @@ static void what_the_cpu_device_does_not_run_is_refused_by_key(void **state)
         assert_non_null(strstr(err.message, "job.toml:3:")); // its line
         DP_AUTO_FREE char *cuda = dp_asprintf("%s[resources]\ndevice = \"cuda\"\n", text);
         assert_ok(parse_job(cuda, NULL, &spec, &err), &err);
-        assert_int_equal(spec.model.window_layers, spec.model.window > 0 ? 8 : 0); // all of them
     }
+}
+
+static void what_the_cpu_device_runs_is_read(void **state)
+{
+    (void)state;
+    static const char toml[] =
+        "[model]\npreset = \"tiny-moe\"\nwindow = 64\nqk_norm = 1\nsinks = 1\n"
+        "biases = \"qkv+output\"\nrouter = \"sigmoid\"\nraw_weights = 1\nroute_scale = 2.5\n"
+        "[train]\nsteps = 5\nglobal_batch = 16\nsequence = 128\n";
+    struct dp_job_spec spec;
+    struct dp_error err = {0};
+    assert_ok(parse_job(toml, NULL, &spec, &err), &err);
+    assert_int_equal(spec.model.window_layers, 8); // all of them
+    assert_int_equal(spec.model.router, DP_MODEL_SIGMOID);
+    assert_true(spec.model.raw_weights == 1 && spec.model.route_scale == 2.5);
+    static const char wrong[] = "[model]\npreset = \"tiny-moe\"\nrouter = \"sigmod\"\n"
+                                "[train]\nsteps = 5\nglobal_batch = 16\nsequence = 128\n";
+    assert_refused(parse_job(wrong, NULL, &spec, &err), DP_INVALID, &err, "\"sigmoid\"");
 }
 
 static void variants_that_do_not_fit_are_refused(void **state)
@@ -389,6 +407,7 @@ int main(void)
         cmocka_unit_test(biases_are_named_in_any_order),
         cmocka_unit_test(a_job_file_can_say_what_presets_have),
         cmocka_unit_test(what_the_cpu_device_does_not_run_is_refused_by_key),
+        cmocka_unit_test(what_the_cpu_device_runs_is_read),
         cmocka_unit_test(variants_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,6 +62,12 @@ static void some_model(struct dp_model_spec *m)
     m->rope_theta = 1 + some_double(1e6);
     m->norm_eps = some_double(1e-3);
     m->aux_loss_weight = some_double(1);
+    m->router = (dp_router_kind)between(0, 1);
+    m->raw_weights = between(0, 1);
+    m->route_scale = some_double(10);
+    m->rope.kind = (dp_rope_kind)between(0, 3);
+    m->rope.factor = 1 + some_double(100);
+    m->rope.original = between(1, 8192);
 }
 
 static void some_job(struct dp_job_spec *spec)

@@ -74,22 +74,18 @@ static void check_cpu(const struct check *check)
     if (check->spec->resources.device != DP_DEVICE_CPU) {
         return;
     }
-    if (m->mtp_layers > 0) {
-        blame(check, "model.mtp_layers", "leave it out, or set device = \"sim\" or \"cuda\"",
-              "the cpu device does not run multi-token prediction");
-    }
+    const int32_t not_run = DP_BIAS_FFN | DP_BIAS_EXPERT | DP_BIAS_NORM |
+                            (m->router == DP_MODEL_SOFTMAX ? DP_BIAS_ROUTER : 0);
     const struct {
         const char *path, *what;
         bool wanted;
     } others[] = {
+        {"model.mtp_layers", "multi-token prediction", m->mtp_layers > 0},
         {"model.ffn_matrices", "plain FFNs of two matrices", m->ffn_matrices == 2},
-        {"model.window", "sliding-window attention", m->window > 0},
-        {"model.tied_embedding", "a head tied to the embedding", m->tied_embedding > 0},
         {"model.positions", "learned positions", m->positions > 0},
-        {"model.qk_norm", "norms of queries and keys", m->qk_norm > 0},
-        {"model.sinks", "attention sinks", m->sinks > 0},
-        {"model.biases", "biases", m->biases != 0},
+        {"model.tied_embedding", "a head tied to the embedding", m->tied_embedding > 0},
         {"model.shared_gate", "a gate on shared experts", m->shared_gate > 0},
+        {"model.biases", "biases but those of attention's projections", (m->biases & not_run) != 0},
     };
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if (others[i].wanted) {
@@ -126,6 +122,23 @@ static void check_variants(const struct check *check)
     }
 }
 
+static void check_rope(const struct check *check)
+{
+    const struct dp_rope_scaling *rope = &check->spec->model.rope;
+    if (rope->kind == DP_ROPE_PLAIN) {
+        return;
+    }
+    if (rope->factor < 1) {
+        blame(check, "model.rope_factor", "set rope_factor to 1 or more",
+              "angles are stretched by a factor of %g", rope->factor);
+    }
+    if (rope->kind != DP_ROPE_LINEAR && rope->original < 1) {
+        blame(check, "model.rope_original", "set rope_original, the longest sequence before",
+              "%s needs to know the sequence that the model was trained on",
+              dp_rope_kind_text(rope->kind));
+    }
+}
+
 static void check_attention(const struct check *check)
 {
     const struct dp_model_spec *m = &check->spec->model;
@@ -134,9 +147,13 @@ static void check_attention(const struct check *check)
             blame(check, "model.mla_kv_rank", "set mla_nope_dim, mla_rope_dim and mla_v_dim",
                   "multi-head latent attention needs the widths of its heads");
         }
-        if (check->spec->resources.device == DP_DEVICE_CPU) {
-            blame(check, "model.mla_kv_rank", "set [resources] device = \"sim\" or \"cuda\"",
-                  "the cpu device does not run multi-head latent attention");
+        if (m->mla_rope_dim % 2 != 0) {
+            blame(check, "model.mla_rope_dim", NULL,
+                  "mla_rope_dim is %d; rotary positions need an even width", m->mla_rope_dim);
+        }
+        if (m->qk_norm > 0) {
+            blame(check, "model.qk_norm", "leave it out: latents have norms of their own",
+                  "multi-head latent attention has no norms of queries and keys");
         }
         return;
     }
@@ -198,6 +215,7 @@ static void check_model(const struct check *check)
         blame(check, "model.ffn", "set ffn", "the dense layers' FFN has no width");
     }
     check_attention(check);
+    check_rope(check);
     check_cpu(check);
     check_variants(check);
     check_experts(check);

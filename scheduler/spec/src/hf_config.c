@@ -53,13 +53,8 @@ static const struct dp_hf_key plain_keys[] = {
 
 static dp_status read_angles_and_norms(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    model->rope_theta = 10000;
     model->norm_eps = dp_hf_has(hf, DP_HF_PLAIN) ? 1e-5 : 1e-6;
-    dp_status status = dp_hf_real(hf, hf->root, "rope_theta", 1, 1e12, &model->rope_theta);
-    const json_t *rope = dp_hf_get(hf->root, "rope_parameters");
-    if (status == DP_OK && json_is_object(rope)) {
-        status = dp_hf_real(hf, rope, "rope_theta", 1, 1e12, &model->rope_theta);
-    }
+    dp_status status = dp_hf_angles(hf, model);
     const char *eps = dp_hf_has(hf, DP_HF_PLAIN) ? "layer_norm_epsilon" : "rms_norm_eps";
     return status == DP_OK ? dp_hf_real(hf, hf->root, eps, 0, 1, &model->norm_eps) : status;
 }
@@ -304,7 +299,8 @@ static dp_status read_experts(const struct dp_hf *hf, struct dp_model_spec *mode
     if (model->dense_layers == 0) {
         model->ffn = 0;
     }
-    return read_shared_experts(hf, model);
+    status = dp_hf_router(hf, model);
+    return status == DP_OK ? read_shared_experts(hf, model) : status;
 }
 
 static dp_status read_latent_attention(const struct dp_hf *hf, struct dp_model_spec *model)

@@ -16,7 +16,9 @@ enum {
     DP_HF_WINDOW_IF_USED = 1 << 7,    // only together with "use_sliding_window"
     DP_HF_WINDOW_ALTERNATES = 1 << 8, // in every other layer unless "layer_types" is given
     DP_HF_SHARED_GATE = 1 << 9,
-    DP_HF_PLAIN = 1 << 10, // GPT-2: LayerNorm, plain FFN, learned positions, tied embedding
+    DP_HF_SIGMOID = 1 << 11,     // experts are scored by sigmoids unless "scoring_func" says else
+    DP_HF_RAW_WEIGHTS = 1 << 12, // weights are not normalised unless "norm_topk_prob" says so
+    DP_HF_PLAIN = 1 << 10,       // GPT-2: LayerNorm, plain FFN, learned positions, tied embedding
 };
 
 struct dp_hf_family {
@@ -62,3 +64,7 @@ dp_status dp_hf_real(const struct dp_hf *hf, const json_t *object, const char *k
                      double max, double *ret_value);
 // A switch of the model, else of the wrapper around it; *ret_on keeps what it was without one.
 dp_status dp_hf_switch(const struct dp_hf *hf, const char *key, bool *ret_on);
+
+// hf_angles.c: "rope_theta" and what stretches it. hf_router.c: how experts are scored and chosen.
+dp_status dp_hf_angles(const struct dp_hf *hf, struct dp_model_spec *model);
+dp_status dp_hf_router(const struct dp_hf *hf, struct dp_model_spec *model);

@@ -49,10 +49,16 @@ static bool is_integer(dp_key_type type)
     return type == DP_KEY_INT32 || type == DP_KEY_INT64 || type == DP_KEY_UINT64;
 }
 
+// Written as a name out of a list.
+static bool is_named(dp_key_type type)
+{
+    return type == DP_KEY_FORMAT || type == DP_KEY_BIASES || type == DP_KEY_ROUTER ||
+           type == DP_KEY_ROPE;
+}
+
 static bool is_text(dp_key_type type)
 {
-    return type == DP_KEY_TEXT || type == DP_KEY_PATH || type == DP_KEY_DEVICE ||
-           type == DP_KEY_FORMAT || type == DP_KEY_BIASES;
+    return type == DP_KEY_TEXT || type == DP_KEY_PATH || type == DP_KEY_DEVICE || is_named(type);
 }
 
 static void add_wrong_type(const struct dp_section *section, const struct dp_key *key,
@@ -143,14 +149,16 @@ static void store_device(const struct dp_section *section, const struct dp_key *
                  key->name, dp_section_label(section, label, sizeof(label)), node->value.string);
 }
 
-// A format or a set of biases by name.
+// A format, a set of biases or a kind of router or of rotary angles by name.
 static void store_named(const struct dp_section *section, const struct dp_key *key,
                         const struct dp_toml_node *node, struct dp_diags *diags, void *member)
 {
     struct dp_error err = {0};
     const char *text = node->value.string;
-    dp_status status = key->type == DP_KEY_FORMAT ? dp_format_parse(text, member, &err)
-                                                  : dp_biases_parse(text, member, &err);
+    dp_status status = key->type == DP_KEY_FORMAT   ? dp_format_parse(text, member, &err)
+                       : key->type == DP_KEY_ROUTER ? dp_router_kind_parse(text, member, &err)
+                       : key->type == DP_KEY_ROPE   ? dp_rope_kind_parse(text, member, &err)
+                                                    : dp_biases_parse(text, member, &err);
     if (status != DP_OK) {
         char label[LABEL_MAX];
         dp_diags_add(diags, node->line, node->column, key->help, "\"%s\" in %s: %s", key->name,
@@ -178,7 +186,7 @@ static void store_text(const struct dp_section *section, const struct dp_key *ke
         store_device(section, key, node, diags, member);
         return;
     }
-    if (key->type == DP_KEY_FORMAT || key->type == DP_KEY_BIASES) {
+    if (is_named(key->type)) {
         store_named(section, key, node, diags, member);
         return;
     }
@@ -271,6 +279,10 @@ static bool is_absent(const struct dp_key *key, const void *object)
         return *(const dp_format *)(const void *)member == DP_FORMAT_AUTO;
     case DP_KEY_BIASES:
         return *(const int32_t *)(const void *)member == 0;
+    case DP_KEY_ROUTER:
+        return *(const dp_router_kind *)(const void *)member == DP_MODEL_SOFTMAX;
+    case DP_KEY_ROPE:
+        return *(const dp_rope_kind *)(const void *)member == DP_ROPE_PLAIN;
     case DP_KEY_DEVICE:
     case DP_KEY_SPECIAL:
         break;
@@ -356,6 +368,12 @@ static void write_value(const struct dp_key *key, const void *member, struct dp_
         write_text(text, out);
         break;
     }
+    case DP_KEY_ROUTER:
+        write_text(dp_router_kind_text(*(const dp_router_kind *)member), out);
+        break;
+    case DP_KEY_ROPE:
+        write_text(dp_rope_kind_text(*(const dp_rope_kind *)member), out);
+        break;
     case DP_KEY_SPECIAL:
         break;
     }

@@ -18,6 +18,8 @@ typedef enum dp_key_type {
     DP_KEY_DEVICE,  // dp_device_kind by name
     DP_KEY_FORMAT,  // dp_format by name
     DP_KEY_BIASES,  // DP_BIAS_* by name
+    DP_KEY_ROUTER,  // dp_router_kind by name
+    DP_KEY_ROPE,    // dp_rope_kind by name
     DP_KEY_SPECIAL, // known, but read by the section's own code; never written
 } dp_key_type;
 

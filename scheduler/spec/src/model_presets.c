@@ -13,6 +13,12 @@
 // Sliding windows in every other layer, a sink per head, biases wherever there is a matrix.
 #define GPT_OSS(windowed)                                                                          \
     .window = 128, .window_layers = (windowed), .sinks = 1,                                        \
+    .rope = {.kind = DP_ROPE_YARN,                                                                 \
+             .original = 4096,                                                                     \
+             .factor = 32,                                                                         \
+             .beta_fast = 32,                                                                      \
+             .beta_slow = 1,                                                                       \
+             .untruncated = 1},                                                                    \
     .biases = DP_BIAS_QKV | DP_BIAS_OUTPUT | DP_BIAS_ROUTER | DP_BIAS_EXPERT
 
 // GPT-2's layer at another size: LayerNorm, GELU of 4 times the width, learned positions, one
@@ -24,6 +30,16 @@
         .vocabulary = (words), .rope_theta = 10000, .norm_eps = 1e-5, .ffn_matrices = 2,           \
         .tied_embedding = 1, .positions = (places), .biases = ALL_BIASES                           \
     }
+
+// Stretched from 4096 tokens; scores grow as the table does, which then cancels out.
+#define DEEPSEEK_YARN(times, fast, scale)                                                          \
+    .rope = {.kind = DP_ROPE_YARN,                                                                 \
+             .original = 4096,                                                                     \
+             .factor = (times),                                                                    \
+             .beta_fast = (fast),                                                                  \
+             .beta_slow = 1,                                                                       \
+             .mscale = (scale),                                                                    \
+             .mscale_all = (scale)}
 
 #define DEEPSEEK_MLA(q_rank)                                                                       \
     .mla_q_rank = (q_rank), .mla_kv_rank = 512, .mla_nope_dim = 128, .mla_rope_dim = 64,           \
@@ -46,7 +62,50 @@ static const struct dp_model_spec presets[] = {
      .rope_theta = 10000,
      .norm_eps = 1e-6,
      .aux_loss_weight = 1e-4},
+    {.name = "tiny-mla",
+     .layers = 4,
+     .dense_layers = 1,
+     .hidden = 96,
+     .heads = 4,
+     .kv_heads = 4,
+     .mla_q_rank = 48,
+     .mla_kv_rank = 32,
+     .mla_nope_dim = 24,
+     .mla_rope_dim = 8,
+     .mla_v_dim = 24,
+     .head_dim = 32,
+     .ffn = 256,
+     .experts = 8,
+     .top_k = 2,
+     .shared_experts = 1,
+     .expert_ffn = 96,
+     .expert_groups = 4,
+     .top_groups = 2,
+     .router = DP_MODEL_SIGMOID,
+     .route_scale = 2.5,
+     .vocabulary = 256,
+     .rope_theta = 10000,
+     .norm_eps = 1e-6,
+     .aux_loss_weight = 1e-4,
+     .bias_update = 0.001},
+    {.name = "tiny-tied",
+     .layers = 4,
+     .dense_layers = 4,
+     .hidden = 96,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 24,
+     .ffn = 256,
+     .vocabulary = 256,
+     .rope_theta = 10000,
+     .norm_eps = 1e-6,
+     .tied_embedding = 1,
+     .qk_norm = 1},
     {.name = "deepseek-v3",
+     DEEPSEEK_YARN(40, 32, 1),
+     .router = DP_MODEL_SIGMOID,
+     .route_scale = 2.5,
+     .bias_update = 0.001,
      .layers = 61,
      .dense_layers = 3,
      .hidden = 7168,
@@ -67,6 +126,9 @@ static const struct dp_model_spec presets[] = {
      .format = DP_FORMAT_FP8_BLOCK,
      .biases = DP_BIAS_ROUTER},
     {.name = "deepseek-v2",
+     DEEPSEEK_YARN(40, 32, 0.707),
+     .raw_weights = 1,
+     .route_scale = 16,
      .layers = 60,
      .dense_layers = 1,
      .hidden = 5120,
@@ -84,6 +146,9 @@ static const struct dp_model_spec presets[] = {
      .rope_theta = 10000,
      .norm_eps = 1e-6},
     {.name = "deepseek-v2-lite",
+     DEEPSEEK_YARN(40, 32, 0.707),
+     .raw_weights = 1,
+     .route_scale = 1,
      .layers = 27,
      .dense_layers = 1,
      .hidden = 2048,
@@ -99,6 +164,7 @@ static const struct dp_model_spec presets[] = {
      .rope_theta = 10000,
      .norm_eps = 1e-6},
     {.name = "deepseek-moe-16b",
+     .raw_weights = 1,
      .layers = 28,
      .dense_layers = 1,
      .hidden = 2048,
@@ -189,6 +255,10 @@ static const struct dp_model_spec presets[] = {
      .norm_eps = 1e-6,
      .qk_norm = 1},
     {.name = "kimi-k2",
+     DEEPSEEK_YARN(32, 1, 1),
+     .router = DP_MODEL_SIGMOID,
+     .route_scale = 2.827,
+     .bias_update = 0.001,
      .layers = 61,
      .dense_layers = 1,
      .hidden = 7168,
@@ -205,6 +275,9 @@ static const struct dp_model_spec presets[] = {
      .norm_eps = 1e-6,
      .biases = DP_BIAS_ROUTER},
     {.name = "glm-4.5",
+     .router = DP_MODEL_SIGMOID,
+     .route_scale = 2.5,
+     .bias_update = 0.001,
      .layers = 92,
      .dense_layers = 3,
      .hidden = 5120,
@@ -223,6 +296,9 @@ static const struct dp_model_spec presets[] = {
      .qk_norm = 1,
      .biases = DP_BIAS_QKV | DP_BIAS_ROUTER},
     {.name = "glm-4.5-air",
+     .router = DP_MODEL_SIGMOID,
+     .route_scale = 1,
+     .bias_update = 0.001,
      .layers = 46,
      .dense_layers = 1,
      .hidden = 4096,
@@ -266,6 +342,7 @@ static const struct dp_model_spec presets[] = {
      .norm_eps = 1e-5,
      GPT_OSS(12)},
     {.name = "qwen2-57b-a14b",
+     .raw_weights = 1,
      .layers = 28,
      .hidden = 3584,
      .heads = 28,
@@ -281,6 +358,7 @@ static const struct dp_model_spec presets[] = {
      .biases = DP_BIAS_QKV,
      .shared_gate = 1},
     {.name = "qwen1.5-moe-a2.7b",
+     .raw_weights = 1,
      .layers = 24,
      .hidden = 2048,
      .heads = 16,
@@ -340,6 +418,8 @@ static const struct dp_model_spec presets[] = {
      .rope_theta = 500000,
      .norm_eps = 1e-5},
     {.name = "llama-3.1-405b",
+     .rope =
+         {.kind = DP_ROPE_LLAMA3, .original = 8192, .factor = 8, .low_factor = 1, .high_factor = 4},
      .layers = 126,
      .dense_layers = 126,
      .hidden = 16384,

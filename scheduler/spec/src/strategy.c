@@ -230,3 +230,50 @@ dp_status dp_biases_parse(const char *text, int32_t *ret_biases, struct dp_error
     }
     return status;
 }
+
+static const char *const router_names[] = {"softmax", "sigmoid", NULL};
+static const char *const rope_names[] = {"none", "linear", "llama3", "yarn", NULL};
+
+static dp_status find_name(const char *const names[], const char *what, const char *text,
+                           int *ret_place, struct dp_error *err)
+{
+    for (int i = 0; names[i] != NULL; i++) {
+        if (strcmp(names[i], text) == 0) {
+            *ret_place = i;
+            return DP_OK;
+        }
+    }
+    const char *near = dp_suggest(text, names);
+    return dp_fail(err, DP_INVALID, "\"%s\" is no %s; did you mean \"%s\"?", text, what,
+                   near != NULL ? near : names[0]);
+}
+
+const char *dp_router_kind_text(dp_router_kind kind)
+{
+    return router_names[kind];
+}
+
+dp_status dp_router_kind_parse(const char *text, dp_router_kind *ret_kind, struct dp_error *err)
+{
+    int place = 0;
+    dp_status status = find_name(router_names, "router", text, &place, err);
+    if (status == DP_OK) {
+        *ret_kind = (dp_router_kind)place;
+    }
+    return status;
+}
+
+const char *dp_rope_kind_text(dp_rope_kind kind)
+{
+    return rope_names[kind];
+}
+
+dp_status dp_rope_kind_parse(const char *text, dp_rope_kind *ret_kind, struct dp_error *err)
+{
+    int place = 0;
+    dp_status status = find_name(rope_names, "scaling of rotary angles", text, &place, err);
+    if (status == DP_OK) {
+        *ret_kind = (dp_rope_kind)place;
+    }
+    return status;
+}

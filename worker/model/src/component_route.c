@@ -24,6 +24,9 @@ static struct dp_router router_of(const struct dp_chunk *chunk, int32_t layer)
         .sequence = chunk->stage->config.sequence,
         .experts = model->experts,
         .top_k = model->top_k,
+        .score = model->router == DP_MODEL_SIGMOID ? DP_ROUTER_SIGMOID : DP_ROUTER_SOFTMAX,
+        .raw_weights = model->raw_weights > 0,
+        .route_scale = model->route_scale,
         .groups = is_grouped ? model->expert_groups : 0,
         .top_groups = is_grouped ? model->top_groups : 0,
         .bias = dp_stage_router_bias(chunk->stage, chunk->stage->config.layer_begin + layer)};

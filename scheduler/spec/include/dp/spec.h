@@ -13,6 +13,27 @@
 #include "dp/limits.h"
 #include "dp/strategy.h"
 
+typedef enum dp_router_kind { DP_MODEL_SOFTMAX, DP_MODEL_SIGMOID } dp_router_kind;
+typedef enum dp_rope_kind {
+    DP_ROPE_PLAIN,
+    DP_ROPE_LINEAR, // positions divided by factor
+    DP_ROPE_LLAMA3, // slow pairs alone, by their wave length (Llama 3.1)
+    DP_ROPE_YARN,   // Peng et al., arXiv 2309.00071
+} dp_rope_kind;
+
+// Rotary angles for sequences longer than those that a model was trained on, as the `transformers`
+// package computes them. 0 = the default of each.
+struct dp_rope_scaling {
+    dp_rope_kind kind;
+    int32_t original; // the longest sequence before
+    double factor;
+    double low_factor, high_factor; // LLAMA3: wave lengths original / high .. original / low; 1, 4
+    double beta_fast, beta_slow;    // YARN: turns over `original` between which it blends; 32, 1
+    double mscale, mscale_all; // YARN: of the table, and of scores, in units of ln(factor) / 10
+    double attention_factor;   // YARN: of the table, in place of what mscale makes
+    int32_t untruncated;       // YARN: 1 = the blend's ends are not rounded to whole pairs
+};
+
 // Shapes of a decoder-only transformer. h = hidden, E = experts.
 struct dp_model_spec {
     char name[DP_NAME_MAX];
@@ -25,16 +46,20 @@ struct dp_model_spec {
     int32_t top_k;
     int32_t shared_experts; // their widths add up: shared width = shared_experts * expert_ffn
     int32_t expert_ffn;     // intermediate width of one expert
-    int32_t expert_groups, top_groups; // group-limited routing (cost model only); 0 = none
+    int32_t expert_groups, top_groups; // group-limited routing; 0 = none
+    dp_router_kind router;             // how logits become scores
+    int32_t raw_weights; // 1 = weights are the scores, not divided by their sum over the chosen
+    double route_scale;  // multiplies the weights; 0 = 1
     int32_t vocabulary;
-    int32_t mtp_layers; // multi-token-prediction layers (cost model only)
-    // Multi-head latent attention widths (cost model only); mla_kv_rank 0 = plain GQA
+    int32_t mtp_layers;     // multi-token-prediction layers
+    double mtp_loss_weight; // of the mean of their losses; 0 = 0.3
+    // Multi-head latent attention widths; mla_kv_rank 0 = plain GQA
     int32_t mla_q_rank, mla_kv_rank, mla_nope_dim, mla_rope_dim, mla_v_dim;
     double rope_theta;
+    struct dp_rope_scaling rope;
     double norm_eps;
     double aux_loss_weight; // sequence-wise load-balance loss, 0 = off
     double bias_update;     // what a step moves the bias of an expert's score by, 0 = no bias
-    // What follows only the cost model knows; 0 = what the models above have.
     dp_format format;       // it was trained in; AUTO = bf16
     int32_t ffn_matrices;   // of an FFN or expert: 0 or 3 = gated (SwiGLU), 2 = plain (GELU)
     int32_t window;         // tokens that sliding-window attention looks back on; 0 = none
@@ -55,6 +80,11 @@ enum {
     DP_BIAS_EXPERT = 1 << 4,
     DP_BIAS_NORM = 1 << 5, // LayerNorm instead of RMSNorm
 };
+// "softmax", "sigmoid"; "none", "linear", "llama3", "yarn".
+const char *dp_router_kind_text(dp_router_kind kind);
+dp_status dp_router_kind_parse(const char *text, dp_router_kind *ret_kind, struct dp_error *err);
+const char *dp_rope_kind_text(dp_rope_kind kind);
+dp_status dp_rope_kind_parse(const char *text, dp_rope_kind *ret_kind, struct dp_error *err);
 // "none", or names joined by "+" or ",": "qkv+output+ffn+router+expert+norm". Writes at most
 // DP_NAME_MAX bytes.
 void dp_biases_text(int32_t biases, char ret_text[DP_NAME_MAX]);
