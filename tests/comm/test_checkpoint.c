@@ -14,8 +14,9 @@
 
 DP_DEFINE_CLEANUP(cleanup_optim, struct dp_optim, dp_optim_free)
 #define AUTO_OPTIM DP_CLEANUP(cleanup_optim)
-DP_DEFINE_CLEANUP(cleanup_checkpoint, struct dp_checkpoint, dp_checkpoint_close)
-#define AUTO_CHECKPOINT DP_CLEANUP(cleanup_checkpoint)
+DP_DEFINE_CLEANUP(cleanup_saver, struct dp_saver, dp_saver_free)
+#define AUTO_SAVER DP_CLEANUP(cleanup_saver)
+#define AUTO_ARCHIVE DP_CLEANUP(dp_archive_close)
 
 static char root[32];
 
@@ -148,22 +149,59 @@ static dp_status open_state(struct dp_transport *transport, const struct layout 
                : status;
 }
 
-static int32_t entries_of(const struct held *held, struct dp_optim *optim,
-                          struct dp_checkpoint_stage *ret_entries)
+// What the rank writes: whole moments where it stands for the tensors.
+static void state_of(const struct held *held, struct dp_optim *optim,
+                     struct dp_checkpoint_stage *stages, struct dp_checkpoint_run *runs,
+                     struct dp_checkpoint_state *ret_state)
 {
+    ret_state->stages = stages;
+    ret_state->runs = runs;
+    ret_state->stage_count = held->count;
+    ret_state->run_count = 0;
     for (int32_t i = 0; i < held->count; i++) {
-        struct dp_checkpoint_stage *entry = &ret_entries[i];
+        struct dp_checkpoint_stage *entry = &stages[i];
         entry->stage = held->stages[i].stage;
-        entry->m = held->m[i];
-        entry->v = held->v[i];
         dp_optim_owns(optim, i, &entry->writes_shared, &entry->writes_experts);
+        int64_t middle = dp_stage_expert_offset(entry->stage);
+        int64_t count = dp_stage_parameter_count(entry->stage);
+        size_t width = dp_element_bytes(held->device->element);
+        if (entry->writes_shared) {
+            runs[ret_state->run_count++] =
+                (struct dp_checkpoint_run){i, 0, middle, held->m[i], held->v[i], false};
+        }
+        if (entry->writes_experts) {
+            size_t skip = (size_t)middle * width;
+            runs[ret_state->run_count++] = (struct dp_checkpoint_run){
+                i, middle, count, (char *)held->m[i] + skip, (char *)held->v[i] + skip, false};
+        }
     }
-    return held->count;
 }
 
-static dp_status agree(void *context, dp_status mine, struct dp_error *err)
+// All ranks as the trainer takes them through the phases, with the waits of a barrier.
+static dp_status save_together(struct dp_group *group, struct dp_saver *saver,
+                               const struct job *job, const char *directory,
+                               const struct dp_checkpoint_state *state, struct dp_error *err)
 {
-    return dp_group_agree(context, 1, mine, err);
+    DP_AUTO_FREE char *partial =
+        dp_asprintf("%s/step-%lld.partial", directory, (long long)job->step);
+    dp_status status = group->ranks[group->self] == 0 ? dp_archive_prepare(partial, err) : DP_OK;
+    status = dp_group_agree(group, 1, status, err);
+    if (status == DP_OK) {
+        status = dp_saver_begin(saver, directory, state, err);
+        dp_saver_settle(saver);
+    }
+    for (int phase = 0; phase < 2 && status == DP_OK; phase++) {
+        if (dp_saver_wait(saver, 0) == DP_SAVER_FAILED) {
+            status =
+                dp_fail(err, dp_saver_error(saver)->status, "%s", dp_saver_error(saver)->message);
+        }
+        status = dp_group_agree(group, 2, status, err);
+        if (status == DP_OK && phase == 0 && group->ranks[group->self] == 0) {
+            dp_saver_seal(saver, 0);
+        }
+    }
+    dp_saver_drop(saver, group->ranks[group->self] == 0);
+    return status;
 }
 
 static dp_status save_rank(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -174,29 +212,43 @@ static dp_status save_rank(struct dp_transport *transport, void *context, struct
     AUTO_OPTIM struct dp_optim *optim = NULL;
     EXPECT_OK(open_state(transport, &job->layout, &held, &optim, err));
     set_state(&held, job->salt);
+    AUTO_SAVER struct dp_saver *saver = NULL;
+    EXPECT_OK(dp_saver_new(held.device, rank, &saver, err));
     int32_t ranks[16];
     for (int32_t i = 0; i < world; i++) {
         ranks[i] = i;
     }
     DP_CLEANUP(dp_group_deinit) struct dp_group group = {0};
     EXPECT_OK(dp_group_init(&group, transport, 0, ranks, world, err));
-    struct dp_checkpoint_sync sync = {agree, &group};
-    struct dp_checkpoint_stage entries[2];
-    int32_t count = entries_of(&held, optim, entries);
-    struct dp_checkpoint_meta meta = {.model = layout_model(),
-                                      .seed = 0xfedcba9876543210u,
-                                      .step = job->step,
-                                      .next_sample = job->step * 8,
-                                      .corpus_hash = UINT64_MAX};
+    struct dp_archive_meta meta = {.model = layout_model(),
+                                   .seed = 0xfedcba9876543210u,
+                                   .step = job->step,
+                                   .next_sample = job->step * 8,
+                                   .corpus_hash = UINT64_MAX};
+    struct dp_checkpoint_stage stages[2];
+    struct dp_checkpoint_run runs[4];
+    struct dp_checkpoint_state state = {.meta = &meta};
+    state_of(&held, optim, stages, runs, &state);
     bool is_bad = rank == 1 && job->bad_directory != NULL;
     struct dp_error got = {0};
-    dp_status status = dp_checkpoint_save(is_bad ? job->bad_directory : job->directory, rank, &meta,
-                                          entries, count, &sync, NULL, &got);
+    dp_status status = save_together(&group, saver, job,
+                                     is_bad ? job->bad_directory : job->directory, &state, &got);
     if (job->wanted == DP_OK && status != DP_OK) {
         return dp_fail(err, status, "%s", got.message);
     }
     EXPECT((status == DP_OK) == (job->wanted == DP_OK));
     return DP_OK;
+}
+
+static dp_status load_all(const struct dp_archive *archive, const struct held *held,
+                          struct dp_error *err)
+{
+    dp_status status = DP_OK;
+    for (int32_t i = 0; i < held->count && status == DP_OK; i++) {
+        status =
+            dp_checkpoint_load_stage(archive, held->stages[i].stage, held->m[i], held->v[i], err);
+    }
+    return status;
 }
 
 static dp_status load_rank(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -205,18 +257,14 @@ static dp_status load_rank(struct dp_transport *transport, void *context, struct
     DP_CLEANUP(held_deinit) struct held held;
     AUTO_OPTIM struct dp_optim *optim = NULL;
     EXPECT_OK(open_state(transport, &job->layout, &held, &optim, err));
-    AUTO_CHECKPOINT struct dp_checkpoint *checkpoint = NULL;
-    EXPECT_OK(dp_checkpoint_open(job->directory, &checkpoint, err));
-    const struct dp_checkpoint_meta *meta = dp_checkpoint_meta(checkpoint);
+    AUTO_ARCHIVE struct dp_archive archive = {0};
+    EXPECT_OK(dp_archive_open(job->directory, &archive, err));
+    const struct dp_archive_meta *meta = &archive.meta;
     EXPECT(meta->seed == 0xfedcba9876543210u && meta->corpus_hash == UINT64_MAX);
     EXPECT(meta->step == job->step && meta->next_sample == job->step * 8);
     struct dp_model_spec model = layout_model();
-    EXPECT_OK(dp_checkpoint_check_model(checkpoint, &model, err));
-    struct dp_checkpoint_stage entries[2];
-    int32_t count = entries_of(&held, optim, entries);
-    for (int32_t i = 0; i < count; i++) {
-        EXPECT_OK(dp_checkpoint_load_stage(checkpoint, &entries[i], err));
-    }
+    EXPECT_OK(dp_archive_check_model(&archive, &model, err));
+    EXPECT_OK(load_all(&archive, &held, err));
     EXPECT(is_state(&held, job->salt, true) || is_state(&held, job->salt, false));
     return DP_OK;
 }
@@ -294,23 +342,21 @@ static void a_rank_that_cannot_write_fails_all_and_leaves_the_old_one(void **sta
 
 static dp_status open_again(struct dp_error *err)
 {
-    struct dp_checkpoint *checkpoint = NULL;
-    dp_status status = dp_checkpoint_open(root, &checkpoint, err);
-    dp_checkpoint_close(checkpoint);
-    return status;
+    AUTO_ARCHIVE struct dp_archive archive = {0};
+    return dp_archive_open(root, &archive, err);
 }
 
 static void what_is_no_checkpoint_is_refused(void **state)
 {
     (void)state;
-    struct dp_checkpoint *checkpoint;
+    struct dp_archive archive;
     struct dp_error err = {0};
-    assert_refused(dp_checkpoint_open("/nowhere/at/all", &checkpoint, &err), DP_NOT_FOUND, &err,
+    assert_refused(dp_archive_open("/nowhere/at/all", &archive, &err), DP_NOT_FOUND, &err,
                    "/nowhere/at/all");
     assert_refused(open_again(&err), DP_NOT_FOUND, &err, "no checkpoint in");
     DP_AUTO_FREE char *manifest = dp_asprintf("%s/manifest.json", root);
-    const char *later = "{\"schema\": \"dp.checkpoint/2\"}";
-    put_file(manifest, later, strlen(later));
+    const char *earlier = "{\"schema\": \"dp.checkpoint/1\"}";
+    put_file(manifest, earlier, strlen(earlier));
     assert_refused(open_again(&err), DP_UNSUPPORTED, &err, "this version reads");
     put_file(manifest, "{\"schema\": ", 11);
     assert_refused(open_again(&err), DP_INVALID, &err, "manifest.json:1");
@@ -321,20 +367,20 @@ static void another_model_is_refused_by_the_field_that_differs(void **state)
     (void)state;
     struct job job = {.layout = layouts[0], .step = 1, .salt = 1, .directory = root};
     save(&job);
-    AUTO_CHECKPOINT struct dp_checkpoint *checkpoint = NULL;
+    AUTO_ARCHIVE struct dp_archive archive = {0};
     struct dp_error err = {0};
-    assert_ok(dp_checkpoint_open(root, &checkpoint, &err), &err);
+    assert_ok(dp_archive_open(root, &archive, &err), &err);
     struct dp_model_spec model = layout_model();
     model.experts = 8;
-    dp_status status = dp_checkpoint_check_model(checkpoint, &model, &err);
+    dp_status status = dp_archive_check_model(&archive, &model, &err);
     assert_refused(status, DP_INVALID, &err, "its experts is 4, this job's is 8");
     model = layout_model();
     model.rope_theta = 500000;
-    status = dp_checkpoint_check_model(checkpoint, &model, &err);
+    status = dp_archive_check_model(&archive, &model, &err);
     assert_refused(status, DP_INVALID, &err, "rope_theta");
     model = layout_model();
     DP_COPY_TEXT(model.name, "renamed");
-    assert_ok(dp_checkpoint_check_model(checkpoint, &model, &err), &err);
+    assert_ok(dp_archive_check_model(&archive, &model, &err), &err);
 }
 
 struct whole {
@@ -360,11 +406,9 @@ static void close_whole(struct whole *whole)
 // Opens and loads everything into zeroed buffers.
 static dp_status load_whole(struct whole *whole, struct dp_error *err)
 {
-    AUTO_CHECKPOINT struct dp_checkpoint *checkpoint = NULL;
-    dp_status status = dp_checkpoint_open(root, &checkpoint, err);
-    struct dp_checkpoint_stage entry;
-    entries_of(&whole->held, whole->optim, &entry);
-    return status == DP_OK ? dp_checkpoint_load_stage(checkpoint, &entry, err) : status;
+    AUTO_ARCHIVE struct dp_archive archive = {0};
+    dp_status status = dp_archive_open(root, &archive, err);
+    return status == DP_OK ? load_all(&archive, &whole->held, err) : status;
 }
 
 static char *file_in(const char *directory, const char *prefix, int skip)
@@ -429,8 +473,8 @@ static void damage_anywhere_is_told_by_file(void **state)
     DP_AUTO_FREE char *directory = dp_asprintf("%s/step-5", root);
     DP_AUTO_FREE char *manifest = dp_asprintf("%s/manifest.json", directory);
     damage_everywhere(&whole, manifest);
-    for (int i = 0; i < 3; i++) {
-        DP_AUTO_FREE char *shard = file_in(directory, "shard-", i);
+    for (int i = 0; i < 4; i++) {
+        DP_AUTO_FREE char *shard = file_in(directory, i % 2 == 0 ? "model-" : "optimizer-", i / 2);
         damage_everywhere(&whole, shard);
     }
     close_whole(&whole);
@@ -443,18 +487,20 @@ static void a_damaged_value_is_told_by_tensor(void **state)
     save(&job);
     struct whole whole;
     open_whole(&whole);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/step-5/shard-0-0.dpt", root);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/step-5/model-00001-of-00001.safetensors", root);
     struct dp_error err = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     assert_ok(dp_read_file(path, 1 << 24, &text, &err), &err);
     int32_t count;
     const struct dp_tensor *tensors = dp_stage_tensors(whole.held.stages[0].stage, &count);
     size_t last = text.length - 64; // in the last tensor, which ends the file
+    char name[DP_TENSOR_NAME_MAX];
+    assert_true(dp_hf_name(tensors[count - 1].name, DP_HF_STYLE_PLAIN, name));
     text.bytes[last] ^= 1;
     put_file(path, text.bytes, text.length);
     dp_status status = load_whole(&whole, &err);
-    assert_refused(status, DP_INVALID, &err, "shard-0-0.dpt is damaged");
-    assert_refused(status, DP_INVALID, &err, tensors[count - 1].name);
+    assert_refused(status, DP_INVALID, &err, "model-00001-of-00001.safetensors is damaged");
+    assert_refused(status, DP_INVALID, &err, name);
     close_whole(&whole);
 }
 
@@ -464,7 +510,7 @@ static void a_missing_shard_is_told(void **state)
     struct job job = {.layout = layouts[1], .step = 5, .salt = 1, .directory = root};
     save(&job);
     DP_AUTO_FREE char *directory = dp_asprintf("%s/step-5", root);
-    DP_AUTO_FREE char *shard = file_in(directory, "shard-", 1);
+    DP_AUTO_FREE char *shard = file_in(directory, "model-0", 1);
     assert_int_equal(unlink(shard), 0);
     struct dp_error err = {0};
     assert_refused(open_again(&err), DP_NOT_FOUND, &err, strrchr(shard, '/') + 1);

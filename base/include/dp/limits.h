@@ -139,3 +139,12 @@
 #define DP_LEARN_FACTOR_MAX 8.0    // of all runs together
 #define DP_LEARN_STEPS_KEPT 64     // of each rank, the newest
 #define DP_PROFILES_KEPT 64        // of a node's history
+
+// checkpoints
+#define DP_TENSOR_DIMS_MAX 8
+#define DP_SAFETENSORS_HEADER_BYTES_MAX 100000000u // what the format's own reader takes
+#define DP_CHECKPOINT_MANIFEST_BYTES_MAX (16u << 20)
+#define DP_CHECKPOINT_FILES_MAX 65536       // of one checkpoint
+#define DP_CHECKPOINT_TENSORS_MAX (1 << 24) // of all files of one checkpoint
+#define DP_SAVED_WHY_MAX 1024               // why a checkpoint failed
+#define DP_TENSOR_NAME_MAX 256              // in a file, with the terminator

@@ -100,6 +100,10 @@ dp_status dp_trainer_new(const struct dp_trainer_config *config, struct dp_train
     if (status == DP_OK && !is_sim(trainer)) {
         status = make_optim(trainer, err);
     }
+    if (status == DP_OK && !is_sim(trainer)) {
+        status = dp_saver_new(config->exec.device, dp_exec_world_rank(trainer->exec),
+                              &trainer->saver, err);
+    }
     if (status == DP_OK) {
         *ret_trainer = dp_steal(trainer);
     }
@@ -109,6 +113,7 @@ dp_status dp_trainer_new(const struct dp_trainer_config *config, struct dp_train
 void dp_trainer_free(struct dp_trainer *trainer)
 {
     if (trainer != NULL) {
+        dp_saver_free(trainer->saver);
         dp_optim_free(trainer->optim);
         dp_exec_free(trainer->exec);
         free(trainer);
@@ -140,12 +145,19 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
                             const struct dp_trainer_wish *wish, struct dp_trainer_report *report,
                             struct dp_error *err)
 {
-    double values[] = {loss_sum, wish != NULL && wish->stop, wish != NULL && wish->checkpoint};
-    dp_status status =
-        dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP), values, 3, err);
+    double values[3 + SAVING_VALUES] = {loss_sum, wish != NULL && wish->stop,
+                                        wish != NULL && wish->checkpoint};
+    dp_trainer_saving_values(trainer, values + 3);
+    dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP),
+                                            values, 3 + SAVING_VALUES, err);
+    if (status == DP_OK) {
+        status = dp_trainer_saving_next(trainer, values + 3, err);
+    }
     if (status != DP_OK) {
         return status;
     }
+    report->saved = trainer->saved;
+    trainer->saved = (struct dp_trainer_saved){0};
     report->has_loss = !is_sim(trainer);
     report->loss = report->has_loss ? values[0] / (double)report->tokens : 0;
     report->agreed.stop = values[1] > 0;
@@ -214,6 +226,7 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
         sleep_s(trainer->config.exec.costs->optimizer[trainer->config.exec.position]);
     } else {
         struct dp_optim_report optim;
+        dp_saver_settle(trainer->saver);
         dp_status status = dp_optim_step(trainer->optim, report->step, &optim, err);
         if (status == DP_OK) {
             status = dp_optim_balance(trainer->optim, err);
@@ -229,6 +242,9 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
     trainer->next_sample += dp_exec_global_batch(trainer->exec);
     int64_t end_ns = dp_exec_now_ns(trainer->exec);
     report->step_ns = end_ns - report->start_ns;
+    if (trainer->config.exec.device != NULL) {
+        report->memory = dp_device_memory(trainer->config.exec.device);
+    }
     // What lies between the sums and the update (nothing, unless the caller takes its time) is the
     // update's.
     report->optimizer_ns = report->step_ns - report->busy_ns - report->exchange_ns -

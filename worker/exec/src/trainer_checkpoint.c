@@ -1,14 +1,85 @@
 #include <math.h>
 
+#include "dp/alloc.h"
 #include "dp/checkpoint.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "dp/optim.h"
 #include "trainer_internal.h"
 
-DP_DEFINE_CLEANUP(cleanup_checkpoint, struct dp_checkpoint, dp_checkpoint_close)
+#define WAIT_NS DP_NS_PER_S // between two exchanges of ranks that wait for the slowest disk
 
-static dp_status agree(void *context, dp_status mine, struct dp_error *err)
+struct dp_saver *dp_trainer_saver(struct dp_trainer *trainer)
 {
-    return dp_group_agree(context, trainer_tag(CALL_SAVE), mine, err);
+    return trainer->saver;
+}
+
+static bool seals(const struct dp_trainer *trainer)
+{
+    return dp_exec_world_rank(trainer->exec) == 0;
+}
+
+void dp_trainer_saving_values(struct dp_trainer *trainer, double ret_values[SAVING_VALUES])
+{
+    ret_values[0] = ret_values[1] = ret_values[2] = 0;
+    if (!trainer->is_saving) {
+        return;
+    }
+    dp_saver_phase phase = dp_saver_phase_now(trainer->saver);
+    ret_values[0] = phase == DP_SAVER_WRITING || phase == DP_SAVER_SEALING;
+    ret_values[1] = phase == DP_SAVER_FAILED;
+    ret_values[2] = (double)dp_saver_bytes(trainer->saver);
+}
+
+// The words of the lowest rank that failed reach all.
+static dp_status share_reason(struct dp_trainer *trainer, struct dp_error *err)
+{
+    struct dp_group *world = dp_exec_world(trainer->exec);
+    bool has_failed = dp_saver_phase_now(trainer->saver) == DP_SAVER_FAILED;
+    DP_AUTO_FREE double *failed = dp_new_array(double, (size_t)world->count);
+    failed[world->self] = has_failed;
+    dp_status status =
+        dp_group_sum_scalars(world, trainer_tag(CALL_FAILED), failed, world->count, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int32_t lowest = 0;
+    while (failed[lowest] == 0) {
+        lowest++;
+    }
+    if (world->self == lowest) {
+        const struct dp_error *why = dp_saver_error(trainer->saver);
+        trainer->saved.status = why->status;
+        (void)DP_COPY_TEXT(trainer->saved.why, why->message);
+    }
+    status = dp_group_broadcast(world, trainer_tag(CALL_REASON), lowest, &trainer->saved,
+                                sizeof trainer->saved, err);
+    trainer->saved.why[sizeof trainer->saved.why - 1] = '\0';
+    return status;
+}
+
+dp_status dp_trainer_saving_next(struct dp_trainer *trainer, const double sums[SAVING_VALUES],
+                                 struct dp_error *err)
+{
+    if (!trainer->is_saving || sums[0] > 0) {
+        return DP_OK;
+    }
+    struct dp_saver *saver = trainer->saver;
+    struct dp_trainer_saved saved = {.step = trainer->saving_step,
+                                     .bytes = (uint64_t)llround(sums[2])};
+    (void)DP_COPY_TEXT(saved.path, dp_saver_path(saver));
+    if (sums[1] == 0 && !trainer->is_sealing) {
+        trainer->is_sealing = true;
+        if (seals(trainer)) {
+            dp_saver_seal(saver, trainer->config.keep_checkpoints);
+        }
+        return DP_OK;
+    }
+    trainer->saved = saved;
+    dp_status status = sums[1] > 0 ? share_reason(trainer, err) : DP_OK;
+    dp_saver_drop(saver, seals(trainer));
+    trainer->is_saving = trainer->is_sealing = false;
+    return status;
 }
 
 static int32_t checkpoint_stages(struct dp_trainer *trainer,
@@ -24,69 +95,120 @@ static int32_t checkpoint_stages(struct dp_trainer *trainer,
     return count;
 }
 
-static void free_moments(struct dp_checkpoint_stage *stages, int32_t count)
+static struct dp_checkpoint_run *checkpoint_runs(struct dp_trainer *trainer, int32_t *ret_count)
 {
-    for (int32_t i = 0; i < count; i++) {
-        struct dp_device *device = dp_stage_device(stages[i].stage);
-        device->ops->free(device, stages[i].m);
-        device->ops->free(device, stages[i].v);
+    int32_t ranges = dp_optim_range_count(trainer->optim);
+    struct dp_checkpoint_run *runs = dp_new_array(struct dp_checkpoint_run, (size_t)ranges);
+    *ret_count = 0;
+    for (int32_t i = 0; i < ranges; i++) {
+        struct dp_optim_range range;
+        dp_optim_range_at(trainer->optim, i, &range);
+        if (range.writes) {
+            runs[(*ret_count)++] = (struct dp_checkpoint_run){
+                range.stage, range.begin, range.end, range.m, range.v, range.is_bf16};
+        }
     }
+    return runs;
 }
 
-static dp_status save(struct dp_trainer *trainer, const char *directory, uint64_t *ret_bytes,
-                      struct dp_error *err)
+// The directory is there before any rank writes into it.
+static dp_status make_room(struct dp_trainer *trainer, const char *partial, struct dp_error *why,
+                           struct dp_error *err)
+{
+    if (seals(trainer)) {
+        (void)dp_archive_prepare(partial, why);
+    }
+    return dp_group_barrier(dp_exec_world(trainer->exec), trainer_tag(CALL_SAVE), err);
+}
+
+static void start(struct dp_trainer *trainer, const char *directory, struct dp_error *why)
 {
     const struct dp_exec_config *config = &trainer->config.exec;
-    struct dp_checkpoint_meta meta = {.model = config->model,
-                                      .seed = config->seed,
-                                      .step = trainer->step_done,
-                                      .next_sample = trainer->next_sample,
-                                      .corpus_hash = trainer->config.corpus_hash};
+    struct dp_archive_meta meta = {.model = config->model,
+                                   .is_trained = true,
+                                   .seed = config->seed,
+                                   .step = trainer->step_done,
+                                   .next_sample = trainer->next_sample,
+                                   .corpus_hash = trainer->config.corpus_hash};
     struct dp_checkpoint_stage stages[DP_RANK_STAGES_MAX];
-    int32_t count = checkpoint_stages(trainer, stages);
-    void *m[DP_RANK_STAGES_MAX], *v[DP_RANK_STAGES_MAX];
-    dp_status status = dp_optim_gather_moments(trainer->optim, m, v, err);
-    if (status != DP_OK) {
+    struct dp_checkpoint_state state = {.meta = &meta, .stages = stages};
+    state.stage_count = checkpoint_stages(trainer, stages);
+    DP_AUTO_FREE struct dp_checkpoint_run *runs = checkpoint_runs(trainer, &state.run_count);
+    state.runs = runs;
+    if (why->status != DP_OK || dp_saver_begin(trainer->saver, directory, &state, why) != DP_OK) {
+        dp_saver_fail(trainer->saver, directory, meta.step, why);
+    }
+    trainer->is_saving = true;
+    trainer->saving_step = meta.step;
+}
+
+dp_status dp_trainer_checkpoint_begin(struct dp_trainer *trainer, const char *directory,
+                                      struct dp_trainer_saved *ret_earlier, struct dp_error *err)
+{
+    dp_status status = dp_trainer_checkpoint_finish(trainer, ret_earlier, err);
+    if (status != DP_OK || trainer->saver == NULL) {
         return status;
     }
-    for (int32_t i = 0; i < count; i++) {
-        stages[i].m = m[i];
-        stages[i].v = v[i];
+    DP_AUTO_FREE char *partial =
+        dp_asprintf("%s/step-%lld.partial", directory, (long long)trainer->step_done);
+    struct dp_error why = {0};
+    status = make_room(trainer, partial, &why, err);
+    if (status != DP_OK) {
+        return dp_trainer_give_up(trainer, "checkpoint", status, err);
     }
-    struct dp_checkpoint_sync sync = {.agree = agree, .context = dp_exec_world(trainer->exec)};
-    status = dp_checkpoint_save(directory, dp_exec_world_rank(trainer->exec), &meta, stages, count,
-                                &sync, ret_bytes, err);
-    free_moments(stages, count);
-    return status;
+    start(trainer, directory, &why);
+    return DP_OK;
+}
+
+dp_status dp_trainer_checkpoint_finish(struct dp_trainer *trainer,
+                                       struct dp_trainer_saved *ret_saved, struct dp_error *err)
+{
+    // Ranks meet every second, so that none is taken for lost while the slowest disk writes.
+    while (trainer->is_saving) {
+        (void)dp_saver_wait(trainer->saver, dp_clock_monotonic_ns() + WAIT_NS);
+        double sums[SAVING_VALUES];
+        dp_trainer_saving_values(trainer, sums);
+        dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec),
+                                                trainer_tag(CALL_FINISH), sums, SAVING_VALUES, err);
+        if (status == DP_OK) {
+            status = dp_trainer_saving_next(trainer, sums, err);
+        }
+        if (status != DP_OK) {
+            return dp_trainer_give_up(trainer, "checkpoint", status, err);
+        }
+    }
+    *ret_saved = trainer->saved;
+    trainer->saved = (struct dp_trainer_saved){0};
+    return DP_OK;
 }
 
 dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *directory,
                                 uint64_t *ret_bytes, struct dp_error *err)
 {
     *ret_bytes = 0;
-    if (trainer->optim == NULL) {
-        return DP_OK;
-    }
-    uint64_t bytes = 0;
-    dp_status status = save(trainer, directory, &bytes, err);
-    double sum = (double)bytes;
+    struct dp_trainer_saved saved = {0};
+    dp_status status = dp_trainer_checkpoint_begin(trainer, directory, &saved, err);
     if (status == DP_OK) {
-        status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_BYTES), &sum,
-                                      1, err);
+        status = dp_trainer_checkpoint_finish(trainer, &saved, err);
     }
-    if (status != DP_OK) {
-        return dp_trainer_give_up(trainer, "checkpoint", status, err);
+    if (status == DP_OK && saved.status != DP_OK) {
+        status = dp_fail(err, saved.status, "%s", saved.why);
     }
-    *ret_bytes = (uint64_t)llround(sum);
-    return DP_OK;
+    if (status == DP_OK) {
+        *ret_bytes = saved.bytes;
+    }
+    return status;
 }
 
-static dp_status check(const struct dp_trainer *trainer, const struct dp_checkpoint *checkpoint,
+static dp_status check(const struct dp_trainer *trainer, const struct dp_archive *archive,
                        struct dp_error *err)
 {
     const struct dp_exec_config *config = &trainer->config.exec;
-    const struct dp_checkpoint_meta *meta = dp_checkpoint_meta(checkpoint);
-    const char *path = dp_checkpoint_path(checkpoint);
+    const struct dp_archive_meta *meta = &archive->meta;
+    const char *path = archive->path;
+    if (!meta->is_trained) {
+        return dp_archive_check_model(archive, &config->model, err);
+    }
     if (meta->corpus_hash != trainer->config.corpus_hash || meta->seed != config->seed) {
         return dp_fail(err, DP_INVALID,
                        "%s was trained with another %s; give the same [data] and [train] seed, or "
@@ -97,25 +219,32 @@ static dp_status check(const struct dp_trainer *trainer, const struct dp_checkpo
         return dp_fail(err, DP_INVALID, "%s has %lld steps; [train] steps = %lld is fewer", path,
                        (long long)meta->step, (long long)trainer->config.steps);
     }
-    return dp_checkpoint_check_model(checkpoint, &config->model, err);
+    return dp_archive_check_model(archive, &config->model, err);
 }
 
-static dp_status load_stage(struct dp_trainer *trainer, struct dp_checkpoint *checkpoint,
-                            int32_t index, struct dp_checkpoint_stage *stage, struct dp_error *err)
+static dp_status load_stage(struct dp_trainer *trainer, const struct dp_archive *archive,
+                            int32_t index, struct dp_error *err)
 {
-    struct dp_device *device = dp_stage_device(stage->stage);
-    size_t bytes = (size_t)dp_stage_parameter_count(stage->stage) * dp_device_real_bytes(device);
-    dp_status status = device->ops->alloc(device, DP_MEMORY_STAGING, bytes, &stage->m, err);
+    int32_t position;
+    struct dp_stage *stage = dp_exec_stage(trainer->exec, index, &position);
+    if (!archive->meta.is_trained) {
+        return dp_checkpoint_load_stage(archive, stage, NULL, NULL, err);
+    }
+    struct dp_device *device = dp_stage_device(stage);
+    size_t bytes = (size_t)dp_stage_parameter_count(stage) * dp_device_real_bytes(device);
+    void *m = NULL, *v = NULL;
+    dp_status status = device->ops->alloc(device, DP_MEMORY_STAGING, bytes, &m, err);
     if (status == DP_OK) {
-        status = device->ops->alloc(device, DP_MEMORY_STAGING, bytes, &stage->v, err);
+        status = device->ops->alloc(device, DP_MEMORY_STAGING, bytes, &v, err);
     }
     if (status == DP_OK) {
-        status = dp_checkpoint_load_stage(checkpoint, stage, err);
+        status = dp_checkpoint_load_stage(archive, stage, m, v, err);
     }
     if (status == DP_OK) {
-        dp_optim_set_moments(trainer->optim, index, stage->m, stage->v);
+        dp_optim_set_moments(trainer->optim, index, m, v);
     }
-    free_moments(stage, 1);
+    device->ops->free(device, m);
+    device->ops->free(device, v);
     return status;
 }
 
@@ -125,24 +254,22 @@ dp_status dp_trainer_resume(struct dp_trainer *trainer, const char *path, struct
         return dp_fail(err, DP_UNSUPPORTED,
                        "the sim device has no weights; remove [checkpoint] resume");
     }
-    DP_CLEANUP(cleanup_checkpoint) struct dp_checkpoint *checkpoint = NULL;
-    dp_status status = dp_checkpoint_open(path, &checkpoint, err);
+    DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
+    dp_status status = dp_archive_open(path, &archive, err);
     if (status == DP_OK) {
-        status = check(trainer, checkpoint, err);
+        status = check(trainer, &archive, err);
     }
-    struct dp_checkpoint_stage stages[DP_RANK_STAGES_MAX];
-    int32_t count = checkpoint_stages(trainer, stages);
+    int32_t count = dp_exec_stage_count(trainer->exec);
     for (int32_t i = 0; status == DP_OK && i < count; i++) {
-        status = load_stage(trainer, checkpoint, i, &stages[i], err);
+        status = load_stage(trainer, &archive, i, err);
     }
     if (status == DP_OK) {
         status = dp_optim_refresh(trainer->optim, err);
     }
     if (status == DP_OK) {
-        const struct dp_checkpoint_meta *meta = dp_checkpoint_meta(checkpoint);
-        trainer->step_done = meta->step;
-        trainer->next_sample = meta->next_sample;
-        dp_exec_set_samples(trainer->exec, meta->step + 1, meta->next_sample);
+        trainer->step_done = archive.meta.step;
+        trainer->next_sample = archive.meta.next_sample;
+        dp_exec_set_samples(trainer->exec, trainer->step_done + 1, trainer->next_sample);
     }
     return status;
 }

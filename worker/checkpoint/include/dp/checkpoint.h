@@ -1,69 +1,94 @@
-// A training state on disk, independent of how it was laid out over ranks.
+// A training state to and from the files of dp/archive.h, whatever its layout over ranks was or is.
 //
-//   DIRECTORY/step-120/manifest.json       dp.checkpoint/1: model, step, seed, shards with sizes
-//   DIRECTORY/step-120/shard-3-1.dpt       what rank 3 stood for of its second stage
+// Saving runs beside the training. dp_saver_begin orders copies of what this rank stands for;
+// dp_saver_settle waits for them, before weights or moments change. The saver's thread writes the
+// copies (dp_saver_run). When all ranks' files are safe, one rank's saver seals the directory.
+// Every distinct weight is written once; every run of moments by a rank that keeps it. All ranks
+// need to see the same directory.
 //
-// Every distinct tensor is in one shard once, with its two Adam moments. Shards are written into
-// step-120.partial; the manifest comes last, after every rank has said that its shards are safe,
-// and then the directory gets its name: what is called step-N is whole. Loading finds tensors by
-// name in all shards, so that another (P, EP, D, schedule) can go on from it. All ranks need to see
-// the same directory.
-//
-// A shard is "DPSHARD1", the length of a JSON header and its hash (u64, little-endian), the header
-// (tensor names, shapes, places, hashes), then raw little-endian values, 64-byte aligned.
+//   IDLE, begin: WRITING, then WRITTEN or FAILED
+//   WRITTEN, seal: SEALING, then SEALED or FAILED
+//   WRITTEN, SEALED or FAILED, drop: IDLE
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dp/archive.h"
 #include "dp/model.h"
-#include "dp/spec.h"
-
-struct dp_checkpoint_meta {
-    struct dp_model_spec model;
-    uint64_t seed;
-    int64_t step;        // steps completed
-    int64_t next_sample; // first global sample not yet trained on
-    uint64_t corpus_hash;
-};
 
 struct dp_checkpoint_stage {
     struct dp_stage *stage;             // borrowed
-    void *m, *v;                        // Adam moments in device memory, as the weights
-    bool writes_shared, writes_experts; // saving: this rank is the one that writes them
+    bool writes_shared, writes_experts; // this rank is the one that writes them
 };
 
-// How the ranks wait for each other: returns DP_OK on all when all gave DP_OK, a failure on all
-// otherwise (dp_group_agree). NULL for a single rank.
-struct dp_checkpoint_sync {
-    dp_status (*agree)(void *context, dp_status mine, struct dp_error *err);
-    void *context;
+// Moments of elements [begin, end) of a stage's weights that this rank is to write.
+struct dp_checkpoint_run {
+    int32_t stage; // index into the stages
+    int64_t begin, end;
+    const void *m, *v; // device memory: bfloat16 when is_bf16, else reals
+    bool is_bf16;
 };
 
-// Called by every rank at the same step. Rank 0 makes the directory and the manifest. An older
-// checkpoint of the same step is replaced; on failure it is untouched and nothing else is left
-// behind. ret_bytes (may be NULL): what this rank wrote.
-dp_status dp_checkpoint_save(const char *directory, int32_t rank,
-                             const struct dp_checkpoint_meta *meta,
-                             const struct dp_checkpoint_stage *stages, int32_t count,
-                             const struct dp_checkpoint_sync *sync, uint64_t *ret_bytes,
-                             struct dp_error *err);
+struct dp_checkpoint_state {
+    const struct dp_archive_meta *meta;
+    const struct dp_checkpoint_stage *stages;
+    int32_t stage_count;
+    const struct dp_checkpoint_run *runs;
+    int32_t run_count;
+};
 
-struct dp_checkpoint;
+typedef enum dp_saver_phase {
+    DP_SAVER_IDLE,
+    DP_SAVER_WRITING,
+    DP_SAVER_WRITTEN,
+    DP_SAVER_SEALING,
+    DP_SAVER_SEALED,
+    DP_SAVER_FAILED,
+} dp_saver_phase;
 
-// `path` is a step-N directory, or a directory of them, whose newest is taken. Checks the manifest,
-// every shard's size and header, and that all tensors of the model are there.
-dp_status dp_checkpoint_open(const char *path, struct dp_checkpoint **ret_checkpoint,
-                             struct dp_error *err);
-// Accepts NULL.
-void dp_checkpoint_close(struct dp_checkpoint *checkpoint);
-const struct dp_checkpoint_meta *dp_checkpoint_meta(const struct dp_checkpoint *checkpoint);
-// The step-N directory.
-const char *dp_checkpoint_path(const struct dp_checkpoint *checkpoint);
-// DP_INVALID naming the first differing field, when this checkpoint is of another model.
-dp_status dp_checkpoint_check_model(const struct dp_checkpoint *checkpoint,
-                                    const struct dp_model_spec *model, struct dp_error *err);
-// Fills weights and moments (m and v may be NULL) of a stage. Damage gives DP_INVALID naming file
-// and tensor; the stage is then partly overwritten.
-dp_status dp_checkpoint_load_stage(struct dp_checkpoint *checkpoint,
-                                   const struct dp_checkpoint_stage *stage, struct dp_error *err);
+struct dp_saver;
+
+// Copies to host memory go over a stream of the device, which outlives the saver.
+dp_status dp_saver_new(struct dp_device *device, int32_t rank, struct dp_saver **ret_saver,
+                       struct dp_error *err);
+// After dp_saver_run has returned. Accepts NULL.
+void dp_saver_free(struct dp_saver *saver);
+
+// What the saver's thread does until dp_saver_close. Without such a thread the work is done inside
+// dp_saver_wait, by its caller.
+void dp_saver_run(struct dp_saver *saver);
+// Lets run return, once what is being written is written. By any thread.
+void dp_saver_close(struct dp_saver *saver);
+
+// In IDLE. Copies of all that this rank writes are under way; DIRECTORY/step-N.partial is there
+// already (dp_archive_prepare, by one rank). Fails where there is no memory for the copies:
+// nothing is under way then.
+dp_status dp_saver_begin(struct dp_saver *saver, const char *directory,
+                         const struct dp_checkpoint_state *state, struct dp_error *err);
+// In IDLE, instead: a checkpoint that failed before this rank could begin.
+void dp_saver_fail(struct dp_saver *saver, const char *directory, int64_t step,
+                   const struct dp_error *why);
+// Returns when the copies are made. Cheap in other phases than WRITING.
+void dp_saver_settle(struct dp_saver *saver);
+// In WRITTEN, on one rank, when all ranks are there: the directory gets its name, and of older ones
+// the `keep` newest stay (0 = all).
+void dp_saver_seal(struct dp_saver *saver, int32_t keep);
+// Back to IDLE, from WRITTEN, SEALED or FAILED. `removes`: also the directory, where it has no name
+// yet.
+void dp_saver_drop(struct dp_saver *saver, bool removes);
+
+// By any thread.
+dp_saver_phase dp_saver_phase_now(struct dp_saver *saver);
+// Returns when the phase is neither WRITING nor SEALING, or at the deadline (monotonic clock).
+dp_saver_phase dp_saver_wait(struct dp_saver *saver, int64_t deadline_ns);
+// In FAILED: what went wrong. Bytes that this rank has written, from WRITTEN on.
+const struct dp_error *dp_saver_error(const struct dp_saver *saver);
+uint64_t dp_saver_bytes(const struct dp_saver *saver);
+const char *dp_saver_path(const struct dp_saver *saver); // DIRECTORY/step-N
+
+// Fills the weights and router biases of a stage, and m and v [parameters of the stage] as reals
+// in device memory (NULL: not wanted). Damage gives DP_INVALID naming file and tensor; the stage is
+// then partly overwritten. Tensors that are missing are named all at once.
+dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_stage *stage,
+                                   void *m, void *v, struct dp_error *err);

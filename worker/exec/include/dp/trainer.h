@@ -17,9 +17,20 @@ struct dp_trainer_config {
     dp_shard shard; // of the moments; AUTO = NONE
     int64_t steps;  // length of the run: the learning rate depends on it
     uint64_t corpus_hash;
+    int32_t keep_checkpoints; // the newest ones of a directory; 0 = all
+};
+
+// What a checkpoint came to.
+struct dp_trainer_saved {
+    int64_t step;     // 0 = none was finished
+    dp_status status; // DP_OK: it stands. Else older ones do, and training may go on
+    uint64_t bytes;   // of all ranks
+    char path[DP_PATH_MAX];
+    char why[DP_SAVED_WHY_MAX]; // it failed, and on which rank
 };
 
 struct dp_trainer;
+struct dp_saver;
 
 // As dp_exec_new.
 dp_status dp_trainer_new(const struct dp_trainer_config *config, struct dp_trainer **ret_trainer,
@@ -55,8 +66,11 @@ struct dp_trainer_report {
     uint64_t tokens; // of the global batch
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    // Of the device since it was opened, up to the end of this step; zeros on a sim rank.
+    struct dp_device_memory memory;
     struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
     struct dp_trainer_wish agreed; // what any rank wished
+    struct dp_trainer_saved saved; // a checkpoint that is finished now
 };
 // One step. On failure the transport is aborted, so that peers need not wait.
 dp_status dp_trainer_step(struct dp_trainer *trainer, const struct dp_trainer_wish *wish,
@@ -71,9 +85,21 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
 dp_status dp_trainer_evaluate(struct dp_trainer *trainer, double *ret_loss, uint64_t *ret_tokens,
                               struct dp_error *err);
 
-// Writes DIRECTORY/step-N. *ret_bytes is the sum over all ranks. A sim rank writes nothing.
+// Starts DIRECTORY/step-N, of the step just done; every rank calls it at the same step. It is
+// written while training goes on, and what it comes to stands in the report of a later step. One
+// that is still under way is finished first: *ret_earlier. A sim rank writes nothing. What fails is
+// the checkpoint (*ret_earlier, or a later report), not the call, unless peers are gone.
+dp_status dp_trainer_checkpoint_begin(struct dp_trainer *trainer, const char *directory,
+                                      struct dp_trainer_saved *ret_earlier, struct dp_error *err);
+// Waits for the one under way, if any. Every rank calls it.
+dp_status dp_trainer_checkpoint_finish(struct dp_trainer *trainer,
+                                       struct dp_trainer_saved *ret_saved, struct dp_error *err);
+// Both, and a checkpoint that fails is an error. *ret_bytes is the sum over all ranks.
 dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *directory,
                                 uint64_t *ret_bytes, struct dp_error *err);
+// What the thread that writes checkpoints runs (dp_saver_run); NULL on a sim rank. Without such a
+// thread they are written inside checkpoint_finish.
+struct dp_saver *dp_trainer_saver(struct dp_trainer *trainer);
 
 // What went wrong in the last call that failed.
 const struct dp_exec_failure *dp_trainer_failure(const struct dp_trainer *trainer);

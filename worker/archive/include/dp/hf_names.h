@@ -1,0 +1,26 @@
+// What Hugging Face calls the tensors of a model, and what dp/model.h calls them.
+//
+// Shapes and the order of values are the same on both sides, so a name is all that differs; norms
+// and biases have one dimension there.
+#pragma once
+
+#include <stdbool.h>
+
+#include "dp/limits.h"
+#include "dp/spec.h"
+
+// Families differ in what experts are called.
+typedef enum dp_hf_style {
+    DP_HF_STYLE_PLAIN,   // mlp.experts.N.gate_proj, mlp.shared_experts: DeepSeek, Qwen3, GLM
+    DP_HF_STYLE_MIXTRAL, // block_sparse_moe.experts.N.w1
+    DP_HF_STYLE_QWEN2,   // mlp.shared_expert
+    DP_HF_STYLE_COUNT
+} dp_hf_style;
+
+// "layers.3.experts.5.gate" becomes "model.layers.3.mlp.experts.5.gate_proj.weight". False for a
+// name that has no counterpart.
+bool dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX]);
+// The other way round, from any style.
+bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX]);
+// The layer of an own name "layers.3.router", or -1.
+int32_t dp_hf_layer(const char *own);

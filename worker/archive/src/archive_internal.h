@@ -1,0 +1,35 @@
+// Between the parts of an archive.
+#pragma once
+
+#include <stdbool.h>
+
+#include "dp/archive.h"
+#include "dp/json.h"
+
+// Opens the files that the manifest, or the index of a directory from elsewhere, lists.
+dp_status dp_archive_read_manifest(struct dp_archive *archive, struct dp_error *err);
+dp_status dp_archive_open_hf(struct dp_archive *archive, struct dp_error *err);
+// Of the open files: `tensors` and `unknown`.
+dp_status dp_archive_index(struct dp_archive *archive, struct dp_error *err);
+// Values of weights, without the balance of routers and multi-token prediction; and how many the
+// model has of them.
+int64_t dp_archive_parameters(const struct dp_archive *archive);
+int64_t dp_archive_parameters_wanted(const struct dp_model_spec *model);
+int64_t dp_archive_step_of(const char *name);
+dp_status dp_archive_write_manifest(const char *directory, const struct dp_archive *archive,
+                                    struct dp_error *err);
+// Writes config.json and the index of weights.
+dp_status dp_archive_write_hf(const char *directory, const struct dp_archive *archive,
+                              struct dp_error *err);
+
+// A model's shapes as JSON, and the field in which two models differ (NULL: in none). Names and
+// what training may change freely are left out.
+json_t *dp_model_to_json(const struct dp_model_spec *model);
+dp_status dp_model_from_json(const json_t *json, const char *where, struct dp_model_spec *ret_model,
+                             struct dp_error *err);
+const char *dp_model_difference(const struct dp_model_spec *a, const struct dp_model_spec *b,
+                                double *ret_a, double *ret_b);
+
+// u64 as "0x...", since JSON's integers are signed.
+json_t *dp_hex_to_json(uint64_t value);
+bool dp_hex_from_json(const json_t *json, uint64_t *ret_value);

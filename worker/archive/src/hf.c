@@ -1,0 +1,132 @@
+// Directories of weights as Hugging Face's programs write and read them.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "archive_internal.h"
+#include "dp/alloc.h"
+
+#define CONFIG "config.json"
+#define INDEX "model.safetensors.index.json"
+#define SINGLE "model.safetensors"
+#define NAMES_LISTED_MAX 20
+
+static dp_status read_json(const char *path, json_t **ret_json, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_read_file(path, DP_SAFETENSORS_HEADER_BYTES_MAX, &text, err);
+    return status == DP_OK ? dp_json_parse(text.bytes, text.length, DP_SAFETENSORS_HEADER_BYTES_MAX,
+                                           path, ret_json, err)
+                           : status;
+}
+
+static dp_status read_config(struct dp_archive *archive, struct dp_error *err)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" CONFIG, archive->path);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_read_file(path, DP_SPEC_BYTES_MAX, &text, err);
+    return status == DP_OK
+               ? dp_model_from_hf_config(text.bytes, text.length, path, &archive->meta.model, err)
+               : status;
+}
+
+static dp_status add_file(struct dp_archive *archive, const char *name, struct dp_error *err)
+{
+    for (int32_t i = 0; i < archive->file_count; i++) {
+        if (strcmp(strrchr(archive->files[i].path, '/') + 1, name) == 0) {
+            return DP_OK;
+        }
+    }
+    if (name[0] == '\0' || strchr(name, '/') != NULL ||
+        archive->file_count == DP_CHECKPOINT_FILES_MAX) {
+        return dp_fail(err, DP_INVALID, "%s/" INDEX " lists the file \"%.100s\"", archive->path,
+                       name);
+    }
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", archive->path, name);
+    archive->files =
+        dp_realloc(archive->files, (size_t)archive->file_count + 1, sizeof archive->files[0]);
+    dp_status status = dp_safetensors_open(path, &archive->files[archive->file_count], err);
+    archive->file_count += status == DP_OK;
+    return status;
+}
+
+static dp_status add_files(struct dp_archive *archive, struct dp_error *err)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" INDEX, archive->path);
+    if (access(path, F_OK) != 0) {
+        return add_file(archive, SINGLE, err);
+    }
+    DP_AUTO_JSON json_t *json = NULL;
+    dp_status status = read_json(path, &json, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    const char *name;
+    json_t *file;
+    json_object_foreach(json_object_get(json, "weight_map"), name, file)
+    {
+        status = add_file(archive, json_is_string(file) ? json_string_value(file) : "", err);
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    return DP_OK;
+}
+
+// Everything that does not fit, at once.
+static dp_status check_names(const struct dp_archive *archive, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf list = {0};
+    for (int64_t i = 0; i < archive->unknown_count && i < NAMES_LISTED_MAX; i++) {
+        dp_buf_printf(&list, "%s%s", i == 0 ? "" : ", ", archive->unknown[i]);
+    }
+    if (archive->unknown_count > NAMES_LISTED_MAX) {
+        dp_buf_printf(&list, " and %" PRId64 " more", archive->unknown_count - NAMES_LISTED_MAX);
+    }
+    if (archive->unknown_count > 0) {
+        return dp_fail(err, DP_UNSUPPORTED, "%s has tensors that no model here has: %s",
+                       archive->path, list.bytes);
+    }
+    return DP_OK;
+}
+
+dp_status dp_archive_open_hf(struct dp_archive *archive, struct dp_error *err)
+{
+    dp_status status = read_config(archive, err);
+    if (status == DP_OK) {
+        status = add_files(archive, err);
+    }
+    if (status == DP_OK) {
+        status = dp_archive_index(archive, err);
+    }
+    return status == DP_OK ? check_names(archive, err) : status;
+}
+
+static dp_status write_index(const char *directory, const struct dp_archive *archive,
+                             struct dp_error *err)
+{
+    json_t *map = json_object();
+    uint64_t bytes = 0;
+    for (int64_t i = 0; i < archive->count; i++) {
+        const struct dp_archive_tensor *tensor = &archive->tensors[i];
+        if (tensor->kind == DP_ARCHIVE_WEIGHT) {
+            const char *file = strrchr(archive->files[tensor->file].path, '/') + 1;
+            json_object_set_new(map, tensor->saved->name, json_string(file));
+            bytes += tensor->saved->bytes;
+        }
+    }
+    DP_AUTO_JSON json_t *json =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_json_write(json, 2, &text);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" INDEX, directory);
+    return dp_write_file(path, text.bytes, text.length, err);
+}
+
+dp_status dp_archive_write_hf(const char *directory, const struct dp_archive *archive,
+                              struct dp_error *err)
+{
+    return write_index(directory, archive, err);
+}

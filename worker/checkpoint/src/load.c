@@ -1,0 +1,138 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/checkpoint.h"
+#include "dp/cleanup.h"
+
+#define NAMES_LISTED_MAX 20
+
+static dp_dtype reals_of(const struct dp_device *device)
+{
+    return dp_element_real(device->element) == DP_F64 ? DP_DTYPE_F64 : DP_DTYPE_F32;
+}
+
+// A tied head is the embedding.
+static const char *saved_as(const struct dp_stage *stage, const struct dp_tensor *tensor)
+{
+    bool is_head = strcmp(tensor->name, "head.output") == 0;
+    return is_head && dp_stage_config(stage)->model.tied_embedding != 0 ? "embedding"
+                                                                        : tensor->name;
+}
+
+static dp_status check_names(const struct dp_archive *archive, const struct dp_stage *stage,
+                             struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf list = {0};
+    int32_t count, missing = 0;
+    const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
+    for (int32_t i = 0; i < count; i++) {
+        const char *own = saved_as(stage, &tensors[i]);
+        if (dp_archive_find(archive, own, NULL) != NULL) {
+            continue;
+        }
+        char name[DP_TENSOR_NAME_MAX];
+        bool is_known = dp_hf_name(own, DP_HF_STYLE_PLAIN, name);
+        if (missing++ < NAMES_LISTED_MAX) {
+            dp_buf_printf(&list, "%s%s", missing == 1 ? "" : ", ", is_known ? name : own);
+        }
+    }
+    if (missing > NAMES_LISTED_MAX) {
+        dp_buf_printf(&list, " and %d more", missing - NAMES_LISTED_MAX);
+    }
+    return missing == 0
+               ? DP_OK
+               : dp_fail(err, DP_INVALID, "the checkpoint %s lacks %s", archive->path, list.bytes);
+}
+
+struct reader {
+    const struct dp_archive *archive;
+    struct dp_stage *stage;
+    struct dp_device *device;
+    void *values; // host memory, room for the largest tensor
+};
+
+static void put(const struct reader *reader, void *to, int64_t offset, int64_t count)
+{
+    size_t width = dp_device_real_bytes(reader->device);
+    reader->device->ops->copy(reader->device->stream, (char *)to + (size_t)offset * width,
+                              reader->values, (size_t)count * width);
+}
+
+static dp_status load_moments(const struct reader *reader, const struct dp_tensor *tensor,
+                              dp_archive_kind kind, void *to, struct dp_error *err)
+{
+    if (to == NULL) {
+        return DP_OK;
+    }
+    dp_status status =
+        dp_archive_read_moments(reader->archive, saved_as(reader->stage, tensor), kind,
+                                tensor->count, reals_of(reader->device), reader->values, err);
+    if (status == DP_OK) {
+        put(reader, to, tensor->offset, tensor->count);
+    }
+    return status;
+}
+
+static dp_status load_tensor(const struct reader *reader, const struct dp_tensor *tensor, void *m,
+                             void *v, struct dp_error *err)
+{
+    dp_status status =
+        dp_archive_read_weight(reader->archive, saved_as(reader->stage, tensor), tensor->rows,
+                               tensor->cols, reals_of(reader->device), reader->values, err);
+    if (status == DP_OK) {
+        put(reader, dp_stage_weights(reader->stage), tensor->offset, tensor->count);
+        status = load_moments(reader, tensor, DP_ARCHIVE_M, m, err);
+    }
+    return status == DP_OK ? load_moments(reader, tensor, DP_ARCHIVE_V, v, err) : status;
+}
+
+// A checkpoint of a run that had none leaves them as they are: zeros.
+static dp_status load_biases(const struct reader *reader, struct dp_error *err)
+{
+    const struct dp_stage_config *config = dp_stage_config(reader->stage);
+    int64_t experts = config->model.experts;
+    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+        void *bias = dp_stage_router_bias(reader->stage, layer);
+        char own[DP_NAME_MAX];
+        snprintf(own, sizeof own, "layers.%d.router.bias", layer);
+        if (bias == NULL || dp_archive_find(reader->archive, own, NULL) == NULL) {
+            continue;
+        }
+        dp_status status = dp_archive_read_weight(reader->archive, own, 1, experts,
+                                                  reals_of(reader->device), reader->values, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        put(reader, bias, 0, experts);
+    }
+    return DP_OK;
+}
+
+dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_stage *stage,
+                                   void *m, void *v, struct dp_error *err)
+{
+    dp_status status = check_names(archive, stage, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int32_t count;
+    const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
+    int64_t most = dp_stage_config(stage)->model.experts;
+    for (int32_t i = 0; i < count; i++) {
+        most = tensors[i].count > most ? tensors[i].count : most;
+    }
+    struct reader reader = {archive, stage, dp_stage_device(stage), NULL};
+    DP_AUTO_FREE void *values = reader.values =
+        dp_alloc_aligned((size_t)most, dp_device_real_bytes(reader.device));
+    for (int32_t i = 0; i < count && status == DP_OK; i++) {
+        status = load_tensor(&reader, &tensors[i], m, v, err);
+    }
+    if (status == DP_OK) {
+        status = load_biases(&reader, err);
+    }
+    return status == DP_OK ? reader.device->ops->stream_sync(reader.device->stream, err) : status;
+}
