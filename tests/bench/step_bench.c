@@ -1,0 +1,271 @@
+// A training step of one rank through the real trainer, beside its matrix products alone: the same
+// calls in the same order, on operands of the same sizes that return as they do in the step. The
+// step is that of torch_moe.py. Attention's inner products are not among them.
+//
+//     step_bench [THREADS]    prints rows of build/bench.json, for 1 thread and for every core's;
+//                             or, given threads, the tokens/s of its best step alone
+//
+// Steps and products take turns, and the least of each counts: what else the machine does only ever
+// adds.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/check.h"
+#include "dp/clock.h"
+#include "dp/rand.h"
+#include "dp/trainer.h"
+
+#define SAMPLES 4
+#define SEQUENCE 256
+#define ROUNDS 24
+#define GOAL 0.75
+#define PRODUCTS_MAX 4096
+#define OPERANDS_MAX (3 * PRODUCTS_MAX)
+
+static const struct dp_model_spec model = {.name = "moe-step",
+                                           .layers = 4,
+                                           .hidden = 256,
+                                           .heads = 4,
+                                           .kv_heads = 4,
+                                           .head_dim = 64,
+                                           .experts = 8,
+                                           .top_k = 2,
+                                           .expert_ffn = 512,
+                                           .vocabulary = 8192,
+                                           .rope_theta = 10000,
+                                           .norm_eps = 1e-5,
+                                           .aux_loss_weight = 0.001};
+
+// The products of the last step, and the memory they are repeated in: an operand of the step is
+// where operands[i].memory says.
+static struct {
+    struct dp_gemm products[PRODUCTS_MAX];
+    int count;
+    double seconds; // in them, in the step
+    struct {
+        const void *original;
+        size_t bytes;
+        float *memory;
+    } operands[OPERANDS_MAX];
+    int operand_count;
+} recorded;
+static const struct dp_device_ops *plain_ops;
+
+static void record_gemm(struct dp_stream *stream, const struct dp_gemm *gemm)
+{
+    DP_CHECK(recorded.count < PRODUCTS_MAX);
+    recorded.products[recorded.count++] = *gemm;
+    int64_t begin = dp_clock_monotonic_ns();
+    plain_ops->gemm(stream, gemm);
+    recorded.seconds += 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
+}
+
+static void meet(const void *original, int64_t rows, int64_t stride)
+{
+    size_t bytes = (size_t)(rows * stride) * sizeof(float);
+    int i = 0;
+    while (i < recorded.operand_count && recorded.operands[i].original != original) {
+        i++;
+    }
+    if (i == recorded.operand_count) {
+        recorded.operands[recorded.operand_count++].original = original;
+    }
+    if (recorded.operands[i].bytes < bytes) {
+        free(recorded.operands[i].memory);
+        recorded.operands[i].bytes = bytes;
+        recorded.operands[i].memory = dp_alloc_aligned(bytes, 1);
+        for (size_t e = 0; e < bytes / sizeof(float); e++) {
+            recorded.operands[i].memory[e] = (float)((int)(e * 7 % 13) - 6) / 64;
+        }
+    }
+}
+
+static float *own(const void *original)
+{
+    for (int i = 0; i < recorded.operand_count; i++) {
+        if (recorded.operands[i].original == original) {
+            return recorded.operands[i].memory;
+        }
+    }
+    return NULL;
+}
+
+// The products of the last step, in memory of their own.
+static void make_products(struct dp_gemm *ret_products)
+{
+    for (int i = 0; i < recorded.count; i++) {
+        const struct dp_gemm *g = &recorded.products[i];
+        meet(g->a, g->transpose_a ? g->k : g->m, g->lda);
+        meet(g->b, g->transpose_b ? g->n : g->k, g->ldb);
+        meet(g->c, g->m, g->ldc);
+    }
+    for (int i = 0; i < recorded.count; i++) {
+        ret_products[i] = recorded.products[i];
+        ret_products[i].a = own(ret_products[i].a);
+        ret_products[i].b = own(ret_products[i].b);
+        ret_products[i].c = own(ret_products[i].c);
+    }
+}
+
+static double time_products(struct dp_device *device, const struct dp_gemm *products, int count)
+{
+    int64_t begin = dp_clock_monotonic_ns();
+    for (int i = 0; i < count; i++) {
+        plain_ops->gemm(device->stream, &products[i]);
+    }
+    return 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
+}
+
+static dp_status fill(void *context, bool holdout, int64_t first, int32_t count,
+                      int32_t *ret_tokens, int32_t *ret_targets, struct dp_error *err)
+{
+    (void)context;
+    (void)holdout;
+    (void)err;
+    struct dp_rand rand;
+    dp_rand_init(&rand, (uint64_t)first);
+    for (int64_t i = 0; i < (int64_t)count * SEQUENCE; i++) {
+        ret_tokens[i] = (int32_t)dp_rand_below(&rand, 256);
+        ret_targets[i] = (int32_t)dp_rand_below(&rand, 256);
+    }
+    return DP_OK;
+}
+
+static void must(dp_status status, const struct dp_error *err)
+{
+    if (status != DP_OK) {
+        fprintf(stderr, "step_bench: %s\n", err->message);
+        exit(1);
+    }
+}
+
+struct figures {
+    double step, products, inside; // seconds
+};
+
+static void step_once(struct dp_trainer *trainer, struct figures *best)
+{
+    struct dp_error err;
+    struct dp_trainer_report report;
+    recorded.count = 0;
+    recorded.seconds = 0;
+    int64_t begin = dp_clock_monotonic_ns();
+    must(dp_trainer_step(trainer, NULL, &report, &err), &err);
+    double seconds = 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
+    if (seconds < best->step) {
+        best->step = seconds;
+        best->inside = recorded.seconds;
+    }
+}
+
+static struct figures measure(struct dp_device *device, struct dp_trainer *trainer)
+{
+    static struct dp_gemm products[PRODUCTS_MAX];
+    struct figures best = {.step = INFINITY, .products = INFINITY};
+    step_once(trainer, &best);
+    best.step = INFINITY;
+    for (int round = 0; round < ROUNDS; round++) {
+        step_once(trainer, &best);
+        make_products(products);
+        best.products = fmin(best.products, time_products(device, products, recorded.count));
+    }
+    return best;
+}
+
+static struct figures run(int32_t threads)
+{
+    struct dp_error err;
+    struct dp_device *device;
+    must(dp_device_open_cpu(DP_F32, &device, &err), &err);
+    must(dp_device_set_threads(device, threads, &err), &err);
+    struct dp_device_ops ops = *device->ops;
+    plain_ops = device->ops;
+    ops.gemm = record_gemm;
+    device->ops = &ops;
+    struct dp_schedule schedule;
+    struct dp_schedule_params params = {.pipeline = 1, .microbatches = 1};
+    must(dp_schedule_generate("1f1b", &params, &schedule, &err), &err);
+    struct dp_transport *transport;
+    dp_transport_loopback(1, &transport);
+    static const int32_t layer_begin[] = {0, 4};
+    struct dp_trainer_config config = {.exec = {.schedule = &schedule,
+                                                .data = 1,
+                                                .expert = 1,
+                                                .transport = transport,
+                                                .device = device,
+                                                .model = model,
+                                                .layer_begin = layer_begin,
+                                                .micro_batch_size = SAMPLES,
+                                                .sequence = SEQUENCE,
+                                                .seed = 1,
+                                                .source = {.fill = fill}},
+                                       .optimizer = {.lr = 1e-4,
+                                                     .lr_min = 1e-5,
+                                                     .beta1 = 0.9,
+                                                     .beta2 = 0.999,
+                                                     .eps = 1e-8,
+                                                     .weight_decay = 0.01,
+                                                     .grad_clip = 1},
+                                       .steps = 1000};
+    DP_COPY_TEXT(config.optimizer.moments, "fp32");
+    struct dp_trainer *trainer;
+    must(dp_trainer_new(&config, &trainer, &err), &err);
+    struct figures figures = measure(device, trainer);
+    dp_trainer_free(trainer);
+    dp_transport_free(transport);
+    dp_schedule_deinit(&schedule);
+    device->ops = plain_ops;
+    dp_device_close(device);
+    return figures;
+}
+
+static void print_row(int32_t threads)
+{
+    struct figures figures = run(threads);
+    double ratio = figures.products / figures.step;
+    printf("# %d threads: %.1f ms, %.1f ms of it in products, alone %.1f ms\n", threads,
+           1e3 * figures.step, 1e3 * figures.inside, 1e3 * figures.products);
+    printf("{\"name\": \"MoE step beside its products alone, threads: %d\", \"value\": %.1f, "
+           "\"unit\": \"tokens/s\", \"peer\": \"the same products: %.2f ms of a step of %.2f ms\", "
+           "\"ratio\": %.4f, \"goal\": \"at least %g\", \"met\": %s}\n",
+           threads, SAMPLES * SEQUENCE / figures.step, 1e3 * figures.products, 1e3 * figures.step,
+           ratio, GOAL, ratio >= GOAL ? "true" : "false");
+    fflush(stdout);
+}
+
+// In a process of its own: a library may keep the threads of its first call.
+static void in_child(int32_t threads)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    DP_CHECK(child >= 0);
+    if (child == 0) {
+        print_row(threads);
+        _exit(0);
+    }
+    int status;
+    DP_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) != 0) {
+        exit(1);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1) {
+        struct figures figures = run(atoi(arguments[1]));
+        printf("%.1f\n", SAMPLES * SEQUENCE / figures.step);
+        return 0;
+    }
+    in_child(1);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores > 1) {
+        in_child((int32_t)cores);
+    }
+    return 0;
+}
