@@ -266,6 +266,13 @@ static void memory_is_counted_by_purpose_and_limited(void **state)
     assert_int_equal(now.tag_live[DP_MEMORY_WEIGHTS], 0);
     assert_int_equal(now.tag_peak[DP_MEMORY_WEIGHTS], 1000);
     assert_int_equal(now.peak - before.live, 1600);
+    assert_int_equal(now.at_peak[DP_MEMORY_MOMENTS], 500);
+    dp_device_set_limit(device, now.live);
+    assert_ok(ops->alloc(device, DP_MEMORY_STAGING, 5000, &more, &err), &err);
+    assert_int_equal(memory_now().peak, now.peak);
+    assert_int_equal(memory_now().live, now.live);
+    assert_int_equal(memory_now().tag_live[DP_MEMORY_STAGING], 5000);
+    ops->free(device, more);
     dp_device_set_limit(device, 0);
     assert_int_equal(ops->alloc(device, DP_MEMORY_WINDOWS, absurd, &more, &err), DP_UNSCHEDULABLE);
     dp_device_reset_peak(device);

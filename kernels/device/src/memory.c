@@ -37,10 +37,22 @@ void dp_account_free(struct dp_memory_account *account)
     free(account);
 }
 
-static void add_to(uint64_t *live, uint64_t *peak, uint64_t bytes)
+static bool is_host(dp_memory_tag tag)
 {
-    *live += bytes;
-    *peak = *live > *peak ? *live : *peak;
+    return tag == DP_MEMORY_STAGING;
+}
+
+static void add_to(struct dp_device_memory *m, dp_memory_tag tag, uint64_t bytes)
+{
+    m->tag_live[tag] += bytes;
+    if (m->tag_live[tag] > m->tag_peak[tag]) {
+        m->tag_peak[tag] = m->tag_live[tag];
+    }
+    m->live += is_host(tag) ? 0 : bytes;
+    if (m->live > m->peak) {
+        m->peak = m->live;
+        memcpy(m->at_peak, m->tag_live, sizeof(m->at_peak));
+    }
 }
 
 bool dp_account_add(struct dp_device *device, dp_memory_tag tag, size_t bytes, bool forced)
@@ -48,10 +60,10 @@ bool dp_account_add(struct dp_device *device, dp_memory_tag tag, size_t bytes, b
     struct dp_memory_account *account = device->account;
     struct dp_device_memory *m = &account->memory;
     pthread_mutex_lock(&account->lock);
-    const bool fits = m->limit == 0 || (m->live <= m->limit && bytes <= m->limit - m->live);
+    const bool fits =
+        m->limit == 0 || is_host(tag) || (m->live <= m->limit && bytes <= m->limit - m->live);
     if (fits || forced) {
-        add_to(&m->live, &m->peak, bytes);
-        add_to(&m->tag_live[tag], &m->tag_peak[tag], bytes);
+        add_to(m, tag, bytes);
     }
     pthread_mutex_unlock(&account->lock);
     return fits;
@@ -62,7 +74,7 @@ void dp_account_remove(struct dp_device *device, dp_memory_tag tag, size_t bytes
     struct dp_memory_account *account = device->account;
     pthread_mutex_lock(&account->lock);
     DP_CHECK(account->memory.tag_live[tag] >= bytes);
-    account->memory.live -= bytes;
+    account->memory.live -= is_host(tag) ? 0 : bytes;
     account->memory.tag_live[tag] -= bytes;
     pthread_mutex_unlock(&account->lock);
 }
@@ -81,6 +93,7 @@ void dp_device_reset_peak(struct dp_device *device)
     struct dp_device_memory *m = &device->account->memory;
     m->peak = m->live;
     memcpy(m->tag_peak, m->tag_live, sizeof(m->tag_peak));
+    memcpy(m->at_peak, m->tag_live, sizeof(m->at_peak));
     pthread_mutex_unlock(&device->account->lock);
 }
 

@@ -76,6 +76,7 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
         .save_fp8 = config->save_fp8,
         .offload = config->offload,
         .exchanger = exec->moves == NULL ? NULL : dp_exec_moves_exchanger(exec->moves),
+        .workspace = exec->workspace,
         .poison = config->poison};
     dp_status status = dp_stage_new(config->device, &stage, &slot->stage, err);
     if (status != DP_OK) {
@@ -191,6 +192,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
         exec->tokens = dp_new_array(int32_t, tokens);
         exec->targets = dp_new_array(int32_t, tokens);
         make_exchanger(exec);
+        exec->workspace = dp_workspace_new(config->device, config->poison);
         for (int32_t i = 0; status == DP_OK && i < exec->slot_count; i++) {
             status = make_stage(exec, &exec->slots[i], err);
         }
@@ -219,6 +221,7 @@ void dp_exec_free(struct dp_exec *exec)
         }
         free(exec->slots[i].components);
     }
+    dp_workspace_free(exec->workspace);
     dp_exec_moves_free(exec->moves);
     dp_group_exchanger_free(exec->exchanger);
     dp_group_deinit(&exec->peers);

@@ -73,6 +73,7 @@ struct dp_exec {
     bool *done; // [done_count], what runs[i].done point into
     size_t done_count;
     struct moves *moves;
+    struct dp_workspace *workspace; // of all stages; NULL on a sim rank
     struct dp_group world;
     struct dp_group peers;                // expert-parallel
     struct dp_group_exchanger *exchanger; // when none was given; NULL without peers

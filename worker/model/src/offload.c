@@ -73,7 +73,7 @@ static dp_status leave(struct dp_chunk *chunk, int32_t layer, struct dp_error *e
         if (slot->memory == NULL) {
             continue;
         }
-        status = dp_pool_get(&stage->host_pool, (size_t)slot->bytes, &slot->host, err);
+        status = dp_pool_get(&stage->workspace->host_pool, (size_t)slot->bytes, &slot->host, err);
         if (status == DP_OK) {
             ops->copy(stage->copies, slot->host, slot->memory, (size_t)slot->bytes);
         }

@@ -1,5 +1,30 @@
+#include <stdlib.h>
+
+#include "dp/alloc.h"
 #include "dp/check.h"
 #include "stage.h"
+
+struct dp_workspace *dp_workspace_new(struct dp_device *device, bool poison)
+{
+    struct dp_workspace *workspace = dp_new(struct dp_workspace);
+    workspace->device = device;
+    dp_pool_init(&workspace->pool, device, DP_MEMORY_ACTIVATIONS, poison);
+    dp_pool_init(&workspace->host_pool, device, DP_MEMORY_STAGING, poison);
+    return workspace;
+}
+
+void dp_workspace_free(struct dp_workspace *workspace)
+{
+    if (workspace == NULL) {
+        return;
+    }
+    dp_pool_deinit(&workspace->pool);
+    dp_pool_deinit(&workspace->host_pool);
+    for (int32_t i = 0; i < DP_SCRATCH_COUNT; i++) {
+        workspace->device->ops->free(workspace->device, workspace->scratch[i].memory);
+    }
+    free(workspace);
+}
 
 int64_t dp_chunk_element_bytes(const struct dp_chunk *chunk, int64_t elements)
 {
@@ -18,7 +43,7 @@ dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, siz
         struct dp_slot *slot = takes[i].slot;
         DP_CHECK(slot->memory == NULL);
         dp_status status =
-            dp_pool_get(&chunk->stage->pool, (size_t)takes[i].bytes, &slot->memory, err);
+            dp_pool_get(&chunk->stage->workspace->pool, (size_t)takes[i].bytes, &slot->memory, err);
         if (status != DP_OK) {
             return status;
         }
@@ -31,7 +56,7 @@ dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, siz
 
 static void give_back(struct dp_chunk *chunk, struct dp_slot *slot)
 {
-    dp_pool_put(&chunk->stage->pool, slot->memory, (size_t)slot->bytes);
+    dp_pool_put(&chunk->stage->workspace->pool, slot->memory, (size_t)slot->bytes);
     slot->memory = NULL;
     chunk->live_bytes -= slot->bytes;
     chunk->stage->live_bytes -= slot->bytes;
@@ -58,7 +83,7 @@ void dp_slot_forget_host(struct dp_chunk *chunk, struct dp_slot *slot)
     if (slot->host == NULL) {
         return;
     }
-    dp_pool_put(&chunk->stage->host_pool, slot->host, (size_t)slot->bytes);
+    dp_pool_put(&chunk->stage->workspace->host_pool, slot->host, (size_t)slot->bytes);
     chunk->host_bytes -= slot->memory == NULL ? slot->bytes : 0;
     slot->host = NULL;
 }
@@ -89,20 +114,21 @@ dp_status dp_stage_scratch(struct dp_stage *stage, dp_scratch which, size_t byte
                            void **ret_memory, struct dp_error *err)
 {
     const struct dp_device_ops *ops = stage->device->ops;
-    if (bytes > stage->scratch[which].bytes) {
-        ops->free(stage->device, stage->scratch[which].memory);
-        stage->scratch[which].memory = NULL;
-        stage->scratch[which].bytes = 0;
-        dp_status status =
-            ops->alloc(stage->device, DP_MEMORY_SCRATCH, bytes, &stage->scratch[which].memory, err);
+    struct dp_workspace *workspace = stage->workspace;
+    void **memory = &workspace->scratch[which].memory;
+    if (bytes > workspace->scratch[which].bytes) {
+        ops->free(stage->device, *memory);
+        *memory = NULL;
+        workspace->scratch[which].bytes = 0;
+        dp_status status = ops->alloc(stage->device, DP_MEMORY_SCRATCH, bytes, memory, err);
         if (status != DP_OK) {
             return status;
         }
-        stage->scratch[which].bytes = bytes;
+        workspace->scratch[which].bytes = bytes;
     }
     if (stage->config.poison) {
-        ops->fill(stage->device->stream, stage->scratch[which].memory, 0xff, bytes);
+        ops->fill(stage->device->stream, *memory, 0xff, bytes);
     }
-    *ret_memory = stage->scratch[which].memory;
+    *ret_memory = *memory;
     return DP_OK;
 }

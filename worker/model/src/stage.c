@@ -205,8 +205,10 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
     stage->shared_width = model->shared_experts * model->expert_ffn;
     measure_attention(stage);
-    dp_pool_init(&stage->pool, device, DP_MEMORY_ACTIVATIONS, config->poison);
-    dp_pool_init(&stage->host_pool, device, DP_MEMORY_STAGING, config->poison);
+    stage->workspace = config->workspace;
+    if (stage->workspace == NULL) {
+        stage->workspace = stage->own_workspace = dp_workspace_new(device, config->poison);
+    }
     list_components(stage);
     dp_stage_lay_out_tensors(stage);
     status = alloc_buffers(stage, err);
@@ -238,11 +240,7 @@ void dp_stage_free(struct dp_stage *stage)
     DP_CHECK(stage->live_bytes == 0);
     struct dp_device *device = stage->device;
     device->ops->stream_close(stage->copies);
-    dp_pool_deinit(&stage->pool);
-    dp_pool_deinit(&stage->host_pool);
-    for (int32_t i = 0; i < DP_SCRATCH_COUNT; i++) {
-        device->ops->free(device, stage->scratch[i].memory);
-    }
+    dp_workspace_free(stage->own_workspace);
     device->ops->free(device, stage->weights);
     device->ops->free(device, stage->element_weights);
     device->ops->free(device, stage->gradients);

@@ -77,14 +77,19 @@ struct dp_stage {
     void *router_bias;      // real [layer_count, experts]; NULL = none
     int32_t *host_index;    // room for the choices of one layer
     size_t host_index_count;
-    struct dp_pool pool, host_pool;
+    struct dp_workspace *workspace, *own_workspace; // own: NULL when it is borrowed
     struct dp_stream *copies; // NULL unless something is offloaded
+    int64_t live_bytes, peak_bytes;
+    struct dp_exchanger local; // what config.exchanger points to when it was NULL and the EP size 1
+};
+
+struct dp_workspace {
+    struct dp_device *device;
+    struct dp_pool pool, host_pool;
     struct {
         void *memory;
         size_t bytes;
     } scratch[DP_SCRATCH_COUNT];
-    int64_t live_bytes, peak_bytes;
-    struct dp_exchanger local; // what config.exchanger points to when it was NULL and the EP size 1
 };
 
 // A buffer that a chunk holds; empty when memory is NULL.

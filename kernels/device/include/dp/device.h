@@ -339,10 +339,12 @@ size_t dp_device_real_bytes(const struct dp_device *device);
 size_t dp_operand_bytes(const struct dp_device *device, dp_operand kind);
 
 // Bytes of one device: allocated now, and at most since the device was opened or the peak reset.
-// The sum over tags of peaks may exceed the peak of the sum.
+// The sum over tags of peaks may exceed the peak of the sum, whose parts are at_peak. Staging is host
+// memory: counted by its tag, and neither live nor under the limit.
 struct dp_device_memory {
     uint64_t live, peak;
     uint64_t tag_live[DP_MEMORY_TAGS], tag_peak[DP_MEMORY_TAGS];
+    uint64_t at_peak[DP_MEMORY_TAGS]; // what each tag had when all together had most
     uint64_t limit; // 0 = none
 };
 struct dp_device_memory dp_device_memory(const struct dp_device *device); // by any thread

@@ -67,6 +67,12 @@ struct dp_tensor {
     bool is_tied;          // the same parameters lie in another stage as well: one sum over both
 };
 
+// Memory that the stages of one rank hand each other: activations that are free, and the room that
+// passes work in. Its stages belong to one thread, have the same `poison`, and are freed before it.
+struct dp_workspace;
+struct dp_workspace *dp_workspace_new(struct dp_device *device, bool poison); // device: borrowed
+void dp_workspace_free(struct dp_workspace *workspace);                       // NULL is none
+
 struct dp_stage_config {
     struct dp_model_spec model;
     int32_t layer_begin, layer_end; // [begin, end) of the whole model
@@ -91,6 +97,7 @@ struct dp_stage_config {
     // Moves rows between EP peers; borrowed, outlives the stage's chunks. NULL: an EP size of 1, or
     // a stage whose MoE layers are never run.
     struct dp_exchanger *exchanger;
+    struct dp_workspace *workspace; // borrowed; NULL: the stage has one of its own
     // Tests: new activation buffers are filled with NaN.
     bool poison;
 };
