@@ -57,7 +57,11 @@ static double predicted_peak(const struct dp_model_spec *model, uint32_t recompu
     stage.count[DP_UNIT_MOE] = model->layers - model->dense_layers;
     struct dp_chunk_bytes chunk;
     dp_memory_chunk(units, &stage, &chunk);
-    return fmax(chunk.forward_peak, chunk.after_forward + chunk.backward_peak);
+    const struct dp_cost_batch batch = {
+        .samples = SAMPLES, .sequence = SEQUENCE, .ep_size = 1, .recompute = recompute};
+    const struct dp_cost_holds holds = {.dense = true, .moe = true, .head = true};
+    return fmax(chunk.forward_peak, chunk.after_forward + chunk.backward_peak) +
+           dp_cost_room_bytes(model, &profile, &batch, &holds);
 }
 
 // W after each layer's I, as B runs.

@@ -1,21 +1,19 @@
 // What a chunk of the executor keeps alive between its passes.
 
+#include "chunk_bytes.h"
+
 #include <math.h>
 
-#include "dp/cost.h"
-#include "dp/strategy.h"
+struct sum dp_cost_sum_of(const struct dp_model_spec *model, const struct dp_cost_batch *batch)
+{
+    return (struct sum){.model = model,
+                        .tokens = (double)batch->samples * batch->sequence,
+                        .recompute = batch->recompute,
+                        .offload = batch->offload,
+                        .save_fp8 = batch->save_fp8};
+}
 
-// What is summed up for one phase of a chunk. Reals are what stays in float whatever the elements
-// are: norms' scales, logits, log-sum-exps, routing weights.
-struct sum {
-    const struct dp_model_spec *model;
-    double tokens;
-    uint32_t recompute;
-    bool after_input;
-    double elements, reals, indices;
-};
-
-static bool keeps(const struct sum *s, uint32_t bits)
+bool dp_cost_keeps(const struct sum *s, uint32_t bits)
 {
     return (s->recompute & (bits | DP_RECOMPUTE_FULL)) == 0;
 }
@@ -23,58 +21,87 @@ static bool keeps(const struct sum *s, uint32_t bits)
 // After the input gradient everything is there that the weight gradient reads.
 static bool has(const struct sum *s, uint32_t bits)
 {
-    return s->after_input || keeps(s, bits);
+    return s->after_input || dp_cost_keeps(s, bits);
 }
 
-// Latent attention keeps its compressed rows as well.
-static double qkv_width(const struct dp_model_spec *m)
+// What of it is on the device: between forward and backward, what is offloaded is not.
+static double on_device(const struct sum *s, uint32_t offload, double elements)
 {
+    return !s->after_input && (s->offload & offload) != 0 ? 0 : elements;
+}
+
+double dp_cost_attended_width(const struct dp_model_spec *m)
+{
+    return (double)m->heads * (m->mla_kv_rank == 0 ? m->head_dim : m->mla_v_dim);
+}
+
+// Queries, keys and values of a token. Latent attention keeps what is compressed, before and after
+// its norm, and what comes up from it.
+static double qkv_width(const struct sum *s)
+{
+    const struct dp_model_spec *m = s->model;
     if (m->mla_kv_rank == 0) {
         return ((double)m->heads + 2.0 * m->kv_heads) * m->head_dim;
     }
-    double key = (double)m->mla_nope_dim + m->mla_rope_dim;
-    double latent = (double)m->mla_q_rank + m->mla_kv_rank + m->mla_rope_dim;
-    return latent + m->heads * (2 * key + m->mla_v_dim);
+    double low = m->mla_q_rank, kv = m->mla_kv_rank, heads = m->heads;
+    double query = heads * ((double)m->mla_nope_dim + m->mla_rope_dim);
+    double raised = heads * ((double)m->mla_nope_dim + m->mla_v_dim) + (low > 0 ? query : 0);
+    double width = kv + m->mla_rope_dim + (low > 0 ? low : query);
+    width += has(s, DP_RECOMPUTE_NORM) ? low + kv : 0;
+    return width + (has(s, DP_RECOMPUTE_UP) ? raised : 0);
 }
 
-static double attended_width(const struct dp_model_spec *m)
+// Scales of norms inside attention; after the input gradient those of their gains and of sinks.
+static double attention_reals(const struct sum *s)
 {
-    return (double)m->heads * (m->mla_kv_rank == 0 ? m->head_dim : m->mla_v_dim);
+    const struct dp_model_spec *m = s->model;
+    double scales = 0, gains = m->sinks > 0 ? m->heads : 0;
+    if (m->mla_kv_rank > 0) {
+        scales = m->mla_q_rank > 0 ? 2 : 1;
+        gains += (double)m->mla_kv_rank + m->mla_q_rank;
+    } else if (m->qk_norm > 0) {
+        scales = (double)m->heads + m->kv_heads;
+        gains += 2.0 * m->head_dim;
+    }
+    return s->tokens * scales + (s->after_input ? gains : 0);
 }
 
 // Scale and output of a norm; after the input gradient that of the gain has come.
 static void add_norm(struct sum *s)
 {
     s->reals += s->tokens + (s->after_input ? s->model->hidden : 0);
-    s->elements += keeps(s, DP_RECOMPUTE_NORM) ? s->tokens * s->model->hidden : 0;
+    s->elements += dp_cost_keeps(s, DP_RECOMPUTE_NORM) ? s->tokens * s->model->hidden : 0;
 }
 
-// Input, norm, rows and log-sum-exp; after the input gradient the log-sum-exp is gone, the output's
-// gradient has come.
-static void add_attention(struct sum *s)
+void dp_cost_add_attention(struct sum *s)
 {
-    s->elements += s->tokens * s->model->hidden;
+    s->elements += on_device(s, DP_OFFLOAD_INPUTS, s->tokens * s->model->hidden);
     if (!has(s, DP_RECOMPUTE_FULL)) {
         return;
     }
+    double width = qkv_width(s);
+    width += has(s, DP_RECOMPUTE_ATTENTION) ? dp_cost_attended_width(s->model) : 0;
     add_norm(s);
-    s->elements += s->tokens * qkv_width(s->model);
-    s->elements += has(s, DP_RECOMPUTE_ATTENTION) ? s->tokens * attended_width(s->model) : 0;
+    s->elements += on_device(s, DP_OFFLOAD_ATTENTION, s->tokens * width);
     s->elements += s->after_input ? s->tokens * s->model->hidden : 0;
-    bool has_lse = !s->after_input && keeps(s, DP_RECOMPUTE_ATTENTION);
+    s->reals += attention_reals(s);
+    bool has_lse = !s->after_input && dp_cost_keeps(s, DP_RECOMPUTE_ATTENTION);
     s->reals += has_lse ? s->tokens * s->model->heads : 0;
 }
 
 // Gate and up, later their gradients, and what the activation makes of them.
-static void add_gated(struct sum *s, double rows, double width, uint32_t bits)
+static void add_gated(struct sum *s, double rows, double width, uint32_t bits, bool is_routed)
 {
-    s->elements += has(s, bits) ? 2 * rows * width : 0;
-    s->elements += has(s, bits | DP_RECOMPUTE_ACTIVATION) ? rows * width : 0;
+    uint32_t offload = is_routed ? DP_OFFLOAD_EXPERTS : DP_OFFLOAD_FFN;
+    double active = has(s, bits | DP_RECOMPUTE_ACTIVATION) ? rows * width : 0;
+    s->elements += has(s, bits) ? on_device(s, offload, 2 * rows * width) : 0;
+    s->elements += is_routed ? active : on_device(s, offload, active);
 }
 
-static void add_ffn(struct sum *s)
+static void add_norm_and_input(struct sum *s)
 {
-    s->elements += s->tokens * s->model->hidden * (s->after_input ? 2 : 1);
+    double hop = s->tokens * s->model->hidden;
+    s->elements += on_device(s, DP_OFFLOAD_INPUTS, hop) + (s->after_input ? hop : 0);
     add_norm(s);
 }
 
@@ -87,22 +114,30 @@ static void add_experts(struct sum *s, const struct dp_cost_routed *routed)
     if (!has(s, DP_RECOMPUTE_FULL)) {
         return;
     }
-    add_ffn(s);
+    add_norm_and_input(s);
     s->reals += s->tokens * m->experts;
-    s->elements += routed->rows * m->hidden * (s->after_input ? 2 : 1);
-    add_gated(s, routed->rows, m->expert_ffn, DP_RECOMPUTE_EXPERTS);
-    add_gated(s, s->tokens, (double)m->shared_experts * m->expert_ffn, DP_RECOMPUTE_EXPERTS);
+    double codes = routed->rows * (m->hidden + ceil(m->hidden / 128.0) * 4);
+    s->bytes += s->save_fp8 ? on_device(s, DP_OFFLOAD_EXPERTS, codes) : 0;
+    s->elements += s->save_fp8 ? 0 : on_device(s, DP_OFFLOAD_EXPERTS, routed->rows * m->hidden);
+    s->elements += s->after_input ? routed->rows * m->hidden : 0;
+    add_gated(s, routed->rows, m->expert_ffn, DP_RECOMPUTE_EXPERTS, true);
+    add_gated(s, s->tokens, (double)m->shared_experts * m->expert_ffn, DP_RECOMPUTE_EXPERTS, false);
+}
+
+void dp_cost_add_ffn(struct sum *s, bool is_moe, const struct dp_cost_routed *routed)
+{
+    if (is_moe) {
+        add_experts(s, routed);
+    } else if (has(s, DP_RECOMPUTE_FULL)) {
+        add_norm_and_input(s);
+        add_gated(s, s->tokens, s->model->ffn, DP_RECOMPUTE_FULL, false);
+    }
 }
 
 static void add_layer(struct sum *s, int32_t layer, const struct dp_cost_routed *routed)
 {
-    add_attention(s);
-    if (dp_model_layer_is_moe(s->model, layer)) {
-        add_experts(s, routed);
-    } else if (has(s, DP_RECOMPUTE_FULL)) {
-        add_ffn(s);
-        add_gated(s, s->tokens, s->model->ffn, DP_RECOMPUTE_FULL);
-    }
+    dp_cost_add_attention(s);
+    dp_cost_add_ffn(s, dp_model_layer_is_moe(s->model, layer), routed);
 }
 
 // Token numbers and the rows' gradient; logits and what the head's norm needs, targets.
@@ -123,36 +158,34 @@ static void add_ends(struct sum *s, const struct dp_cost_stage *stage)
 // Every rank sends this one as much as it gets from each: top_k rows for a token of its own, in
 // which those tokens take part that have at least one of their experts here. Choices are taken as
 // independent.
-static struct dp_cost_routed balanced_routing(const struct dp_model_spec *m,
-                                              const struct dp_cost_batch *batch)
+struct dp_cost_routed dp_cost_balanced(const struct dp_model_spec *m,
+                                       const struct dp_cost_batch *batch)
 {
     double tokens = (double)batch->samples * batch->sequence, ranks = batch->ep_size;
     double visits = 1 - pow(1 - 1 / ranks, m->top_k);
     return (struct dp_cost_routed){.tokens = tokens * ranks * visits, .rows = tokens * m->top_k};
 }
 
-static double bytes_of(const struct sum *s, const struct dp_profile *profile)
+double dp_cost_sum_bytes(const struct sum *s, const struct dp_profile *profile)
 {
     double real_bytes = profile->element_bytes > 4 ? profile->element_bytes : 4;
     return profile->activation_share *
            (s->elements * profile->element_bytes + s->reals * real_bytes +
-            s->indices * (double)sizeof(int32_t));
+            s->indices * (double)sizeof(int32_t) + s->bytes);
 }
 
 static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
                          const struct dp_cost_routed *routed, bool after_input)
 {
-    const struct dp_cost_routed balanced = balanced_routing(m, batch);
-    struct sum sum = {.model = m,
-                      .tokens = (double)batch->samples * batch->sequence,
-                      .recompute = batch->recompute,
-                      .after_input = after_input};
+    const struct dp_cost_routed balanced = dp_cost_balanced(m, batch);
+    struct sum sum = dp_cost_sum_of(m, batch);
+    sum.after_input = after_input;
     for (int32_t layer = stage->layer_begin; layer < stage->layer_end; layer++) {
         add_layer(&sum, layer, routed != NULL ? &routed[layer - stage->layer_begin] : &balanced);
     }
     add_ends(&sum, stage);
-    return bytes_of(&sum, profile);
+    return dp_cost_sum_bytes(&sum, profile);
 }
 
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
@@ -164,116 +197,4 @@ void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_prof
     ret_bytes->after_input = kept_bytes(model, profile, stage, batch, routed, true);
     ret_bytes->end_of_forward = ret_bytes->after_forward + (stage->has_head ? 0 : hop);
     ret_bytes->end_of_input = ret_bytes->after_input + (stage->has_embedding ? 0 : hop);
-}
-
-// One layer while a pass is inside it.
-struct inside {
-    const struct dp_model_spec *model;
-    const struct dp_profile *profile;
-    const struct dp_cost_batch *batch;
-    struct dp_cost_routed routed;
-    bool is_moe;
-};
-
-static struct sum sum_of(const struct inside *in, uint32_t recompute)
-{
-    return (struct sum){.model = in->model,
-                        .tokens = (double)in->batch->samples * in->batch->sequence,
-                        .recompute = recompute};
-}
-
-static double attention_bytes(const struct inside *in, uint32_t recompute)
-{
-    struct sum sum = sum_of(in, recompute);
-    add_attention(&sum);
-    return bytes_of(&sum, in->profile);
-}
-
-static double ffn_bytes(const struct inside *in, uint32_t recompute)
-{
-    struct sum sum = sum_of(in, recompute);
-    if (in->is_moe) {
-        add_experts(&sum, &in->routed);
-    } else if (has(&sum, DP_RECOMPUTE_FULL)) {
-        add_ffn(&sum);
-        add_gated(&sum, sum.tokens, in->model->ffn, DP_RECOMPUTE_FULL);
-    }
-    return bytes_of(&sum, in->profile);
-}
-
-// Before an FFN drops what it does not keep. An activation that is not kept never has room of its
-// own in forward.
-static uint32_t ffn_inside(uint32_t recompute)
-{
-    uint32_t light = DP_RECOMPUTE_NORM | DP_RECOMPUTE_ACTIVATION;
-    if ((recompute & DP_RECOMPUTE_FULL) != 0) {
-        return light;
-    }
-    bool drops = (recompute & DP_RECOMPUTE_EXPERTS) != 0;
-    return (recompute & light) | (drops ? DP_RECOMPUTE_ACTIVATION : 0u);
-}
-
-// Beside what a layer keeps: rows that leave and arrive, outputs of experts before and after they
-// are added up; in a backward pass gradients of both sides. Each is [rows, hidden] of elements.
-static void ffn_rows(const struct inside *in, struct sum *forward, struct sum *backward)
-{
-    const struct dp_model_spec *m = in->model;
-    double h = m->hidden, hop = forward->tokens * h;
-    forward->elements = hop;      // the output
-    backward->elements = 2 * hop; // gradients of output and input
-    backward->reals = h;
-    if (!in->is_moe) {
-        return;
-    }
-    double rows = in->routed.rows * h, tokens = in->routed.tokens * h;
-    forward->elements += rows + tokens;
-    backward->elements = hop + 2 * rows + tokens + (m->shared_experts > 0 ? hop : 0);
-    backward->reals = in->routed.rows + in->routed.tokens * m->top_k;
-}
-
-// Room that the stage's passes share: for a norm, a gradient, and the widest activation.
-static double scratch_bytes(const struct inside *in)
-{
-    const struct dp_model_spec *m = in->model;
-    struct sum sum = sum_of(in, in->batch->recompute);
-    double width = fmax(attended_width(m), m->dense_layers > 0 || m->experts == 0 ? m->ffn : 0);
-    width = fmax(width, (double)m->shared_experts * m->expert_ffn);
-    sum.elements = sum.tokens * (m->hidden * (keeps(&sum, DP_RECOMPUTE_NORM) ? 1 : 2) + width);
-    return bytes_of(&sum, in->profile);
-}
-
-void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_profile *profile,
-                          const struct dp_cost_batch *batch, bool is_moe,
-                          struct dp_cost_during *ret_during)
-{
-    const struct inside in = {model, profile, batch, balanced_routing(model, batch), is_moe};
-    uint32_t kept = batch->recompute;
-    bool is_full = (kept & DP_RECOMPUTE_FULL) != 0;
-    uint32_t whole = is_full ? DP_RECOMPUTE_NORM : kept & DP_RECOMPUTE_NORM;
-    struct sum forward = sum_of(&in, 0), backward = sum_of(&in, 0);
-    ffn_rows(&in, &forward, &backward);
-    double hop = dp_cost_hop_bytes(model, profile, batch) * profile->activation_share;
-    double all = attention_bytes(&in, kept) + ffn_bytes(&in, kept);
-    double ffn = attention_bytes(&in, kept) + ffn_bytes(&in, ffn_inside(kept));
-    ret_during->forward =
-        fmax(attention_bytes(&in, whole) + hop, ffn + bytes_of(&forward, profile)) - all;
-    ffn = attention_bytes(&in, is_full ? whole : kept) + ffn_bytes(&in, whole);
-    ret_during->backward =
-        fmax(attention_bytes(&in, whole) + 2 * hop, ffn + bytes_of(&backward, profile)) - all;
-    ret_during->forward += scratch_bytes(&in);
-    ret_during->backward += scratch_bytes(&in);
-}
-
-void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_profile *profile,
-                         const struct dp_cost_batch *batch, bool is_head,
-                         struct dp_cost_during *ret_during)
-{
-    const struct inside in = {.model = model, .profile = profile, .batch = batch};
-    double hop = dp_cost_hop_bytes(model, profile, batch) * profile->activation_share;
-    struct sum gain = sum_of(&in, 0);
-    gain.reals = is_head ? model->hidden : 0;
-    *ret_during = (struct dp_cost_during){.forward = is_head ? 0 : hop,
-                                          .backward = hop + bytes_of(&gain, profile)};
-    ret_during->forward += scratch_bytes(&in);
-    ret_during->backward += scratch_bytes(&in);
 }

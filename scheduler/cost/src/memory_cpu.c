@@ -42,8 +42,8 @@ void dp_memory_units_of_cpu(const struct dp_price_input *input, struct dp_unit_b
             .parameters = {.dense = held.shared, .experts = held.experts},
             .after_forward = bytes.after_forward,
             .after_input = bytes.after_input,
-            .during_forward = during.forward,
-            .during_backward = during.backward,
+            .during_forward = during.away + during.forward,
+            .during_backward = during.away + during.backward,
             .result = dp_cost_hop_bytes(m, input->profile, &batch),
         };
     }

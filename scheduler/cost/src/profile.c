@@ -69,6 +69,21 @@ static void from_cpu_cluster(const struct dp_cluster_spec *cluster, struct dp_pr
     ret_profile->network = link_of(cluster->scale_out_latency_s, cluster->scale_out_bandwidth);
 }
 
+void dp_profile_set_cpu_format(struct dp_profile *profile, dp_format format, dp_moments moments)
+{
+    bool is_bf16 = format == DP_FORMAT_BF16 || format == DP_FORMAT_FP8_BLOCK;
+    if (is_bf16) {
+        profile->element_bytes = 2;
+        profile->weight_bytes = 4 + 2;
+    }
+    if (format == DP_FORMAT_FP8_BLOCK) {
+        profile->weight_bytes += 1 + 4.0 / (128 * 128);
+    }
+    if (moments == DP_MOMENTS_BF16) {
+        profile->optimizer_bytes = 4;
+    }
+}
+
 // DeepSeek-V3 keeps about 0.7 of the 2.2 GiB that a layer's activations take for 4096 tokens:
 // norms, up-projections and SwiGLU are computed again, the rest is stored as FP8 (arXiv
 // 2412.19437, 3.2.3 and 3.3.3).

@@ -5,6 +5,7 @@
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/rank_memory.h"
 #include "internal.h"
 
 struct dp_cost_stage dp_planner_stage_of(const struct layout *layout, int32_t stage)
@@ -25,6 +26,9 @@ struct dp_cost_batch dp_planner_batch_of(const struct problem *problem, const st
         .ep_size = layout->choice.expert,
         .ep_nodes = layout->ep_nodes,
         .recompute = layout->choice.recompute,
+        .offload = problem->offload,
+        .save_fp8 = problem->save_fp8,
+        .fp8 = problem->fp8,
     };
 }
 
@@ -79,47 +83,25 @@ static void fill_chunk(const struct problem *problem, const struct layout *layou
     ret_chunk->activation_bytes = (uint64_t)bytes.after_forward;
 }
 
-// A rank runs its list in order, so the order alone says which chunks are alive with what.
-double dp_planner_rank_peak_bytes(const struct problem *problem, const struct layout *layout,
-                                  const struct dp_schedule *schedule, int32_t rank)
+struct dp_rank_memory dp_planner_memory_of(const struct problem *problem,
+                                           const struct layout *layout,
+                                           const struct dp_schedule *schedule)
 {
-    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
-    struct dp_cost_chunk_bytes bytes[DP_RANK_STAGES_MAX];
-    int32_t stages[DP_RANK_STAGES_MAX];
-    int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
-    for (int32_t i = 0; i < count; i++) {
-        struct dp_cost_stage shape = dp_planner_stage_of(layout, stages[i]);
-        dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &shape, &batch, NULL,
-                            &bytes[i]);
-    }
-    return dp_planner_peak_bytes(schedule, rank, bytes);
+    return (struct dp_rank_memory){.model = &problem->spec->model,
+                                   .profile = problem->profile,
+                                   .schedule = schedule,
+                                   .layer_begin = layout->layer_begin,
+                                   .batch = dp_planner_batch_of(problem, layout),
+                                   .data = layout->choice.data,
+                                   .is_sharded = layout->choice.shard == DP_SHARD_ZERO1};
 }
 
-// What the ranks of one pipeline position keep for their parameters, and what follows a step.
-struct position {
-    struct dp_cost_stage stages[DP_RANK_STAGES_MAX];
-    int32_t count;
-};
-
-static struct position position_of(const struct layout *layout, const struct dp_schedule *schedule,
-                                   int32_t rank)
+void dp_planner_rank_memory(const struct problem *problem, const struct layout *layout,
+                            const struct dp_schedule *schedule, int32_t rank,
+                            struct dp_memory_parts *ret_parts)
 {
-    struct position position = {.count = 0};
-    int32_t stages[DP_RANK_STAGES_MAX];
-    position.count = dp_schedule_rank_stages(schedule, rank, stages);
-    for (int32_t i = 0; i < position.count; i++) {
-        position.stages[i] = dp_planner_stage_of(layout, stages[i]);
-    }
-    return position;
-}
-
-double dp_planner_rank_state_bytes(const struct problem *problem, const struct layout *layout,
-                                   const struct dp_schedule *schedule, int32_t rank)
-{
-    struct position position = position_of(layout, schedule, rank);
-    return dp_cost_state_bytes(&problem->spec->model, problem->profile, position.stages,
-                               position.count, layout->choice.expert, layout->choice.data,
-                               layout->choice.shard == DP_SHARD_ZERO1);
+    const struct dp_rank_memory memory = dp_planner_memory_of(problem, layout, schedule);
+    dp_rank_memory_parts(&memory, rank, ret_parts, NULL);
 }
 
 // Whether all ranks that hold the gradients of a stage on two positions (or one) stand on one node.

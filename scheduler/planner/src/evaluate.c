@@ -129,8 +129,9 @@ double dp_planner_fullest_rank(const struct problem *problem, const struct evalu
     const struct layout *layout = &evaluation->layout;
     double fullest = 0, limit_of_fullest = 0, least_room = 0;
     for (int32_t p = 0; p < layout->choice.pipeline; p++) {
-        double bytes = dp_planner_rank_state_bytes(problem, layout, &evaluation->schedule, p) +
-                       dp_planner_rank_peak_bytes(problem, layout, &evaluation->schedule, p);
+        struct dp_memory_parts parts;
+        dp_planner_rank_memory(problem, layout, &evaluation->schedule, p, &parts);
+        double bytes = dp_memory_total(&parts);
         for (int32_t d = 0; d < layout->choice.data; d++) {
             double limit =
                 problem->nodes[layout->places[d * layout->choice.pipeline + p].node].memory_bytes;

@@ -226,8 +226,6 @@ static void fill_memory(const struct problem *problem, const struct evaluation *
                         int32_t position, struct dp_plan_position *ret)
 {
     const struct layout *layout = &evaluation->layout;
-    const struct dp_profile *profile = problem->profile;
-    double state = dp_planner_rank_state_bytes(problem, layout, &evaluation->schedule, position);
     int32_t stages[DP_RANK_STAGES_MAX];
     int32_t count = dp_schedule_rank_stages(&evaluation->schedule, position, stages);
     for (int32_t i = 0; i < count; i++) {
@@ -237,12 +235,7 @@ static void fill_memory(const struct problem *problem, const struct evaluation *
         ret->held.dense += parameters.shared;
         ret->held.experts += parameters.experts;
     }
-    double held = ret->held.dense + ret->held.experts;
-    ret->memory.weights = fmin(state, held * profile->weight_bytes);
-    ret->memory.gradients = fmin(state - ret->memory.weights, held * profile->gradient_bytes);
-    ret->memory.optimizer = fmax(0, state - ret->memory.weights - ret->memory.gradients);
-    ret->memory.activations =
-        dp_planner_rank_peak_bytes(problem, layout, &evaluation->schedule, position);
+    dp_planner_rank_memory(problem, layout, &evaluation->schedule, position, &ret->memory);
     const struct replica *slowest = &evaluation->replicas[evaluation->slowest];
     ret->memory_at_s = slowest->result.ranks[position].peak_at;
     for (int32_t d = 0; d < layout->choice.data && !problem->is_sim; d++) {

@@ -3,7 +3,9 @@
 
 #include <stddef.h>
 
+#include "dp/memory.h"
 #include "dp/planner.h"
+#include "dp/rank_memory.h"
 
 // Sizes under consideration, without where they run.
 struct choice {
@@ -39,8 +41,11 @@ struct problem {
     const struct dp_planner_node *nodes;
     size_t nodes_count;
     const struct dp_profile *profile;
-    bool is_sim;                 // seconds come from [sim]
-    bool is_fabric;              // ranks are accelerators
+    bool is_sim;    // seconds come from [sim]
+    bool is_fabric; // ranks are accelerators
+    // Of the cpu device, as in dp_cost_batch.
+    uint32_t offload;
+    bool save_fp8, fp8;
     int64_t slots;               // of all nodes
     int64_t cores;               // of all machines; 0 = enough
     bool (*stop)(void *context); // asked while an order is searched; NULL = never
@@ -90,17 +95,18 @@ void dp_planner_layout_costs(const struct problem *problem, const struct layout 
 double dp_planner_exposed_exchange_s(const struct problem *problem, const struct layout *layout,
                                      const struct dp_schedule *schedule,
                                      const struct dp_sim_costs *costs, int32_t rank);
-// Bytes of weights, gradients and optimizer on one pipeline rank.
-double dp_planner_rank_state_bytes(const struct problem *problem, const struct layout *layout,
-                                   const struct dp_schedule *schedule, int32_t rank);
+struct dp_rank_memory dp_planner_memory_of(const struct problem *problem,
+                                           const struct layout *layout,
+                                           const struct dp_schedule *schedule);
+// What fills one pipeline rank at its fullest moment; the sim device counts as what it stands for.
+void dp_planner_rank_memory(const struct problem *problem, const struct layout *layout,
+                            const struct dp_schedule *schedule, int32_t rank,
+                            struct dp_memory_parts *ret_parts);
 // Of the seconds that a rank is busy with whole backwards, those of their weight gradients: by what
 // the costs say of each half.
 double dp_planner_backward_weight_s(const struct dp_schedule *schedule,
                                     const struct dp_sim_costs *costs, int32_t rank,
                                     double backward_s);
-// Most bytes of activations on one pipeline rank at a time.
-double dp_planner_rank_peak_bytes(const struct problem *problem, const struct layout *layout,
-                                  const struct dp_schedule *schedule, int32_t rank);
 double dp_planner_choice_bound_s(const struct problem *problem, const struct choice *choice);
 
 // All choices that the spec and the ranks at hand leave open, those that break a rule with it.

@@ -75,26 +75,25 @@ static void fill_bytes(const struct problem *problem, const struct layout *layou
                        const struct dp_schedule *shape, struct dp_sim_costs *costs,
                        uint64_t *ret_static_bytes)
 {
-    struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
+    const struct dp_rank_memory memory = dp_planner_memory_of(problem, layout, shape);
     for (int32_t rank = 0; rank < shape->pipeline; rank++) {
         int32_t stages[DP_RANK_STAGES_MAX];
         int32_t count = dp_schedule_rank_stages(shape, rank, stages);
         double forward = 0, backward = 0;
         for (int32_t slot = 0; slot < count; slot++) {
-            struct dp_cost_stage stage = dp_planner_stage_of(layout, stages[slot]);
-            struct dp_cost_chunk_bytes bytes;
-            dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &stage, &batch, NULL,
-                                &bytes);
-            double kept = ceil(fmax(bytes.after_forward, bytes.after_input));
+            struct dp_rank_chunk bytes;
+            dp_rank_memory_chunk(&memory, stages[slot], &bytes);
+            double kept = ceil(fmax(bytes.kept, bytes.deferred));
             struct dp_sim_chunk *chunk = dp_sim_chunk_at(costs, rank, slot);
             chunk->activation_bytes = (uint64_t)kept;
-            chunk->released_at_i_bytes = (uint64_t)floor(kept - bytes.after_input);
-            forward = fmax(forward, bytes.end_of_forward - kept);
-            backward = fmax(backward, bytes.end_of_input - kept);
+            chunk->released_at_i_bytes = (uint64_t)floor(kept - bytes.deferred);
+            forward = fmax(forward, bytes.forward - kept);
+            backward = fmax(backward, fmax(bytes.backward, bytes.input) - kept);
         }
         double most = pairs_help(costs, rank, count) ? forward + backward : fmax(forward, backward);
-        ret_static_bytes[rank] =
-            (uint64_t)ceil(dp_planner_rank_state_bytes(problem, layout, shape, rank) + most);
+        struct dp_memory_parts still;
+        dp_rank_memory_still(&memory, rank, &still);
+        ret_static_bytes[rank] = (uint64_t)ceil(dp_memory_total(&still) + most);
     }
 }
 

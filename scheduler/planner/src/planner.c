@@ -2,15 +2,39 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compose.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "compose.h"
 #include "internal.h"
 #include "search.h"
 
+// What [parallel] and [optimizer] say of what the cpu device keeps.
+static dp_status take_choices(const struct dp_job_spec *spec, struct dp_profile *profile,
+                              struct problem *problem, struct dp_error *err)
+{
+    const struct dp_parallel_spec *parallel = &spec->parallel;
+    dp_format format = DP_FORMAT_AUTO;
+    dp_moments moments = DP_MOMENTS_FP32;
+    dp_status status = DP_OK;
+    if (parallel->precision[0] != '\0') {
+        status = dp_format_parse(parallel->precision, &format, err);
+    }
+    if (status == DP_OK) {
+        status = dp_moments_parse(spec->optimizer.moments, &moments, err);
+    }
+    if (status == DP_OK && parallel->offload[0] != '\0') {
+        status = dp_offload_parse(parallel->offload, &problem->offload, err);
+    }
+    dp_profile_set_cpu_format(profile, format, moments);
+    problem->fp8 = format == DP_FORMAT_FP8_BLOCK;
+    problem->save_fp8 = parallel->save_fp8 > 0;
+    return status;
+}
+
+// `profile` has the fallback, and the one that the problem rests on where that is not a device's.
 static dp_status make_problem(const struct dp_job_spec *spec,
                               const struct dp_planner_resources *resources,
-                              const struct dp_profile *fallback, struct problem *ret_problem,
+                              struct dp_profile *fallback, struct problem *ret_problem,
                               struct dp_error *err)
 {
     struct problem problem = {
@@ -21,12 +45,18 @@ static dp_status make_problem(const struct dp_job_spec *spec,
         .is_sim = spec->resources.device == DP_DEVICE_SIM,
     };
     problem.is_fabric = !problem.is_sim && problem.profile->is_accelerator;
+    dp_status status = dp_job_spec_check(spec, err);
+    if (status == DP_OK && !problem.is_sim && !problem.is_fabric) {
+        *fallback = *problem.profile;
+        problem.profile = fallback;
+        status = take_choices(spec, fallback, &problem, err);
+    }
     for (size_t i = 0; i < resources->nodes_count; i++) {
         problem.slots += resources->nodes[i].slots;
     }
     problem.cores = problem.is_sim ? 0 : dp_planner_all_cores(&problem);
     *ret_problem = problem;
-    return dp_job_spec_check(spec, err);
+    return status;
 }
 
 static dp_status plan(const struct dp_job_spec *spec, const struct dp_planner_resources *resources,

@@ -261,8 +261,8 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
 {
     const struct layout *layout = &evaluation->layout;
     for (int32_t p = 0; p < plan->pipeline; p++) {
-        double state = dp_planner_rank_state_bytes(problem, layout, &evaluation->schedule, p);
-        double activations = dp_planner_rank_peak_bytes(problem, layout, &evaluation->schedule, p);
+        struct dp_memory_parts parts;
+        dp_planner_rank_memory(problem, layout, &evaluation->schedule, p, &parts);
         for (int32_t d = 0; d < plan->data; d++) {
             const struct dp_sim_rank *sim =
                 &dp_planner_evaluation_replica(evaluation, d)->result.ranks[p];
@@ -273,8 +273,8 @@ static void fill_ranks(const struct problem *problem, const struct evaluation *e
             rank->busy_s = dp_sim_rank_busy(sim);
             rank->bubble_s = fmax(0, sim->bubble); // rounding may leave -1e-17
             rank->peak_chunks = (int32_t)sim->peak_chunks;
-            rank->peak_activation_bytes = activations;
-            rank->memory_bytes = state + activations;
+            rank->peak_activation_bytes = parts.activations + parts.deferred + parts.transient;
+            rank->memory_bytes = dp_memory_total(&parts);
             int32_t cores = problem->is_sim ? 0 : dp_planner_host_cores(problem, place->node);
             plan->cores_exceeded |=
                 cores > 0 && dp_planner_ranks_on_host(problem, layout, place->node) > cores;

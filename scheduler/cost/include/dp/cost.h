@@ -41,6 +41,9 @@ struct dp_cost_batch {
     int32_t ep_size;
     int32_t ep_nodes;   // nodes that the group spans; 1 = no network between them
     uint32_t recompute; // DP_RECOMPUTE_*: what chunks do not keep
+    uint32_t offload;   // DP_OFFLOAD_*: what waits in host memory between F and B or I
+    bool save_fp8;      // rows that experts receive are kept in E4M3
+    bool fp8;           // products take E4M3 operands, made in room of their own
 };
 
 // Seconds of one chunk, compute and all-to-all apart.
@@ -101,10 +104,12 @@ struct dp_cost_chunk_bytes {
     double end_of_forward, end_of_input;
 };
 // Beyond what a chunk keeps, at most, while a pass is inside one layer, or the head or embedding:
-// results, rows between experts, what is computed again, room that passes share. Backward is a B
-// whose W follows each I, or an I. Routing is balanced.
+// results, rows between experts, what is computed again. Backward is a B whose W follows each I, or
+// an I. All of the layer is on the device then: `away` is what of it is not in after_forward, and
+// `attention` what its attention keeps. Routing is balanced.
 struct dp_cost_during {
     double forward, backward;
+    double away, attention;
 };
 void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_profile *profile,
                           const struct dp_cost_batch *batch, bool is_moe,
@@ -112,6 +117,17 @@ void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_pro
 void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_batch *batch, bool is_head,
                          struct dp_cost_during *ret_during);
+// Room that the passes of all stages of a rank share, and that of kernels: gradients that leave no
+// pass, norms that are not kept, operands in another format.
+struct dp_cost_holds {
+    bool dense, moe, head; // layers with a dense FFN, layers with experts, the head
+};
+double dp_cost_room_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
+                          const struct dp_cost_batch *batch, const struct dp_cost_holds *holds);
+// Windows that EP peers write into: room for the worst routing, whatever comes of it (0 without
+// peers). Nodes have equal shares of the group.
+double dp_cost_windows_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
+                             const struct dp_cost_batch *batch);
 void dp_cost_chunk_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_stage *stage, const struct dp_cost_batch *batch,
                          const struct dp_cost_routed *routed,

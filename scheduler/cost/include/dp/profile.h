@@ -10,6 +10,7 @@
 #include "dp/limits.h"
 #include "dp/memory_traits.h"
 #include "dp/spec.h"
+#include "dp/strategy.h"
 
 // Forward (x W^T), input gradient (dy W) and weight gradient (dy^T x) use their libraries' kernels
 // differently.
@@ -93,6 +94,9 @@ struct dp_profile {
 
 // One core of a common server, float: OpenBLAS, ranks over loopback TCP.
 void dp_profile_default_cpu(struct dp_profile *ret_profile);
+// What the cpu device keeps when products are in `format` (AUTO: fp32) and moments in `moments`:
+// bytes of elements, weights with the copies that products read, and moments. Rates stay.
+void dp_profile_set_cpu_format(struct dp_profile *profile, dp_format format, dp_moments moments);
 // Built-in accelerators and stacks on them ("h800", "a100-80gb@zero-bubble"): their figures and
 // where each comes from stand in data/profiles.json. DEVICE@SOFTWARE[+SOFTWARE] puts entries
 // together, later ones on top ("gb200@megatron-bridge-26.06+full-graphs"). DP_NOT_FOUND lists the

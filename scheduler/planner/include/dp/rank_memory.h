@@ -1,0 +1,43 @@
+// Bytes of device memory of one rank of this project's own executor, at the fullest moment of its
+// list.
+//
+// What the rank's device counts by purpose (dp_device_memory) is predicted part by part: weights
+// with the copies that products read, gradients, moments, what chunks keep and what a running pass
+// holds besides, the room that passes and kernels work in, windows of the expert exchange. Routing
+// is balanced. Arithmetic only, any thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dp/cost.h"
+#include "dp/memory.h"
+#include "dp/schedule.h"
+#include "dp/strategy.h"
+
+struct dp_rank_memory {
+    const struct dp_model_spec *model;
+    const struct dp_profile *profile; // as dp_profile_set_format leaves it
+    const struct dp_schedule *schedule;
+    const int32_t *layer_begin; // [stages + 1]
+    struct dp_cost_batch batch;
+    int32_t data;    // replicas
+    bool is_sharded; // ranks that hold the same parameters share out their moments
+};
+// Of one pipeline position: parts->exchange is the room that is shared and the windows. ret_action
+// (NULL = not wanted) is the index in schedule->actions at which it is fullest.
+void dp_rank_memory_parts(const struct dp_rank_memory *memory, int32_t position,
+                          struct dp_memory_parts *ret_parts, size_t *ret_action);
+// Without chunks: what is there whatever the list. The schedule's actions are not looked at.
+void dp_rank_memory_still(const struct dp_rank_memory *memory, int32_t position,
+                          struct dp_memory_parts *ret_parts);
+
+// Of one chunk of a stage: kept from F until B or I, and from I until W; and the most that it holds
+// while its F, B or I runs.
+struct dp_rank_chunk {
+    double kept, deferred;
+    double forward, backward, input;
+};
+void dp_rank_memory_chunk(const struct dp_rank_memory *memory, int32_t stage,
+                          struct dp_rank_chunk *ret_chunk);
