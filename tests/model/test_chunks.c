@@ -218,7 +218,7 @@ static void shapes_that_cannot_run_are_refused_with_the_reason(void **state)
     bad.model.mla_kv_rank = 512;
     expect_refusal(&bad, DP_INVALID, "heads of latent attention are 0 + 0 wide");
     bad = good;
-    bad.model.mtp_layers = 1;
+    bad.model.mtp_layers = 2;
     expect_refusal(&bad, DP_UNSUPPORTED, "multi-token");
     bad = good;
     bad.model.expert_groups = 3;

@@ -71,12 +71,35 @@ static void windows_sinks_and_biases_match_differences(void **state)
     check(&model, 1, DP_RECOMPUTE_FULL);
 }
 
+static void a_tied_head_matches_differences(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = world_model();
+    model.tied_embedding = 1;
+    check(&model, 1, 0);
+}
+
+static void multi_token_prediction_adds_its_loss_times_its_weight(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = world_model();
+    model.mtp_layers = 1;
+    model.mtp_loss_weight = 0.7;
+    check(&model, 1, 0);
+    check(&model, 3, DP_RECOMPUTE_FULL);
+    model.experts = 0;
+    model.tied_embedding = 1;
+    check(&model, 1, DP_RECOMPUTE_NORM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latent_attention_matches_differences),
         cmocka_unit_test(latent_attention_that_computes_again_matches_differences),
         cmocka_unit_test(norms_of_queries_and_keys_match_differences),
+        cmocka_unit_test(a_tied_head_matches_differences),
+        cmocka_unit_test(multi_token_prediction_adds_its_loss_times_its_weight),
         cmocka_unit_test(windows_sinks_and_biases_match_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,7 +191,9 @@ static double forward(struct world *world, chunk_table chunks, const int32_t *to
         }
     }
     for (int32_t r = 0; r < world->ranks; r++) {
-        loss += dp_chunk_loss_sum(chunks[world->stage_count - 1][r]);
+        const struct dp_chunk *last = chunks[world->stage_count - 1][r];
+        const double weight = dp_stage_config(world->stages[0][0])->model.mtp_loss_weight;
+        loss += dp_chunk_loss_sum(last) + weight * dp_chunk_mtp_loss_sum(last);
     }
     return loss;
 }

@@ -32,6 +32,3 @@ dp_status dp_chunk_add_bias(const struct dp_chunk *chunk, int64_t offset, int64_
 // The bias's gradient += the sum of dy's rows.
 dp_status dp_chunk_bias_grad(const struct dp_chunk *chunk, int64_t offset, int64_t width,
                              const void *dy, struct dp_error *err);
-// The vector's gradient at `offset` += `count` reals of dvector from its `from`.
-void dp_chunk_vector_grad(const struct dp_chunk *chunk, const struct dp_slot *dvector, int64_t from,
-                          int64_t count, int64_t offset);

@@ -128,7 +128,17 @@ static void add_dense(const struct shape *s, struct count *sum)
     }
 }
 
-// Token numbers and the rows' gradient; logits, what the head's norm needs, and targets.
+// Logits, what the head's norm needs, and targets.
+static void add_head(const struct shape *s, struct count *sum)
+{
+    add_norm(s, sum);
+    sum->elements += s->tokens * s->hidden;
+    sum->reals += s->tokens * s->stage->config.model.vocabulary;
+    sum->reals += s->is_forward ? s->tokens : 0;
+    sum->indices += s->is_forward ? s->tokens : 0;
+}
+
+// Token numbers and the rows' gradient, and the head.
 static void add_ends(const struct shape *s, struct count *sum)
 {
     if (s->stage->config.has_embedding) {
@@ -136,12 +146,21 @@ static void add_ends(const struct shape *s, struct count *sum)
         sum->elements += s->is_forward ? 0 : s->tokens * s->hidden;
     }
     if (s->stage->config.has_head) {
-        add_norm(s, sum);
-        sum->elements += s->tokens * s->hidden;
-        sum->reals += s->tokens * s->stage->config.model.vocabulary;
-        sum->reals += s->is_forward ? s->tokens : 0;
-        sum->indices += s->is_forward ? s->tokens : 0;
+        add_head(s, sum);
     }
+}
+
+// The next tokens and those after them, their embedding and its norm beside that of the hidden
+// rows, and a head of its own; later gradients of the projection, of both that it joins (that of
+// the hidden rows has gone into HEAD's), and of the gains.
+static void add_mtp(const struct shape *s, struct count *sum)
+{
+    sum->indices += s->tokens;
+    sum->elements += 3 * s->tokens * s->hidden;
+    sum->reals += 2 * s->tokens;
+    sum->elements += s->is_forward ? 0 : 2 * s->tokens * s->hidden;
+    sum->reals += s->is_forward ? 0 : 2 * s->hidden;
+    add_head(s, sum);
 }
 
 int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
@@ -153,6 +172,9 @@ int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
                                 .is_forward = phase == DP_CHUNK_FORWARD_DONE};
     struct count sum = {0, 0, 0, 0};
     add_ends(&shape, &sum);
+    if (dp_stage_predicts(&stage->config)) {
+        add_mtp(&shape, &sum);
+    }
     for (int32_t i = 0; i < stage->layer_count; i++) {
         add_attention(&shape, &sum);
         if (stage->layers[i].dense) {

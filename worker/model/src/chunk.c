@@ -13,6 +13,7 @@ static const struct dp_component_ops *const component_ops[] = {
     [DP_COMPONENT_EXPERTS] = &dp_component_experts,
     [DP_COMPONENT_COMBINE] = &dp_component_combine,
     [DP_COMPONENT_HEAD] = &dp_component_head,
+    [DP_COMPONENT_MTP] = &dp_component_mtp,
 };
 
 struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double loss_scale)
@@ -60,13 +61,14 @@ void dp_chunk_free(struct dp_chunk *chunk)
         return;
     }
     struct dp_slot *const slots[] = {
-        &chunk->token_ids,  &chunk->target_ids,   &chunk->x,           &chunk->dx,
-        &chunk->head_x,     &chunk->head_rstd,    &chunk->logits,      &chunk->lse,
-        &chunk->head_dgain, &chunk->embedding_dy, &chunk->head_normed,
+        &chunk->token_ids, &chunk->x, &chunk->dx, &chunk->embedding_dy, &chunk->mtp.dhidden,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);
     }
+    dp_head_drop(chunk, &chunk->head);
+    dp_head_drop(chunk, &chunk->mtp.head);
+    dp_mtp_drop(chunk);
     dp_offload_settle(chunk);
     for (int32_t i = 0; i < chunk->stage->layer_count; i++) {
         dp_exchange_release(chunk, i);
@@ -112,7 +114,7 @@ dp_status dp_chunk_set_tokens(struct dp_chunk *chunk, const int32_t *tokens, str
 
 dp_status dp_chunk_set_targets(struct dp_chunk *chunk, const int32_t *targets, struct dp_error *err)
 {
-    return set_ids(chunk, &chunk->target_ids, targets, err);
+    return set_ids(chunk, &chunk->head.targets, targets, err);
 }
 
 size_t dp_chunk_hidden_bytes(const struct dp_chunk *chunk)
@@ -164,6 +166,11 @@ void dp_chunk_drop_input_grad(struct dp_chunk *chunk)
 double dp_chunk_loss_sum(const struct dp_chunk *chunk)
 {
     return chunk->loss_sum;
+}
+
+double dp_chunk_mtp_loss_sum(const struct dp_chunk *chunk)
+{
+    return chunk->mtp.loss_sum;
 }
 
 int64_t dp_chunk_host_bytes(const struct dp_chunk *chunk)

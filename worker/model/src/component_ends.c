@@ -58,33 +58,34 @@ static struct dp_linear head_linear(const struct dp_chunk *chunk)
                               .y_kind = DP_OPERAND_REAL};
 }
 
-static struct dp_rmsnorm head_norm(const struct dp_chunk *chunk)
+static struct dp_rmsnorm head_norm(const struct dp_chunk *chunk, const struct dp_head_state *head)
 {
-    return dp_chunk_norm(chunk, chunk->stage->head_norm, &chunk->head_x, &chunk->head_rstd);
+    return dp_chunk_norm(chunk, head->norm, &head->x, &head->rstd);
 }
 
-static struct dp_cross_entropy head_loss(const struct dp_chunk *chunk)
+static struct dp_cross_entropy head_loss(const struct dp_chunk *chunk,
+                                         const struct dp_head_state *head)
 {
     return (struct dp_cross_entropy){.tokens = chunk->tokens,
                                      .vocabulary = chunk->stage->config.model.vocabulary,
-                                     .targets = chunk->target_ids.memory,
-                                     .lse = chunk->lse.memory};
+                                     .targets = head->targets.memory,
+                                     .lse = head->lse.memory};
 }
 
-static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+dp_status dp_head_forward(struct dp_chunk *chunk, struct dp_head_state *head, double *ret_sum,
+                          struct dp_error *err)
 {
-    (void)layer;
     struct dp_stage *stage = chunk->stage;
     const struct dp_device_ops *ops = stage->device->ops;
     struct dp_stream *stream = stage->device->stream;
     const struct dp_linear linear = head_linear(chunk);
     const int64_t tokens = chunk->tokens;
-    DP_CHECK(chunk->target_ids.memory != NULL);
-    dp_slot_move(&chunk->x, &chunk->head_x);
+    DP_CHECK(head->targets.memory != NULL);
+    dp_slot_move(&chunk->x, &head->x);
     const struct dp_take takes[] = {
-        {&chunk->head_rstd, dp_chunk_real_bytes(chunk, tokens)},
-        {&chunk->lse, dp_chunk_real_bytes(chunk, tokens)},
-        {&chunk->logits, dp_chunk_real_bytes(chunk, tokens * linear.out)},
+        {&head->rstd, dp_chunk_real_bytes(chunk, tokens)},
+        {&head->lse, dp_chunk_real_bytes(chunk, tokens)},
+        {&head->logits, dp_chunk_real_bytes(chunk, tokens * linear.out)},
     };
     void *normed, *sum;
     dp_status status = dp_chunk_take(chunk, takes, 3, err);
@@ -94,21 +95,21 @@ static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_e
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_rmsnorm norm = head_norm(chunk);
-    status = dp_chunk_norm_forward(chunk, &norm, &chunk->head_normed, &normed, err);
+    const struct dp_rmsnorm norm = head_norm(chunk, head);
+    status = dp_chunk_norm_forward(chunk, &norm, &head->normed, &normed, err);
     if (status != DP_OK) {
         return status;
     }
-    dp_linear_forward(stage, &linear, normed, chunk->logits.memory, false);
-    const struct dp_cross_entropy loss = head_loss(chunk);
-    ops->cross_entropy_forward(stream, &loss, chunk->logits.memory, sum);
-    ops->copy(stream, &chunk->loss_sum, sum, sizeof(double));
+    dp_linear_forward(stage, &linear, normed, head->logits.memory, false);
+    const struct dp_cross_entropy loss = head_loss(chunk, head);
+    ops->cross_entropy_forward(stream, &loss, head->logits.memory, sum);
+    ops->copy(stream, ret_sum, sum, sizeof(double));
     return ops->stream_sync(stream, err);
 }
 
-static dp_status head_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+dp_status dp_head_input(struct dp_chunk *chunk, struct dp_head_state *head, double scale,
+                        const struct dp_slot *dy, struct dp_error *err)
 {
-    (void)layer;
     struct dp_stage *stage = chunk->stage;
     const struct dp_linear linear = head_linear(chunk);
     void *dnormed;
@@ -117,35 +118,62 @@ static dp_status head_input(struct dp_chunk *chunk, int32_t layer, struct dp_err
     if (status != DP_OK) {
         return status;
     }
-    const struct dp_cross_entropy loss = head_loss(chunk);
-    stage->device->ops->cross_entropy_input_grad(stage->device->stream, &loss, chunk->loss_scale,
-                                                 chunk->logits.memory);
-    dp_chunk_drop(chunk, &chunk->lse);
-    dp_chunk_drop(chunk, &chunk->target_ids);
-    dp_linear_input_grad(stage, &linear, chunk->logits.memory, dnormed, false);
-    const struct dp_rmsnorm norm = head_norm(chunk);
-    return dp_chunk_residual_grad(chunk, &norm, NULL, dnormed, &chunk->head_dgain, err);
+    const struct dp_cross_entropy loss = head_loss(chunk, head);
+    stage->device->ops->cross_entropy_input_grad(stage->device->stream, &loss, scale,
+                                                 head->logits.memory);
+    dp_chunk_drop(chunk, &head->lse);
+    dp_chunk_drop(chunk, &head->targets);
+    dp_linear_input_grad(stage, &linear, head->logits.memory, dnormed, false);
+    const struct dp_rmsnorm norm = head_norm(chunk, head);
+    return dp_chunk_residual_grad(chunk, &norm, dy, dnormed, &head->dgain, err);
+}
+
+dp_status dp_head_weight(struct dp_chunk *chunk, struct dp_head_state *head, struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    const struct dp_linear linear = head_linear(chunk);
+    const struct dp_rmsnorm norm = head_norm(chunk, head);
+    void *normed;
+    dp_status status = dp_chunk_norm_again(chunk, &norm, &head->normed, &normed, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_linear_weight_grad(stage, &linear, head->logits.memory, normed);
+    dp_chunk_gain_grad(chunk, &head->dgain, head->norm);
+    dp_head_drop(chunk, head);
+    return DP_OK;
+}
+
+void dp_head_drop(struct dp_chunk *chunk, struct dp_head_state *head)
+{
+    struct dp_slot *const slots[] = {&head->x,   &head->rstd,  &head->normed, &head->logits,
+                                     &head->lse, &head->dgain, &head->targets};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
+        dp_chunk_drop(chunk, slots[i]);
+    }
+}
+
+static dp_status head_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    (void)layer;
+    chunk->head.norm = chunk->stage->head_norm;
+    return dp_head_forward(chunk, &chunk->head, &chunk->loss_sum, err);
+}
+
+// The gradient of what multi-token prediction read of the same rows comes in addition.
+static dp_status head_input(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
+{
+    (void)layer;
+    const struct dp_slot *beside = chunk->mtp.dhidden.memory != NULL ? &chunk->mtp.dhidden : NULL;
+    dp_status status = dp_head_input(chunk, &chunk->head, chunk->loss_scale, beside, err);
+    dp_chunk_drop(chunk, &chunk->mtp.dhidden);
+    return status;
 }
 
 static dp_status head_weight(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
     (void)layer;
-    struct dp_stage *stage = chunk->stage;
-    const struct dp_linear linear = head_linear(chunk);
-    const struct dp_rmsnorm norm = head_norm(chunk);
-    void *normed;
-    dp_status status = dp_chunk_norm_again(chunk, &norm, &chunk->head_normed, &normed, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    dp_linear_weight_grad(stage, &linear, chunk->logits.memory, normed);
-    dp_chunk_gain_grad(chunk, &chunk->head_dgain, stage->head_norm);
-    dp_chunk_drop(chunk, &chunk->head_x);
-    dp_chunk_drop(chunk, &chunk->head_rstd);
-    dp_chunk_drop(chunk, &chunk->head_normed);
-    dp_chunk_drop(chunk, &chunk->logits);
-    dp_chunk_drop(chunk, &chunk->head_dgain);
-    return DP_OK;
+    return dp_head_weight(chunk, &chunk->head, err);
 }
 
 const struct dp_component_ops dp_component_head = {

@@ -138,7 +138,8 @@ dp_status dp_offload_forward_end(struct dp_chunk *chunk, dp_component_kind kind,
         }
     }
     if (status == DP_OK && is_last) {
-        retire(chunk, stage->layer_count - 1);
+        const int32_t last = stage->layer_count - (dp_stage_predicts(&stage->config) ? 2 : 1);
+        retire(chunk, last);
     }
     return status;
 }

@@ -86,6 +86,18 @@ int32_t dp_stage_slots(const struct dp_stage *stage)
     return stage->slots;
 }
 
+int64_t dp_stage_slot_elements(const struct dp_stage *stage)
+{
+    return 3 * (int64_t)stage->config.model.expert_ffn * stage->config.model.hidden;
+}
+
+int64_t dp_stage_slot_offset(const struct dp_stage *stage, int32_t layer, int32_t i)
+{
+    DP_CHECK(is_routed(stage, layer) && i >= 0 && i < stage->local_experts);
+    return stage->layers[layer - stage->config.layer_begin].experts +
+           i * dp_stage_slot_elements(stage);
+}
+
 const int32_t *dp_stage_placement(const struct dp_stage *stage, int32_t layer)
 {
     return is_routed(stage, layer) ? experts_of(stage, layer - stage->config.layer_begin) : NULL;

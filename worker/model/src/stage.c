@@ -18,6 +18,7 @@ static const struct {
     {DP_COMPONENT_EXPERTS, "experts"},
     {DP_COMPONENT_COMBINE, "combine"},
     {DP_COMPONENT_HEAD, "head"},
+    {DP_COMPONENT_MTP, "mtp"},
 };
 
 const char *dp_component_kind_text(dp_component_kind kind)
@@ -33,10 +34,11 @@ static bool layer_is_dense(const struct dp_model_spec *model, int32_t layer)
 
 static dp_status check_kind(const struct dp_model_spec *model, struct dp_error *err)
 {
-    if (model->mtp_layers > 0) {
+    if (model->mtp_layers > 1) {
         return dp_fail(err, DP_UNSUPPORTED,
-                       "model %s: multi-token prediction is not run; set mtp_layers to 0",
-                       model->name);
+                       "model %s: of %d layers of multi-token prediction one is run; set "
+                       "mtp_layers to 1",
+                       model->name, model->mtp_layers);
     }
     if (model->mla_kv_rank > 0 &&
         (model->mla_nope_dim < 1 || model->mla_rope_dim < 2 || model->mla_v_dim < 1 ||
@@ -122,6 +124,11 @@ static dp_status check_config(const struct dp_device *device, const struct dp_st
     return DP_OK;
 }
 
+bool dp_stage_predicts(const struct dp_stage_config *config)
+{
+    return config->has_head && config->model.mtp_layers > 0;
+}
+
 static void add_component(struct dp_stage *stage, dp_component_kind kind, int32_t layer)
 {
     stage->components[stage->component_count++] = (struct dp_component){kind, layer};
@@ -130,7 +137,7 @@ static void add_component(struct dp_stage *stage, dp_component_kind kind, int32_
 static void list_components(struct dp_stage *stage)
 {
     const struct dp_stage_config *config = &stage->config;
-    stage->components = dp_new_array(struct dp_component, (size_t)stage->layer_count * 4 + 2);
+    stage->components = dp_new_array(struct dp_component, (size_t)stage->layer_count * 4 + 3);
     if (config->has_embedding) {
         add_component(stage, DP_COMPONENT_EMBEDDING, -1);
     }
@@ -148,6 +155,11 @@ static void list_components(struct dp_stage *stage)
     }
     if (config->has_head) {
         add_component(stage, DP_COMPONENT_HEAD, -1);
+    }
+    if (dp_stage_predicts(config)) {
+        stage->layers[stage->layer_count - 1].dense =
+            layer_is_dense(&config->model, config->layer_end);
+        add_component(stage, DP_COMPONENT_MTP, -1);
     }
 }
 
@@ -201,7 +213,8 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
     if (config->exchanger == NULL && config->ep_size == 1) {
         stage->config.exchanger = &stage->local;
     }
-    stage->layer_count = config->layer_end - config->layer_begin;
+    stage->layer_count =
+        config->layer_end - config->layer_begin + (dp_stage_predicts(config) ? 1 : 0);
     stage->layers = dp_new_array(struct dp_layer_tensors, (size_t)stage->layer_count);
     stage->shared_width = model->shared_experts * model->expert_ffn;
     measure_attention(stage);
@@ -210,9 +223,9 @@ dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *c
         stage->workspace = stage->own_workspace = dp_workspace_new(device, config->poison);
     }
     list_components(stage);
+    dp_stage_make_placement(stage);
     dp_stage_lay_out_tensors(stage);
     status = alloc_buffers(stage, err);
-    dp_stage_make_placement(stage);
     if (status == DP_OK) {
         status = dp_stage_make_balance(stage, err);
     }
@@ -244,9 +257,9 @@ void dp_stage_free(struct dp_stage *stage)
     device->ops->free(device, stage->weights);
     device->ops->free(device, stage->element_weights);
     device->ops->free(device, stage->gradients);
-    dp_stage_free_placement(stage);
     device->ops->free(device, stage->rope_table);
     dp_stage_free_balance(stage);
+    dp_stage_free_placement(stage);
     dp_stage_free_fp8(stage);
     free(stage->components);
     free(stage->tensors);

@@ -14,7 +14,7 @@ struct dp_layer_tensors {
     int64_t k_norm;                                  // with q_norm: of each head
     int64_t qkv_bias, kv_bias, output_bias, sinks;
     int64_t ffn_norm;
-    int64_t router;
+    int64_t router, shared_gate;
     int64_t gate_up, down; // the dense FFN, or the shared expert
     int64_t experts;       // the first local expert: gate, up, down; the others follow
     int32_t expert_tensor; // of its gate in the table
@@ -44,7 +44,7 @@ struct dp_stage {
     struct dp_stage_config config;
     struct dp_device *device;
     size_t element_bytes, real_bytes;
-    int32_t layer_count;
+    int32_t layer_count; // with that of multi-token prediction, the last one
     int32_t local_experts, shared_width;
     int32_t qkv_width, q_width; // of what makes queries (keys, values); of the attended rows
     double attention_scale;     // of scores; 0 = 1 / sqrt(a key's width)
@@ -54,7 +54,10 @@ struct dp_stage {
     int32_t tensor_count;
     int64_t parameter_count, expert_offset;
     struct dp_layer_tensors *layers;
-    int64_t embedding, head_norm, head_output;
+    int64_t embedding, head_norm, head_output; // tied: embedding and head_output are one
+    struct {
+        int64_t embedding_norm, hidden_norm, projection, head_norm;
+    } mtp;
     void *weights, *gradients; // reals
     void *element_weights;     // rounded by refresh; NULL where elements are reals
     void *gemm_weights;        // what products read: one of the two
@@ -78,7 +81,7 @@ struct dp_stage {
     int32_t *host_index;    // room for the choices of one layer
     size_t host_index_count;
     struct dp_workspace *workspace, *own_workspace; // own: NULL when it is borrowed
-    struct dp_stream *copies; // NULL unless something is offloaded
+    struct dp_stream *copies;                       // NULL unless something is offloaded
     int64_t live_bytes, peak_bytes;
     struct dp_exchanger local; // what config.exchanger points to when it was NULL and the EP size 1
 };
@@ -140,15 +143,37 @@ struct dp_layer_state {
     int32_t *counts;         // host: rows of each local expert
 };
 
+// What a head keeps; its norm's gain is at `norm`.
+struct dp_head_state {
+    int64_t norm;
+    struct dp_slot targets;         // int32 [T]
+    struct dp_slot x, rstd, normed; // [T, hidden], [T], as of a layer
+    struct dp_slot logits, lse;     // [T, vocabulary]; becomes its gradient; [T]
+    struct dp_slot dgain;           // INPUT
+};
+
+// What MTP keeps beside its layer.
+struct dp_mtp_state {
+    struct dp_slot tokens;             // int32 [T], those that come next
+    struct dp_slot embedded, rstd;     // [T, hidden], [2, T]
+    struct dp_slot joined;             // [T, 2 hidden]
+    struct dp_slot dy;                 // INPUT: of the projection
+    struct dp_slot dembedded, dhidden; // INPUT: [T, hidden]; the second goes to HEAD
+    struct dp_slot dgain;              // INPUT: [2, hidden]
+    struct dp_head_state head;
+    double loss_sum;
+};
+
 struct dp_chunk {
     struct dp_stage *stage;
     int32_t samples;
     int64_t tokens;
     double loss_scale, loss_sum;
     int64_t live_bytes, host_bytes;
-    struct dp_slot token_ids, target_ids; // int32 [T]
-    struct dp_slot x, dx;                 // the activation and the gradient on their way
-    struct dp_slot head_x, head_rstd, head_normed, logits, lse, head_dgain;
+    struct dp_slot token_ids; // int32 [T]
+    struct dp_slot x, dx;     // the activation and the gradient on their way
+    struct dp_head_state head;
+    struct dp_mtp_state mtp;
     struct dp_slot embedding_dy;
     struct dp_layer_state *layers;
     int32_t *counts;          // what the layers' counts point into
@@ -164,7 +189,18 @@ struct dp_component_ops {
 };
 extern const struct dp_component_ops dp_component_embedding, dp_component_attention,
     dp_component_ffn, dp_component_dispatch, dp_component_experts, dp_component_combine,
-    dp_component_head;
+    dp_component_head, dp_component_mtp;
+
+// component_ends.c, for HEAD and MTP. input scales the loss's gradient and leaves that of the
+// head's input in chunk->dx, dy [T, hidden] added unless NULL.
+dp_status dp_head_forward(struct dp_chunk *chunk, struct dp_head_state *head, double *ret_sum,
+                          struct dp_error *err);
+dp_status dp_head_input(struct dp_chunk *chunk, struct dp_head_state *head, double scale,
+                        const struct dp_slot *dy, struct dp_error *err);
+dp_status dp_head_weight(struct dp_chunk *chunk, struct dp_head_state *head, struct dp_error *err);
+void dp_head_drop(struct dp_chunk *chunk, struct dp_head_state *head);
+// component_mtp.c: all but its head and dhidden.
+void dp_mtp_drop(struct dp_chunk *chunk);
 
 // balance.c
 dp_status dp_stage_make_balance(struct dp_stage *stage, struct dp_error *err);
@@ -181,6 +217,9 @@ void dp_stage_free_placement(struct dp_stage *stage);
 int32_t dp_stage_own_expert(const struct dp_stage *stage, int32_t layer, int32_t e, bool *ret_copy);
 // index[tokens, top_k] of experts, in host memory, becomes one of slots; counts them.
 void dp_chunk_place(const struct dp_chunk *chunk, int32_t layer, int32_t *index);
+
+// stage.c: whether the stage has MTP, and its layer behind the others.
+bool dp_stage_predicts(const struct dp_stage_config *config);
 
 // tensors.c: fills in the table and the offsets; draws the weights.
 void dp_stage_lay_out_tensors(struct dp_stage *stage);
@@ -295,6 +334,10 @@ dp_status dp_chunk_residual_grad(struct dp_chunk *chunk, const struct dp_rmsnorm
 
 // The gain's gradient is added to the parameters' at `offset`.
 void dp_chunk_gain_grad(const struct dp_chunk *chunk, const struct dp_slot *dgain, int64_t offset);
+
+// The vector's gradient at `offset` += `count` reals of dvector from its `from`.
+void dp_chunk_vector_grad(const struct dp_chunk *chunk, const struct dp_slot *dvector, int64_t from,
+                          int64_t count, int64_t offset);
 
 // component_attention.c: with DP_RECOMPUTE_FULL, what ATTENTION's FORWARD had saved of the layer,
 // from its input, and the layer's ffn_x.

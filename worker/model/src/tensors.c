@@ -18,6 +18,16 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+static bool is_norm(const char *name)
+{
+    return ends_with(name, "norm");
+}
+
+static bool starts_at_zero(const char *name)
+{
+    return ends_with(name, ".bias") || ends_with(name, ".sinks");
+}
+
 // Appends a tensor of [rows, cols] behind the last one; returns its offset.
 static int64_t append(struct dp_stage *stage, const char *name, int64_t rows, int64_t cols,
                       bool is_expert)
@@ -30,7 +40,7 @@ static int64_t append(struct dp_stage *stage, const char *name, int64_t rows, in
                                  .rows = rows,
                                  .cols = cols,
                                  .is_expert = is_expert,
-                                 .decays = rows > 1 && !ends_with(name, "norm")};
+                                 .decays = !is_norm(name) && !starts_at_zero(name)};
     DP_CHECK(DP_COPY_TEXT(tensor->name, name));
     stage->parameter_count += tensor->count;
     return tensor->offset;
@@ -142,6 +152,9 @@ static void lay_out_layer(struct dp_stage *stage, struct dp_layer_tensors *at, i
     if (!at->dense) {
         at->router = append_named(stage, model->experts, hidden, false, "layers.%d.router", layer);
     }
+    if (!at->dense && model->shared_gate > 0 && width > 0) {
+        at->shared_gate = append_named(stage, 1, hidden, false, "layers.%d.shared.gating", layer);
+    }
     if (width > 0) {
         snprintf(prefix, sizeof(prefix), "layers.%d.%s", layer, at->dense ? "ffn" : "shared");
         at->gate_up = append_swiglu(stage, prefix, width, false);
@@ -167,19 +180,45 @@ static void lay_out_experts(struct dp_stage *stage, int32_t layer)
     }
 }
 
+// Both ends of the model read the embedding where the head is tied to it, or where the next token's
+// is read for multi-token prediction: the stage of either end has it then.
+static void lay_out_embedding(struct dp_stage *stage)
+{
+    const struct dp_stage_config *config = &stage->config;
+    const bool is_shared = config->model.tied_embedding > 0 || config->model.mtp_layers > 0;
+    if (config->has_embedding || (config->has_head && is_shared)) {
+        stage->embedding =
+            append(stage, "embedding", config->model.vocabulary, config->model.hidden, false);
+        stage->tensors[stage->tensor_count - 1].is_tied =
+            is_shared && config->has_embedding != config->has_head;
+    }
+}
+
+static void lay_out_head(struct dp_stage *stage)
+{
+    const struct dp_model_spec *model = &stage->config.model;
+    const int64_t hidden = model->hidden;
+    stage->head_norm = append(stage, "head.norm", 1, hidden, false);
+    stage->head_output = model->tied_embedding > 0
+                             ? stage->embedding
+                             : append(stage, "head.output", model->vocabulary, hidden, false);
+    if (dp_stage_predicts(&stage->config)) {
+        stage->mtp.embedding_norm = append(stage, "mtp.embedding.norm", 1, hidden, false);
+        stage->mtp.hidden_norm = append(stage, "mtp.hidden.norm", 1, hidden, false);
+        stage->mtp.projection = append(stage, "mtp.projection", hidden, 2 * hidden, false);
+        stage->mtp.head_norm = append(stage, "mtp.head.norm", 1, hidden, false);
+    }
+}
+
 void dp_stage_lay_out_tensors(struct dp_stage *stage)
 {
     const struct dp_stage_config *config = &stage->config;
-    const int64_t hidden = config->model.hidden, vocabulary = config->model.vocabulary;
-    if (config->has_embedding) {
-        stage->embedding = append(stage, "embedding", vocabulary, hidden, false);
-    }
+    lay_out_embedding(stage);
     for (int32_t i = 0; i < stage->layer_count; i++) {
         lay_out_layer(stage, &stage->layers[i], config->layer_begin + i);
     }
     if (config->has_head) {
-        stage->head_norm = append(stage, "head.norm", 1, hidden, false);
-        stage->head_output = append(stage, "head.output", vocabulary, hidden, false);
+        lay_out_head(stage);
     }
     stage->expert_offset = stage->parameter_count;
     for (int32_t i = 0; i < stage->layer_count; i++) {
@@ -207,14 +246,13 @@ void dp_stage_draw_weights(struct dp_stage *stage)
         struct dp_rand rand;
         uint64_t name_hash = dp_hash64(tensor->name, strlen(tensor->name), 0);
         dp_rand_init(&rand, dp_rand_mix(stage->config.seed, name_hash));
-        const bool is_norm = ends_with(tensor->name, "norm");
-        const bool is_zero = ends_with(tensor->name, "bias") || ends_with(tensor->name, "sinks");
+        const bool is_one = is_norm(tensor->name), is_zero = starts_at_zero(tensor->name);
         double deviation = DEVIATION;
         if (joins_residual(tensor)) {
             deviation /= sqrt(2.0 * stage->config.model.layers);
         }
         for (int64_t j = 0; j < tensor->count; j++) {
-            values[j] = is_norm ? 1.0 : is_zero ? 0.0 : deviation * dp_rand_normal(&rand);
+            values[j] = is_one ? 1.0 : is_zero ? 0.0 : deviation * dp_rand_normal(&rand);
         }
         stage->device->ops->from_double(stage->device->stream, tensor->count, values,
                                         DP_OPERAND_REAL, dp_stage_master_at(stage, tensor->offset));

@@ -5,6 +5,7 @@
 //   ATTENTION, FFN                                (each dense layer)
 //   ATTENTION, DISPATCH, EXPERTS, COMBINE         (each MoE layer)
 //   HEAD                                          (last stage)
+//   MTP                                           (last stage, of a model with mtp_layers)
 // ATTENTION has its norm and residual; DISPATCH has the FFN norm, the router and the way of rows to
 // their experts; EXPERTS has the routed experts and the shared one; COMBINE is the way back and the
 // residual. Each runs in three passes: FORWARD, then INPUT (input gradient, from the last component
@@ -43,13 +44,14 @@ typedef enum dp_component_kind {
     DP_COMPONENT_EXPERTS,
     DP_COMPONENT_COMBINE,
     DP_COMPONENT_HEAD,
+    DP_COMPONENT_MTP,
 } dp_component_kind;
 
 typedef enum dp_pass { DP_PASS_FORWARD, DP_PASS_INPUT, DP_PASS_WEIGHT } dp_pass;
 
 struct dp_component {
     dp_component_kind kind;
-    int32_t layer; // of the whole model; -1 for EMBEDDING and HEAD
+    int32_t layer; // of the whole model; -1 for EMBEDDING, HEAD and MTP
 };
 
 // One parameter tensor, at the same place in the weights and in the gradients. Names are of the
@@ -145,6 +147,22 @@ void *dp_stage_router_bias(struct dp_stage *stage, int32_t layer);
 // count. Host memory; NULL for dense layers.
 int64_t *dp_stage_expert_counts(struct dp_stage *stage, int32_t layer);
 
+// Experts lie in slots, the EP ranks' equal shares in order. At first slot s holds expert s % E.
+// A token's n-th choice of an expert that has copies goes to one after the other in turn: copies of
+// an expert have the same weights, which whoever updates them sees to (dp/optim.h).
+int32_t dp_stage_slots(const struct dp_stage *stage);
+// The expert in each slot; NULL for dense layers. Layers are of the whole model.
+const int32_t *dp_stage_placement(const struct dp_stage *stage, int32_t layer);
+// Where the parameters of this rank's i-th slot begin, gate, up and down of as many elements in
+// all; the same on all EP peers.
+int64_t dp_stage_slot_offset(const struct dp_stage *stage, int32_t layer, int32_t i);
+int64_t dp_stage_slot_elements(const struct dp_stage *stage);
+// Between steps, with no chunk in flight, by all EP peers alike; EP sizes above 1. Every expert has
+// a slot. Renames this rank's expert tensors and moves no weights: the caller does.
+void dp_stage_set_placement(struct dp_stage *stage, int32_t layer, const int32_t *expert);
+// As dp_stage_expert_counts, by slot [slots].
+int64_t *dp_stage_slot_counts(struct dp_stage *stage, int32_t layer);
+
 struct dp_chunk;
 
 // A micro-batch of `samples` sequences. loss_scale multiplies the gradient of the summed
@@ -152,18 +170,6 @@ struct dp_chunk;
 // buffers come from a pool that the stage keeps.
 struct dp_chunk *dp_chunk_new(struct dp_stage *stage, int32_t samples, double loss_scale);
 // At any point; what is in flight is dropped.
-// Experts lie in slots, the EP ranks' equal shares in order. At first slot s holds expert s % E.
-// A token's n-th choice of an expert that has copies goes to one after the other in turn: copies of
-// an expert have the same weights, which whoever updates them sees to (dp/optim.h).
-int32_t dp_stage_slots(const struct dp_stage *stage);
-// The expert in each slot; NULL for dense layers. Layers are of the whole model.
-const int32_t *dp_stage_placement(const struct dp_stage *stage, int32_t layer);
-// Between steps, with no chunk in flight, by all EP peers alike; EP sizes above 1. Every expert has
-// a slot. Renames this rank's expert tensors and moves no weights: the caller does.
-void dp_stage_set_placement(struct dp_stage *stage, int32_t layer, const int32_t *expert);
-// As dp_stage_expert_counts, by slot [slots].
-int64_t *dp_stage_slot_counts(struct dp_stage *stage, int32_t layer);
-
 void dp_chunk_free(struct dp_chunk *chunk);
 
 // Names the chunk's routings to the exchanger: that of layer l of the whole model is tagged
@@ -191,6 +197,9 @@ void dp_chunk_drop_input_grad(struct dp_chunk *chunk);
 // Sum of the tokens' cross-entropies in nats, after FORWARD of HEAD (the balance loss is not in
 // it); NaN before.
 double dp_chunk_loss_sum(const struct dp_chunk *chunk);
+// The same of multi-token prediction, after FORWARD of MTP, without its weight; the last token of a
+// sample has no target there. 0 before and without it.
+double dp_chunk_mtp_loss_sum(const struct dp_chunk *chunk);
 
 // Runs a pass of a component, up to what it has to wait for.
 dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component,
