@@ -167,6 +167,9 @@ void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask);
 void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask);
 void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
                                  uint64_t step, const char *path);
+// Training goes on with the older ones.
+void dp_core_job_checkpoint_failed(struct dp_core *core, struct core_job *job, uint64_t request,
+                                   uint64_t step, const char *why);
 
 // silence.c
 // The node is LOST: what its ranks do is not known.

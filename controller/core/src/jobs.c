@@ -478,6 +478,28 @@ void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
     }
 }
 
+// A rank that was asked several times meanwhile writes one checkpoint for all of them. `error` is
+// NULL when it stands.
+static void answer_checkpoints(struct dp_core *core, struct core_job *job, uint64_t request,
+                               uint64_t step, const char *path, const char *error)
+{
+    struct core_checkpoint **link = &job->checkpoints;
+    while (*link != NULL) {
+        struct core_checkpoint *checkpoint = *link;
+        if (checkpoint->request > request) {
+            link = &checkpoint->next;
+            continue;
+        }
+        if (error != NULL) {
+            dp_core_reply_error(core, checkpoint->reply, DP_IO, "%s", error);
+        } else {
+            dp_core_reply_checkpoint(core, checkpoint->reply, job, step, path);
+        }
+        *link = checkpoint->next;
+        free(checkpoint);
+    }
+}
+
 void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
                                  uint64_t step, const char *path)
 {
@@ -487,16 +509,15 @@ void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uin
         dp_core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
                      (unsigned long long)step, path);
     }
-    // A rank that was asked several times meanwhile writes one checkpoint for all of them.
-    struct core_checkpoint **link = &job->checkpoints;
-    while (*link != NULL) {
-        struct core_checkpoint *checkpoint = *link;
-        if (checkpoint->request > request) {
-            link = &checkpoint->next;
-            continue;
-        }
-        dp_core_reply_checkpoint(core, checkpoint->reply, job, step, path);
-        *link = checkpoint->next;
-        free(checkpoint);
-    }
+    answer_checkpoints(core, job, request, step, path, NULL);
+}
+
+void dp_core_job_checkpoint_failed(struct dp_core *core, struct core_job *job, uint64_t request,
+                                   uint64_t step, const char *why)
+{
+    dp_core_note(core, job, NULL, true, "job.checkpoint_failed", "step %llu: %s; %s%s",
+                 (unsigned long long)step, why,
+                 job->row.checkpoint[0] != '\0' ? "what stands is " : "no checkpoint stands",
+                 job->row.checkpoint);
+    answer_checkpoints(core, job, request, step, NULL, why);
 }

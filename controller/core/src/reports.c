@@ -243,8 +243,13 @@ void dp_core_report(struct dp_core *core, const struct dp_report *report)
         }
         break;
     case DP_REPORT_CHECKPOINT:
-        dp_core_job_checkpoint_done(core, job, report->checkpoint.request, report->checkpoint.step,
-                                    report->checkpoint.path);
+        if (report->checkpoint.error != NULL && report->checkpoint.error[0] != '\0') {
+            dp_core_job_checkpoint_failed(core, job, report->checkpoint.request,
+                                          report->checkpoint.step, report->checkpoint.error);
+        } else {
+            dp_core_job_checkpoint_done(core, job, report->checkpoint.request,
+                                        report->checkpoint.step, report->checkpoint.path);
+        }
         break;
     case DP_REPORT_FINISHED:
         if (!rank->finished) {

@@ -268,6 +268,7 @@ static bool take_report(const Dp__V1__RankReport *from, struct dp_arena *arena,
         report->checkpoint.step = from->checkpoint->step;
         report->checkpoint.request = from->checkpoint->request;
         report->checkpoint.path = from->checkpoint->path;
+        report->checkpoint.error = from->checkpoint->error;
         return true;
     case DP__V1__RANK_REPORT__REPORT_FINISHED:
         report->kind = DP_REPORT_FINISHED;

@@ -9,7 +9,8 @@
 
 #define OWN_PREFIX "layers."
 #define PREFIX "model.layers."
-#define NUMBER '#' // an expert's number
+#define OTHER_PREFIX "dp." // before a name that has no counterpart
+#define NUMBER '#'         // an expert's number
 #define DIGITS_MAX 9
 
 // Names by style; NULL is as in the first.
@@ -40,19 +41,23 @@ static const struct row inside[] = {
     {"attention.q", {"self_attn.q_proj.weight"}},
     {"attention.k", {"self_attn.k_proj.weight"}},
     {"attention.v", {"self_attn.v_proj.weight"}},
-    {"attention.q_bias", {"self_attn.q_proj.bias"}},
-    {"attention.k_bias", {"self_attn.k_proj.bias"}},
-    {"attention.v_bias", {"self_attn.v_proj.bias"}},
-    {"attention.q_norm", {"self_attn.q_norm.weight"}},
+    {"attention.q.bias", {"self_attn.q_proj.bias"}},
+    {"attention.k.bias", {"self_attn.k_proj.bias"}},
+    {"attention.v.bias", {"self_attn.v_proj.bias"}},
+    {"attention.q_norm",
+     {[DP_HF_STYLE_PLAIN] = "self_attn.q_norm.weight",
+      [DP_HF_STYLE_LATENT] = "self_attn.q_a_layernorm.weight"}},
     {"attention.k_norm", {"self_attn.k_norm.weight"}},
-    {"attention.q_a", {"self_attn.q_a_proj.weight"}},
-    {"attention.q_a_norm", {"self_attn.q_a_layernorm.weight"}},
-    {"attention.q_b", {"self_attn.q_b_proj.weight"}},
-    {"attention.kv_a", {"self_attn.kv_a_proj_with_mqa.weight"}},
-    {"attention.kv_a_norm", {"self_attn.kv_a_layernorm.weight"}},
-    {"attention.kv_b", {"self_attn.kv_b_proj.weight"}},
+    {"attention.sinks", {"self_attn.sinks"}},
+    {"attention.q_down", {"self_attn.q_a_proj.weight"}},
+    {"attention.q_down.bias", {"self_attn.q_a_proj.bias"}},
+    {"attention.q_up", {"self_attn.q_b_proj.weight"}},
+    {"attention.kv_down", {"self_attn.kv_a_proj_with_mqa.weight"}},
+    {"attention.kv_down.bias", {"self_attn.kv_a_proj_with_mqa.bias"}},
+    {"attention.kv_norm", {"self_attn.kv_a_layernorm.weight"}},
+    {"attention.kv_up", {"self_attn.kv_b_proj.weight"}},
     {"attention.output", {"self_attn.o_proj.weight"}},
-    {"attention.output_bias", {"self_attn.o_proj.bias"}},
+    {"attention.output.bias", {"self_attn.o_proj.bias"}},
     {"ffn.norm", {"post_attention_layernorm.weight"}},
     GATED("ffn", "mlp", "mlp", "mlp"),
     {"router", {"mlp.gate.weight", "block_sparse_moe.gate.weight"}},
@@ -127,7 +132,15 @@ int32_t dp_hf_layer(const char *own)
     return split(own, OWN_PREFIX, &layer) != NULL ? (int32_t)layer : -1;
 }
 
-bool dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX])
+dp_hf_style dp_hf_style_of(const struct dp_model_spec *model)
+{
+    if (model->mla_kv_rank > 0) {
+        return DP_HF_STYLE_LATENT;
+    }
+    return model->shared_gate != 0 ? DP_HF_STYLE_QWEN2 : DP_HF_STYLE_PLAIN;
+}
+
+static bool counterpart(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX])
 {
     for (size_t i = 0; i < DP_ARRAY_LENGTH(outside); i++) {
         if (strcmp(outside[i].own, own) == 0) {
@@ -145,9 +158,19 @@ bool dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME
     return false;
 }
 
+void dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX])
+{
+    if (!counterpart(own, style, ret_name)) {
+        snprintf(ret_name, DP_TENSOR_NAME_MAX, OTHER_PREFIX "%s", own);
+    }
+}
+
 bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX])
 {
     long layer, number = 0;
+    if (strncmp(name, OTHER_PREFIX, strlen(OTHER_PREFIX)) == 0) {
+        return dp_copy_text(ret_own, DP_NAME_MAX, name + strlen(OTHER_PREFIX));
+    }
     const char *rest = split(name, PREFIX, &layer);
     const struct row *rows = rest == NULL ? outside : inside;
     size_t count = rest == NULL ? DP_ARRAY_LENGTH(outside) : DP_ARRAY_LENGTH(inside);

@@ -35,6 +35,24 @@ static dp_status sync_directory(const char *path, struct dp_error *err)
     return DP_OK;
 }
 
+// Ranks that were killed while they wrote leave such directories behind.
+static void remove_partial(const char *parent)
+{
+    DIR *directory = opendir(parent);
+    const struct dirent *entry;
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot != NULL && strcmp(dot, ".partial") == 0 &&
+            strncmp(entry->d_name, "step-", strlen("step-")) == 0) {
+            DP_AUTO_FREE char *path = dp_asprintf("%s/%s", parent, entry->d_name);
+            dp_archive_remove(path);
+        }
+    }
+    if (directory != NULL) {
+        closedir(directory);
+    }
+}
+
 dp_status dp_archive_prepare(const char *partial, struct dp_error *err)
 {
     DP_AUTO_FREE char *parent = dp_strdup(partial);
@@ -43,7 +61,7 @@ dp_status dp_archive_prepare(const char *partial, struct dp_error *err)
     if (status != DP_OK) {
         return status;
     }
-    dp_archive_remove(partial);
+    remove_partial(parent);
     if (mkdir(partial, 0700) != 0) {
         return dp_fail_errno(err, errno, "cannot make directory %s", partial);
     }

@@ -35,9 +35,9 @@ static dp_status check_names(const struct dp_archive *archive, const struct dp_s
             continue;
         }
         char name[DP_TENSOR_NAME_MAX];
-        bool is_known = dp_hf_name(own, DP_HF_STYLE_PLAIN, name);
+        dp_hf_name(own, dp_hf_style_of(&dp_stage_config(stage)->model), name);
         if (missing++ < NAMES_LISTED_MAX) {
-            dp_buf_printf(&list, "%s%s", missing == 1 ? "" : ", ", is_known ? name : own);
+            dp_buf_printf(&list, "%s%s", missing == 1 ? "" : ", ", name);
         }
     }
     if (missing > NAMES_LISTED_MAX) {

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "dp/alloc.h"
-#include "dp/check.h"
 
 static dp_dtype reals_of(const struct dp_device *device)
 {
@@ -22,16 +21,13 @@ static void append(struct part_list *list, const struct part *part)
     list->items[list->count++] = *part;
 }
 
-static const char *own_name_of(const struct dp_stage *stage, const struct dp_tensor *tensor)
+// A tied head is the embedding.
+static void name_of(const struct dp_stage *stage, const char *own,
+                    char ret_name[DP_TENSOR_NAME_MAX])
 {
-    bool is_head = strcmp(tensor->name, "head.output") == 0;
-    return is_head && dp_stage_config(stage)->model.tied_embedding != 0 ? "embedding"
-                                                                        : tensor->name;
-}
-
-static void name_of(const char *own, char ret_name[DP_TENSOR_NAME_MAX])
-{
-    DP_CHECK(dp_hf_name(own, DP_HF_STYLE_PLAIN, ret_name));
+    const struct dp_model_spec *model = &dp_stage_config(stage)->model;
+    bool is_tied = model->tied_embedding != 0 && strcmp(own, "head.output") == 0;
+    dp_hf_name(is_tied ? "embedding" : own, dp_hf_style_of(model), ret_name);
 }
 
 // Norms have one dimension, as everywhere else.
@@ -41,7 +37,7 @@ static void append_weight(struct snapshot *snapshot, const struct dp_stage *stag
     struct dp_device *device = dp_stage_device(stage);
     size_t width = dp_device_real_bytes(device);
     char name[DP_TENSOR_NAME_MAX];
-    name_of(own_name_of(stage, tensor), name);
+    name_of(stage, tensor->name, name);
     bool is_vector = tensor->rows == 1 && !tensor->decays;
     struct part part = {.from = (const char *)weights + (size_t)tensor->offset * width,
                         .bytes = (size_t)tensor->count * width};
@@ -64,7 +60,7 @@ static void append_biases(struct snapshot *snapshot, struct dp_stage *stage)
         }
         char own[DP_NAME_MAX], name[DP_TENSOR_NAME_MAX];
         snprintf(own, sizeof own, "layers.%d.router.bias", layer);
-        name_of(own, name);
+        name_of(stage, own, name);
         struct part part = {.from = bias,
                             .bytes = (size_t)config->model.experts * dp_device_real_bytes(device)};
         part.saved = (struct dp_saved_part){.name = dp_strdup(name),
@@ -80,6 +76,9 @@ static void append_stage(struct snapshot *snapshot, const struct dp_checkpoint_s
     int32_t count;
     const struct dp_tensor *tensors = dp_stage_tensors(entry->stage, &count);
     for (int32_t i = 0; i < count; i++) {
+        if (tensors[i].is_copy) {
+            continue;
+        }
         if (tensors[i].is_expert ? entry->writes_experts : entry->writes_shared) {
             append_weight(snapshot, entry->stage, &tensors[i], dp_stage_weights(entry->stage));
         }
@@ -116,9 +115,9 @@ static void append_run(struct snapshot *snapshot, const struct dp_stage *stage,
         int64_t from = run->begin > tensor->offset ? run->begin : tensor->offset;
         int64_t to = tensor->offset + tensor->count;
         to = run->end < to ? run->end : to;
-        if (from < to) {
+        if (from < to && !tensor->is_copy) {
             char name[DP_TENSOR_NAME_MAX];
-            name_of(own_name_of(stage, tensor), name);
+            name_of(stage, tensor->name, name);
             for (const char *letter = "mv"; *letter != '\0'; letter++) {
                 append_moment(snapshot, run, dp_stage_device(stage), name, *letter,
                               from - run->begin, from - tensor->offset, to - tensor->offset);

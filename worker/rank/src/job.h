@@ -30,7 +30,9 @@ struct job {
     int64_t blocked_ms;           // without a word from a peer it counts as lost; 0 = the default
     struct dp_alltoall *alltoall; // NULL without expert-parallel peers
     pthread_t progress, comm;     // of the transport, of the alltoall
-    bool is_connected;
+    pthread_t saving;             // writes checkpoints; of a rank that computes
+    bool is_connected, is_saving;
+    uint64_t save_request; // that the checkpoint under way answers
     int64_t trace_every; // steps between two whose spans are reported
 };
 

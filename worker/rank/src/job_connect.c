@@ -3,6 +3,7 @@
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/checkpoint.h"
 #include "dp/clock.h"
 #include "dp/limits.h"
 #include "job.h"
@@ -21,6 +22,12 @@ static void *run_progress(void *argument)
 static void *run_comm(void *argument)
 {
     dp_alltoall_progress(argument);
+    return NULL;
+}
+
+static void *run_saver(void *argument)
+{
+    dp_saver_run(argument);
     return NULL;
 }
 
@@ -101,11 +108,20 @@ dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp
     }
     DP_CHECK(pthread_create(&job->progress, NULL, run_progress, job->transport) == 0);
     job->is_connected = true;
+    struct dp_saver *saver = dp_trainer_saver(job->trainer);
+    if (saver != NULL) {
+        DP_CHECK(pthread_create(&job->saving, NULL, run_saver, saver) == 0);
+        job->is_saving = true;
+    }
     return open_exchange(job, err);
 }
 
 void job_disconnect(struct job *job)
 {
+    if (job->is_saving) {
+        dp_saver_close(dp_trainer_saver(job->trainer));
+        pthread_join(job->saving, NULL);
+    }
     if (job->alltoall != NULL) {
         dp_alltoall_close(job->alltoall, dp_clock_monotonic_ns() + CLOSE_NS);
         pthread_join(job->comm, NULL);

@@ -171,27 +171,51 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
     control_report_step(job->control, &done, traced);
 }
 
-static dp_status save(struct job *job, uint64_t request, struct dp_error *err)
+static void report_saved(struct job *job, const struct dp_trainer_saved *saved)
 {
-    uint64_t bytes = 0;
-    dp_status status = dp_trainer_checkpoint(job->trainer, job->directory, &bytes, err);
-    if (status != DP_OK || !speaks_for_all(job) || job->device == NULL) {
-        return status;
+    if (saved->step == 0 || !speaks_for_all(job)) {
+        return;
     }
-    int64_t step = dp_trainer_step_done(job->trainer);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/step-%lld", job->directory, (long long)step);
-    dp_log_info("rank.checkpoint", "step=%lld bytes=%llu", (long long)step,
-                (unsigned long long)bytes);
     Dp__V1__CheckpointDone done = DP__V1__CHECKPOINT_DONE__INIT;
-    done.step = (uint64_t)step;
-    done.path = path;
-    done.request = request;
-    done.bytes = bytes;
+    done.step = (uint64_t)saved->step;
+    done.path = (char *)saved->path;
+    done.request = job->save_request;
+    done.bytes = saved->bytes;
+    done.error = (char *)saved->why;
+    if (saved->status == DP_OK) {
+        dp_log_info("rank.checkpoint", "step=%lld bytes=%llu", (long long)saved->step,
+                    (unsigned long long)saved->bytes);
+    } else {
+        dp_log_warn("rank.checkpoint", "step=%lld error=\"%s\"", (long long)saved->step,
+                    saved->why);
+    }
     Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
     report.report_case = DP__V1__RANK_REPORT__REPORT_CHECKPOINT;
     report.checkpoint = &done;
     control_report(job->control, DP_LINK_SLOT_CHECKPOINT, &report);
-    return DP_OK;
+}
+
+static dp_status save(struct job *job, uint64_t request, struct dp_error *err)
+{
+    struct dp_trainer_saved earlier = {0};
+    dp_status status = dp_trainer_checkpoint_begin(job->trainer, job->directory, &earlier, err);
+    if (status == DP_OK) {
+        report_saved(job, &earlier);
+        job->save_request = request;
+    }
+    return status;
+}
+
+// Waits for the checkpoint that is under way. The last of a run is what it was for.
+static dp_status finish_saving(struct job *job, struct dp_error *err)
+{
+    struct dp_trainer_saved saved = {0};
+    dp_status status = dp_trainer_checkpoint_finish(job->trainer, &saved, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    report_saved(job, &saved);
+    return saved.status == DP_OK ? DP_OK : dp_fail(err, saved.status, "%s", saved.why);
 }
 
 static dp_status evaluate(struct job *job, struct dp_error *err)
@@ -223,6 +247,7 @@ static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, stru
         return status;
     }
     report_step(job, &report);
+    report_saved(job, &report.saved);
     int64_t every = job->spec.checkpoint.every_steps;
     int64_t evaluate_every = job->spec.train.evaluate_every;
     bool is_last = report.step == job->spec.train.steps;
@@ -256,10 +281,13 @@ static dp_status train(struct job *job, struct dp_error *err)
         }
     }
     if (stop) {
-        return DP_OK;
+        return finish_saving(job, err);
     }
     dp_status status = saved ? DP_OK : save(job, 0, err);
-    return status == DP_OK ? evaluate(job, err) : status;
+    if (status == DP_OK) {
+        status = evaluate(job, err);
+    }
+    return status == DP_OK ? finish_saving(job, err) : status;
 }
 
 dp_status job_run(struct job *job, struct dp_error *err)

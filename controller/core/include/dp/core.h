@@ -181,6 +181,7 @@ struct dp_report {
         struct {
             uint64_t step, request;
             const char *path;
+            const char *error; // "" when it stands
         } checkpoint;
         struct dp_rank_finished finished;
     };

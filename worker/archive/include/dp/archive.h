@@ -95,7 +95,8 @@ dp_status dp_archive_verify(const struct dp_archive *archive, uint64_t *ret_byte
 // moment, not before.
 dp_status dp_archive_seal(const char *partial, const char *final,
                           const struct dp_archive_meta *meta, struct dp_error *err);
-// Makes room for a new PARTIAL: removes what an earlier one has left.
+// Makes the directory PARTIAL, and those above it; removes what earlier ones have left beside it.
+// So a directory of checkpoints belongs to one job at a time.
 dp_status dp_archive_prepare(const char *partial, struct dp_error *err);
 // Removes a directory of files; what is not there is fine.
 void dp_archive_remove(const char *path);

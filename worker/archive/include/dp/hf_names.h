@@ -14,12 +14,14 @@ typedef enum dp_hf_style {
     DP_HF_STYLE_PLAIN,   // mlp.experts.N.gate_proj, mlp.shared_experts: DeepSeek, Qwen3, GLM
     DP_HF_STYLE_MIXTRAL, // block_sparse_moe.experts.N.w1
     DP_HF_STYLE_QWEN2,   // mlp.shared_expert
+    DP_HF_STYLE_LATENT,  // plain; attention's q_norm is that of the latent query
     DP_HF_STYLE_COUNT
 } dp_hf_style;
 
-// "layers.3.experts.5.gate" becomes "model.layers.3.mlp.experts.5.gate_proj.weight". False for a
-// name that has no counterpart.
-bool dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX]);
+dp_hf_style dp_hf_style_of(const struct dp_model_spec *model);
+// "layers.3.experts.5.gate" becomes "model.layers.3.mlp.experts.5.gate_proj.weight"; a name without
+// a counterpart gets "dp." in front.
+void dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX]);
 // The other way round, from any style.
 bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX]);
 // The layer of an own name "layers.3.router", or -1.
