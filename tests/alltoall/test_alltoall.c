@@ -35,6 +35,8 @@ struct actor {
     int64_t arrived[SCENE_ROUTINGS_MAX];
     void *outputs[SCENE_ROUTINGS_MAX]; // of the move back that comes next, [arrived, hidden]
     void *weights[SCENE_ROUTINGS_MAX]; // [arrived, top_k]
+    // Copies that are lent to a move to the experts: gone as soon as it has ended.
+    void *lent[SCENE_ROUTINGS_MAX][2];
 };
 
 static void *move_rows(void *alltoall)
@@ -51,18 +53,37 @@ static void dawdle(struct actor *actor)
     }
 }
 
+static const void *lend(struct actor *actor, int32_t q, int part, const void *bytes, size_t length)
+{
+    void **lent = &actor->lent[q][part];
+    free(*lent);
+    *lent = dp_alloc_aligned(length, 1);
+    memcpy(*lent, bytes, length);
+    return *lent;
+}
+
+static void take_back(struct actor *actor, int32_t q)
+{
+    for (int part = 0; part < 2; part++) {
+        free(actor->lent[q][part]);
+        actor->lent[q][part] = NULL;
+    }
+}
+
 static dp_status begin(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
 {
     const struct scene *scene = &actor->play->scene;
     const struct scene_tokens *of = &scene->of[q][actor->rank];
+    size_t tokens = (size_t)of->tokens;
+    size_t weights = tokens * (size_t)scene->shape.top_k * scene->real;
     struct dp_load load = {.format = scene->shape.is_fp8 ? DP_WIRE_FP8 : DP_WIRE_ELEMENT};
     switch (move) {
     case DP_MOVE_DISPATCH:
-        load.rows = of->rows;
-        load.weights = of->weights;
+        load.rows = lend(actor, q, 0, of->rows, tokens * scene->row);
+        load.weights = lend(actor, q, 1, of->weights, weights);
         break;
     case DP_MOVE_COMBINE_INPUT:
-        load.rows = of->gradients;
+        load.rows = lend(actor, q, 0, of->gradients, tokens * scene->row);
         break;
     default:
         load = (struct dp_load){.rows = actor->outputs[q]};
@@ -104,6 +125,7 @@ static dp_status end_forth(struct actor *actor, int32_t q, dp_move move, struct 
 {
     struct dp_arrivals arrivals;
     EXPECT_OK(actor->exchanger->arrive(actor->routings[q], move, &arrivals, err));
+    take_back(actor, q);
     EXPECT(actor->alltoall == NULL || actor->exchanger->landed_ns(actor->routings[q], move) > 0);
     const char *why = scene_check_arrivals(&actor->play->scene, q, actor->rank, move, &arrivals);
     if (why != NULL) {
@@ -127,6 +149,9 @@ static dp_status end_back(struct actor *actor, int32_t q, dp_move move, struct d
     memset(weights, 0xff, weights_bytes);
     EXPECT_OK(actor->exchanger->collect(actor->routings[q], move, rows,
                                         move == DP_MOVE_DISPATCH_INPUT ? weights : NULL, err));
+    free(actor->outputs[q]);
+    free(actor->weights[q]);
+    actor->outputs[q] = actor->weights[q] = NULL;
     const char *why = scene_check_sums(scene, q, actor->rank, move, rows, weights);
     return why == NULL ? DP_OK
                        : dp_fail(err, DP_INTERNAL, "routing %d, move %d: %s", q, (int)move, why);
@@ -260,6 +285,7 @@ static dp_status play_rank(struct dp_transport *transport, void *context, struct
         actor.exchanger->release(actor.routings[q]);
         free(actor.outputs[q]);
         free(actor.weights[q]);
+        take_back(&actor, q);
     }
     dp_alltoall_free(actor.alltoall);
     return status;
@@ -292,6 +318,7 @@ static dp_status play_group(struct dp_transport *transport, void *context, struc
         actor.exchanger->release(actor.routings[q]);
         free(actor.outputs[q]);
         free(actor.weights[q]);
+        take_back(&actor, q);
     }
     dp_group_exchanger_free(exchanger);
     dp_group_deinit(&group);

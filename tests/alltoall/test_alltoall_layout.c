@@ -243,6 +243,32 @@ static void bytes_of_each_link_are_those_of_tokens_sent_one_by_one(void **state)
     }
 }
 
+// Peers must agree on every link about what crosses it, also where nothing does.
+static void the_way_back_mirrors_the_way_there_on_every_link(void **state)
+{
+    (void)state;
+    struct dp_alltoall_widths row = {.row = 1};
+    for (long run = 0; run < dp_fuzz_runs(200); run++) {
+        struct world world;
+        struct dp_alltoall_counts counts;
+        make_world(&world, (uint64_t)run);
+        make_counts(&world, &counts);
+        uint64_t there[RANKS_MAX][RANKS_MAX], back[RANKS_MAX][RANKS_MAX];
+        for (int32_t r = 0; r < world.ranks; r++) {
+            dp_alltoall_link_bytes(&world.topology, &counts, &row, DP_MOVE_COMBINE_INPUT, r,
+                                   there[r]);
+            dp_alltoall_link_bytes(&world.topology, &counts, &row, DP_MOVE_COMBINE, r, back[r]);
+        }
+        for (int32_t r = 0; r < world.ranks; r++) {
+            for (int32_t to = 0; to < world.ranks; to++) {
+                assert_int_equal(there[r][to], back[to][r]);
+            }
+        }
+        dp_alltoall_counts_deinit(&counts);
+        drop_world(&world);
+    }
+}
+
 // Lists what a rank receives, and what a forwarder has to add up, in the order that it must have.
 static void check_places(const struct world *world, const struct dp_alltoall_counts *counts)
 {
@@ -467,6 +493,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_of_ranks_nodes_and_experts_are_those_of_brute_force),
         cmocka_unit_test(bytes_of_each_link_are_those_of_tokens_sent_one_by_one),
+        cmocka_unit_test(the_way_back_mirrors_the_way_there_on_every_link),
         cmocka_unit_test(places_follow_source_and_rank_without_gaps),
         cmocka_unit_test(forwarders_are_on_the_rail_and_serve_every_source_once),
         cmocka_unit_test(a_token_on_more_nodes_than_promised_is_named),

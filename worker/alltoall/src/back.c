@@ -261,7 +261,9 @@ dp_status dp_back_step(struct dp_alltoall *alltoall, struct round *round, bool *
         }
         *progress = true;
     }
-    if (status == DP_OK && !round->done && round->total == round->routing->tokens) {
+    // Until nothing is left to be done for others, the load is read.
+    if (status == DP_OK && !round->done && round->total == round->routing->tokens &&
+        dp_back_is_over(alltoall, round)) {
         dp_round_done(alltoall, round);
         *progress = true;
     }

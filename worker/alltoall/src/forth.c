@@ -350,6 +350,20 @@ static dp_status keep_index(struct dp_alltoall *alltoall, struct round *round, s
     return DP_OK;
 }
 
+// The caller may use the load again. A peer whose rows have all come may still be a round behind.
+static bool is_load_read(const struct dp_alltoall *alltoall, const struct round *round)
+{
+    const struct stream *own = &round->streams[0];
+    bool is_read = true;
+    for (int32_t n = 0; n < alltoall->topology.nodes && is_read; n++) {
+        is_read = n == alltoall->node || round->out[n] == round->routing->layout.node_tokens[n];
+    }
+    for (int32_t l = 0; l < alltoall->node_ranks && is_read; l++) {
+        is_read = own->at[l] == own->entries;
+    }
+    return is_read;
+}
+
 dp_status dp_forth_step(struct dp_alltoall *alltoall, struct round *round, bool *progress,
                         struct dp_error *err)
 {
@@ -369,7 +383,8 @@ dp_status dp_forth_step(struct dp_alltoall *alltoall, struct round *round, bool 
     for (int32_t i = alltoall->served; i >= 0 && status == DP_OK && round->is_counted; i--) {
         status = step_stream(alltoall, round, i, progress, err);
     }
-    if (status == DP_OK && round->is_counted && !round->done && has_all(alltoall, round)) {
+    if (status == DP_OK && round->is_counted && !round->done && has_all(alltoall, round) &&
+        is_load_read(alltoall, round)) {
         status = round->move == DP_MOVE_DISPATCH ? keep_index(alltoall, round, err) : DP_OK;
         if (status == DP_OK) {
             dp_round_done(alltoall, round);
@@ -418,5 +433,8 @@ void dp_forth_missing(const struct dp_alltoall *alltoall, const struct round *ro
                                      (long long)missing, by == s ? "" : " through its forwarder",
                                      by == alltoall->self ? ", here" : "");
         }
+    }
+    if (round->is_counted && used < size && !is_load_read(alltoall, round)) {
+        snprintf(text + used, size - used, " peers that are a round behind,");
     }
 }
