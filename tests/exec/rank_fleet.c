@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "detour.h"
 #include "dp/alloc.h"
 #include "dp/buf.h"
 #include "dp/cleanup.h"
@@ -83,6 +84,10 @@ void fleet_deinit(struct fleet *fleet)
         dp_link_deinit(&rank->link);
         dp_arena_deinit(&rank->arena);
     }
+    if (fleet->detour > 0) {
+        kill(fleet->detour, SIGKILL);
+        waitpid(fleet->detour, NULL, 0);
+    }
     dp_plan_deinit(&fleet->plan);
     temporary_remove(fleet->directory);
 }
@@ -116,6 +121,10 @@ static void spawn_rank(struct fleet *fleet, int32_t number)
         dup2(pair[1], DP_LINK_RANK_FD);
         if (pair[1] == DP_LINK_RANK_FD) {
             fcntl(pair[1], F_SETFD, 0);
+        }
+        if (fleet->preload != NULL) {
+            setenv("LD_PRELOAD", fleet->preload, 1);
+            setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
         }
         execl(program, program, "--control-fd", "3", "--rank", name, (char *)NULL);
         _exit(127);
@@ -169,8 +178,22 @@ void fleet_prepare(struct fleet *fleet)
     }
 }
 
+// The address with another host and port behind "tcp="; the caller frees it.
+static char *make_detour(struct fleet *fleet, const char *address)
+{
+    char to[DETOUR_ADDRESS_MAX], by[DETOUR_ADDRESS_MAX];
+    const char *at = strstr(address, "tcp=");
+    assert_non_null(at);
+    at += strlen("tcp=");
+    size_t length = strcspn(at, ";");
+    snprintf(to, sizeof to, "%.*s", (int)length, at);
+    fleet->detour = detour_start(to, by);
+    return dp_asprintf("%.*s%s%s", (int)(at - address), address, by, at + length);
+}
+
 void fleet_start(struct fleet *fleet)
 {
+    DP_AUTO_FREE char *detour = NULL;
     Dp__V1__Endpoint endpoints[FLEET_RANKS_MAX];
     Dp__V1__Endpoint *pointers[FLEET_RANKS_MAX];
     for (int32_t i = 0; i < fleet->count; i++) {
@@ -179,6 +202,10 @@ void fleet_start(struct fleet *fleet)
         endpoints[i].address =
             fleet_await(fleet, i, DP__V1__RANK_REPORT__REPORT_READY, 1)->ready->address;
         pointers[i] = &endpoints[i];
+    }
+    if (fleet->has_detour) {
+        char **last = &endpoints[fleet->count - 1].address;
+        *last = detour = make_detour(fleet, *last);
     }
     Dp__V1__RankStart start = DP__V1__RANK_START__INIT;
     start.fence = &fleet->fence;

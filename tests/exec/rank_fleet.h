@@ -30,6 +30,9 @@ struct fleet {
     Dp__V1__Fence fence;
     int32_t count;
     struct fleet_rank ranks[FLEET_RANKS_MAX];
+    const char *preload; // a library that every rank loads first; NULL = none
+    bool has_detour;     // peers reach the last rank by tcp through the process `detour`
+    pid_t detour;
 };
 
 // Path of dp-rank, beside the test; the caller frees it.
@@ -42,7 +45,7 @@ void fleet_deinit(struct fleet *fleet);
 // Plans the job; starts as many ranks as it needs, which wait for orders.
 void fleet_spawn(struct fleet *fleet);
 void fleet_prepare(struct fleet *fleet);
-// When all are ready.
+// When all are ready; starts the detour.
 void fleet_start(struct fleet *fleet);
 void fleet_order(struct fleet *fleet, int32_t rank, Dp__V1__RankOrder *order);
 void fleet_stop(struct fleet *fleet, bool checkpoint);
