@@ -1,11 +1,15 @@
 #include "dp/alloc.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dp/check.h"
+
+// The heap grows by so much more than is asked for.
+#define TOP_PAD (64 << 20)
 
 static void *or_abort(void *memory)
 {
@@ -70,6 +74,13 @@ char *dp_asprintf(const char *format, ...)
     int length = vasprintf(&text, format, args);
     va_end(args);
     return or_abort(length < 0 ? NULL : text);
+}
+
+void dp_alloc_keep_freed(void)
+{
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, -1); // never
+    mallopt(M_TOP_PAD, TOP_PAD);
 }
 
 bool dp_copy_text(char *buffer, size_t size, const char *text)

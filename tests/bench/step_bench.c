@@ -41,18 +41,19 @@ static const struct dp_model_spec model = {.name = "moe-step",
                                            .norm_eps = 1e-5,
                                            .aux_loss_weight = 0.001};
 
-// The products of the last step, and the memory they are repeated in: an operand of the step is
-// where operands[i].memory says.
+// The products of the last step, and the memory they are repeated in: an operand of the step lies at
+// operands[i].offset of the arena.
 static struct {
     struct dp_gemm products[PRODUCTS_MAX];
     int count;
     double seconds; // in them, in the step
     struct {
         const void *original;
-        size_t bytes;
-        float *memory;
+        size_t values, offset;
     } operands[OPERANDS_MAX];
     int operand_count;
+    float *arena;
+    size_t arena_values;
 } recorded;
 static const struct dp_device_ops *plain_ops;
 
@@ -65,45 +66,62 @@ static void record_gemm(struct dp_stream *stream, const struct dp_gemm *gemm)
     recorded.seconds += 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
 }
 
-static void meet(const void *original, int64_t rows, int64_t stride)
+static int find(const void *original)
 {
-    size_t bytes = (size_t)(rows * stride) * sizeof(float);
     int i = 0;
     while (i < recorded.operand_count && recorded.operands[i].original != original) {
         i++;
     }
+    return i;
+}
+
+static void meet(const void *original, int64_t rows, int64_t stride)
+{
+    size_t values = (size_t)(rows * stride);
+    int i = find(original);
     if (i == recorded.operand_count) {
+        DP_CHECK(i < OPERANDS_MAX);
         recorded.operands[recorded.operand_count++].original = original;
+        recorded.operands[i].values = 0;
     }
-    if (recorded.operands[i].bytes < bytes) {
-        free(recorded.operands[i].memory);
-        recorded.operands[i].bytes = bytes;
-        recorded.operands[i].memory = dp_alloc_aligned(bytes, 1);
-        for (size_t e = 0; e < bytes / sizeof(float); e++) {
-            recorded.operands[i].memory[e] = (float)((int)(e * 7 % 13) - 6) / 64;
+    if (recorded.operands[i].values < values) {
+        recorded.operands[i].values = values;
+    }
+}
+
+static void place(void)
+{
+    size_t end = 0;
+    for (int i = 0; i < recorded.operand_count; i++) {
+        recorded.operands[i].offset = end;
+        end += (recorded.operands[i].values + 15) / 16 * 16;
+    }
+    if (end > recorded.arena_values) {
+        free(recorded.arena);
+        recorded.arena_values = end + end / 4;
+        recorded.arena = dp_alloc_aligned(recorded.arena_values, sizeof(float));
+        for (size_t i = 0; i < recorded.arena_values; i++) {
+            recorded.arena[i] = (float)((int)(i * 7 % 13) - 6) / 64;
         }
     }
 }
 
 static float *own(const void *original)
 {
-    for (int i = 0; i < recorded.operand_count; i++) {
-        if (recorded.operands[i].original == original) {
-            return recorded.operands[i].memory;
-        }
-    }
-    return NULL;
+    return recorded.arena + recorded.operands[find(original)].offset;
 }
 
 // The products of the last step, in memory of their own.
 static void make_products(struct dp_gemm *ret_products)
 {
+    recorded.operand_count = 0;
     for (int i = 0; i < recorded.count; i++) {
         const struct dp_gemm *g = &recorded.products[i];
         meet(g->a, g->transpose_a ? g->k : g->m, g->lda);
         meet(g->b, g->transpose_b ? g->n : g->k, g->ldb);
         meet(g->c, g->m, g->ldc);
     }
+    place();
     for (int i = 0; i < recorded.count; i++) {
         ret_products[i] = recorded.products[i];
         ret_products[i].a = own(ret_products[i].a);
@@ -163,7 +181,8 @@ static void step_once(struct dp_trainer *trainer, struct figures *best)
     }
 }
 
-static struct figures measure(struct dp_device *device, struct dp_trainer *trainer)
+static struct figures measure(struct dp_device *device, struct dp_trainer *trainer,
+                              bool with_products)
 {
     static struct dp_gemm products[PRODUCTS_MAX];
     struct figures best = {.step = INFINITY, .products = INFINITY};
@@ -171,13 +190,15 @@ static struct figures measure(struct dp_device *device, struct dp_trainer *train
     best.step = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         step_once(trainer, &best);
-        make_products(products);
-        best.products = fmin(best.products, time_products(device, products, recorded.count));
+        if (with_products) {
+            make_products(products);
+            best.products = fmin(best.products, time_products(device, products, recorded.count));
+        }
     }
     return best;
 }
 
-static struct figures run(int32_t threads)
+static struct figures run(int32_t threads, bool with_products)
 {
     struct dp_error err;
     struct dp_device *device;
@@ -215,18 +236,19 @@ static struct figures run(int32_t threads)
     DP_COPY_TEXT(config.optimizer.moments, "fp32");
     struct dp_trainer *trainer;
     must(dp_trainer_new(&config, &trainer, &err), &err);
-    struct figures figures = measure(device, trainer);
+    struct figures figures = measure(device, trainer, with_products);
     dp_trainer_free(trainer);
     dp_transport_free(transport);
     dp_schedule_deinit(&schedule);
     device->ops = plain_ops;
     dp_device_close(device);
+    free(recorded.arena);
     return figures;
 }
 
 static void print_row(int32_t threads)
 {
-    struct figures figures = run(threads);
+    struct figures figures = run(threads, true);
     double ratio = figures.products / figures.step;
     printf("# %d threads: %.1f ms, %.1f ms of it in products, alone %.1f ms\n", threads,
            1e3 * figures.step, 1e3 * figures.inside, 1e3 * figures.products);
@@ -257,8 +279,9 @@ static void in_child(int32_t threads)
 
 int main(int count, char **arguments)
 {
+    dp_alloc_keep_freed(); // as dp-rank does
     if (count > 1) {
-        struct figures figures = run(atoi(arguments[1]));
+        struct figures figures = run(atoi(arguments[1]), false);
         printf("%.1f\n", SAMPLES * SEQUENCE / figures.step);
         return 0;
     }
