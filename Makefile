@@ -39,9 +39,13 @@ fuzz: dev
 	tests/fuzz/run build/fuzz $(FUZZ_SECONDS)
 	DP_FUZZ_RUNS=200000 ctest --preset dev -L fuzz --timeout 3600
 
-# Ten thousand small exchanges between expert ranks: memory and files must stay flat.
+# Ten thousand small exchanges between expert ranks, then real jobs for SOAK_SECONDS: memory and
+# descriptors of every process must stay flat.
+SOAK_SECONDS ?= 1800
 soak: build
 	DP_FUZZ_RUNS=10000 ctest --test-dir build/release -R '^alltoall_faults$$' --output-on-failure
+	DP_SOAK_SECONDS=$(SOAK_SECONDS) DP_BIN=$(CURDIR)/build/release/bin DP_SOURCE=$(CURDIR) \
+	    python3 tests/system/test_soak.py
 
 tsan:
 	cmake --preset tsan >/dev/null
