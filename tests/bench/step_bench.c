@@ -41,8 +41,8 @@ static const struct dp_model_spec model = {.name = "moe-step",
                                            .norm_eps = 1e-5,
                                            .aux_loss_weight = 0.001};
 
-// The products of the last step, and the memory they are repeated in: an operand of the step lies at
-// operands[i].offset of the arena.
+// The products of the last step, and the memory they are repeated in: an operand of the step lies
+// at operands[i].offset of the arena.
 static struct {
     struct dp_gemm products[PRODUCTS_MAX];
     int count;

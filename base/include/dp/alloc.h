@@ -25,9 +25,9 @@ char *dp_asprintf(const char *format, ...)
 #define dp_new(type) ((type *)dp_alloc(1, sizeof(type)))
 #define dp_new_array(type, count) ((type *)dp_alloc((count), sizeof(type)))
 
-// The process keeps what it frees, and takes large blocks from that: for programs that free and take
-// the same large blocks over and over, which otherwise are unmapped, mapped and zeroed each time.
-// At the start of a program, whose main thread is the one that does so.
+// The process keeps what it frees, and takes large blocks from that: for programs that free and
+// take the same large blocks over and over, which otherwise are unmapped, mapped and zeroed each
+// time. At the start of a program, whose main thread is the one that does so.
 void dp_alloc_keep_freed(void);
 
 // Copies `text` into the fixed array `buffer`, always terminated; false if it was cut.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "calibrate.h"
+#include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
 #include "job.h"
@@ -164,6 +165,7 @@ int main(int count, char **arguments)
     struct options options;
     int exit_code;
     dp_log_init("dp-rank", DP_LOG_INFO);
+    dp_alloc_keep_freed();
     if (!parse_options(count, arguments, &options, &exit_code)) {
         return exit_code;
     }
