@@ -161,6 +161,27 @@ static double skew_of(const struct dp_trainer *trainer)
     return most;
 }
 
+static double load_of(const struct dp_trainer *trainer)
+{
+    double own = 0, mean = 0;
+    const struct dp_optim *optim = dp_trainer_optim(trainer);
+    for (int32_t i = 0; optim != NULL && i < dp_optim_load_count(optim); i++) {
+        struct dp_expert_load load;
+        dp_optim_load_at(optim, i, &load);
+        for (int32_t e = 0; e < load.count; e++) {
+            own += (double)load.own[e];
+        }
+        mean += (double)load.group / load.group_ranks;
+    }
+    return mean > 0 ? own / mean : 0;
+}
+
+// Over the ranks of an EP group.
+static int32_t slots_of(const struct trial *trial)
+{
+    return trial_model(trial).experts + trial->expert_copies * trial->expert;
+}
+
 static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
 {
     struct trial_rank *result = self->result;
@@ -182,6 +203,7 @@ static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
         }
         result->step_done = dp_trainer_step_done(trainer);
         result->skews[step] = skew_of(trainer);
+        result->rank_loads[step] = load_of(trainer);
     }
     return status;
 }
@@ -194,9 +216,12 @@ static void tilt_routers(struct dp_trainer *trainer, float tilt)
         struct dp_stage *stage = dp_exec_stage(exec, i, &index);
         const struct dp_stage_config *config = dp_stage_config(stage);
         for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
-            float *bias = dp_stage_router_bias(stage, layer);
-            if (bias != NULL) {
-                bias[0] = tilt;
+            void *bias = dp_stage_router_bias(stage, layer);
+            const bool is_wide = dp_stage_device(stage)->element == DP_F64;
+            if (bias != NULL && is_wide) {
+                *(double *)bias = tilt;
+            } else if (bias != NULL) {
+                *(float *)bias = tilt;
             }
         }
     }
@@ -277,7 +302,7 @@ static void open_alltoall(struct worker *self, struct dp_device *device, struct 
                                         .count = trial->expert,
                                         .node_of = node_of,
                                         .element = device->element,
-                                        .experts = model.experts,
+                                        .experts = slots_of(trial),
                                         .top_k = model.top_k,
                                         .hidden = model.hidden,
                                         .tokens_max =
@@ -327,6 +352,7 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                  .recompute = trial->recompute,
                  .poison = true,
                  .no_overlap = trial->no_overlap || self->rank == trial->sequential_rank,
+                 .expert_slots = slots_of(trial),
                  .costs = trial->costs},
         .optimizer = {.lr = trial->lr,
                       .lr_min = trial->lr / 10,
@@ -335,7 +361,7 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                       .beta2 = 0.95,
                       .eps = 1e-8,
                       .weight_decay = 0.1,
-                      .grad_clip = 1},
+                      .grad_clip = trial->clip > 0 ? trial->clip : 1},
         .shard = trial->shard,
         .steps = trial->steps};
 }
@@ -343,6 +369,8 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
 static void keep_records(struct trial_rank *result, struct dp_exec_meter *meter, size_t capacity)
 {
     result->records = dp_new_array(struct dp_exec_record, capacity);
+        .rebalance_every = trial->rebalance_every,
+        .rebalance = {.apply = !trial->advise, .nodes = trial->nodes},
     result->records_count = dp_exec_meter_pop(meter, result->records, capacity);
     DP_CHECK(dp_exec_meter_dropped(meter) == 0);
 }

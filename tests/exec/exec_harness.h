@@ -48,8 +48,12 @@ struct trial {
     dp_shard shard;
     bool bf16_moments;
     double bias_update;
-    double tilt;     // the bias of the first expert of each layer starts here
-    int32_t threads; // of each rank's device; 0 = 1
+    double tilt;             // the bias of the first expert of each layer starts here
+    int32_t threads;         // of each rank's device; 0 = 1
+    int64_t rebalance_every; // as in dp_trainer_config
+    bool advise;             // experts stay where they are
+    int32_t expert_copies;   // slots more on each rank; EP > 1
+    double clip;             // of the gradient's norm; 0 = 1
 };
 
 // Every default of the tests: the tiny model on one rank, 16 samples a step.
@@ -78,8 +82,9 @@ struct trial_rank {
     size_t gradients_count;
     struct trial_tensor *weights; // at the end
     size_t weights_count;
-    double skews[TRIAL_STEPS_MAX];    // of each step, the most uneven layer that it holds
-    int64_t sample_first, sample_end; // trained on, where this rank has tokens to read
+    double rank_loads[TRIAL_STEPS_MAX]; // tokens that came to its experts over its EP group's mean
+    double skews[TRIAL_STEPS_MAX];      // of each step, the most uneven layer that it holds
+    int64_t sample_first, sample_end;   // trained on, where this rank has tokens to read
     double evaluated_loss;
     uint64_t evaluated_tokens;
     struct dp_exec_record *records; // of all steps

@@ -139,9 +139,10 @@ static dp_status propose(const struct request *request, const struct layer_loads
     proposal->skew = sum > 0 ? layer->load[proposal->fullest] * layer->experts / sum : 1;
     take_present(proposal);
     proposal->expert = dp_new_array(int32_t, (size_t)proposal->shape.slots);
-    dp_experts_place(&proposal->shape, layer->load, proposal->expert);
     if (proposal->shape.slots == proposal->shape_now.slots) {
-        dp_experts_keep(&proposal->shape, proposal->now, proposal->expert);
+        dp_experts_propose(&proposal->shape, layer->load, proposal->now, 1, proposal->expert);
+    } else {
+        dp_experts_place(&proposal->shape, layer->load, proposal->expert);
     }
     proposal->skew_now = dp_experts_skew(&proposal->shape_now, layer->load, proposal->now);
     proposal->skew_then = dp_experts_skew(&proposal->shape, layer->load, proposal->expert);

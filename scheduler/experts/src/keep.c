@@ -89,3 +89,15 @@ double dp_experts_fullest(const struct dp_experts_shape *shape, const double *lo
     }
     return dp_experts_skew(shape, load, expert) * sum / shape->ranks;
 }
+
+bool dp_experts_propose(const struct dp_experts_shape *shape, const double *load,
+                        const int32_t *held, double worth, int32_t *ret_expert)
+{
+    dp_experts_place(shape, load, ret_expert);
+    dp_experts_keep(shape, held, ret_expert);
+    if (dp_experts_skew(shape, load, ret_expert) < worth * dp_experts_skew(shape, load, held)) {
+        return true;
+    }
+    memcpy(ret_expert, held, (size_t)shape->slots * sizeof(*held));
+    return false;
+}

@@ -328,6 +328,10 @@ static void check_choices(const struct check *check)
               "the cpu device does not gather weights, as \"fsdp\" asks for");
     }
     if (p->transport[0] != '\0' && dp_transport_name_check(p->transport, &why) != DP_OK) {
+    dp_expert_placement placement;
+    if (dp_expert_placement_parse(p->expert_placement, &placement, &why) != DP_OK) {
+        blame(check, "parallel.expert_placement", NULL, "%s", why.message);
+    }
         blame(check, "parallel.transport", NULL, "%s", why.message);
     }
     if (p->offload[0] != '\0' && dp_offload_parse(p->offload, &recompute, &why) != DP_OK) {

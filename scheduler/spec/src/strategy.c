@@ -15,6 +15,7 @@ static const char *const format_names[] = {"auto",      "fp32",  "bf16",  "fp8",
 static const char *const shard_names[] = {"auto", "none", "zero1", "fsdp", NULL};
 static const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 static const char *const lr_schedule_names[] = {"cosine", "wsd", "constant", NULL};
+static const char *const expert_placement_names[] = {"off", "advise", "auto", NULL};
 static const char *const moments_names[] = {"fp32", "bf16", NULL};
 static const char *const data_format_names[] = {"auto", "bytes", "gpt2", "megatron", NULL};
 
@@ -109,6 +110,18 @@ dp_status dp_moments_parse(const char *text, dp_moments *ret_moments, struct dp_
     dp_status status = parse_default("format of moments", text, moments_names, &index, err);
     if (status == DP_OK) {
         *ret_moments = (dp_moments)index;
+    }
+    return status;
+}
+
+dp_status dp_expert_placement_parse(const char *text, dp_expert_placement *ret_placement,
+                                    struct dp_error *err)
+{
+    int index = 0;
+    dp_status status =
+        parse_default("placement of experts", text, expert_placement_names, &index, err);
+    if (status == DP_OK) {
+        *ret_placement = (dp_expert_placement)index;
     }
     return status;
 }

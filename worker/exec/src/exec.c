@@ -69,6 +69,7 @@ static dp_status make_stage(struct dp_exec *exec, struct slot *slot, struct dp_e
         .has_head = slot->index == config->schedule->stages - 1,
         .ep_rank = config->replica % config->expert,
         .ep_size = config->expert,
+        .expert_slots = config->expert > 1 ? config->expert_slots : 0,
         .sequence = config->sequence,
         .seed = config->seed,
         .recompute = config->recompute,
@@ -107,11 +108,12 @@ static void make_exchanger(struct dp_exec *exec)
         dp_exec_moves_set_inner(exec->moves, config->exchanger);
         return;
     }
-    const struct dp_group_exchanger_config exchanger = {.group = &exec->peers,
-                                                        .device = config->device,
-                                                        .hidden = config->model.hidden,
-                                                        .top_k = config->model.top_k,
-                                                        .experts = config->model.experts};
+    const struct dp_group_exchanger_config exchanger = {
+        .group = &exec->peers,
+        .device = config->device,
+        .hidden = config->model.hidden,
+        .top_k = config->model.top_k,
+        .experts = config->expert_slots > 0 ? config->expert_slots : config->model.experts};
     exec->exchanger = dp_group_exchanger_new(&exchanger);
     dp_exec_moves_set_inner(exec->moves, dp_group_exchanger_interface(exec->exchanger));
 }

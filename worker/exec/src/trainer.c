@@ -218,6 +218,17 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     return DP_OK;
 }
 
+static dp_status rebalance(struct dp_trainer *trainer, struct dp_trainer_report *report,
+                           struct dp_error *err)
+{
+    const int64_t every = trainer->config.rebalance_every;
+    if (every == 0 || report->step % every != 0) {
+        return DP_OK;
+    }
+    report->has_rebalanced = true;
+    return dp_optim_rebalance(trainer->optim, &trainer->config.rebalance, &report->rebalance, err);
+}
+
 dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report *report,
                             struct dp_error *err)
 {
@@ -230,6 +241,9 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
         dp_status status = dp_optim_step(trainer->optim, report->step, &optim, err);
         if (status == DP_OK) {
             status = dp_optim_balance(trainer->optim, err);
+        }
+        if (status == DP_OK) {
+            status = rebalance(trainer, report, err);
         }
         if (status != DP_OK) {
             return dp_trainer_give_up(trainer, "updating weights", status, err);

@@ -145,6 +145,22 @@ static dp_status balance_stage(struct dp_optim *optim, struct held_stage *held,
     return DP_OK;
 }
 
+// Adds the step's loads to those since the experts were last placed. All layers of a model have
+// the same number of experts, and the layers of every step are the same.
+static void keep_loads(struct dp_optim *optim)
+{
+    for (int32_t i = 0; i < optim->load_count; i++) {
+        const struct dp_expert_load *load = &optim->loads[i];
+        const size_t experts = (size_t)load->experts;
+        if (optim->since == NULL) {
+            optim->since = dp_new_array(double, (size_t)optim->load_count *experts);
+        }
+        for (size_t e = 0; e < experts; e++) {
+            optim->since[(size_t)i * experts + e] += (double)load->tokens[e];
+        }
+    }
+}
+
 dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err)
 {
     dp_optim_free_loads(optim);
@@ -154,6 +170,7 @@ dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err)
             return status;
         }
     }
+    keep_loads(optim);
     return DP_OK;
 }
 

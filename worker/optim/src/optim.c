@@ -30,6 +30,11 @@ static dp_status open_group(struct dp_group *group, const struct dp_optim_world 
     return dp_group_init(group, world->transport, id, ranks, count, err);
 }
 
+static bool has_copies(const struct dp_stage *stage)
+{
+    return dp_stage_slots(stage) > dp_stage_config(stage)->model.experts;
+}
+
 static dp_status hold(struct held_stage *held, const struct dp_optim_world *world,
                       const struct dp_optim_stage *given, uint32_t group_id_base,
                       struct dp_error *err)
@@ -37,13 +42,20 @@ static dp_status hold(struct held_stage *held, const struct dp_optim_world *worl
     held->stage = given->stage;
     held->device = dp_stage_device(given->stage);
     held->index = given->index;
-    uint32_t id = group_id_base + 2 + 2 * (uint32_t)given->index;
-    int32_t replica = dp_transport_rank(world->transport) / world->pipeline;
+    uint32_t id = group_id_base + 2 + 3 * (uint32_t)given->index;
+    int32_t rank = dp_transport_rank(world->transport), position = rank % world->pipeline;
+    int32_t replica = rank / world->pipeline;
     dp_status status =
         open_group(&held->shared, world, id, given->positions, given->position_count, 0, 1, err);
     if (status == DP_OK) {
         status = open_group(&held->experts, world, id + 1, given->positions, given->position_count,
                             replica % world->expert, world->expert, err);
+    }
+    if (status == DP_OK && has_copies(given->stage)) {
+        struct dp_optim_world block = *world;
+        int32_t first = replica / world->expert * world->expert;
+        block.data = first + world->expert;
+        status = open_group(&held->peers, &block, id + 2, &position, 1, first, 1, err);
     }
     return status;
 }
@@ -246,10 +258,12 @@ void dp_optim_free(struct dp_optim *optim)
     for (int32_t i = 0; i < optim->count; i++) {
         dp_group_deinit(&optim->held[i].shared);
         dp_group_deinit(&optim->held[i].experts);
+        dp_group_deinit(&optim->held[i].peers);
     }
     dp_group_deinit(&optim->world);
     dp_group_deinit(&optim->tied);
     dp_optim_free_loads(optim);
+    free(optim->since);
     free(optim->segments);
     free(optim->held);
     free(optim->in_order);

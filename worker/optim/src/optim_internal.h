@@ -8,6 +8,7 @@ struct held_stage {
     int32_t index;
     struct dp_group shared;  // ranks that hold the stage
     struct dp_group experts; // those among them that hold the same experts
+    struct dp_group peers;   // the EP group of this rank; zeroed where no expert has a copy
 };
 
 // A run of a stage's parameters with one group of ranks.
@@ -38,9 +39,12 @@ struct dp_optim {
     int32_t pipeline, expert;
     struct dp_expert_load *loads; // of the last step; owned, as their arrays are
     int32_t load_count;
+    double *since; // [load_count, experts] tokens since dp_optim_rebalance; NULL before a step
 };
 
 void dp_optim_free_loads(struct dp_optim *optim);
+// Gradients of experts that have copies become their sums over the copies.
+dp_status dp_optim_sum_copies(struct held_stage *held, struct dp_error *err);
 size_t dp_optim_moment_width(const struct dp_optim *optim, const struct held_stage *held);
 
 static inline char *real_at(const struct held_stage *held, void *buffer, int64_t index)

@@ -29,6 +29,14 @@ static dp_status sum_segment(struct dp_optim *optim, const struct segment *segme
 
 dp_status dp_optim_sum_gradients(struct dp_optim *optim, struct dp_error *err)
 {
+    for (int32_t i = 0; i < optim->count; i++) {
+        struct held_stage *held = optim->in_order[i];
+        dp_status status = held->peers.count > 0 ? dp_optim_sum_copies(held, err) : DP_OK;
+        if (status != DP_OK) {
+            dp_fail_in(err, "gradients of stage %d", held->index);
+            return status;
+        }
+    }
     for (int32_t i = 0; i < optim->segment_count; i++) {
         dp_status status = sum_segment(optim, &optim->segments[i], err);
         if (status != DP_OK) {
@@ -47,6 +55,23 @@ static double sum_squares(const struct held_stage *held, int64_t begin, int64_t 
     return sum;
 }
 
+// An expert counts once, however many slots it lies in.
+static double squares_without_copies(const struct segment *segment)
+{
+    int32_t count;
+    const struct dp_tensor *tensors = dp_stage_tensors(segment->held->stage, &count);
+    double sum = 0;
+    for (int32_t t = 0; t < count; t++) {
+        int64_t begin = tensors[t].offset, end = begin + tensors[t].count;
+        begin = begin > segment->part_begin ? begin : segment->part_begin;
+        end = end < segment->part_end ? end : segment->part_end;
+        if (!tensors[t].is_copy && begin < end) {
+            sum += sum_squares(segment->held, begin, end);
+        }
+    }
+    return sum;
+}
+
 // Of this rank's parts, also where it has the sums of more: so the norm has the same bits whether
 // moments are sharded or not.
 static double own_sum_squares(const struct dp_optim *optim)
@@ -54,7 +79,9 @@ static double own_sum_squares(const struct dp_optim *optim)
     double sum = 0;
     for (int32_t i = 0; i < optim->segment_count; i++) {
         const struct segment *segment = &optim->segments[i];
-        sum += sum_squares(segment->held, segment->part_begin, segment->part_end);
+        sum += segment->held->peers.count > 0
+                   ? squares_without_copies(segment)
+                   : sum_squares(segment->held, segment->part_begin, segment->part_end);
     }
     return sum;
 }

@@ -11,6 +11,7 @@
 // Pure functions of their arguments: any thread, and all ranks find the same answer.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "dp/error.h"
@@ -50,3 +51,9 @@ void dp_experts_keep(const struct dp_experts_shape *shape, const int32_t *held, 
 // Slots whose expert is another.
 int32_t dp_experts_moved(const struct dp_experts_shape *shape, const int32_t *held,
                          const int32_t *expert);
+
+// What to do about a load when experts lie as `held`: dp_experts_place, kept as much as it can be,
+// when the fullest rank then has less than `worth` (0 to 1) times what it has now; otherwise `held`
+// and false.
+bool dp_experts_propose(const struct dp_experts_shape *shape, const double *load,
+                        const int32_t *held, double worth, int32_t *ret_expert);

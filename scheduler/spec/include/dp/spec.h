@@ -119,6 +119,8 @@ struct dp_optimizer_spec {
     char moments[DP_NAME_MAX];  // dp_moments_parse; "" = fp32
 };
 
+#define DP_REBALANCE_STEPS 100
+
 // 0 (or "") = the planner chooses; a value is obeyed or refused with the reason.
 struct dp_parallel_spec {
     int32_t pipeline, expert, data, tensor, context, virtual_stages;
@@ -135,8 +137,13 @@ struct dp_parallel_spec {
     int32_t save_fp8;                // 1 = rows that experts receive are kept in E4M3
     char transport[DP_NAME_MAX];     // dp_transport_name_check; "" = auto
     double peer_timeout_s;           // without a word of a peer it is lost; 0 = as planned
-    int32_t comm_units;              // multiprocessors that communicate during an FB
-    double imbalance;                // fullest expert rank over the mean; 0 = 1, balanced
+    // Where experts lie among expert ranks: dp_expert_placement_parse, and every so many steps; 0 =
+    // DP_REBALANCE_STEPS.
+    char expert_placement[DP_NAME_MAX];
+    int64_t rebalance_every;
+    int32_t expert_copies; // slots more on each rank, for copies of busy experts
+    int32_t comm_units;    // multiprocessors that communicate during an FB
+    double imbalance;      // fullest expert rank over the mean; 0 = 1, balanced
     // Layers of each stage in order, "4,4,3,...", as many as the schedule has stages.
     char layers_per_stage[4 * DP_STAGES_MAX];
 };

@@ -55,6 +55,16 @@ typedef enum dp_moments { DP_MOMENTS_FP32, DP_MOMENTS_BF16 } dp_moments;
 const char *dp_moments_text(dp_moments moments); // "fp32", "bf16"
 dp_status dp_moments_parse(const char *text, dp_moments *ret_moments, struct dp_error *err);
 
+// Whether experts move to other ranks by their loads.
+typedef enum dp_expert_placement {
+    DP_EXPERT_PLACEMENT_OFF,
+    DP_EXPERT_PLACEMENT_ADVISE, // what would move is told
+    DP_EXPERT_PLACEMENT_AUTO,
+} dp_expert_placement;
+// "off" (also for ""), "advise", "auto".
+dp_status dp_expert_placement_parse(const char *text, dp_expert_placement *ret_placement,
+                                    struct dp_error *err);
+
 // What a corpus is made of.
 typedef enum dp_data_format {
     DP_DATA_AUTO,     // as its name and its first bytes say

@@ -45,6 +45,7 @@ struct dp_exec_config {
     struct dp_model_spec model;
     const int32_t *layer_begin; // [stages + 1]; copied
     int32_t micro_batch_size, sequence;
+    int32_t expert_slots; // as in dp_stage_config
     uint64_t seed;
     uint32_t recompute; // as in dp_stage_config
     uint32_t offload;   // as in dp_stage_config

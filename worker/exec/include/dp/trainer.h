@@ -17,6 +17,9 @@ struct dp_trainer_config {
     dp_shard shard; // of the moments; AUTO = NONE
     int64_t steps;  // length of the run: the learning rate depends on it
     uint64_t corpus_hash;
+    // Experts are placed anew by their loads after every so many steps; 0 = never.
+    int64_t rebalance_every;
+    struct dp_rebalance rebalance;
     int32_t keep_checkpoints; // the newest ones of a directory; 0 = all
 };
 
@@ -69,6 +72,8 @@ struct dp_trainer_report {
     // Of the device since it was opened, up to the end of this step; zeros on a sim rank.
     struct dp_device_memory memory;
     struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
+    bool has_rebalanced; // experts were looked at after this step
+    struct dp_rebalance_report rebalance;
     struct dp_trainer_wish agreed; // what any rank wished
     struct dp_trainer_saved saved; // a checkpoint that is finished now
 };

@@ -46,7 +46,7 @@ struct dp_optim;
 
 // group_id_base: group ids from here on, DP_OPTIM_GROUPS of them, are the optimizer's; the same on
 // all ranks. `steps` is the length of the run, for the learning rate. Moments are zeros.
-#define DP_OPTIM_GROUPS(stages) (2u * (stages) + 2u)
+#define DP_OPTIM_GROUPS(stages) (3u * (stages) + 2u)
 dp_status dp_optim_new(const struct dp_optim_world *world, const struct dp_optimizer_spec *spec,
                        int64_t steps, const struct dp_optim_stage *stages, int32_t stage_count,
                        uint32_t group_id_base, struct dp_optim **ret_optim, struct dp_error *err);
@@ -130,3 +130,23 @@ dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err);
 // Layers with experts that this rank holds; none before the first call.
 int32_t dp_optim_load_count(const struct dp_optim *optim);
 void dp_optim_load_at(const struct dp_optim *optim, int32_t index, struct dp_expert_load *ret_load);
+
+// Experts lie where dp_stage_placement says; loads make other places better (dp/experts.h).
+struct dp_rebalance {
+    bool apply;    // otherwise what would be done is told alone
+    int32_t nodes; // that an EP group sits on in equal shares, in order; 0 = 1
+};
+struct dp_rebalance_report {
+    int32_t layers, moved_layers; // with experts, of the model; that were (or would be) changed
+    int64_t moved;                // slots that got another expert, of one EP group
+    int64_t bytes;                // that crossed between ranks
+    // Load of the fullest rank of a layer over the mean, all layers together, by the loads since
+    // the last call: as experts lay, and as they lie after.
+    double skew_before, skew_after;
+};
+// After dp_optim_balance, between steps: experts of layers whose fullest rank gets clearly less to
+// do move to other ranks, with weights and moments; there are no gradients then. What is computed
+// from then on differs by the order of sums alone. Names of tensors follow their experts. Every
+// rank of the world calls it.
+dp_status dp_optim_rebalance(struct dp_optim *optim, const struct dp_rebalance *how,
+                             struct dp_rebalance_report *ret_report, struct dp_error *err);
