@@ -495,7 +495,8 @@ static void a_damaged_value_is_told_by_tensor(void **state)
     const struct dp_tensor *tensors = dp_stage_tensors(whole.held.stages[0].stage, &count);
     size_t last = text.length - 64; // in the last tensor, which ends the file
     char name[DP_TENSOR_NAME_MAX];
-    dp_hf_name(tensors[count - 1].name, DP_HF_STYLE_PLAIN, name);
+    struct dp_model_spec model = layout_model();
+    dp_hf_name(tensors[count - 1].name, &model, name);
     text.bytes[last] ^= 1;
     put_file(path, text.bytes, text.length);
     dp_status status = load_whole(&whole, &err);

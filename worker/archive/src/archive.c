@@ -134,15 +134,22 @@ dp_status dp_archive_index(struct dp_archive *archive, struct dp_error *err)
     return check_sorted(archive, err);
 }
 
+bool dp_archive_counts(const struct dp_archive *archive, const struct dp_archive_tensor *tensor)
+{
+    static const char balance[] = "router.bias";
+    size_t length = strlen(tensor->own);
+    bool is_balance = length > sizeof balance &&
+                      strcmp(tensor->own + length - (sizeof balance - 1), balance) == 0;
+    return !is_balance && strncmp(tensor->own, "mtp.", strlen("mtp.")) != 0 &&
+           dp_hf_layer(tensor->own) < archive->meta.model.layers;
+}
+
 int64_t dp_archive_parameters(const struct dp_archive *archive)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < archive->count; i++) {
         const struct dp_archive_tensor *tensor = &archive->tensors[i];
-        const char *dot = strrchr(tensor->own, '.');
-        bool is_balance = dot != NULL && strcmp(dot - strlen("router"), "router.bias") == 0;
-        if (tensor->kind == DP_ARCHIVE_WEIGHT && !is_balance &&
-            dp_hf_layer(tensor->own) < archive->meta.model.layers) {
+        if (tensor->kind == DP_ARCHIVE_WEIGHT && dp_archive_counts(archive, tensor)) {
             sum += dp_saved_tensor_count(tensor->saved);
         }
     }

@@ -11,6 +11,8 @@ dp_status dp_archive_read_manifest(struct dp_archive *archive, struct dp_error *
 dp_status dp_archive_open_hf(struct dp_archive *archive, struct dp_error *err);
 // Of the open files: `tensors` and `unknown`.
 dp_status dp_archive_index(struct dp_archive *archive, struct dp_error *err);
+// Whether the tensor is among what dp_model_parameters counts.
+bool dp_archive_counts(const struct dp_archive *archive, const struct dp_archive_tensor *tensor);
 // Values of weights, without the balance of routers and multi-token prediction; and how many the
 // model has of them.
 int64_t dp_archive_parameters(const struct dp_archive *archive);

@@ -128,5 +128,9 @@ static dp_status write_index(const char *directory, const struct dp_archive *arc
 dp_status dp_archive_write_hf(const char *directory, const struct dp_archive *archive,
                               struct dp_error *err)
 {
-    return write_index(directory, archive, err);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf config = {0};
+    dp_hf_config_write(&archive->meta.model, &config);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" CONFIG, directory);
+    dp_status status = dp_write_file(path, config.bytes, config.length, err);
+    return status == DP_OK ? write_index(directory, archive, err) : status;
 }

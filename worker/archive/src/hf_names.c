@@ -63,13 +63,16 @@ static const struct row inside[] = {
     {"router", {"mlp.gate.weight", "block_sparse_moe.gate.weight"}},
     {"router.bias", {"mlp.gate.e_score_correction_bias"}},
     GATED("shared", "mlp.shared_experts", "mlp.shared_experts", "mlp.shared_expert"),
-    {"shared.router", {"mlp.shared_expert_gate.weight"}},
+    {"shared.gating", {"mlp.shared_expert_gate.weight"}},
     GATED("experts.#", "mlp.experts.#", "block_sparse_moe.experts.#", "mlp.experts.#"),
-    // A layer of multi-token prediction, as DeepSeek-V3 has it.
-    {"mtp.embedding_norm", {"enorm.weight"}},
-    {"mtp.hidden_norm", {"hnorm.weight"}},
-    {"mtp.projection", {"eh_proj.weight"}},
-    {"mtp.head_norm", {"shared_head.norm.weight"}},
+};
+
+// Multi-token prediction: in the layer behind the last, as DeepSeek-V3 has it, with copies of the
+// embedding and the head that nobody asks for.
+static const struct row predicting[] = {
+    {"mtp.embedding.norm", {"enorm.weight"}},   {"mtp.hidden.norm", {"hnorm.weight"}},
+    {"mtp.projection", {"eh_proj.weight"}},     {"mtp.head.norm", {"shared_head.norm.weight"}},
+    {"mtp.embedding", {"embed_tokens.weight"}}, {"mtp.head.output", {"shared_head.head.weight"}},
 };
 
 // A number without sign or leading zeros, and what follows it; false where there is none.
@@ -132,19 +135,19 @@ int32_t dp_hf_layer(const char *own)
     return split(own, OWN_PREFIX, &layer) != NULL ? (int32_t)layer : -1;
 }
 
-dp_hf_style dp_hf_style_of(const struct dp_model_spec *model)
+static bool counterpart(const char *own, const struct dp_model_spec *model,
+                        char ret_name[DP_TENSOR_NAME_MAX])
 {
-    if (model->mla_kv_rank > 0) {
-        return DP_HF_STYLE_LATENT;
-    }
-    return model->shared_gate != 0 ? DP_HF_STYLE_QWEN2 : DP_HF_STYLE_PLAIN;
-}
-
-static bool counterpart(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX])
-{
+    dp_hf_style style = dp_hf_style_of(model);
     for (size_t i = 0; i < DP_ARRAY_LENGTH(outside); i++) {
         if (strcmp(outside[i].own, own) == 0) {
             return dp_copy_text(ret_name, DP_TENSOR_NAME_MAX, name_of(&outside[i], style));
+        }
+    }
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(predicting); i++) {
+        if (strcmp(predicting[i].own, own) == 0) {
+            return fill(PREFIX, model->layers, name_of(&predicting[i], style), 0, ret_name,
+                        DP_TENSOR_NAME_MAX);
         }
     }
     long layer, number = 0;
@@ -158,11 +161,27 @@ static bool counterpart(const char *own, dp_hf_style style, char ret_name[DP_TEN
     return false;
 }
 
-void dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX])
+void dp_hf_name(const char *own, const struct dp_model_spec *model,
+                char ret_name[DP_TENSOR_NAME_MAX])
 {
-    if (!counterpart(own, style, ret_name)) {
+    if (!counterpart(own, model, ret_name)) {
         snprintf(ret_name, DP_TENSOR_NAME_MAX, OTHER_PREFIX "%s", own);
     }
+}
+
+// The row that has the name in any style, or NULL.
+static const struct row *find_row(const struct row *rows, size_t count, const char *name,
+                                  long *ret_number)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (int style = 0; style < DP_HF_STYLE_COUNT; style++) {
+            const char *pattern = rows[i].names[style];
+            if (pattern != NULL && matches(name, pattern, ret_number)) {
+                return &rows[i];
+            }
+        }
+    }
+    return NULL;
 }
 
 bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX])
@@ -172,18 +191,15 @@ bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX])
         return dp_copy_text(ret_own, DP_NAME_MAX, name + strlen(OTHER_PREFIX));
     }
     const char *rest = split(name, PREFIX, &layer);
-    const struct row *rows = rest == NULL ? outside : inside;
-    size_t count = rest == NULL ? DP_ARRAY_LENGTH(outside) : DP_ARRAY_LENGTH(inside);
-    for (size_t i = 0; i < count; i++) {
-        for (int style = 0; style < DP_HF_STYLE_COUNT; style++) {
-            const char *pattern = rows[i].names[style];
-            if (pattern == NULL || !matches(rest == NULL ? name : rest, pattern, &number)) {
-                continue;
-            }
-            return rest == NULL
-                       ? dp_copy_text(ret_own, DP_NAME_MAX, rows[i].own)
-                       : fill(OWN_PREFIX, layer, rows[i].own, number, ret_own, DP_NAME_MAX);
-        }
+    const struct row *row = NULL;
+    if (rest == NULL) {
+        row = find_row(outside, DP_ARRAY_LENGTH(outside), name, &number);
+        return row != NULL && dp_copy_text(ret_own, DP_NAME_MAX, row->own);
     }
-    return false;
+    row = find_row(inside, DP_ARRAY_LENGTH(inside), rest, &number);
+    if (row != NULL) {
+        return fill(OWN_PREFIX, layer, row->own, number, ret_own, DP_NAME_MAX);
+    }
+    row = find_row(predicting, DP_ARRAY_LENGTH(predicting), rest, &number);
+    return row != NULL && dp_copy_text(ret_own, DP_NAME_MAX, row->own);
 }

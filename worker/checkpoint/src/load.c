@@ -15,14 +15,6 @@ static dp_dtype reals_of(const struct dp_device *device)
     return dp_element_real(device->element) == DP_F64 ? DP_DTYPE_F64 : DP_DTYPE_F32;
 }
 
-// A tied head is the embedding.
-static const char *saved_as(const struct dp_stage *stage, const struct dp_tensor *tensor)
-{
-    bool is_head = strcmp(tensor->name, "head.output") == 0;
-    return is_head && dp_stage_config(stage)->model.tied_embedding != 0 ? "embedding"
-                                                                        : tensor->name;
-}
-
 static dp_status check_names(const struct dp_archive *archive, const struct dp_stage *stage,
                              struct dp_error *err)
 {
@@ -30,12 +22,12 @@ static dp_status check_names(const struct dp_archive *archive, const struct dp_s
     int32_t count, missing = 0;
     const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
     for (int32_t i = 0; i < count; i++) {
-        const char *own = saved_as(stage, &tensors[i]);
+        const char *own = tensors[i].name;
         if (dp_archive_find(archive, own, NULL) != NULL) {
             continue;
         }
         char name[DP_TENSOR_NAME_MAX];
-        dp_hf_name(own, dp_hf_style_of(&dp_stage_config(stage)->model), name);
+        dp_hf_name(own, &dp_stage_config(stage)->model, name);
         if (missing++ < NAMES_LISTED_MAX) {
             dp_buf_printf(&list, "%s%s", missing == 1 ? "" : ", ", name);
         }
@@ -68,9 +60,8 @@ static dp_status load_moments(const struct reader *reader, const struct dp_tenso
     if (to == NULL) {
         return DP_OK;
     }
-    dp_status status =
-        dp_archive_read_moments(reader->archive, saved_as(reader->stage, tensor), kind,
-                                tensor->count, reals_of(reader->device), reader->values, err);
+    dp_status status = dp_archive_read_moments(reader->archive, tensor->name, kind, tensor->count,
+                                               reals_of(reader->device), reader->values, err);
     if (status == DP_OK) {
         put(reader, to, tensor->offset, tensor->count);
     }
@@ -81,8 +72,8 @@ static dp_status load_tensor(const struct reader *reader, const struct dp_tensor
                              void *v, struct dp_error *err)
 {
     dp_status status =
-        dp_archive_read_weight(reader->archive, saved_as(reader->stage, tensor), tensor->rows,
-                               tensor->cols, reals_of(reader->device), reader->values, err);
+        dp_archive_read_weight(reader->archive, tensor->name, tensor->rows, tensor->cols,
+                               reals_of(reader->device), reader->values, err);
     if (status == DP_OK) {
         put(reader, dp_stage_weights(reader->stage), tensor->offset, tensor->count);
         status = load_moments(reader, tensor, DP_ARCHIVE_M, m, err);

@@ -21,13 +21,10 @@ static void append(struct part_list *list, const struct part *part)
     list->items[list->count++] = *part;
 }
 
-// A tied head is the embedding.
 static void name_of(const struct dp_stage *stage, const char *own,
                     char ret_name[DP_TENSOR_NAME_MAX])
 {
-    const struct dp_model_spec *model = &dp_stage_config(stage)->model;
-    bool is_tied = model->tied_embedding != 0 && strcmp(own, "head.output") == 0;
-    dp_hf_name(is_tied ? "embedding" : own, dp_hf_style_of(model), ret_name);
+    dp_hf_name(own, &dp_stage_config(stage)->model, ret_name);
 }
 
 // Norms have one dimension, as everywhere else.

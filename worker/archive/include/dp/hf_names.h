@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include "dp/buf.h"
 #include "dp/limits.h"
 #include "dp/spec.h"
 
@@ -18,11 +19,18 @@ typedef enum dp_hf_style {
     DP_HF_STYLE_COUNT
 } dp_hf_style;
 
+// The family whose config.json describes the model, its "model_type".
+const char *dp_hf_family(const struct dp_model_spec *model);
 dp_hf_style dp_hf_style_of(const struct dp_model_spec *model);
 // "layers.3.experts.5.gate" becomes "model.layers.3.mlp.experts.5.gate_proj.weight"; a name without
 // a counterpart gets "dp." in front.
-void dp_hf_name(const char *own, dp_hf_style style, char ret_name[DP_TENSOR_NAME_MAX]);
+void dp_hf_name(const char *own, const struct dp_model_spec *model,
+                char ret_name[DP_TENSOR_NAME_MAX]);
 // The other way round, from any style.
 bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX]);
 // The layer of an own name "layers.3.router", or -1.
 int32_t dp_hf_layer(const char *own);
+
+// The config.json of a model, which dp_model_from_hf_config reads back. Families are chosen by what
+// the model has; "deepseek" stands for those that no family of the `transformers` package has.
+void dp_hf_config_write(const struct dp_model_spec *model, struct dp_buf *out);
