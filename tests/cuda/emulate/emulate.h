@@ -157,7 +157,7 @@ inline int __ffs(int bits)
 }
 
 // Before an atomic access of `bytes` at `address`: a place to switch, checked, and never held back.
-void emulate_atomic(void *address, size_t bytes);
+void emulate_atomic(void *address, size_t bytes, bool writes);
 // Own stores become visible to all.
 void emulate_release(void);
 // A thread that waits for others asks again; when nobody but such threads runs, that is a deadlock.
@@ -170,7 +170,7 @@ uint64_t emulate_clock(void);
 
 template <typename T> EMULATE_PLAIN T atomicAdd(T *address, T value)
 {
-    emulate_atomic(address, sizeof(T));
+    emulate_atomic(address, sizeof(T), true);
     const T old = *address;
     *address = old + value;
     return old;
@@ -178,7 +178,7 @@ template <typename T> EMULATE_PLAIN T atomicAdd(T *address, T value)
 
 template <typename T> EMULATE_PLAIN T atomicMax(T *address, T value)
 {
-    emulate_atomic(address, sizeof(T));
+    emulate_atomic(address, sizeof(T), true);
     const T old = *address;
     *address = old > value ? old : value;
     return old;
@@ -186,7 +186,7 @@ template <typename T> EMULATE_PLAIN T atomicMax(T *address, T value)
 
 template <typename T> EMULATE_PLAIN T atomicExch(T *address, T value)
 {
-    emulate_atomic(address, sizeof(T));
+    emulate_atomic(address, sizeof(T), true);
     const T old = *address;
     *address = value;
     return old;
@@ -194,7 +194,7 @@ template <typename T> EMULATE_PLAIN T atomicExch(T *address, T value)
 
 template <typename T> EMULATE_PLAIN T atomicCAS(T *address, T expected, T value)
 {
-    emulate_atomic(address, sizeof(T));
+    emulate_atomic(address, sizeof(T), true);
     const T old = *address;
     *address = old == expected ? value : old;
     return old;

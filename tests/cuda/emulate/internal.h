@@ -29,7 +29,7 @@ struct fibre {
     fibre_state state;
     unsigned linear; // in the block
     dim3 index;
-    uint64_t priority;
+    int64_t priority;
     size_t ready_at; // in the list of ready fibres
     uint64_t result; // of a meeting of lanes
     std::vector<held_store> held;

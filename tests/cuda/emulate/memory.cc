@@ -183,7 +183,7 @@ void emulate_release(void)
     }
 }
 
-void emulate_atomic(void *address, size_t bytes)
+void emulate_atomic(void *address, size_t bytes, bool writes)
 {
     if (emulate_running == nullptr) {
         return;
@@ -196,7 +196,9 @@ void emulate_atomic(void *address, size_t bytes)
                                   return overlap(store, (unsigned char *)address, bytes);
                               }),
                held.end());
-    emulate_progress();
+    if (writes) {
+        emulate_progress();
+    }
 }
 
 static void load(void *address, size_t bytes)

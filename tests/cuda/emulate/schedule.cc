@@ -16,6 +16,7 @@ struct fibre *emulate_running;
 emulate_options emulate_chosen;
 
 static uint64_t random_state = 1, switches, idle_spins, turn;
+static int64_t last_in_line; // below every priority so far
 // How often a fibre that could go on is stopped: once in so many accesses; 0 = never.
 static uint64_t preempt_in;
 static bool by_priority;
@@ -39,6 +40,8 @@ void emulate_configure(struct emulate_options options)
 {
     static const uint64_t chances[] = {2, 16, 128, 0};
     emulate_chosen = options;
+    turn = 0;
+    last_in_line = 0;
     random_state = options.seed * 0x9e3779b97f4a7c15ull + 0x632be59bd9b4e019ull;
     random_state += random_state == 0;
     preempt_in = options.seed == 0 ? 0 : chances[emulate_random(4)];
@@ -133,7 +136,7 @@ void emulate_maybe_switch(void)
 {
     if (preempt_in != 0 && emulate_random(preempt_in) == 0) {
         if (by_priority) {
-            emulate_running->priority = emulate_random(1u << 20);
+            emulate_running->priority = (int64_t)emulate_random(1u << 20);
         }
         stop();
     }
@@ -153,7 +156,7 @@ void emulate_spin(void)
         emulate_fail("a deadlock: this thread and all others that can run wait for a value that "
                      "nobody writes");
     }
-    emulate_running->priority = 0;
+    emulate_running->priority = --last_in_line;
     stop();
 }
 
@@ -304,7 +307,7 @@ uint64_t emulate_warp(enum emulate_collective what, unsigned mask, uint64_t valu
         emulate_release();
     }
     size_t at = 0;
-    while (at < w->meetings.size() && (w->meetings[at].mask & mask) == 0) {
+    while (at < w->meetings.size() && w->meetings[at].mask != mask) {
         at++;
     }
     if (at == w->meetings.size()) {
@@ -314,9 +317,8 @@ uint64_t emulate_warp(enum emulate_collective what, unsigned mask, uint64_t valu
         w->meetings.push_back(m);
     }
     meeting *m = &w->meetings[at];
-    if (m->mask != mask || m->what != what) {
-        emulate_fail("lanes of a warp call different operations, or with masks 0x%x and 0x%x", mask,
-                     m->mask);
+    if (m->what != what) {
+        emulate_fail("lanes of a warp call different operations under the mask 0x%x", mask);
     }
     m->arrived |= 1u << lane;
     m->values[lane] = value;
@@ -419,7 +421,7 @@ static void start_block(launch *l)
         f->block = block.get();
         f->linear = i;
         f->index = dim3(i % l->block.x, i / l->block.x % l->block.y, i / l->block.x / l->block.y);
-        f->priority = 1 + emulate_random(1u << 20);
+        f->priority = (int64_t)emulate_random(1u << 20);
         block->warps[i / 32].live |= 1u << i % 32;
         block->warps[i / 32].lanes[i % 32] = f.get();
         make_ready(f.get());
