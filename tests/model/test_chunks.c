@@ -90,6 +90,38 @@ static void live_bytes_equal_their_closed_form(void **state)
     }
 }
 
+// Everything a layer or an end can hold beside the plain model's.
+static struct dp_model_spec full_model(void)
+{
+    struct dp_model_spec model = world_model();
+    model.shared_gate = 1;
+    model.sinks = 1;
+    model.mtp_layers = 1;
+    model.tied_embedding = 1;
+    return model;
+}
+
+static void live_bytes_of_variants_equal_their_closed_form(void **state)
+{
+    (void)state;
+    struct dp_model_spec models[3] = {full_model(), full_model(), full_model()};
+    models[0].qk_norm = 1;
+    for (int i = 1; i < 3; i++) {
+        models[i].mla_q_rank = i == 1 ? 0 : 5;
+        models[i].mla_kv_rank = 6;
+        models[i].mla_nope_dim = 4;
+        models[i].mla_rope_dim = 2;
+        models[i].mla_v_dim = 3;
+    }
+    for (int i = 0; i < 3; i++) {
+        for (uint32_t recompute = 0; recompute <= DP_RECOMPUTE_FULL; recompute++) {
+            struct world *world = world_recompute(&models[i], DP_BF16, 1, 1, recompute);
+            check_bytes(world);
+            world_free(world);
+        }
+    }
+}
+
 static void what_waits_in_host_memory_is_not_live(void **state)
 {
     (void)state;
@@ -251,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(live_bytes_equal_their_closed_form),
+        cmocka_unit_test(live_bytes_of_variants_equal_their_closed_form),
         cmocka_unit_test(what_waits_in_host_memory_is_not_live),
         cmocka_unit_test(a_dense_layer_holds_what_the_equations_need),
         cmocka_unit_test(components_come_in_the_order_promised),

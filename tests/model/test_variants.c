@@ -92,12 +92,23 @@ static void multi_token_prediction_adds_its_loss_times_its_weight(void **state)
     check(&model, 1, DP_RECOMPUTE_NORM);
 }
 
+static void a_gated_shared_expert_matches_differences(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = world_model();
+    model.shared_gate = 1;
+    check(&model, 1, 0);
+    check(&model, 1, DP_RECOMPUTE_EXPERTS | DP_RECOMPUTE_NORM);
+    check(&model, 1, DP_RECOMPUTE_FULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latent_attention_matches_differences),
         cmocka_unit_test(latent_attention_that_computes_again_matches_differences),
         cmocka_unit_test(norms_of_queries_and_keys_match_differences),
+        cmocka_unit_test(a_gated_shared_expert_matches_differences),
         cmocka_unit_test(a_tied_head_matches_differences),
         cmocka_unit_test(multi_token_prediction_adds_its_loss_times_its_weight),
         cmocka_unit_test(windows_sinks_and_biases_match_differences),

@@ -65,7 +65,7 @@ static const struct mistake mistakes[] = {
      "job.toml:6:16: ", "dense_layers is 3, but there are 2 layers"},
     {"[model]\nlayers = 2\nhidden = 64\nheads = 4\n" TRAIN, "job.toml:1:2: ", "no width"},
     {SHAPE "vocabulary = 100\n" TRAIN, "job.toml:6:14: ", "vocabulary of 256"},
-    {"[model]\npreset = \"deepseek-v3\"\n" TRAIN, "job.toml:1:2: ", "multi-token prediction"},
+    {"[model]\npreset = \"gpt-oss-20b\"\n" TRAIN, "job.toml:1:2: ", "biases but those"},
     {"[model]\npreset = \"tiny-moe\"\nhidden = 1048576\nexperts = 4096\nexpert_ffn = 1048576\n"
      "layers = 1024\n" TRAIN,
      "job.toml:6:10: ", "the limit is 1e+15"},

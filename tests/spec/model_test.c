@@ -328,9 +328,11 @@ static void what_the_cpu_device_does_not_run_is_refused_by_key(void **state)
     static const struct {
         const char *line, *part;
     } table[] = {
-        {"ffn_matrices = 2", "plain FFNs"},       {"tied_embedding = 1", "tied"},
-        {"positions = 256", "learned positions"}, {"biases = \"ffn\"", "biases"},
-        {"biases = \"router\"", "biases"},        {"shared_gate = 1", "gate on shared"},
+        {"ffn_matrices = 2", "plain FFNs"},
+        {"mtp_layers = 2", "more than one layer of multi-token"},
+        {"positions = 256", "learned positions"},
+        {"biases = \"ffn\"", "biases"},
+        {"biases = \"router\"", "biases"},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct dp_job_spec spec;
@@ -350,8 +352,9 @@ static void what_the_cpu_device_runs_is_read(void **state)
 {
     (void)state;
     static const char toml[] =
-        "[model]\npreset = \"tiny-moe\"\nwindow = 64\nqk_norm = 1\nsinks = 1\n"
-        "biases = \"qkv+output\"\nrouter = \"sigmoid\"\nraw_weights = 1\nroute_scale = 2.5\n"
+        "[model]\npreset = \"tiny-moe\"\nwindow = 64\nqk_norm = 1\nsinks = 1\nshared_gate = 1\n"
+        "tied_embedding = 1\nbiases = \"qkv+output\"\nrouter = \"sigmoid\"\nraw_weights = "
+        "1\nroute_scale = 2.5\n"
         "[train]\nsteps = 5\nglobal_batch = 16\nsequence = 128\n";
     struct dp_job_spec spec;
     struct dp_error err = {0};

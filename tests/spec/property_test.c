@@ -98,7 +98,7 @@ static void some_job(struct dp_job_spec *spec)
     some_text(spec->parallel.schedule, sizeof(spec->parallel.schedule), true);
     spec->checkpoint.every_steps = between(0, 100);
     // What the cpu device cannot run it refuses.
-    bool fancy = spec->model.mtp_layers > 0;
+    bool fancy = spec->model.mtp_layers > 1;
     spec->resources.device = fancy || between(0, 1) == 1 ? DP_DEVICE_SIM : DP_DEVICE_CPU;
     spec->sim.forward_s = some_double(1) + 1e-9;
     spec->sim.input_grad_s = some_double(1) + 1e-9;

@@ -80,11 +80,9 @@ static void check_cpu(const struct check *check)
         const char *path, *what;
         bool wanted;
     } others[] = {
-        {"model.mtp_layers", "multi-token prediction", m->mtp_layers > 0},
+        {"model.mtp_layers", "more than one layer of multi-token prediction", m->mtp_layers > 1},
         {"model.ffn_matrices", "plain FFNs of two matrices", m->ffn_matrices == 2},
         {"model.positions", "learned positions", m->positions > 0},
-        {"model.tied_embedding", "a head tied to the embedding", m->tied_embedding > 0},
-        {"model.shared_gate", "a gate on shared experts", m->shared_gate > 0},
         {"model.biases", "biases but those of attention's projections", (m->biases & not_run) != 0},
     };
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
@@ -328,11 +326,11 @@ static void check_choices(const struct check *check)
               "the cpu device does not gather weights, as \"fsdp\" asks for");
     }
     if (p->transport[0] != '\0' && dp_transport_name_check(p->transport, &why) != DP_OK) {
+        blame(check, "parallel.transport", NULL, "%s", why.message);
+    }
     dp_expert_placement placement;
     if (dp_expert_placement_parse(p->expert_placement, &placement, &why) != DP_OK) {
         blame(check, "parallel.expert_placement", NULL, "%s", why.message);
-    }
-        blame(check, "parallel.transport", NULL, "%s", why.message);
     }
     if (p->offload[0] != '\0' && dp_offload_parse(p->offload, &recompute, &why) != DP_OK) {
         blame(check, "parallel.offload", NULL, "%s", why.message);

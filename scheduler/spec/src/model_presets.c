@@ -84,6 +84,7 @@ static const struct dp_model_spec presets[] = {
      .router = DP_MODEL_SIGMOID,
      .route_scale = 2.5,
      .vocabulary = 256,
+     .mtp_layers = 1,
      .rope_theta = 10000,
      .norm_eps = 1e-6,
      .aux_loss_weight = 1e-4,

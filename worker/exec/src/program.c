@@ -41,17 +41,20 @@ static const struct step layer_steps[] = {
     {false, DP_PASS_FORWARD, PROGRAM_WAIT, BIT(COMBINE), false},
 };
 
+// The losses: HEAD, and MTP, which runs its layer's exchanges inside itself.
+#define HEADS (BIT(HEAD) | BIT(MTP))
+
 // Before the layers: the backward chunk's head makes the gradient that all wait for.
 static const struct step first_steps[] = {
-    {true, DP_PASS_INPUT, PROGRAM_RUN, BIT(HEAD), false},
+    {true, DP_PASS_INPUT, PROGRAM_RUN, HEADS, false},
     {true, DP_PASS_INPUT, PROGRAM_POST, BIT(COMBINE), true},
     {false, DP_PASS_FORWARD, PROGRAM_RUN, BIT(EMBEDDING), false},
-    {true, DP_PASS_WEIGHT, PROGRAM_RUN, BIT(HEAD), false},
+    {true, DP_PASS_WEIGHT, PROGRAM_RUN, HEADS, false},
 };
 
 static const struct step last_steps[] = {
     {true, DP_PASS_INPUT, PROGRAM_RUN, BIT(EMBEDDING), false},
-    {false, DP_PASS_FORWARD, PROGRAM_RUN, BIT(HEAD), false},
+    {false, DP_PASS_FORWARD, PROGRAM_RUN, HEADS, false},
     {true, DP_PASS_WEIGHT, PROGRAM_RUN, BIT(EMBEDDING), false},
 };
 

@@ -105,6 +105,8 @@ static void add_routed(const struct shape *s, const struct dp_routed *routed, st
         sum->reals += routed->rows; // the routing weights
         sum->indices += (s->tokens + routed->tokens) * model->top_k;
     }
+    // The gate's logits, and its weights up to INPUT.
+    sum->reals += model->shared_gate > 0 ? (s->is_forward ? 2 : 1) * s->tokens : 0;
     if (!has(s, DP_RECOMPUTE_FULL)) {
         return;
     }

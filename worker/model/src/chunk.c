@@ -48,7 +48,7 @@ static void drop_layer(struct dp_chunk *chunk, struct dp_layer_state *state)
         &state->sent_rows,   &state->sent_weight, &state->normed,        &state->rows_codes,
         &state->ffn_normed,  &state->kv,          &state->q_latent,      &state->kv_latent,
         &state->q_normed,    &state->kv_normed,   &state->latent_rstd,   &state->dlatent,
-        &state->dsink,
+        &state->dsink,       &state->gate_logit,  &state->gate_weight,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(slots); i++) {
         dp_chunk_drop(chunk, slots[i]);

@@ -1,5 +1,6 @@
 // EXPERTS: the SwiGLU of every routed row at its expert, and the shared expert of every token.
 // Rows lie sorted by expert, so each expert is one run of rows and a few gemms.
+#include "dp/check.h"
 #include "stage.h"
 
 // The rows and weights of one local expert.
@@ -65,6 +66,79 @@ static bool keeps_active(const struct dp_stage *stage)
     return dp_stage_keeps(stage, DP_RECOMPUTE_ACTIVATION | DP_RECOMPUTE_EXPERTS);
 }
 
+// A gate on the shared expert: a sigmoid of one logit a token, its output's weight. As a router of
+// one expert.
+static bool has_gate(const struct dp_chunk *chunk)
+{
+    return chunk->stage->config.model.shared_gate > 0;
+}
+
+static struct dp_linear gate_linear(const struct dp_chunk *chunk, int32_t layer)
+{
+    return (struct dp_linear){.offset = chunk->stage->layers[layer].shared_gate,
+                              .rows = chunk->tokens,
+                              .in = chunk->stage->config.model.hidden,
+                              .out = 1,
+                              .weight_kind = DP_OPERAND_REAL,
+                              .y_kind = DP_OPERAND_REAL};
+}
+
+static struct dp_router gate_router(const struct dp_chunk *chunk)
+{
+    return (struct dp_router){.tokens = chunk->tokens,
+                              .sequence = chunk->stage->config.sequence,
+                              .experts = 1,
+                              .top_k = 1,
+                              .score = DP_ROUTER_SIGMOID,
+                              .raw_weights = true};
+}
+
+static dp_status gate_forward(struct dp_chunk *chunk, int32_t layer, const void *normed,
+                              struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_linear linear = gate_linear(chunk, layer);
+    const struct dp_router router = gate_router(chunk);
+    const struct dp_take takes[] = {
+        {&state->gate_logit, dp_chunk_real_bytes(chunk, chunk->tokens)},
+        {&state->gate_weight, dp_chunk_real_bytes(chunk, chunk->tokens)},
+    };
+    void *index;
+    dp_status status = dp_chunk_take(chunk, takes, DP_ARRAY_LENGTH(takes), err);
+    if (status == DP_OK) {
+        status = dp_stage_scratch(stage, DP_SCRATCH_ZEROS, (size_t)chunk->tokens * sizeof(int32_t),
+                                  &index, err);
+    }
+    if (status == DP_OK) {
+        dp_linear_forward(stage, &linear, normed, state->gate_logit.memory, false);
+        stage->device->ops->router_forward(stage->device->stream, &router, state->gate_logit.memory,
+                                           index, state->gate_weight.memory);
+    }
+    return status;
+}
+
+// The logits' gradient takes their place and adds to dnormed.
+static dp_status gate_input(struct dp_chunk *chunk, int32_t layer, const void *dweight,
+                            struct dp_error *err)
+{
+    struct dp_stage *stage = chunk->stage;
+    struct dp_layer_state *state = &chunk->layers[layer];
+    const struct dp_linear linear = gate_linear(chunk, layer);
+    const struct dp_router router = gate_router(chunk);
+    const size_t bytes = (size_t)chunk->tokens * sizeof(int32_t);
+    void *index;
+    dp_status status = dp_stage_scratch(stage, DP_SCRATCH_ZEROS, bytes, &index, err);
+    if (status == DP_OK) {
+        stage->device->ops->fill(stage->device->stream, index, 0, bytes);
+        stage->device->ops->router_input_grad(stage->device->stream, &router, 0, index, dweight,
+                                              state->gate_logit.memory);
+        dp_linear_input_grad(stage, &linear, state->gate_logit.memory, state->dnormed.memory, true);
+        dp_chunk_drop(chunk, &state->gate_weight);
+    }
+    return status;
+}
+
 // x becomes ffn_x plus the shared expert's output.
 static dp_status shared_forward(struct dp_chunk *chunk, int32_t layer, struct dp_error *err)
 {
@@ -88,7 +162,11 @@ static dp_status shared_forward(struct dp_chunk *chunk, int32_t layer, struct dp
     if (status != DP_OK) {
         return status;
     }
-    return dp_gated_forward(stage, &gated, normed, NULL, state->gate_up.memory,
+    status = has_gate(chunk) ? gate_forward(chunk, layer, normed, err) : DP_OK;
+    if (status != DP_OK) {
+        return status;
+    }
+    return dp_gated_forward(stage, &gated, normed, state->gate_weight.memory, state->gate_up.memory,
                             state->active.memory, chunk->x.memory, true, err);
 }
 
@@ -169,8 +247,17 @@ static dp_status shared_input(struct dp_chunk *chunk, int32_t layer, struct dp_e
     if (status != DP_OK) {
         return status;
     }
-    return dp_gated_input_grad(stage, &gated, state->ffn_dy.memory, NULL, state->gate_up.memory,
-                               NULL, state->active.memory, state->dnormed.memory, err);
+    void *dweight = NULL;
+    if (has_gate(chunk)) {
+        const size_t bytes = (size_t)dp_chunk_real_bytes(chunk, chunk->tokens);
+        status = dp_stage_scratch(stage, DP_SCRATCH_SMALL, bytes, &dweight, err);
+    }
+    if (status == DP_OK) {
+        status = dp_gated_input_grad(stage, &gated, state->ffn_dy.memory, state->gate_weight.memory,
+                                     state->gate_up.memory, dweight, state->active.memory,
+                                     state->dnormed.memory, err);
+    }
+    return status == DP_OK && dweight != NULL ? gate_input(chunk, layer, dweight, err) : status;
 }
 
 // With DP_RECOMPUTE_EXPERTS: the products before the activations, as FORWARD had them.
@@ -273,6 +360,11 @@ static dp_status shared_weight(struct dp_chunk *chunk, int32_t layer, struct dp_
         dp_gated_weight_grad(chunk->stage, &gated, state->ffn_dy.memory, normed,
                              state->gate_up.memory, state->active.memory);
     }
+    if (status == DP_OK && has_gate(chunk)) {
+        const struct dp_linear linear = gate_linear(chunk, layer);
+        dp_linear_weight_grad(chunk->stage, &linear, state->gate_logit.memory, normed);
+    }
+    dp_chunk_drop(chunk, &state->gate_logit);
     dp_chunk_drop(chunk, &state->gate_up);
     dp_chunk_drop(chunk, &state->active);
     return status;

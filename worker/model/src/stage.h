@@ -134,6 +134,7 @@ struct dp_layer_state {
     struct dp_slot rows_gate_up;        // [R, 2 expert_ffn]; becomes its gradient
     struct dp_slot rows_active;         // [R, expert_ffn]; from INPUT on when computed again
     struct dp_slot rows_dy;             // INPUT: [R, hidden]
+    struct dp_slot gate_logit, gate_weight; // of the shared expert: [T]; becomes its gradient
     // On their way between ranks, from begin to end of a component: to the experts [T, hidden] and
     // [T, top_k], back [A, hidden] and [A, top_k].
     struct dp_slot sent_rows, sent_weight;
