@@ -12,14 +12,19 @@ static const struct {
     const char *name;
     size_t offset;
     bool is_real;
+    bool is_free; // training may go on with another value
 } fields[] = {
 #define INTEGER(field)                                                                             \
     {                                                                                              \
-#field, offsetof(struct dp_model_spec, field), false                                       \
+#field, offsetof(struct dp_model_spec, field), false, false                                \
     }
 #define REAL(field)                                                                                \
     {                                                                                              \
-#field, offsetof(struct dp_model_spec, field), true                                        \
+#field, offsetof(struct dp_model_spec, field), true, false                                 \
+    }
+#define FREE(field)                                                                                \
+    {                                                                                              \
+#field, offsetof(struct dp_model_spec, field), true, true                                  \
     }
     INTEGER(layers),
     INTEGER(dense_layers),
@@ -66,6 +71,10 @@ static const struct {
     REAL(rope.mscale),
     REAL(rope.mscale_all),
     REAL(rope.attention_factor),
+    FREE(aux_loss_weight),
+    FREE(bias_update),
+    FREE(mtp_loss_weight),
+#undef FREE
 #undef INTEGER
 #undef REAL
 };
@@ -119,7 +128,7 @@ const char *dp_model_difference(const struct dp_model_spec *a, const struct dp_m
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
         double left = value_of(a, i), right = value_of(b, i);
         // Reals have been through twelve digits of text.
-        if (fabs(left - right) > 1e-11 * fabs(left)) {
+        if (!fields[i].is_free && fabs(left - right) > 1e-11 * fabs(left)) {
             *ret_a = left;
             *ret_b = right;
             return fields[i].name;

@@ -115,7 +115,7 @@ static dp_status check_whole(const struct dp_archive *archive, struct dp_error *
     bool has_moments = false;
     for (int64_t i = 0; i < archive->count; i++) {
         const struct dp_archive_tensor *tensor = &archive->tensors[i];
-        if (tensor->kind >= DP_ARCHIVE_M && dp_hf_layer(tensor->own) < archive->meta.model.layers) {
+        if (tensor->kind >= DP_ARCHIVE_M && dp_archive_counts(archive, tensor)) {
             moments[tensor->kind - DP_ARCHIVE_M] += tensor->end - tensor->begin;
             has_moments = true;
         }
