@@ -102,9 +102,8 @@ static void put_shapes(json_t *json, const struct dp_model_spec *model, uint32_t
     put_integer(json, "hidden_size", model->hidden);
     put_integer(json, "num_attention_heads", model->heads);
     put_integer(json, "num_key_value_heads", model->kv_heads);
-    if ((traits & LATENT) == 0) {
-        put_integer(json, "head_dim", model->head_dim);
-    }
+    // Of a latent key it is what turns that counts.
+    put_integer(json, "head_dim", (traits & LATENT) != 0 ? model->mla_rope_dim : model->head_dim);
     put_integer(json, "intermediate_size",
                 (traits & EXPERTS_LOCAL) != 0 ? model->expert_ffn : model->ffn);
     put_integer(json, "vocab_size", model->vocabulary);
@@ -133,8 +132,10 @@ static void put_angles(json_t *json, const struct dp_model_spec *model)
     json_t *scaling = json_object();
     put_text(scaling, "rope_type", dp_rope_kind_text(rope->kind));
     put_nonzero(scaling, "factor", rope->factor);
-    put_nonzero(scaling, "low_freq_factor", rope->low_factor);
-    put_nonzero(scaling, "high_freq_factor", rope->high_factor);
+    if (rope->kind == DP_ROPE_LLAMA3) {
+        put_real(scaling, "low_freq_factor", rope->low_factor > 0 ? rope->low_factor : 1);
+        put_real(scaling, "high_freq_factor", rope->high_factor > 0 ? rope->high_factor : 4);
+    }
     put_nonzero(scaling, "beta_fast", rope->beta_fast);
     put_nonzero(scaling, "beta_slow", rope->beta_slow);
     put_nonzero(scaling, "mscale", rope->mscale);
