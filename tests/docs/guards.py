@@ -12,9 +12,9 @@ THREADS = 50
 def tests_of_the_tree():
     """Names that a table of cmocka tests or a Python test class holds."""
     names = set()
-    for path in (SOURCE / "tests").rglob("*.c"):
+    for path in (*(SOURCE / "tests").rglob("*.c"), *(SOURCE / "tests").rglob("*.cc")):
         text = path.read_text()
-        defined = set(re.findall(r"^static void (\w+)\(void \*\*state\)", text, re.M))
+        defined = set(re.findall(r"^static void (\w+)\(void \*\*(?:state)?\)", text, re.M))
         # Beside its definition, a test that runs stands in a table.
         names |= {name for name in defined if len(re.findall(rf"\b{name}\b", text)) > 1}
     for path in (SOURCE / "tests").rglob("test_*.py"):
