@@ -136,6 +136,27 @@ static void keep_trace(struct dp_core *core, const struct core_job *job,
     dp_core_store(core, DP_RECORD_TRACE, trace);
 }
 
+static void note_rebalance(struct dp_core *core, const struct core_job *job, uint64_t step,
+                           const struct dp_placement_report *report)
+{
+    double before = finite_or_zero(report->skew_before), after = finite_or_zero(report->skew_after);
+    if (!report->looked) {
+        return;
+    }
+    if (report->moved == 0) {
+        dp_core_note(core, job, NULL, false, "job.experts",
+                     "step %llu: experts lie well: fullest rank x%.3f of the mean",
+                     (unsigned long long)step, before);
+        return;
+    }
+    dp_core_note(core, job, NULL, false, "job.experts",
+                 "step %llu: %llu slots in %u of %u layers %s other experts: fullest rank x%.3f -> "
+                 "x%.3f of the mean; %llu bytes moved",
+                 (unsigned long long)step, (unsigned long long)report->moved, report->moved_layers,
+                 report->layers, report->applied ? "got" : "should get", before, after,
+                 (unsigned long long)report->bytes);
+}
+
 static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
                       const struct dp_step_report *report)
 {
@@ -147,6 +168,7 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
         return; // an agent repeats what it kept after it connects again
     }
     rank->step = step;
+    note_rebalance(core, job, step, &report->rebalance);
     rank->load = report->load;
     rank->load.skew = finite_or_zero(rank->load.skew);
     rank->load.rank = finite_or_zero(rank->load.rank);

@@ -10,6 +10,7 @@
 
 #define STEPS_MAX 2000
 #define NOTES_MAX 64
+#define EVENTS_MAX 1000
 
 static double mean_s(int64_t sum_ns, uint64_t count)
 {
@@ -173,6 +174,24 @@ static void fill(struct daemon *daemon, const struct job_view *view,
     report->lesson = lessons_message(daemon, job->number, arena);
 }
 
+// The newest word on where the job's experts lie.
+static dp_status note_experts(struct daemon *daemon, const struct job_view *view,
+                              struct dp_arena *arena, Dp__V1__JobReport *report,
+                              struct dp_error *err)
+{
+    DP_AUTO_FREE struct dp_event_record *events = NULL;
+    size_t count = 0;
+    dp_status status =
+        dp_store_load_events(daemon->store, view->job->id, 0, EVENTS_MAX, &events, &count, err);
+    for (size_t i = count; status == DP_OK && i > 0; i--) {
+        if (strcmp(events[i - 1].kind, "job.experts") == 0) {
+            add_note(report, dp_arena_printf(arena, "%s", events[i - 1].message));
+            break;
+        }
+    }
+    return status;
+}
+
 void report_answer(struct daemon *daemon, uint64_t call, const char *key)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -190,12 +209,15 @@ void report_answer(struct daemon *daemon, uint64_t call, const char *key)
         status = dp_store_load_steps(daemon->store, view.job->number, 0, stride, 0, &steps, &count,
                                      &err);
     }
+    Dp__V1__JobReport report = DP__V1__JOB_REPORT__INIT;
+    if (status == DP_OK) {
+        fill(daemon, &view, &summary, &arena, &report);
+        status = note_experts(daemon, &view, &arena, &report, &err);
+    }
     if (status != DP_OK) {
         call_fail_error(daemon, call, &err);
         return;
     }
-    Dp__V1__JobReport report = DP__V1__JOB_REPORT__INIT;
-    fill(daemon, &view, &summary, &arena, &report);
     add_steps(steps, count, &arena, &report);
     call_reply(daemon, call, &report.base);
 }

@@ -231,6 +231,12 @@ static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
     take_comm(from, step->comm);
     step->peak_chunks = from->peak_chunks;
     step->peak_bytes = from->peak_bytes;
+    if (from->rebalance != NULL) {
+        const Dp__V1__Rebalance *moves = from->rebalance;
+        step->rebalance = (struct dp_placement_report){
+            true,         moves->applied, moves->layers,      moves->moved_layers,
+            moves->moved, moves->bytes,   moves->skew_before, moves->skew_after};
+    }
     step->load = (struct dp_rank_load){from->expert_skew, from->skew_layer, from->skew_expert,
                                        from->rank_load};
     if (from->n_spans > 0) {

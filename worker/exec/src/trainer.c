@@ -125,6 +125,16 @@ struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer)
     return trainer->exec;
 }
 
+void dp_trainer_set_expert_nodes(struct dp_trainer *trainer, int32_t nodes)
+{
+    trainer->config.rebalance.nodes = nodes;
+}
+
+bool dp_trainer_moves_experts(const struct dp_trainer *trainer)
+{
+    return trainer->config.rebalance.apply;
+}
+
 int64_t dp_trainer_step_done(const struct dp_trainer *trainer)
 {
     return trainer->step_done;

@@ -25,7 +25,8 @@ struct queued {
     struct queued *next;
     dp_link_slot slot;
     struct dp_buf bytes;   // of a whole report; empty for a step:
-    Dp__V1__StepDone step; // its expert_tokens and layers are owned, its comm is
+    Dp__V1__StepDone step; // its expert_tokens and layers are owned; what follows is its:
+    Dp__V1__Rebalance rebalance;
     Dp__V1__StepComm comm[DP_EXEC_COMM_KIND_COUNT];
     Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
     bool with_spans;
@@ -218,6 +219,10 @@ void control_report_step(struct control *control, const Dp__V1__StepDone *step, 
     item->step.layers = dp_new_array(Dp__V1__LayerLoad *, step->n_layers);
     for (size_t i = 0; i < step->n_layers; i++) {
         item->step.layers[i] = copy_of(step->layers[i]);
+    }
+    if (step->rebalance != NULL) {
+        item->rebalance = *step->rebalance;
+        item->step.rebalance = &item->rebalance;
     }
     item->step.comm = item->comm_list;
     for (size_t i = 0; i < step->n_comm; i++) {

@@ -42,6 +42,8 @@ void job_deinit(struct job *job);
 // Plan, schedule, data, weights and the data port: all that can be wrong before peers are needed.
 dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struct dp_error *err);
 void job_report_ready(struct job *job);
+// Slots for experts of a layer, over an EP group.
+int32_t job_expert_slots(const struct job *job);
 // Links to all peers, and the threads that serve them.
 dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err);
 // Ends these threads, in good order where all went well.

@@ -68,6 +68,35 @@ static void find_members(const struct job *job, int32_t *ret_ranks, int32_t *ret
     }
 }
 
+// Over how many nodes the ranks of every EP group lie in equal shares, in order; 1 where one does
+// not. All ranks see the same nodes, so all find the same answer.
+static int32_t expert_nodes(const struct job *job)
+{
+    const struct dp_plan *plan = &job->plan;
+    const int32_t world = dp_plan_world(plan), groups = world / plan->expert;
+    DP_AUTO_FREE int32_t *node_of = dp_new_array(int32_t, (size_t)world);
+    dp_transport_nodes(job->transport, node_of);
+    int32_t share = plan->expert; // ranks of a node
+    for (int32_t g = 0; g < groups; g++) {
+        const int32_t position = g % plan->pipeline, block = g / plan->pipeline;
+        const int32_t first = block * plan->expert * plan->pipeline + position;
+        int32_t run = 1;
+        while (run < plan->expert && node_of[first + run * plan->pipeline] == node_of[first]) {
+            run++;
+        }
+        share = run < share ? run : share;
+    }
+    for (int32_t i = 0; i < world; i++) {
+        const int32_t place = i / plan->pipeline % plan->expert;
+        const int32_t head = i - place % share * plan->pipeline;
+        const bool is_new = place > 0 && place % share == 0;
+        if (node_of[i] != node_of[head] || (is_new && node_of[i - plan->pipeline] == node_of[i])) {
+            return 1;
+        }
+    }
+    return plan->expert % share == 0 ? plan->expert / share : 1;
+}
+
 static dp_status open_exchange(struct job *job, struct dp_error *err)
 {
     const struct dp_plan *plan = &job->plan;
@@ -84,7 +113,7 @@ static dp_status open_exchange(struct job *job, struct dp_error *err)
                                         .count = plan->expert,
                                         .node_of = node_of,
                                         .element = job->device->element,
-                                        .experts = model->experts,
+                                        .experts = job_expert_slots(job),
                                         .top_k = model->top_k,
                                         .hidden = model->hidden,
                                         .tokens_max = (int64_t)plan->micro_batch_size *
@@ -96,6 +125,7 @@ static dp_status open_exchange(struct job *job, struct dp_error *err)
         return dp_fail_in(err, "the exchange between %d expert ranks", plan->expert);
     }
     DP_CHECK(pthread_create(&job->comm, NULL, run_comm, job->alltoall) == 0);
+    dp_trainer_set_expert_nodes(job->trainer, expert_nodes(job));
     dp_exec_set_exchanger(dp_trainer_exec(job->trainer), dp_alltoall_exchanger(job->alltoall));
     return DP_OK;
 }

@@ -144,6 +144,27 @@ static dp_status open_device(struct job *job, struct dp_error *err)
     return status;
 }
 
+int32_t job_expert_slots(const struct job *job)
+{
+    return job->spec.model.experts + job->spec.parallel.expert_copies * job->plan.expert;
+}
+
+// When and how experts are placed by their loads.
+static dp_status plan_rebalances(const struct job *job, struct dp_trainer_config *config,
+                                 struct dp_error *err)
+{
+    dp_expert_placement placement = DP_EXPERT_PLACEMENT_OFF;
+    dp_status status =
+        dp_expert_placement_parse(job->spec.parallel.expert_placement, &placement, err);
+    if (status != DP_OK || placement == DP_EXPERT_PLACEMENT_OFF || job->plan.expert == 1) {
+        return status;
+    }
+    const int64_t every = job->spec.parallel.rebalance_every;
+    config->rebalance_every = every > 0 ? every : DP_REBALANCE_STEPS;
+    config->rebalance.apply = placement == DP_EXPERT_PLACEMENT_AUTO;
+    return DP_OK;
+}
+
 static dp_status make_trainer(struct job *job, struct dp_error *err)
 {
     int32_t position = (int32_t)job->rank % job->plan.pipeline;
@@ -167,6 +188,7 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .layer_begin = job->plan.layer_begin,
                                                 .micro_batch_size = job->plan.micro_batch_size,
                                                 .sequence = job->spec.train.sequence,
+                                                .expert_slots = job_expert_slots(job),
                                                 .seed = job->spec.train.seed,
                                                 .recompute = job->plan.recompute,
                                                 .fp8 = job->fp8,
@@ -184,7 +206,10 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                     .holdout_samples = dp_corpus_holdout_samples(job->corpus)};
         config.corpus_hash = dp_corpus_hash(job->corpus);
     }
-    status = dp_trainer_new(&config, &job->trainer, err);
+    status = plan_rebalances(job, &config, err);
+    if (status == DP_OK) {
+        status = dp_trainer_new(&config, &job->trainer, err);
+    }
     if (status == DP_OK && job->spec.checkpoint.resume[0] != '\0') {
         status = dp_trainer_resume(job->trainer, job->spec.checkpoint.resume, err);
         return status == DP_OK ? DP_OK : dp_fail_in(err, "[checkpoint] resume");

@@ -131,6 +131,25 @@ static size_t list_comm(const struct dp_trainer_report *step, Dp__V1__StepComm *
     return count;
 }
 
+static void tell_rebalance(const struct job *job, const struct dp_trainer_report *step,
+                           Dp__V1__Rebalance *ret_rebalance)
+{
+    const struct dp_rebalance_report *from = &step->rebalance;
+    dp__v1__rebalance__init(ret_rebalance);
+    // What did not move is advice.
+    ret_rebalance->applied = dp_trainer_moves_experts(job->trainer);
+    ret_rebalance->layers = (uint32_t)from->layers;
+    ret_rebalance->moved_layers = (uint32_t)from->moved_layers;
+    ret_rebalance->moved = (uint64_t)from->moved;
+    ret_rebalance->bytes = (uint64_t)from->bytes;
+    ret_rebalance->skew_before = from->skew_before;
+    ret_rebalance->skew_after = from->skew_after;
+    dp_log_info("rank.experts",
+                "step=%lld applied=%d slots=%lld layers=%d bytes=%lld skew=%.3f->%.3f",
+                (long long)step->step, ret_rebalance->applied, (long long)from->moved,
+                from->moved_layers, (long long)from->bytes, from->skew_before, from->skew_after);
+}
+
 static void report_step(struct job *job, const struct dp_trainer_report *step)
 {
     Dp__V1__StepDone done = DP__V1__STEP_DONE__INIT;
@@ -161,6 +180,11 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
         dp_log_info("rank.step", "step=%lld loss=%.6g grad_norm=%.6g step_ms=%.3f",
                     (long long)step->step, step->has_loss ? step->loss : 0.0, step->grad_norm,
                     (double)step->step_ns / 1e6);
+    }
+    Dp__V1__Rebalance rebalance;
+    if (step->has_rebalanced && speaks_for_all(job)) {
+        tell_rebalance(job, step, &rebalance);
+        done.rebalance = &rebalance;
     }
     DP_CLEANUP(load_report_deinit) struct load_report loads = {0};
     report_loads(job, &loads, &done);

@@ -154,6 +154,14 @@ typedef enum dp_report_kind {
     DP_REPORT_FINISHED,
 } dp_report_kind;
 
+// Experts of a job may have moved to other ranks after a step.
+struct dp_placement_report {
+    bool looked, applied; // neither: nothing is told
+    uint32_t layers, moved_layers;
+    uint64_t moved, bytes;
+    double skew_before, skew_after;
+};
+
 struct dp_step_report {
     struct dp_step_record row; // job is filled in by the core
     int64_t busy_ns, bubble_ns, exchange_ns, grad_sync_ns, optimizer_ns;
@@ -161,6 +169,7 @@ struct dp_step_report {
     uint32_t peak_chunks;
     uint64_t peak_bytes;
     struct dp_rank_load load;
+    struct dp_placement_report rebalance;
     const void *trace; // packed measured actions, NULL = none
     size_t trace_length;
 };

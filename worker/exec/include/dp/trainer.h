@@ -41,6 +41,9 @@ dp_status dp_trainer_new(const struct dp_trainer_config *config, struct dp_train
 // Accepts NULL.
 void dp_trainer_free(struct dp_trainer *trainer);
 struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer);
+// How many nodes an EP group sits on, once links tell (struct dp_rebalance).
+void dp_trainer_set_expert_nodes(struct dp_trainer *trainer, int32_t nodes);
+bool dp_trainer_moves_experts(const struct dp_trainer *trainer); // or tells what would move
 // Steps completed.
 int64_t dp_trainer_step_done(const struct dp_trainer *trainer);
 
