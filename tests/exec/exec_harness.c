@@ -311,6 +311,9 @@ static void open_alltoall(struct worker *self, struct dp_device *device, struct 
     DP_CHECK(dp_alltoall_open(&config, dp_clock_monotonic_ns() + DEADLINE_NS, &self->alltoall,
                               &err) == DP_OK);
     DP_CHECK(pthread_create(&self->exchange, NULL, exchange, self->alltoall) == 0);
+    struct dp_alltoall_stats stats;
+    dp_alltoall_stats(self->alltoall, &stats, NULL);
+    dp_device_count(device, DP_MEMORY_WINDOWS, (int64_t)stats.window_bytes);
     dp_exec_set_exchanger(dp_trainer_exec(trainer), dp_alltoall_exchanger(self->alltoall));
 }
 
@@ -349,10 +352,13 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                  .source = {.fill = fill,
                             .context = self->result,
                             .holdout_samples = trial->holdout},
+                 .expert_slots = slots_of(trial),
                  .recompute = trial->recompute,
+                 .offload = trial->offload,
+                 .fp8 = trial->fp8,
+                 .save_fp8 = trial->save_fp8,
                  .poison = true,
                  .no_overlap = trial->no_overlap || self->rank == trial->sequential_rank,
-                 .expert_slots = slots_of(trial),
                  .costs = trial->costs},
         .optimizer = {.lr = trial->lr,
                       .lr_min = trial->lr / 10,
@@ -363,14 +369,14 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                       .weight_decay = 0.1,
                       .grad_clip = trial->clip > 0 ? trial->clip : 1},
         .shard = trial->shard,
+        .rebalance_every = trial->rebalance_every,
+        .rebalance = {.apply = !trial->advise, .nodes = trial->nodes},
         .steps = trial->steps};
 }
 
 static void keep_records(struct trial_rank *result, struct dp_exec_meter *meter, size_t capacity)
 {
     result->records = dp_new_array(struct dp_exec_record, capacity);
-        .rebalance_every = trial->rebalance_every,
-        .rebalance = {.apply = !trial->advise, .nodes = trial->nodes},
     result->records_count = dp_exec_meter_pop(meter, result->records, capacity);
     DP_CHECK(dp_exec_meter_dropped(meter) == 0);
 }
@@ -416,6 +422,7 @@ static void *run_worker(void *argument)
     pthread_join(self->comm, NULL);
     dp_exec_meter_free(meter);
     if (device != NULL) {
+        result->memory = dp_device_memory(device);
         dp_device_close(device);
     }
     return NULL;

@@ -33,7 +33,8 @@ struct trial {
     bool alltoall;           // EP peers exchange by dp_alltoall, as in dp-rank; else by messages
     int32_t sequential_rank; // this rank alone does not overlap; -1 = none
     int32_t nodes;           // to the alltoall: EP peers are dealt out evenly to so many; 0 = 1
-    uint32_t recompute;      // as in dp_exec_config
+    uint32_t recompute, offload; // as in dp_exec_config
+    bool fp8, save_fp8;
     const struct dp_model_spec *model; // instead of the tiny one; of as many layers as the trial
     // What a rank computes with; NULL = the cpu device as it is.
     dp_status (*open_device)(dp_element element, struct dp_device **ret_device,
@@ -90,7 +91,8 @@ struct trial_rank {
     struct dp_exec_record *records; // of all steps
     size_t records_count;
     int64_t ended_ns;
-    uint64_t put_bytes; // by the alltoall, to other ranks, in all
+    uint64_t put_bytes;             // by the alltoall, to other ranks, in all
+    struct dp_device_memory memory; // of its device, at the end
 };
 
 struct trial_result {

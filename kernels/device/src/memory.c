@@ -104,6 +104,15 @@ void dp_device_set_limit(struct dp_device *device, uint64_t bytes)
     pthread_mutex_unlock(&device->account->lock);
 }
 
+void dp_device_count(struct dp_device *device, dp_memory_tag tag, int64_t bytes)
+{
+    if (bytes < 0) {
+        dp_account_remove(device, tag, (size_t)-bytes);
+    } else {
+        dp_account_add(device, tag, (size_t)bytes, true);
+    }
+}
+
 dp_status dp_account_fail(struct dp_device *device, dp_memory_tag tag, size_t bytes,
                           struct dp_error *err)
 {

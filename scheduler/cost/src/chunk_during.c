@@ -111,10 +111,16 @@ void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_prof
 // A product y = x w' of so many rows.
 struct product {
     double rows, in, out;
-    bool is_fp8; // where the choices say so
+    bool is_real; // whatever the elements and the choices are
 };
 
 enum { PRODUCTS_MAX = 10 };
+
+// Of a matrix that is converted in panels (kernels/device).
+#define PANEL_VALUES 131072.0
+// Of scores that attention works on at a time, rows of a block and their stride (likewise).
+#define BLOCK_ROWS 64
+#define BLOCK_KEYS 272
 
 static size_t list_products(const struct dp_model_spec *m, const struct dp_cost_batch *batch,
                             const struct dp_cost_holds *holds, struct product *ret_products)
@@ -128,16 +134,16 @@ static size_t list_products(const struct dp_model_spec *m, const struct dp_cost_
     double shared = (double)m->shared_experts * m->expert_ffn;
     bool layers = holds->dense || holds->moe, latent = layers && kv > 0;
     const struct product all[PRODUCTS_MAX] = {
-        {layers ? tokens : 0, low > 0 ? low : h, qkv, true},
-        {latent && low > 0 ? tokens : 0, h, low, true},
-        {latent ? tokens : 0, h, kv + m->mla_rope_dim, true},
-        {latent ? tokens : 0, kv, raised, true},
-        {layers ? tokens : 0, dp_cost_attended_width(m), h, true},
-        {holds->dense ? tokens : 0, h, 2.0 * m->ffn, true},
-        {holds->moe ? tokens : 0, h, 2 * shared, true},
-        {holds->moe ? each : 0, h, 2.0 * m->expert_ffn, true},
-        {holds->moe ? tokens : 0, h, m->experts, false},
-        {holds->head ? tokens : 0, h, m->vocabulary, false},
+        {layers ? tokens : 0, low > 0 ? low : h, qkv, false},
+        {latent && low > 0 ? tokens : 0, h, low, false},
+        {latent ? tokens : 0, h, kv + m->mla_rope_dim, false},
+        {latent ? tokens : 0, kv, raised, false},
+        {layers ? tokens : 0, dp_cost_attended_width(m), h, false},
+        {holds->dense ? tokens : 0, h, 2.0 * m->ffn, false},
+        {holds->moe ? tokens : 0, h, 2 * shared, false},
+        {holds->moe ? each : 0, h, 2.0 * m->expert_ffn, false},
+        {holds->moe ? tokens : 0, h, m->experts, true},
+        {holds->head ? tokens : 0, h, m->vocabulary, true},
     };
     for (size_t i = 0; i < PRODUCTS_MAX; i++) {
         ret_products[i] = all[i];
@@ -145,23 +151,31 @@ static size_t list_products(const struct dp_model_spec *m, const struct dp_cost_
     return PRODUCTS_MAX;
 }
 
-// Operands that are not what a product computes in are converted: rows whole, and the matrix too,
-// but for forward, where it is taken in panels. Then what attention keeps of one head.
+// What attention takes of one head, and where elements are not what products compute in, their
+// operands converted: rows whole; the matrix in panels forward, by each thread, and whole in the
+// input gradient; the result before it is rounded. The head's and the router's results are reals.
 static double kernel_bytes(const struct dp_model_spec *m, const struct dp_profile *profile,
                            const struct dp_cost_batch *batch, const struct product *products,
                            size_t count)
 {
     double key = m->mla_kv_rank > 0 ? (double)m->mla_nope_dim + m->mla_rope_dim : m->head_dim;
     double value = m->mla_kv_rank > 0 ? m->mla_v_dim : m->head_dim;
-    double values = batch->sequence * (3 * key + 2 * value);
+    double threads = fmax(batch->threads, 1);
+    double head = batch->sequence * (3 * key + 2 * value);
+    double block = BLOCK_ROWS * (2 * BLOCK_KEYS + 2 * key + value);
+    double whole = 0, shared = threads * (head + block);
     for (size_t i = 0; i < count && profile->element_bytes < 4; i++) {
         const struct product *p = &products[i];
-        if (p->rows > 0) {
-            values = fmax(values, p->rows * (p->in + p->out));
-            values = fmax(values, p->out * (p->rows + p->in));
+        if (p->rows > 0 && p->out > 0) {
+            double result = p->is_real ? 0 : p->rows * p->out;
+            double panel = fmin(fmax(floor(PANEL_VALUES / p->in), 64), ceil(p->out / threads));
+            whole = fmax(whole, p->rows * p->in + result);
+            whole = fmax(whole, p->out * p->in + result);
+            shared = fmax(shared, threads * panel * (p->in + p->rows));
+            shared = fmax(shared, p->rows * p->in);
         }
     }
-    return 4 * values;
+    return 4 * (whole + shared);
 }
 
 double dp_cost_room_bytes(const struct dp_model_spec *m, const struct dp_profile *profile,
@@ -173,8 +187,8 @@ double dp_cost_room_bytes(const struct dp_model_spec *m, const struct dp_profile
     double wide = 0, narrow = 0, tokens = sum.tokens;
     for (size_t i = 0; i < count; i++) {
         const struct product *p = &products[i];
-        wide = p->is_fp8 ? fmax(wide, p->rows * p->out) : wide;
-        narrow = p->is_fp8 ? fmax(narrow, p->rows * p->in) : narrow;
+        wide = !p->is_real ? fmax(wide, p->rows * p->out) : wide;
+        narrow = !p->is_real ? fmax(narrow, p->rows * p->in) : narrow;
     }
     // Gradients inside attention and FFNs, which are as wide as what they are gradients of.
     bool layers = holds->dense || holds->moe;

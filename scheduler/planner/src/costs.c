@@ -29,6 +29,7 @@ struct dp_cost_batch dp_planner_batch_of(const struct problem *problem, const st
         .offload = problem->offload,
         .save_fp8 = problem->save_fp8,
         .fp8 = problem->fp8,
+        .threads = problem->spec->resources.threads_per_rank,
     };
 }
 
@@ -93,7 +94,8 @@ struct dp_rank_memory dp_planner_memory_of(const struct problem *problem,
                                    .layer_begin = layout->layer_begin,
                                    .batch = dp_planner_batch_of(problem, layout),
                                    .data = layout->choice.data,
-                                   .is_sharded = layout->choice.shard == DP_SHARD_ZERO1};
+                                   .is_sharded = layout->choice.shard == DP_SHARD_ZERO1,
+                                   .no_overlap = problem->spec->parallel.overlap < 0};
 }
 
 void dp_planner_rank_memory(const struct problem *problem, const struct layout *layout,

@@ -179,6 +179,13 @@ static double pair_level(const struct row *forward, const struct row *backward, 
     return fmax(most, ahead + waits + results);
 }
 
+static double sequence_level(const struct row *forward, const struct row *backward, bool defers)
+{
+    double result = forward->stage.has_head ? 0 : forward->units->hop;
+    return fmax(forward_level(forward) + totals_of(backward).kept,
+                totals_of(forward).kept + result + backward_level(backward, defers));
+}
+
 // A rank's list: what its chunks hold between actions.
 struct walk {
     struct units units;
@@ -216,7 +223,8 @@ static double running(const struct walk *walk, const struct dp_action *action, d
     case DP_ACTION_FB: {
         int32_t b_slot = walk->slot_of[action->b_stage];
         *ret_before = walk->totals[b_slot].kept;
-        return pair_level(row, &walk->rows[b_slot], action->b_kind == DP_ACTION_I);
+        return (walk->units.memory->no_overlap ? sequence_level : pair_level)(
+            row, &walk->rows[b_slot], action->b_kind == DP_ACTION_I);
     }
     default:
         return backward_level(row, action->kind == DP_ACTION_I);

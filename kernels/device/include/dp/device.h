@@ -352,6 +352,8 @@ void dp_device_reset_peak(struct dp_device *device);                      // to 
 // Allocations that would pass the limit fail. What streams keep for operations is counted and, past
 // the limit, a failure of the stream.
 void dp_device_set_limit(struct dp_device *device, uint64_t bytes);
+// Counts memory that others took for the device's work, or (negative) gave back: windows. Any thread.
+void dp_device_count(struct dp_device *device, dp_memory_tag tag, int64_t bytes);
 
 // The reference device: matrix products by a BLAS, everything else plain C, compiled for every
 // element from one source. Uses AVX2 or AVX-512 where the machine has it. The caller closes it,

@@ -24,6 +24,7 @@ struct dp_rank_memory {
     struct dp_cost_batch batch;
     int32_t data;    // replicas
     bool is_sharded; // ranks that hold the same parameters share out their moments
+    bool no_overlap; // a pair runs its F, then its B or I
 };
 // Of one pipeline position: parts->exchange is the room that is shared and the windows. ret_action
 // (NULL = not wanted) is the index in schedule->actions at which it is fullest.
