@@ -30,6 +30,9 @@ void *dp_cuda_scratch(struct dp_stream *stream, size_t bytes);
 void dp_cuda_fail(struct dp_stream *stream, dp_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+// CUDA's calls of this thread go to the device's GPU.
+void dp_cuda_use(const struct dp_device *device);
+
 // After a launch: whether it was accepted.
 void dp_cuda_launched(struct dp_stream *stream, const char *kernel);
 

@@ -17,6 +17,7 @@
     type *name = (type *)dp_shared_dynamic
 #define DP_LAUNCH(stream, kernel, grid, block, shared_bytes, arguments)                            \
     do {                                                                                           \
+        dp_cuda_use((stream)->device);                                                             \
         kernel<<<grid, block, shared_bytes, (cudaStream_t)(stream)->handle>>>(arguments);          \
         dp_cuda_launched(stream, #kernel);                                                         \
     } while (0)
