@@ -13,7 +13,8 @@ from support import ClusterTest, wait_for
 
 SECONDS = float(os.environ.get("DP_SOAK_SECONDS", "20"))
 PROGRAMS = ("dp-rank", "dp-keeper", "dp-worker", "dp-controller")
-# Growth of a process over the whole soak. What is fitted wavers by as much as allocators keep.
+# Growth of a process over the whole soak. What is fitted wavers by as much as allocators keep, and
+# the controller's database fills its cache of pages, 2 MiB.
 GROWTH_MIB = 4.0
 # Until buffers have their sizes.
 WARM_UP = 0.3
