@@ -1,7 +1,11 @@
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cluster.h"
@@ -10,6 +14,8 @@
 #include "dp/check.h"
 #include "dp/checkpoint.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
+#include "dp/rand.h"
 #include "layout.h"
 
 DP_DEFINE_CLEANUP(cleanup_optim, struct dp_optim, dp_optim_free)
@@ -535,6 +541,104 @@ static void a_save_that_lacks_a_rank_s_shards_is_refused(void **state)
     assert_int_equal(count_entries(here), 0);
 }
 
+// A file system that is full: files end at a limit, in the weights, in the moments, in the
+// manifest.
+static void a_full_disk_fails_the_save_and_leaves_the_old_one(void **state)
+{
+    (void)state;
+    struct job job = {.layout = layouts[1], .step = 3, .salt = 1, .directory = root};
+    save(&job);
+    struct rlimit old;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
+    static const rlim_t rooms[] = {0, 100, 4096, 20000};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(rooms); i++) {
+        struct rlimit room = {.rlim_cur = rooms[i], .rlim_max = old.rlim_max};
+        struct job next = job;
+        next.step = i % 2 == 0 ? 3 : 4;
+        next.salt = 2;
+        next.wanted = DP_IO;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &room), 0);
+        save(&next);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        assert_int_equal(count_entries(root), 1);
+        cluster_run(CLUSTER_LOOPBACK, 4, load_rank, &job);
+    }
+    signal(SIGXFSZ, before);
+}
+
+// Saves on and on, the same step and further ones by turns, and tells each one that is done.
+static void save_until_killed(const struct job *job, int pipe)
+{
+    struct job next = *job;
+    for (int i = 0;; i++) {
+        next.step = 1 + i / 2;
+        next.salt = (uint64_t)next.step;
+        save(&next);
+        char done = 1;
+        if (write(pipe, &done, 1) != 1) {
+            _exit(1);
+        }
+    }
+}
+
+static void killed_at_any_moment_there_is_a_whole_one(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 4);
+    long runs = dp_fuzz_runs(12);
+    for (long run = 0; run < runs; run++) {
+        struct job job = {.layout = layouts[run % 2], .directory = root};
+        int ends[2];
+        assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            save_until_killed(&job, ends[1]);
+        }
+        close(ends[1]);
+        char done;
+        assert_int_equal(read(ends[0], &done, 1), 1);
+        // Somewhere in one of those that follow.
+        int64_t until = dp_clock_monotonic_ns() + (int64_t)dp_rand_below(&rand, 60) * DP_NS_PER_MS;
+        dp_clock_sleep_until_ns(until);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        close(ends[0]);
+        AUTO_ARCHIVE struct dp_archive archive = {0};
+        struct dp_error err = {0};
+        uint64_t bytes;
+        assert_ok(dp_archive_open(root, &archive, &err), &err);
+        assert_ok(dp_archive_verify(&archive, &bytes, &err), &err);
+        job.step = archive.meta.step;
+        job.salt = (uint64_t)job.step;
+        cluster_run(CLUSTER_LOOPBACK, job.layout.pipeline * job.layout.data, load_rank, &job);
+        // The next one clears away what the killed one has left.
+        save(&job);
+        assert_int_equal(count_entries(root), job.step);
+        remove_tree(root);
+        assert_int_equal(mkdir(root, 0700), 0);
+    }
+}
+
+static void only_the_newest_are_kept(void **state)
+{
+    (void)state;
+    struct job job = {.layout = layouts[0], .directory = root};
+    for (job.step = 8; job.step <= 12; job.step++) {
+        save(&job);
+    }
+    DP_AUTO_FREE char *other = dp_asprintf("%s/step-5", root); // has no manifest: not ours
+    assert_int_equal(mkdir(other, 0700), 0);
+    dp_archive_retain(root, 2);
+    assert_int_equal(count_entries(root), 3);
+    job.step = 11;
+    DP_AUTO_FREE char *kept = dp_asprintf("%s/step-11", root);
+    job.directory = kept;
+    cluster_run(CLUSTER_LOOPBACK, 1, load_rank, &job);
+}
+
 #define TEST(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
 
 int main(void)
@@ -550,6 +654,9 @@ int main(void)
         TEST(a_damaged_value_is_told_by_tensor),
         TEST(a_missing_shard_is_told),
         TEST(a_save_that_lacks_a_rank_s_shards_is_refused),
+        TEST(a_full_disk_fails_the_save_and_leaves_the_old_one),
+        TEST(killed_at_any_moment_there_is_a_whole_one),
+        TEST(only_the_newest_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

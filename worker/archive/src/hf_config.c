@@ -101,7 +101,8 @@ static void put_shapes(json_t *json, const struct dp_model_spec *model, uint32_t
     put_integer(json, "num_hidden_layers", model->layers);
     put_integer(json, "hidden_size", model->hidden);
     put_integer(json, "num_attention_heads", model->heads);
-    put_integer(json, "num_key_value_heads", model->kv_heads);
+    put_integer(json, "num_key_value_heads",
+                (traits & LATENT) != 0 ? model->heads : model->kv_heads);
     // Of a latent key it is what turns that counts.
     put_integer(json, "head_dim", (traits & LATENT) != 0 ? model->mla_rope_dim : model->head_dim);
     put_integer(json, "intermediate_size",

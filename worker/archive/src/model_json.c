@@ -122,13 +122,19 @@ dp_status dp_model_from_json(const json_t *json, const char *where, struct dp_mo
     return DP_OK;
 }
 
+// Latent attention has widths of its own.
+static bool is_plain_attention(size_t offset)
+{
+    return offset == offsetof(struct dp_model_spec, head_dim) ||
+           offset == offsetof(struct dp_model_spec, kv_heads);
+}
+
 const char *dp_model_difference(const struct dp_model_spec *a, const struct dp_model_spec *b,
                                 double *ret_a, double *ret_b)
 {
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
         double left = value_of(a, i), right = value_of(b, i);
-        // Latent attention has widths of its own.
-        if (a->mla_kv_rank > 0 && fields[i].offset == offsetof(struct dp_model_spec, head_dim)) {
+        if (a->mla_kv_rank > 0 && is_plain_attention(fields[i].offset)) {
             continue;
         }
         // Reals have been through twelve digits of text.

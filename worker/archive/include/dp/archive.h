@@ -89,6 +89,13 @@ dp_status dp_archive_check_model(const struct dp_archive *archive,
 dp_status dp_archive_verify(const struct dp_archive *archive, uint64_t *ret_bytes,
                             struct dp_error *err);
 
+// Writes the weights alone, with config.json and index, into a new directory: what others load.
+// `dtype` is F32 or BF16. Files have at most DP_EXPORT_BYTES, unless one tensor has more; so much
+// is in memory at a time. A directory that is there already is refused with DP_CONFLICT.
+#define DP_EXPORT_BYTES (4ull << 30)
+dp_status dp_archive_export(const struct dp_archive *archive, const char *directory, dp_dtype dtype,
+                            uint64_t *ret_bytes, struct dp_error *err);
+
 // Ranks write PARTIAL/model-r7.safetensors and PARTIAL/optimizer-r7.safetensors. One of them then
 // calls this: numbers the files, checks that every parameter is there once, writes what else is in
 // such a directory, brings it to the disk and calls it FINAL. One of that name is replaced at that
