@@ -177,6 +177,53 @@ static void print_ranks(const Dp__V1__JobReport *report, const char *title,
     dpctl_table_print(&table);
 }
 
+// What filled each rank's device, or was said to.
+static void add_memory(struct dpctl_table *table, uint32_t rank, const char *what,
+                       const Dp__V1__MemoryParts *memory)
+{
+    const double parts[] = {
+        memory->weights,
+        memory->gradients,
+        memory->optimizer,
+        memory->activations + memory->deferred + memory->transient,
+        memory->exchange + memory->runtime,
+    };
+    char text[32];
+    double all = 0;
+    dpctl_cell(table, "%u", rank);
+    dpctl_cell(table, "%s", what);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
+        all += parts[i];
+        dpctl_cell(table, "%s", dpctl_bytes(text, parts[i]));
+    }
+    dpctl_cell(table, "%s", dpctl_bytes(text, all));
+}
+
+static void print_memory(const Dp__V1__JobReport *report)
+{
+    static const char *const heads[] = {
+        "RANK", "", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "BUFFERS", "ALL"};
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {.columns = DP_ARRAY_LENGTH(heads), .right = ~(1u << 1)};
+    dpctl_heads(&table, heads);
+    bool any = false;
+    for (size_t i = 0; i < report->n_ranks; i++) {
+        const Dp__V1__RankResult *rank = report->ranks[i];
+        if (rank->measured_memory == NULL) {
+            continue;
+        }
+        any = true;
+        add_memory(&table, rank->rank, "measured", rank->measured_memory);
+        if (rank->predicted_memory != NULL) {
+            add_memory(&table, rank->rank, "predicted", rank->predicted_memory);
+        }
+    }
+    if (any) {
+        puts("\nmemory of devices at their fullest moment");
+        dpctl_table_print(&table);
+    }
+}
+
 // What was under way between ranks and what of it showed: the sum of all ranks, over their number.
 static void print_comm(const Dp__V1__JobReport *report)
 {
@@ -301,6 +348,7 @@ dp_status print_report(struct dpctl *ctl, struct dp_client *client, const char *
     if (report->n_ranks > 0) {
         print_ranks(report, "measured, mean of a step", measured);
         print_ranks(report, predicted_title(report), predicted);
+        print_memory(report);
         print_comm(report);
         print_loads(report);
     }

@@ -190,6 +190,7 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
         report->peak_chunks > rank->peak_chunks ? report->peak_chunks : rank->peak_chunks;
     rank->peak_bytes =
         report->peak_bytes > rank->peak_bytes ? report->peak_bytes : rank->peak_bytes;
+    rank->memory = report->memory;
     if (step <= job->row.step) {
         return;
     }

@@ -33,6 +33,28 @@ static void add_comm(const struct dp_rank_record *from, struct dp_arena *arena,
     }
 }
 
+static void add_memory(const struct dp_rank_memory_parts *from, const Dp__V1__Plan *plan,
+                       struct dp_arena *arena, Dp__V1__RankResult *rank)
+{
+    if (from->weights == 0) {
+        return; // a rank without a device
+    }
+    Dp__V1__MemoryParts *memory = arena_take(arena, sizeof(*memory));
+    dp__v1__memory_parts__init(memory);
+    memory->weights = (double)from->weights;
+    memory->gradients = (double)from->gradients;
+    memory->optimizer = (double)from->optimizer;
+    memory->activations = (double)from->activations;
+    memory->exchange = (double)from->exchange;
+    rank->measured_memory = memory;
+    rank->measured_peak_bytes = memory->weights + memory->gradients + memory->optimizer +
+                                memory->activations + memory->exchange;
+    if (plan != NULL && rank->rank < plan->n_ranks && plan->n_positions > 0) {
+        rank->predicted_memory = plan->positions[rank->rank % plan->n_positions]->memory;
+        rank->predicted_peak_bytes = plan->ranks[rank->rank]->memory_bytes;
+    }
+}
+
 static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan,
                      struct dp_arena *arena, Dp__V1__JobReport *report)
 {
@@ -59,6 +81,7 @@ static void add_rank(const struct dp_rank_record *from, const Dp__V1__Plan *plan
         rank->predicted_grad_sync_s = plan->grad_sync_s;
         rank->predicted_optimizer_s = plan->optimizer_s;
     }
+    add_memory(&from->memory, plan, arena, rank);
     report->ranks[report->n_ranks++] = rank;
 }
 

@@ -209,6 +209,20 @@ static void take_comm(const Dp__V1__StepDone *from, struct dp_rank_comm *ret_com
     }
 }
 
+static uint64_t bytes_of(double bytes)
+{
+    return bytes > 0 && bytes < 0x1p53 ? (uint64_t)bytes : 0;
+}
+
+static void take_memory(const Dp__V1__MemoryParts *from, struct dp_rank_memory_parts *ret_memory)
+{
+    if (from != NULL) {
+        *ret_memory = (struct dp_rank_memory_parts){
+            bytes_of(from->weights), bytes_of(from->gradients), bytes_of(from->optimizer),
+            bytes_of(from->activations), bytes_of(from->exchange)};
+    }
+}
+
 static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
                       struct dp_step_report *step)
 {
@@ -231,6 +245,7 @@ static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
     take_comm(from, step->comm);
     step->peak_chunks = from->peak_chunks;
     step->peak_bytes = from->peak_bytes;
+    take_memory(from->memory, &step->memory);
     if (from->rebalance != NULL) {
         const Dp__V1__Rebalance *moves = from->rebalance;
         step->rebalance = (struct dp_placement_report){

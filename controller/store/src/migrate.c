@@ -123,9 +123,16 @@ static const char communication[] =
     "ALTER TABLE ranks ADD COLUMN comm_hop_b_total_ns INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE ranks ADD COLUMN comm_hop_b_exposed_ns INTEGER NOT NULL DEFAULT 0;";
 
+static const char device_memory[] =
+    "ALTER TABLE ranks ADD COLUMN memory_weights INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN memory_gradients INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN memory_optimizer INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN memory_activations INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN memory_exchange INTEGER NOT NULL DEFAULT 0;";
+
 const struct dp_migration dp_migrations[] = {
-    {first_schema},         {fences_and_parts}, {clusters_and_hardware},
-    {profiles_and_lessons}, {loads_of_experts}, {communication},
+    {first_schema},     {fences_and_parts}, {clusters_and_hardware}, {profiles_and_lessons},
+    {loads_of_experts}, {communication},    {device_memory},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -111,6 +111,7 @@ static void add_experts(struct sum *s, const struct dp_cost_routed *routed)
     const struct dp_model_spec *m = s->model;
     s->reals += s->after_input ? 0 : routed->rows;
     s->indices += s->after_input ? 0 : (s->tokens + routed->tokens) * m->top_k;
+    s->reals += m->shared_gate > 0 ? (s->after_input ? 1 : 2) * s->tokens : 0;
     if (!has(s, DP_RECOMPUTE_FULL)) {
         return;
     }

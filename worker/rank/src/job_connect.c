@@ -125,6 +125,9 @@ static dp_status open_exchange(struct job *job, struct dp_error *err)
         return dp_fail_in(err, "the exchange between %d expert ranks", plan->expert);
     }
     DP_CHECK(pthread_create(&job->comm, NULL, run_comm, job->alltoall) == 0);
+    struct dp_alltoall_stats stats;
+    dp_alltoall_stats(job->alltoall, &stats, NULL);
+    dp_device_count(job->device, DP_MEMORY_WINDOWS, (int64_t)stats.window_bytes);
     dp_trainer_set_expert_nodes(job->trainer, expert_nodes(job));
     dp_exec_set_exchanger(dp_trainer_exec(job->trainer), dp_alltoall_exchanger(job->alltoall));
     return DP_OK;

@@ -150,6 +150,17 @@ static void tell_rebalance(const struct job *job, const struct dp_trainer_report
                 from->moved_layers, (long long)from->bytes, from->skew_before, from->skew_after);
 }
 
+static Dp__V1__MemoryParts memory_parts(const struct dp_device_memory *from)
+{
+    Dp__V1__MemoryParts parts = DP__V1__MEMORY_PARTS__INIT;
+    parts.weights = (double)from->at_peak[DP_MEMORY_WEIGHTS];
+    parts.gradients = (double)from->at_peak[DP_MEMORY_GRADIENTS];
+    parts.optimizer = (double)from->at_peak[DP_MEMORY_MOMENTS];
+    parts.activations = (double)from->at_peak[DP_MEMORY_ACTIVATIONS];
+    parts.exchange = (double)(from->at_peak[DP_MEMORY_SCRATCH] + from->at_peak[DP_MEMORY_WINDOWS]);
+    return parts;
+}
+
 static void report_step(struct job *job, const struct dp_trainer_report *step)
 {
     Dp__V1__StepDone done = DP__V1__STEP_DONE__INIT;
@@ -172,6 +183,8 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
     Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
     done.comm = comm_list;
     done.n_comm = list_comm(step, comm, comm_list);
+    Dp__V1__MemoryParts memory = memory_parts(&step->memory);
+    done.memory = step->memory.peak > 0 ? &memory : NULL;
     done.peak_chunks = step->peak_chunks;
     done.peak_bytes = step->peak_bytes;
     bool last = step->step == job->spec.train.steps || step->agreed.stop;

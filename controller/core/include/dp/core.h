@@ -168,6 +168,7 @@ struct dp_step_report {
     struct dp_rank_comm comm[DP_RANK_COMM_COUNT];
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    struct dp_rank_memory_parts memory; // zeros = not known
     struct dp_rank_load load;
     struct dp_placement_report rebalance;
     const void *trace; // packed measured actions, NULL = none

@@ -125,6 +125,11 @@ typedef enum dp_rank_comm_kind {
 const char *dp_rank_comm_kind_text(dp_rank_comm_kind kind);
 
 // Under way in all, and the part for which the rank had nothing else to do.
+// Bytes of a rank's device at its fullest moment.
+struct dp_rank_memory_parts {
+    uint64_t weights, gradients, optimizer, activations, exchange;
+};
+
 struct dp_rank_comm {
     int64_t total_ns, exposed_ns;
 };
@@ -156,6 +161,7 @@ struct dp_rank_record {
     struct dp_rank_comm comm[DP_RANK_COMM_COUNT];
     uint32_t peak_chunks;
     uint64_t peak_bytes;
+    struct dp_rank_memory_parts memory;
     struct dp_rank_load load; // of the newest step
 };
 
