@@ -98,7 +98,8 @@ static void format_gb(char buffer[32], double bytes)
     snprintf(buffer, 32, "%.3g GB", bytes / 1e9);
 }
 
-static dp_status fail_for_memory(const struct search *search, struct dp_error *err)
+static dp_status fail_for_memory(const struct problem *problem, const struct search *search,
+                                 struct dp_error *err)
 {
     const struct outcome *least = NULL;
     for (size_t i = 0; i < search->count; i++) {
@@ -110,13 +111,15 @@ static dp_status fail_for_memory(const struct search *search, struct dp_error *e
     char needed[32], limit[32];
     format_gb(needed, least->memory_bytes);
     format_gb(limit, least->memory_limit_bytes);
-    return dp_fail(
-        err, DP_UNSCHEDULABLE,
-        "the job fits into no rank's memory: the leanest of %lld choices (%s, pipeline "
-        "%d, expert %d, data %d) needs %s on one rank, which has %s; use more ranks, or a "
-        "smaller micro_batch_size",
-        (long long)search->moves, least->choice.family->name, least->choice.pipeline,
-        least->choice.expert, least->choice.data, needed, limit);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf more = {0};
+    dp_planner_cpu_refusal_write(problem, least, &more);
+    return dp_fail(err, DP_UNSCHEDULABLE,
+                   "the job fits into no rank's memory: the leanest of %lld choices (%s, pipeline "
+                   "%d, expert %d, data %d) needs %s on one rank, which has %s%s; more ranks hold "
+                   "less each",
+                   (long long)search->moves, least->choice.family->name, least->choice.pipeline,
+                   least->choice.expert, least->choice.data, needed, limit,
+                   more.bytes != NULL ? more.bytes : "");
 }
 
 static bool is_same_size(const struct choice *a, const struct choice *b)
@@ -246,7 +249,7 @@ dp_status dp_planner_search_run(const struct problem *problem, const struct choi
         status = search_orders(problem, &search, err);
     }
     if (status == DP_OK && !search.outcomes[search.best].fits) {
-        status = fail_for_memory(&search, err);
+        status = fail_for_memory(problem, &search, err);
     }
     if (status != DP_OK) {
         dp_planner_search_deinit(&search);

@@ -1,6 +1,7 @@
 // Simulates choices in the order of their bounds until none left can win.
 #pragma once
 
+#include "dp/buf.h"
 #include "internal.h"
 
 // A choice that was simulated, or was not because its bound cannot win.
@@ -30,6 +31,9 @@ struct search {
     char *refusal;        // why an order that was asked for was not searched, a placement's; owned
 };
 
+// What fills the fullest rank of a choice that does not fit, and what would do.
+void dp_planner_cpu_refusal_write(const struct problem *problem, const struct outcome *least,
+                                  struct dp_buf *out);
 // DP_UNSCHEDULABLE when nothing fits into memory.
 dp_status dp_planner_search_run(const struct problem *problem, const struct choices *choices,
                                 const struct dp_planner_options *options, struct search *ret_search,
