@@ -17,29 +17,12 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
-#include "dp/rand.h"
-#include "dp/trainer.h"
+#include "moe_trainer.h"
 
-#define SAMPLES 4
-#define SEQUENCE 256
 #define ROUNDS 24
 #define GOAL 0.75
 #define PRODUCTS_MAX 4096
 #define OPERANDS_MAX (3 * PRODUCTS_MAX)
-
-static const struct dp_model_spec model = {.name = "moe-step",
-                                           .layers = 4,
-                                           .hidden = 256,
-                                           .heads = 4,
-                                           .kv_heads = 4,
-                                           .head_dim = 64,
-                                           .experts = 8,
-                                           .top_k = 2,
-                                           .expert_ffn = 512,
-                                           .vocabulary = 8192,
-                                           .rope_theta = 10000,
-                                           .norm_eps = 1e-5,
-                                           .aux_loss_weight = 0.001};
 
 // The products of the last step, and the memory they are repeated in: an operand of the step lies
 // at operands[i].offset of the arena.
@@ -55,14 +38,14 @@ static struct {
     float *arena;
     size_t arena_values;
 } recorded;
-static const struct dp_device_ops *plain_ops;
+static void (*plain_gemm)(struct dp_stream *stream, const struct dp_gemm *gemm);
 
 static void record_gemm(struct dp_stream *stream, const struct dp_gemm *gemm)
 {
     DP_CHECK(recorded.count < PRODUCTS_MAX);
     recorded.products[recorded.count++] = *gemm;
     int64_t begin = dp_clock_monotonic_ns();
-    plain_ops->gemm(stream, gemm);
+    plain_gemm(stream, gemm);
     recorded.seconds += 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
 }
 
@@ -134,114 +117,63 @@ static double time_products(struct dp_device *device, const struct dp_gemm *prod
 {
     int64_t begin = dp_clock_monotonic_ns();
     for (int i = 0; i < count; i++) {
-        plain_ops->gemm(device->stream, &products[i]);
+        plain_gemm(device->stream, &products[i]);
     }
     return 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
-}
-
-static dp_status fill(void *context, bool holdout, int64_t first, int32_t count,
-                      int32_t *ret_tokens, int32_t *ret_targets, struct dp_error *err)
-{
-    (void)context;
-    (void)holdout;
-    (void)err;
-    struct dp_rand rand;
-    dp_rand_init(&rand, (uint64_t)first);
-    for (int64_t i = 0; i < (int64_t)count * SEQUENCE; i++) {
-        ret_tokens[i] = (int32_t)dp_rand_below(&rand, 256);
-        ret_targets[i] = (int32_t)dp_rand_below(&rand, 256);
-    }
-    return DP_OK;
-}
-
-static void must(dp_status status, const struct dp_error *err)
-{
-    if (status != DP_OK) {
-        fprintf(stderr, "step_bench: %s\n", err->message);
-        exit(1);
-    }
 }
 
 struct figures {
     double step, products, inside; // seconds
 };
 
-static void step_once(struct dp_trainer *trainer, struct figures *best)
+static void step_once(struct moe_trainer *moe, struct figures *best)
 {
-    struct dp_error err;
-    struct dp_trainer_report report;
     recorded.count = 0;
     recorded.seconds = 0;
-    int64_t begin = dp_clock_monotonic_ns();
-    must(dp_trainer_step(trainer, NULL, &report, &err), &err);
-    double seconds = 1e-9 * (double)(dp_clock_monotonic_ns() - begin);
+    double seconds = moe_trainer_step(moe);
     if (seconds < best->step) {
         best->step = seconds;
         best->inside = recorded.seconds;
     }
 }
 
-static struct figures measure(struct dp_device *device, struct dp_trainer *trainer,
-                              bool with_products)
+static struct figures measure(struct moe_trainer *moe, bool with_products)
 {
     static struct dp_gemm products[PRODUCTS_MAX];
     struct figures best = {.step = INFINITY, .products = INFINITY};
-    step_once(trainer, &best);
+    step_once(moe, &best);
     best.step = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
-        step_once(trainer, &best);
+        step_once(moe, &best);
         if (with_products) {
             make_products(products);
-            best.products = fmin(best.products, time_products(device, products, recorded.count));
+            best.products =
+                fmin(best.products, time_products(moe->device, products, recorded.count));
         }
     }
     return best;
 }
 
-static struct figures run(int32_t threads, bool with_products)
+// The cpu device's operations, with a product that is recorded.
+static void make_ops(struct dp_device_ops *ret_ops)
 {
     struct dp_error err;
     struct dp_device *device;
-    must(dp_device_open_cpu(DP_F32, &device, &err), &err);
-    must(dp_device_set_threads(device, threads, &err), &err);
-    struct dp_device_ops ops = *device->ops;
-    plain_ops = device->ops;
-    ops.gemm = record_gemm;
-    device->ops = &ops;
-    struct dp_schedule schedule;
-    struct dp_schedule_params params = {.pipeline = 1, .microbatches = 1};
-    must(dp_schedule_generate("1f1b", &params, &schedule, &err), &err);
-    struct dp_transport *transport;
-    dp_transport_loopback(1, &transport);
-    static const int32_t layer_begin[] = {0, 4};
-    struct dp_trainer_config config = {.exec = {.schedule = &schedule,
-                                                .data = 1,
-                                                .expert = 1,
-                                                .transport = transport,
-                                                .device = device,
-                                                .model = model,
-                                                .layer_begin = layer_begin,
-                                                .micro_batch_size = SAMPLES,
-                                                .sequence = SEQUENCE,
-                                                .seed = 1,
-                                                .source = {.fill = fill}},
-                                       .optimizer = {.lr = 1e-4,
-                                                     .lr_min = 1e-5,
-                                                     .beta1 = 0.9,
-                                                     .beta2 = 0.999,
-                                                     .eps = 1e-8,
-                                                     .weight_decay = 0.01,
-                                                     .grad_clip = 1},
-                                       .steps = 1000};
-    DP_COPY_TEXT(config.optimizer.moments, "fp32");
-    struct dp_trainer *trainer;
-    must(dp_trainer_new(&config, &trainer, &err), &err);
-    struct figures figures = measure(device, trainer, with_products);
-    dp_trainer_free(trainer);
-    dp_transport_free(transport);
-    dp_schedule_deinit(&schedule);
-    device->ops = plain_ops;
+    DP_CHECK(dp_device_open_cpu(DP_F32, &device, &err) == DP_OK);
+    *ret_ops = *device->ops;
+    plain_gemm = device->ops->gemm;
+    ret_ops->gemm = record_gemm;
     dp_device_close(device);
+}
+
+static struct figures run(int32_t threads, bool with_products)
+{
+    struct dp_device_ops ops;
+    struct moe_trainer moe;
+    make_ops(&ops);
+    moe_trainer_open(&moe, threads, &ops);
+    struct figures figures = measure(&moe, with_products);
+    moe_trainer_close(&moe);
     free(recorded.arena);
     return figures;
 }
@@ -255,8 +187,8 @@ static void print_row(int32_t threads)
     printf("{\"name\": \"MoE step beside its products alone, threads: %d\", \"value\": %.1f, "
            "\"unit\": \"tokens/s\", \"peer\": \"the same products: %.2f ms of a step of %.2f ms\", "
            "\"ratio\": %.4f, \"goal\": \"at least %g\", \"met\": %s}\n",
-           threads, SAMPLES * SEQUENCE / figures.step, 1e3 * figures.products, 1e3 * figures.step,
-           ratio, GOAL, ratio >= GOAL ? "true" : "false");
+           threads, MOE_SAMPLES * MOE_SEQUENCE / figures.step, 1e3 * figures.products,
+           1e3 * figures.step, ratio, GOAL, ratio >= GOAL ? "true" : "false");
     fflush(stdout);
 }
 
@@ -282,7 +214,7 @@ int main(int count, char **arguments)
     dp_alloc_keep_freed(); // as dp-rank does
     if (count > 1) {
         struct figures figures = run(atoi(arguments[1]), false);
-        printf("%.1f\n", SAMPLES * SEQUENCE / figures.step);
+        printf("%.1f\n", MOE_SAMPLES * MOE_SEQUENCE / figures.step);
         return 0;
     }
     in_child(1);
