@@ -1,6 +1,8 @@
 // Placing experts by load: the published example, and what holds for every load.
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "dp/cleanup.h"
 #include "dp/experts.h"
@@ -161,6 +163,88 @@ static void packing_is_near_the_best_of_all_layouts(void **state)
     }
 }
 
+static int by_number(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+// Each rank's experts in order, and the ranks of each node by these: what a placement comes to when
+// ranks of a node and slots of a rank are as good as each other. ret_sorted[slots].
+static void sort_packs(const struct dp_experts_shape *shape, const int32_t *expert,
+                       int32_t *ret_sorted)
+{
+    const int32_t size = shape->slots / shape->ranks, node_ranks = shape->ranks / shape->nodes;
+    memcpy(ret_sorted, expert, (size_t)shape->slots * sizeof(*expert));
+    for (int32_t r = 0; r < shape->ranks; r++) {
+        qsort(ret_sorted + r * size, (size_t)size, sizeof(*expert), by_number);
+    }
+    for (int32_t r = 0; r < shape->ranks; r++) {
+        for (int32_t o = r + 1; o < shape->ranks && o / node_ranks == r / node_ranks; o++) {
+            int32_t *x = ret_sorted + r * size, *y = ret_sorted + o * size, at = 0;
+            while (at < size && x[at] == y[at]) {
+                at++;
+            }
+            const bool is_later = at < size && x[at] > y[at];
+            for (int32_t i = 0; is_later && i < size; i++) {
+                const int32_t kept = x[i];
+                x[i] = y[i];
+                y[i] = kept;
+            }
+        }
+    }
+}
+
+static void what_can_stay_stays(void **state)
+{
+    (void)state;
+    const struct dp_experts_shape shape = {6, 6, 1, 1, 3};
+    // The same packs on other ranks, in another order: nothing has to move.
+    const int32_t held[6] = {4, 1, 0, 5, 2, 3};
+    int32_t turned[6] = {3, 2, 1, 4, 5, 0};
+    dp_experts_keep(&shape, held, turned);
+    assert_memory_equal(turned, held, sizeof(held));
+    // Two experts change ranks: two slots do.
+    int32_t swapped[6] = {3, 2, 1, 0, 5, 4};
+    dp_experts_keep(&shape, held, swapped);
+    assert_int_equal(dp_experts_moved(&shape, held, swapped), 2);
+}
+
+static void a_proposal_is_better_and_is_the_placement_turned(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 23);
+    for (long run = 0; run < dp_fuzz_runs(2000); run++) {
+        struct dp_experts_shape shape = {.nodes = 1 + (int32_t)dp_rand_below(&rand, 3)};
+        shape.groups = shape.nodes;
+        shape.ranks = shape.nodes * (1 + (int32_t)dp_rand_below(&rand, 4));
+        shape.experts = shape.ranks * (1 + (int32_t)dp_rand_below(&rand, 4));
+        shape.slots = shape.experts + shape.ranks * (int32_t)dp_rand_below(&rand, 3);
+        double load[64];
+        int32_t held[128], placed[128], proposed[128], a[128], b[128];
+        for (int32_t e = 0; e < shape.experts; e++) {
+            load[e] = (double)dp_rand_below(&rand, 100);
+        }
+        dp_experts_place_plainly(&shape, held);
+        dp_experts_place(&shape, load, placed);
+        const bool is_better = dp_experts_propose(&shape, load, held, 1, proposed);
+        const double now = dp_experts_skew(&shape, load, held);
+        const double gain = now - dp_experts_skew(&shape, load, placed);
+        if (fabs(gain) < 1e-9) {
+            continue; // sums of the same loads in another order
+        }
+        assert_int_equal(is_better, gain > 0);
+        sort_packs(&shape, is_better ? placed : held, a);
+        sort_packs(&shape, proposed, b);
+        assert_memory_equal(a, b, (size_t)shape.slots * sizeof(*a));
+        assert_true(dp_experts_moved(&shape, held, proposed) <=
+                    dp_experts_moved(&shape, held, placed));
+        // Asked for more than there is to gain, it leaves all as it is.
+        assert_false(dp_experts_propose(&shape, load, held, 1 / now, proposed));
+        assert_memory_equal(proposed, held, (size_t)shape.slots * sizeof(*held));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +253,8 @@ int main(void)
         cmocka_unit_test(shapes_that_do_not_divide_are_refused),
         cmocka_unit_test(every_expert_has_a_place_and_busier_ones_no_fewer_copies),
         cmocka_unit_test(packing_is_near_the_best_of_all_layouts),
+        cmocka_unit_test(what_can_stay_stays),
+        cmocka_unit_test(a_proposal_is_better_and_is_the_placement_turned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ enum { CALL_LOADS = 9 };
 
 // The layers of a stage whose loads are counted; all have the same number of slots.
 struct stage_loads {
-    int32_t layers[DP_LAYERS_MAX];
+    int32_t layers[DP_LAYERS_MAX + 1];
     int32_t count, slots;
 };
 
@@ -20,7 +20,8 @@ static void find_layers(struct dp_stage *stage, struct stage_loads *ret_loads)
     const struct dp_stage_config *config = dp_stage_config(stage);
     ret_loads->count = 0;
     ret_loads->slots = dp_stage_slots(stage);
-    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+    // That of multi-token prediction follows the others.
+    for (int32_t layer = config->layer_begin; layer <= config->layer_end; layer++) {
         if (dp_stage_expert_counts(stage, layer) != NULL) {
             ret_loads->layers[ret_loads->count++] = layer;
         }

@@ -157,7 +157,8 @@ dp_status dp_optim_sum_copies(struct held_stage *held, struct dp_error *err)
 {
     const struct dp_stage_config *config = dp_stage_config(held->stage);
     dp_status status = held->device->ops->stream_sync(held->device->stream, err);
-    for (int32_t l = config->layer_begin; l < config->layer_end && status == DP_OK; l++) {
+    // Multi-token prediction has a layer behind the last.
+    for (int32_t l = config->layer_begin; l <= config->layer_end && status == DP_OK; l++) {
         const int32_t count = dp_stage_slots(held->stage);
         const struct slots slots = {.held = held,
                                     .layer = l,
