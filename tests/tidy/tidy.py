@@ -28,6 +28,8 @@ OWNERS = {
     "microhttpd.h": ["api/rest"],
     "cblas.h": ["kernels/device", "tests"],
     "oneapi/dnnl/": ["kernels/device", "tests"],
+    "cublasLt.h": ["kernels/cuda", "tests"],
+    "cuda_runtime": ["kernels/cuda"],
     "infiniband/": ["worker/transport", "tests"],
     "jansson.h": ["base", "tests"],
     "toml++/": ["base"],
