@@ -97,6 +97,7 @@ static void some_job(struct dp_job_spec *spec)
     spec->parallel.data = between(0, 1) * 2;
     some_text(spec->parallel.schedule, sizeof(spec->parallel.schedule), true);
     spec->checkpoint.every_steps = between(0, 100);
+    spec->checkpoint.keep = (int32_t)between(0, 9);
     // What the cpu device cannot run it refuses.
     bool fancy = spec->model.mtp_layers > 1;
     spec->resources.device = fancy || between(0, 1) == 1 ? DP_DEVICE_SIM : DP_DEVICE_CPU;

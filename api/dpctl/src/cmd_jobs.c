@@ -269,11 +269,17 @@ dp_status dpctl_cmd_cancel(struct dpctl *ctl, int argc, char **argv, struct dp_e
 dp_status dpctl_cmd_checkpoint(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        .arguments = "JOB",
-        .doc = "Has a running job write a checkpoint after its current step, and waits for it.",
+        .arguments = "JOB\nshow PATH\ncheck PATH\nexport PATH DIRECTORY",
+        .doc = "Has a running job write a checkpoint after its current step, and waits for it. "
+               "show, check and export are about checkpoints as files.",
         .exits = "0 written, 4 no such job, 6 it does not run, 8 no controller",
         .handle = handle,
     };
+    for (int i = 1; i < argc; i++) {
+        if (dpctl_is_checkpoint_verb(argv[i])) {
+            return dpctl_checkpoint_files(ctl, argc, argv, err);
+        }
+    }
     struct request request = {.needs_id = true, .takes_id = true};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);

@@ -99,6 +99,10 @@ void dpctl_cell(struct dpctl_table *table, const char *format, ...)
 void dpctl_heads(struct dpctl_table *table, const char *const *heads);
 void dpctl_table_print(const struct dpctl_table *table);
 
+// checkpoint_files.c: the verbs of dpctl checkpoint that are about files.
+bool dpctl_is_checkpoint_verb(const char *word);
+dp_status dpctl_checkpoint_files(struct dpctl *ctl, int argc, char **argv, struct dp_error *err);
+
 // "1.2 MiB", "3.4 s", "12 ms".
 const char *dpctl_bytes(char buffer[32], double bytes);
 const char *dpctl_seconds(char buffer[32], double seconds);

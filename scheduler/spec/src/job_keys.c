@@ -221,7 +221,10 @@ static const struct dp_key checkpoint_keys[] = {
      "where checkpoints go; default: beside the controller's state"},
     {"every_steps", I64, CHECKPOINT(every_steps), 0, DP_STEPS_MAX, false, false,
      "steps between checkpoints; 0 = only the last"},
-    {"resume", DP_KEY_PATH, CHECKPOINT(resume), 0, 0, false, false, "a checkpoint to start from"},
+    {"keep", I32, CHECKPOINT(keep), 0, 1 << 20, false, false,
+     "how many of the directory's newest stay; 0 = all"},
+    {"resume", DP_KEY_PATH, CHECKPOINT(resume), 0, 0, false, false,
+     "a checkpoint to start from, or a Hugging Face directory, whose weights are taken"},
 };
 
 static const struct dp_key resources_keys[] = {

@@ -22,9 +22,20 @@ static bool is_exported(const struct dp_archive_tensor *tensor)
     return tensor->kind == DP_ARCHIVE_WEIGHT;
 }
 
+// The balance of routers is added to scores in full.
+static dp_dtype dtype_of(const struct exporter *exporter, const struct dp_archive_tensor *tensor)
+{
+    static const char end[] = "router.bias";
+    size_t length = strlen(tensor->own);
+    bool is_balance =
+        length >= sizeof end - 1 && strcmp(tensor->own + length - (sizeof end - 1), end) == 0;
+    return is_balance ? DP_DTYPE_F32 : exporter->dtype;
+}
+
 static uint64_t size_of(const struct exporter *exporter, const struct dp_archive_tensor *tensor)
 {
-    return (uint64_t)dp_saved_tensor_count(tensor->saved) * dp_dtype_bytes(exporter->dtype);
+    return (uint64_t)dp_saved_tensor_count(tensor->saved) *
+           dp_dtype_bytes(dtype_of(exporter, tensor));
 }
 
 // The first tensor behind the file that starts at `first`.
@@ -50,7 +61,7 @@ static dp_status convert(const struct exporter *exporter, const struct dp_archiv
     int64_t count = dp_saved_tensor_count(tensor->saved);
     int64_t cols = tensor->saved->dims > 0 ? tensor->saved->shape[tensor->saved->dims - 1] : 1;
     int64_t rows = cols > 0 ? count / cols : 0;
-    if (exporter->dtype == DP_DTYPE_F32) {
+    if (dtype_of(exporter, tensor) == DP_DTYPE_F32) {
         return dp_archive_read_weight(exporter->archive, tensor->own, rows, cols, DP_DTYPE_F32,
                                       ret_values, err);
     }
@@ -75,7 +86,7 @@ static dp_status read_parts(const struct exporter *exporter, int64_t first, int6
         }
         struct dp_saved_part *part = &parts[(*ret_count)++];
         *part = (struct dp_saved_part){.name = tensor->saved->name,
-                                       .dtype = exporter->dtype,
+                                       .dtype = dtype_of(exporter, tensor),
                                        .dims = tensor->saved->dims,
                                        .values = values};
         memcpy(part->shape, tensor->saved->shape, sizeof part->shape);

@@ -198,7 +198,8 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .costs = is_sim(job) ? &job->costs : NULL},
                                        .optimizer = job->spec.optimizer,
                                        .shard = job->plan.shard,
-                                       .steps = job->spec.train.steps};
+                                       .steps = job->spec.train.steps,
+                                       .keep_checkpoints = job->spec.checkpoint.keep};
     if (job->corpus != NULL) {
         config.exec.source =
             (struct dp_exec_source){.fill = fill,

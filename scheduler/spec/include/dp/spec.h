@@ -151,6 +151,7 @@ struct dp_parallel_spec {
 struct dp_checkpoint_spec {
     char directory[DP_PATH_MAX]; // absolute; "" = under the controller's state
     int64_t every_steps;         // 0 = only at the end and on demand
+    int32_t keep;                // the newest ones; 0 = all
     char resume[DP_PATH_MAX];    // a checkpoint to start from; "" = from scratch
 };
 
