@@ -164,7 +164,9 @@ struct dp_cost_routed dp_cost_balanced(const struct dp_model_spec *m,
 {
     double tokens = (double)batch->samples * batch->sequence, ranks = batch->ep_size;
     double visits = 1 - pow(1 - 1 / ranks, m->top_k);
-    return (struct dp_cost_routed){.tokens = tokens * ranks * visits, .rows = tokens * m->top_k};
+    double more = ranks > 1 ? fmin(fmax(batch->imbalance, 1), ranks) : 1;
+    return (struct dp_cost_routed){.tokens = tokens * ranks * fmin(visits * more, 1),
+                                   .rows = tokens * m->top_k * more};
 }
 
 double dp_cost_sum_bytes(const struct sum *s, const struct dp_profile *profile)

@@ -30,6 +30,7 @@ struct dp_cost_batch dp_planner_batch_of(const struct problem *problem, const st
         .save_fp8 = problem->save_fp8,
         .fp8 = problem->fp8,
         .threads = problem->spec->resources.threads_per_rank,
+        .imbalance = problem->spec->parallel.imbalance,
     };
 }
 

@@ -27,6 +27,7 @@ struct queued {
     struct dp_buf bytes;   // of a whole report; empty for a step:
     Dp__V1__StepDone step; // its expert_tokens and layers are owned; what follows is its:
     Dp__V1__Rebalance rebalance;
+    Dp__V1__MemoryParts memory;
     Dp__V1__StepComm comm[DP_EXEC_COMM_KIND_COUNT];
     Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
     bool with_spans;
@@ -223,6 +224,10 @@ void control_report_step(struct control *control, const Dp__V1__StepDone *step, 
     if (step->rebalance != NULL) {
         item->rebalance = *step->rebalance;
         item->step.rebalance = &item->rebalance;
+    }
+    if (step->memory != NULL) {
+        item->memory = *step->memory;
+        item->step.memory = &item->memory;
     }
     item->step.comm = item->comm_list;
     for (size_t i = 0; i < step->n_comm; i++) {

@@ -45,6 +45,7 @@ struct dp_cost_batch {
     bool save_fp8;      // rows that experts receive are kept in E4M3
     bool fp8;           // products take E4M3 operands, made in room of their own
     int32_t threads;    // of a rank's device; 0 = 1
+    double imbalance;   // tokens of the fullest expert rank over their mean, for bytes; 0 = 1
 };
 
 // Seconds of one chunk, compute and all-to-all apart.

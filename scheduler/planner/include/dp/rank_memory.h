@@ -4,7 +4,7 @@
 // What the rank's device counts by purpose (dp_device_memory) is predicted part by part: weights
 // with the copies that products read, gradients, moments, what chunks keep and what a running pass
 // holds besides, the room that passes and kernels work in, windows of the expert exchange. Routing
-// is balanced. Arithmetic only, any thread.
+// is balanced but for batch.imbalance. Arithmetic only, any thread.
 #pragma once
 
 #include <stdbool.h>
