@@ -165,34 +165,39 @@ static void slots_are_sorted_as_on_the_cpu(void **state)
     }
 }
 
-// An offset in 32 bits would wrap: the far rows lie past 2^31 values. Untouched pages cost nothing.
-static void rows_past_two_to_the_31st_value_are_found(void **state)
+// An offset in 32 bits would wrap, in values or in units of 16 bytes. Untouched pages cost nothing.
+static void find_far_row(int64_t cols, int32_t far)
 {
-    (void)state;
-    enum { COLS = 64 };
-    const int32_t far = 40000000; // * 64 = 2.56e9 values
     struct dp_error err;
     struct dp_device *device = emulated_device_open(DP_BF16);
     const struct dp_device_ops *ops = device->ops;
+    const size_t bytes = (size_t)cols * 2;
     emulated_device_schedule(3, true);
     void *wide, *from, *back, *index;
-    assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, ((size_t)far + 1) * COLS * 2, &wide, &err),
-              &err);
-    assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, COLS * 2, &from, &err), &err);
-    assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, COLS * 2, &back, &err), &err);
+    assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, ((size_t)far + 1) * bytes, &wide, &err), &err);
+    assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, bytes, &from, &err), &err);
+    assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, bytes, &back, &err), &err);
     assert_ok(ops->alloc(device, DP_MEMORY_SCRATCH, sizeof(far), &index, &err), &err);
     ops->copy(device->stream, index, &far, sizeof(far));
-    ops->fill(device->stream, from, 0x3f, COLS * 2);
-    const struct dp_rows one = {1, COLS, ELEMENT, ELEMENT};
+    ops->fill(device->stream, from, 0x3f, bytes);
+    const struct dp_rows one = {1, cols, ELEMENT, ELEMENT};
     ops->spread_rows(device->stream, &one, 1, index, from, wide);
     ops->collect_rows(device->stream, &one, 1, false, index, wide, back);
+    ops->add_rows(device->stream, &one, index, from, wide);
     assert_ok(ops->stream_sync(device->stream, &err), &err);
-    assert_memory_equal(back, from, COLS * 2);
+    assert_memory_equal(back, from, bytes);
     ops->free(device, wide);
     ops->free(device, from);
     ops->free(device, back);
     ops->free(device, index);
     emulated_device_close(device);
+}
+
+static void rows_past_two_to_the_31st_value_are_found(void **state)
+{
+    (void)state;
+    find_far_row(64, 270000000); // moved by 16 bytes: eight of them a row
+    find_far_row(63, 40000000);  // moved by value
 }
 
 int main(void)

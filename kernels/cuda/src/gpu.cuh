@@ -44,12 +44,17 @@
 #define DP_WARP 32u
 #define DP_ALL_LANES 0xffffffffu
 
+// The most blocks of a launch; the emulator's build has few, so that kernels do go on in strides.
+#ifndef DP_GRID_MAX
+#define DP_GRID_MAX 65535
+#endif
+
 // Blocks for `items` at `each` a block. Kernels go on in strides of the grid, so no count is too
 // large for it; 0 items are no launch (a grid without blocks is an error).
 static inline unsigned dp_grid(int64_t items, int64_t each)
 {
     const int64_t blocks = (items + each - 1) / each;
-    return (unsigned)(blocks < 65535 ? blocks : 65535);
+    return (unsigned)(blocks < DP_GRID_MAX ? blocks : DP_GRID_MAX);
 }
 
 // Threads of a block for `items`: whole warps.

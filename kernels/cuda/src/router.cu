@@ -244,7 +244,6 @@ static __global__ void router_choose(router_args a)
             a.chosen[t * r.top_k + slot] = found[k];
             a.weight[t * r.top_k + slot] = scores.at(x[found[k]]) * factor;
         }
-        __syncwarp();
     }
 }
 
@@ -327,7 +326,6 @@ static __global__ void router_grad(router_args a)
             const float slope = is_sigmoid(r) ? sigmoid(-x[e]) : 1;
             x[e] = factor * slope * d[e];
         }
-        __syncwarp();
     }
 }
 
