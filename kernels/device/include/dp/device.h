@@ -339,8 +339,8 @@ size_t dp_device_real_bytes(const struct dp_device *device);
 size_t dp_operand_bytes(const struct dp_device *device, dp_operand kind);
 
 // Bytes of one device: allocated now, and at most since the device was opened or the peak reset.
-// The sum over tags of peaks may exceed the peak of the sum, whose parts are at_peak. Staging is host
-// memory: counted by its tag, and neither live nor under the limit.
+// The sum over tags of peaks may exceed the peak of the sum, whose parts are at_peak. Staging is
+// host memory: counted by its tag, and neither live nor under the limit.
 struct dp_device_memory {
     uint64_t live, peak;
     uint64_t tag_live[DP_MEMORY_TAGS], tag_peak[DP_MEMORY_TAGS];
@@ -352,7 +352,8 @@ void dp_device_reset_peak(struct dp_device *device);                      // to 
 // Allocations that would pass the limit fail. What streams keep for operations is counted and, past
 // the limit, a failure of the stream.
 void dp_device_set_limit(struct dp_device *device, uint64_t bytes);
-// Counts memory that others took for the device's work, or (negative) gave back: windows. Any thread.
+// Counts memory that others took for the device's work, or (negative) gave back: windows. By any
+// thread.
 void dp_device_count(struct dp_device *device, dp_memory_tag tag, int64_t bytes);
 
 // The reference device: matrix products by a BLAS, everything else plain C, compiled for every
