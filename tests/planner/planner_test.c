@@ -265,6 +265,12 @@ static void a_job_without_room_in_memory_says_how_much_it_needs(void **state)
     struct dp_planner_node node = {.name = "a", .slots = 1, .memory_bytes = 50e6};
     struct dp_plan plan = {0};
     assert_refused(plan_on(&node, 1, &spec, &plan, &err), DP_UNSCHEDULABLE, &err, "0.05 GB");
+    // 6.86 M parameters of 4 bytes, and two moments.
+    assert_non_null(strstr(err.message, "gradients 0.0274, optimizer 0.0549"));
+    assert_non_null(strstr(err.message, " comes nearest, with "));
+    node.memory_bytes = 100e6;
+    assert_refused(plan_on(&node, 1, &spec, &plan, &err), DP_UNSCHEDULABLE, &err,
+                   "moments = bf16 would fit, with 0.0");
     // 16 bytes for each of 6.9 M parameters and a few activations.
     node.memory_bytes = 200e6;
     assert_ok(plan_on(&node, 1, &spec, &plan, &err), &err);
