@@ -38,7 +38,7 @@ static void compare(struct norm_case *c, uint64_t seed)
     c->again = twin_values(&t, DP_OPERAND_ELEMENT, n->rows * ys, 0);
     c->dx = twin_values(&t, DP_OPERAND_ELEMENT, n->rows * xs, n->replace ? 0 : 1);
     c->dgain = twin_values(&t, DP_OPERAND_REAL, n->cols, 1);
-    for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+    for (int schedule = 0; schedule < twin_schedules(); schedule++) {
         twin_schedule(&t, seed, schedule);
         run(&t, c, CPU);
         run(&t, c, GPU);
@@ -97,7 +97,7 @@ static void rotations_are_the_cpus(void **state)
                                .inverse = seed % 5 == 0};
         const int table = twin_values(&t, DP_OPERAND_REAL, 7 * 10, 1);
         const int x = twin_values(&t, DP_OPERAND_ELEMENT, 21 * 50, 1);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 rope.table = t.at[table][side];

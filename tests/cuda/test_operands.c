@@ -15,7 +15,7 @@ static void bf16_matrices_are_copied_and_rounded_back(void **state)
         const int wide = twin_values(&t, DP_OPERAND_ELEMENT, rows * ld, 1);
         const int dense = twin_values(&t, DP_OPERAND_REAL, rows * cols, 0);
         const int back = twin_values(&t, DP_OPERAND_ELEMENT, rows * ld, 0);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, n + 1, schedule);
             struct dp_stream *stream = t.device[GPU]->stream;
             dp_cuda_widen(stream, &operand, ld, t.at[wide][GPU], t.at[dense][GPU]);
@@ -82,7 +82,7 @@ static void scales_of_hopper_lie_along_the_rows(void **state)
         struct laid laid;
         struct twin t = twin_open(DP_BF16, n);
         plan(&t, 90, rows, k, tile_rows, &laid);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             lay(&t, &laid, schedule);
             const float *given = t.at[laid.given][GPU], *to = t.at[laid.to][GPU];
             for (int64_t r = 0; r < rows; r++) {
@@ -108,7 +108,7 @@ static void scales_of_blackwell_are_exponents_in_tiles(void **state)
         struct laid laid;
         struct twin t = twin_open(DP_BF16, n);
         plan(&t, 100, rows, k, tile_rows, &laid);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             lay(&t, &laid, schedule);
             const float *given = t.at[laid.given][GPU];
             const uint8_t *to = t.at[laid.to][GPU];

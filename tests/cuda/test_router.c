@@ -49,7 +49,7 @@ static void compare(struct routing *c, uint64_t seed, bool is_tied)
     c->weight = twin_values(&t, REAL, slots, 0);
     c->dweight = twin_values(&t, REAL, slots, 1);
     c->grad = twin_values(&t, REAL, logits, 0);
-    for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+    for (int schedule = 0; schedule < twin_schedules(); schedule++) {
         twin_schedule(&t, seed, schedule);
         run(&t, c, CPU);
         run(&t, c, GPU);

@@ -58,7 +58,7 @@ static void compare(int64_t tokens, int64_t cols, uint64_t seed)
     m.from = twin_values(&t, ELEMENT, tokens * cols, 1);
     m.rows = twin_values(&t, kind, tokens * repeat * cols, 0);
     m.sums = twin_values(&t, sums, tokens * cols, 0);
-    for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+    for (int schedule = 0; schedule < twin_schedules(); schedule++) {
         twin_schedule(&t, seed, schedule);
         run(&t, &m, CPU);
         run(&t, &m, GPU);
@@ -94,7 +94,7 @@ static void rows_that_repeat_add_up_in_their_order(void **state)
         const int places = twin_bytes(&t, sizeof(index), index);
         const int from = twin_values(&t, ELEMENT, 60 * 70, 1);
         const int to = twin_values(&t, to_kind, 5 * 70, 1);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 t.device[side]->ops->add_rows(t.device[side]->stream, &rows, t.at[places][side],
@@ -117,7 +117,7 @@ static void heads_are_copied_and_summed_as_on_the_cpu(void **state)
         const int from = twin_values(&t, ELEMENT, 17 * 40, 1);
         const int copies = twin_values(&t, ELEMENT, 17 * 33, 0);
         const int sums = twin_values(&t, ELEMENT, 17 * 9, 0);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 const struct dp_device_ops *ops = t.device[side]->ops;
@@ -150,7 +150,7 @@ static void slots_are_sorted_as_on_the_cpu(void **state)
         const int given = twin_bytes(&t, (size_t)slots * sizeof(int32_t), index);
         const int counts = twin_bytes(&t, (size_t)experts * sizeof(int32_t), NULL);
         const int rows = twin_bytes(&t, (size_t)slots * sizeof(int32_t), NULL);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, (uint64_t)n + 1, schedule);
             for (int side = 0; side < 2; side++) {
                 t.device[side]->ops->sort_slots(t.device[side]->stream, slots, experts,

@@ -21,7 +21,7 @@ static void gates_of_all_sizes_are_the_cpus(void **state)
                   again = twin_values(&t, ELEMENT, outputs, 0);
         const int dx = in_place ? x : twin_values(&t, ELEMENT, 2 * outputs, 0);
         const int dweight = twin_values(&t, REAL, swiglu.rows, 0);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 const struct dp_device_ops *ops = t.device[side]->ops;
@@ -62,7 +62,7 @@ static void codes_and_scales_are_the_cpus_bits(void **state)
         const int codes = twin_bytes(&t, (size_t)count, NULL);
         const int scale = twin_values(&t, REAL, scales, 0);
         const int back = twin_values(&t, kind, count, 0);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 const struct dp_device_ops *ops = t.device[side]->ops;
@@ -127,7 +127,7 @@ static void plain_arithmetic_is_the_cpus(void **state)
         for (int64_t i = 0; i < count; i++) {
             draws[i] = dp_rand_normal(&t.rand);
         }
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 const struct dp_device_ops *ops = t.device[side]->ops;
@@ -171,7 +171,7 @@ static void adamw_is_the_cpus(void **state)
         const int v = twin_bytes(&t, (size_t)count * 4, NULL);
         memset(t.first[m], 0, t.bytes[m]);
         memset(t.first[v], 0, t.bytes[v]);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {
                 for (int step = 0; step < 2; step++) {
@@ -201,7 +201,7 @@ static void losses_are_the_cpus(void **state)
         const int target = twin_bytes(&t, sizeof(targets), targets);
         const int logits = twin_values(&t, REAL, tokens * vocabulary, 3);
         const int lse = twin_values(&t, REAL, tokens, 0);
-        for (int schedule = 0; schedule < TWIN_SCHEDULES; schedule++) {
+        for (int schedule = 0; schedule < twin_schedules(); schedule++) {
             double sum[2] = {-1, -2};
             twin_schedule(&t, seed, schedule);
             for (int side = 0; side < 2; side++) {

@@ -134,11 +134,16 @@ static inline void twin_near(struct twin *t, int i, double relative, double abso
 }
 
 // The schedules that a result must not depend on: in order, and then by seeds, every other one with
-// stores held back. Puts both sides back as they were.
-enum { TWIN_SCHEDULES = 5 };
+// stores held back. More of them with DP_FUZZ_RUNS.
+static inline int twin_schedules(void)
+{
+    return (int)dp_fuzz_runs(5);
+}
+
+// Both sides as they were, and the next schedule.
 static inline void twin_schedule(struct twin *t, uint64_t seed, int schedule)
 {
     twin_again(t);
-    emulated_device_schedule(schedule == 0 ? 0 : seed * TWIN_SCHEDULES + (uint64_t)schedule,
+    emulated_device_schedule(schedule == 0 ? 0 : seed * 1000003 + (uint64_t)schedule,
                              schedule % 2 == 0);
 }
