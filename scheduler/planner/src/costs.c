@@ -95,6 +95,7 @@ struct dp_rank_memory dp_planner_memory_of(const struct problem *problem,
                                    .layer_begin = layout->layer_begin,
                                    .batch = dp_planner_batch_of(problem, layout),
                                    .data = layout->choice.data,
+                                   .expert_copies = problem->spec->parallel.expert_copies,
                                    .is_sharded = layout->choice.shard == DP_SHARD_ZERO1,
                                    .no_overlap = problem->spec->parallel.overlap < 0};
 }

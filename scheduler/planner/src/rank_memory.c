@@ -282,6 +282,10 @@ static void add_state(const struct dp_rank_memory *memory, int32_t stage,
     const struct dp_cost_stage shape = stage_of(memory, stage);
     struct dp_cost_parameters count;
     dp_cost_stage_parameters(memory->model, &shape, memory->batch.ep_size, &count);
+    if (memory->expert_copies > 0 && memory->batch.ep_size > 1) {
+        double share = (double)memory->model->experts / memory->batch.ep_size;
+        count.experts *= (share + memory->expert_copies) / share;
+    }
     bool is_twice = schedule->placement[2 * stage] != schedule->placement[2 * stage + 1];
     bool is_sharded = memory->is_sharded || profile->optimizer_sharded;
     double holders = is_sharded ? memory->data * (is_twice ? 2.0 : 1.0) : 1;

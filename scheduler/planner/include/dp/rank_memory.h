@@ -22,9 +22,10 @@ struct dp_rank_memory {
     const struct dp_schedule *schedule;
     const int32_t *layer_begin; // [stages + 1]
     struct dp_cost_batch batch;
-    int32_t data;    // replicas
-    bool is_sharded; // ranks that hold the same parameters share out their moments
-    bool no_overlap; // a pair runs its F, then its B or I
+    int32_t data;          // replicas
+    int32_t expert_copies; // slots of a rank beyond its equal share of the experts
+    bool is_sharded;       // ranks that hold the same parameters share out their moments
+    bool no_overlap;       // a pair runs its F, then its B or I
 };
 // Of one pipeline position: parts->exchange is the room that is shared and the windows. ret_action
 // (NULL = not wanted) is the index in schedule->actions at which it is fullest.
