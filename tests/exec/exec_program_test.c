@@ -79,7 +79,7 @@ static void without_its_weights_the_backward_half_leaves_them_out(void **state)
 {
     (void)state;
     expect(&last, &last, PROGRAM_INPUT,
-           "head(B) combine(B)7> attention(F)7 dispatch(F)7> >combine(B)7 experts(B)7 "
+           "attention(F)7 dispatch(F)7> head(B) combine(B)7> >combine(B)7 experts(B)7 "
            "dispatch(B)7> >dispatch(F)7 experts(F)7 combine(F)7> >dispatch(B)7 attention(B)7 "
            ">combine(F)7 head(F)");
 }

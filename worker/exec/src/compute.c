@@ -40,28 +40,34 @@ static dp_status check_tensor(struct dp_exec *exec, const struct dp_chunk *chunk
     return status;
 }
 
-// What leaves the action must be finite: the first rank that finds it is the cause.
-static dp_status check_results(struct dp_exec *exec, const struct task *task, struct dp_error *err)
+// What leaves the rank must be finite: the first rank that finds it is the cause.
+dp_status dp_exec_hand_on(struct dp_exec *exec, const struct part *part, bool forward,
+                          struct dp_error *err)
 {
-    dp_status status = DP_OK;
-    const struct part *part = &task->forward;
-    if (part->cell != NULL) {
-        struct dp_chunk *chunk = part->cell->chunk;
-        if (dp_stage_config(slot_of(exec, part)->stage)->has_head) {
-            double loss = dp_chunk_loss_sum(chunk);
-            exec->result.loss_sum += loss;
-            status = isfinite(loss) ? DP_OK : dp_exec_fail_not_finite(exec, "the loss", err);
-        } else {
-            status = check_tensor(exec, chunk, dp_chunk_output(chunk), "the activation", err);
-        }
+    struct dp_chunk *chunk = part->cell->chunk;
+    if (part->cell->peer[forward ? DP_SEND_F : DP_SEND_B] == NO_PEER ||
+        part->cell->is_handed_on[!forward]) {
+        return DP_OK;
     }
-    part = &task->backward;
-    if (status == DP_OK && part->cell != NULL && (task->backward_passes & PROGRAM_INPUT) != 0 &&
-        part->cell->peer[DP_SEND_B] != NO_PEER) {
-        struct dp_chunk *chunk = part->cell->chunk;
-        status = check_tensor(exec, chunk, dp_chunk_input_grad(chunk), "the input gradient", err);
+    part->cell->is_handed_on[!forward] = true;
+    const void *made = forward ? dp_chunk_output(chunk) : dp_chunk_input_grad(chunk);
+    dp_status status =
+        check_tensor(exec, chunk, made, forward ? "the activation" : "the input gradient", err);
+    if (status != DP_OK) {
+        return status;
     }
-    return status;
+    return dp_exec_message_send(exec, part, forward, dp_exec_now_ns(exec), made,
+                                dp_chunk_hidden_bytes(chunk), err);
+}
+
+static dp_status take_loss(struct dp_exec *exec, const struct part *part, struct dp_error *err)
+{
+    if (part->cell == NULL || !dp_stage_config(slot_of(exec, part)->stage)->has_head) {
+        return DP_OK;
+    }
+    double loss = dp_chunk_loss_sum(part->cell->chunk);
+    exec->result.loss_sum += loss;
+    return isfinite(loss) ? DP_OK : dp_exec_fail_not_finite(exec, "the loss", err);
 }
 
 static struct dp_routed routed_sum(struct dp_exec *exec, const struct part *part)
@@ -78,7 +84,8 @@ static struct dp_routed routed_sum(struct dp_exec *exec, const struct part *part
 
 static uint64_t grown(const struct part *part)
 {
-    return (uint64_t)dp_chunk_live_bytes(part->cell->chunk) - part->cell->bytes;
+    const struct cell *cell = part->cell;
+    return cell->chunk == NULL ? 0 : (uint64_t)dp_chunk_live_bytes(cell->chunk) - cell->bytes;
 }
 
 uint64_t dp_exec_bytes_now(const struct dp_exec *exec, const struct task *task)
@@ -103,30 +110,21 @@ static uint64_t bytes_at_end(const struct dp_exec *exec, const struct task *task
     return now > before ? now : before;
 }
 
-static dp_status finish_forward(struct dp_exec *exec, const struct part *part, int64_t end_ns,
-                                struct dp_error *err)
+static void finish_forward(struct dp_exec *exec, const struct part *part)
 {
     struct dp_chunk *chunk = part->cell->chunk;
     part->cell->is_forward_closed = true;
-    dp_status status = DP_OK;
     if (part->cell->peer[DP_SEND_F] != NO_PEER) {
-        status = dp_exec_message_send(exec, part, true, end_ns, dp_chunk_output(chunk),
-                                      dp_chunk_hidden_bytes(chunk), err);
         dp_chunk_drop_output(chunk);
     }
     dp_exec_account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
-    return status;
 }
 
-static dp_status finish_backward(struct dp_exec *exec, const struct task *task, int64_t end_ns,
-                                 struct dp_error *err)
+static void finish_backward(struct dp_exec *exec, const struct task *task)
 {
     const struct part *part = &task->backward;
     struct dp_chunk *chunk = part->cell->chunk;
-    dp_status status = DP_OK;
     if ((task->backward_passes & PROGRAM_INPUT) != 0 && part->cell->peer[DP_SEND_B] != NO_PEER) {
-        status = dp_exec_message_send(exec, part, false, end_ns, dp_chunk_input_grad(chunk),
-                                      dp_chunk_hidden_bytes(chunk), err);
         dp_chunk_drop_input_grad(chunk);
     }
     if ((task->backward_passes & PROGRAM_WEIGHT) != 0) {
@@ -136,20 +134,6 @@ static dp_status finish_backward(struct dp_exec *exec, const struct task *task, 
     } else {
         dp_exec_account_bytes(exec, part->cell, (uint64_t)dp_chunk_live_bytes(chunk));
     }
-    return status;
-}
-
-// What must be there before the action starts, unless it came early and was taken in.
-static dp_status open_parts(struct dp_exec *exec, struct run *run, struct wait *wait,
-                            struct dp_error *err)
-{
-    for (size_t i = 0; i < run->program->count && run->program->ops[i].half == PROGRAM_OPEN; i++) {
-        dp_status status = run->done[i] ? DP_OK : dp_exec_perform(exec, run, i, wait, err);
-        if (status != DP_OK) {
-            return status;
-        }
-    }
-    return DP_OK;
 }
 
 static dp_status run_components(struct dp_exec *exec, size_t at, struct dp_exec_record *record,
@@ -164,40 +148,69 @@ static dp_status run_components(struct dp_exec *exec, size_t at, struct dp_exec_
     return status == DP_OK ? device->ops->stream_sync(device->stream, err) : status;
 }
 
-dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
-                                 struct dp_error *err)
+static dp_status hand_on_all(struct dp_exec *exec, const struct task *task, struct dp_error *err)
 {
-    const struct task *task = &exec->runs[at].task;
-    struct wait wait = {0};
-    exec->early_bytes = 0;
-    dp_status status = open_parts(exec, &exec->runs[at], &wait, err);
-    if (status != DP_OK) {
-        return status;
+    dp_status status = DP_OK;
+    if (task->forward.cell != NULL) {
+        status = dp_exec_hand_on(exec, &task->forward, true, err);
     }
-    ret_record->span.start_ns = dp_exec_now_ns(exec);
-    status = run_components(exec, at, ret_record, err);
-    if (status == DP_OK) {
-        status = check_results(exec, task, err);
+    if (status == DP_OK && (task->backward_passes & PROGRAM_INPUT) != 0) {
+        status = dp_exec_hand_on(exec, &task->backward, false, err);
     }
-    if (status != DP_OK) {
-        return status;
-    }
-    int64_t end_ns = dp_exec_now_ns(exec);
-    ret_record->span.end_ns = end_ns;
-    ret_record->idle_ns = wait.idle_ns;
-    ret_record->comm_ns = wait.comm_ns;
+    return status;
+}
+
+static void finish(struct dp_exec *exec, const struct task *task, struct dp_exec_record *record)
+{
     dp_exec_account_peak(exec, bytes_at_end(exec, task));
     if (task->forward.cell != NULL) {
         int64_t *full = &slot_of(exec, &task->forward)->full_bytes;
         int64_t bytes = dp_chunk_live_bytes(task->forward.cell->chunk);
         *full = bytes > *full ? bytes : *full;
         const struct dp_routed routed = routed_sum(exec, &task->forward);
-        ret_record->routed_rows = routed.rows;
-        ret_record->routed_tokens = routed.tokens;
-        status = finish_forward(exec, &task->forward, end_ns, err);
+        record->routed_rows = routed.rows;
+        record->routed_tokens = routed.tokens;
+        finish_forward(exec, &task->forward);
     }
-    if (status == DP_OK && task->backward.cell != NULL) {
-        status = finish_backward(exec, task, end_ns, err);
+    if (task->backward.cell != NULL) {
+        const struct cell *cell = task->backward.cell;
+        int64_t *added = &slot_of(exec, &task->backward)->input_bytes;
+        int64_t bytes = dp_chunk_live_bytes(cell->chunk) - cell->open_bytes;
+        if (task->backward_passes == PROGRAM_INPUT) {
+            *added = bytes > *added ? bytes : *added;
+        }
+        finish_backward(exec, task);
     }
-    return status;
+}
+
+dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
+                                 struct dp_error *err)
+{
+    const struct task *task = &exec->runs[at].task;
+    struct wait wait = {0};
+    exec->turn = at;
+    exec->early_bytes = 0;
+    // What must be there before the action starts, unless it came early and was taken in.
+    int64_t filled_ns;
+    dp_status status = dp_exec_open_all(exec, at, &wait, &filled_ns, err);
+    exec->result.busy_ns += filled_ns;
+    if (status != DP_OK) {
+        return status;
+    }
+    ret_record->span.start_ns = dp_exec_now_ns(exec);
+    status = run_components(exec, at, ret_record, err);
+    if (status == DP_OK) {
+        status = take_loss(exec, &task->forward, err);
+    }
+    if (status == DP_OK) {
+        status = hand_on_all(exec, task, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    ret_record->span.end_ns = dp_exec_now_ns(exec);
+    ret_record->idle_ns = wait.idle_ns;
+    ret_record->comm_ns = wait.comm_ns;
+    finish(exec, task, ret_record);
+    return DP_OK;
 }

@@ -183,6 +183,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
     for (int32_t i = 0; i < exec->slot_count; i++) {
         exec->slots[i].index = stages[i];
         exec->slots[i].early_bytes[0] = exec->slots[i].early_bytes[1] = -1;
+        exec->slots[i].full_bytes = exec->slots[i].input_bytes = -1;
     }
     dp_exec_set_samples(exec, 1, 0);
     make_cells(exec);

@@ -26,6 +26,8 @@ struct cell {
     bool is_forward_closed;       // F has ended
     bool has_input, has_gradient; // PROGRAM_OPEN has run for F, for I
     int64_t open_bytes;           // what the chunk held before that
+    bool has_met[2];              // F, I: its first exchange, or its end
+    bool is_handed_on[2];         // what F, I has made
 };
 
 struct slot {
@@ -33,9 +35,10 @@ struct slot {
     struct dp_stage *stage; // NULL on a sim rank
     struct dp_component *components;
     struct program_stage program;
-    // The most that a chunk has come to hold: from PROGRAM_OPEN to its first exchange, F and I
-    // (-1 = not known yet), and at the end of F.
-    int64_t early_bytes[2], full_bytes;
+    // The most that a chunk has come to hold: from PROGRAM_OPEN until it has begun its first
+    // exchange, or to its end, F and I; at the end of F; and what I alone has added by its end. -1
+    // = not known yet.
+    int64_t early_bytes[2], full_bytes, input_bytes;
 };
 
 // One chunk's share of an action.
@@ -89,6 +92,7 @@ struct dp_exec {
     struct dp_exec_step result;   // of the step at hand
     int64_t last_end_ns;          // of what was recorded last
     struct dp_exec_failure failure;
+    size_t turn;    // the run whose turn it is
     size_t culprit; // the run at work
 };
 
@@ -129,6 +133,11 @@ struct samples {
 dp_status dp_exec_fill_tokens(struct dp_exec *exec, const struct slot *slot, struct dp_chunk *chunk,
                               const struct samples *samples, struct dp_error *err);
 
+// Sends on what the part's pass has made, once it has ended: the activation (forward), or the
+// gradient of its input. Not finite: DP_JOB_FAILED. Nothing without a peer, or the second time.
+dp_status dp_exec_hand_on(struct dp_exec *exec, const struct part *part, bool forward,
+                          struct dp_error *err);
+
 // The two ways to run an action. *ret_record gets its times. `at` is its number in exec->runs.
 dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
                                  struct dp_error *err);
@@ -153,15 +162,20 @@ static inline void dp_exec_tag_chunk(struct dp_chunk *chunk, message_kind kind, 
                      dp_transport_tag(0, 0, 0, 1, 0));
 }
 
-// fill.c: an op that may run while the action at `at` waits, of it or of an action behind it; false
-// when there is none.
-bool dp_exec_find_filler(struct dp_exec *exec, size_t at, size_t *ret_run, size_t *ret_op);
+// fill.c: an op that may run while the action at `at` waits, of it when it has begun, or of an
+// action behind it; false when there is none.
+bool dp_exec_find_filler(struct dp_exec *exec, size_t at, bool has_begun, size_t *ret_run,
+                         size_t *ret_op);
 
 // perform.c. One op of the run's program; `wait` gets what an OPEN waited.
 dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
                           struct dp_error *err);
-// All ops of the run at `at` that are left, and while it waits others. *ret_filled_ns is the time
-// for those of other actions.
+// What the run at `at` takes in, and while that is not here ops of later actions; their time is
+// *ret_filled_ns.
+dp_status dp_exec_open_all(struct dp_exec *exec, size_t at, struct wait *wait,
+                           int64_t *ret_filled_ns, struct dp_error *err);
+// All ops of the run that are left, and while it waits others. *ret_filled_ns is the time for those
+// of other actions.
 dp_status dp_exec_perform_all(struct dp_exec *exec, size_t at, int64_t *ret_filled_ns,
                               struct dp_error *err);
 

@@ -1,34 +1,28 @@
-// What runs while an exchange is on its way: ops that need neither a peer nor anything that is
-// still missing. They are taken from the rest of the waiting action, from weight gradients that the
-// schedule puts right behind it, and from the beginning of the action after those.
+// What runs while an exchange or an input is on its way: ops that need neither a peer nor anything
+// that is still missing. They are taken from the rest of the waiting action, from weight gradients
+// that the schedule puts right behind it, and from the beginning of the action after those.
 //
 // Only the moment at which they run changes. A chunk's passes keep their order, and so do the
-// weight gradients of a stage, which are sums: results are the same bit for bit. No exchange is
-// begun out of order, so peers need not fill alike.
+// weight gradients of a stage, which are sums: results are the same bit for bit. An exchange is
+// begun early only when all before it have been, so peers, which need not fill alike, begin them in
+// the same order.
 #include "exec_internal.h"
+
+// What a look through ops to come has found that must come before others.
+struct ahead {
+    uint64_t weights; // a bit for each slot with a weight gradient
+    bool exchange;    // one that is not begun
+};
 
 static const struct part *part_of(const struct run *run, const struct program_op *op)
 {
     return op->backward ? &run->task.backward : &run->task.forward;
 }
 
-static bool may_open(struct dp_exec *exec, const struct part *part, bool backward)
+// How far the op's pass has come is up to its chunk.
+static bool is_next(const struct cell *cell, const struct program_op *op)
 {
-    const struct cell *cell = part->cell;
-    if (backward ? !cell->is_forward_closed || cell->has_gradient : cell->chunk != NULL) {
-        return false;
-    }
-    return dp_exec_message_is_here(exec, part, !backward);
-}
-
-static bool may_run(struct dp_exec *exec, const struct run *run, const struct program_op *op)
-{
-    const struct part *part = part_of(run, op);
-    const struct cell *cell = part->cell;
-    if (op->half == PROGRAM_OPEN) {
-        return may_open(exec, part, op->backward);
-    }
-    if (op->half != PROGRAM_RUN || cell->chunk == NULL || cell->next[op->pass] != op->component) {
+    if (cell->chunk == NULL || cell->next[op->pass] != op->component) {
         return false;
     }
     switch (op->pass) {
@@ -41,51 +35,138 @@ static bool may_run(struct dp_exec *exec, const struct run *run, const struct pr
     }
 }
 
-// Work of another action must not take more memory than the rank has come to need anyway, counting
-// the waiting action's forward chunk as it will be.
+static bool may_open(struct dp_exec *exec, const struct part *part, bool backward)
+{
+    const struct cell *cell = part->cell;
+    if (backward ? !cell->is_forward_closed || cell->has_gradient : cell->chunk != NULL) {
+        return false;
+    }
+    return dp_exec_message_is_here(exec, part, !backward);
+}
+
+// Components of several layers exchange inside themselves: they begin and they wait.
+static bool exchanges_inside(const struct dp_exec *exec, const struct run *run,
+                             const struct program_op *op)
+{
+    const struct slot *slot = &exec->slots[part_of(run, op)->slot];
+    return op->half == PROGRAM_RUN && op->pass != DP_PASS_WEIGHT &&
+           slot->components[op->component].kind == DP_COMPONENT_MTP;
+}
+
+static bool may_run(struct dp_exec *exec, const struct run *run, const struct program_op *op,
+                    const struct ahead *ahead)
+{
+    const struct part *part = part_of(run, op);
+    switch (op->half) {
+    case PROGRAM_OPEN:
+        return may_open(exec, part, op->backward);
+    case PROGRAM_POST:
+        return !ahead->exchange && is_next(part->cell, op);
+    case PROGRAM_RUN:
+        return (op->pass != DP_PASS_WEIGHT ||
+                (ahead->weights & (UINT64_C(1) << part->slot)) == 0) &&
+               !exchanges_inside(exec, run, op) && is_next(part->cell, op);
+    default:
+        return false;
+    }
+}
+
+// What the chunk will take from here on to where it first has to wait; -1 = not known yet.
+static int64_t needed_bytes(const struct dp_exec *exec, const struct part *part, bool backward)
+{
+    int64_t needed = exec->slots[part->slot].early_bytes[backward];
+    bool has_opened = part->cell->chunk != NULL && (!backward || part->cell->has_gradient);
+    if (needed >= 0 && has_opened) {
+        needed -= dp_chunk_live_bytes(part->cell->chunk) - part->cell->open_bytes;
+        needed = needed > 0 ? needed : 0;
+    }
+    return needed;
+}
+
+// What the waiting action will still add by its end, by what others like it have; -1 = not known.
+static int64_t awaited_bytes(const struct dp_exec *exec, const struct task *waiting)
+{
+    const struct cell *forward = waiting->forward.cell, *backward = waiting->backward.cell;
+    int64_t bytes = 0;
+    if (forward != NULL) {
+        int64_t full = exec->slots[waiting->forward.slot].full_bytes;
+        if (full < 0) {
+            return -1;
+        }
+        full -= forward->chunk != NULL ? dp_chunk_live_bytes(forward->chunk) : 0;
+        bytes += full > 0 ? full : 0;
+    }
+    if (backward != NULL && waiting->backward_passes == PROGRAM_INPUT) {
+        int64_t added = exec->slots[waiting->backward.slot].input_bytes;
+        if (added < 0) {
+            return -1;
+        }
+        added -= backward->has_gradient
+                     ? dp_chunk_live_bytes(backward->chunk) - backward->open_bytes
+                     : 0;
+        bytes += added > 0 ? added : 0;
+    }
+    return bytes;
+}
+
+// Work of another action must not take more memory than the rank has come to need anyway.
 static bool has_room(const struct dp_exec *exec, const struct task *waiting, const struct run *run,
                      const struct program_op *op)
 {
-    const struct part *part = part_of(run, op);
     if (&run->task == waiting || op->pass == DP_PASS_WEIGHT) {
         return true;
     }
-    int64_t needed = exec->slots[part->slot].early_bytes[op->backward];
-    int64_t bytes = (int64_t)dp_exec_bytes_now(exec, waiting) + needed;
-    if (waiting->forward.cell != NULL) {
-        int64_t left = exec->slots[waiting->forward.slot].full_bytes -
-                       dp_chunk_live_bytes(waiting->forward.cell->chunk);
-        bytes += left > 0 ? left : 0;
-    }
-    return needed >= 0 && bytes <= (int64_t)exec->levels.peak_bytes;
+    int64_t needed = needed_bytes(exec, part_of(run, op), op->backward);
+    int64_t awaited = awaited_bytes(exec, waiting);
+    int64_t bytes = (int64_t)dp_exec_bytes_now(exec, waiting) + needed + awaited;
+    return needed >= 0 && awaited >= 0 && bytes <= (int64_t)exec->levels.peak_bytes;
 }
 
-// `held` has a bit for each slot with a weight gradient that must come first.
+static void leave(const struct dp_exec *exec, const struct run *run, const struct program_op *op,
+                  struct ahead *ahead)
+{
+    if (op->pass == DP_PASS_WEIGHT) {
+        ahead->weights |= UINT64_C(1) << part_of(run, op)->slot;
+    }
+    ahead->exchange |= op->half == PROGRAM_POST || exchanges_inside(exec, run, op);
+}
+
 static bool find_in(struct dp_exec *exec, const struct task *waiting, const struct run *run,
-                    uint64_t *held, size_t *ret_op)
+                    struct ahead *ahead, size_t *ret_op)
 {
     for (size_t i = run->first; i < run->program->count; i++) {
         const struct program_op *op = &run->program->ops[i];
         if (run->done[i]) {
             continue;
         }
-        uint64_t slot = UINT64_C(1) << part_of(run, op)->slot;
-        bool is_weight = op->pass == DP_PASS_WEIGHT;
-        if ((!is_weight || (*held & slot) == 0) && may_run(exec, run, op) &&
-            has_room(exec, waiting, run, op)) {
+        if (may_run(exec, run, op, ahead) && has_room(exec, waiting, run, op)) {
             *ret_op = i;
             return true;
         }
-        *held |= is_weight ? slot : 0;
+        leave(exec, run, op, ahead);
     }
     return false;
 }
 
-bool dp_exec_find_filler(struct dp_exec *exec, size_t at, size_t *ret_run, size_t *ret_op)
+// An action that has not begun keeps its ops, which come before all of later actions.
+static void leave_all(const struct dp_exec *exec, const struct run *run, struct ahead *ahead)
 {
-    uint64_t held = 0;
-    for (size_t i = at; i < exec->run_count; i++) {
-        if (find_in(exec, &exec->runs[at].task, &exec->runs[i], &held, ret_op)) {
+    for (size_t i = run->first; i < run->program->count; i++) {
+        if (!run->done[i]) {
+            leave(exec, run, &run->program->ops[i], ahead);
+        }
+    }
+}
+
+bool dp_exec_find_filler(struct dp_exec *exec, size_t at, bool has_begun, size_t *ret_run,
+                         size_t *ret_op)
+{
+    struct ahead ahead = {0};
+    if (!has_begun) {
+        leave_all(exec, &exec->runs[at], &ahead);
+    }
+    for (size_t i = has_begun ? at : at + 1; i < exec->run_count; i++) {
+        if (find_in(exec, &exec->runs[at].task, &exec->runs[i], &ahead, ret_op)) {
             *ret_run = i;
             return true;
         }

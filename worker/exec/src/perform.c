@@ -30,6 +30,8 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     cell->is_forward_closed = cell->has_gradient = false;
     cell->has_input = true;
     cell->open_bytes = 0;
+    cell->has_met[0] = cell->has_met[1] = false;
+    cell->is_handed_on[0] = cell->is_handed_on[1] = false;
     dp_status status = dp_exec_fill_tokens(exec, slot, chunk, &samples, err);
     void *input = NULL;
     if (status == DP_OK && slot->index > 0) {
@@ -60,30 +62,46 @@ static dp_status open_backward(struct dp_exec *exec, const struct part *part, st
                                    err);
 }
 
-static void note_bytes(struct slot *slot, const struct cell *cell, bool backward)
+static void note_bytes(struct slot *slot, struct cell *cell, bool backward)
 {
     int64_t bytes = dp_chunk_live_bytes(cell->chunk) - cell->open_bytes;
     int64_t *most = &slot->early_bytes[backward];
-    *most = bytes > *most ? bytes : *most;
+    if (!cell->has_met[backward]) {
+        *most = bytes > *most ? bytes : *most;
+        cell->has_met[backward] = true;
+    }
+}
+
+static dp_status end_component(struct dp_exec *exec, const struct part *part,
+                               const struct program_op *op, struct dp_error *err)
+{
+    struct cell *cell = part->cell;
+    dp_pass pass = (dp_pass)op->pass;
+    dp_status status = dp_chunk_end(cell->chunk, pass, op->component, err);
+    cell->next[pass] += pass == DP_PASS_FORWARD ? 1 : -1;
+    bool is_last = cell->next[pass] < 0 || cell->next[pass] == slot_of(exec, part)->program.count;
+    if (status != DP_OK || !is_last || pass == DP_PASS_WEIGHT) {
+        return status;
+    }
+    note_bytes(slot_of(exec, part), cell, op->backward);
+    // Results of actions that are run early wait for their turn: nothing is seen to arrive before
+    // what has made it began.
+    return exec->culprit == exec->turn ? dp_exec_hand_on(exec, part, !op->backward, err) : DP_OK;
 }
 
 static dp_status perform_component(struct dp_exec *exec, const struct part *part,
                                    const struct program_op *op, struct dp_error *err)
 {
     struct cell *cell = part->cell;
-    dp_pass pass = (dp_pass)op->pass;
     dp_status status = DP_OK;
     if (op->half != PROGRAM_WAIT) {
-        status = dp_chunk_begin(cell->chunk, pass, op->component, err);
+        status = dp_chunk_begin(cell->chunk, (dp_pass)op->pass, op->component, err);
     }
     if (op->half == PROGRAM_POST) {
         note_bytes(slot_of(exec, part), cell, op->backward);
+        return status;
     }
-    if (status == DP_OK && op->half != PROGRAM_POST) {
-        status = dp_chunk_end(cell->chunk, pass, op->component, err);
-        cell->next[pass] += pass == DP_PASS_FORWARD ? 1 : -1;
-    }
-    return status;
+    return status == DP_OK ? end_component(exec, part, op, err) : status;
 }
 
 dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
@@ -137,6 +155,42 @@ static dp_status fill(struct dp_exec *exec, size_t at, struct run *run, size_t i
     return DP_OK;
 }
 
+// Does other work instead of waiting, as long as there is some.
+static dp_status fill_open(struct dp_exec *exec, size_t at, const struct program_op *op,
+                           int64_t *filled_ns, struct dp_error *err)
+{
+    const struct run *run = &exec->runs[at];
+    const struct part *part = op->backward ? &run->task.backward : &run->task.forward;
+    size_t from, filler;
+    dp_status status = DP_OK;
+    while (status == DP_OK && !exec->config.no_overlap &&
+           !dp_exec_message_is_here(exec, part, !op->backward) &&
+           dp_exec_find_filler(exec, at, false, &from, &filler)) {
+        status = fill(exec, at, &exec->runs[from], filler, filled_ns, err);
+    }
+    return status;
+}
+
+dp_status dp_exec_open_all(struct dp_exec *exec, size_t at, struct wait *wait,
+                           int64_t *ret_filled_ns, struct dp_error *err)
+{
+    struct run *run = &exec->runs[at];
+    *ret_filled_ns = 0;
+    for (size_t i = 0; i < run->program->count && run->program->ops[i].half == PROGRAM_OPEN; i++) {
+        if (run->done[i]) {
+            continue;
+        }
+        dp_status status = fill_open(exec, at, &run->program->ops[i], ret_filled_ns, err);
+        if (status == DP_OK) {
+            status = dp_exec_perform(exec, run, i, wait, err);
+        }
+        if (status != DP_OK) {
+            return status;
+        }
+    }
+    return DP_OK;
+}
+
 dp_status dp_exec_perform_all(struct dp_exec *exec, size_t at, int64_t *ret_filled_ns,
                               struct dp_error *err)
 {
@@ -151,7 +205,7 @@ dp_status dp_exec_perform_all(struct dp_exec *exec, size_t at, int64_t *ret_fill
         size_t from;
         if (op->half == PROGRAM_WAIT && !exec->config.no_overlap &&
             !dp_chunk_ready(part->cell->chunk, (dp_pass)op->pass, op->component) &&
-            dp_exec_find_filler(exec, at, &from, &filler)) {
+            dp_exec_find_filler(exec, at, true, &from, &filler)) {
             status = fill(exec, at, &exec->runs[from], filler, ret_filled_ns, err);
         } else {
             status = dp_exec_perform(exec, run, run->first, &none, err);

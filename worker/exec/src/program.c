@@ -44,11 +44,18 @@ static const struct step layer_steps[] = {
 // The losses: HEAD, and MTP, which runs its layer's exchanges inside itself.
 #define HEADS (BIT(HEAD) | BIT(MTP))
 
-// Before the layers: the backward chunk's head makes the gradient that all wait for.
+#define FORWARD_STEPS 2 // of layer_steps: the forward chunk's, up to its first exchange
+
+// Before the layers: what comes in goes out to the experts at once.
 static const struct step first_steps[] = {
-    {true, DP_PASS_INPUT, PROGRAM_RUN, HEADS, false},
     {true, DP_PASS_INPUT, PROGRAM_POST, BIT(COMBINE), true},
     {false, DP_PASS_FORWARD, PROGRAM_RUN, BIT(EMBEDDING), false},
+};
+
+// A head makes the gradient first, and hides the forward chunk's first exchange.
+static const struct step head_steps[] = {
+    {true, DP_PASS_INPUT, PROGRAM_RUN, HEADS, false},
+    {true, DP_PASS_INPUT, PROGRAM_POST, BIT(COMBINE), true},
     {true, DP_PASS_WEIGHT, PROGRAM_RUN, HEADS, false},
 };
 
@@ -179,17 +186,34 @@ static void add_opens(struct program *program, const struct program_stage *forwa
     }
 }
 
+// Returns how many of the first layer's steps it has taken.
+static size_t add_first(struct program *program, struct side forward, struct side backward,
+                        int backward_passes)
+{
+    const struct program_stage *stage = backward.stage;
+    if (stage == NULL || ((1u << stage->components[stage->count - 1].kind) & HEADS) == 0) {
+        add_steps(program, first_steps, DP_ARRAY_LENGTH(first_steps), forward, backward,
+                  backward_passes);
+        return 0;
+    }
+    add_step(program, &first_steps[1], forward.stage, forward.range);
+    add_steps(program, layer_steps, FORWARD_STEPS, side_of(forward.stage, false, 0),
+              side_of(stage, true, 0), backward_passes);
+    add_steps(program, head_steps, DP_ARRAY_LENGTH(head_steps), forward, backward, backward_passes);
+    return FORWARD_STEPS;
+}
+
 void dp_exec_program_build(struct program *program, const struct program_stage *forward,
                            const struct program_stage *backward, int backward_passes)
 {
     add_opens(program, forward, backward, backward_passes);
     struct side all_forward = whole(forward, false), all_backward = whole(backward, true);
-    add_steps(program, first_steps, DP_ARRAY_LENGTH(first_steps), all_forward, all_backward,
-              backward_passes);
+    size_t done = add_first(program, all_forward, all_backward, backward_passes);
     int32_t forward_layers = layers_of(forward), backward_layers = layers_of(backward);
     for (int32_t i = 0; i < forward_layers || i < backward_layers; i++) {
-        add_steps(program, layer_steps, DP_ARRAY_LENGTH(layer_steps), side_of(forward, false, i),
-                  side_of(backward, true, i), backward_passes);
+        add_steps(program, layer_steps + done, DP_ARRAY_LENGTH(layer_steps) - done,
+                  side_of(forward, false, i), side_of(backward, true, i), backward_passes);
+        done = 0;
     }
     add_steps(program, last_steps, DP_ARRAY_LENGTH(last_steps), all_forward, all_backward,
               backward_passes);
