@@ -107,6 +107,11 @@ static uint64_t bytes_at_end(const struct dp_exec *exec, const struct task *task
     }
     uint64_t before = exec->levels.live_bytes - exec->early_bytes;
     before += task->forward.cell != NULL ? grown(&task->forward) : 0;
+    if ((task->backward_passes & PROGRAM_INPUT) != 0) {
+        // It may have begun early, and hold its gradient since then.
+        const struct cell *cell = task->backward.cell;
+        before += (uint64_t)cell->open_bytes - cell->bytes;
+    }
     return now > before ? now : before;
 }
 
