@@ -148,11 +148,15 @@ static struct trial trial_of(const struct dp_model_spec *model)
     return trial;
 }
 
-// What else the machine does only ever adds: the shorter of two runs.
-static struct pairs measure_twice(const struct trial *trial)
+// What else the machine does only ever adds: the shortest of some runs counts.
+#define ROUNDS 3
+
+static void measure_again(const struct trial *trial, struct pairs *shortest)
 {
-    struct pairs a = measure(trial), b = measure(trial);
-    return a.length < b.length ? a : b;
+    struct pairs pairs = measure(trial);
+    if (shortest->length == 0 || pairs.length < shortest->length) {
+        *shortest = pairs;
+    }
 }
 
 struct kind {
@@ -187,7 +191,7 @@ static void print_rows(const struct kind *kind, struct pairs plain, struct pairs
              overlapped.length);
     row(name, plain.length, "s", peer, plain.length / (compute + exchange), "at least 1",
         plain.length >= 0.999 * (compute + exchange));
-    if (ratio <= 0.8) {
+    if (ratio < 1) {
         double hidden = 1 - overlapped.exposed / exchange;
         snprintf(name, sizeof(name), "exchanges hidden, %s, %.2f x computation", kind->name, ratio);
         row(name, 100 * hidden, "%", "exchanges of the same pairs", hidden, "at least 0.90",
@@ -200,20 +204,27 @@ static void get_to_know(struct kind *kind)
 {
     kind->trial.slow = NULL;
     kind->trial.no_overlap = true;
-    struct pairs known = measure_twice(&kind->trial);
+    struct pairs known = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        measure_again(&kind->trial, &known);
+    }
     kind->compute = known.length - known.exposed;
     kind->put_bytes = known.put_bytes;
 }
 
-// Exchanges of `wanted` times the computation.
+// Exchanges of `wanted` times the computation. Overlapped and plain runs take turns, so that a
+// busy machine slows both.
 static void at_ratio(struct kind *kind, double wanted)
 {
     struct slow_link link = {.bytes_per_second = kind->put_bytes / (wanted * kind->compute)};
     kind->trial.slow = &link;
-    kind->trial.no_overlap = true;
-    struct pairs plain = measure_twice(&kind->trial);
-    kind->trial.no_overlap = false;
-    struct pairs overlapped = measure_twice(&kind->trial);
+    struct pairs plain = {0}, overlapped = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        kind->trial.no_overlap = true;
+        measure_again(&kind->trial, &plain);
+        kind->trial.no_overlap = false;
+        measure_again(&kind->trial, &overlapped);
+    }
     print_rows(kind, plain, overlapped, link.bytes_per_second);
 }
 
