@@ -215,7 +215,7 @@ static const char *check_arrival(const struct scene *scene, const struct scene_t
                                  int64_t token, int32_t rank, bool is_backward,
                                  const struct dp_arrivals *arrivals, int64_t at, int32_t *counts)
 {
-    int32_t top_k = scene->shape.top_k, expert[64];
+    int32_t top_k = scene->shape.top_k, expert[64] = {0};
     const float *scales;
     const void *row = row_of(scene, of, is_backward, token, &scales);
     size_t width = scales != NULL ? (size_t)scene->shape.hidden : scene->row;
