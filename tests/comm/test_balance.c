@@ -30,10 +30,11 @@ static dp_status set_counts(const struct held *held, int32_t rank, int64_t step,
             continue;
         }
         int64_t *counts = dp_stage_expert_counts(stage->stage, layer);
-        EXPECT((counts != NULL) == (layer > 0)); // layer 0 is dense
+        int64_t *slots = dp_stage_slot_counts(stage->stage, layer); // one an expert, in order
+        EXPECT((counts != NULL) == (layer > 0));                    // layer 0 is dense
         for (int32_t e = 0; e < EXPERTS && counts != NULL; e++) {
-            EXPECT(counts[e] == 0);
-            counts[e] = choices(rank, stage->index, layer, e, step);
+            EXPECT(counts[e] == 0 && slots[e] == 0);
+            counts[e] = slots[e] = choices(rank, stage->index, layer, e, step);
         }
     }
     return DP_OK;

@@ -370,11 +370,23 @@ static void drop_communication(const char *directory)
     }
 }
 
+static void drop_memory(const char *directory)
+{
+    static const char *const parts[] = {"weights", "gradients", "optimizer", "activations",
+                                        "exchange"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf sql = {0};
+        dp_buf_printf(&sql, "ALTER TABLE ranks DROP COLUMN memory_%s", parts[i]);
+        run_sql(directory, sql.bytes);
+    }
+}
+
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
 {
     const char *directory = *state;
     fill(directory);
     drop_communication(directory);
+    drop_memory(directory);
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"
