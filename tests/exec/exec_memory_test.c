@@ -115,15 +115,15 @@ static void tell(const struct trial *trial, int32_t rank, const struct dp_memory
                   memory->at_peak[DP_MEMORY_SCRATCH], memory->at_peak[DP_MEMORY_WINDOWS]);
 }
 
-// Weight gradients that the schedule puts behind an I run while it waits for peers, as the links
-// have it: then the rank holds less than planned.
+// Weight gradients that the schedule puts behind an I run while it waits for peers or for another
+// stage, as the links have it: then the rank holds less than planned.
 static bool may_hold_less(const struct trial *trial, const struct dp_schedule *schedule)
 {
     bool is_split = false;
     for (size_t i = 0; i < dp_schedule_action_count(schedule); i++) {
         is_split = is_split || schedule->actions[i].kind == DP_ACTION_W;
     }
-    return is_split && trial->expert > 1 && !trial->no_overlap;
+    return is_split && trial->pipeline * trial->data > 1 && !trial->no_overlap;
 }
 
 static void predicted_and_measured_peaks_of_ranks_agree_within_three_percent(void **state)
