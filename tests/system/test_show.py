@@ -72,15 +72,15 @@ class Show(ClusterTest):
         job = cluster.submit(parallel_pipeline=4, parallel_schedule="dualpipe", **SIM_JOB)
         cluster.wait_step(job, 3)
         wait_for("utilisation", lambda: "MiB" in cluster.dpctl("top", "--once").stdout or
-                 re.search(r"\d ms$", cluster.dpctl("top", "--once").stdout, re.M))
+                 re.search(r"\d ms +-$", cluster.dpctl("top", "--once").stdout, re.M))
         tables = [cluster.dpctl("top", "--once").stdout.splitlines()[1:] for _ in range(2)]
         heads = tables[0][0].split()
         self.assertEqual(len(heads), len(set(heads)))
-        self.assertEqual((heads[2], heads[-1]), ("STEP", "TIME"))
+        self.assertEqual((heads[2], *heads[-2:]), ("STEP", "TIME", "SKEW"))
         self.assertEqual(tables[0][0], tables[1][0])
         for line in sum(tables, []):
             self.assertEqual(len(line), len(tables[0][0]))
-            self.assertLessEqual(len(line), 100)
+            self.assertLessEqual(len(line), 106)
         text, code = self.on_terminal(120, "top", until="RANK.*RANK")
         self.assertEqual(code, 130)
         self.assertIn(f"note: stopped watching; {job} goes on", text)
