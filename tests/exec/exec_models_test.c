@@ -6,6 +6,7 @@
 
 #include "dp/check.h"
 #include "exec_harness.h"
+#include "temporary.h"
 
 #define LAYERS 4
 #define CURVE_STEPS 50
@@ -226,12 +227,49 @@ static void curves_of_bf16_and_fp8_stay_near_that_of_fp32(void **state)
     }
 }
 
+// Shared matrices are written once, and both ends read them again; so are their moments, whole or
+// in parts.
+static void a_run_goes_on_from_its_checkpoint_bit_for_bit(void **state)
+{
+    (void)state;
+    const struct dp_model_spec models[] = {latent_model(), tied_model()};
+    for (size_t i = 0; i < 2 * DP_ARRAY_LENGTH(models); i++) {
+        struct trial trial = trial_of(&models[i / 2]);
+        struct trial_result whole, part;
+        char directory[TEMPORARY_MAX];
+        temporary_make(directory);
+        trial.schedule = "1f1b";
+        trial.pipeline = 2;
+        trial.steps = 4;
+        trial.shard = i % 2 == 0 ? DP_SHARD_NONE : DP_SHARD_ZERO1;
+        trial_run(&trial, &whole);
+        trial_expect_ok(&whole);
+        trial.stop_after = 2;
+        trial.save = directory;
+        trial_run(&trial, &part);
+        trial_expect_ok(&part);
+        trial_result_deinit(&part);
+        trial.stop_after = 0;
+        trial.save = NULL;
+        trial.resume = directory;
+        trial_run(&trial, &part);
+        trial_expect_ok(&part);
+        assert_int_equal(part.ranks[0].step_first, 3);
+        assert_true(part.ranks[0].reports[4].loss == whole.ranks[0].reports[4].loss);
+        assert_true(part.ranks[0].reports[4].grad_norm == whole.ranks[0].reports[4].grad_norm);
+        trial_result_deinit(&part);
+        trial_result_deinit(&whole);
+        temporary_remove(directory);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latent_models_train_alike_under_every_layout),
         cmocka_unit_test(tied_models_train_alike_under_every_layout),
         cmocka_unit_test(what_is_computed_again_changes_no_bit),
+        cmocka_unit_test(a_run_goes_on_from_its_checkpoint_bit_for_bit),
         cmocka_unit_test(curves_of_bf16_and_fp8_stay_near_that_of_fp32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import unittest
 
-from support import BIN, SIM_JOB, ClusterTest, wait_for
+from support import BASE_JOB, BIN, SIM_JOB, ClusterTest, wait_for
 
 
 class Run(ClusterTest):
@@ -75,6 +75,17 @@ class Run(ClusterTest):
         self.assertIn("nats/token", shown)
         self.assertRegex(shown, r"RANK +LAYER +EXPERT +FULLEST +RANK LOAD")
         self.assertRegex(cluster.dpctl("top", job, "--once").stdout, r"SKEW\n")
+
+    def test_models_with_latent_attention_and_tied_ends_are_planned_and_trained(self):
+        cluster = self.cluster.up()
+        shape = {f"model_{key}": None for key in BASE_JOB["model"]}  # the preset's own
+        for preset, more in (("tiny-mla", {"parallel_data": 2, "parallel_expert": 2,
+                                           "parallel_microbatches": 4}),
+                             ("tiny-tied", {"parallel_schedule": "1f1b"})):
+            job = cluster.submit(**shape, model_preset=preset, **more)
+            self.assertEqual(cluster.wait_state(job, "COMPLETED")["step"], 4)
+            report = cluster.json("report", job)
+            self.assertGreater(report["first_loss"], report["last_loss"])
 
     def test_a_corpus_that_is_damaged_fails_the_job_with_file_and_offset(self):
         cluster = self.cluster.up()

@@ -68,12 +68,19 @@ static void append_biases(struct snapshot *snapshot, struct dp_stage *stage)
     }
 }
 
+// Whether another slot or stage writes the tensor: of one that both ends of the model have, the
+// stage with the embedding does.
+static bool is_others(const struct dp_stage *stage, const struct dp_tensor *tensor)
+{
+    return tensor->is_copy || (tensor->is_tied && !dp_stage_config(stage)->has_embedding);
+}
+
 static void append_stage(struct snapshot *snapshot, const struct dp_checkpoint_stage *entry)
 {
     int32_t count;
     const struct dp_tensor *tensors = dp_stage_tensors(entry->stage, &count);
     for (int32_t i = 0; i < count; i++) {
-        if (tensors[i].is_copy) {
+        if (is_others(entry->stage, &tensors[i])) {
             continue;
         }
         if (tensors[i].is_expert ? entry->writes_experts : entry->writes_shared) {
@@ -112,7 +119,9 @@ static void append_run(struct snapshot *snapshot, const struct dp_stage *stage,
         int64_t from = run->begin > tensor->offset ? run->begin : tensor->offset;
         int64_t to = tensor->offset + tensor->count;
         to = run->end < to ? run->end : to;
-        if (from < to && !tensor->is_copy) {
+        // Ends that share a tensor have its moments in parts, or each has all of them.
+        const bool is_part = tensor->is_tied && to - from < tensor->count;
+        if (from < to && (is_part || !is_others(stage, tensor))) {
             char name[DP_TENSOR_NAME_MAX];
             name_of(stage, tensor->name, name);
             for (const char *letter = "mv"; *letter != '\0'; letter++) {
