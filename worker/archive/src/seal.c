@@ -130,23 +130,48 @@ static dp_status check_whole(const struct dp_archive *archive, struct dp_error *
     return DP_OK;
 }
 
+// Where a file system cannot exchange two names, the old one steps aside: between two renames
+// nothing has the name, but nothing is lost either.
+static dp_status step_aside(const char *partial, const char *final, struct dp_error *err)
+{
+    DP_AUTO_FREE char *aside = dp_asprintf("%s.replaced", final);
+    if (rename(final, aside) != 0) {
+        return dp_fail_errno(err, errno, "cannot rename %s to %s", final, aside);
+    }
+    if (rename(partial, final) != 0) {
+        dp_status status = dp_fail_errno(err, errno, "cannot rename %s to %s", partial, final);
+        (void)rename(aside, final);
+        return status;
+    }
+    return DP_OK;
+}
+
 // Gives the finished directory its name. One that has it already changes places with it, in one
-// step where the file system can.
+// step where the file system can, and goes only when the new name is on the disk.
 static dp_status put_in_place(const char *partial, const char *final, struct dp_error *err)
 {
-    if (renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
-        dp_archive_remove(partial);
-    } else {
-        if (errno != ENOENT) {
-            dp_archive_remove(final);
-        }
-        if (rename(partial, final) != 0) {
-            return dp_fail_errno(err, errno, "cannot rename %s to %s", partial, final);
-        }
-    }
     DP_AUTO_FREE char *parent = dp_strdup(final);
     *strrchr(parent, '/') = '\0';
-    return sync_directory(parent, err);
+    DP_AUTO_FREE char *aside = dp_asprintf("%s.replaced", final);
+    const char *old = partial;
+    dp_status status = DP_OK;
+    if (renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) != 0) {
+        if (errno == ENOENT && rename(partial, final) == 0) {
+            return sync_directory(parent, err);
+        }
+        if (errno != EINVAL && errno != ENOSYS) {
+            return dp_fail_errno(err, errno, "cannot rename %s to %s", partial, final);
+        }
+        old = aside;
+        status = step_aside(partial, final, err);
+    }
+    if (status == DP_OK) {
+        status = sync_directory(parent, err);
+    }
+    if (status == DP_OK) {
+        dp_archive_remove(old);
+    }
+    return status;
 }
 
 dp_status dp_archive_seal(const char *partial, const char *final,
@@ -182,7 +207,7 @@ static int by_step(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-void dp_archive_retain(const char *path, int32_t keep)
+void dp_archive_retain(const char *path, int64_t newest, int32_t keep)
 {
     DIR *directory = keep > 0 ? opendir(path) : NULL;
     if (directory == NULL) {
@@ -195,13 +220,15 @@ void dp_archive_retain(const char *path, int32_t keep)
         int64_t step = dp_archive_step_of(entry->d_name);
         DP_AUTO_FREE char *manifest =
             dp_asprintf("%s/%s/%s", path, entry->d_name, DP_ARCHIVE_MANIFEST);
-        if (step >= 0 && access(manifest, F_OK) == 0) {
+        if (step >= 0 && step <= newest && access(manifest, F_OK) == 0) {
             steps = dp_realloc(steps, count + 1, sizeof steps[0]);
             steps[count++] = step;
         }
     }
     closedir(directory);
-    qsort(steps, count, sizeof steps[0], by_step);
+    if (count > 0) {
+        qsort(steps, count, sizeof steps[0], by_step);
+    }
     for (size_t i = 0; i + (size_t)keep < count; i++) {
         // Without its manifest first: half of it is none.
         DP_AUTO_FREE char *old = dp_asprintf("%s/step-%" PRId64, path, steps[i]);

@@ -20,8 +20,9 @@ struct dp_saver {
     pthread_mutex_t mutex;
     pthread_cond_t changed; // monotonic clock
     dp_saver_phase phase;
-    bool is_copying; // copies are under way
-    bool is_taken;   // somebody is at what WRITING or SEALING needs
+    bool is_copying;        // copies are under way
+    struct dp_error copied; // how they ended, whoever waited for them first
+    bool is_taken;          // somebody is at what WRITING or SEALING needs
     bool has_thread, is_closed;
 
     // Of the checkpoint under way: written in IDLE, by the saver in WRITING and SEALING.
@@ -113,19 +114,29 @@ dp_status dp_saver_begin(struct dp_saver *saver, const char *directory,
     saver->meta = *state->meta;
     name(saver, directory, saver->meta.step);
     dp_snapshot_copy(&saver->snapshot, saver->device, saver->stream);
+    saver->copied = (struct dp_error){0};
     saver->is_copying = true;
     set_phase(saver, DP_SAVER_WRITING);
     return DP_OK;
 }
 
-// The queue is waited for without the lock: by the saver's thread, by the training's, or by both.
+// The queue is waited for without the lock: by the saver's thread, by the training's, or by both. A
+// stream tells a failure once, so that it is kept for the one that writes.
 static dp_status settle(struct dp_saver *saver, struct dp_error *err)
 {
-    dp_status status = saver->device->ops->stream_sync(saver->stream, err);
+    struct dp_error why = {0};
+    dp_status status = saver->device->ops->stream_sync(saver->stream, &why);
     pthread_mutex_lock(&saver->mutex);
     saver->is_copying = false;
+    if (status != DP_OK && saver->copied.status == DP_OK) {
+        saver->copied = why;
+    }
+    why = saver->copied;
     pthread_mutex_unlock(&saver->mutex);
-    return status;
+    if (why.status != DP_OK && err != NULL) {
+        *err = why;
+    }
+    return why.status;
 }
 
 void dp_saver_settle(struct dp_saver *saver)
@@ -175,7 +186,7 @@ static dp_status seal(struct dp_saver *saver, struct dp_error *err)
 {
     dp_status status = dp_archive_seal(saver->partial, saver->final, &saver->meta, err);
     if (status == DP_OK) {
-        dp_archive_retain(saver->directory, saver->keep);
+        dp_archive_retain(saver->directory, saver->meta.step, saver->keep);
     }
     return status;
 }

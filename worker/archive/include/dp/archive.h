@@ -107,5 +107,7 @@ dp_status dp_archive_seal(const char *partial, const char *final,
 dp_status dp_archive_prepare(const char *partial, struct dp_error *err);
 // Removes a directory of files; what is not there is fine.
 void dp_archive_remove(const char *path);
-// Removes the oldest step-N of a directory beyond the `keep` newest; 0 keeps all.
-void dp_archive_retain(const char *directory, int32_t keep);
+// Removes the oldest step-N of a directory beyond the `keep` newest up to step `newest`, that of
+// the one just sealed; 0 keeps all. Later steps are those of a run that this one has gone back
+// behind: they neither count nor go.
+void dp_archive_retain(const char *directory, int64_t newest, int32_t keep);
