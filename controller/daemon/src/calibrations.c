@@ -283,6 +283,12 @@ void calibrations_level(struct daemon *daemon, uint64_t session,
     pump_one(daemon, c);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strverscmp(a, b);
+}
+
+// All of them go by name, whoever came first.
 static void take_nodes(struct daemon *daemon, const Dp__V1__CalibrateRequest *request,
                        struct calibration *calibration)
 {
@@ -299,6 +305,9 @@ static void take_nodes(struct daemon *daemon, const Dp__V1__CalibrateRequest *re
             (void)dp_copy_text(calibration->nodes[calibration->count++], DP_NAME_MAX,
                                view.node->name);
         }
+    }
+    if (request->n_node == 0 && calibration->count > 0) {
+        qsort(calibration->nodes, calibration->count, sizeof calibration->nodes[0], by_name);
     }
 }
 
