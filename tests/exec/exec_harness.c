@@ -265,9 +265,12 @@ static void *progress(void *argument)
 static void connect_worker(struct worker *self)
 {
     if (self->addresses != NULL) {
-        struct dp_error err;
-        DP_CHECK(dp_transport_connect(self->transport, self->addresses,
-                                      dp_clock_monotonic_ns() + DEADLINE_NS, &err) == DP_OK);
+        struct dp_error err = {0};
+        if (dp_transport_connect(self->transport, self->addresses,
+                                 dp_clock_monotonic_ns() + DEADLINE_NS, &err) != DP_OK) {
+            fprintf(stderr, "rank %d: %s\n", self->rank, err.message);
+            abort();
+        }
     }
     DP_CHECK(pthread_create(&self->comm, NULL, progress, self->transport) == 0);
     if (self->trial->delay_us > 0) {
@@ -283,11 +286,13 @@ static void *exchange(void *argument)
     return NULL;
 }
 
-static void open_alltoall(struct worker *self, struct dp_device *device, struct dp_trainer *trainer)
+// A peer that could not begin has closed by now.
+static dp_status open_alltoall(struct worker *self, struct dp_device *device,
+                               struct dp_trainer *trainer)
 {
     const struct trial *trial = self->trial;
     if (!trial->alltoall || trial->expert == 1) {
-        return;
+        return DP_OK;
     }
     int32_t ranks[TRIAL_RANKS_MAX], node_of[TRIAL_RANKS_MAX];
     int32_t block = self->rank / trial->pipeline / trial->expert;
@@ -307,14 +312,17 @@ static void open_alltoall(struct worker *self, struct dp_device *device, struct 
                                         .hidden = model.hidden,
                                         .tokens_max =
                                             (int64_t)trial->micro_batch_size * TRIAL_SEQUENCE};
-    struct dp_error err;
-    DP_CHECK(dp_alltoall_open(&config, dp_clock_monotonic_ns() + DEADLINE_NS, &self->alltoall,
-                              &err) == DP_OK);
+    dp_status status = dp_alltoall_open(&config, dp_clock_monotonic_ns() + DEADLINE_NS,
+                                        &self->alltoall, &self->result->err);
+    if (status != DP_OK) {
+        return status;
+    }
     DP_CHECK(pthread_create(&self->exchange, NULL, exchange, self->alltoall) == 0);
     struct dp_alltoall_stats stats;
     dp_alltoall_stats(self->alltoall, &stats, NULL);
     dp_device_count(device, DP_MEMORY_WINDOWS, (int64_t)stats.window_bytes);
     dp_exec_set_exchanger(dp_trainer_exec(trainer), dp_alltoall_exchanger(self->alltoall));
+    return DP_OK;
 }
 
 static void close_alltoall(struct worker *self)
@@ -408,7 +416,7 @@ static void *run_worker(void *argument)
     struct dp_trainer *trainer = NULL;
     result->status = dp_trainer_new(&config, &trainer, &result->err);
     if (result->status == DP_OK) {
-        open_alltoall(self, device, trainer);
+        result->status = open_alltoall(self, device, trainer);
     }
     if (result->status == DP_OK) {
         result->status = run_trainer(self, trainer);
