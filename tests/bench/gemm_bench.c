@@ -19,6 +19,7 @@
 #define TURNS 3 // of each callee
 #define ROUNDS 6
 #define FLOPS_PER_ROUND 4e6 // below that, a round is many products
+#define WARM_UP_NS (100 * DP_NS_PER_MS)
 #define GOAL 0.9
 
 void omp_set_num_threads(int threads); // oneDNN's threads; no header with every compiler
@@ -89,6 +90,15 @@ static double time_shape(const struct bench *bench, const struct dp_gemm *g, int
     return best;
 }
 
+// Threads that were just made share a core until the system spreads them.
+static void warm_up(const struct bench *bench, int callee)
+{
+    const int64_t end_ns = dp_clock_monotonic_ns() + WARM_UP_NS;
+    while (dp_clock_monotonic_ns() < end_ns) {
+        call(bench, &bench->shapes[0].gemm, callee);
+    }
+}
+
 static void measure(struct bench *bench, int callee, int threads, int out)
 {
     struct dp_error err;
@@ -99,6 +109,7 @@ static void measure(struct bench *bench, int callee, int threads, int out)
     }
     openblas_set_num_threads(callee == OPENBLAS ? threads : 1);
     omp_set_num_threads(threads);
+    warm_up(bench, callee);
     for (int i = 0; i < bench->count; i++) {
         seconds[i] = time_shape(bench, &bench->shapes[i].gemm, callee);
     }

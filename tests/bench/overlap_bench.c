@@ -169,8 +169,8 @@ struct kind {
 
 // The exchanges take what their bytes take on the link, one after the other; the computation takes
 // what pairs take beside what they wait for, when nothing is overlapped.
-static void print_rows(const struct kind *kind, struct pairs plain, struct pairs overlapped,
-                       double bytes_per_second)
+static void print_rows(const struct kind *kind, double wanted, struct pairs plain,
+                       struct pairs overlapped, double bytes_per_second)
 {
     double compute = plain.length - plain.exposed;
     double exchange = plain.put_bytes / bytes_per_second;
@@ -178,22 +178,23 @@ static void print_rows(const struct kind *kind, struct pairs plain, struct pairs
     double bound = compute > exchange ? compute : exchange;
     double most = ratio <= 0.8 || ratio >= 1.25 ? kind->most : kind->most_near_1;
     char name[160], peer[200], goal[32];
-    snprintf(name, sizeof(name), "overlapped pairs, %s, exchanges %.2f x computation", kind->name,
-             ratio);
+    snprintf(name, sizeof(name), "overlapped pairs, %s, exchanges %.1f x computation", kind->name,
+             wanted);
     snprintf(peer, sizeof(peer),
              "the longer of computation %.3f s and exchanges %.3f s of the same pairs; load %.1f",
              compute, exchange, load());
     snprintf(goal, sizeof(goal), "at most %.2f", most);
     row(name, overlapped.length, "s", peer, overlapped.length / bound, goal,
         overlapped.length <= most * bound);
-    snprintf(name, sizeof(name), "the same pairs not overlapped, %s, %.2f x", kind->name, ratio);
+    snprintf(name, sizeof(name), "the same pairs not overlapped, %s, %.1f x", kind->name, wanted);
     snprintf(peer, sizeof(peer), "the sum, %.3f s; overlapped %.3f s", compute + exchange,
              overlapped.length);
     row(name, plain.length, "s", peer, plain.length / (compute + exchange), "at least 1",
         plain.length >= 0.999 * (compute + exchange));
-    if (ratio < 1) {
+    if (wanted < 1) {
         double hidden = 1 - overlapped.exposed / exchange;
-        snprintf(name, sizeof(name), "exchanges hidden, %s, %.2f x computation", kind->name, ratio);
+        snprintf(name, sizeof(name), "exchanges hidden, %s, %.1f x computation", kind->name,
+                 wanted);
         row(name, 100 * hidden, "%", "exchanges of the same pairs", hidden, "at least 0.90",
             hidden >= 0.9);
     }
@@ -225,7 +226,7 @@ static void at_ratio(struct kind *kind, double wanted)
         kind->trial.no_overlap = false;
         measure_again(&kind->trial, &overlapped);
     }
-    print_rows(kind, plain, overlapped, link.bytes_per_second);
+    print_rows(kind, wanted, plain, overlapped, link.bytes_per_second);
 }
 
 static size_t cell_of(const struct dp_schedule *schedule, bool backward, int32_t stage,

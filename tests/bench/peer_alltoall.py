@@ -60,13 +60,13 @@ def against_mpi(ranks, scratch):
         mine = ours(ranks, "shm")  # beside it, as the load of the machine changes
         if theirs is None:
             continue
-        for form, how in (("slots", "a row for each token and expert, MPI_Alltoallv"),
-                          ("padded", "as many rows for every expert, MPI_Alltoall")):
+        for form, how in (("slots", "MPI_Alltoallv of a row for each token and expert"),
+                          ("padded", "MPI_Alltoall of as many rows for every expert")):
             for what, text in (("rows", "to rows by expert and back"), ("moves", "alone")):
                 ratio = theirs[f"{form}_{what}_s"] / mine[f"{what}_s"]
                 rate = 2 * ranks * TOKEN_BYTES / mine[f"{what}_s"] / 1e9
-                row(f"dispatch and combine {text}, {ranks} ranks, shm", rate, "GB/s of tokens",
-                    f"{name}, {how}: {theirs[f'{form}_{what}_s'] * 1e3:.1f} ms; "
+                row(f"dispatch and combine {text}, {ranks} ranks, shm, beside {name}'s {how}", rate,
+                    "GB/s of tokens", f"{theirs[f'{form}_{what}_s'] * 1e3:.1f} ms; "
                     f"load {os.getloadavg()[0]:.1f}",
                     ratio, f"at least {GOAL}", ratio >= GOAL)
 
