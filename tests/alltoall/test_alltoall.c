@@ -602,6 +602,24 @@ static void ten_thousand_tokens_of_one_expert_arrive(void **state)
     run_play(&play, &shape);
 }
 
+// More than a note can tell of: what goes ahead of the rows, for all tokens at once.
+static void three_hundred_thousand_tokens_cross_a_link(void **state)
+{
+    (void)state;
+    struct scene_shape shape = two_nodes(2);
+    shape.kind = SCENE_ALL_TO_ONE;
+    shape.seed = 7;
+    shape.routings = 1;
+    shape.top_k = 1;
+    shape.hidden = 1;
+    shape.tokens_max = 300000;
+    struct play play = {.kind = CLUSTER_TCP, .depth = 1};
+    scene_make(&play.scene, &shape);
+    assert_true(play.scene.of[0][0].tokens > 1 << 18);
+    scene_drop(&play.scene);
+    run_play(&play, &shape);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -620,6 +638,7 @@ int main(void)
         cmocka_unit_test(a_rank_without_tokens_takes_part_in_every_move),
         cmocka_unit_test(windows_beyond_four_gib_are_addressed_rightly),
         cmocka_unit_test(ten_thousand_tokens_of_one_expert_arrive),
+        cmocka_unit_test(three_hundred_thousand_tokens_cross_a_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

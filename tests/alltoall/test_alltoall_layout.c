@@ -482,6 +482,18 @@ static void a_window_over_the_limit_is_refused_with_its_figure(void **state)
     sizes.hidden = DP_HIDDEN_MAX;
     assert_refused(dp_alltoall_regions_make(&topology, &sizes, 0, &regions, &err), DP_TOO_LARGE,
                    &err, "smaller micro-batches");
+    // One rank passes on what 512 others send to 511: their product leaves 64 bits.
+    struct dp_alltoall_topology lopsided;
+    int32_t node_of[1024] = {0};
+    for (int32_t r = 0; r < 512; r++) {
+        node_of[r] = r + 1;
+    }
+    assert_ok(dp_alltoall_topology_init(&lopsided, 1024, node_of, &err), &err);
+    sizes.element_bytes = 8;
+    sizes.depth = DP_ALLTOALL_DEPTH_MAX;
+    assert_refused(dp_alltoall_regions_make(&lopsided, &sizes, 0, &regions, &err), DP_TOO_LARGE,
+                   &err, "smaller micro-batches");
+    dp_alltoall_topology_deinit(&lopsided);
     sizes.hidden = 0;
     assert_refused(dp_alltoall_regions_make(&topology, &sizes, 0, &regions, &err), DP_INVALID, &err,
                    "0 elements");

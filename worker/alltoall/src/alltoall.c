@@ -175,10 +175,26 @@ static void find_members(struct dp_alltoall *alltoall, const struct dp_alltoall_
     }
 }
 
+// A peer's size, which must not make this rank open more than it may.
+static dp_status check_bytes(int32_t peer, int64_t bytes, int64_t limit, struct dp_error *err)
+{
+    if (bytes <= 0) {
+        return dp_fail(err, DP_INTERNAL, "rank %d tells of a window of %lld bytes", peer,
+                       (long long)bytes);
+    }
+    if (bytes > limit) {
+        return dp_fail(err, DP_TOO_LARGE,
+                       "rank %d needs a window of %lld bytes where %lld may be used; smaller "
+                       "micro-batches need less",
+                       peer, (long long)bytes, (long long)limit);
+    }
+    return DP_OK;
+}
+
 // All ranks of the transport open windows of one size, also where their groups lie on nodes in
 // other ways and so need less.
-static dp_status agree_on_bytes(struct dp_alltoall *alltoall, uint32_t id, int64_t deadline_ns,
-                                int64_t *ret_bytes, struct dp_error *err)
+static dp_status agree_on_bytes(struct dp_alltoall *alltoall, uint32_t id, int64_t limit,
+                                int64_t deadline_ns, int64_t *ret_bytes, struct dp_error *err)
 {
     struct dp_transport *transport = alltoall->transport;
     int64_t most = alltoall->regions.bytes;
@@ -196,6 +212,7 @@ static dp_status agree_on_bytes(struct dp_alltoall *alltoall, uint32_t id, int64
         }
         if (status == DP_OK && i != dp_transport_rank(transport)) {
             int64_t bytes = (int64_t)le64toh(theirs);
+            status = check_bytes(i, bytes, limit, err);
             most = bytes > most ? bytes : most;
         }
     }
@@ -203,11 +220,11 @@ static dp_status agree_on_bytes(struct dp_alltoall *alltoall, uint32_t id, int64
     return status;
 }
 
-static dp_status open_window(struct dp_alltoall *alltoall, uint32_t id, int64_t deadline_ns,
-                             struct dp_error *err)
+static dp_status open_window(struct dp_alltoall *alltoall, uint32_t id, int64_t limit,
+                             int64_t deadline_ns, struct dp_error *err)
 {
     int64_t bytes = 0;
-    dp_status status = agree_on_bytes(alltoall, id, deadline_ns, &bytes, err);
+    dp_status status = agree_on_bytes(alltoall, id, limit, deadline_ns, &bytes, err);
     if (status == DP_OK) {
         status = dp_window_open(alltoall->transport, id, (size_t)bytes, deadline_ns,
                                 &alltoall->window, err);
@@ -256,7 +273,8 @@ dp_status dp_alltoall_open(const struct dp_alltoall_config *config, int64_t dead
         status = dp_device_open_cpu(config->element, &alltoall->device, err);
     }
     if (status == DP_OK) {
-        status = open_window(alltoall, config->window, deadline_ns, err);
+        int64_t limit = dp_alltoall_bytes_limit(config->bytes_max);
+        status = open_window(alltoall, config->window, limit, deadline_ns, err);
     }
     if (status != DP_OK) {
         dp_alltoall_free(alltoall);
@@ -274,11 +292,12 @@ void dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns)
     dp_alltoall_wake(alltoall);
     bool is_late = false;
     pthread_mutex_lock(&alltoall->mutex);
-    while (alltoall->is_running && !alltoall->has_ended && !is_late) {
+    // The thread that moves rows may not have come to run yet.
+    while (!alltoall->has_ended && !is_late) {
         dp_transport_cond_wait(&alltoall->changed, &alltoall->mutex, deadline_ns);
         is_late = dp_clock_monotonic_ns() >= deadline_ns;
     }
-    is_late = alltoall->is_running && !alltoall->has_ended;
+    is_late = !alltoall->has_ended;
     pthread_mutex_unlock(&alltoall->mutex);
     if (is_late) {
         dp_alltoall_abort(alltoall, DP_TIMEOUT, "all-to-all: not all members closed in time");

@@ -30,6 +30,10 @@ dp_status dp_counts_tell(struct dp_alltoall *alltoall, struct round *round, bool
     struct dp_routing *routing = round->routing;
     const struct dp_alltoall_topology *topology = &alltoall->topology;
     int32_t words = dp_alltoall_count_words(topology);
+    fill_own(alltoall, routing);
+    if (round->told == topology->ranks) {
+        return DP_OK;
+    }
     DP_AUTO_FREE int32_t *told = dp_new_array(int32_t, (size_t)words);
     int32_t *at = told;
     for (int32_t r = 0; r < topology->ranks; r++) {
@@ -40,7 +44,6 @@ dp_status dp_counts_tell(struct dp_alltoall *alltoall, struct round *round, bool
     }
     *at++ = -(int32_t)routing->tokens - 1;
     memcpy(at, &routing->tag, sizeof routing->tag);
-    fill_own(alltoall, routing);
     dp_status status = DP_OK;
     while (round->told < topology->ranks && status == DP_OK) {
         int32_t peer = (alltoall->self + round->told) % topology->ranks;
@@ -66,7 +69,9 @@ static dp_status take_of(struct dp_alltoall *alltoall, struct round *round, int3
     const struct dp_alltoall_topology *topology = &alltoall->topology;
     struct dp_alltoall_counts *counts = &round->routing->counts;
     int32_t words = dp_alltoall_count_words(topology);
-    int32_t *told = (int32_t *)(void *)(alltoall->memory + place_of(alltoall, round->lane, source));
+    uint8_t *place = alltoall->memory + place_of(alltoall, round->lane, source);
+    // What is checked is what is used, even if the peer goes on writing.
+    DP_AUTO_FREE int32_t *told = dp_memdup(place, (size_t)words * sizeof told[0]);
     const int32_t *nodes = told + topology->ranks;
     int64_t tokens = -(int64_t)told[words - 3] - 1;
     bool is_good = is_count(told[words - 3], alltoall->tokens_max);
@@ -99,7 +104,7 @@ static dp_status take_of(struct dp_alltoall *alltoall, struct round *round, int3
         counts->to_node[source * topology->nodes + n] = -nodes[n] - 1;
     }
     counts->tokens[source] = (int32_t)tokens;
-    memset(told, 0, (size_t)words * sizeof told[0]);
+    memset(place, 0, (size_t)words * sizeof told[0]);
     return DP_OK;
 }
 

@@ -30,7 +30,7 @@ typedef enum note_control {
 
 struct note {
     note_kind kind;
-    uint32_t move, lane, source, rows; // 2, 2, 10 and NOTE_ROWS_BITS bits
+    uint32_t move, lane, source, rows; // 2, 2, 10 and NOTE_ROWS_BITS bits; no rows of a part
     uint32_t round, check;             // 16 and 13 bits
 };
 #define NOTE_ROWS_BITS 18

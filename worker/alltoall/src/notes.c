@@ -168,14 +168,23 @@ static dp_status take_rows(struct dp_alltoall *alltoall, struct lane *lane, int3
     return DP_OK;
 }
 
-static dp_status take_control(struct dp_alltoall *alltoall, int32_t peer, const struct note *note)
+static dp_status take_control(struct dp_alltoall *alltoall, int32_t peer, const struct note *note,
+                              struct dp_error *err)
 {
     struct link *link = &alltoall->links[peer];
     if (note->move == CONTROL_CLOSE) {
         link->has_closed = true;
     } else if (note->move == CONTROL_ACK) {
         uint32_t told = (note->round << 13 | note->check) & ACK_MASK;
-        link->acked += (told - (uint32_t)link->acked) & ACK_MASK;
+        uint64_t more = (told - (uint32_t)link->acked) & ACK_MASK;
+        if (more > link->sent - link->acked) {
+            return dp_fail(err, DP_INTERNAL,
+                           "all-to-all: rank %d says that it has read %llu notes of the %llu that "
+                           "rank %d has sent",
+                           link->rank, (unsigned long long)(link->acked + more),
+                           (unsigned long long)link->sent, alltoall->links[alltoall->self].rank);
+        }
+        link->acked += more;
     }
     return DP_OK;
 }
@@ -185,7 +194,7 @@ static dp_status take(struct dp_alltoall *alltoall, int32_t peer, uint64_t bits,
 {
     struct note note = dp_note_unpack(bits);
     if (note.kind == NOTE_CONTROL) {
-        return take_control(alltoall, peer, &note);
+        return take_control(alltoall, peer, &note, err);
     }
     if ((int32_t)note.lane >= alltoall->depth) {
         return fail_note(alltoall, peer, &note, "there is no such lane", err);

@@ -197,9 +197,12 @@ static dp_status look_for_peer(struct dp_alltoall *alltoall, int32_t peer, struc
     }
     struct dp_error reading;
     dp_status read = dp_notes_read(alltoall, &more, &reading);
-    if (read != DP_OK || link->has_closed) {
+    if (read != DP_OK) {
         *err = reading;
         return read;
+    }
+    if (link->has_closed) {
+        return DP_OK;
     }
     const struct round *round = any_round(alltoall);
     char text[ROUND_TEXT_MAX];

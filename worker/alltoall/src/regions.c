@@ -21,8 +21,6 @@ static struct worst find_worst(const struct dp_alltoall_topology *topology)
     return worst;
 }
 
-// With sizes in range no sum of regions leaves int64: 2^10 ranks, 2^22 tokens, rows of 2^23 bytes
-// and a handful of areas in at most 16 lanes stay below 2^62.
 static dp_status check(const struct dp_alltoall_sizes *sizes, struct dp_error *err)
 {
     if (sizes->tokens_max < 0 || sizes->tokens_max > DP_ALLTOALL_TOKENS_MAX) {
@@ -45,11 +43,15 @@ static dp_status check(const struct dp_alltoall_sizes *sizes, struct dp_error *e
     return DP_OK;
 }
 
+// Where nodes are of very different sizes the worst routing may need more bytes than can be
+// counted: no area counts for more than would be refused anyway, so that their sum can be.
 static void carve(struct dp_alltoall_regions *regions, struct dp_alltoall_area *area, int64_t rows,
                   int64_t width)
 {
-    *area = (struct dp_alltoall_area){.offset = regions->bytes, .bytes = rows * width};
-    regions->bytes += (area->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    const int64_t most = INT64_MAX / (4 * DP_ALLTOALL_DEPTH_MAX * DP_ALLTOALL_AREAS) - ALIGNMENT;
+    int64_t bytes = rows <= most / width ? rows * width : most;
+    *area = (struct dp_alltoall_area){.offset = regions->bytes, .bytes = bytes};
+    regions->bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
 static void carve_lane(struct dp_alltoall_regions *regions, struct dp_alltoall_lane_areas *lane,
@@ -85,6 +87,12 @@ static void carve_lane(struct dp_alltoall_regions *regions, struct dp_alltoall_l
     }
 }
 
+int64_t dp_alltoall_bytes_limit(int64_t bytes_max)
+{
+    const int64_t most = (int64_t)DP_WINDOW_BYTES_MAX;
+    return bytes_max > 0 && bytes_max < most ? bytes_max : most;
+}
+
 dp_status dp_alltoall_regions_make(const struct dp_alltoall_topology *topology,
                                    const struct dp_alltoall_sizes *sizes, int64_t bytes_max,
                                    struct dp_alltoall_regions *ret_regions, struct dp_error *err)
@@ -99,8 +107,7 @@ dp_status dp_alltoall_regions_make(const struct dp_alltoall_topology *topology,
             carve_lane(&regions, &regions.lanes[move][i], topology, sizes, (dp_move)move);
         }
     }
-    int64_t limit = bytes_max > 0 ? bytes_max : (int64_t)DP_WINDOW_BYTES_MAX;
-    limit = limit > (int64_t)DP_WINDOW_BYTES_MAX ? (int64_t)DP_WINDOW_BYTES_MAX : limit;
+    const int64_t limit = dp_alltoall_bytes_limit(bytes_max);
     if (regions.bytes > limit) {
         return dp_fail(err, DP_TOO_LARGE,
                        "all-to-all: room for the worst routing takes %lld bytes of each rank where "

@@ -55,13 +55,15 @@ struct dp_alltoall_config {
 
 // Opens the window, which all ranks of the transport do at the same point. All members give the
 // same config but for `transport`. Refuses (DP_INVALID) sizes and members that make no sense, and
-// (DP_TOO_LARGE) a window over bytes_max, naming the figure.
+// (DP_TOO_LARGE) a window over bytes_max, of this rank or of another whose group lies on nodes in
+// another way, naming the figure.
 dp_status dp_alltoall_open(const struct dp_alltoall_config *config, int64_t deadline_ns,
                            struct dp_alltoall **ret_alltoall, struct dp_error *err);
 // Moves rows until the all-to-all is closed or has failed. Sleeps when there is nothing to do.
 void dp_alltoall_progress(struct dp_alltoall *alltoall);
 // Says goodbye: waits until all that was begun is over here and every member has closed too, at the
-// latest until the deadline, then ends dp_alltoall_progress. Members that died do not count.
+// latest until the deadline, then ends dp_alltoall_progress, also one that only begins to run then.
+// Members that died do not count.
 void dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns);
 // Every call that waits, and every later one, fails with this; ends dp_alltoall_progress. The first
 // failure counts. Any thread, never blocks. Does not abort the transport.

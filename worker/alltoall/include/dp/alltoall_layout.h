@@ -134,8 +134,10 @@ struct dp_alltoall_regions {
     int64_t receive; // rows that can arrive
     struct dp_alltoall_lane_areas lanes[4][DP_ALLTOALL_DEPTH_MAX]; // by dp_move
 };
-// Refuses (DP_TOO_LARGE, with the figure and what it is made of) a window over bytes_max (0 = no
-// limit), and (DP_INVALID) sizes out of range.
+// What a window may take: bytes_max, where that is not 0, and never over DP_WINDOW_BYTES_MAX.
+int64_t dp_alltoall_bytes_limit(int64_t bytes_max);
+// Refuses (DP_TOO_LARGE, with the figure and what it is made of) a window over that limit, and
+// (DP_INVALID) sizes out of range.
 dp_status dp_alltoall_regions_make(const struct dp_alltoall_topology *topology,
                                    const struct dp_alltoall_sizes *sizes, int64_t bytes_max,
                                    struct dp_alltoall_regions *ret_regions, struct dp_error *err);
