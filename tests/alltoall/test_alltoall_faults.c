@@ -6,99 +6,11 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "../comm/cluster.h"
 #include "dp/alloc.h"
-#include "dp/alltoall.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/window.h"
-
-#define TOKENS 6
-#define HIDDEN 8
-#define TOP_K 2
-
-struct end {
-    struct dp_alltoall *alltoall;
-    const struct dp_exchanger *exchanger;
-    pthread_t mover;
-    bool is_alone;
-    int32_t index[TOKENS * TOP_K];
-    float rows[TOKENS * HIDDEN], weights[TOKENS * TOP_K];
-};
-
-static void *move_rows(void *alltoall)
-{
-    dp_alltoall_progress(alltoall);
-    return NULL;
-}
-
-static struct dp_alltoall_config config_of(struct dp_transport *transport)
-{
-    static const int32_t ranks[4] = {0, 1, 2, 3};
-    return (struct dp_alltoall_config){
-        .transport = transport,
-        .window = 1,
-        .ranks = ranks,
-        .count = dp_transport_world(transport),
-        .element = DP_F32,
-        .experts = 4 * dp_transport_world(transport),
-        .top_k = TOP_K,
-        .hidden = HIDDEN,
-        .tokens_max = TOKENS,
-        .blocked_ms = 60000,
-    };
-}
-
-// Every token goes to the first and the last rank.
-static dp_status open_end(struct end *end, const struct dp_alltoall_config *config,
-                          struct dp_error *err)
-{
-    for (int32_t t = 0; t < TOKENS; t++) {
-        end->index[t * TOP_K] = 0;
-        end->index[t * TOP_K + 1] = config->experts - 1;
-    }
-    for (int32_t i = 0; i < TOKENS * HIDDEN; i++) {
-        end->rows[i] = (float)i;
-    }
-    end->is_alone = config->count == 1;
-    EXPECT_OK(dp_alltoall_open(config, 0, &end->alltoall, err));
-    end->exchanger = dp_alltoall_exchanger(end->alltoall);
-    pthread_create(&end->mover, NULL, move_rows, end->alltoall);
-    return DP_OK;
-}
-
-static void close_end(struct end *end)
-{
-    dp_alltoall_close(end->alltoall, dp_clock_monotonic_ns() + 20 * DP_NS_PER_S);
-    pthread_join(end->mover, NULL);
-    dp_alltoall_free(end->alltoall);
-}
-
-static dp_status begin_dispatch(struct end *end, uint64_t tag, struct dp_routing **ret_routing,
-                                struct dp_error *err)
-{
-    struct dp_load load = {.rows = end->rows, .weights = end->weights};
-    EXPECT_OK(
-        end->exchanger->route(end->exchanger->context, tag, TOKENS, end->index, ret_routing, err));
-    return end->exchanger->begin(*ret_routing, DP_MOVE_DISPATCH, &load, err);
-}
-
-static dp_status do_forward(struct end *end, struct dp_routing *routing, struct dp_error *err)
-{
-    struct dp_arrivals arrivals;
-    EXPECT_OK(end->exchanger->arrive(routing, DP_MOVE_DISPATCH, &arrivals, err));
-    DP_AUTO_FREE float *rows = dp_new_array(float, (size_t)arrivals.tokens *HIDDEN + 1);
-    memcpy(rows, arrivals.rows, (size_t)arrivals.tokens * HIDDEN * sizeof rows[0]);
-    end->exchanger->finish(routing, DP_MOVE_DISPATCH);
-    struct dp_load load = {.rows = rows};
-    EXPECT_OK(end->exchanger->begin(routing, DP_MOVE_COMBINE, &load, err));
-    float sums[TOKENS * HIDDEN];
-    EXPECT_OK(end->exchanger->collect(routing, DP_MOVE_COMBINE, sums, NULL, err));
-    // Each rank that a token goes to gives it back as it is; with one rank both experts are there.
-    float ranks = end->is_alone ? 1 : 2;
-    EXPECT(sums[HIDDEN] == ranks * end->rows[HIDDEN]);
-    return DP_OK;
-}
+#include "end.h"
 
 // Runs ranks that may fail; statuses and errors are looked at by the caller.
 struct outcome {
@@ -118,21 +30,21 @@ static dp_status swap_order(struct dp_transport *transport, void *context, struc
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *routings[2] = {0};
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     dp_status status = DP_OK;
     for (uint32_t i = 0; i < 2 && status == DP_OK; i++) {
         uint32_t batch = dp_transport_rank(transport) == 0 ? i : 1 - i;
-        status = begin_dispatch(&end, dp_transport_tag(7, 1, batch, 5, 0), &routings[i], err);
+        status = end_begin_dispatch(&end, dp_transport_tag(7, 1, batch, 5, 0), &routings[i], err);
     }
     if (status == DP_OK) {
-        status = do_forward(&end, routings[0], err);
+        status = end_go_forward(&end, routings[0], err);
     }
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     end.exchanger->release(routings[0]);
     end.exchanger->release(routings[1]);
-    close_end(&end);
+    end_close(&end);
     return status;
 }
 
@@ -161,17 +73,17 @@ static dp_status swap_kinds(struct dp_transport *transport, void *context, struc
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *first = NULL, *second = NULL;
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     struct dp_load gradients = {.rows = end.rows};
-    dp_status status = begin_dispatch(&end, 1, &first, err);
-    status = status == DP_OK ? do_forward(&end, first, err) : status;
+    dp_status status = end_begin_dispatch(&end, 1, &first, err);
+    status = status == DP_OK ? end_go_forward(&end, first, err) : status;
     bool is_first = dp_transport_rank(transport) == 0;
     for (int i = 0; i < 2 && status == DP_OK; i++) {
         status = is_first == (i == 0)
                      ? end.exchanger->begin(first, DP_MOVE_COMBINE_INPUT, &gradients, err)
-                     : begin_dispatch(&end, 2, &second, err);
+                     : end_begin_dispatch(&end, 2, &second, err);
     }
     struct dp_arrivals arrivals;
     if (status == DP_OK) {
@@ -179,12 +91,12 @@ static dp_status swap_kinds(struct dp_transport *transport, void *context, struc
     }
     if (status == DP_OK) {
         end.exchanger->finish(first, DP_MOVE_COMBINE_INPUT);
-        status = do_forward(&end, second, err);
+        status = end_go_forward(&end, second, err);
     }
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     end.exchanger->release(first);
     end.exchanger->release(second);
-    close_end(&end);
+    end_close(&end);
     return status;
 }
 
@@ -202,15 +114,15 @@ static dp_status other_attempt(struct dp_transport *transport, void *context, st
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *routing = NULL;
     config.epoch = (uint32_t)dp_transport_rank(transport);
-    EXPECT_OK(open_end(&end, &config, err));
-    dp_status status = begin_dispatch(&end, 1, &routing, err);
-    status = status == DP_OK ? do_forward(&end, routing, err) : status;
+    EXPECT_OK(end_open(&end, &config, err));
+    dp_status status = end_begin_dispatch(&end, 1, &routing, err);
+    status = status == DP_OK ? end_go_forward(&end, routing, err) : status;
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     end.exchanger->release(routing);
-    close_end(&end);
+    end_close(&end);
     return status;
 }
 
@@ -229,27 +141,27 @@ static dp_status die(struct dp_transport *transport, void *context, struct dp_er
 {
     int32_t dying = *(int32_t *)context, rank = dp_transport_rank(transport);
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *routing = NULL;
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     dp_status status = DP_OK;
     if (rank == 2 && dying == 2) {
         dp_transport_abort(transport, DP_JOB_CANCELLED, "killed");
     } else {
-        status = begin_dispatch(&end, dp_transport_tag(7, 1, 9, 5, 0), &routing, err);
+        status = end_begin_dispatch(&end, dp_transport_tag(7, 1, 9, 5, 0), &routing, err);
         if (rank == dying) {
             dp_transport_abort(transport, DP_JOB_CANCELLED, "killed");
         }
-        status = status == DP_OK ? do_forward(&end, routing, err) : status;
+        status = status == DP_OK ? end_go_forward(&end, routing, err) : status;
         // Whoever is through finds out at the next one.
         end.exchanger->release(routing);
         routing = NULL;
-        status = status == DP_OK ? begin_dispatch(&end, 8, &routing, err) : status;
-        status = status == DP_OK ? do_forward(&end, routing, err) : status;
+        status = status == DP_OK ? end_begin_dispatch(&end, 8, &routing, err) : status;
+        status = status == DP_OK ? end_go_forward(&end, routing, err) : status;
     }
     end.exchanger->release(routing);
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
-    close_end(&end);
+    end_close(&end);
     return status;
 }
 
@@ -280,14 +192,14 @@ static dp_status wait_in_vain(struct dp_transport *transport, void *context, str
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *routing = NULL;
     config.blocked_ms = 300;
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     dp_status status = DP_OK;
     if (dp_transport_rank(transport) == 0) {
-        status = begin_dispatch(&end, dp_transport_tag(7, 1, 9, 5, 0), &routing, err);
-        status = status == DP_OK ? do_forward(&end, routing, err) : status;
+        status = end_begin_dispatch(&end, dp_transport_tag(7, 1, 9, 5, 0), &routing, err);
+        status = status == DP_OK ? end_go_forward(&end, routing, err) : status;
         dp_transport_abort(transport, DP_JOB_CANCELLED, "over");
     } else {
         // Does nothing until rank 0 has given up, which it sees by its leaving.
@@ -297,7 +209,7 @@ static dp_status wait_in_vain(struct dp_transport *transport, void *context, str
     }
     end.exchanger->release(routing);
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
-    close_end(&end);
+    end_close(&end);
     return status;
 }
 
@@ -335,12 +247,12 @@ static dp_status abort_waiter(struct dp_transport *transport, void *context, str
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
-    EXPECT_OK(open_end(&end, &config, err));
+    struct dp_alltoall_config config = end_config(transport);
+    EXPECT_OK(end_open(&end, &config, err));
     if (dp_transport_rank(transport) == 0) {
         struct aborter aborter = {.end = &end};
         pthread_t thread;
-        EXPECT_OK(begin_dispatch(&end, 4, &aborter.routing, err));
+        EXPECT_OK(end_begin_dispatch(&end, 4, &aborter.routing, err));
         pthread_create(&thread, NULL, wait_for_arrival, &aborter);
         while (!aborter.is_waiting) {
             sched_yield();
@@ -350,7 +262,7 @@ static dp_status abort_waiter(struct dp_transport *transport, void *context, str
         EXPECT_REFUSED(aborter.status, DP_JOB_CANCELLED, &aborter.err, "the job was cancelled");
         struct dp_routing *other = NULL;
         struct dp_error refused;
-        EXPECT_REFUSED(begin_dispatch(&end, 5, &other, &refused), DP_JOB_CANCELLED, &refused,
+        EXPECT_REFUSED(end_begin_dispatch(&end, 5, &other, &refused), DP_JOB_CANCELLED, &refused,
                        "the job was cancelled");
         end.exchanger->release(other);
         EXPECT(end.exchanger->ready(aborter.routing, DP_MOVE_DISPATCH));
@@ -360,7 +272,7 @@ static dp_status abort_waiter(struct dp_transport *transport, void *context, str
         EXPECT_OK(dp_transport_recv(transport, 0, 99, NULL, 0, 0, err));
     }
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
-    close_end(&end);
+    end_close(&end);
     return DP_OK;
 }
 
@@ -374,10 +286,10 @@ static dp_status misuse(struct dp_transport *transport, void *context, struct dp
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *first, *second;
     struct dp_error refused;
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     const struct dp_exchanger *calls = end.exchanger;
     struct dp_load load = {.rows = end.rows, .weights = end.weights};
     EXPECT_REFUSED(calls->route(calls->context, 1, TOKENS + 1, end.index, &first, &refused),
@@ -398,12 +310,12 @@ static dp_status misuse(struct dp_transport *transport, void *context, struct dp
     EXPECT_OK(calls->arrive(first, DP_MOVE_DISPATCH, &arrivals, err));
     EXPECT(arrivals.tokens == TOKENS);
     // The lane is not free before the first one is finished: waiting for the second is an error.
-    EXPECT_OK(begin_dispatch(&end, 2, &second, err));
+    EXPECT_OK(end_begin_dispatch(&end, 2, &second, err));
     EXPECT_REFUSED(calls->arrive(second, DP_MOVE_DISPATCH, &arrivals, &refused), DP_INTERNAL,
                    &refused, "has not been finished");
     calls->release(first);
     calls->release(second);
-    close_end(&end);
+    end_close(&end);
     return DP_OK;
 }
 
@@ -417,10 +329,10 @@ static dp_status infinite_row(struct dp_transport *transport, void *context, str
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *routing;
     struct dp_error refused;
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     end.rows[3] = INFINITY;
     struct dp_load load = {.format = DP_WIRE_FP8, .rows = end.rows, .weights = end.weights};
     EXPECT_OK(end.exchanger->route(end.exchanger->context, dp_transport_tag(1, 2, 3, 4, 0), TOKENS,
@@ -431,7 +343,7 @@ static dp_status infinite_row(struct dp_transport *transport, void *context, str
     EXPECT(status != DP_OK && strstr(refused.message, "dispatch (kind 1 stage 2") != NULL);
     EXPECT(strstr(refused.message, "rows as fp8") != NULL);
     end.exchanger->release(routing);
-    close_end(&end);
+    end_close(&end);
     return DP_OK;
 }
 
@@ -446,7 +358,7 @@ static dp_status open_badly(struct dp_transport *transport, void *context, struc
     (void)context;
     struct dp_alltoall *alltoall;
     struct dp_error refused;
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     config.bytes_max = 1000;
     EXPECT_REFUSED(dp_alltoall_open(&config, 0, &alltoall, &refused), DP_TOO_LARGE, &refused,
                    "room for the worst routing takes");
@@ -459,7 +371,7 @@ static dp_status open_badly(struct dp_transport *transport, void *context, struc
                  {1, 1, 0, 1, "rows of 0 elements"},
                  {1, 1, 1, -1, "-1 tokens a rank"}};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(sizes); i++) {
-        config = config_of(transport);
+        config = end_config(transport);
         config.top_k = sizes[i].top_k;
         config.depth = sizes[i].depth;
         config.hidden = sizes[i].hidden;
@@ -467,12 +379,12 @@ static dp_status open_badly(struct dp_transport *transport, void *context, struc
         EXPECT_REFUSED(dp_alltoall_open(&config, 0, &alltoall, &refused), DP_INVALID, &refused,
                        sizes[i].part);
     }
-    config = config_of(transport);
+    config = end_config(transport);
     config.experts = 3;
     EXPECT_REFUSED(dp_alltoall_open(&config, 0, &alltoall, &refused), DP_INVALID, &refused,
                    "3 experts on 2 ranks");
     const int32_t others[1] = {1 - dp_transport_rank(transport)};
-    config = config_of(transport);
+    config = end_config(transport);
     config.ranks = others;
     config.count = 1;
     EXPECT_REFUSED(dp_alltoall_open(&config, 0, &alltoall, &refused), DP_INVALID, &refused,
@@ -491,17 +403,17 @@ static dp_status let_go(struct dp_transport *transport, void *context, struct dp
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
-    EXPECT_OK(open_end(&end, &config, err));
+    struct dp_alltoall_config config = end_config(transport);
+    EXPECT_OK(end_open(&end, &config, err));
     for (uint64_t i = 0; i < 20; i++) {
         struct dp_routing *routing;
-        EXPECT_OK(begin_dispatch(&end, i, &routing, err));
+        EXPECT_OK(end_begin_dispatch(&end, i, &routing, err));
         if (i % 2 == 0) {
-            EXPECT_OK(do_forward(&end, routing, err));
+            EXPECT_OK(end_go_forward(&end, routing, err));
         }
         end.exchanger->release(routing);
     }
-    close_end(&end);
+    end_close(&end);
     return DP_OK;
 }
 
@@ -519,16 +431,16 @@ static dp_status dispatch_again(struct dp_transport *transport, void *context, s
     (void)context;
     static const int32_t node_of[4] = {0, 0, 1, 1};
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     config.node_of = node_of;
-    EXPECT_OK(open_end(&end, &config, err));
+    EXPECT_OK(end_open(&end, &config, err));
     struct dp_load gradients = {.rows = end.rows},
                    load = {.rows = end.rows, .weights = end.weights};
     for (uint64_t i = 0; i < 10; i++) {
         struct dp_routing *routing;
         struct dp_arrivals first, again;
-        EXPECT_OK(begin_dispatch(&end, i, &routing, err));
-        EXPECT_OK(do_forward(&end, routing, err));
+        EXPECT_OK(end_begin_dispatch(&end, i, &routing, err));
+        EXPECT_OK(end_go_forward(&end, routing, err));
         EXPECT_OK(end.exchanger->begin(routing, DP_MOVE_COMBINE_INPUT, &gradients, err));
         EXPECT_OK(end.exchanger->arrive(routing, DP_MOVE_COMBINE_INPUT, &first, err));
         EXPECT_OK(end.exchanger->begin(routing, DP_MOVE_DISPATCH, &load, err));
@@ -546,7 +458,7 @@ static dp_status dispatch_again(struct dp_transport *transport, void *context, s
         end.exchanger->finish(routing, DP_MOVE_DISPATCH);
         end.exchanger->release(routing);
     }
-    close_end(&end);
+    end_close(&end);
     return DP_OK;
 }
 
@@ -566,7 +478,7 @@ static dp_status look_late(struct dp_transport *transport, void *context, struct
     (void)context;
     static const int32_t node_of[2] = {0, 1};
     int32_t rank = dp_transport_rank(transport);
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     config.node_of = node_of;
     config.top_k = 1;
     config.tokens_max = MANY;
@@ -587,7 +499,7 @@ static dp_status look_late(struct dp_transport *transport, void *context, struct
     if (rank == 1) {
         EXPECT_OK(dp_transport_recv(transport, 0, 99, NULL, 0, 0, err));
     }
-    pthread_create(&mover, NULL, move_rows, alltoall);
+    pthread_create(&mover, NULL, end_move_rows, alltoall);
     EXPECT_OK(calls->begin(routing, DP_MOVE_DISPATCH, &load, err));
     uint64_t bytes[2] = {0};
     while (rank == 0 && bytes[1] < 100ull * HIDDEN * sizeof(float)) {
@@ -648,7 +560,7 @@ static dp_status ask_for_bytes(struct dp_transport *transport, void *context, st
         }
         struct dp_alltoall *alltoall;
         struct dp_error refused;
-        struct dp_alltoall_config config = config_of(transport);
+        struct dp_alltoall_config config = end_config(transport);
         config.bytes_max = 1 << 20;
         EXPECT_REFUSED(
             dp_alltoall_open(&config, dp_clock_monotonic_ns() + DP_NS_PER_S, &alltoall, &refused),
@@ -680,19 +592,19 @@ static dp_status acknowledge_too_much(struct dp_transport *transport, void *cont
         return DP_OK;
     }
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     struct dp_routing *routing;
     struct dp_arrivals arrivals;
     struct dp_error refused;
     config.blocked_ms = 2000; // when nobody notices
-    EXPECT_OK(open_end(&end, &config, err));
-    dp_status status = begin_dispatch(&end, 4, &routing, &refused);
+    EXPECT_OK(end_open(&end, &config, err));
+    dp_status status = end_begin_dispatch(&end, 4, &routing, &refused);
     if (status == DP_OK) {
         status = end.exchanger->arrive(routing, DP_MOVE_DISPATCH, &arrivals, &refused);
     }
     EXPECT_OK(dp_transport_send(transport, 1, 99, NULL, 0, err));
     end.exchanger->release(routing);
-    close_end(&end);
+    end_close(&end);
     EXPECT_REFUSED(status, DP_INTERNAL, &refused, "rank 1 says that it has read 1000");
     return DP_OK;
 }
@@ -708,14 +620,14 @@ static dp_status close_first(struct dp_transport *transport, void *context, stru
 {
     (void)context;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
+    struct dp_alltoall_config config = end_config(transport);
     EXPECT_OK(dp_alltoall_open(&config, 0, &end.alltoall, err));
     end.exchanger = dp_alltoall_exchanger(end.alltoall);
     if (dp_transport_rank(transport) == 0) {
         struct dp_routing *routing = NULL;
         struct dp_error refused;
         dp_alltoall_close(end.alltoall, dp_clock_monotonic_ns() + 50 * DP_NS_PER_MS);
-        EXPECT_REFUSED(begin_dispatch(&end, 1, &routing, &refused), DP_TIMEOUT, &refused,
+        EXPECT_REFUSED(end_begin_dispatch(&end, 1, &routing, &refused), DP_TIMEOUT, &refused,
                        "not all members closed in time");
         end.exchanger->release(routing);
         EXPECT_OK(dp_transport_send(transport, 1, 99, NULL, 0, err));
@@ -765,12 +677,12 @@ static dp_status repeat(struct dp_transport *transport, void *context, struct dp
     long runs = *(long *)context, pages = 0;
     int files = 0;
     struct end end = {0};
-    struct dp_alltoall_config config = config_of(transport);
-    EXPECT_OK(open_end(&end, &config, err));
+    struct dp_alltoall_config config = end_config(transport);
+    EXPECT_OK(end_open(&end, &config, err));
     for (long i = 0; i < runs; i++) {
         struct dp_routing *routing;
-        EXPECT_OK(begin_dispatch(&end, (uint64_t)i, &routing, err));
-        EXPECT_OK(do_forward(&end, routing, err));
+        EXPECT_OK(end_begin_dispatch(&end, (uint64_t)i, &routing, err));
+        EXPECT_OK(end_go_forward(&end, routing, err));
         end.exchanger->release(routing);
         // By now buffers have their sizes, and allocators what they keep.
         if (i == runs / 2 && dp_transport_rank(transport) == 0) {
@@ -782,7 +694,7 @@ static dp_status repeat(struct dp_transport *transport, void *context, struct dp
         EXPECT(open_files() == files);
         EXPECT(resident_pages() - pages < 2048); // 8 MiB
     }
-    close_end(&end);
+    end_close(&end);
     return DP_OK;
 }
 
