@@ -257,9 +257,58 @@ static void the_worst_ends_in_a_clean_error_if_it_is_not_right(void **state)
     assert_true(whole > 0 && failed > 0 && unkept > 0 && swapped > 0);
 }
 
+// Rank 0 gives up right behind its last message and put, while its adapter still has them.
+static dp_status gives_up(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    (void)context;
+    struct dp_window *window;
+    uint64_t word = 42, got_word = 0, note = 0;
+    dp_status status = dp_window_open(transport, 0, sizeof word, 0, &window, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (dp_transport_rank(transport) == 0) {
+        struct iovec part = {.iov_base = &word, .iov_len = sizeof word};
+        status = dp_window_put(window, 1, 0, &part, 1, 7, err);
+        if (status == DP_OK) {
+            status = dp_transport_send(transport, 1, 5, &word, sizeof word, err);
+        }
+        dp_window_close(window);
+        return status != DP_OK ? status : dp_fail(err, DP_INTERRUPTED, "gives up");
+    }
+    struct dp_error lost = {0};
+    dp_status waited = dp_window_wait(window, 0, 2, 0, NULL, &lost);
+    status = dp_transport_recv(transport, 0, 5, &got_word, sizeof got_word, 0, err);
+    if (status == DP_OK) {
+        status = dp_window_wait(window, 0, 1, 0, &note, err);
+    }
+    uint64_t put_word = *(uint64_t *)dp_window_memory(window);
+    dp_window_close(window);
+    EXPECT_REFUSED(waited, DP_UNAVAILABLE, &lost, "1 have landed: it stopped");
+    EXPECT(status != DP_OK || (got_word == word && put_word == word && note == 7));
+    return status;
+}
+
+static void what_was_sent_before_an_abort_leaves_before_the_goodbye(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 10; i++) {
+        struct fake_faults faults = {.seed = i, .delay_us_max = 20000};
+        struct dp_verbs_config config = {.drain_ms = DEADLINE_S * 1000};
+        struct dp_transport *ends[2];
+        dp_status statuses[2];
+        struct dp_error errors[2];
+        verbs_world_open(2, &faults, NULL, &config, ends);
+        cluster_run_on(ends, 2, gives_up, NULL, statuses, errors);
+        assert_string_equal(errors[0].message, "gives up");
+        assert_ok(statuses[1], &errors[1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_sent_before_an_abort_leaves_before_the_goodbye),
         cmocka_unit_test(whatever_is_allowed_changes_nothing),
         cmocka_unit_test(failures_now_and_then_are_made_good),
         cmocka_unit_test(the_worst_ends_in_a_clean_error_if_it_is_not_right),

@@ -581,14 +581,15 @@ static void neither_memory_nor_descriptors_grow_over_rounds_and_openings(void **
     int few = 100, many = (int)dp_fuzz_runs(2000);
     cluster_run(kind_of(state), 2, rounds, &few);
     cluster_run(kind_of(state), 2, reopened, NULL);
-    int fds = count_fds();
+    // A test that failed before this one may have left some.
+    int fds = count_fds(), mapped = count_windows_mapped();
     size_t before = allocated_bytes();
     cluster_run(kind_of(state), 2, rounds, &many);
     for (int i = 0; i < 5; i++) {
         cluster_run(kind_of(state), 2, reopened, NULL);
     }
     assert_int_equal(count_fds(), fds);
-    assert_int_equal(count_windows_mapped(), 0);
+    assert_int_equal(count_windows_mapped(), mapped);
     // One byte in each round would be seen.
     assert_true(allocated_bytes() < before + 2000);
 }

@@ -281,7 +281,8 @@ static void say_goodbye(struct verbs *verbs, int64_t deadline_ns)
         struct verbs_link *link = &verbs->links[i];
         if (link->verbs != NULL) {
             pthread_mutex_lock(&link->lock);
-            if (!link->is_ending) { // else it is said when that is over
+            // Else it is said when that is over; by the progress thread, after an abort.
+            if (!link->is_ending && front->aborted == DP_OK) {
                 dp_verbs_control_send_bye(link, "it closed the connection");
             }
             pthread_mutex_unlock(&link->lock);
