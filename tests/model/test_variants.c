@@ -71,6 +71,17 @@ static void windows_sinks_and_biases_match_differences(void **state)
     check(&model, 1, DP_RECOMPUTE_FULL);
 }
 
+static void heads_of_which_a_part_turns_match_differences(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = world_model();
+    model.top_k = model.experts; // nothing jumps where a choice would turn
+    model.rotary_dim = model.head_dim / 2;
+    check(&model, 1, 0);
+    model.qk_norm = 1;
+    check(&model, 1, DP_RECOMPUTE_FULL);
+}
+
 static void a_tied_head_matches_differences(void **state)
 {
     (void)state;
@@ -110,6 +121,7 @@ int main(void)
         cmocka_unit_test(norms_of_queries_and_keys_match_differences),
         cmocka_unit_test(a_gated_shared_expert_matches_differences),
         cmocka_unit_test(a_tied_head_matches_differences),
+        cmocka_unit_test(heads_of_which_a_part_turns_match_differences),
         cmocka_unit_test(multi_token_prediction_adds_its_loss_times_its_weight),
         cmocka_unit_test(windows_sinks_and_biases_match_differences),
     };

@@ -88,6 +88,11 @@ class Model:
         turned = torch.complex(x[..., : dim // 2], x[..., dim // 2:]) * turn
         return torch.cat([turned.real, turned.imag], -1)
 
+    def turn_front(self, x):
+        """Of each head the first part turns, as GLM-4's does (its "partial_rotary_factor")."""
+        turned = self.m["rotary_dim"] or x.shape[-1]
+        return torch.cat([self.rotary(x[..., :turned], False), x[..., turned:]], -1)
+
     def heads(self, x, count):
         return x.view(*x.shape[:2], count, -1).transpose(1, 2)
 
@@ -99,7 +104,7 @@ class Model:
         if m["qk_norm"]:
             q, k = self.norm(q, f"{prefix}.q_norm"), self.norm(k, f"{prefix}.k_norm")
         times = m["heads"] // m["kv_heads"]
-        q, k = self.rotary(q, False), self.rotary(k, False)
+        q, k = self.turn_front(q), self.turn_front(k)
         return q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1), 1.0
 
     def latent(self, x, prefix):

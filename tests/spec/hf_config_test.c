@@ -69,6 +69,64 @@ static void published_configurations_give_the_published_totals(void **state)
     }
 }
 
+// Small models to which keys are added.
+#define SIZES                                                                                      \
+    "\"hidden_size\":64,\"intermediate_size\":128,\"num_attention_heads\":4,"                      \
+    "\"num_hidden_layers\":8,\"vocab_size\":256"
+#define MOE(type) "{\"model_type\":\"" type "\"," SIZES ",\"moe_intermediate_size\":32"
+#define QWEN2                                                                                      \
+    "{\"model_type\":\"qwen2\"," SIZES ",\"sliding_window\":32,\"use_sliding_window\":true"
+#define QWEN_MOE                                                                                   \
+    MOE("qwen2_moe")                                                                               \
+    ",\"num_experts\":16,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":64"
+#define QWEN3_MOE MOE("qwen3_moe") ",\"num_experts\":16,\"num_experts_per_tok\":2"
+#define GLM MOE("glm4_moe") ",\"n_routed_experts\":16,\"num_experts_per_tok\":2"
+#define LATENT_OF(type)                                                                            \
+    MOE(type)                                                                                      \
+    ",\"n_routed_experts\":16,\"num_experts_per_tok\":2,\"kv_lora_rank\":16,"                      \
+    "\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":4,\"v_head_dim\":8"
+#define LATENT LATENT_OF("deepseek_v3")
+#define LATENT_2 LATENT_OF("deepseek_v2")
+#define GPT2                                                                                       \
+    "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_head\":4,\"n_layer\":2,\"n_positions\":128,"       \
+    "\"vocab_size\":256"
+
+// A small model with one member replaced or added.
+static char *altered(const char *key, const char *value)
+{
+    static const char *const members[][2] = {
+        {"model_type", "\"deepseek_v3\""},
+        {"num_hidden_layers", "8"},
+        {"hidden_size", "64"},
+        {"num_attention_heads", "4"},
+        {"vocab_size", "256"},
+        {"intermediate_size", "128"},
+        {"moe_intermediate_size", "32"},
+        {"n_routed_experts", "16"},
+        {"num_experts_per_tok", "2"},
+        {"n_shared_experts", "1"},
+        {"first_k_dense_replace", "1"},
+        {"kv_lora_rank", "16"},
+        {"q_lora_rank", "null"},
+        {"qk_nope_head_dim", "8"},
+        {"qk_rope_head_dim", "4"},
+        {"v_head_dim", "8"},
+    };
+    struct dp_buf text = {0};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        bool is_key = strcmp(members[i][0], key) == 0;
+        found = found || is_key;
+        dp_buf_printf(&text, "%s\"%s\":%s", i == 0 ? "{" : ",", members[i][0],
+                      is_key ? value : members[i][1]);
+    }
+    if (!found) {
+        dp_buf_printf(&text, ",\"%s\":%s", key, value);
+    }
+    dp_buf_puts(&text, "}");
+    return dp_buf_take(&text);
+}
+
 static void windows_are_taken_only_where_they_are_used(void **state)
 {
     (void)state;
@@ -82,14 +140,15 @@ static void windows_are_taken_only_where_they_are_used(void **state)
     assert_int_equal(model.window_layers, 0);
     assert_ok(from_file("gpt-oss-120b", &model, &err), &err);
     assert_int_equal(model.window_layers, 18);
-#define QWEN2                                                                                      \
-    "{\"model_type\":\"qwen2\",\"hidden_size\":64,\"intermediate_size\":128,"                      \
-    "\"num_attention_heads\":4,\"num_hidden_layers\":8,\"vocab_size\":256,"                        \
-    "\"sliding_window\":32,\"use_sliding_window\":true"
     assert_ok(from_text(QWEN2 ",\"max_window_layers\":6}", &model, &err), &err);
     assert_int_equal(model.window, 32);
     assert_int_equal(model.window_layers, 2); // layers 6 and 7
+    for (int32_t layer = 0; layer < 8; layer++) {
+        assert_int_equal(dp_model_layer_window(&model, layer), layer < 6 ? 0 : 32);
+    }
     assert_ok(from_text(QWEN2 ",\"max_window_layers\":8}", &model, &err), &err);
+    assert_int_equal(model.window, 0);
+    assert_ok(from_text(QWEN2 "}", &model, &err), &err); // the class says 28
     assert_int_equal(model.window, 0);
     assert_refused(from_text(QWEN2 ",\"layer_types\":[\"full_attention\"]}", &model, &err),
                    DP_INVALID, &err, "\"layer_types\" is a list; it must be a list with one name");
@@ -98,6 +157,168 @@ static void windows_are_taken_only_where_they_are_used(void **state)
                              "\"num_hidden_layers\":1,\"layer_types\":[\"linear_attention\"]}",
                              &model, &err),
                    DP_UNSUPPORTED, &err, "\"layer_types\" has \"linear_attention\"");
+}
+
+// Windows in some layers, as one letter for each: s slides, f does not.
+static dp_status with_windows(const char *pattern, struct dp_model_spec *ret_model,
+                              struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_buf_puts(&text, QWEN2 ",\"layer_types\":[");
+    for (const char *at = pattern; *at != '\0'; at++) {
+        dp_buf_printf(&text, "%s\"%s_attention\"", at == pattern ? "" : ",",
+                      *at == 's' ? "sliding" : "full");
+    }
+    dp_buf_puts(&text, "]}");
+    return from_text(text.bytes, ret_model, err);
+}
+
+static void windows_are_in_the_layers_that_the_list_names(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    static const char *const patterns[] = {"sfsfsfsf", "ssssssss", "ffffffff", "fffffsss",
+                                           "sssfsssf", "ffsfsfsf", "sfffffff", "fffffffs"};
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
+        struct dp_model_spec model;
+        assert_ok(with_windows(patterns[i], &model, &err), &err);
+        for (int32_t layer = 0; layer < 8; layer++) {
+            int32_t wanted = patterns[i][layer] == 's' ? 32 : 0;
+            if (dp_model_layer_window(&model, layer) != wanted) {
+                fail_msg("%s: layer %d", patterns[i], layer);
+            }
+        }
+    }
+    struct dp_model_spec model;
+    assert_refused(with_windows("sssfffff", &model, &err), DP_UNSUPPORTED, &err,
+                   "\"layer_types\" has windows in 3 of 8 layers in an order that is not known");
+    // Versions of these classes put their windows into different layers.
+    assert_refused(
+        from_text(QWEN_MOE ",\"sliding_window\":32,\"use_sliding_window\":true}", &model, &err),
+        DP_UNSUPPORTED, &err, "\"use_sliding_window\" is true");
+}
+
+static void parts_of_heads_turn_where_the_file_or_its_class_says_so(void **state)
+{
+    (void)state;
+    struct dp_model_spec model;
+    struct dp_error err = {0};
+    assert_ok(from_file("glm-4.5", &model, &err), &err);
+    assert_int_equal(model.rotary_dim, 64);
+    static const struct {
+        const char *keys;
+        int32_t rotary_dim;
+    } table[] = {
+        {"", 8}, // half of 16: the default of the class
+        {",\"partial_rotary_factor\":1.0", 0},
+        {",\"partial_rotary_factor\":0.25", 4},
+        {",\"rope_parameters\":{\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}", 4},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        DP_AUTO_FREE char *json = dp_asprintf(GLM "%s}", table[i].keys);
+        assert_ok(from_text(json, &model, &err), &err);
+        assert_int_equal(model.rotary_dim, table[i].rotary_dim);
+    }
+    assert_ok(from_text(QWEN2 ",\"partial_rotary_factor\":0.5}", &model, &err), &err);
+    assert_int_equal(model.rotary_dim, 8);
+    assert_refused(from_text(GLM ",\"partial_rotary_factor\":0.2}", &model, &err), DP_UNSUPPORTED,
+                   &err, "\"partial_rotary_factor\" is 0.2, which turns 3 of 16");
+    DP_AUTO_FREE char *latent = altered("partial_rotary_factor", "0.5");
+    assert_refused(from_text(latent, &model, &err), DP_UNSUPPORTED, &err,
+                   "\"partial_rotary_factor\" is 0.5");
+}
+
+// Keys that change what a model computes, and are not read: refused unless they say what is
+// computed anyway.
+static const struct {
+    const char *start, *key, *value;
+    bool is_fine;
+} changing[] = {
+    {QWEN2, "hidden_act", "\"silu\"", true},
+    {QWEN2, "hidden_act", "\"gelu\"", false},
+    {QWEN2, "hidden_act", "7", false},
+    {QWEN2, "attention_dropout", "0.0", true},
+    {QWEN2, "attention_dropout", "0", true},
+    {QWEN2, "attention_dropout", "0.1", false},
+    {QWEN2, "attn_logit_softcapping", "null", true},
+    {QWEN2, "attn_logit_softcapping", "50.0", false},
+    {QWEN2, "final_logit_softcapping", "30.0", false},
+    {QWEN2, "residual_multiplier", "0.22", false},
+    {QWEN2, "embedding_multiplier", "12.0", false},
+    {QWEN2, "logits_scaling", "8.0", false},
+    {QWEN2, "clip_qkv", "8.0", false},
+    {QWEN2, "use_qk_norm", "true", false},
+    {QWEN2, "use_qk_norm", "false", true},
+    {QWEN2, "no_rope_layers", "[0,1]", false},
+    {QWEN2, "no_rope_layers", "[]", true},
+    {QWEN2, "use_parallel_residual", "true", false},
+    {QWEN2, "rope_interleave", "true", false},
+    {QWEN2, "qkv_bias", "false", false},
+    {QWEN2, "qkv_bias", "true", true},
+    {QWEN2, "rope_scaling", "\"yarn\"", false},
+    {QWEN2, "rope_scaling", "{\"type\":\"linear\",\"factor\":2.0,\"alpha\":3}", false},
+    {QWEN2, "rope_scaling", "{\"type\":\"linear\",\"factor\":2.0}", true},
+    {QWEN2, "rope_parameters", "{\"full_attention\":{\"rope_theta\":1e6}}", false},
+    {QWEN2, "pretraining_tp", "2", true},
+    {QWEN2, "tokenizer_class", "\"Qwen2Tokenizer\"", true},
+    {QWEN2, "_attn_implementation", "\"sdpa\"", true},
+    {QWEN2, "use_flash_attention", "true", true},
+    {QWEN2, "router_aux_loss_coef", "0.1", true},
+    {QWEN3_MOE, "use_qk_norm", "true", true},
+    {QWEN3_MOE, "use_qk_norm", "false", false},
+    {QWEN3_MOE, "qkv_bias", "false", true},
+    {QWEN3_MOE, "shared_expert_intermediate_size", "0", true},
+    {QWEN3_MOE, "router_jitter_noise", "0.01", false},
+    {QWEN3_MOE, "router_jitter_noise", "0.0", true},
+    {QWEN3_MOE, "expert_capacity_factor", "1.25", false},
+    {LATENT, "rope_interleave", "true", true},
+    {LATENT, "rope_interleave", "false", false},
+    {LATENT, "topk_method", "\"noaux_tc\"", true},
+    {LATENT, "topk_method", "\"soft\"", false},
+    {GPT2, "activation_function", "\"gelu_new\"", true},
+    {GPT2, "activation_function", "\"relu\"", false},
+    {GPT2, "scale_attn_weights", "true", true},
+    {GPT2, "scale_attn_weights", "false", false},
+    {GPT2, "scale_attn_by_inverse_layer_idx", "true", false},
+    {GPT2, "add_cross_attention", "true", false},
+    {GPT2, "attn_pdrop", "0.1", true}, // only planned with
+};
+
+static void keys_that_change_the_model_are_read_or_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]); i++) {
+        struct dp_model_spec model;
+        struct dp_error err = {0};
+        DP_AUTO_FREE char *json =
+            dp_asprintf("%s,\"%s\":%s}", changing[i].start, changing[i].key, changing[i].value);
+        dp_status status = from_text(json, &model, &err);
+        bool is_named = strstr(err.message, changing[i].key) != NULL;
+        if (changing[i].is_fine ? status != DP_OK : status == DP_OK || !is_named) {
+            fail_msg("%s = %s: %s", changing[i].key, changing[i].value, err.message);
+        }
+    }
+}
+
+static void groups_count_only_under_methods_that_take_them(void **state)
+{
+    (void)state;
+    struct dp_model_spec model;
+    struct dp_error err = {0};
+    static const struct {
+        const char *keys;
+        int32_t groups;
+    } table[] = {
+        {"", 0}, // greedy: the default of the class
+        {",\"topk_method\":\"greedy\"", 0},
+        {",\"topk_method\":\"group_limited_greedy\"", 4},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        DP_AUTO_FREE char *json =
+            dp_asprintf(LATENT_2 ",\"n_group\":4,\"topk_group\":2%s}", table[i].keys);
+        assert_ok(from_text(json, &model, &err), &err);
+        assert_int_equal(model.expert_groups, table[i].groups);
+    }
 }
 
 static void formats_follow_the_quantization(void **state)
@@ -166,42 +387,6 @@ static void unknown_architectures_are_refused_by_name_with_the_nearest(void **st
                         &model, &err),
               &err);
     assert_int_equal(model.layers, 2);
-}
-
-// A small model with one member replaced or added.
-static char *altered(const char *key, const char *value)
-{
-    static const char *const members[][2] = {
-        {"model_type", "\"deepseek_v3\""},
-        {"num_hidden_layers", "8"},
-        {"hidden_size", "64"},
-        {"num_attention_heads", "4"},
-        {"vocab_size", "256"},
-        {"intermediate_size", "128"},
-        {"moe_intermediate_size", "32"},
-        {"n_routed_experts", "16"},
-        {"num_experts_per_tok", "2"},
-        {"n_shared_experts", "1"},
-        {"first_k_dense_replace", "1"},
-        {"kv_lora_rank", "16"},
-        {"q_lora_rank", "null"},
-        {"qk_nope_head_dim", "8"},
-        {"qk_rope_head_dim", "4"},
-        {"v_head_dim", "8"},
-    };
-    struct dp_buf text = {0};
-    bool found = false;
-    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
-        bool is_key = strcmp(members[i][0], key) == 0;
-        found = found || is_key;
-        dp_buf_printf(&text, "%s\"%s\":%s", i == 0 ? "{" : ",", members[i][0],
-                      is_key ? value : members[i][1]);
-    }
-    if (!found) {
-        dp_buf_printf(&text, ",\"%s\":%s", key, value);
-    }
-    dp_buf_puts(&text, "}");
-    return dp_buf_take(&text);
 }
 
 static struct dp_model_spec read_altered(const char *key, const char *value)
@@ -413,6 +598,10 @@ int main(void)
         cmocka_unit_test(published_configurations_give_the_presets),
         cmocka_unit_test(published_configurations_give_the_published_totals),
         cmocka_unit_test(windows_are_taken_only_where_they_are_used),
+        cmocka_unit_test(windows_are_in_the_layers_that_the_list_names),
+        cmocka_unit_test(parts_of_heads_turn_where_the_file_or_its_class_says_so),
+        cmocka_unit_test(keys_that_change_the_model_are_read_or_refused),
+        cmocka_unit_test(groups_count_only_under_methods_that_take_them),
         cmocka_unit_test(formats_follow_the_quantization),
         cmocka_unit_test(unknown_architectures_are_refused_by_name_with_the_nearest),
         cmocka_unit_test(layouts_with_dense_layers_first_are_read),

@@ -262,11 +262,17 @@ static void windows_are_spread_evenly_from_the_first_layer_on(void **state)
     for (int32_t layer = 0; layer < m.layers; layer++) {
         assert_int_equal(dp_model_layer_window(&m, layer), layer < 5 ? 128 : 0);
     }
+    m.window_from = 3; // of layers 3, 4 and 5 two
+    m.window_layers = 2;
+    for (int32_t layer = 0; layer < m.layers; layer++) {
+        assert_int_equal(dp_model_layer_window(&m, layer), layer == 3 || layer == 4 ? 128 : 0);
+    }
     struct dp_rand rand;
     dp_rand_init(&rand, 7);
     for (long run = 0; run < dp_fuzz_runs(200); run++) {
         m.layers = 1 + (int32_t)dp_rand_below(&rand, DP_LAYERS_MAX);
-        m.window_layers = (int32_t)dp_rand_below(&rand, (uint64_t)m.layers + 1);
+        m.window_from = (int32_t)dp_rand_below(&rand, (uint64_t)m.layers);
+        m.window_layers = (int32_t)dp_rand_below(&rand, (uint64_t)(m.layers - m.window_from) + 1);
         int32_t count = 0;
         for (int32_t layer = 0; layer < m.layers; layer++) {
             count += dp_model_layer_window(&m, layer) > 0;
@@ -376,6 +382,13 @@ static void variants_that_do_not_fit_are_refused(void **state)
         {"ffn_matrices = 1", "set 3 (gated) or 2 (plain)"},
         {"window = 64\nwindow_layers = 9", "window_layers is 9, but there are 8 layers"},
         {"window_layers = 2", "set window, or leave window_layers out"},
+        {"window = 64\nwindow_from = 7\nwindow_layers = 2", "1 layers from window_from on"},
+        {"window = 64\nwindow_from = 8", "windows begin with layer 8, but there are 8 layers"},
+        {"window_from = 2", "set window, or leave window_from out"},
+        {"rotary_dim = 3", "rotary_dim is 3, of heads that are"},
+        {"rotary_dim = 4096", "rotary_dim is 4096, of heads that are"},
+        {"mla_kv_rank = 8\nmla_nope_dim = 8\nmla_rope_dim = 4\nmla_v_dim = 8\nrotary_dim = 2",
+         "mla_rope_dim says it"},
         {"shared_gate = 1\nshared_experts = 0", "set shared_experts"},
         {"positions = 64", "the sequence has 128 tokens, but the model only 64"},
         {"format = \"fp9\"", "did you mean \"fp8\"?"},

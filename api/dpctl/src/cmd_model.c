@@ -156,6 +156,8 @@ static json_t *shape_json(const struct dp_model_spec *m)
         {"ffn_matrices", m->ffn_matrices > 0 ? m->ffn_matrices : 3},
         {"window", m->window},
         {"window_layers", m->window_layers},
+        {"window_from", m->window_from},
+        {"rotary_dim", m->rotary_dim},
         {"tied_embedding", m->tied_embedding},
         {"positions", m->positions},
         {"qk_norm", m->qk_norm},

@@ -93,6 +93,26 @@ static void check_cpu(const struct check *check)
     }
 }
 
+static void check_windows(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    const int32_t layers = m->layers - m->window_from;
+    if (m->window == 0 && m->window_layers > 0) {
+        blame(check, "model.window_layers", "set window, or leave window_layers out",
+              "%d layers have a window, but it has no width", m->window_layers);
+    } else if (m->window == 0 && m->window_from > 0) {
+        blame(check, "model.window_from", "set window, or leave window_from out",
+              "layers have a window from %d on, but it has no width", m->window_from);
+    } else if (layers < 1) {
+        blame(check, "model.window_from", "set window_from below layers",
+              "windows begin with layer %d, but there are %d layers", m->window_from, m->layers);
+    } else if (m->window_layers > layers) {
+        blame(check, "model.window_layers", "set window_layers to at most layers - window_from",
+              "window_layers is %d, but there are %d layers%s", m->window_layers, layers,
+              m->window_from > 0 ? " from window_from on" : "");
+    }
+}
+
 // What only some models have, and cannot be told from one key alone.
 static void check_variants(const struct check *check)
 {
@@ -101,14 +121,7 @@ static void check_variants(const struct check *check)
         blame(check, "model.ffn_matrices", "set 3 (gated) or 2 (plain)",
               "an FFN of %d matrix is not known", m->ffn_matrices);
     }
-    if (m->window_layers > m->layers) {
-        blame(check, "model.window_layers", "set window_layers to at most layers",
-              "window_layers is %d, but there are %d layers", m->window_layers, m->layers);
-    }
-    if (m->window_layers > 0 && m->window == 0) {
-        blame(check, "model.window_layers", "set window, or leave window_layers out",
-              "%d layers have a window, but it has no width", m->window_layers);
-    }
+    check_windows(check);
     if (m->shared_gate > 0 && m->shared_experts == 0) {
         blame(check, "model.shared_gate", "set shared_experts, or leave shared_gate out",
               "there are no shared experts that a gate could scale");
@@ -137,9 +150,22 @@ static void check_rope(const struct check *check)
     }
 }
 
+static void check_rotary(const struct check *check)
+{
+    const struct dp_model_spec *m = &check->spec->model;
+    if (m->rotary_dim > 0 && m->mla_kv_rank > 0) {
+        blame(check, "model.rotary_dim", "leave it out: mla_rope_dim says it",
+              "multi-head latent attention turns mla_rope_dim of a head");
+    } else if (m->rotary_dim % 2 != 0 || m->rotary_dim > m->head_dim) {
+        blame(check, "model.rotary_dim", "set an even number up to head_dim",
+              "rotary_dim is %d, of heads that are %d wide", m->rotary_dim, m->head_dim);
+    }
+}
+
 static void check_attention(const struct check *check)
 {
     const struct dp_model_spec *m = &check->spec->model;
+    check_rotary(check);
     if (m->mla_kv_rank > 0) {
         if (m->mla_nope_dim <= 0 || m->mla_rope_dim <= 0 || m->mla_v_dim <= 0) {
             blame(check, "model.mla_kv_rank", "set mla_nope_dim, mla_rope_dim and mla_v_dim",

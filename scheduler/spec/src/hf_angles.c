@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
 #include "hf_config.h"
 
 static dp_status read_length(const struct dp_hf *hf, const json_t *rope, int32_t *ret_length)
@@ -40,6 +42,43 @@ static dp_status read_numbers(const struct dp_hf *hf, const json_t *json,
     return status;
 }
 
+// Keys of "rope_scaling" and "rope_parameters" that are read, and those that concern pictures.
+static dp_status check_scaling(const struct dp_hf *hf, const char *name, json_t *json)
+{
+    static const char *const known[] = {
+        "type",
+        "rope_type",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "attention_factor",
+        "truncate",
+        "original_max_position_embeddings",
+        "rope_theta",
+        "partial_rotary_factor",
+        "mrope_section",
+        "mrope_interleaved",
+    };
+    const char *key;
+    json_t *value;
+    json_object_foreach(json, key, value)
+    {
+        bool is_known = dp_hf_is_neutral(value);
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+            is_known = is_known || strcmp(known[i], key) == 0;
+        }
+        if (!is_known) {
+            DP_AUTO_FREE char *path = dp_asprintf("%s.%s", name, key);
+            return dp_hf_unsupported(hf, path, value, "none");
+        }
+    }
+    return DP_OK;
+}
+
 static dp_status read_scaling(const struct dp_hf *hf, const json_t *json,
                               struct dp_model_spec *model)
 {
@@ -60,14 +99,47 @@ static dp_status read_scaling(const struct dp_hf *hf, const json_t *json,
     return read_numbers(hf, json, &model->rope);
 }
 
+// How much of each head turns.
+static dp_status read_share(const struct dp_hf *hf, const json_t *rope, struct dp_model_spec *model)
+{
+    const char *key = "partial_rotary_factor";
+    const json_t *value =
+        dp_hf_get(rope, key) != NULL ? dp_hf_get(rope, key) : dp_hf_get(hf->root, key);
+    double share = dp_hf_has(hf, DP_HF_HALF_TURNS) ? 0.5 : 1;
+    dp_status status = dp_hf_real(hf, hf->root, key, 0, 1, &share);
+    status = status == DP_OK ? dp_hf_real(hf, rope, key, 0, 1, &share) : status;
+    if (status != DP_OK || share >= 1) {
+        return status;
+    }
+    if (dp_hf_has(hf, DP_HF_MLA | DP_HF_PLAIN)) {
+        return dp_hf_unsupported(hf, key, value, "1");
+    }
+    int32_t width = (int32_t)(model->head_dim * share);
+    if (width < 2 || width % 2 != 0) {
+        return dp_fail(hf->err, DP_UNSUPPORTED,
+                       "%s: \"%s\" is %g, which turns %d of %d; it must be an even number of them",
+                       hf->name, key, share, width, model->head_dim);
+    }
+    model->rotary_dim = width;
+    return DP_OK;
+}
+
 dp_status dp_hf_angles(const struct dp_hf *hf, struct dp_model_spec *model)
 {
     model->rope_theta = 10000;
     dp_status status = dp_hf_real(hf, hf->root, "rope_theta", 1, 1e12, &model->rope_theta);
-    const json_t *rope = dp_hf_get(hf->root, "rope_parameters");
-    if (status == DP_OK && json_is_object(rope)) {
-        status = dp_hf_real(hf, rope, "rope_theta", 1, 1e12, &model->rope_theta);
+    json_t *parameters = json_object_get(hf->root, "rope_parameters");
+    const char *name = json_is_object(parameters) ? "rope_parameters" : "rope_scaling";
+    json_t *rope = json_object_get(hf->root, name);
+    if (status == DP_OK && rope != NULL && !json_is_null(rope) && !json_is_object(rope)) {
+        return dp_hf_refuse(hf, name, rope, "an object");
     }
-    rope = rope != NULL ? rope : dp_hf_get(hf->root, "rope_scaling");
-    return status == DP_OK && json_is_object(rope) ? read_scaling(hf, rope, model) : status;
+    status = status == DP_OK ? dp_hf_real(hf, parameters, "rope_theta", 1, 1e12, &model->rope_theta)
+                             : status;
+    status = status == DP_OK ? read_share(hf, rope, model) : status;
+    if (status != DP_OK || !json_is_object(rope)) {
+        return status;
+    }
+    status = check_scaling(hf, name, rope);
+    return status == DP_OK ? read_scaling(hf, rope, model) : status;
 }

@@ -125,6 +125,45 @@ static dp_status count_windows(const struct dp_hf *hf, const json_t *types,
     return DP_OK;
 }
 
+// Where the windows of "layer_types" begin, if from there on they are spread evenly.
+static dp_status place_windows(const struct dp_hf *hf, const json_t *types,
+                               struct dp_model_spec *model)
+{
+    for (int32_t from = 0; from < model->layers; from++) {
+        model->window_from = from;
+        int32_t layer = 0;
+        for (; layer < model->layers; layer++) {
+            const char *type = json_string_value(json_array_get(types, (size_t)layer));
+            bool slides = strcmp(type, "sliding_attention") == 0;
+            if (slides != (dp_model_layer_window(model, layer) > 0)) {
+                break;
+            }
+        }
+        if (layer == model->layers) {
+            return DP_OK;
+        }
+    }
+    return dp_fail(hf->err, DP_UNSUPPORTED,
+                   "%s: \"layer_types\" has windows in %d of %d layers in an order that is not "
+                   "known; supported are windows that are spread evenly from some layer on",
+                   hf->name, model->window_layers, model->layers);
+}
+
+// Windows of the last layers, from "max_window_layers" on.
+static dp_status read_windows_from(const struct dp_hf *hf, struct dp_model_spec *model)
+{
+    if (dp_hf_has(hf, DP_HF_WINDOW_UNCLEAR)) {
+        return dp_hf_unsupported(hf, "use_sliding_window",
+                                 json_object_get(hf->root, "use_sliding_window"),
+                                 "false, or a list of all layers in \"layer_types\"");
+    }
+    double from = 28; // what the classes of Qwen2 and Qwen3 take without the key
+    dp_status status = dp_hf_real(hf, hf->root, "max_window_layers", 0, DP_LAYERS_MAX, &from);
+    model->window_from = from < model->layers ? (int32_t)from : 0;
+    model->window_layers = from < model->layers ? model->layers - (int32_t)from : 0;
+    return status;
+}
+
 static dp_status read_window(const struct dp_hf *hf, struct dp_model_spec *model)
 {
     bool used = dp_hf_has(hf, DP_HF_WINDOW);
@@ -133,26 +172,21 @@ static dp_status read_window(const struct dp_hf *hf, struct dp_model_spec *model
         status = dp_hf_switch(hf, "use_sliding_window", &used);
     }
     const json_t *types = dp_hf_get(hf->root, "layer_types");
+    model->window_layers = model->layers;
     if (status == DP_OK && types != NULL) {
         status = count_windows(hf, types, model);
-        used = used && model->window_layers > 0;
     } else if (dp_hf_has(hf, DP_HF_WINDOW_ALTERNATES)) {
         model->window_layers = (model->layers + 1) / 2;
-    } else if (dp_hf_has(hf, DP_HF_WINDOW_IF_USED)) {
-        double full = 0; // the first layers have none
-        status = status == DP_OK
-                     ? dp_hf_real(hf, hf->root, "max_window_layers", 0, DP_LAYERS_MAX, &full)
-                     : status;
-        model->window_layers = full < model->layers ? model->layers - (int32_t)full : 0;
-        used = used && model->window_layers > 0;
-    } else {
-        model->window_layers = model->layers;
+    } else if (status == DP_OK && used && dp_hf_has(hf, DP_HF_WINDOW_IF_USED)) {
+        status = read_windows_from(hf, model);
     }
-    if (status == DP_OK && used) {
+    if (status == DP_OK && used && model->window_layers > 0) {
         status = READ_INTEGERS(hf, window_keys, model);
     }
     if (status == DP_OK && model->window == 0) {
-        model->window_layers = 0;
+        model->window_layers = model->window_from = 0;
+    } else if (status == DP_OK && types != NULL) {
+        status = place_windows(hf, types, model);
     }
     return status;
 }
@@ -402,6 +436,7 @@ static dp_status read_model(const struct dp_hf *hf, struct dp_model_spec *model)
     status = status == DP_OK ? read_switches(hf, model) : status;
     status = status == DP_OK ? read_format(hf, model) : status;
     status = status == DP_OK ? read_angles_and_norms(hf, model) : status;
+    status = status == DP_OK ? dp_hf_check_unread(hf) : status;
     if (status != DP_OK) {
         return status;
     }

@@ -19,6 +19,9 @@ enum {
     DP_HF_SIGMOID = 1 << 11,     // experts are scored by sigmoids unless "scoring_func" says else
     DP_HF_RAW_WEIGHTS = 1 << 12, // weights are not normalised unless "norm_topk_prob" says so
     DP_HF_PLAIN = 1 << 10,       // GPT-2: LayerNorm, plain FFN, learned positions, tied embedding
+    DP_HF_HALF_TURNS = 1 << 13,  // of each head, unless "partial_rotary_factor" says else
+    DP_HF_GREEDY = 1 << 14,      // groups of experts count only where "topk_method" says so
+    DP_HF_WINDOW_UNCLEAR = 1 << 15, // versions of the class differ in which layers have one
 };
 
 struct dp_hf_family {
@@ -65,6 +68,13 @@ dp_status dp_hf_real(const struct dp_hf *hf, const json_t *object, const char *k
 // A switch of the model, else of the wrapper around it; *ret_on keeps what it was without one.
 dp_status dp_hf_switch(const struct dp_hf *hf, const char *key, bool *ret_on);
 
+// DP_UNSUPPORTED for a value that is not among what `takes` says, NULL at its end.
+dp_status dp_hf_unsupported(const struct dp_hf *hf, const char *key, const json_t *value,
+                            const char *takes);
+// Whether a value says nothing: false, 0, empty.
+bool dp_hf_is_neutral(const json_t *value);
+// hf_unread.c: refuses what would change the model and is not read.
+dp_status dp_hf_check_unread(const struct dp_hf *hf);
 // hf_angles.c: "rope_theta" and what stretches it. hf_router.c: how experts are scored and chosen.
 dp_status dp_hf_angles(const struct dp_hf *hf, struct dp_model_spec *model);
 dp_status dp_hf_router(const struct dp_hf *hf, struct dp_model_spec *model);

@@ -36,6 +36,29 @@ dp_status dp_hf_refuse(const struct dp_hf *hf, const char *key, const json_t *va
                    wanted);
 }
 
+dp_status dp_hf_unsupported(const struct dp_hf *hf, const char *key, const json_t *value,
+                            const char *takes)
+{
+    char shown[40];
+    dp_hf_show(value, shown);
+    return dp_fail(hf->err, DP_UNSUPPORTED,
+                   "%s: \"%s\" is %s, which would be another model; supported is %s", hf->name, key,
+                   shown, takes);
+}
+
+bool dp_hf_is_neutral(const json_t *value)
+{
+    if (json_is_number(value)) {
+        return fpclassify(json_number_value(value)) == FP_ZERO;
+    }
+    if (json_is_string(value)) {
+        return json_string_length(value) == 0;
+    }
+    return json_is_null(value) || json_is_false(value) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
 static dp_status read_integer(const struct dp_hf *hf, const struct dp_hf_key *key,
                               struct dp_model_spec *model)
 {

@@ -26,15 +26,27 @@ static dp_status read_scores(const struct dp_hf *hf, struct dp_model_spec *model
 }
 
 // DeepSeek's "topk_method": "greedy" takes no groups, "noaux_tc" adds a bias that is learned aside.
-static void read_method(const struct dp_hf *hf, struct dp_model_spec *model)
+static dp_status read_method(const struct dp_hf *hf, struct dp_model_spec *model)
 {
-    const char *method = json_string_value(dp_hf_get(hf->root, "topk_method"));
-    if (method != NULL && strcmp(method, "greedy") == 0) {
+    const json_t *value = dp_hf_get(hf->root, "topk_method");
+    const char *method = json_string_value(value);
+    if (value == NULL) {
+        method = dp_hf_has(hf, DP_HF_GREEDY) ? "greedy" : "";
+    }
+    bool is_greedy = method != NULL && strcmp(method, "greedy") == 0;
+    bool is_biased = method != NULL && strcmp(method, "noaux_tc") == 0;
+    if (value != NULL && !is_greedy && !is_biased &&
+        (method == NULL || strcmp(method, "group_limited_greedy") != 0)) {
+        return dp_hf_unsupported(hf, "topk_method", value,
+                                 "greedy, group_limited_greedy or noaux_tc");
+    }
+    if (is_greedy) {
         model->expert_groups = model->top_groups = 0;
     }
-    if (dp_hf_has(hf, DP_HF_SIGMOID) || (method != NULL && strcmp(method, "noaux_tc") == 0)) {
+    if (dp_hf_has(hf, DP_HF_SIGMOID) || is_biased) {
         model->bias_update = BIAS_UPDATE;
     }
+    return DP_OK;
 }
 
 dp_status dp_hf_router(const struct dp_hf *hf, struct dp_model_spec *model)
@@ -46,6 +58,5 @@ dp_status dp_hf_router(const struct dp_hf *hf, struct dp_model_spec *model)
                  ? dp_hf_real(hf, hf->root, "routed_scaling_factor", 0, 1e6, &model->route_scale)
                  : status;
     model->raw_weights = !normalizes;
-    read_method(hf, model);
-    return status;
+    return status == DP_OK ? read_method(hf, model) : status;
 }

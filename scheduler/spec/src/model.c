@@ -20,8 +20,8 @@ void dp_model_complete(struct dp_model_spec *m, const struct dp_toml_node *table
     m->rope_theta = m->rope_theta > 0 ? m->rope_theta : 10000;
     bool given = table != NULL && dp_toml_get(table, "norm_eps") != NULL;
     m->norm_eps = m->norm_eps > 0 || given ? m->norm_eps : 1e-6;
-    if (m->window > 0 && m->window_layers == 0) {
-        m->window_layers = m->layers;
+    if (m->window > 0 && m->window_layers == 0 && m->window_from < m->layers) {
+        m->window_layers = m->layers - m->window_from;
     }
     if (m->experts > 0) {
         return;
@@ -125,12 +125,13 @@ int64_t dp_layer_parts_active(const struct dp_layer_parts *parts)
 
 int32_t dp_model_layer_window(const struct dp_model_spec *m, int32_t layer)
 {
-    if (m->window == 0 || m->window_layers == 0 || layer >= m->layers) {
+    if (m->window == 0 || m->window_layers == 0 || layer < m->window_from || layer >= m->layers) {
         return 0;
     }
-    // Of the first n layers, ceil(n * window_layers / layers) have it.
-    int64_t before = ((int64_t)layer * m->window_layers + m->layers - 1) / m->layers;
-    int64_t with = (((int64_t)layer + 1) * m->window_layers + m->layers - 1) / m->layers;
+    // Of the first n layers from there on, ceil(n * window_layers / layers) have it.
+    int64_t layers = (int64_t)m->layers - m->window_from, n = (int64_t)layer - m->window_from;
+    int64_t before = (n * m->window_layers + layers - 1) / layers;
+    int64_t with = ((n + 1) * m->window_layers + layers - 1) / layers;
     return with > before ? m->window : 0;
 }
 

@@ -1,4 +1,5 @@
 // The config.json that goes with the weights.
+#include <math.h>
 #include <string.h>
 
 #include "dp/check.h"
@@ -127,6 +128,11 @@ static void put_angles(json_t *json, const struct dp_model_spec *model)
 {
     const struct dp_rope_scaling *rope = &model->rope;
     put_real(json, "rope_theta", model->rope_theta);
+    if (model->mla_kv_rank == 0) {
+        const int32_t turned = model->rotary_dim > 0 ? model->rotary_dim : model->head_dim;
+        // Rounded up: who reads it cuts the product off.
+        put_real(json, "partial_rotary_factor", ceil(1e9 * turned / model->head_dim) / 1e9);
+    }
     if (rope->kind == DP_ROPE_PLAIN) {
         return;
     }
@@ -202,7 +208,6 @@ static void put_routed(json_t *json, const struct dp_model_spec *model, uint32_t
     put_integer(json, "num_nextn_predict_layers", model->mtp_layers);
     if ((traits & LATENT) == 0) {
         put_switch(json, "use_qk_norm", model->qk_norm > 0);
-        put_real(json, "partial_rotary_factor", 1);
     }
 }
 

@@ -12,19 +12,24 @@ static const struct {
     const char *name;
     size_t offset;
     bool is_real;
-    bool is_free; // training may go on with another value
+    bool is_free;  // training may go on with another value
+    bool is_later; // files of earlier versions do not have it: 0
 } fields[] = {
 #define INTEGER(field)                                                                             \
     {                                                                                              \
-#field, offsetof(struct dp_model_spec, field), false, false                                \
+#field, offsetof(struct dp_model_spec, field), false, false, false                         \
+    }
+#define LATER(field)                                                                               \
+    {                                                                                              \
+#field, offsetof(struct dp_model_spec, field), false, false, true                          \
     }
 #define REAL(field)                                                                                \
     {                                                                                              \
-#field, offsetof(struct dp_model_spec, field), true, false                                 \
+#field, offsetof(struct dp_model_spec, field), true, false, false                          \
     }
 #define FREE(field)                                                                                \
     {                                                                                              \
-#field, offsetof(struct dp_model_spec, field), true, true                                  \
+#field, offsetof(struct dp_model_spec, field), true, true, false                           \
     }
     INTEGER(layers),
     INTEGER(dense_layers),
@@ -57,6 +62,8 @@ static const struct {
     INTEGER(biases),
     INTEGER(ffn_matrices),
     INTEGER(shared_gate),
+    LATER(rotary_dim),
+    LATER(window_from),
     INTEGER(rope.kind),
     INTEGER(rope.original),
     INTEGER(rope.untruncated),
@@ -75,6 +82,7 @@ static const struct {
     FREE(bias_update),
     FREE(mtp_loss_weight),
 #undef FREE
+#undef LATER
 #undef INTEGER
 #undef REAL
 };
@@ -104,6 +112,9 @@ dp_status dp_model_from_json(const json_t *json, const char *where, struct dp_mo
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
         const json_t *value = json_object_get(json, fields[i].name);
         char *at = (char *)&model + fields[i].offset;
+        if (value == NULL && fields[i].is_later) {
+            continue;
+        }
         bool is_right = fields[i].is_real
                             ? json_is_number(value)
                             : json_is_integer(value) && json_integer_value(value) >= 0 &&

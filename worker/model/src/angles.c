@@ -11,7 +11,8 @@
 int32_t dp_stage_turned(const struct dp_stage *stage)
 {
     const struct dp_model_spec *m = &stage->config.model;
-    return m->mla_kv_rank > 0 ? m->mla_rope_dim : m->head_dim;
+    const int32_t plain = m->rotary_dim > 0 ? m->rotary_dim : m->head_dim;
+    return m->mla_kv_rank > 0 ? m->mla_rope_dim : plain;
 }
 
 static double or_else(double value, double fallback)

@@ -66,6 +66,12 @@ static dp_status check_shapes(const struct dp_model_spec *model, struct dp_error
         return dp_fail(err, DP_INVALID, "model %s: head_dim %d must be even, for rotary pairs",
                        model->name, model->head_dim);
     }
+    if (model->rotary_dim < 0 || model->rotary_dim > model->head_dim ||
+        model->rotary_dim % 2 != 0) {
+        return dp_fail(err, DP_INVALID,
+                       "model %s: rotary_dim %d must be even and at most head_dim, %d", model->name,
+                       model->rotary_dim, model->head_dim);
+    }
     if (model->experts > 0 &&
         (model->top_k < 1 || model->top_k > model->experts || model->expert_ffn < 1)) {
         return dp_fail(err, DP_INVALID,

@@ -56,6 +56,7 @@ struct dp_model_spec {
     // Multi-head latent attention widths; mla_kv_rank 0 = plain GQA
     int32_t mla_q_rank, mla_kv_rank, mla_nope_dim, mla_rope_dim, mla_v_dim;
     double rope_theta;
+    int32_t rotary_dim; // of a head, from its front, that turns with the position; 0 = all of it
     struct dp_rope_scaling rope;
     double norm_eps;
     double aux_loss_weight; // sequence-wise load-balance loss, 0 = off
@@ -64,6 +65,7 @@ struct dp_model_spec {
     int32_t ffn_matrices;   // of an FFN or expert: 0 or 3 = gated (SwiGLU), 2 = plain (GELU)
     int32_t window;         // tokens that sliding-window attention looks back on; 0 = none
     int32_t window_layers;  // how many of the layers have that window
+    int32_t window_from;    // the first layer that may have it
     int32_t tied_embedding; // 1 = embedding and head are one matrix
     int32_t positions;      // learned position embeddings; 0 = rotary
     int32_t qk_norm;        // 1 = RMSNorm over each query's and key's head_dim
@@ -245,7 +247,8 @@ int64_t dp_layer_parts_common(const struct dp_layer_parts *parts);
 int64_t dp_layer_parts_total(const struct dp_layer_parts *parts);
 int64_t dp_layer_parts_active(const struct dp_layer_parts *parts);
 // Tokens that layer's attention looks back on; 0 = all. `window_layers` of the layers have the
-// model's window, spread evenly from the first on (every other one of gpt-oss).
+// model's window, spread evenly from `window_from` on (every other one of gpt-oss, the last ones of
+// Qwen2).
 int32_t dp_model_layer_window(const struct dp_model_spec *model, int32_t layer);
 
 // Outside the layers: the embedding with learned positions, and the final norm with the head. A
