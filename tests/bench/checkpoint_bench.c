@@ -45,6 +45,12 @@ static double seconds_of_dd(const char *root, int64_t step)
     return seconds;
 }
 
+static void remove_all(const char *path)
+{
+    char *const arguments[] = {"rm", "-r", (char *)(uintptr_t)path, NULL};
+    run(arguments);
+}
+
 static double seconds_of_checkpoint(struct moe_trainer *moe, const char *root, uint64_t *ret_bytes)
 {
     struct dp_error err;
@@ -70,10 +76,11 @@ int main(void)
         moe_trainer_step(&moe);
         ours = fmin(ours, seconds_of_checkpoint(&moe, root, &bytes));
         theirs = fmin(theirs, seconds_of_dd(root, round));
+        DP_AUTO_FREE char *done = dp_asprintf("%s/step-%d", root, round);
+        remove_all(done);
     }
     moe_trainer_close(&moe);
-    char *const arguments[] = {"rm", "-r", root, NULL};
-    run(arguments);
+    remove_all(root);
     printf("{\"name\": \"a rank's checkpoint\", \"value\": %.4g, \"unit\": \"MB/s\", \"peer\": "
            "\"dd conv=fsync of its files: %.4g MB/s\", \"ratio\": %.4f, "
            "\"goal\": \"at least %g\", \"met\": %s}\n",

@@ -74,8 +74,7 @@ void moe_trainer_open(struct moe_trainer *moe, int32_t threads, const struct dp_
                                                      .eps = 1e-8,
                                                      .weight_decay = 0.01,
                                                      .grad_clip = 1},
-                                       .steps = 1000,
-                                       .keep_checkpoints = 1};
+                                       .steps = 1000};
     DP_COPY_TEXT(config.optimizer.moments, "fp32");
     must(dp_trainer_new(&config, &moe->trainer, &err), &err);
 }

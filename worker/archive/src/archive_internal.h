@@ -18,6 +18,17 @@ bool dp_archive_counts(const struct dp_archive *archive, const struct dp_archive
 int64_t dp_archive_parameters(const struct dp_archive *archive);
 int64_t dp_archive_parameters_wanted(const struct dp_model_spec *model);
 int64_t dp_archive_step_of(const char *name);
+
+#define DP_ARCHIVE_CONFIG "config.json"
+#define DP_ARCHIVE_INDEX "model.safetensors.index.json"
+// Writes a file whole; it is on the disk after dp_archive_sync_files of its name.
+dp_status dp_archive_put_file(const char *directory, const char *name, const struct dp_buf *text,
+                              struct dp_error *err);
+// Brings the files, and what the directory says of all of them, to the disk: all are on their way
+// before the first is waited for.
+dp_status dp_archive_sync_files(const char *directory, const char *const *names, size_t count,
+                                struct dp_error *err);
+dp_status dp_archive_sync_directory(const char *directory, struct dp_error *err);
 dp_status dp_archive_write_manifest(const char *directory, const struct dp_archive *archive,
                                     struct dp_error *err);
 // Writes config.json and the index of weights.

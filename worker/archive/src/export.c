@@ -8,6 +8,7 @@
 
 #include "archive_internal.h"
 #include "dp/alloc.h"
+#include "dp/check.h"
 
 struct exporter {
     const struct dp_archive *archive;
@@ -159,6 +160,10 @@ dp_status dp_archive_export(const struct dp_archive *archive, const char *direct
     }
     if (status == DP_OK) {
         status = dp_archive_write_hf(directory, &exporter.written, err);
+    }
+    if (status == DP_OK) {
+        static const char *const names[] = {DP_ARCHIVE_CONFIG, DP_ARCHIVE_INDEX};
+        status = dp_archive_sync_files(directory, names, DP_ARRAY_LENGTH(names), err);
     }
     dp_archive_close(&exporter.written);
     if (status != DP_OK) {

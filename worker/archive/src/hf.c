@@ -8,8 +8,8 @@
 #include "archive_internal.h"
 #include "dp/alloc.h"
 
-#define CONFIG "config.json"
-#define INDEX "model.safetensors.index.json"
+#define CONFIG DP_ARCHIVE_CONFIG
+#define INDEX DP_ARCHIVE_INDEX
 #define SINGLE "model.safetensors"
 #define NAMES_LISTED_MAX 20
 
@@ -121,8 +121,7 @@ static dp_status write_index(const char *directory, const struct dp_archive *arc
         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     dp_json_write(json, 2, &text);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/" INDEX, directory);
-    return dp_write_file(path, text.bytes, text.length, err);
+    return dp_archive_put_file(directory, INDEX, &text, err);
 }
 
 dp_status dp_archive_write_hf(const char *directory, const struct dp_archive *archive,
@@ -130,7 +129,6 @@ dp_status dp_archive_write_hf(const char *directory, const struct dp_archive *ar
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf config = {0};
     dp_hf_config_write(&archive->meta.model, &config);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/" CONFIG, directory);
-    dp_status status = dp_write_file(path, config.bytes, config.length, err);
+    dp_status status = dp_archive_put_file(directory, CONFIG, &config, err);
     return status == DP_OK ? write_index(directory, archive, err) : status;
 }

@@ -36,8 +36,7 @@ dp_status dp_archive_write_manifest(const char *directory, const struct dp_archi
     json_object_set_new(json, "check", dp_hex_to_json(hash_json(json)));
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     dp_json_write(json, 2, &text);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_ARCHIVE_MANIFEST);
-    return dp_write_file(path, text.bytes, text.length, err);
+    return dp_archive_put_file(directory, DP_ARCHIVE_MANIFEST, &text, err);
 }
 
 static dp_status check_document(json_t *json, const char *path, struct dp_error *err)

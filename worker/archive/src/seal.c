@@ -11,6 +11,7 @@
 
 #include "archive_internal.h"
 #include "dp/alloc.h"
+#include "dp/check.h"
 
 void dp_archive_remove(const char *path)
 {
@@ -24,15 +25,6 @@ void dp_archive_remove(const char *path)
     }
     closedir(directory);
     rmdir(path);
-}
-
-static dp_status sync_directory(const char *path, struct dp_error *err)
-{
-    DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) != 0) {
-        return dp_fail_errno(err, errno, "cannot write the directory %s", path);
-    }
-    return DP_OK;
 }
 
 // Ranks that were killed while they wrote leave such directories behind.
@@ -157,7 +149,7 @@ static dp_status put_in_place(const char *partial, const char *final, struct dp_
     dp_status status = DP_OK;
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) != 0) {
         if (errno == ENOENT && rename(partial, final) == 0) {
-            return sync_directory(parent, err);
+            return dp_archive_sync_directory(parent, err);
         }
         if (errno != EINVAL && errno != ENOSYS) {
             return dp_fail_errno(err, errno, "cannot rename %s to %s", partial, final);
@@ -166,7 +158,7 @@ static dp_status put_in_place(const char *partial, const char *final, struct dp_
         status = step_aside(partial, final, err);
     }
     if (status == DP_OK) {
-        status = sync_directory(parent, err);
+        status = dp_archive_sync_directory(parent, err);
     }
     if (status == DP_OK) {
         dp_archive_remove(old);
@@ -196,7 +188,9 @@ dp_status dp_archive_seal(const char *partial, const char *final,
         status = dp_archive_write_manifest(partial, &archive, err);
     }
     if (status == DP_OK) {
-        status = sync_directory(partial, err);
+        static const char *const names[] = {DP_ARCHIVE_CONFIG, DP_ARCHIVE_INDEX,
+                                            DP_ARCHIVE_MANIFEST};
+        status = dp_archive_sync_files(partial, names, DP_ARRAY_LENGTH(names), err);
     }
     return status == DP_OK ? put_in_place(partial, final, err) : status;
 }

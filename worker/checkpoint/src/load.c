@@ -86,7 +86,8 @@ static dp_status load_biases(const struct reader *reader, struct dp_error *err)
 {
     const struct dp_stage_config *config = dp_stage_config(reader->stage);
     int64_t experts = config->model.experts;
-    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+    // Multi-token prediction has a layer behind the last.
+    for (int32_t layer = config->layer_begin; layer <= config->layer_end; layer++) {
         void *bias = dp_stage_router_bias(reader->stage, layer);
         char own[DP_NAME_MAX];
         snprintf(own, sizeof own, "layers.%d.router.bias", layer);

@@ -182,30 +182,43 @@ static dp_status write_all(struct dp_saver *saver, struct dp_error *err)
     return status;
 }
 
-static dp_status seal(struct dp_saver *saver, struct dp_error *err)
+static void end(struct dp_saver *saver, dp_status status, dp_saver_phase phase)
 {
-    dp_status status = dp_archive_seal(saver->partial, saver->final, &saver->meta, err);
-    if (status == DP_OK) {
-        dp_archive_retain(saver->directory, saver->meta.step, saver->keep);
-    }
-    return status;
-}
-
-// In WRITING or SEALING.
-static void work(struct dp_saver *saver, dp_saver_phase phase)
-{
-    bool is_writing = phase == DP_SAVER_WRITING;
-    dp_status status = is_writing ? write_all(saver, &saver->err) : seal(saver, &saver->err);
-    if (is_writing) {
-        dp_snapshot_deinit(&saver->snapshot, saver->device);
-    }
     if (status != DP_OK) {
         dp_fail_in(&saver->err, "checkpoint of step %" PRId64 ", rank %d", saver->meta.step,
                    saver->rank);
     }
-    set_phase(saver, status != DP_OK ? DP_SAVER_FAILED
-                     : is_writing    ? DP_SAVER_WRITTEN
-                                     : DP_SAVER_SEALED);
+    set_phase(saver, status == DP_OK ? phase : DP_SAVER_FAILED);
+}
+
+static void write_copies(struct dp_saver *saver)
+{
+    dp_status status = write_all(saver, &saver->err);
+    dp_snapshot_deinit(&saver->snapshot, saver->device);
+    end(saver, status, DP_SAVER_WRITTEN);
+}
+
+// Nobody waits for older ones to go; what they are is kept here, since all else is the caller's
+// once it is told.
+static void seal(struct dp_saver *saver)
+{
+    DP_AUTO_FREE char *directory = dp_strdup(saver->directory);
+    int64_t step = saver->meta.step;
+    int32_t keep = saver->keep;
+    dp_status status = dp_archive_seal(saver->partial, saver->final, &saver->meta, &saver->err);
+    end(saver, status, DP_SAVER_SEALED);
+    if (status == DP_OK) {
+        dp_archive_retain(directory, step, keep);
+    }
+}
+
+static void work(struct dp_saver *saver, dp_saver_phase phase)
+{
+    if (phase == DP_SAVER_WRITING) {
+        write_copies(saver);
+    } else {
+        seal(saver);
+    }
 }
 
 static bool is_busy(dp_saver_phase phase)

@@ -50,7 +50,8 @@ static void append_biases(struct snapshot *snapshot, struct dp_stage *stage)
 {
     struct dp_device *device = dp_stage_device(stage);
     const struct dp_stage_config *config = dp_stage_config(stage);
-    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+    // Multi-token prediction has a layer behind the last.
+    for (int32_t layer = config->layer_begin; layer <= config->layer_end; layer++) {
         const void *bias = dp_stage_router_bias(stage, layer);
         if (bias == NULL) {
             continue;

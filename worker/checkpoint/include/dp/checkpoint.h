@@ -71,8 +71,8 @@ void dp_saver_fail(struct dp_saver *saver, const char *directory, int64_t step,
                    const struct dp_error *why);
 // Returns when the copies are made. Cheap in other phases than WRITING.
 void dp_saver_settle(struct dp_saver *saver);
-// In WRITTEN, on one rank, when all ranks are there: the directory gets its name, and of older ones
-// the `keep` newest stay (0 = all).
+// In WRITTEN, on one rank, when all ranks are there: the directory gets its name. After that, and
+// after SEALED is told, older ones beyond the `keep` newest go (0 = none).
 void dp_saver_seal(struct dp_saver *saver, int32_t keep);
 // Back to IDLE, from WRITTEN, SEALED or FAILED. `removes`: also the directory, where it has no name
 // yet.
