@@ -372,6 +372,49 @@ const char *scene_check_sums(const struct scene *scene, int32_t routing, int32_t
     return NULL;
 }
 
+// What goes into a sum: as the rank gave it, or as it would have been without codes.
+static double term_of(const struct scene *scene, const struct scene_tokens *of, int64_t token,
+                      int32_t rank, dp_move move, const void *term, int64_t c)
+{
+    if (!scene->shape.is_fp8) {
+        return load(scene->shape.element, term, c);
+    }
+    bool is_backward = move == DP_MOVE_DISPATCH_INPUT;
+    double factor = (is_backward ? 0.75 : 1.25) + rank / 7.0;
+    return factor * load(scene->shape.element, is_backward ? of->gradients : of->rows,
+                         token * scene->shape.hidden + c);
+}
+
+double scene_distance(const struct scene *scene, int32_t routing, int32_t rank, dp_move move,
+                      bool is_weights, const void *got)
+{
+    dp_element element = scene->shape.element;
+    dp_element kind = is_weights ? dp_element_real(element) : element;
+    int64_t cols = is_weights ? scene->shape.top_k : scene->shape.hidden;
+    const struct scene_tokens *of = &scene->of[routing][rank];
+    DP_AUTO_FREE void *term = dp_alloc((size_t)cols, dp_element_bytes(kind));
+    double product = 0, squares = 0;
+    for (int64_t t = 0; t < of->tokens; t++) {
+        DP_AUTO_FREE double *total = dp_new_array(double, (size_t)cols);
+        for (int32_t r = 0; r < scene->shape.ranks; r++) {
+            if (!scene_goes_to(scene, routing, rank, t, r)) {
+                continue;
+            }
+            make_term(scene, routing, rank, t, r, move, is_weights, term);
+            for (int64_t c = 0; c < cols; c++) {
+                total[c] +=
+                    is_weights ? load(kind, term, c) : term_of(scene, of, t, r, move, term, c);
+            }
+        }
+        for (int64_t c = 0; c < cols; c++) {
+            double value = load(kind, got, t * cols + c);
+            product += value * total[c];
+            squares += value * value + total[c] * total[c];
+        }
+    }
+    return squares > 0 ? 1 - 2 * product / squares : 0;
+}
+
 static int32_t forwarder(const struct scene *scene, int32_t source, int32_t node)
 {
     const int32_t *node_of = scene->shape.node_of;

@@ -69,6 +69,10 @@ const char *scene_check_arrivals(const struct scene *scene, int32_t routing, int
                                  dp_move move, const struct dp_arrivals *arrivals);
 const char *scene_check_sums(const struct scene *scene, int32_t routing, int32_t rank, dp_move move,
                              const void *rows, const void *weights);
+// How far sums are from adding up at once, in double, what the ranks gave, or, of codes, what they
+// would have given had they got the rows as they were: 1 - 2 <x, y> / (<x, x> + <y, y>).
+double scene_distance(const struct scene *scene, int32_t routing, int32_t rank, dp_move move,
+                      bool is_weights, const void *got);
 // Bytes that `rank` puts to each in the four moves of a routing, [ranks], added to ret_bytes: every
 // token is sent alone.
 void scene_add_bytes(const struct scene *scene, int32_t routing, int32_t rank, uint64_t *ret_bytes);

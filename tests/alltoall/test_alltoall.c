@@ -137,6 +137,28 @@ static dp_status end_forth(struct actor *actor, int32_t q, dp_move move, struct 
     return DP_OK;
 }
 
+#define VALUES_MIN 256 // fewer are no sample for a mean
+
+// DeepEP's tolerances (its tests/test_internode.py): 5e-6 where rows travel as they are, 5e-4 where
+// the experts got E4M3; sums of weights are float throughout.
+static dp_status check_distances(struct actor *actor, int32_t q, dp_move move, const void *rows,
+                                 const void *weights, struct dp_error *err)
+{
+    const struct scene *scene = &actor->play->scene;
+    if (scene->of[q][actor->rank].tokens * scene->shape.hidden < VALUES_MIN) {
+        return DP_OK;
+    }
+    double most = scene->shape.is_fp8 ? 5e-4 : 5e-6;
+    double far = scene_distance(scene, q, actor->rank, move, false, rows);
+    if (far >= most) {
+        return dp_fail(err, DP_INTERNAL, "routing %d, move %d: sums are %g off", q, (int)move, far);
+    }
+    far = move == DP_MOVE_DISPATCH_INPUT
+              ? scene_distance(scene, q, actor->rank, move, true, weights)
+              : 0;
+    return far < 1e-9 ? DP_OK : dp_fail(err, DP_INTERNAL, "sums of weights are %g off", far);
+}
+
 static dp_status end_back(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
 {
     const struct scene *scene = &actor->play->scene;
@@ -153,8 +175,10 @@ static dp_status end_back(struct actor *actor, int32_t q, dp_move move, struct d
     free(actor->weights[q]);
     actor->outputs[q] = actor->weights[q] = NULL;
     const char *why = scene_check_sums(scene, q, actor->rank, move, rows, weights);
-    return why == NULL ? DP_OK
-                       : dp_fail(err, DP_INTERNAL, "routing %d, move %d: %s", q, (int)move, why);
+    if (why != NULL) {
+        return dp_fail(err, DP_INTERNAL, "routing %d, move %d: %s", q, (int)move, why);
+    }
+    return check_distances(actor, q, move, rows, weights, err);
 }
 
 static dp_status end(struct actor *actor, int32_t q, dp_move move, struct dp_error *err)
