@@ -48,7 +48,7 @@ dp_status dp_archive_put_file(const char *directory, const char *name, const str
                               struct dp_error *err)
 {
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, name);
-    DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         return dp_fail_errno(err, errno, "cannot create %s", path);
     }

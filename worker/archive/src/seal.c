@@ -54,7 +54,7 @@ dp_status dp_archive_prepare(const char *partial, struct dp_error *err)
         return status;
     }
     remove_partial(parent);
-    if (mkdir(partial, 0700) != 0) {
+    if (mkdir(partial, 0777) != 0) {
         return dp_fail_errno(err, errno, "cannot make directory %s", partial);
     }
     return DP_OK;

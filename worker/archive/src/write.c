@@ -116,7 +116,7 @@ static dp_status write_to(int fd, const char *path, const struct dp_saved_part *
 dp_status dp_safetensors_write(const char *path, const struct dp_saved_part *parts, int64_t count,
                                uint64_t *ret_bytes, struct dp_error *err)
 {
-    DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         return dp_fail_errno(err, errno, "cannot create %s", path);
     }
