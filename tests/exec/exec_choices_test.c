@@ -1,0 +1,215 @@
+// Whatever is chosen together, a job trains as one rank does with none of it: schedules, layouts,
+// recomputation, offloading, shards, copies of experts and where they lie, exchangers, threads,
+// models, and a checkpoint in between that goes on under other choices.
+#include "dp_test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/rand.h"
+#include "exec_harness.h"
+#include "temporary.h"
+
+#define STEPS 4
+#define STOP 2 // where the run is cut
+#define BATCH 12
+
+static int32_t pick(struct dp_rand *rand, int32_t below)
+{
+    return (int32_t)dp_rand_below(rand, (uint64_t)below);
+}
+
+static void pick_attention(struct dp_rand *rand, struct dp_model_spec *model)
+{
+    if (pick(rand, 2) == 0) {
+        model->mla_q_rank = pick(rand, 2) * 16;
+        model->mla_kv_rank = 16;
+        model->mla_nope_dim = 8;
+        model->mla_rope_dim = 4;
+        model->mla_v_dim = 8;
+        model->kv_heads = model->heads;
+        model->head_dim = 12;
+    } else {
+        model->qk_norm = pick(rand, 2);
+        model->sinks = pick(rand, 2);
+        model->biases = pick(rand, 2) == 0 ? 0 : DP_BIAS_QKV | DP_BIAS_OUTPUT;
+    }
+}
+
+// Layers enough for every schedule here.
+static struct dp_model_spec pick_model(struct dp_rand *rand)
+{
+    struct dp_model_spec model = {.name = "chosen",
+                                  .layers = 8,
+                                  .dense_layers = pick(rand, 3),
+                                  .hidden = 16,
+                                  .heads = 2,
+                                  .kv_heads = 1,
+                                  .head_dim = 8,
+                                  .ffn = 24,
+                                  .experts = 4,
+                                  .top_k = 1 + pick(rand, 3),
+                                  .shared_experts = pick(rand, 2),
+                                  .expert_ffn = 12,
+                                  .vocabulary = 256,
+                                  .rope_theta = 10000,
+                                  .norm_eps = 1e-5,
+                                  .aux_loss_weight = 0.001,
+                                  .bias_update = 0.01,
+                                  .mtp_layers = pick(rand, 2),
+                                  .tied_embedding = pick(rand, 2)};
+    model.router = pick(rand, 2) == 0 ? DP_MODEL_SIGMOID : DP_MODEL_SOFTMAX;
+    model.raw_weights = pick(rand, 2);
+    model.shared_gate = model.shared_experts > 0 ? pick(rand, 2) : 0;
+    pick_attention(rand, &model);
+    return model;
+}
+
+static const char *const schedules[] = {"gpipe",       "1f1b",  "dualpipe", "dualpipev",
+                                        "interleaved", "zb-h1", "zb-v",     "chimera"};
+
+// Replicas, expert ranks, and micro-batches that make up the batch.
+static void pick_layout(struct dp_rand *rand, struct trial *trial)
+{
+    static const int32_t sizes[][3] = {{1, 1, 1}, {1, 2, 1}, {1, 2, 2}, {1, 4, 4}, {2, 1, 1},
+                                       {2, 2, 1}, {2, 2, 2}, {2, 4, 2}, {4, 1, 1}, {4, 2, 2}};
+    const int32_t *size = sizes[pick(rand, (int32_t)DP_ARRAY_LENGTH(sizes))];
+    trial->pipeline = size[0];
+    trial->data = size[1];
+    trial->expert = size[2];
+    struct dp_schedule schedule;
+    struct dp_error err;
+    dp_status status;
+    do {
+        trial->schedule = schedules[pick(rand, (int32_t)DP_ARRAY_LENGTH(schedules))];
+        trial->micro_batch_size = BATCH / trial->data % 2 == 0 ? 1 + pick(rand, 2) : 1;
+        trial->microbatches = BATCH / trial->data / trial->micro_batch_size;
+        const struct dp_schedule_params params = {.pipeline = trial->pipeline,
+                                                  .microbatches = trial->microbatches};
+        status = dp_schedule_generate(trial->schedule, &params, &schedule, &err);
+        if (status == DP_OK) {
+            if (schedule.stages > trial->layers) {
+                status = DP_INVALID;
+            }
+            dp_schedule_deinit(&schedule);
+        }
+    } while (status != DP_OK);
+}
+
+static void pick_choices(struct dp_rand *rand, struct trial *trial)
+{
+    static const uint32_t offloads[] = {0, DP_OFFLOAD_INPUTS | DP_OFFLOAD_EXPERTS,
+                                        DP_OFFLOAD_ATTENTION | DP_OFFLOAD_FFN, 15};
+    trial->recompute = pick(rand, 2) * (uint32_t)pick(rand, 64);
+    trial->offload = offloads[pick(rand, 4)];
+    trial->shard = pick(rand, 2) == 0 ? DP_SHARD_NONE : DP_SHARD_ZERO1;
+    trial->no_overlap = pick(rand, 4) == 0;
+    trial->threads = 1 + pick(rand, 2);
+    trial->tcp = pick(rand, 4) == 0;
+    trial->alltoall = pick(rand, 2) == 0;
+    trial->nodes = trial->expert > 2 && pick(rand, 2) == 0 ? 2 : 0;
+    trial->rebalance_every = trial->expert > 1 ? pick(rand, 3) : 0;
+    trial->expert_copies = trial->expert > 1 ? pick(rand, 3) : 0;
+    trial->sequential_rank = pick(rand, 4) == 0 ? 0 : -1;
+}
+
+static struct trial trial_of(const struct dp_model_spec *model)
+{
+    struct trial trial = trial_default();
+    trial.model = model;
+    trial.layers = model->layers;
+    trial.microbatches = BATCH;
+    trial.element = DP_F64;
+    trial.steps = STEPS;
+    trial.evaluate = true;
+    return trial;
+}
+
+static void expect_near(double got, double wanted, double most, const struct trial *trial,
+                        uint64_t seed, int64_t step, const char *what)
+{
+    if (!(fabs(got - wanted) <= most * fabs(wanted))) {
+        fail_msg("choices %llu, %s P%d D%d EP%d, step %d: %s is %.14g, not %.14g",
+                 (unsigned long long)seed, trial->schedule, trial->pipeline, trial->data,
+                 trial->expert, (int)step, what, got, wanted);
+    }
+}
+
+static void expect_alike(const struct trial *trial, const struct trial_result *got,
+                         const struct trial_result *wanted, uint64_t seed)
+{
+    const struct trial_rank *one = &wanted->ranks[0];
+    for (int32_t rank = 0; rank < got->world; rank++) {
+        const struct trial_rank *at = &got->ranks[rank];
+        for (int64_t step = at->step_first; step <= at->step_done; step++) {
+            const struct dp_trainer_report *a = &at->reports[step], *b = &one->reports[step];
+            expect_near(a->loss, b->loss, 1e-9, trial, seed, step, "the loss");
+            expect_near(a->grad_norm, b->grad_norm, 1e-7, trial, seed, step, "the norm");
+        }
+        for (size_t i = 0; i < at->weights_count && at->step_done == STEPS; i++) {
+            const struct trial_tensor *other =
+                trial_find(one->weights, one->weights_count, at->weights[i].name);
+            const double distance = trial_distance(&at->weights[i], other);
+            if (!(distance <= 1e-6)) {
+                fail_msg("choices %llu, rank %d: %s is off by %g", (unsigned long long)seed, rank,
+                         at->weights[i].name, distance);
+            }
+        }
+    }
+}
+
+static void run_cut(struct trial trial, struct dp_rand *rand, uint64_t seed,
+                    const struct trial_result *wanted)
+{
+    struct trial_result result;
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
+    struct trial first = trial;
+    first.stop_after = STOP;
+    first.save = directory;
+    trial_run(&first, &result);
+    trial_expect_ok(&result);
+    expect_alike(&first, &result, wanted, seed);
+    trial_result_deinit(&result);
+    pick_layout(rand, &trial);
+    pick_choices(rand, &trial);
+    trial.resume = directory;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    assert_int_equal(result.ranks[0].step_first, STOP + 1);
+    expect_alike(&trial, &result, wanted, seed);
+    trial_result_deinit(&result);
+    temporary_remove(directory);
+}
+
+static void any_choices_together_train_as_one_rank_does(void **state)
+{
+    (void)state;
+    const char *only = getenv("DP_CHOICES"); // one of the seeds that a failure has named
+    const uint64_t first = only != NULL ? strtoull(only, NULL, 10) : 1;
+    const long runs = only != NULL ? 1 : TRIAL_UNDER_TSAN ? 2 : dp_fuzz_runs(12);
+    for (uint64_t seed = first; seed < first + (uint64_t)runs; seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, seed);
+        const struct dp_model_spec model = pick_model(&rand);
+        const struct trial one = trial_of(&model);
+        struct trial_result wanted;
+        trial_run(&one, &wanted);
+        trial_expect_ok(&wanted);
+        struct trial trial = one;
+        pick_layout(&rand, &trial);
+        pick_choices(&rand, &trial);
+        run_cut(trial, &rand, seed, &wanted);
+        trial_result_deinit(&wanted);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_choices_together_train_as_one_rank_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
