@@ -102,8 +102,20 @@ dp_status dp_archive_export(const struct dp_archive *archive, const char *direct
 // moment, not before.
 dp_status dp_archive_seal(const char *partial, const char *final,
                           const struct dp_archive_meta *meta, struct dp_error *err);
-// Makes the directory PARTIAL, and those above it; removes what earlier ones have left beside it.
-// So a directory of checkpoints belongs to one job at a time.
+// The right to write checkpoints to a directory, which one process has at a time and loses when it
+// ends, however it does. Zeros have none.
+struct dp_archive_claim {
+    char *directory;
+    int fd;
+};
+// Makes the directory, and those above it, and claims it, instead of what was claimed before; one
+// that is claimed already stays so. DP_CONFLICT: another run, which it names, has it.
+dp_status dp_archive_claim(struct dp_archive_claim *claim, const char *directory,
+                           struct dp_error *err);
+// Accepts zeros.
+void dp_archive_unclaim(struct dp_archive_claim *claim);
+// In a directory that this process has claimed: makes the directory PARTIAL, and removes what
+// earlier runs have left beside it.
 dp_status dp_archive_prepare(const char *partial, struct dp_error *err);
 // Removes a directory of files; what is not there is fine.
 void dp_archive_remove(const char *path);
