@@ -351,6 +351,65 @@ static void a_token_on_more_nodes_than_promised_is_named(void **state)
                    "rank 1 of the group is on node 2");
 }
 
+// Every choice of two groups, the experts of which lie where slots do: no choice meets more nodes.
+static int32_t most_nodes(int32_t ranks, const int32_t *node_of, int32_t slots, int32_t experts,
+                          int32_t groups)
+{
+    int32_t most = 0;
+    for (int32_t a = 0; a < groups; a++) {
+        for (int32_t b = 0; b < a; b++) {
+            uint64_t met = 0;
+            for (int32_t s = 0; s < slots; s++) {
+                int32_t group = s % experts * groups / experts;
+                met |= group == a || group == b ? 1ull << node_of[s * ranks / slots] : 0;
+            }
+            int32_t nodes = __builtin_popcountll(met);
+            most = nodes > most ? nodes : most;
+        }
+    }
+    return most;
+}
+
+static void two_groups_of_experts_reach_no_more_nodes_than_promised(void **state)
+{
+    (void)state;
+    for (long run = 0; run < dp_fuzz_runs(500); run++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, (uint64_t)run);
+        int32_t node_of[12], nodes = 1 + (int32_t)dp_rand_below(&rand, 4);
+        int32_t ranks = 4 * (1 + (int32_t)dp_rand_below(&rand, 3));
+        int32_t groups = 3 + (int32_t)dp_rand_below(&rand, 6);
+        int32_t experts = ranks * groups;
+        int32_t slots = experts + ranks * (int32_t)dp_rand_below(&rand, 3);
+        for (int32_t r = 0; r < ranks; r++) {
+            node_of[r] = r < nodes ? r : (int32_t)dp_rand_below(&rand, (uint64_t)nodes);
+        }
+        int32_t most = most_nodes(ranks, node_of, slots, experts, groups);
+        int32_t promised = dp_alltoall_limited_nodes(ranks, node_of, slots, experts, groups, 2);
+        assert_true(promised >= most && promised <= 2 * nodes);
+    }
+}
+
+// DeepSeek-V3: 256 experts in 8 groups, of which a token takes 4, on 64 ranks of 8 nodes; a token
+// then crosses to 4 nodes at most (arXiv 2412.19437, section 2.1.2).
+static void what_group_limited_routers_promise_is_as_published(void **state)
+{
+    (void)state;
+    int32_t node_of[64];
+    for (int32_t r = 0; r < 64; r++) {
+        node_of[r] = r / 8;
+    }
+    assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 8, 4), 4);
+    // Half as many nodes have two groups each; a group over two nodes counts twice.
+    assert_int_equal(dp_alltoall_limited_nodes(32, node_of, 256, 256, 8, 1), 1);
+    assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 4, 1), 2);
+    // A router that may choose from everywhere promises nothing.
+    assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 8, 8), 0);
+    assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 1, 1), 0);
+    assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 0, 0), 0);
+    assert_int_equal(dp_alltoall_limited_nodes(64, NULL, 256, 256, 8, 1), 1);
+}
+
 // More than 9181 tokens of one expert, where a published queue lost count.
 static void an_expert_that_gets_all_of_ten_thousand_tokens_counts_them(void **state)
 {
@@ -509,6 +568,8 @@ int main(void)
         cmocka_unit_test(places_follow_source_and_rank_without_gaps),
         cmocka_unit_test(forwarders_are_on_the_rail_and_serve_every_source_once),
         cmocka_unit_test(a_token_on_more_nodes_than_promised_is_named),
+        cmocka_unit_test(two_groups_of_experts_reach_no_more_nodes_than_promised),
+        cmocka_unit_test(what_group_limited_routers_promise_is_as_published),
         cmocka_unit_test(an_expert_that_gets_all_of_ten_thousand_tokens_counts_them),
         cmocka_unit_test(a_windows_bytes_are_the_sum_of_its_areas_which_do_not_meet),
         cmocka_unit_test(places_beyond_two_and_four_gib_are_exact),

@@ -96,6 +96,7 @@ struct worker {
     int32_t rank;
     struct trial_rank *result;
     struct dp_alltoall *alltoall; // NULL = none
+    struct dp_exchanger watched;  // the alltoall's, that tells of routings
     pthread_t thread, comm, exchange;
 };
 
@@ -286,6 +287,27 @@ static void *exchange(void *argument)
     return NULL;
 }
 
+static dp_status route(void *context, uint64_t tag, int64_t tokens, const int32_t *index,
+                       struct dp_routing **ret_routing, struct dp_error *err)
+{
+    struct worker *self = context;
+    const struct dp_exchanger *exchanger = dp_alltoall_exchanger(self->alltoall);
+    self->trial->routed(self->trial->routed_context, self->rank, tokens, index);
+    return exchanger->route(exchanger->context, tag, tokens, index, ret_routing, err);
+}
+
+static void set_exchanger(struct worker *self, struct dp_exec *exec)
+{
+    const struct dp_exchanger *exchanger = dp_alltoall_exchanger(self->alltoall);
+    if (self->trial->routed != NULL) {
+        self->watched = *exchanger;
+        self->watched.context = self;
+        self->watched.route = route;
+        exchanger = &self->watched;
+    }
+    dp_exec_set_exchanger(exec, exchanger);
+}
+
 // A peer that could not begin has closed by now.
 static dp_status open_alltoall(struct worker *self, struct dp_device *device,
                                struct dp_trainer *trainer)
@@ -311,7 +333,8 @@ static dp_status open_alltoall(struct worker *self, struct dp_device *device,
                                         .top_k = model.top_k,
                                         .hidden = model.hidden,
                                         .tokens_max =
-                                            (int64_t)trial->micro_batch_size * TRIAL_SEQUENCE};
+                                            (int64_t)trial->micro_batch_size * TRIAL_SEQUENCE,
+                                        .limited_nodes = trial->limited_nodes};
     dp_status status = dp_alltoall_open(&config, dp_clock_monotonic_ns() + DEADLINE_NS,
                                         &self->alltoall, &self->result->err);
     if (status != DP_OK) {
@@ -321,7 +344,7 @@ static dp_status open_alltoall(struct worker *self, struct dp_device *device,
     struct dp_alltoall_stats stats;
     dp_alltoall_stats(self->alltoall, &stats, NULL);
     dp_device_count(device, DP_MEMORY_WINDOWS, (int64_t)stats.window_bytes);
-    dp_exec_set_exchanger(dp_trainer_exec(trainer), dp_alltoall_exchanger(self->alltoall));
+    set_exchanger(self, dp_trainer_exec(trainer));
     return DP_OK;
 }
 
@@ -334,7 +357,7 @@ static void close_alltoall(struct worker *self)
         dp_alltoall_close(self->alltoall, dp_clock_monotonic_ns() + DEADLINE_NS);
         pthread_join(self->exchange, NULL);
         struct dp_alltoall_stats stats;
-        dp_alltoall_stats(self->alltoall, &stats, NULL);
+        dp_alltoall_stats(self->alltoall, &stats, self->result->peer_bytes);
         self->result->put_bytes = stats.scale_up_bytes + stats.scale_out_bytes;
     }
 }

@@ -33,6 +33,10 @@ struct trial {
     bool alltoall;           // EP peers exchange by dp_alltoall, as in dp-rank; else by messages
     int32_t sequential_rank; // this rank alone does not overlap; -1 = none
     int32_t nodes;           // to the alltoall: EP peers are dealt out evenly to so many; 0 = 1
+    int32_t limited_nodes;   // what the alltoall is promised
+    // Told of every routing that an EP rank makes, by the rank's own thread; NULL = nobody.
+    void (*routed)(void *context, int32_t rank, int64_t tokens, const int32_t *index);
+    void *routed_context;
     uint32_t recompute, offload; // as in dp_exec_config
     bool fp8, save_fp8;
     const struct dp_model_spec *model; // instead of the tiny one; of as many layers as the trial
@@ -91,8 +95,9 @@ struct trial_rank {
     struct dp_exec_record *records; // of all steps
     size_t records_count;
     int64_t ended_ns;
-    uint64_t put_bytes;             // by the alltoall, to other ranks, in all
-    struct dp_device_memory memory; // of its device, at the end
+    uint64_t put_bytes;                   // by the alltoall, to other ranks, in all
+    uint64_t peer_bytes[TRIAL_RANKS_MAX]; // to each member of its EP group
+    struct dp_device_memory memory;       // of its device, at the end
 };
 
 struct trial_result {

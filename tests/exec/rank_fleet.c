@@ -156,6 +156,13 @@ void fleet_order(struct fleet *fleet, int32_t rank, Dp__V1__RankOrder *order)
     assert_ok(dp_link_send(&fleet->ranks[rank].link, &frame, DEADLINE_MS, &err), &err);
 }
 
+static Dp__V1__Fence fence_of(const struct fleet *fleet, int32_t rank)
+{
+    Dp__V1__Fence fence = fleet->fence;
+    fence.attempt -= fleet->has_stale_rank && rank == fleet->count - 1;
+    return fence;
+}
+
 void fleet_prepare(struct fleet *fleet)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -163,7 +170,8 @@ void fleet_prepare(struct fleet *fleet)
     dp_job_spec_write(&fleet->spec, &toml);
     for (int32_t i = 0; i < fleet->count; i++) {
         Dp__V1__RankPrepare prepare = DP__V1__RANK_PREPARE__INIT;
-        prepare.fence = &fleet->fence;
+        Dp__V1__Fence fence = fence_of(fleet, i);
+        prepare.fence = &fence;
         prepare.rank = (uint32_t)i;
         prepare.job_toml.data = (uint8_t *)toml.bytes;
         prepare.job_toml.len = toml.length;
@@ -191,9 +199,16 @@ static char *make_detour(struct fleet *fleet, const char *address)
     return dp_asprintf("%.*s%s%s", (int)(at - address), address, by, at + length);
 }
 
+static char *on_node(const struct fleet *fleet, const char *address, int32_t rank,
+                     struct dp_arena *arena)
+{
+    return dp_arena_printf(arena, "%s;node=%c", address, 'a' + rank * fleet->nodes / fleet->count);
+}
+
 void fleet_start(struct fleet *fleet)
 {
     DP_AUTO_FREE char *detour = NULL;
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__Endpoint endpoints[FLEET_RANKS_MAX];
     Dp__V1__Endpoint *pointers[FLEET_RANKS_MAX];
     for (int32_t i = 0; i < fleet->count; i++) {
@@ -202,19 +217,23 @@ void fleet_start(struct fleet *fleet)
         endpoints[i].address =
             fleet_await(fleet, i, DP__V1__RANK_REPORT__REPORT_READY, 1)->ready->address;
         pointers[i] = &endpoints[i];
+        if (fleet->nodes > 0) {
+            endpoints[i].address = on_node(fleet, endpoints[i].address, i, &arena);
+        }
     }
     if (fleet->has_detour) {
         char **last = &endpoints[fleet->count - 1].address;
         *last = detour = make_detour(fleet, *last);
     }
     Dp__V1__RankStart start = DP__V1__RANK_START__INIT;
-    start.fence = &fleet->fence;
     start.n_endpoints = (size_t)fleet->count;
     start.endpoints = pointers;
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
     order.order_case = DP__V1__RANK_ORDER__ORDER_START;
     order.start = &start;
     for (int32_t i = 0; i < fleet->count; i++) {
+        Dp__V1__Fence fence = fence_of(fleet, i);
+        start.fence = &fence;
         fleet_order(fleet, i, &order);
     }
 }

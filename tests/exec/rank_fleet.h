@@ -31,6 +31,8 @@ struct fleet {
     int32_t count;
     struct fleet_rank ranks[FLEET_RANKS_MAX];
     const char *preload; // a library that every rank loads first; NULL = none
+    bool has_stale_rank; // the last rank is of the attempt before
+    int32_t nodes;       // ranks are as if on so many nodes, in equal shares; 0 = on one
     bool has_detour;     // peers reach the last rank by tcp through the process `detour`
     pid_t detour;
 };

@@ -248,6 +248,58 @@ static void an_order_of_another_epoch_is_not_obeyed(void **state)
     fleet_deinit(&fleet);
 }
 
+// Four ranks that share experts.
+static void share_experts(struct fleet *fleet)
+{
+    fleet->spec.parallel.pipeline = 1;
+    fleet->spec.parallel.data = fleet->spec.parallel.expert = 4;
+    fleet->spec.parallel.microbatches = 2;
+    fleet->spec.parallel.micro_batch_size = 1;
+}
+
+static void rows_of_an_earlier_attempt_end_the_job(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    share_experts(&fleet);
+    fleet.has_stale_rank = true;
+    fleet.fence.attempt = 2;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    bool is_told = false;
+    for (int32_t rank = 0; rank < 4; rank++) {
+        const Dp__V1__RankFinished *last = fleet_await(&fleet, rank, FINISHED, 1)->finished;
+        assert_false(last->ok);
+        is_told = is_told || strstr(last->error, "of other routings, formats or attempts") != NULL;
+        assert_int_equal(WEXITSTATUS(fleet_await_end(&fleet, rank)), 1);
+    }
+    assert_true(is_told);
+    fleet_deinit(&fleet);
+}
+
+// Two groups of experts, each on a node: a token's experts, from one group, are on one node. Ranks
+// check what the router promises.
+static void group_limited_experts_on_two_nodes_train_as_on_one(void **state)
+{
+    (void)state;
+    double losses[2];
+    for (int32_t nodes = 1; nodes <= 2; nodes++) {
+        struct fleet fleet;
+        fleet_init(&fleet);
+        share_experts(&fleet);
+        fleet.nodes = nodes;
+        fleet.spec.model.experts = 8;
+        fleet.spec.model.expert_groups = 2;
+        fleet.spec.model.top_groups = 1;
+        fleet_run(&fleet);
+        losses[nodes - 1] = loss_of(&fleet, 3, 6);
+        fleet_deinit(&fleet);
+    }
+    assert_true(losses[0] == losses[1]);
+}
+
 static void a_killed_rank_ends_the_others_who_say_that_a_peer_was_lost(void **state)
 {
     (void)state;
@@ -493,6 +545,8 @@ int main(void)
         cmocka_unit_test(a_stop_ends_all_ranks_after_the_same_step),
         cmocka_unit_test(a_checkpoint_is_written_on_demand_and_answers_its_request),
         cmocka_unit_test(an_order_of_another_epoch_is_not_obeyed),
+        cmocka_unit_test(rows_of_an_earlier_attempt_end_the_job),
+        cmocka_unit_test(group_limited_experts_on_two_nodes_train_as_on_one),
         cmocka_unit_test(a_killed_rank_ends_the_others_who_say_that_a_peer_was_lost),
         cmocka_unit_test(weights_that_explode_are_named_with_their_action),
         cmocka_unit_test(a_term_signal_ends_it_at_once),

@@ -67,6 +67,44 @@ dp_status dp_alltoall_topology_init(struct dp_alltoall_topology *topology, int32
     return DP_OK;
 }
 
+// Nodes that have an expert of the group in a slot.
+static int32_t nodes_of_group(int32_t ranks, const int32_t *node_of, int32_t slots, int32_t experts,
+                              int32_t first, int32_t size)
+{
+    DP_AUTO_FREE bool *is_met = dp_new_array(bool, (size_t)ranks);
+    const int32_t share = slots / ranks;
+    int32_t nodes = 0;
+    for (int32_t s = 0; s < slots; s++) {
+        const int32_t expert = s % experts, node = node_of == NULL ? 0 : node_of[s / share];
+        if (expert >= first && expert < first + size && !is_met[node]) {
+            is_met[node] = true;
+            nodes++;
+        }
+    }
+    return nodes;
+}
+
+int32_t dp_alltoall_limited_nodes(int32_t ranks, const int32_t *node_of, int32_t slots,
+                                  int32_t experts, int32_t groups, int32_t top_groups)
+{
+    if (groups < 2 || top_groups < 1 || top_groups >= groups) {
+        return 0;
+    }
+    // Groups by how many nodes they lie on.
+    DP_AUTO_FREE int32_t *number = dp_new_array(int32_t, (size_t)ranks + 1);
+    const int32_t size = experts / groups;
+    for (int32_t g = 0; g < groups; g++) {
+        number[nodes_of_group(ranks, node_of, slots, experts, g * size, size)]++;
+    }
+    int32_t left = top_groups, sum = 0;
+    for (int32_t nodes = ranks; nodes > 0 && left > 0; nodes--) {
+        const int32_t taken = number[nodes] < left ? number[nodes] : left;
+        sum += taken * nodes;
+        left -= taken;
+    }
+    return sum;
+}
+
 void dp_alltoall_topology_deinit(struct dp_alltoall_topology *topology)
 {
     free(topology->node);

@@ -15,6 +15,7 @@
 struct job {
     struct control *control; // borrowed
     uint32_t rank;
+    uint32_t attempt; // of its first order: what an earlier one still sends is refused
     struct dp_job_spec spec;
     struct dp_plan plan;
     struct dp_schedule schedule;
@@ -33,7 +34,7 @@ struct job {
     pthread_t saving;             // writes checkpoints; of a rank that computes
     bool is_connected, is_saving;
     uint64_t save_request; // that the checkpoint under way answers
-    int64_t trace_every; // steps between two whose spans are reported
+    int64_t trace_every;   // steps between two whose spans are reported
 };
 
 // A zeroed job may be deinited.

@@ -97,6 +97,31 @@ static int32_t expert_nodes(const struct job *job)
     return plan->expert % share == 0 ? plan->expert / share : 1;
 }
 
+// Whether experts may come to lie in other slots than at the start.
+static dp_status may_move(const struct job *job, bool *ret_moves, struct dp_error *err)
+{
+    dp_expert_placement placement = DP_EXPERT_PLACEMENT_OFF;
+    dp_status status =
+        dp_expert_placement_parse(job->spec.parallel.expert_placement, &placement, err);
+    *ret_moves = placement == DP_EXPERT_PLACEMENT_AUTO;
+    return status;
+}
+
+// Nodes that the groups of a group-limited router can reach; 0 = no promise. When experts move,
+// groups stay together where they divide over the nodes (dp/experts.h).
+static int32_t limit_nodes(const struct job *job, const int32_t *node_of, bool moves)
+{
+    const struct dp_model_spec *model = &job->spec.model;
+    const int32_t groups = model->expert_groups, top = model->top_groups;
+    const int32_t limit = dp_alltoall_limited_nodes(
+        job->plan.expert, node_of, job_expert_slots(job), model->experts, groups, top);
+    if (limit == 0 || !moves) {
+        return limit;
+    }
+    const int32_t nodes = expert_nodes(job);
+    return nodes == 1 || groups % nodes != 0 ? 0 : top > limit ? top : limit;
+}
+
 static dp_status open_exchange(struct job *job, struct dp_error *err)
 {
     const struct dp_plan *plan = &job->plan;
@@ -107,6 +132,11 @@ static dp_status open_exchange(struct job *job, struct dp_error *err)
     DP_AUTO_FREE int32_t *ranks = dp_new_array(int32_t, (size_t)plan->expert);
     DP_AUTO_FREE int32_t *node_of = dp_new_array(int32_t, (size_t)plan->expert);
     find_members(job, ranks, node_of);
+    bool moves;
+    dp_status status = may_move(job, &moves, err);
+    if (status != DP_OK) {
+        return status;
+    }
     struct dp_alltoall_config config = {.transport = job->transport,
                                         .window = EXCHANGE_WINDOW,
                                         .ranks = ranks,
@@ -118,9 +148,10 @@ static dp_status open_exchange(struct job *job, struct dp_error *err)
                                         .hidden = model->hidden,
                                         .tokens_max = (int64_t)plan->micro_batch_size *
                                                       job->spec.train.sequence,
+                                        .limited_nodes = limit_nodes(job, node_of, moves),
+                                        .epoch = job->attempt,
                                         .blocked_ms = job->blocked_ms};
-    dp_status status =
-        dp_alltoall_open(&config, dp_clock_monotonic_ns() + CONNECT_NS, &job->alltoall, err);
+    status = dp_alltoall_open(&config, dp_clock_monotonic_ns() + CONNECT_NS, &job->alltoall, err);
     if (status != DP_OK) {
         return dp_fail_in(err, "the exchange between %d expert ranks", plan->expert);
     }

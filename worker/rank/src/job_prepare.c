@@ -74,6 +74,7 @@ static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
         return dp_fail(err, DP_INVALID, "the order is for rank %u of %d; this is rank %u",
                        prepare->rank, dp_plan_world(&job->plan), job->rank);
     }
+    job->attempt = prepare->fence->attempt;
     const char *directory = job->spec.checkpoint.directory;
     DP_COPY_TEXT(job->directory, directory[0] != '\0' ? directory : prepare->checkpoint_directory);
     double every = job->plan.step_s > 0 ? ceil(1.0 / job->plan.step_s) : 1;

@@ -48,6 +48,13 @@ int32_t dp_alltoall_served(const struct dp_alltoall_topology *topology, int32_t 
 int32_t dp_alltoall_served_place(const struct dp_alltoall_topology *topology, int32_t rank,
                                  int32_t source);
 
+// What limited_nodes may promise when a router takes a token's experts from `top_groups` of
+// `groups` groups of neighbours: so many nodes at most, found as the sum of the top_groups groups
+// that lie on most. Slot s holds expert s % experts, member r has the r-th equal share of the
+// slots. 0 = nothing to promise: the router may choose from everywhere. node_of[ranks] as above.
+int32_t dp_alltoall_limited_nodes(int32_t ranks, const int32_t *node_of, int32_t slots,
+                                  int32_t experts, int32_t groups, int32_t top_groups);
+
 // One source's tokens by node, and the ranks of each there.
 struct dp_alltoall_layout {
     int64_t tokens;
