@@ -44,7 +44,7 @@ static void add(struct made *made, int name, dp_kernel_kind kind, int stream, in
 
 static void assert_us(double seconds, double us)
 {
-    if (fabs(1e6 * seconds - us) > 1e-6) {
+    if (!(fabs(1e6 * seconds - us) <= 1e-6)) {
         fail_msg("%.9g us is not %.9g us", 1e6 * seconds, us);
     }
 }

@@ -57,7 +57,7 @@ static void compare(struct routing *c, uint64_t seed, bool is_tied)
         twin_same_bits(&t, c->index);
         twin_near(&t, c->weight, 2e-6, 0);
         twin_near(&t, c->grad, 1e-5, 2e-6);
-        if (fabs(c->balance[CPU] - c->balance[GPU]) > 1e-6 * c->balance[CPU]) {
+        if (!(fabs(c->balance[CPU] - c->balance[GPU]) <= 1e-6 * c->balance[CPU])) {
             fail_msg("balance %g and %g", c->balance[CPU], c->balance[GPU]);
         }
     }

@@ -328,7 +328,7 @@ static void check_decompositions(const struct plan *plan, const struct dp_replay
         worst = result->workers[i].fixed ? i : worst;
     }
     double lost = result->replayed_s - result->ideal_s;
-    if (fabs(lost) > 1e-6) {
+    if (!(fabs(lost) <= 1e-6)) {
         double fixed =
             mixed(plan, result->workers[worst].stage, result->workers[worst].dp_rank, -1, -1, true);
         assert_near(result->m_workers * lost, result->replayed_s - fixed);
@@ -368,7 +368,7 @@ static void assert_same_shares(const struct dp_replay_result *a, const struct dp
     for (int32_t i = 0; i < a->replicas; i++) {
         assert_near(a->slowdown_replica[i], b->slowdown_replica[i]);
     }
-    if (fabs(a->slowdown - 1) > 1e-3) {
+    if (!(fabs(a->slowdown - 1) <= 1e-3)) {
         assert_true(fabs(a->m_workers - b->m_workers) < 1e-6);
         assert_true(fabs(a->m_stage - b->m_stage) < 1e-6);
     }

@@ -136,7 +136,7 @@ static void latency_costs_1f1b_what_the_zero_bubble_paper_published(void **state
                                                               .b = cases[i].b + cases[i].w,
                                                               .hop = {cases[i].c, 0}});
         double rate = (makespan - work) / makespan;
-        if (fabs(rate - cases[i].rate) > 5.1e-5) {
+        if (!(fabs(rate - cases[i].rate) <= 5.1e-5)) {
             fail_msg("p=%d m=%d: %.5f, published %.4f", cases[i].p, cases[i].m, rate,
                      cases[i].rate);
         }

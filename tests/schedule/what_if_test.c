@@ -28,7 +28,7 @@ static void assert_cost(const char *text, const double wanted[6])
     struct dp_sim_uniform cost = cost_of(text);
     const double got[6] = {cost.f, cost.b, cost.i, cost.w, cost.fb, cost.fi};
     for (int i = 0; i < 6; i++) {
-        if (fabs(got[i] - wanted[i]) > 1e-12) {
+        if (!(fabs(got[i] - wanted[i]) <= 1e-12)) {
             fail_msg("%s: number %d is %g, not %g", text, i, got[i], wanted[i]);
         }
     }
@@ -166,14 +166,14 @@ static bool same_costs(const struct dp_sim_costs *a, const struct dp_sim_costs *
     for (int32_t i = 0; i < chunks; i++) {
         for (int kind = 0; kind < DP_ACTION_FB; kind++) {
             double one = a->chunks[i].seconds[kind], other = b->chunks[i].seconds[kind];
-            if (fabs(one - other) > 1e-12 * one) {
+            if (!(fabs(one - other) <= 1e-12 * one)) {
                 return false;
             }
         }
     }
     for (int32_t i = 0; i < chunks * a->slots; i++) {
-        if (fabs(a->fb[i] - b->fb[i]) > 1e-12 * a->fb[i] ||
-            fabs(a->fi[i] - b->fi[i]) > 1e-12 * a->fi[i]) {
+        if (!(fabs(a->fb[i] - b->fb[i]) <= 1e-12 * a->fb[i]) ||
+            !(fabs(a->fi[i] - b->fi[i]) <= 1e-12 * a->fi[i])) {
             return false;
         }
     }

@@ -386,8 +386,28 @@ static void blame_expert(const struct check *check, int32_t asked, int32_t exper
     }
 }
 
+// Copies lie on other ranks than what they are copies of.
+static void check_expert_copies(const struct check *check)
+{
+    const struct dp_parallel_spec *p = &check->spec->parallel;
+    const int64_t slots = check->spec->model.experts + (int64_t)p->expert_copies * p->expert;
+    if (p->expert_copies == 0) {
+        return;
+    }
+    if (p->expert < 2) {
+        blame(check, "parallel.expert_copies", "set expert to 2 or more, or leave it out",
+              "expert_copies needs ranks that share the experts, and expert is %s",
+              p->expert == 1 ? "1" : "not set");
+    } else if (slots > DP_EXPERT_SLOTS_MAX) {
+        blame(check, "parallel.expert_copies", NULL,
+              "experts and their copies take %lld slots; the limit is %d", (long long)slots,
+              DP_EXPERT_SLOTS_MAX);
+    }
+}
+
 static void check_expert_parallel(const struct check *check)
 {
+    check_expert_copies(check);
     const struct dp_parallel_spec *p = &check->spec->parallel;
     const struct dp_model_spec *m = &check->spec->model;
     if (p->expert > 1 && m->experts == 0) {

@@ -211,7 +211,7 @@ static const struct dp_key parallel_keys[] = {
     {"rebalance_every", I64, PARALLEL(rebalance_every), 1, DP_STEPS_MAX, false, false,
      "steps between two looks at the loads of experts; default: 100"},
     {"expert_copies", I32, PARALLEL(expert_copies), 0, DP_EXPERTS_MAX, false, false,
-     "slots more on each expert rank than experts need, for copies of busy ones"},
+     "slots more on each expert rank than experts need, for copies of busy ones; needs expert"},
     {"comm_units", I32, PARALLEL(comm_units), 1, 1024, false, false,
      "multiprocessors that communicate during an overlapped pair"},
     {"imbalance", REAL, PARALLEL(imbalance), 1, 1024, false, false,
