@@ -403,6 +403,9 @@ static void what_group_limited_routers_promise_is_as_published(void **state)
     // Half as many nodes have two groups each; a group over two nodes counts twice.
     assert_int_equal(dp_alltoall_limited_nodes(32, node_of, 256, 256, 8, 1), 1);
     assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 4, 1), 2);
+    // Three groups of which one lies on two nodes: with any other it reaches three.
+    assert_int_equal(dp_alltoall_limited_nodes(6, (const int32_t[]){0, 1, 2, 2, 2, 2}, 6, 6, 3, 2),
+                     3);
     // A router that may choose from everywhere promises nothing.
     assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 8, 8), 0);
     assert_int_equal(dp_alltoall_limited_nodes(64, node_of, 256, 256, 1, 1), 0);
