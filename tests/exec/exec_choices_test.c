@@ -112,7 +112,6 @@ static void pick_choices(struct dp_rand *rand, struct trial *trial)
     trial->nodes = trial->expert > 2 && pick(rand, 2) == 0 ? 2 : 0;
     trial->rebalance_every = trial->expert > 1 ? pick(rand, 3) : 0;
     trial->expert_copies = trial->expert > 1 ? pick(rand, 3) : 0;
-    trial->sequential_rank = pick(rand, 4) == 0 ? 0 : -1;
 }
 
 static struct trial trial_of(const struct dp_model_spec *model)
@@ -125,6 +124,16 @@ static struct trial trial_of(const struct dp_model_spec *model)
     trial.steps = STEPS;
     trial.evaluate = true;
     return trial;
+}
+
+static void expect_ok(const struct trial_result *result, uint64_t seed)
+{
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        if (result->ranks[rank].status != DP_OK) {
+            print_message("choices %llu:\n", (unsigned long long)seed);
+        }
+    }
+    trial_expect_ok(result);
 }
 
 static void expect_near(double got, double wanted, double most, const struct trial *trial,
@@ -170,14 +179,14 @@ static void run_cut(struct trial trial, struct dp_rand *rand, uint64_t seed,
     first.stop_after = STOP;
     first.save = directory;
     trial_run(&first, &result);
-    trial_expect_ok(&result);
+    expect_ok(&result, seed);
     expect_alike(&first, &result, wanted, seed);
     trial_result_deinit(&result);
     pick_layout(rand, &trial);
     pick_choices(rand, &trial);
     trial.resume = directory;
     trial_run(&trial, &result);
-    trial_expect_ok(&result);
+    expect_ok(&result, seed);
     assert_int_equal(result.ranks[0].step_first, STOP + 1);
     expect_alike(&trial, &result, wanted, seed);
     trial_result_deinit(&result);
@@ -197,7 +206,7 @@ static void any_choices_together_train_as_one_rank_does(void **state)
         const struct trial one = trial_of(&model);
         struct trial_result wanted;
         trial_run(&one, &wanted);
-        trial_expect_ok(&wanted);
+        expect_ok(&wanted, seed);
         struct trial trial = one;
         pick_layout(&rand, &trial);
         pick_choices(&rand, &trial);

@@ -277,6 +277,14 @@ static void shapes_that_cannot_run_are_refused_with_the_reason(void **state)
     bad = good;
     bad.sequence = 0;
     expect_refusal(&bad, DP_INVALID, "sequence of 0");
+    // Copies of experts: as many on every rank, and of use to other ranks alone.
+    bad = good;
+    bad.expert_slots = 5;
+    expect_refusal(&bad, DP_INVALID, "5 slots for 4 experts on one rank");
+    bad.ep_size = 2;
+    expect_refusal(&bad, DP_INVALID, "5 slots hold no copy of each of 4 experts in equal shares");
+    bad.expert_slots = 2;
+    expect_refusal(&bad, DP_INVALID, "2 slots hold no copy");
 }
 
 int main(void)

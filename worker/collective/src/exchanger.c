@@ -7,7 +7,6 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
 
 #include "group.h"
 
@@ -15,7 +14,6 @@ struct dp_group_exchanger {
     struct dp_group_exchanger_config config;
     struct dp_exchanger interface;
     size_t element_bytes, real_bytes;
-    int64_t waited_ns;
 };
 
 // One tensor that travels: a part for each peer, and the calls that both ends make for it.
@@ -39,9 +37,8 @@ struct dp_routing {
     int32_t *expert;                  // [arrived, top_k]
     int32_t *counts;                  // [own experts]
     uint64_t *announced;              // [peers] counts as they arrive
-    struct travel count, index, rows, scales, weights;
-    void *arrived_rows, *arrived_scales, *arrived_weights;
-    bool is_fp8; // rows on their way to the experts
+    struct travel count, index, rows, weights;
+    void *arrived_rows, *arrived_weights;
 };
 
 static int32_t peers_of(const struct dp_routing *routing)
@@ -106,9 +103,7 @@ static dp_status land(struct dp_routing *routing, struct travel *travel, const i
                (const char *)travel->sent + (size_t)tokens_before(to, group->self) * row_bytes,
                length);
     }
-    int64_t start_ns = dp_clock_monotonic_ns();
     dp_status status = dp_group_receive_parts(group, &travel->call, rows, bytes, err);
-    routing->exchanger->waited_ns += dp_clock_monotonic_ns() - start_ns;
     close_travel(travel);
     return status;
 }
@@ -170,7 +165,6 @@ static void release(struct dp_routing *routing)
     close_travel(&routing->count);
     close_travel(&routing->index);
     close_travel(&routing->rows);
-    close_travel(&routing->scales);
     close_travel(&routing->weights);
     free(routing->sent_to);
     free(routing->received_from);
@@ -181,7 +175,6 @@ static void release(struct dp_routing *routing)
     free(routing->counts);
     free(routing->announced);
     free(routing->arrived_rows);
-    free(routing->arrived_scales);
     free(routing->arrived_weights);
     free(routing);
 }
@@ -216,14 +209,7 @@ static dp_status route(void *context, uint64_t tag, int64_t tokens, const int32_
 
 static size_t row_bytes_of(const struct dp_routing *routing)
 {
-    const size_t hidden = (size_t)routing->exchanger->config.hidden;
-    return routing->is_fp8 ? hidden : hidden * routing->exchanger->element_bytes;
-}
-
-// One scale for each 128 elements of a row.
-static size_t scale_bytes_of(const struct dp_routing *routing)
-{
-    return ((size_t)routing->exchanger->config.hidden + 127) / 128 * sizeof(float);
+    return (size_t)routing->exchanger->config.hidden * routing->exchanger->element_bytes;
 }
 
 static size_t weight_bytes_of(const struct dp_routing *routing)
@@ -277,7 +263,6 @@ static dp_status begin_to_experts(struct dp_routing *routing, const struct dp_lo
 static dp_status begin_back(struct dp_routing *routing, const struct dp_load *load,
                             struct dp_error *err)
 {
-    routing->is_fp8 = false;
     dp_status status = depart(routing, &routing->rows, routing->received_from,
                               row_bytes_of(routing), load->rows, NULL, err);
     if (status == DP_OK && load->weights != NULL) {
@@ -312,8 +297,7 @@ static bool ready(struct dp_routing *routing, dp_move move)
 {
     (void)move;
     return has_landed(routing, &routing->count) && has_landed(routing, &routing->index) &&
-           has_landed(routing, &routing->rows) && has_landed(routing, &routing->scales) &&
-           has_landed(routing, &routing->weights);
+           has_landed(routing, &routing->rows) && has_landed(routing, &routing->weights);
 }
 
 static int64_t landed_ns(struct dp_routing *routing, dp_move move)
@@ -385,10 +369,6 @@ static dp_status arrive(struct dp_routing *routing, dp_move move, struct dp_arri
         status = land_arrivals(routing, &routing->rows, row_bytes_of(routing),
                                &routing->arrived_rows, err);
     }
-    if (status == DP_OK && routing->is_fp8) {
-        status = land_arrivals(routing, &routing->scales, scale_bytes_of(routing),
-                               &routing->arrived_scales, err);
-    }
     if (status == DP_OK && move == DP_MOVE_DISPATCH) {
         status = land_arrivals(routing, &routing->weights, weight_bytes_of(routing),
                                &routing->arrived_weights, err);
@@ -396,7 +376,6 @@ static dp_status arrive(struct dp_routing *routing, dp_move move, struct dp_arri
     if (status == DP_OK) {
         *ret_arrivals = (struct dp_arrivals){.tokens = routing->arrived,
                                              .rows = routing->arrived_rows,
-                                             .scales = routing->arrived_scales,
                                              .weights = routing->arrived_weights,
                                              .expert = routing->expert,
                                              .counts = routing->counts};
@@ -408,10 +387,8 @@ static void finish(struct dp_routing *routing, dp_move move)
 {
     (void)move;
     free(routing->arrived_rows);
-    free(routing->arrived_scales);
     free(routing->arrived_weights);
     routing->arrived_rows = NULL;
-    routing->arrived_scales = NULL;
     routing->arrived_weights = NULL;
 }
 
@@ -477,9 +454,4 @@ void dp_group_exchanger_free(struct dp_group_exchanger *exchanger)
 struct dp_exchanger *dp_group_exchanger_interface(struct dp_group_exchanger *exchanger)
 {
     return &exchanger->interface;
-}
-
-int64_t dp_group_exchanger_waited_ns(const struct dp_group_exchanger *exchanger)
-{
-    return exchanger->waited_ns;
 }

@@ -5,12 +5,6 @@
 #include "dp/check.h"
 #include "stage.h"
 
-static bool is_routed(const struct dp_stage *stage, int32_t layer)
-{
-    const int32_t i = layer - stage->config.layer_begin;
-    return i >= 0 && i < stage->layer_count && !stage->layers[i].dense;
-}
-
 static int64_t first_of(const struct dp_stage *stage, int32_t layer)
 {
     return (int64_t)(layer - stage->config.layer_begin) * stage->config.model.experts;
@@ -43,14 +37,14 @@ void dp_stage_free_balance(struct dp_stage *stage)
 
 void *dp_stage_router_bias(struct dp_stage *stage, int32_t layer)
 {
-    return stage->router_bias == NULL || !is_routed(stage, layer)
+    return stage->router_bias == NULL || !dp_stage_routes(stage, layer)
                ? NULL
                : dp_real_at(stage, stage->router_bias, first_of(stage, layer));
 }
 
 int64_t *dp_stage_expert_counts(struct dp_stage *stage, int32_t layer)
 {
-    return is_routed(stage, layer) ? stage->expert_counts + first_of(stage, layer) : NULL;
+    return dp_stage_routes(stage, layer) ? stage->expert_counts + first_of(stage, layer) : NULL;
 }
 
 dp_status dp_chunk_take_choices(struct dp_chunk *chunk, int32_t layer, const int32_t **ret_index,

@@ -205,10 +205,11 @@ static dp_status call(struct dp_chunk *chunk, dp_pass pass, int32_t component, b
         status = stage->failed;
         *err = stage->failure;
     }
-    if (status != DP_OK) {
-        return dp_fail_in(err, "%s of layer %d", ops->name, which->layer);
+    if (status == DP_OK) {
+        return DP_OK;
     }
-    return DP_OK;
+    return which->layer < 0 ? dp_fail_in(err, "%s", ops->name)
+                            : dp_fail_in(err, "%s of layer %d", ops->name, which->layer);
 }
 
 static int32_t layer_of(const struct dp_chunk *chunk, int32_t component)

@@ -7,7 +7,7 @@
 #include "dp/check.h"
 #include "stage.h"
 
-static bool is_routed(const struct dp_stage *stage, int32_t layer)
+bool dp_stage_routes(const struct dp_stage *stage, int32_t layer)
 {
     const int32_t i = layer - stage->config.layer_begin;
     return i >= 0 && i < stage->layer_count && !stage->layers[i].dense;
@@ -93,19 +93,20 @@ int64_t dp_stage_slot_elements(const struct dp_stage *stage)
 
 int64_t dp_stage_slot_offset(const struct dp_stage *stage, int32_t layer, int32_t i)
 {
-    DP_CHECK(is_routed(stage, layer) && i >= 0 && i < stage->local_experts);
+    DP_CHECK(dp_stage_routes(stage, layer) && i >= 0 && i < stage->local_experts);
     return stage->layers[layer - stage->config.layer_begin].experts +
            i * dp_stage_slot_elements(stage);
 }
 
 const int32_t *dp_stage_placement(const struct dp_stage *stage, int32_t layer)
 {
-    return is_routed(stage, layer) ? experts_of(stage, layer - stage->config.layer_begin) : NULL;
+    return dp_stage_routes(stage, layer) ? experts_of(stage, layer - stage->config.layer_begin)
+                                         : NULL;
 }
 
 int64_t *dp_stage_slot_counts(struct dp_stage *stage, int32_t layer)
 {
-    return is_routed(stage, layer)
+    return dp_stage_routes(stage, layer)
                ? stage->slot_counts +
                      (size_t)(layer - stage->config.layer_begin) * (size_t)stage->slots
                : NULL;
@@ -131,7 +132,7 @@ static void name_tensors(struct dp_stage *stage, int32_t layer)
 
 void dp_stage_set_placement(struct dp_stage *stage, int32_t layer, const int32_t *expert)
 {
-    DP_CHECK(is_routed(stage, layer) && stage->config.ep_size > 1);
+    DP_CHECK(dp_stage_routes(stage, layer) && stage->config.ep_size > 1);
     const int32_t i = layer - stage->config.layer_begin;
     memcpy(experts_of(stage, i), expert, (size_t)stage->slots * sizeof(*expert));
     list_copies(stage, i);

@@ -121,6 +121,11 @@ static dp_status check_config(const struct dp_device *device, const struct dp_st
                        "%d slots hold no copy of each of %d experts in equal shares of %d ranks",
                        config->expert_slots, model->experts, config->ep_size);
     }
+    if (config->expert_slots > model->experts && config->ep_size == 1) {
+        return dp_fail(err, DP_INVALID,
+                       "%d slots for %d experts on one rank: copies are for other ranks",
+                       config->expert_slots, model->experts);
+    }
     if (config->fp8 && dp_element_real(device->element) != DP_F32) {
         return dp_fail(err, DP_UNSUPPORTED, "fp8 products are run on devices of bf16 or fp32");
     }

@@ -212,6 +212,8 @@ dp_status dp_chunk_take_choices(struct dp_chunk *chunk, int32_t layer, const int
                                 struct dp_error *err);
 
 // placement.c
+// Whether a layer of the whole model is one of the stage's with experts.
+bool dp_stage_routes(const struct dp_stage *stage, int32_t layer);
 void dp_stage_make_placement(struct dp_stage *stage); // and local_experts
 void dp_stage_free_placement(struct dp_stage *stage);
 // The expert in this rank's e-th slot of a layer of the stage, and whether a lower slot has it too.

@@ -1,6 +1,7 @@
 // The plainest way to move rows between expert ranks: messages of a group, one copy of a token for
 // each rank that has one of its experts, summed in the order of the ranks. What faster exchangers
-// are compared with, bit for bit, where all ranks are one node.
+// are compared with, bit for bit, where all ranks are one node. Rows travel as elements, whatever
+// the format of a load.
 //
 // Memory is host memory (that of the cpu device is). Ends block in the transport; there is no
 // thread. A routing and its peers' counterparts are told apart by the group's order of calls.
@@ -25,5 +26,3 @@ void dp_group_exchanger_free(struct dp_group_exchanger *exchanger);
 // Owned by the exchanger. Errors are the transport's, and DP_INTERNAL for a peer whose indices are
 // not this rank's experts.
 struct dp_exchanger *dp_group_exchanger_interface(struct dp_group_exchanger *exchanger);
-// Time spent so far in arrive and collect, waiting for peers.
-int64_t dp_group_exchanger_waited_ns(const struct dp_group_exchanger *exchanger);

@@ -80,7 +80,8 @@ struct dp_stage_config {
     int32_t layer_begin, layer_end; // [begin, end) of the whole model
     bool has_embedding, has_head;
     int32_t ep_rank, ep_size; // this rank holds slots [ep_rank, ep_rank + 1) * slots / ep_size
-    int32_t expert_slots;     // of a layer over the EP group, one an expert or more; 0 = E
+    // Of a layer over the EP group, one an expert or more; 0 = E. EP sizes above 1.
+    int32_t expert_slots;
     int32_t sequence;         // tokens per sample
     uint64_t seed;            // of the initial weights
     // What INPUT computes again instead of keeping it: DP_RECOMPUTE_* of dp/strategy.h. Results are
@@ -108,9 +109,11 @@ struct dp_stage;
 
 // Weights are drawn from (seed, tensor name): normal with deviation 0.02, divided by
 // sqrt(2 * layers) where the output joins the residual; norms are 1. Gradients start as zeros.
-// Refuses shapes it cannot run (MLA, grouped routing, multi-token prediction, EP that does not
-// divide the experts, a top_k above experts, a rank without layers) with the reason. The device is
-// borrowed and outlives the stage.
+// Refuses with the reason: DP_UNSUPPORTED, what is not run (several layers of multi-token
+// prediction, fp8 products of double); DP_INVALID, shapes that do not fit (heads that kv_heads does
+// not divide, an EP size that does not divide the experts, a top_k above what the groups hold, no
+// layers). The device's errors are those of its memory. The device is borrowed and outlives the
+// stage.
 dp_status dp_stage_new(struct dp_device *device, const struct dp_stage_config *config,
                        struct dp_stage **ret_stage, struct dp_error *err);
 // After all its chunks are freed.
