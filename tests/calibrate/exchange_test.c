@@ -46,7 +46,7 @@ static void a_slower_exchange_is_a_dearer_one_and_hops_stay(void **state)
     two_points(&profile);
     profile.routing_spread = 0;
     assert_ok(dp_model_preset("tiny-moe", &model, &err), &err);
-    struct dp_cost_stage stage = {0, model.layers, false, false};
+    struct dp_cost_stage stage = {0, model.layers, false, false, false};
     struct dp_cost_batch batch = {.samples = 1, .sequence = 128, .ep_size = 4, .ep_nodes = 1};
     struct dp_cost_chunk fast, slow;
     dp_cost_chunk(&model, &profile, &stage, &batch, &fast);

@@ -183,8 +183,8 @@ static void a_stages_parameters_add_up_to_the_models(void **state)
     for (const char *const *name = dp_model_preset_names(); *name != NULL; name++) {
         struct dp_model_spec model = preset(*name);
         int32_t half = model.layers / 2;
-        struct dp_cost_stage first = {0, half, true, false};
-        struct dp_cost_stage second = {half, model.layers, false, true};
+        struct dp_cost_stage first = {0, half, true, false, false};
+        struct dp_cost_stage second = {half, model.layers, false, true, false};
         struct dp_cost_parameters a, b;
         dp_cost_stage_parameters(&model, &first, 1, &a);
         dp_cost_stage_parameters(&model, &second, 1, &b);
@@ -203,8 +203,8 @@ static void seconds_add_up_over_layers_and_grow_with_the_batch(void **state)
     profile.action_overhead_s = 0;
     struct dp_model_spec model = preset("tiny-moe");
     struct dp_cost_batch batch = {.samples = 2, .sequence = 128, .ep_size = 1, .ep_nodes = 1};
-    struct dp_cost_stage one = {1, 2, false, false}, two = {2, 3, false, false};
-    struct dp_cost_stage both = {1, 3, false, false};
+    struct dp_cost_stage one = {1, 2, false, false, false}, two = {2, 3, false, false, false};
+    struct dp_cost_stage both = {1, 3, false, false, false};
     struct dp_cost_chunk a, b, sum;
     dp_cost_chunk(&model, &profile, &one, &batch, &a);
     dp_cost_chunk(&model, &profile, &two, &batch, &b);
@@ -230,7 +230,7 @@ static void sim_times_are_the_jobs_own(void **state)
                               .pair_s = 0.032125,
                               .head_s = 0.02435,
                               .scale = 0.1};
-    struct dp_cost_stage four = {4, 8, false, false}, last = {58, 61, false, true};
+    struct dp_cost_stage four = {4, 8, false, false, false}, last = {58, 61, false, true, false};
     struct dp_cost_sim_chunk chunk;
     dp_cost_sim_chunk(&sim, &four, &chunk);
     assert_near(chunk.forward_s, 9.74e-3, 1e-12);
@@ -243,7 +243,7 @@ static void sim_times_are_the_jobs_own(void **state)
     assert_near(chunk.forward_s, 9.74e-3, 1e-12);
     assert_near(chunk.weight_s, 3.51e-3, 1e-12);
     // Three layers pair up; the fourth forward runs alone.
-    struct dp_cost_stage three = {8, 11, false, false};
+    struct dp_cost_stage three = {8, 11, false, false, false};
     assert_near(dp_cost_sim_pair_s(&sim, &four, &three, true), 9.6375e-3 + 2.435e-3, 1e-12);
 }
 
@@ -261,7 +261,7 @@ static struct dp_cost_chunk moe_chunk(const struct dp_profile *profile, int32_t 
 {
     struct dp_model_spec model = preset("tiny-moe");
     struct dp_cost_batch batch = {.samples = 2, .sequence = 128, .ep_size = ep_size, .ep_nodes = 1};
-    struct dp_cost_stage stage = {1, 2, false, false};
+    struct dp_cost_stage stage = {1, 2, false, false, false};
     struct dp_cost_chunk chunk;
     dp_cost_chunk(&model, profile, &stage, &batch, &chunk);
     return chunk;

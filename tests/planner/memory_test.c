@@ -501,7 +501,7 @@ static void on_cpu_cores_bytes_are_those_of_the_executor(void **state)
         c.strategy.data = 8;
         int32_t end = 1 + (int32_t)dp_rand_below(&rand, (uint64_t)model.layers);
         int32_t begin = (int32_t)dp_rand_below(&rand, (uint64_t)end);
-        struct dp_cost_stage shape = {begin, end, begin == 0, end == model.layers};
+        struct dp_cost_stage shape = {begin, end, begin == 0, end == model.layers, false};
         struct dp_cost_batch batch = {.samples = c.strategy.micro_batch_size,
                                       .sequence = 64,
                                       .ep_size = c.strategy.expert,

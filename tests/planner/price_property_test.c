@@ -319,7 +319,7 @@ static void cpu_stages_cost_what_the_executor_takes(void **state)
         for (int i = 0; i < 2; i++) {
             int32_t end = 1 + (int32_t)dp_rand_below(&rand, (uint64_t)model.layers);
             int32_t begin = (int32_t)dp_rand_below(&rand, (uint64_t)end);
-            struct dp_cost_stage stage = {begin, end, i == 0, dp_rand_below(&rand, 2) > 0};
+            struct dp_cost_stage stage = {begin, end, i == 0, dp_rand_below(&rand, 2) > 0, false};
             dp_cost_chunk(&model, profile, &stage, &batch, &costs[i]);
             struct dp_stage_units units =
                 dp_stage_units_of(&model, begin, end, stage.has_embedding, stage.has_head);

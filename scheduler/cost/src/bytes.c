@@ -42,6 +42,14 @@ void dp_cost_stage_parameters(const struct dp_model_spec *model, const struct dp
         sum.shared += shared;
         sum.experts += ((double)dp_model_layer_parameters(model, layer) - shared) / ep_size;
     }
+    if (stage->has_mtp) {
+        double layer = (double)dp_model_layer_parameters(model, model->layers);
+        double experts = layer - (double)dp_model_layer_shared_parameters(model, model->layers);
+        bool has_copy = stage->has_head && !stage->has_embedding && model->tied_embedding == 0;
+        sum.shared += (double)dp_model_mtp_parameters(model) - experts;
+        sum.shared += has_copy ? (double)model->hidden * model->vocabulary : 0;
+        sum.experts += experts / ep_size;
+    }
     sum.shared += stage->has_embedding ? (double)dp_model_embedding_parameters(model) : 0;
     sum.shared += stage->has_head ? (double)dp_model_head_parameters(model) : 0;
     if (stage->has_embedding && stage->has_head && model->tied_embedding > 0) {

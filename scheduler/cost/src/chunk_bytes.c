@@ -141,7 +141,32 @@ static void add_layer(struct sum *s, int32_t layer, const struct dp_cost_routed 
     dp_cost_add_ffn(s, dp_model_layer_is_moe(s->model, layer), routed);
 }
 
-// Token numbers and the rows' gradient; logits and what the head's norm needs, targets.
+// Logits and what the head's norm needs, targets.
+void dp_cost_add_head(struct sum *s)
+{
+    add_norm(s);
+    s->elements += s->tokens * s->model->hidden;
+    s->reals += s->tokens * (s->model->vocabulary + (s->after_input ? 0.0 : 1.0));
+    s->indices += s->after_input ? 0 : s->tokens;
+}
+
+// The next tokens, their embedding, it and the hidden rows normed side by side, scales of both
+// norms; after the input gradient, which has left the hidden rows' in the head's, those of the
+// projection, the embedding and the gains. Then a layer, of which nothing is offloaded, and a head.
+void dp_cost_add_mtp(struct sum *s, const struct dp_cost_routed *routed)
+{
+    double hop = s->tokens * s->model->hidden;
+    uint32_t offload = s->offload;
+    s->offload = 0;
+    s->indices += s->tokens;
+    s->elements += (s->after_input ? 5 : 3) * hop;
+    s->reals += 2 * s->tokens + (s->after_input ? 2.0 * s->model->hidden : 0);
+    add_layer(s, s->model->layers, routed);
+    dp_cost_add_head(s);
+    s->offload = offload;
+}
+
+// Token numbers and the rows' gradient; the head.
 static void add_ends(struct sum *s, const struct dp_cost_stage *stage)
 {
     if (stage->has_embedding) {
@@ -149,10 +174,7 @@ static void add_ends(struct sum *s, const struct dp_cost_stage *stage)
         s->elements += s->after_input ? s->tokens * s->model->hidden : 0;
     }
     if (stage->has_head) {
-        add_norm(s);
-        s->elements += s->tokens * s->model->hidden;
-        s->reals += s->tokens * (s->model->vocabulary + (s->after_input ? 0.0 : 1.0));
-        s->indices += s->after_input ? 0 : s->tokens;
+        dp_cost_add_head(s);
     }
 }
 
@@ -188,6 +210,10 @@ static double kept_bytes(const struct dp_model_spec *m, const struct dp_profile 
         add_layer(&sum, layer, routed != NULL ? &routed[layer - stage->layer_begin] : &balanced);
     }
     add_ends(&sum, stage);
+    if (stage->has_mtp) {
+        dp_cost_add_mtp(&sum, routed != NULL ? &routed[stage->layer_end - stage->layer_begin]
+                                             : &balanced);
+    }
     return dp_cost_sum_bytes(&sum, profile);
 }
 

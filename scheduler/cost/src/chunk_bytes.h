@@ -26,3 +26,5 @@ struct dp_cost_routed dp_cost_balanced(const struct dp_model_spec *model,
 // gradient has come.
 void dp_cost_add_attention(struct sum *sum);
 void dp_cost_add_ffn(struct sum *sum, bool is_moe, const struct dp_cost_routed *routed);
+void dp_cost_add_head(struct sum *sum);
+void dp_cost_add_mtp(struct sum *sum, const struct dp_cost_routed *routed);

@@ -70,9 +70,10 @@ static void ffn_rows(const struct inside *in, struct sum *forward, struct sum *b
 
 void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_profile *profile,
                           const struct dp_cost_batch *batch, bool is_moe,
-                          struct dp_cost_during *ret_during)
+                          const struct dp_cost_routed *routed, struct dp_cost_during *ret_during)
 {
-    const struct inside in = {model, profile, batch, dp_cost_balanced(model, batch), is_moe};
+    const struct inside in = {model, profile, batch,
+                              routed != NULL ? *routed : dp_cost_balanced(model, batch), is_moe};
     uint32_t kept = batch->recompute;
     bool is_full = (kept & DP_RECOMPUTE_FULL) != 0;
     uint32_t whole = is_full ? DP_RECOMPUTE_NORM : kept & DP_RECOMPUTE_NORM;
@@ -108,13 +109,51 @@ void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_prof
                                           .backward = hop + dp_cost_sum_bytes(&gain, profile)};
 }
 
+// Of MTP with all of it kept, after forward or after input; is_head: its head alone.
+static double mtp_bytes(const struct inside *in, bool is_head, bool after_input)
+{
+    struct sum sum = sum_of(in, in->batch->recompute);
+    sum.after_input = after_input;
+    if (is_head) {
+        dp_cost_add_head(&sum);
+    } else {
+        dp_cost_add_mtp(&sum, &in->routed);
+    }
+    return dp_cost_sum_bytes(&sum, in->profile);
+}
+
+// Forward is fullest inside the layer, before the head has made its logits, or at the end. Backward
+// the head's gradients are there while the layer's are made, and at the end that of the hidden
+// rows, which goes on to the head of the model.
+void dp_cost_mtp_during(const struct dp_model_spec *model, const struct dp_profile *profile,
+                        const struct dp_cost_batch *batch, const struct dp_cost_routed *routed,
+                        struct dp_cost_during *ret_during)
+{
+    struct dp_cost_batch on_device = *batch;
+    on_device.offload = 0;
+    const struct inside in = {model, profile, &on_device,
+                              routed != NULL ? *routed : dp_cost_balanced(model, batch),
+                              dp_model_layer_is_moe(model, model->layers)};
+    struct dp_cost_during layer;
+    dp_cost_layer_during(model, profile, &on_device, in.is_moe, &in.routed, &layer);
+    double hop = dp_cost_hop_bytes(model, profile, batch) * profile->activation_share;
+    double head = mtp_bytes(&in, true, false), head_after = mtp_bytes(&in, true, true);
+    double all = mtp_bytes(&in, false, false), after = mtp_bytes(&in, false, true);
+    double first = head_after - head + layer.backward;
+    *ret_during = (struct dp_cost_during){
+        .forward = fmax(layer.forward - head, 0),
+        .backward = fmax(hop, fmax(first, after + hop - all)),
+        .attention = all,
+    };
+}
+
 // A product y = x w' of so many rows.
 struct product {
     double rows, in, out;
     bool is_real; // whatever the elements and the choices are
 };
 
-enum { PRODUCTS_MAX = 10 };
+enum { PRODUCTS_MAX = 11 };
 
 // Of a matrix that is converted in panels (kernels/device).
 #define PANEL_VALUES 131072.0
@@ -122,11 +161,19 @@ enum { PRODUCTS_MAX = 10 };
 #define BLOCK_ROWS 64
 #define BLOCK_KEYS 272
 
+// Of a micro-batch, at the busiest expert of a rank.
+static double expert_rows(const struct dp_model_spec *m, const struct dp_cost_batch *batch,
+                          const struct dp_cost_holds *holds)
+{
+    double equal = dp_cost_balanced(m, batch).rows * batch->ep_size / fmax(m->experts, 1);
+    return holds->busiest_rows > 0 ? holds->busiest_rows : equal;
+}
+
 static size_t list_products(const struct dp_model_spec *m, const struct dp_cost_batch *batch,
                             const struct dp_cost_holds *holds, struct product *ret_products)
 {
     double tokens = (double)batch->samples * batch->sequence, h = m->hidden;
-    double each = dp_cost_balanced(m, batch).rows * batch->ep_size / fmax(m->experts, 1);
+    double each = expert_rows(m, batch, holds);
     double query = (double)m->heads * (m->mla_nope_dim + m->mla_rope_dim);
     double qkv = m->mla_kv_rank > 0 ? query : ((double)m->heads + 2.0 * m->kv_heads) * m->head_dim;
     double low = m->mla_q_rank, kv = m->mla_kv_rank;
@@ -144,6 +191,7 @@ static size_t list_products(const struct dp_model_spec *m, const struct dp_cost_
         {holds->moe ? each : 0, h, 2.0 * m->expert_ffn, false},
         {holds->moe ? tokens : 0, h, m->experts, true},
         {holds->head ? tokens : 0, h, m->vocabulary, true},
+        {holds->mtp ? tokens : 0, 2 * h, h, false},
     };
     for (size_t i = 0; i < PRODUCTS_MAX; i++) {
         ret_products[i] = all[i];
@@ -192,12 +240,15 @@ double dp_cost_room_bytes(const struct dp_model_spec *m, const struct dp_profile
     }
     // Gradients inside attention and FFNs, which are as wide as what they are gradients of.
     bool layers = holds->dense || holds->moe;
-    double each = dp_cost_balanced(m, batch).rows * batch->ep_size / fmax(m->experts, 1);
     double widest = layers ? tokens * dp_cost_attended_width(m) : 0;
+    widest = holds->mtp ? fmax(widest, tokens * 2 * m->hidden) : widest;
     widest = holds->dense ? fmax(widest, tokens * m->ffn) : widest;
     if (holds->moe) {
         widest = fmax(widest, tokens * m->shared_experts * m->expert_ffn);
-        widest = fmax(widest, each * m->expert_ffn);
+        widest = fmax(widest, expert_rows(m, batch, holds) * m->expert_ffn);
+        // The gate's choice of its one expert, and its weights' gradient.
+        sum.indices += m->shared_gate > 0 ? tokens : 0;
+        sum.reals += m->shared_gate > 0 ? tokens : 0;
     }
     bool any = layers || holds->head;
     sum.elements = any ? tokens * m->hidden + widest : 0;

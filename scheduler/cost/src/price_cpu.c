@@ -31,7 +31,7 @@ static struct dp_unit_price unit_of(const struct dp_price_input *input,
     };
 }
 
-// The executor trains no MTP layers.
+// MTP is not priced.
 void dp_price_cpu_units(const struct dp_price_input *input, struct dp_price *ret_price)
 {
     const struct dp_model_spec *m = input->model;
@@ -44,10 +44,10 @@ void dp_price_cpu_units(const struct dp_price_input *input, struct dp_price *ret
         dp_unit unit;
         struct dp_cost_stage stage;
     } rows[] = {
-        {has_dense, DP_UNIT_DENSE, {0, 1, false, false}},
-        {has_moe, DP_UNIT_MOE, {last, last + 1, false, false}},
-        {true, DP_UNIT_EMBEDDING, {0, 0, true, false}},
-        {true, DP_UNIT_HEAD, {0, 0, false, true}},
+        {has_dense, DP_UNIT_DENSE, {0, 1, false, false, false}},
+        {has_moe, DP_UNIT_MOE, {last, last + 1, false, false, false}},
+        {true, DP_UNIT_EMBEDDING, {0, 0, true, false, false}},
+        {true, DP_UNIT_HEAD, {0, 0, false, true, false}},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         if (rows[i].exists) {

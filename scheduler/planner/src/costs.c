@@ -8,13 +8,15 @@
 #include "dp/rank_memory.h"
 #include "internal.h"
 
-struct dp_cost_stage dp_planner_stage_of(const struct layout *layout, int32_t stage)
+struct dp_cost_stage dp_planner_stage_of(const struct problem *problem, const struct layout *layout,
+                                         int32_t stage)
 {
     return (struct dp_cost_stage){
         .layer_begin = layout->layer_begin[stage],
         .layer_end = layout->layer_begin[stage + 1],
         .has_embedding = stage == 0,
         .has_head = stage == layout->choice.stages - 1,
+        .has_mtp = stage == layout->choice.stages - 1 && problem->spec->model.mtp_layers > 0,
     };
 }
 
@@ -38,7 +40,7 @@ struct dp_cost_batch dp_planner_batch_of(const struct problem *problem, const st
 static struct dp_cost_chunk stage_chunk(const struct problem *problem, const struct layout *layout,
                                         int32_t stage)
 {
-    struct dp_cost_stage shape = dp_planner_stage_of(layout, stage);
+    struct dp_cost_stage shape = dp_planner_stage_of(problem, layout, stage);
     struct dp_cost_chunk chunk = {0};
     if (problem->is_sim) {
         struct dp_cost_sim_chunk sim;
@@ -60,8 +62,8 @@ static double pair_s(const struct problem *problem, const struct layout *layout,
                      int32_t backward, bool with_weight)
 {
     if (problem->is_sim) {
-        struct dp_cost_stage f = dp_planner_stage_of(layout, forward),
-                             b = dp_planner_stage_of(layout, backward);
+        struct dp_cost_stage f = dp_planner_stage_of(problem, layout, forward),
+                             b = dp_planner_stage_of(problem, layout, backward);
         return dp_cost_sim_pair_s(&problem->spec->sim, &f, &b, with_weight);
     }
     struct dp_cost_chunk f = stage_chunk(problem, layout, forward);
@@ -73,7 +75,7 @@ static void fill_chunk(const struct problem *problem, const struct layout *layou
                        struct dp_sim_chunk *ret_chunk)
 {
     struct dp_cost_chunk chunk = stage_chunk(problem, layout, stage);
-    struct dp_cost_stage shape = dp_planner_stage_of(layout, stage);
+    struct dp_cost_stage shape = dp_planner_stage_of(problem, layout, stage);
     struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
     struct dp_cost_chunk_bytes bytes;
     dp_cost_chunk_bytes(&problem->spec->model, problem->profile, &shape, &batch, NULL, &bytes);
@@ -155,7 +157,7 @@ static void fill_step_end(const struct problem *problem, const struct layout *la
         int32_t count = dp_schedule_rank_stages(schedule, rank, stages);
         double sums_s = 0, parameters = 0;
         for (int32_t i = 0; i < count; i++) {
-            struct dp_cost_stage shape = dp_planner_stage_of(layout, stages[i]);
+            struct dp_cost_stage shape = dp_planner_stage_of(problem, layout, stages[i]);
             struct dp_cost_parameters one;
             dp_cost_stage_parameters(&problem->spec->model, &shape, layout->choice.expert, &one);
             sums_s += stage_sums_s(problem, layout, schedule, stages[i], &one);
@@ -283,7 +285,7 @@ double dp_planner_exposed_exchange_s(const struct problem *problem, const struct
 static double whole_model_s(const struct problem *problem, const struct choice *choice)
 {
     const struct dp_job_spec *spec = problem->spec;
-    struct dp_cost_stage whole = {0, spec->model.layers, true, true};
+    struct dp_cost_stage whole = {0, spec->model.layers, true, true, false};
     if (problem->is_sim) {
         struct dp_cost_sim_chunk chunk;
         dp_cost_sim_chunk(&spec->sim, &whole, &chunk);

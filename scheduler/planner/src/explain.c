@@ -229,7 +229,7 @@ static void fill_memory(const struct problem *problem, const struct evaluation *
     int32_t stages[DP_RANK_STAGES_MAX];
     int32_t count = dp_schedule_rank_stages(&evaluation->schedule, position, stages);
     for (int32_t i = 0; i < count; i++) {
-        struct dp_cost_stage stage = dp_planner_stage_of(layout, stages[i]);
+        struct dp_cost_stage stage = dp_planner_stage_of(problem, layout, stages[i]);
         struct dp_cost_parameters parameters;
         dp_cost_stage_parameters(&problem->spec->model, &stage, layout->choice.expert, &parameters);
         ret->held.dense += parameters.shared;

@@ -84,7 +84,8 @@ double dp_planner_ranks_per_core(const struct problem *problem, const struct lay
 // The most that cores which compute at the same time slow each other down on any machine.
 double dp_planner_compute_slowdown(const struct problem *problem, const struct layout *layout);
 
-struct dp_cost_stage dp_planner_stage_of(const struct layout *layout, int32_t stage);
+struct dp_cost_stage dp_planner_stage_of(const struct problem *problem, const struct layout *layout,
+                                         int32_t stage);
 struct dp_cost_batch dp_planner_batch_of(const struct problem *problem,
                                          const struct layout *layout);
 // What one micro-batch takes on a stage in an action that overlaps nothing: (compute, exchange).

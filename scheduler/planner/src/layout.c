@@ -36,14 +36,14 @@ static void split_by_cost(const struct problem *problem, struct layout *layout, 
 {
     const struct dp_model_spec *model = &problem->spec->model;
     struct dp_cost_batch batch = dp_planner_batch_of(problem, layout);
-    struct dp_cost_stage none = {0, 0, false, false}, embedding = {0, 0, true, false};
-    struct dp_cost_stage head = {0, 0, false, true};
+    struct dp_cost_stage none = {0}, embedding = {.has_embedding = true};
+    struct dp_cost_stage head = {.has_head = true};
     double overhead = all_passes_s(problem, &batch, paired, &none);
     double of_kind[2] = {-1, -1}; // dense, MoE
     for (int32_t l = 0; l < model->layers; l++) {
         int kind = dp_model_layer_is_moe(model, l);
         if (of_kind[kind] < 0) {
-            struct dp_cost_stage one = {l, l + 1, false, false};
+            struct dp_cost_stage one = {.layer_begin = l, .layer_end = l + 1};
             of_kind[kind] = all_passes_s(problem, &batch, paired, &one) - overhead;
         }
         cost[l] = of_kind[kind];

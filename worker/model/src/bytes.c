@@ -6,6 +6,7 @@
 struct shape {
     const struct dp_stage *stage;
     int64_t tokens, hidden;
+    uint32_t offload; // of the layer
     bool is_forward;
 };
 
@@ -22,7 +23,7 @@ static bool has(const struct shape *s, uint32_t bit)
 // What of it is on the device: between forward and backward, what is offloaded is not.
 static int64_t on_device(const struct shape *s, uint32_t offload, int64_t elements)
 {
-    return s->is_forward && (s->stage->config.offload & offload) != 0 ? 0 : elements;
+    return s->is_forward && (s->offload & offload) != 0 ? 0 : elements;
 }
 
 // A norm's scale, its output when that is kept, and after INPUT the gain's gradient.
@@ -168,16 +169,19 @@ static void add_mtp(const struct shape *s, struct count *sum)
 int64_t dp_stage_chunk_bytes(const struct dp_stage *stage, int32_t samples,
                              const struct dp_routed *routed, dp_chunk_phase phase)
 {
-    const struct shape shape = {.stage = stage,
-                                .tokens = (int64_t)samples * stage->config.sequence,
-                                .hidden = stage->config.model.hidden,
-                                .is_forward = phase == DP_CHUNK_FORWARD_DONE};
+    struct shape shape = {.stage = stage,
+                          .tokens = (int64_t)samples * stage->config.sequence,
+                          .hidden = stage->config.model.hidden,
+                          .is_forward = phase == DP_CHUNK_FORWARD_DONE};
     struct count sum = {0, 0, 0, 0};
     add_ends(&shape, &sum);
     if (dp_stage_predicts(&stage->config)) {
         add_mtp(&shape, &sum);
     }
     for (int32_t i = 0; i < stage->layer_count; i++) {
+        // The layer of multi-token prediction stays.
+        bool is_mtp = i == stage->layer_count - 1 && dp_stage_predicts(&stage->config);
+        shape.offload = is_mtp ? 0 : stage->config.offload;
         add_attention(&shape, &sum);
         if (stage->layers[i].dense) {
             add_dense(&shape, &sum);

@@ -33,6 +33,9 @@ double dp_cost_attention_flops(const struct dp_model_spec *model, int32_t layer,
 struct dp_cost_stage {
     int32_t layer_begin, layer_end; // [begin, end)
     bool has_embedding, has_head;
+    // Multi-token prediction behind the head, with a layer of its own, numbered model->layers.
+    // Bytes and parameters count it, seconds do not.
+    bool has_mtp;
 };
 
 // One micro-batch, and the EP group that shares its experts.
@@ -83,7 +86,8 @@ double dp_cost_hop_bytes(const struct dp_model_spec *model, const struct dp_prof
 // n (1 - (1 - 1/n)^top_k) of n nodes, or top_groups of them when routing is limited.
 double dp_cost_exchange_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                               const struct dp_cost_batch *batch);
-// Parameters of a stage held by one EP rank: routed experts are split, the rest is replicated.
+// Parameters of a stage held by one EP rank: routed experts are split, the rest is replicated. A
+// head with MTP that has no embedding beside it has a copy of it.
 struct dp_cost_parameters {
     double shared, experts;
 };
@@ -96,10 +100,11 @@ double dp_cost_state_bytes(const struct dp_model_spec *model, const struct dp_pr
                            int32_t ep_size, int32_t data, bool is_sharded);
 
 // What one chunk keeps between F and I, and between I and W: dp_stage_chunk_bytes of the executor,
-// for what this rank's experts received in each layer (routed NULL = balanced routing).
-// At the end of a pass its result is there as well, until it is sent.
+// for what this rank's experts received in each layer, that of MTP last (routed NULL = balanced
+// routing). At the end of a pass its result is there as well, until it is sent.
 struct dp_cost_routed {
     double tokens, rows; // each token once; once for each expert of this rank
+    double busiest_rows; // of the expert of this rank that has most; 0 = an equal share
 };
 struct dp_cost_chunk_bytes {
     double after_forward, after_input;
@@ -108,21 +113,26 @@ struct dp_cost_chunk_bytes {
 // Beyond what a chunk keeps, at most, while a pass is inside one layer, or the head or embedding:
 // results, rows between experts, what is computed again. Backward is a B whose W follows each I, or
 // an I. All of the layer is on the device then: `away` is what of it is not in after_forward, and
-// `attention` what its attention keeps. Routing is balanced.
+// `attention` what its attention keeps. routed NULL = balanced routing.
 struct dp_cost_during {
     double forward, backward;
     double away, attention;
 };
 void dp_cost_layer_during(const struct dp_model_spec *model, const struct dp_profile *profile,
                           const struct dp_cost_batch *batch, bool is_moe,
-                          struct dp_cost_during *ret_during);
+                          const struct dp_cost_routed *routed, struct dp_cost_during *ret_during);
 void dp_cost_ends_during(const struct dp_model_spec *model, const struct dp_profile *profile,
                          const struct dp_cost_batch *batch, bool is_head,
                          struct dp_cost_during *ret_during);
+// Likewise of MTP, all of it one unit: `away` is 0, since nothing of it is offloaded.
+void dp_cost_mtp_during(const struct dp_model_spec *model, const struct dp_profile *profile,
+                        const struct dp_cost_batch *batch, const struct dp_cost_routed *routed,
+                        struct dp_cost_during *ret_during);
 // Room that the passes of all stages of a rank share, and that of kernels: gradients that leave no
 // pass, norms that are not kept, operands in another format.
 struct dp_cost_holds {
-    bool dense, moe, head; // layers with a dense FFN, layers with experts, the head
+    bool dense, moe, head, mtp; // layers with a dense FFN, layers with experts (MTP's too), ...
+    double busiest_rows;        // of a micro-batch at one expert of this rank; 0 = balanced
 };
 double dp_cost_room_bytes(const struct dp_model_spec *model, const struct dp_profile *profile,
                           const struct dp_cost_batch *batch, const struct dp_cost_holds *holds);

@@ -4,7 +4,8 @@
 // What the rank's device counts by purpose (dp_device_memory) is predicted part by part: weights
 // with the copies that products read, gradients, moments, what chunks keep and what a running pass
 // holds besides, the room that passes and kernels work in, windows of the expert exchange. Routing
-// is balanced but for batch.imbalance. Arithmetic only, any thread.
+// is balanced but for batch.imbalance, unless what came to the rank is known. Arithmetic only, any
+// thread.
 #pragma once
 
 #include <stdbool.h>
@@ -22,6 +23,9 @@ struct dp_rank_memory {
     const struct dp_schedule *schedule;
     const int32_t *layer_begin; // [stages + 1]
     struct dp_cost_batch batch;
+    // [layers, and one more for MTP] what a micro-batch brings to this rank's experts, as measured;
+    // NULL = balanced.
+    const struct dp_cost_routed *routed;
     int32_t data;          // replicas
     int32_t expert_copies; // slots of a rank beyond its equal share of the experts
     bool is_sharded;       // ranks that hold the same parameters share out their moments
