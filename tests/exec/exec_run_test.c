@@ -1,7 +1,10 @@
 // What a rank accounts for, records, saves, and how it fails.
 #include <math.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
+#include "dp/archive.h"
+#include "dp/buf.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
@@ -542,6 +545,41 @@ static void a_checkpoint_of_a_longer_run_is_refused(void **state)
     temporary_remove(directory);
 }
 
+// As when a job is sent off twice, or a lost one still runs somewhere.
+static void a_directory_that_another_run_writes_to_is_left_alone(void **state)
+{
+    (void)state;
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
+    struct dp_error err = {0};
+    struct dp_archive_claim other = {0};
+    DP_AUTO_FREE char *partial = dp_asprintf("%s/step-1.partial", directory);
+    DP_AUTO_FREE char *part = dp_asprintf("%s/model-r1.safetensors", partial);
+    assert_ok(dp_archive_claim(&other, directory, &err), &err);
+    assert_ok(dp_archive_prepare(partial, &err), &err);
+    assert_ok(dp_write_file(part, "theirs", strlen("theirs"), &err), &err);
+    struct trial trial = trial_default();
+    trial.pipeline = 2;
+    trial.steps = 1;
+    trial.save = directory;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        assert_refused(result.ranks[rank].status, DP_CONFLICT, &result.ranks[rank].err,
+                       "another run writes its checkpoints to");
+    }
+    trial_result_deinit(&result);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    assert_ok(dp_read_file(part, 1 << 20, &bytes, &err), &err);
+    assert_int_equal(bytes.length, strlen("theirs"));
+    dp_archive_unclaim(&other);
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    trial_result_deinit(&result);
+    assert_int_not_equal(access(partial, F_OK), 0);
+    temporary_remove(directory);
+}
+
 static void an_exploding_run_names_rank_step_and_action(void **state)
 {
     (void)state;
@@ -620,6 +658,7 @@ int main(void)
         cmocka_unit_test(a_run_goes_on_under_one_schedule_after_the_other),
         cmocka_unit_test(another_global_batch_goes_on_with_the_next_sample),
         cmocka_unit_test(a_checkpoint_of_a_longer_run_is_refused),
+        cmocka_unit_test(a_directory_that_another_run_writes_to_is_left_alone),
         cmocka_unit_test(an_exploding_run_names_rank_step_and_action),
         cmocka_unit_test(a_loss_that_is_not_finite_is_the_fault_of_its_forward),
         cmocka_unit_test(a_lost_peer_ends_every_rank_at_once),

@@ -51,6 +51,7 @@ dp_status dp_archive_claim(struct dp_archive_claim *claim, const char *directory
     if (claim->directory != NULL && strcmp(claim->directory, directory) == 0) {
         return DP_OK;
     }
+    dp_archive_unclaim(claim);
     dp_status status = dp_make_directories(directory, err);
     if (status != DP_OK) {
         return status;
@@ -65,7 +66,6 @@ dp_status dp_archive_claim(struct dp_archive_claim *claim, const char *directory
         return fail_claimed(fd, directory, err);
     }
     sign(fd);
-    dp_archive_unclaim(claim);
     *claim = (struct dp_archive_claim){.directory = dp_strdup(directory), .fd = dp_steal_fd(&fd)};
     return DP_OK;
 }

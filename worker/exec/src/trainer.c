@@ -114,6 +114,7 @@ void dp_trainer_free(struct dp_trainer *trainer)
 {
     if (trainer != NULL) {
         dp_saver_free(trainer->saver);
+        dp_archive_unclaim(&trainer->claim);
         dp_optim_free(trainer->optim);
         dp_exec_free(trainer->exec);
         free(trainer);

@@ -77,7 +77,7 @@ dp_status dp_trainer_saving_next(struct dp_trainer *trainer, const double sums[S
     }
     trainer->saved = saved;
     dp_status status = sums[1] > 0 ? share_reason(trainer, err) : DP_OK;
-    dp_saver_drop(saver, seals(trainer));
+    dp_saver_drop(saver, trainer->claim.directory != NULL);
     trainer->is_saving = trainer->is_sealing = false;
     return status;
 }
@@ -111,14 +111,23 @@ static struct dp_checkpoint_run *checkpoint_runs(struct dp_trainer *trainer, int
     return runs;
 }
 
-// The directory is there before any rank writes into it.
-static dp_status make_room(struct dp_trainer *trainer, const char *partial, struct dp_error *why,
+// The directory is there, and no other run's, before any rank writes into it; where it is not, none
+// does (*why).
+static dp_status make_room(struct dp_trainer *trainer, const char *directory, struct dp_error *why,
                            struct dp_error *err)
 {
-    if (seals(trainer)) {
+    if (seals(trainer) && dp_archive_claim(&trainer->claim, directory, why) == DP_OK) {
+        DP_AUTO_FREE char *partial =
+            dp_asprintf("%s/step-%lld.partial", directory, (long long)trainer->step_done);
         (void)dp_archive_prepare(partial, why);
     }
-    return dp_group_barrier(dp_exec_world(trainer->exec), trainer_tag(CALL_SAVE), err);
+    int32_t room = (int32_t)why->status;
+    dp_status status = dp_group_broadcast(dp_exec_world(trainer->exec), trainer_tag(CALL_SAVE), 0,
+                                          &room, sizeof room, err);
+    if (status == DP_OK && room != DP_OK && !seals(trainer)) {
+        dp_fail(why, DP_UNAVAILABLE, "rank 0 could not make room in %s", directory);
+    }
+    return status;
 }
 
 static void start(struct dp_trainer *trainer, const char *directory, struct dp_error *why)
@@ -149,10 +158,8 @@ dp_status dp_trainer_checkpoint_begin(struct dp_trainer *trainer, const char *di
     if (status != DP_OK || trainer->saver == NULL) {
         return status;
     }
-    DP_AUTO_FREE char *partial =
-        dp_asprintf("%s/step-%lld.partial", directory, (long long)trainer->step_done);
     struct dp_error why = {0};
-    status = make_room(trainer, partial, &why, err);
+    status = make_room(trainer, directory, &why, err);
     if (status != DP_OK) {
         return dp_trainer_give_up(trainer, "checkpoint", status, err);
     }

@@ -9,8 +9,9 @@ struct dp_trainer {
     struct dp_exec *exec;
     struct dp_optim *optim; // NULL on a sim rank
     int64_t step_done, next_sample;
-    struct dp_saver *saver;     // NULL on a sim rank
-    bool is_saving, is_sealing; // a checkpoint is under way, on all ranks; all parts are written
+    struct dp_saver *saver;        // NULL on a sim rank
+    struct dp_archive_claim claim; // of the rank that seals, from its first checkpoint on
+    bool is_saving, is_sealing;    // a checkpoint is under way, on all ranks; all parts are written
     int64_t saving_step;
     struct dp_trainer_saved saved; // what the last one came to, until it is reported
     struct dp_exec_failure failure;

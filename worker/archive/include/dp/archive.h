@@ -108,8 +108,8 @@ struct dp_archive_claim {
     char *directory;
     int fd;
 };
-// Makes the directory, and those above it, and claims it, instead of what was claimed before; one
-// that is claimed already stays so. DP_CONFLICT: another run, which it names, has it.
+// Makes the directory, and those above it, and claims it; one that is claimed already stays so, any
+// other is given up, whatever comes of it. DP_CONFLICT: another run, which it names, has it.
 dp_status dp_archive_claim(struct dp_archive_claim *claim, const char *directory,
                            struct dp_error *err);
 // Accepts zeros.
