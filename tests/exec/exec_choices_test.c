@@ -123,6 +123,7 @@ static struct trial trial_of(const struct dp_model_spec *model)
     trial.element = DP_F64;
     trial.steps = STEPS;
     trial.evaluate = true;
+    trial.holdout = 8; // an equal share for every replica
     return trial;
 }
 
@@ -157,7 +158,12 @@ static void expect_alike(const struct trial *trial, const struct trial_result *g
             expect_near(a->loss, b->loss, 1e-9, trial, seed, step, "the loss");
             expect_near(a->grad_norm, b->grad_norm, 1e-7, trial, seed, step, "the norm");
         }
-        for (size_t i = 0; i < at->weights_count && at->step_done == STEPS; i++) {
+        if (at->step_done < STEPS) {
+            continue;
+        }
+        expect_near(at->evaluated_loss, one->evaluated_loss, 1e-9, trial, seed, STEPS,
+                    "the held-out loss");
+        for (size_t i = 0; i < at->weights_count; i++) {
             const struct trial_tensor *other =
                 trial_find(one->weights, one->weights_count, at->weights[i].name);
             const double distance = trial_distance(&at->weights[i], other);
@@ -193,13 +199,23 @@ static void run_cut(struct trial trial, struct dp_rand *rand, uint64_t seed,
     temporary_remove(directory);
 }
 
+// DP_CHOICES: one of the seeds that a failure has named.
+static uint64_t first_seed(void)
+{
+    const char *only = getenv("DP_CHOICES");
+    return only != NULL ? strtoull(only, NULL, 10) : 1;
+}
+
+static long runs_of(long short_form)
+{
+    return getenv("DP_CHOICES") != NULL ? 1 : TRIAL_UNDER_TSAN ? 2 : dp_fuzz_runs(short_form);
+}
+
 static void any_choices_together_train_as_one_rank_does(void **state)
 {
     (void)state;
-    const char *only = getenv("DP_CHOICES"); // one of the seeds that a failure has named
-    const uint64_t first = only != NULL ? strtoull(only, NULL, 10) : 1;
-    const long runs = only != NULL ? 1 : TRIAL_UNDER_TSAN ? 2 : dp_fuzz_runs(12);
-    for (uint64_t seed = first; seed < first + (uint64_t)runs; seed++) {
+    const uint64_t first = first_seed();
+    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(12); seed++) {
         struct dp_rand rand;
         dp_rand_init(&rand, seed);
         const struct dp_model_spec model = pick_model(&rand);
@@ -215,10 +231,77 @@ static void any_choices_together_train_as_one_rank_does(void **state)
     }
 }
 
+// Losses, norms and weights, to the last bit.
+static void expect_same_bits(const struct trial_result *a, const struct trial_result *b,
+                             uint64_t seed)
+{
+    for (int32_t rank = 0; rank < a->world; rank++) {
+        const struct trial_rank *x = &a->ranks[rank], *y = &b->ranks[rank];
+        for (int64_t step = 1; step <= STEPS; step++) {
+            const struct dp_trainer_report *p = &x->reports[step], *q = &y->reports[step];
+            if (p->loss != q->loss || p->grad_norm != q->grad_norm) {
+                fail_msg("choices %llu, step %d: loss %.9g or %.9g, norm %.9g or %.9g",
+                         (unsigned long long)seed, (int)step, p->loss, q->loss, p->grad_norm,
+                         q->grad_norm);
+            }
+        }
+        assert_true(x->evaluated_loss == y->evaluated_loss);
+        assert_int_equal(x->weights_count, y->weights_count);
+        for (size_t i = 0; i < x->weights_count; i++) {
+            if (memcmp(x->weights[i].values, y->weights[i].values,
+                       (size_t)x->weights[i].count * sizeof(double)) != 0) {
+                fail_msg("choices %llu, rank %d: %s differs", (unsigned long long)seed, rank,
+                         x->weights[i].name);
+            }
+        }
+    }
+}
+
+// The rows of fp8 products are rounded before they travel, which messages do not do.
+static struct trial pick_precision(struct dp_rand *rand, const struct dp_model_spec *model)
+{
+    struct trial trial = trial_of(model);
+    pick_layout(rand, &trial);
+    pick_choices(rand, &trial);
+    trial.element = pick(rand, 2) == 0 ? DP_F32 : DP_BF16;
+    trial.fp8 = pick(rand, 2) == 0;
+    trial.save_fp8 = pick(rand, 2) == 0;
+    trial.bf16_moments = pick(rand, 2) == 0;
+    trial.nodes = 0;
+    return trial;
+}
+
+static void choices_of_time_and_memory_change_no_bit(void **state)
+{
+    (void)state;
+    const uint64_t first = first_seed();
+    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(12); seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, seed);
+        const struct dp_model_spec model = pick_model(&rand);
+        const struct trial one = pick_precision(&rand, &model);
+        struct trial other = one;
+        pick_choices(&rand, &other);
+        other.nodes = 0;
+        other.alltoall = one.fp8 ? one.alltoall : other.alltoall;
+        other.rebalance_every = one.rebalance_every;
+        other.expert_copies = one.expert_copies;
+        struct trial_result a, b;
+        trial_run(&one, &a);
+        expect_ok(&a, seed);
+        trial_run(&other, &b);
+        expect_ok(&b, seed);
+        expect_same_bits(&a, &b, seed);
+        trial_result_deinit(&a);
+        trial_result_deinit(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_choices_together_train_as_one_rank_does),
+        cmocka_unit_test(choices_of_time_and_memory_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
