@@ -12,6 +12,8 @@ set(DP_TSAN_BIN "" CACHE PATH "bin/ of a build with DP_TSAN whose threaded tests
 # The first race ends the process, so that the tests of daemons see it.
 set(DP_TSAN_ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 ignore_noninstrumented_modules=1 \
 suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+# When a test counts as hanging: far beyond what the slowest takes on a machine with other work.
+set(DP_HANG_SECONDS 900)
 option(DP_WERROR "Treat warnings as errors" ON)
 
 set(CMAKE_C_STANDARD 17)
@@ -90,7 +92,7 @@ function(dp_test name)
     set(M_LABELS unit)
   endif()
   if(NOT M_TIMEOUT)
-    set(M_TIMEOUT 120)
+    set(M_TIMEOUT ${DP_HANG_SECONDS})
   endif()
   dp_library(cmocka cmocka)
   add_executable(test_${name} ${M_SOURCES})
@@ -105,10 +107,12 @@ function(dp_test name)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT})
   if(M_THREADS AND DP_TSAN)
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${DP_TSAN_ENVIRONMENT}")
+    math(EXPR slow "2 * ${M_TIMEOUT}")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${slow} ENVIRONMENT "${DP_TSAN_ENVIRONMENT}")
   elseif(M_THREADS AND DP_TSAN_BIN)
     add_test(NAME tsan_${name} COMMAND ${DP_TSAN_BIN}/test_${name})
-    set_tests_properties(tsan_${name} PROPERTIES LABELS tsan TIMEOUT ${M_TIMEOUT}
+    math(EXPR slow "2 * ${M_TIMEOUT}")
+    set_tests_properties(tsan_${name} PROPERTIES LABELS tsan TIMEOUT ${slow}
       ENVIRONMENT "${DP_TSAN_ENVIRONMENT}")
   endif()
 endfunction()
@@ -118,7 +122,7 @@ endfunction()
 function(dp_script_test name)
   cmake_parse_arguments(M "" "TIMEOUT" "COMMAND;LABELS" ${ARGN})
   if(NOT M_TIMEOUT)
-    set(M_TIMEOUT 300)
+    set(M_TIMEOUT ${DP_HANG_SECONDS})
   endif()
   add_test(NAME ${name} COMMAND ${M_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT}

@@ -44,7 +44,7 @@ dp_status end_open(struct end *end, const struct dp_alltoall_config *config, str
 
 void end_close(struct end *end)
 {
-    dp_alltoall_close(end->alltoall, dp_clock_monotonic_ns() + 20 * DP_NS_PER_S);
+    dp_alltoall_close(end->alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
     pthread_join(end->mover, NULL);
     dp_alltoall_free(end->alltoall);
 }

@@ -300,7 +300,7 @@ static dp_status play_rank(struct dp_transport *transport, void *context, struct
         dp_alltoall_abort(actor.alltoall, status, err->message);
         dp_transport_abort(transport, status, err->message);
     }
-    dp_alltoall_close(actor.alltoall, dp_clock_monotonic_ns() + 30 * DP_NS_PER_S);
+    dp_alltoall_close(actor.alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
     pthread_join(mover, NULL);
     if (status == DP_OK) {
         status = check_bytes(&actor, err);
@@ -561,7 +561,7 @@ static dp_status open_as_groups(struct dp_transport *transport, void *context, s
     EXPECT_OK(dp_alltoall_open(&config, 0, &alltoall, err));
     pthread_t mover;
     pthread_create(&mover, NULL, move_rows, alltoall);
-    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 30 * DP_NS_PER_S);
+    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
     pthread_join(mover, NULL);
     dp_alltoall_free(alltoall);
     return DP_OK;

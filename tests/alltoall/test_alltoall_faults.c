@@ -224,7 +224,7 @@ static void a_peer_that_does_not_begin_is_named_within_the_deadline(void **state
     assert_refused(outcome.statuses[0], DP_TIMEOUT, &outcome.errors[0],
                    "rank 1 (has not begun it)");
     assert_refused(outcome.statuses[0], DP_TIMEOUT, &outcome.errors[0], "micro-batch 9 layer 5");
-    assert_true(dp_clock_monotonic_ns() - start_ns < 30 * DP_NS_PER_S);
+    assert_true(dp_clock_monotonic_ns() - start_ns < 100 * DP_NS_PER_S);
 }
 
 struct aborter {
@@ -520,7 +520,7 @@ static dp_status look_late(struct dp_transport *transport, void *context, struct
     }
     calls->finish(routing, DP_MOVE_DISPATCH);
     calls->release(routing);
-    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 20 * DP_NS_PER_S);
+    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
     pthread_join(mover, NULL);
     dp_alltoall_free(alltoall);
     return DP_OK;

@@ -29,7 +29,7 @@ static void *connect_one(void *argument)
     struct connector *connector = argument;
     connector->status =
         dp_transport_connect(connector->transport, connector->addresses,
-                             dp_clock_monotonic_ns() + 30 * DP_NS_PER_S, &connector->err);
+                             dp_clock_monotonic_ns() + 300 * DP_NS_PER_S, &connector->err);
     return NULL;
 }
 
@@ -143,7 +143,7 @@ static void *run_rank(void *argument)
     if (runner->status != DP_OK) {
         dp_transport_abort(runner->transport, runner->status, runner->err.message);
     }
-    dp_transport_close(runner->transport, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S);
+    dp_transport_close(runner->transport, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
     return NULL;
 }
 

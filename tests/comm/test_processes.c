@@ -15,7 +15,7 @@
 #include "dp/transport_ops.h"
 
 #define WORLD 3
-#define DEADLINE_NS (60 * DP_NS_PER_S)
+#define DEADLINE_NS (300 * DP_NS_PER_S)
 
 typedef enum process_kind { PROCESS_TCP, PROCESS_SHM, PROCESS_AUTO, PROCESS_KINDS } process_kind;
 
@@ -113,7 +113,7 @@ static void start(struct process *process, process_kind kind, int32_t rank, proc
     if (process->pid == 0) {
         close(down[1]);
         close(up[0]);
-        alarm(100); // should the parent be gone
+        alarm(400); // should the parent be gone
         struct ends ends = {.from = down[0], .to = up[1]};
         struct dp_error err = {0};
         dp_status status = live(kind, rank, &ends, run, &err);

@@ -119,8 +119,8 @@ static void strangers_on_the_port_are_dropped_and_do_no_harm(void **state)
     assert_int_equal(send(fds[6], "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 36, 0), 36);
     assert_int_equal(send(fds[7], hello, 5, 0), 5); // and nothing more; fds[8] says nothing
     close(fds[7]);
-    struct connecting one = {ends[1].transport, addresses, 20000, DP_OK, {0}, 0};
-    struct connecting zero = {ends[0].transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting one = {ends[1].transport, addresses, 120000, DP_OK, {0}, 0};
+    struct connecting zero = {ends[0].transport, addresses, 120000, DP_OK, {0}, 0};
     start(&one);
     for (int i = 0; i < 7; i++) {
         assert_true(is_dropped(fds[i]));
@@ -144,8 +144,8 @@ static void more_silent_strangers_than_there_is_room_for_do_not_keep_a_peer_out(
     listen_on(&ends[0], 0, 2, TOKEN);
     listen_on(&ends[1], 1, 2, TOKEN);
     const char *addresses[2] = {ends[0].address, ends[1].address};
-    struct connecting one = {ends[1].transport, addresses, 20000, DP_OK, {0}, 0};
-    struct connecting zero = {ends[0].transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting one = {ends[1].transport, addresses, 120000, DP_OK, {0}, 0};
+    struct connecting zero = {ends[0].transport, addresses, 120000, DP_OK, {0}, 0};
     start(&one);
     int fds[150];
     for (int i = 0; i < 150; i++) {
@@ -189,7 +189,7 @@ static void a_peer_that_has_ended_is_named(void **state)
     dp_transport_free(one.transport);
     struct dp_error err = {0};
     dp_status status = dp_transport_connect(zero.transport, addresses,
-                                            dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
+                                            dp_clock_monotonic_ns() + 120 * DP_NS_PER_S, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "cannot reach rank 1 at 127.0.0.1:");
     dp_transport_free(zero.transport);
 }
@@ -201,11 +201,11 @@ static void a_peer_of_another_assignment_is_told_apart(void **state)
     listen_on(&zero, 0, 2, TOKEN);
     listen_on(&one, 1, 2, TOKEN + 1);
     const char *addresses[2] = {zero.address, one.address};
-    struct connecting other = {one.transport, addresses, 200, DP_OK, {0}, 0};
+    struct connecting other = {one.transport, addresses, 2000, DP_OK, {0}, 0};
     start(&other);
     struct dp_error err = {0};
     dp_status status = dp_transport_connect(zero.transport, addresses,
-                                            dp_clock_monotonic_ns() + 20 * DP_NS_PER_S, &err);
+                                            dp_clock_monotonic_ns() + 120 * DP_NS_PER_S, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "of another assignment");
     pthread_join(other.thread, NULL);
     assert_refused(other.status, DP_TIMEOUT, &other.err, "1 of 1 peers");
@@ -228,7 +228,7 @@ static void what_answers_with_a_wrong_hello_is_told_apart(void **state)
     char address[64];
     snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(name.sin_port));
     const char *addresses[2] = {zero.address, address};
-    struct connecting connecting = {zero.transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting connecting = {zero.transport, addresses, 120000, DP_OK, {0}, 0};
     start(&connecting);
     int fd = accept(listener, NULL, NULL);
     assert_int_equal(send(fd, "220 mail.example.org ready when you are\r\n", 41, 0), 41);
@@ -283,7 +283,7 @@ static void bytes_that_are_no_message_close_the_link(void **state)
     struct end one;
     listen_on(&one, 1, 2, TOKEN);
     const char *addresses[2] = {"127.0.0.1:1", one.address};
-    struct connecting connecting = {one.transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting connecting = {one.transport, addresses, 120000, DP_OK, {0}, 0};
     start(&connecting);
     int fd = dial(one.address);
     unsigned char hello[32];
@@ -325,7 +325,7 @@ static void put_badly(uint64_t offset, uint64_t length, uint64_t number, const c
     struct end one;
     listen_on(&one, 1, 2, TOKEN);
     const char *addresses[2] = {"127.0.0.1:1", one.address};
-    struct connecting connecting = {one.transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting connecting = {one.transport, addresses, 120000, DP_OK, {0}, 0};
     start(&connecting);
     int fd = dial(one.address);
     unsigned char bytes[80];
@@ -399,8 +399,8 @@ static void addresses_may_be_v6(void **state)
         assert_memory_equal(ends[i].address, "[::1]:", 6);
     }
     const char *addresses[2] = {ends[0].address, ends[1].address};
-    struct connecting one = {ends[1].transport, addresses, 20000, DP_OK, {0}, 0};
-    struct connecting zero = {ends[0].transport, addresses, 20000, DP_OK, {0}, 0};
+    struct connecting one = {ends[1].transport, addresses, 120000, DP_OK, {0}, 0};
+    struct connecting zero = {ends[0].transport, addresses, 120000, DP_OK, {0}, 0};
     start(&one);
     start(&zero);
     pthread_join(one.thread, NULL);

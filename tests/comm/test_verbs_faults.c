@@ -11,7 +11,7 @@
 #define WORLD_MAX 3
 #define ROUNDS 40
 #define PART_BYTES 6000
-#define DEADLINE_S 30
+#define DEADLINE_S 120
 
 struct trial {
     uint64_t seed;

@@ -8,7 +8,7 @@
 #include "dp/v1/agent.pb-c.h"
 #include "dp_test.h"
 
-#define DEADLINE_MS 20000
+#define DEADLINE_MS 120000
 
 struct daemon_process {
     pid_t pid;           // 0 = not running

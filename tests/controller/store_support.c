@@ -9,7 +9,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 
-#define DEADLINE_MS 30000
+#define DEADLINE_MS 120000
 
 int store_setup(void **state)
 {

@@ -63,7 +63,7 @@ class Controller:
     def stop(self):
         """The exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=180)
 
     def close(self):
         if self.process.poll() is None:

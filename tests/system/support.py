@@ -17,7 +17,7 @@ import unittest
 
 BIN = pathlib.Path(os.environ["DP_BIN"])
 SOURCE = pathlib.Path(os.environ["DP_SOURCE"])
-DEADLINE_S = 90
+DEADLINE_S = 240
 
 
 def wait_for(what, predicate, deadline_s=DEADLINE_S):
@@ -58,7 +58,7 @@ class Cluster:
         self.env.update(XDG_STATE_HOME=str(self.root), OPENBLAS_NUM_THREADS="1", NO_COLOR="1")
         self.state = self.root / "dp" / "local"
 
-    def dpctl(self, *args, check=0, stdin=None, timeout=180, env=None):
+    def dpctl(self, *args, check=0, stdin=None, timeout=300, env=None):
         """Runs dpctl; `check` is the exit code that is expected, None = any."""
         done = subprocess.run([BIN / "dpctl", *map(str, args)], env={**self.env, **(env or {})},
                               input=stdin, capture_output=True, text=True, timeout=timeout,

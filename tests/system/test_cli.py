@@ -214,13 +214,13 @@ class Cli(unittest.TestCase):
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run([BIN / "dpctl", "schedule", "list"], env=self.cluster.env,
-                              stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30,
+                              stdout=writer, stderr=subprocess.PIPE, text=True, timeout=180,
                               check=False)
         os.close(writer)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         with open("/dev/full", "w", encoding="ascii") as full:
             done = subprocess.run([BIN / "dpctl", "schedule", "list"], env=self.cluster.env,
-                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=30,
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=180,
                                   check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot write", done.stderr)

@@ -60,7 +60,7 @@ class Daemons:
 
     def kill_controller(self):
         self.controller.send_signal(signal.SIGKILL)
-        self.controller.wait(timeout=30)
+        self.controller.wait(timeout=180)
 
     def start_agent(self, name, *args):
         (self.root / name).mkdir()
@@ -92,7 +92,7 @@ class Daemons:
         request = urllib.request.Request(f"http://{address}{path}", data=data,
                                          headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=180) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
@@ -101,7 +101,7 @@ class Daemons:
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=180)
         shutil.rmtree(self.root, ignore_errors=True)
 
 
@@ -283,7 +283,7 @@ class Reported(DaemonsTest):
         self.assertEqual([node["cpus"] for node in hardware["numa"]], ["0-55", "56-111"])
         # It is stored: another controller knows it before the agent is back.
         self.daemons.processes[-1].terminate()
-        self.daemons.processes[-1].wait(timeout=60)
+        self.daemons.processes[-1].wait(timeout=180)
         self.daemons.kill_controller()
         self.daemons.start_controller()
         self.assertEqual(self.daemons.json("nodes")["nodes"][0]["hardware"], hardware)

@@ -149,7 +149,7 @@ class Doors(ClusterTest):
                      address]
         for argv, word in ((same_directory, str(directory)), (same_port, address)):
             done = subprocess.run(argv, env=cluster.env, capture_output=True, text=True,
-                                  timeout=30, check=False)
+                                  timeout=180, check=False)
             self.assertEqual(done.returncode, 6, done.stderr)
             self.assertIn(word, done.stderr)
         self.assertEqual(len(cluster.json("nodes")["nodes"]), 2)
@@ -158,7 +158,7 @@ class Doors(ClusterTest):
         cluster = self.cluster.up()
         done = subprocess.run([BIN / "dp-worker", "--state-dir", cluster.state / "node-0", "--name",
                                "node-0", "--controller", f"@{cluster.state}/controller.addr"],
-                              env=cluster.env, capture_output=True, text=True, timeout=30,
+                              env=cluster.env, capture_output=True, text=True, timeout=180,
                               check=False)
         self.assertEqual(done.returncode, 6, done.stderr)
 
@@ -177,7 +177,7 @@ class Database(ClusterTest):
     def controller(self, code):
         done = subprocess.run([BIN / "dp-controller", "--state-dir",
                                self.cluster.state / "controller", "--listen", "127.0.0.1:0"],
-                              env=self.cluster.env, capture_output=True, text=True, timeout=30,
+                              env=self.cluster.env, capture_output=True, text=True, timeout=180,
                               check=False)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr

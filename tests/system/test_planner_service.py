@@ -151,8 +151,9 @@ class PlannerService(unittest.TestCase):
         self.wait_running(0)
 
     def test_a_search_ends_when_its_deadline_has_passed(self):
+        self.plan(**SMALL)  # the controller is there
         call = self.method("Plan", planner.PlanResponse).future(planner.PlanRequest(**LONG),
-                                                                timeout=0.3)
+                                                                timeout=3)
         self.assertEqual(call.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
         wait_for("the search has ended", lambda: self.tasks("cancelled") == 1)
 
@@ -208,7 +209,7 @@ class PlannerService(unittest.TestCase):
 
     def simulate(self, **fields):
         return self.method("Simulate", planner.Simulation)(planner.SimulateRequest(**fields),
-                                                           timeout=60)
+                                                           timeout=180)
 
     # 1F1B takes M + P - 1 slots of F and of B (Narayanan et al., arXiv 2104.04473, section 2.2);
     # DualPipe's bubble is (P/2 - 1)(FB + B - 3W) (DeepSeek's DualPipe repository).

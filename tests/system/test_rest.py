@@ -65,7 +65,7 @@ class Rest(ClusterTest):
         self.assertEqual((code, answer["id"]), (200, job))
         last = [json.loads(line) for line in stream.stdout][-1]
         self.assertEqual(last["job"]["state"], "JOB_CANCELLED")
-        self.assertEqual(stream.wait(timeout=30), 0)
+        self.assertEqual(stream.wait(timeout=180), 0)
         code, answer = self.curl(f"/v1/jobs/{job}/cancel", "-X", "POST")
         self.assertEqual((code, answer["status"]), (409, "CONFLICT"))
         _, jobs = self.curl("/v1/jobs?active=true")
@@ -91,7 +91,7 @@ class Rest(ClusterTest):
         _, nodes = self.curl("/v1/nodes")
         self.assertEqual([node["name"] for node in nodes["nodes"]], ["node-0", "node-1"])
         done = subprocess.run(["curl", "-sS", f"http://{self.http}/v1/jobs/{job}/logs?rank=0"],
-                              capture_output=True, text=True, check=True, timeout=60)
+                              capture_output=True, text=True, check=True, timeout=180)
         text = "".join(json.loads(line)["data"] for line in done.stdout.splitlines())
         self.assertEqual(text, self.cluster.dpctl("logs", job, "--rank", 0).stdout)
 
@@ -109,7 +109,7 @@ class Rest(ClusterTest):
 
         def families():
             done = subprocess.run(["curl", "-sSi", f"http://{self.http}/metrics"],
-                                  capture_output=True, text=True, check=True, timeout=60)
+                                  capture_output=True, text=True, check=True, timeout=180)
             head, text = done.stdout.replace("\r", "").split("\n\n", 1)
             self.assertIn("Content-Type: text/plain; version=0.0.4", head)
             return text, {f.name: f for f in text_string_to_metric_families(text)}
@@ -171,7 +171,7 @@ class Rest(ClusterTest):
     def curl_code(self, path):
         done = subprocess.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}",
                                f"http://{self.http}{path}"], capture_output=True, text=True,
-                              check=True, timeout=60)
+                              check=True, timeout=180)
         return int(done.stdout)
 
 
@@ -185,7 +185,7 @@ class Attacks(unittest.TestCase):
 
     def dial(self):
         host, port = self.controller.http.split(":")
-        connection = socket.create_connection((host, int(port)), timeout=60)
+        connection = socket.create_connection((host, int(port)), timeout=180)
         self.addCleanup(connection.close)
         return connection
 
@@ -251,7 +251,7 @@ class Attacks(unittest.TestCase):
                 pass  # refused while it came
             self.assertEqual(self.controller.ask("GET", "/v1/version").code, 200)
             nodes = subprocess.run([BIN / "dpctl", "nodes", "--controller",
-                                    self.controller.address], capture_output=True, timeout=60)
+                                    self.controller.address], capture_output=True, timeout=180)
             self.assertEqual(nodes.returncode, 0, msg=(request[:200], nodes.stderr))
 
     def test_deep_and_odd_json_is_refused(self):

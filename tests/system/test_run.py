@@ -138,7 +138,7 @@ class Run(ClusterTest):
         job = re.search(r"job-\d+", follow.stdout.readline()).group()
         cluster.wait_step(job, 1)
         follow.send_signal(signal.SIGINT)
-        _, errors = follow.communicate(timeout=30)
+        _, errors = follow.communicate(timeout=180)
         self.assertEqual(follow.returncode, 130)
         self.assertIn(f"dpctl status -f {job}", errors)
         step = cluster.job(job)["step"]

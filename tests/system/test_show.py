@@ -23,7 +23,7 @@ class Show(ClusterTest):
         self.addCleanup(process.kill)
         return process
 
-    def on_terminal(self, columns, *args, until, deadline_s=30):
+    def on_terminal(self, columns, *args, until, deadline_s=180):
         """What a terminal of so many columns gets, up to the first text that `until` matches."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -44,7 +44,7 @@ class Show(ClusterTest):
             text += part
             if not part:
                 break
-        return text, process.wait(timeout=30)
+        return text, process.wait(timeout=180)
 
     def test_following_joins_at_the_present_step_and_fits_the_terminal(self):
         cluster = self.cluster.up()
@@ -63,7 +63,7 @@ class Show(ClusterTest):
         self.assertIn(f"{job} running: gpipe", follow.stderr.readline())
         self.assertRegex(follow.stderr.readline(), r"step \d+/100000 .* ETA \d+[hm]")
         cluster.dpctl("cancel", job)
-        out, errors = follow.communicate(timeout=30)
+        out, errors = follow.communicate(timeout=180)
         self.assertEqual(follow.returncode, 10, errors)
         self.assertIn("CANCELLED", out)
 
@@ -87,7 +87,7 @@ class Show(ClusterTest):
         top = self.popen("top", "-o", "json", "-d", 0.1, stdout=subprocess.PIPE)
         documents = [json.loads(top.stdout.readline()) for _ in range(3)]
         top.stdout.close()  # it ends when nobody reads any more
-        self.assertEqual(top.wait(timeout=30), 0)
+        self.assertEqual(top.wait(timeout=180), 0)
         self.assertEqual({d["schema"] for d in documents}, {"dp.job/1"})
 
     def test_logs_come_rank_by_rank_and_say_when_there_is_nothing(self):

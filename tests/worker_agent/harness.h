@@ -8,7 +8,7 @@
 #include "dp/buf.h"
 #include "dp/cleanup.h"
 
-#define HARNESS_DEADLINE_MS 30000
+#define HARNESS_DEADLINE_MS 120000
 
 // A fresh directory below $TMPDIR; the caller frees the path after harness_remove.
 char *harness_directory(void);
