@@ -12,7 +12,7 @@
 #include "dp/rand.h"
 #include "dp_test.h"
 
-#define DEADLINE_NS (60 * DP_NS_PER_S)
+#define DEADLINE_NS (300 * DP_NS_PER_S)
 
 struct dp_model_spec trial_model(const struct trial *trial)
 {
