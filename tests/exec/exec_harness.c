@@ -417,6 +417,9 @@ static void *run_worker(void *argument)
     struct worker *self = argument;
     struct trial_rank *result = self->result;
     int32_t stages = self->schedule->stages;
+    if (self->trial->wires != NULL) {
+        wires_enter(self->trial->wires, self->rank);
+    }
     DP_AUTO_FREE int32_t *begin = dp_new_array(int32_t, (size_t)stages + 1);
     for (int32_t i = 0; i <= stages; i++) {
         begin[i] = trial_layer_begin(self->trial, self->schedule, i);
@@ -470,17 +473,24 @@ static void open_transports(const struct trial *trial, int32_t world,
         dp_transport_loopback(world, transports);
         return;
     }
+    const struct wires *wires = trial->wires;
     for (int32_t i = 0; i < world; i++) {
-        struct dp_transport_config config = {.kind = trial->verbs ? DP_TRANSPORT_VERBS
-                                                                  : DP_TRANSPORT_TCP,
-                                             .host = "127.0.0.1",
-                                             .rank = i,
-                                             .world = world,
-                                             .token = 77};
+        char host[WIRES_HOST_MAX];
+        struct dp_transport_config config = {
+            .kind = trial->verbs ? DP_TRANSPORT_VERBS : DP_TRANSPORT_TCP,
+            .host = wires == NULL ? "127.0.0.1" : wires_host(i, host),
+            .rank = i,
+            .world = world,
+            .token = 77};
         struct dp_error err = {0};
-        if (dp_transport_open(&config, addresses[i], &transports[i], &err) != DP_OK) {
-            fail_msg("%s", err.message);
+        if (wires != NULL) {
+            wires_enter(wires, i);
         }
+        dp_status status = dp_transport_open(&config, addresses[i], &transports[i], &err);
+        if (wires != NULL) {
+            wires_go_home(wires);
+        }
+        assert_ok(status, &err);
     }
 }
 

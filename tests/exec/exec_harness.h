@@ -4,6 +4,7 @@
 #include "dp/trainer.h"
 #include "made_schedule.h"
 #include "slow.h"
+#include "wires.h"
 
 #define TRIAL_STEPS_MAX 64
 #define TRIAL_RANKS_MAX 16
@@ -44,6 +45,7 @@ struct trial {
     dp_status (*open_device)(dp_element element, struct dp_device **ret_device,
                              struct dp_error *err);
     const struct slow_link *slow;     // the links are so; NULL = loopback or tcp
+    const struct wires *wires;        // with tcp: ranks are there; NULL = all on loopback
     const char *resume;               // checkpoint to start from
     const char *save;                 // directory to write one to at the end
     int32_t cut_rank;                 // this rank's transport is aborted before step 2; -1 = none
