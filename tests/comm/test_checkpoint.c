@@ -3,6 +3,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -332,6 +333,69 @@ static void a_checkpoint_of_the_same_step_is_replaced(void **state)
     assert_int_equal(count_entries(root), 1);
 }
 
+// Where names cannot be exchanged, the old one of a step has another name for a moment.
+static void what_had_stepped_aside_when_its_job_was_killed_is_there_again(void **state)
+{
+    (void)state;
+    struct job job = {.layout = layouts[0], .step = 3, .salt = 1, .directory = root};
+    save(&job);
+    DP_AUTO_FREE char *sealed = dp_asprintf("%s/step-3", root);
+    DP_AUTO_FREE char *aside = dp_asprintf("%s.replaced", sealed);
+    assert_int_equal(rename(sealed, aside), 0);
+    job.step = 4;
+    save(&job);
+    assert_int_equal(count_entries(root), 2);
+    assert_int_equal(access(sealed, F_OK), 0);
+    // Had its successor been there, it would be of no use.
+    assert_int_equal(mkdir(aside, 0700), 0);
+    job.step = 5;
+    save(&job);
+    assert_int_equal(count_entries(root), 3);
+    job.step = 3;
+    job.directory = sealed;
+    cluster_run(CLUSTER_LOOPBACK, 1, load_rank, &job);
+}
+
+static void claim_until_killed(int done)
+{
+    struct dp_archive_claim claim = {0};
+    struct dp_error err;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char is_claimed = dp_archive_claim(&claim, root, &err) == DP_OK;
+    if (write(done, &is_claimed, 1) == 1) {
+        pause();
+    }
+    _exit(0);
+}
+
+static void a_directory_is_one_process_s_until_it_is_killed(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_archive_claim claim = {0};
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        claim_until_killed(ends[1]);
+    }
+    char is_claimed;
+    assert_int_equal(read(ends[0], &is_claimed, 1), 1);
+    assert_true(is_claimed);
+    char who[64];
+    snprintf(who, sizeof who, "(process %ld on ", (long)child);
+    assert_refused(dp_archive_claim(&claim, root, &err), DP_CONFLICT, &err, who);
+    assert_null(claim.directory);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_ok(dp_archive_claim(&claim, root, &err), &err);
+    assert_ok(dp_archive_claim(&claim, root, &err), &err); // its own
+    dp_archive_unclaim(&claim);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void a_rank_that_cannot_write_fails_all_and_leaves_the_old_one(void **state)
 {
     (void)state;
@@ -652,6 +716,8 @@ int main(void)
         TEST(any_layout_goes_on_from_what_any_other_saved),
         TEST(the_newest_whole_one_is_taken_and_a_named_one_obeyed),
         TEST(a_checkpoint_of_the_same_step_is_replaced),
+        TEST(what_had_stepped_aside_when_its_job_was_killed_is_there_again),
+        TEST(a_directory_is_one_process_s_until_it_is_killed),
         TEST(a_rank_that_cannot_write_fails_all_and_leaves_the_old_one),
         TEST(what_is_no_checkpoint_is_refused),
         TEST(another_model_is_refused_by_the_field_that_differs),

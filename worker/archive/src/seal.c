@@ -13,6 +13,8 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 
+#define ASIDE ".replaced" // behind the name of one that a new one takes the place of
+
 void dp_archive_remove(const char *path)
 {
     DIR *directory = opendir(path);
@@ -27,16 +29,23 @@ void dp_archive_remove(const char *path)
     rmdir(path);
 }
 
-// Ranks that were killed while they wrote leave such directories behind.
-static void remove_partial(const char *parent)
+// What ranks that were killed leave behind: parts that they wrote, and one that had stepped aside
+// (put_in_place), which comes back where nothing has its name.
+static void clear_up(const char *parent)
 {
     DIR *directory = opendir(parent);
     const struct dirent *entry;
     while (directory != NULL && (entry = readdir(directory)) != NULL) {
         const char *dot = strrchr(entry->d_name, '.');
-        if (dot != NULL && strcmp(dot, ".partial") == 0 &&
-            strncmp(entry->d_name, "step-", strlen("step-")) == 0) {
-            DP_AUTO_FREE char *path = dp_asprintf("%s/%s", parent, entry->d_name);
+        if (dot == NULL || strncmp(entry->d_name, "step-", strlen("step-")) != 0) {
+            continue;
+        }
+        DP_AUTO_FREE char *path = dp_asprintf("%s/%s", parent, entry->d_name);
+        DP_AUTO_FREE char *name = dp_strndup(path, strlen(path) - strlen(dot));
+        bool is_aside = strcmp(dot, ASIDE) == 0;
+        if (is_aside && access(name, F_OK) != 0) {
+            (void)rename(path, name);
+        } else if (is_aside || strcmp(dot, ".partial") == 0) {
             dp_archive_remove(path);
         }
     }
@@ -53,7 +62,7 @@ dp_status dp_archive_prepare(const char *partial, struct dp_error *err)
     if (status != DP_OK) {
         return status;
     }
-    remove_partial(parent);
+    clear_up(parent);
     if (mkdir(partial, 0777) != 0) {
         return dp_fail_errno(err, errno, "cannot make directory %s", partial);
     }
@@ -126,7 +135,7 @@ static dp_status check_whole(const struct dp_archive *archive, struct dp_error *
 // nothing has the name, but nothing is lost either.
 static dp_status step_aside(const char *partial, const char *final, struct dp_error *err)
 {
-    DP_AUTO_FREE char *aside = dp_asprintf("%s.replaced", final);
+    DP_AUTO_FREE char *aside = dp_asprintf("%s" ASIDE, final);
     if (rename(final, aside) != 0) {
         return dp_fail_errno(err, errno, "cannot rename %s to %s", final, aside);
     }
@@ -144,7 +153,7 @@ static dp_status put_in_place(const char *partial, const char *final, struct dp_
 {
     DP_AUTO_FREE char *parent = dp_strdup(final);
     *strrchr(parent, '/') = '\0';
-    DP_AUTO_FREE char *aside = dp_asprintf("%s.replaced", final);
+    DP_AUTO_FREE char *aside = dp_asprintf("%s" ASIDE, final);
     const char *old = partial;
     dp_status status = DP_OK;
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) != 0) {
