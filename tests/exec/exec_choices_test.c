@@ -108,6 +108,7 @@ static void pick_choices(struct dp_rand *rand, struct trial *trial)
     trial->no_overlap = pick(rand, 4) == 0;
     trial->threads = 1 + pick(rand, 2);
     trial->tcp = pick(rand, 4) == 0;
+    trial->delay_us = 300 * pick(rand, 2); // others run what comes later meanwhile
     trial->alltoall = pick(rand, 2) == 0;
     trial->nodes = trial->expert > 2 && pick(rand, 2) == 0 ? 2 : 0;
     trial->rebalance_every = trial->expert > 1 ? pick(rand, 3) : 0;
