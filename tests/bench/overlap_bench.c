@@ -1,4 +1,5 @@
-// How much of the all-to-all an overlapped pair hides, on links that are slow and take no CPU time.
+// How much of the all-to-all an overlapped pair hides, on links that are slow: such that take no
+// CPU time, and the kernel's, between network namespaces with a rate limit (tc tbf), by tcp.
 //
 // Ranks are threads. Two kinds of computing: products of matrices that take a set time (the thread
 // sleeps for what the real product leaves of it, as a host that waits for its accelerator does), so
@@ -15,6 +16,8 @@
 #include "exec_harness.h"
 
 #define MOE_LAYERS 8
+// What of a frame of 1514 bytes a tcp stream with timestamps carries.
+#define FRAME_SHARE (1448.0 / 1514)
 #define STEPS 2
 // Waking up late is made good by the next product, up to this.
 #define LATE_NS (50 * DP_NS_PER_MS)
@@ -59,11 +62,24 @@ static void prepare_paced_ops(void)
     dp_device_close(device);
 }
 
-// Of the pairs of the last step, the mean of the ranks.
+// Of the pairs of the last step in its steady state, the mean of the ranks.
 struct pairs {
     double length, exposed; // seconds
     double put_bytes;       // of the moves in them
 };
+
+// The first pair of a step and its last have no pair beside them to share the links with.
+static bool is_steady_pair(const struct trial *trial, const struct trial_rank *from, size_t index)
+{
+    bool is_before = false, is_behind = false;
+    for (size_t i = 0; i < from->records_count; i++) {
+        const struct dp_action_span *span = &from->records[i].span;
+        bool is_pair = span->kind == DP_ACTION_FB && span->step == trial->steps;
+        is_before |= is_pair && i < index;
+        is_behind |= is_pair && i > index;
+    }
+    return is_before && is_behind;
+}
 
 static struct pairs measure(const struct trial *trial)
 {
@@ -78,7 +94,8 @@ static struct pairs measure(const struct trial *trial)
         }
         for (size_t i = 0; i < from->records_count; i++) {
             const struct dp_action_span *span = &from->records[i].span;
-            if (span->kind == DP_ACTION_FB && span->step == trial->steps) {
+            if (span->kind == DP_ACTION_FB && span->step == trial->steps &&
+                is_steady_pair(trial, from, i)) {
                 pairs.length += 1e-9 * (double)(span->end_ns - span->start_ns) / result.world;
                 pairs.exposed += 1e-9 * (double)from->records[i].exchange_ns / result.world;
                 pairs.put_bytes += (double)from->put_bytes / (double)trial->steps /
@@ -118,6 +135,20 @@ static const struct dp_model_spec small = {.name = "small",
                                            .rope_theta = 10000,
                                            .norm_eps = 1e-5,
                                            .aux_loss_weight = 0.001};
+// Wide rows and little computation: a move is many frames long.
+static const struct dp_model_spec wide = {.name = "wide",
+                                          .layers = MOE_LAYERS,
+                                          .hidden = 256,
+                                          .heads = 2,
+                                          .kv_heads = 2,
+                                          .head_dim = 8,
+                                          .experts = 4,
+                                          .top_k = 2,
+                                          .expert_ffn = 8,
+                                          .vocabulary = 256,
+                                          .rope_theta = 10000,
+                                          .norm_eps = 1e-5,
+                                          .aux_loss_weight = 0.001};
 // The shape of tests/bench/torch_moe.py, twice as many layers: each stage has some.
 static const struct dp_model_spec moe_step = {.name = "moe-step",
                                               .layers = MOE_LAYERS,
@@ -165,6 +196,7 @@ struct kind {
     double compute, put_bytes; // of its pairs
     double exchange;
     double most, most_near_1; // of the longer of computation and exchanges
+    bool over_wires;          // else over links that take no CPU time
 };
 
 // The exchanges take what their bytes take on the link, one after the other; the computation takes
@@ -204,6 +236,7 @@ static void print_rows(const struct kind *kind, double wanted, struct pairs plai
 static void get_to_know(struct kind *kind)
 {
     kind->trial.slow = NULL;
+    kind->trial.wires = NULL;
     kind->trial.no_overlap = true;
     struct pairs known = {0};
     for (int round = 0; round < ROUNDS; round++) {
@@ -213,12 +246,27 @@ static void get_to_know(struct kind *kind)
     kind->put_bytes = known.put_bytes;
 }
 
+static void must_open(struct wires *wires, int32_t ranks, double bytes_per_second)
+{
+    const char *why = wires_open(wires, ranks, bytes_per_second);
+    if (why != NULL) {
+        fprintf(stderr, "%s\n", why);
+        exit(1);
+    }
+}
+
 // Exchanges of `wanted` times the computation. Overlapped and plain runs take turns, so that a
 // busy machine slows both.
 static void at_ratio(struct kind *kind, double wanted)
 {
     struct slow_link link = {.bytes_per_second = kind->put_bytes / (wanted * kind->compute)};
-    kind->trial.slow = &link;
+    struct wires wires;
+    if (kind->over_wires) {
+        must_open(&wires, kind->trial.data, link.bytes_per_second / FRAME_SHARE);
+        kind->trial.wires = &wires;
+    } else {
+        kind->trial.slow = &link;
+    }
     struct pairs plain = {0}, overlapped = {0};
     for (int round = 0; round < ROUNDS; round++) {
         kind->trial.no_overlap = true;
@@ -227,6 +275,9 @@ static void at_ratio(struct kind *kind, double wanted)
         measure_again(&kind->trial, &overlapped);
     }
     print_rows(kind, wanted, plain, overlapped, link.bytes_per_second);
+    if (kind->over_wires) {
+        wires_close(&wires);
+    }
 }
 
 static size_t cell_of(const struct dp_schedule *schedule, bool backward, int32_t stage,
@@ -381,11 +432,40 @@ static void replay_rows(const char *family)
     trial_result_deinit(&result);
 }
 
+// Ranks in network namespaces, where there may be some.
+static void wires_rows(void)
+{
+    struct wires wires;
+    const char *why = wires_open(&wires, 2, 1e6);
+    if (why != NULL) {
+        fprintf(stderr, "no rows over links of the kernel: %s\n", why);
+        return;
+    }
+    wires_close(&wires);
+    pace = 300e6;
+    struct kind kind = {.name = "products of set times, tcp over tbf",
+                        .trial = trial_of(&wide),
+                        .most = 1.05,
+                        .most_near_1 = 1.12,
+                        .over_wires = true};
+    kind.trial.open_device = open_paced;
+    kind.trial.microbatches = 6;
+    kind.trial.micro_batch_size = 2;
+    kind.trial.tcp = true;
+    get_to_know(&kind);
+    static const double ratios[] = {0.3, 0.7, 1.0, 1.5};
+    for (size_t i = 0; i < sizeof(ratios) / sizeof(ratios[0]); i++) {
+        at_ratio(&kind, ratios[i]);
+    }
+}
+
 int main(int count, char **arguments)
 {
-    (void)count;
-    (void)arguments;
     prepare_paced_ops();
+    if (count > 1 && strcmp(arguments[1], "wires") == 0) {
+        wires_rows();
+        return 0;
+    }
     pace = 80e6;
     struct kind paced = {.name = "products of set times",
                          .trial = trial_of(&small),
@@ -397,6 +477,7 @@ int main(int count, char **arguments)
     for (size_t i = 0; i < sizeof(ratios) / sizeof(ratios[0]); i++) {
         at_ratio(&paced, ratios[i]);
     }
+    wires_rows();
     struct kind real = {.name = "the layers of the MoE step on the cpu device",
                         .trial = trial_of(&moe_step),
                         .most = 1.1,
