@@ -1,5 +1,5 @@
 # A thin front for the commands that people type most. Everything real is in CMake and in scripts.
-.PHONY: build test lint fmt golden golden-update sim fuzz soak tsan bench validate clean
+.PHONY: build test lint fmt golden golden-update sim fuzz soak tsan bench oracles validate clean
 
 build:
 	cmake --preset release >/dev/null
@@ -54,6 +54,12 @@ tsan:
 
 bench: build
 	tests/bench/run
+
+# What needs packages from PyPI, in environments under build/ (some GB): the model family and fp8
+# products against the current PyTorch, checkpoints against safetensors and transformers.
+oracles: build
+	tests/oracle/torch_current
+	tests/oracle/transformers
 
 # Predicted against published, every row of every table (VALIDATION=DIR holds them); fails when
 # errors grow beyond tests/validate/recorded.json. VALIDATE_ARGS: see tests/validate/README.md.
