@@ -173,11 +173,6 @@ double dp_chunk_mtp_loss_sum(const struct dp_chunk *chunk)
     return chunk->mtp.loss_sum;
 }
 
-int64_t dp_chunk_host_bytes(const struct dp_chunk *chunk)
-{
-    return chunk->host_bytes;
-}
-
 int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk)
 {
     return chunk->live_bytes;
@@ -250,13 +245,6 @@ bool dp_chunk_ready(const struct dp_chunk *chunk, dp_pass pass, int32_t componen
     dp_move move;
     struct dp_routing *routing = move_of(chunk, pass, component, &move);
     return routing == NULL || chunk->stage->config.exchanger->ready(routing, move);
-}
-
-int64_t dp_chunk_landed_ns(const struct dp_chunk *chunk, dp_pass pass, int32_t component)
-{
-    dp_move move;
-    struct dp_routing *routing = move_of(chunk, pass, component, &move);
-    return routing == NULL ? 0 : chunk->stage->config.exchanger->landed_ns(routing, move);
 }
 
 dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,

@@ -54,7 +54,7 @@ dp_status dp_chunk_take(struct dp_chunk *chunk, const struct dp_take *takes, siz
     return DP_OK;
 }
 
-static void give_back(struct dp_chunk *chunk, struct dp_slot *slot)
+void dp_slot_retire(struct dp_chunk *chunk, struct dp_slot *slot)
 {
     dp_pool_put(&chunk->stage->workspace->pool, slot->memory, (size_t)slot->bytes);
     slot->memory = NULL;
@@ -62,20 +62,10 @@ static void give_back(struct dp_chunk *chunk, struct dp_slot *slot)
     chunk->stage->live_bytes -= slot->bytes;
 }
 
-void dp_slot_retire(struct dp_chunk *chunk, struct dp_slot *slot)
-{
-    give_back(chunk, slot);
-    chunk->host_bytes += slot->bytes;
-}
-
 dp_status dp_slot_return(struct dp_chunk *chunk, struct dp_slot *slot, struct dp_error *err)
 {
-    void *host = slot->host;
     const struct dp_take take = {slot, slot->bytes};
-    dp_status status = dp_chunk_take(chunk, &take, 1, err);
-    slot->host = host;
-    chunk->host_bytes -= status == DP_OK ? slot->bytes : 0;
-    return status;
+    return dp_chunk_take(chunk, &take, 1, err);
 }
 
 void dp_slot_forget_host(struct dp_chunk *chunk, struct dp_slot *slot)
@@ -84,7 +74,6 @@ void dp_slot_forget_host(struct dp_chunk *chunk, struct dp_slot *slot)
         return;
     }
     dp_pool_put(&chunk->stage->workspace->host_pool, slot->host, (size_t)slot->bytes);
-    chunk->host_bytes -= slot->memory == NULL ? slot->bytes : 0;
     slot->host = NULL;
 }
 
@@ -92,7 +81,7 @@ void dp_chunk_drop(struct dp_chunk *chunk, struct dp_slot *slot)
 {
     dp_slot_forget_host(chunk, slot);
     if (slot->memory != NULL) {
-        give_back(chunk, slot);
+        dp_slot_retire(chunk, slot);
     }
     *slot = (struct dp_slot){0};
 }

@@ -170,7 +170,7 @@ struct dp_chunk {
     int32_t samples;
     int64_t tokens;
     double loss_scale, loss_sum;
-    int64_t live_bytes, host_bytes;
+    int64_t live_bytes;
     struct dp_slot token_ids; // int32 [T]
     struct dp_slot x, dx;     // the activation and the gradient on their way
     struct dp_head_state head;

@@ -142,8 +142,8 @@ void dp_stage_refresh(struct dp_stage *stage);
 
 // Routers are balanced without a loss by a bias of each expert's score, which moves against its
 // load after each step (Wang et al., arXiv 2408.15664). Layers are of the whole model. The bias:
-// reals [experts] in device memory, zeros at first; NULL for dense layers and where the model's
-// bias_update is 0.
+// reals [experts] in device memory, zeros at first; NULL for dense layers and where the model has
+// neither a bias_update nor DP_BIAS_ROUTER, with which it stays as it was loaded.
 void *dp_stage_router_bias(struct dp_stage *stage, int32_t layer);
 // How many of this rank's tokens chose each expert of the whole model [experts], in FORWARDs since
 // the caller last set it to 0; chunks with a loss_scale of 0 and what is computed again do not
@@ -209,9 +209,6 @@ dp_status dp_chunk_begin(struct dp_chunk *chunk, dp_pass pass, int32_t component
                          struct dp_error *err);
 // Whether end of a component that has begun would not wait.
 bool dp_chunk_ready(const struct dp_chunk *chunk, dp_pass pass, int32_t component);
-// When everything that end would wait for had arrived, by the monotonic clock, once ready has said
-// so; 0 where nothing is exchanged or the exchanger does not know.
-int64_t dp_chunk_landed_ns(const struct dp_chunk *chunk, dp_pass pass, int32_t component);
 // Finishes the pass with what was received. Does nothing for components without exchange.
 dp_status dp_chunk_end(struct dp_chunk *chunk, dp_pass pass, int32_t component,
                        struct dp_error *err);
@@ -221,8 +218,6 @@ dp_status dp_chunk_run(struct dp_chunk *chunk, dp_pass pass, int32_t component,
 // The whole pass: components in order for FORWARD, in reverse for INPUT and WEIGHT.
 dp_status dp_chunk_run_all(struct dp_chunk *chunk, dp_pass pass, struct dp_error *err);
 
-// Bytes of the chunk that wait in host memory.
-int64_t dp_chunk_host_bytes(const struct dp_chunk *chunk);
 // Bytes that the chunk holds now: saved activations, kept gradients, input and output buffers.
 // Scratch inside a pass is not counted.
 int64_t dp_chunk_live_bytes(const struct dp_chunk *chunk);
