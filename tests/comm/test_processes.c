@@ -346,7 +346,7 @@ static dp_status watch_one_stop(struct dp_transport *transport, const struct end
     EXPECT_OK(barrier(transport, 1, err));
     EXPECT_OK(say(ends, 'r', err));
     EXPECT_OK(hear(ends, err)); // rank 2 never does
-    dp_transport_set_blocked_ms(transport, 1500);
+    dp_transport_set_blocked_ms(transport, 3000);
     pthread_t sender;
     pthread_create(&sender, NULL, send_until_it_fails, transport);
     struct dp_error got = {0};
@@ -365,6 +365,7 @@ static dp_status watch_one_stop(struct dp_transport *transport, const struct end
     EXPECT(failed == NULL);
     EXPECT_REFUSED(dp_transport_recv(transport, 2, 1, NULL, 0, 0, &got), DP_TIMEOUT, &got,
                    "nothing came from rank 2");
+    dp_transport_set_blocked_ms(transport, DP_TRANSPORT_BLOCKED_MS_MAX);
     EXPECT_OK(dp_transport_send(transport, other, 300, NULL, 0, err));
     EXPECT_OK(dp_transport_recv(transport, other, 300, NULL, 0, 0, err));
     dp_window_close(window);
