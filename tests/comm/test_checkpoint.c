@@ -321,6 +321,34 @@ static void the_newest_whole_one_is_taken_and_a_named_one_obeyed(void **state)
     cluster_run(CLUSTER_LOOPBACK, 1, load_rank, &job);
 }
 
+static int64_t newest_step(void)
+{
+    AUTO_ARCHIVE struct dp_archive archive = {0};
+    struct dp_error err = {0};
+    assert_ok(dp_archive_open(root, &archive, &err), &err);
+    return archive.meta.step;
+}
+
+// A run that was resumed from step 8 is at 9 and 10; what the one before it had made is older.
+static void the_newest_is_what_was_sealed_last_not_the_highest_number(void **state)
+{
+    (void)state;
+    static const int64_t steps[] = {8, 12, 9, 10};
+    struct job job = {.layout = layouts[0], .directory = root};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(steps); i++) {
+        job.step = steps[i];
+        save(&job);
+        assert_int_equal(newest_step(), steps[i]);
+    }
+    // One that cannot be read hides the others only where its number is the highest.
+    DP_AUTO_FREE char *manifest = dp_asprintf("%s/step-9/manifest.json", root);
+    put_file(manifest, "{", 1);
+    assert_int_equal(newest_step(), 10);
+    DP_AUTO_FREE char *ten = dp_asprintf("%s/step-10", root);
+    remove_tree(ten);
+    assert_int_equal(newest_step(), 12);
+}
+
 static void a_checkpoint_of_the_same_step_is_replaced(void **state)
 {
     (void)state;
@@ -715,6 +743,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(any_layout_goes_on_from_what_any_other_saved),
         TEST(the_newest_whole_one_is_taken_and_a_named_one_obeyed),
+        TEST(the_newest_is_what_was_sealed_last_not_the_highest_number),
         TEST(a_checkpoint_of_the_same_step_is_replaced),
         TEST(what_had_stepped_aside_when_its_job_was_killed_is_there_again),
         TEST(a_directory_is_one_process_s_until_it_is_killed),

@@ -181,20 +181,43 @@ int64_t dp_archive_step_of(const char *name)
     return errno == 0 && *end == '\0' ? step : -1;
 }
 
-dp_status dp_archive_newest(const char *path, char **ret_path, struct dp_error *err)
+bool dp_archive_look(const char *path, int64_t *ret_step, int64_t *ret_sealed)
 {
     DIR *directory = opendir(path);
     if (directory == NULL) {
-        return dp_fail_errno(err, errno, "cannot open the checkpoint %s", path);
+        return false;
     }
-    int64_t newest = -1;
+    int64_t newest = -1, last = 0, highest = -1, highest_sealed = 0;
     const struct dirent *entry;
     while ((entry = readdir(directory)) != NULL) {
         int64_t step = dp_archive_step_of(entry->d_name);
         DP_AUTO_FREE char *inside = dp_asprintf("%s/%s", path, entry->d_name);
-        newest = step > newest && has_file(inside, DP_ARCHIVE_MANIFEST) ? step : newest;
+        if (step < 0 || !has_file(inside, DP_ARCHIVE_MANIFEST)) {
+            continue;
+        }
+        int64_t sealed = dp_archive_sealed(inside);
+        if (step > highest) {
+            highest = step;
+            highest_sealed = sealed;
+        }
+        if (sealed > last || (sealed == last && step > newest)) {
+            newest = step;
+            last = sealed;
+        }
     }
     closedir(directory);
+    // What may be the newest and is damaged is to be heard of, not to be passed over.
+    *ret_step = highest_sealed < 0 ? highest : newest;
+    *ret_sealed = last;
+    return true;
+}
+
+dp_status dp_archive_newest(const char *path, char **ret_path, struct dp_error *err)
+{
+    int64_t newest, sealed;
+    if (!dp_archive_look(path, &newest, &sealed)) {
+        return dp_fail_errno(err, errno, "cannot open the checkpoint %s", path);
+    }
     if (newest < 0) {
         return dp_fail(err, DP_NOT_FOUND,
                        "no checkpoint in %s: it has neither a %s nor a config.json nor a complete "

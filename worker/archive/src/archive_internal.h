@@ -18,6 +18,12 @@ bool dp_archive_counts(const struct dp_archive *archive, const struct dp_archive
 int64_t dp_archive_parameters(const struct dp_archive *archive);
 int64_t dp_archive_parameters_wanted(const struct dp_model_spec *model);
 int64_t dp_archive_step_of(const char *name);
+// The checkpoint's place in the order in which those of a directory were sealed; -1 where its
+// manifest cannot be read.
+int64_t dp_archive_sealed(const char *path);
+// The step that is the newest in a directory (-1 = there is none), and the last place in the order.
+// False where the directory cannot be listed, with errno.
+bool dp_archive_look(const char *directory, int64_t *ret_step, int64_t *ret_sealed);
 
 #define DP_ARCHIVE_CONFIG "config.json"
 #define DP_ARCHIVE_INDEX "model.safetensors.index.json"

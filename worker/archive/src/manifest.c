@@ -22,6 +22,7 @@ dp_status dp_archive_write_manifest(const char *directory, const struct dp_archi
     json_object_set_new(json, "schema", json_string(DP_ARCHIVE_SCHEMA));
     json_object_set_new(json, "step", json_integer(meta->step));
     json_object_set_new(json, "next_sample", json_integer(meta->next_sample));
+    json_object_set_new(json, "sealed", json_integer(meta->sealed));
     json_object_set_new(json, "seed", dp_hex_to_json(meta->seed));
     json_object_set_new(json, "corpus_hash", dp_hex_to_json(meta->corpus_hash));
     json_object_set_new(json, "model", dp_model_to_json(&meta->model));
@@ -95,6 +96,12 @@ static dp_status open_files(struct dp_archive *archive, const json_t *list, stru
     return status;
 }
 
+// Absent (0) in those of an earlier version.
+static int64_t sealed_of(const json_t *json)
+{
+    return json_integer_value(json_object_get(json, "sealed"));
+}
+
 static dp_status read_meta(const json_t *json, const char *path, struct dp_archive_meta *meta,
                            struct dp_error *err)
 {
@@ -107,23 +114,35 @@ static dp_status read_meta(const json_t *json, const char *path, struct dp_archi
     }
     meta->step = json_integer_value(step);
     meta->next_sample = json_integer_value(next_sample);
+    meta->sealed = sealed_of(json);
     meta->is_trained = true;
     return dp_model_from_json(json_object_get(json, "model"), path, &meta->model, err);
+}
+
+static dp_status read_document(const char *path, json_t **ret_json, struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_status status = dp_read_file(path, DP_CHECKPOINT_MANIFEST_BYTES_MAX, &text, err);
+    if (status == DP_OK) {
+        status = dp_json_parse(text.bytes, text.length, DP_CHECKPOINT_MANIFEST_BYTES_MAX, path,
+                               ret_json, err);
+    }
+    return status == DP_OK ? check_document(*ret_json, path, err) : status;
+}
+
+int64_t dp_archive_sealed(const char *path)
+{
+    DP_AUTO_FREE char *manifest = dp_asprintf("%s/%s", path, DP_ARCHIVE_MANIFEST);
+    DP_AUTO_JSON json_t *json = NULL;
+    struct dp_error ignored;
+    return read_document(manifest, &json, &ignored) == DP_OK ? sealed_of(json) : -1;
 }
 
 dp_status dp_archive_read_manifest(struct dp_archive *archive, struct dp_error *err)
 {
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", archive->path, DP_ARCHIVE_MANIFEST);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     DP_AUTO_JSON json_t *json = NULL;
-    dp_status status = dp_read_file(path, DP_CHECKPOINT_MANIFEST_BYTES_MAX, &text, err);
-    if (status == DP_OK) {
-        status = dp_json_parse(text.bytes, text.length, DP_CHECKPOINT_MANIFEST_BYTES_MAX, path,
-                               &json, err);
-    }
-    if (status == DP_OK) {
-        status = check_document(json, path, err);
-    }
+    dp_status status = read_document(path, &json, err);
     if (status == DP_OK) {
         status = read_meta(json, path, &archive->meta, err);
     }

@@ -180,6 +180,10 @@ dp_status dp_archive_seal(const char *partial, const char *final,
 {
     DP_CLEANUP(dp_archive_close)
     struct dp_archive archive = {.path = dp_strdup(partial), .meta = *meta};
+    DP_AUTO_FREE char *parent = dp_strdup(final);
+    *strrchr(parent, '/') = '\0';
+    int64_t newest, sealed;
+    archive.meta.sealed = dp_archive_look(parent, &newest, &sealed) ? sealed + 1 : 1;
     dp_status status = take_files(&archive, "model", is_model, err);
     if (status == DP_OK) {
         status = take_files(&archive, "optimizer", is_optimizer, err);

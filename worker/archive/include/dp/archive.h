@@ -34,6 +34,7 @@ struct dp_archive_meta {
     int64_t step;        // steps completed
     int64_t next_sample; // first global sample not yet trained on
     uint64_t corpus_hash;
+    int64_t sealed; // its place among those sealed in its directory, from 1; 0 = not known
 };
 
 typedef enum dp_archive_kind {
@@ -62,9 +63,10 @@ struct dp_archive {
     int64_t unknown_count;
 };
 
-// `path` is such a directory, or a directory of step-N, whose newest is taken. Checks the manifest,
-// the headers and sizes of all files, and that moments lie side by side. DP_UNSUPPORTED for the
-// formats of earlier versions.
+// `path` is such a directory, or a directory of step-N, whose newest is taken: what was sealed
+// last, which after a run has gone back to an earlier one need not have the highest number. Checks
+// the manifest, the headers and sizes of all files, and that moments lie side by side.
+// DP_UNSUPPORTED for the formats of earlier versions.
 dp_status dp_archive_open(const char *path, struct dp_archive *ret_archive, struct dp_error *err);
 // Accepts zeros.
 void dp_archive_close(struct dp_archive *archive);
@@ -99,7 +101,7 @@ dp_status dp_archive_export(const struct dp_archive *archive, const char *direct
 // Ranks write PARTIAL/model-r7.safetensors and PARTIAL/optimizer-r7.safetensors. One of them then
 // calls this: numbers the files, checks that every parameter is there once, writes what else is in
 // such a directory, brings it to the disk and calls it FINAL. One of that name is replaced at that
-// moment, not before.
+// moment, not before. It is the newest of its directory then (meta->sealed is not looked at).
 dp_status dp_archive_seal(const char *partial, const char *final,
                           const struct dp_archive_meta *meta, struct dp_error *err);
 // The right to write checkpoints to a directory, which one process has at a time and loses when it
