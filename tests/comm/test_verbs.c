@@ -292,6 +292,72 @@ static void senders_keep_to_their_credits_and_ask_for_few_completions(void **sta
     assert_true(stats.of[0].signalled * 4 < stats.of[0].requests);
 }
 
+static void *move_bytes(void *transport)
+{
+    dp_transport_progress(transport);
+    return NULL;
+}
+
+// Two ends, of which the second reads nothing: four pieces go out to it.
+static pthread_t open_deaf(struct dp_transport *ends[2])
+{
+    struct dp_verbs_config config = {.depth = 4, .slot_bytes = 1024};
+    pthread_t mover;
+    verbs_world_open(2, NULL, NULL, &config, ends);
+    dp_transport_set_blocked_ms(ends[0], 50);
+    assert_int_equal(pthread_create(&mover, NULL, move_bytes, ends[0]), 0);
+    return mover;
+}
+
+static void close_both(struct dp_transport *ends[2], const pthread_t movers[2])
+{
+    int64_t deadline_ns = dp_clock_monotonic_ns() + 20 * DP_NS_PER_S;
+    dp_transport_abort(ends[0], DP_JOB_CANCELLED, "over");
+    for (int i = 0; i < 2; i++) {
+        dp_transport_close(ends[i], deadline_ns);
+        pthread_join(movers[i], NULL);
+        dp_transport_free(ends[i]);
+    }
+    struct fake_verbs_counts counts;
+    fake_verbs_stop(&counts);
+    assert_int_equal(counts.violations, 0);
+}
+
+static void a_message_of_which_nothing_has_left_leaves_the_link_as_it_is(void **state)
+{
+    (void)state;
+    struct dp_transport *ends[2];
+    struct dp_error err = {0};
+    unsigned char sent[4096], got[4096];
+    pthread_t movers[2] = {open_deaf(ends)};
+    verbs_fill(sent, sizeof sent, 1);
+    assert_ok(dp_transport_send(ends[0], 1, 7, sent, 4096, &err), &err);
+    assert_refused(dp_transport_send(ends[0], 1, 8, sent, 2048, &err), DP_TIMEOUT, &err,
+                   "took nothing");
+    dp_transport_set_blocked_ms(ends[0], 60000);
+    assert_int_equal(pthread_create(&movers[1], NULL, move_bytes, ends[1]), 0);
+    assert_ok(dp_transport_recv(ends[1], 0, 7, got, 4096, 0, &err), &err);
+    assert_ok(dp_transport_send(ends[0], 1, 9, sent, 3000, &err), &err);
+    assert_ok(dp_transport_recv(ends[1], 0, 9, got, 3000, 0, &err), &err);
+    assert_true(verbs_is_filled(got, 3000, 1));
+    close_both(ends, movers);
+}
+
+static void a_message_that_lacks_its_last_piece_ends_the_link(void **state)
+{
+    (void)state;
+    struct dp_transport *ends[2];
+    struct dp_error err = {0};
+    unsigned char sent[5 * 1024] = {0};
+    pthread_t movers[2] = {open_deaf(ends)};
+    assert_refused(dp_transport_send(ends[0], 1, 7, sent, sizeof sent, &err), DP_TIMEOUT, &err,
+                   "took nothing");
+    assert_refused(dp_transport_send(ends[0], 1, 8, sent, 1, &err), DP_UNAVAILABLE, &err,
+                   "a message to it could not be sent to its end");
+    assert_int_equal(pthread_create(&movers[1], NULL, move_bytes, ends[1]), 0);
+    close_both(ends, movers);
+}
+
 struct crowd {
     struct dp_transport *transport;
     uint64_t tag;
@@ -541,6 +607,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_smaller_mtu_is_agreed_on),
         cmocka_unit_test(links_come_up_over_infiniband_and_without_inline_data),
         cmocka_unit_test(senders_keep_to_their_credits_and_ask_for_few_completions),
+        cmocka_unit_test(a_message_of_which_nothing_has_left_leaves_the_link_as_it_is),
+        cmocka_unit_test(a_message_that_lacks_its_last_piece_ends_the_link),
         cmocka_unit_test(threads_that_send_at_once_never_post_to_a_queue_pair_together),
         cmocka_unit_test(puts_cross_the_pieces_of_a_registration),
         cmocka_unit_test(a_wrong_key_ends_the_link_at_once_and_is_named_on_both_sides),

@@ -197,10 +197,10 @@ dp_status dp_verbs_send(struct dp_transport *transport, int32_t peer, uint64_t t
             .kind = htole32(VERBS_ENTRY_PIECE),
             .words = {htole64(tag), htole64(length), htole64(at), htole64(part)}};
         status = send_entry(&sender, &entry, piece, pieces, part, false);
-        at += part;
+        at += status == DP_OK ? part : 0;
     } while (status == DP_OK && at < length);
     if (status != DP_OK && at > 0 && sender.link->state != VERBS_CLOSED &&
-        !sender.link->is_ending && at < length) {
+        !sender.link->is_ending) {
         // Half a message cannot be taken back, and another must not follow it.
         dp_verbs_link_end(sender.link, "a message to it could not be sent to its end");
     }
