@@ -199,6 +199,29 @@ static void an_index_is_read_when_it_is_whole(void **state)
     assert_int_equal(dp_corpus_tokens(corpus), TOKENS);
 }
 
+// What is named by none of a pair's endings, and is there, is meant itself: a text beside an index
+// of something else.
+static void a_file_of_the_very_name_is_no_pair(void **state)
+{
+    (void)state;
+    struct idx idx = make_idx();
+    write_pair(&idx, sizeof idx, TOKENS * 2);
+    struct dp_data_spec spec = spec_of("auto");
+    snprintf(spec.path, sizeof spec.path, "%s/t", directory);
+    struct dp_error err = {0};
+    AUTO_CORPUS struct dp_corpus *pair = NULL, *text = NULL;
+    assert_ok(dp_corpus_open(&spec, SEQUENCE, VOCABULARY, 1, &pair, &err), &err);
+    assert_int_equal(dp_corpus_format(pair), DP_DATA_MEGATRON);
+    char bytes[300];
+    memset(bytes, 'x', sizeof bytes);
+    assert_ok(dp_write_file(spec.path, bytes, sizeof bytes, &err), &err);
+    dp_status status = dp_corpus_open(&spec, SEQUENCE, VOCABULARY, 1, &text, &err);
+    unlink(spec.path);
+    assert_ok(status, &err);
+    assert_int_equal(dp_corpus_format(text), DP_DATA_BYTES);
+    assert_int_equal(dp_corpus_tokens(text), sizeof bytes);
+}
+
 static void refuse_pair(const struct idx *idx, size_t idx_length, size_t bin_length,
                         const char *part)
 {
@@ -370,6 +393,7 @@ int main(void)
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_with_file_and_offset),
         cmocka_unit_test(a_torn_token_is_named),
         cmocka_unit_test(an_index_is_read_when_it_is_whole),
+        cmocka_unit_test(a_file_of_the_very_name_is_no_pair),
         cmocka_unit_test(a_wrong_index_is_named_with_its_offset),
         cmocka_unit_test(an_index_that_lies_about_its_sequences_is_named_with_the_offset),
         cmocka_unit_test(a_file_that_is_cut_under_a_job_is_an_error_that_names_the_offset),

@@ -40,8 +40,13 @@ static char *pair_stem(const char *path)
     return dp_strndup(path, strlen(path) - (has_ending ? 4 : 0));
 }
 
+// Whether a pair is meant. A file that is named without either ending, and is there, is itself.
 static bool has_index(const char *path)
 {
+    bool has_ending = ends_with(path, ".bin") || ends_with(path, ".idx");
+    if (!has_ending && access(path, F_OK) == 0) {
+        return false;
+    }
     DP_AUTO_FREE char *stem = pair_stem(path);
     DP_AUTO_FREE char *idx = dp_asprintf("%s.idx", stem);
     return access(idx, F_OK) == 0;

@@ -7,8 +7,8 @@
 //             version 7 for uint32); or a directory of them, in the order of their names
 //   megatron  a .bin file of tokens with its .idx (Megatron-LM's IndexedDataset), named with either
 //             ending or none; or a directory of them. Sequences follow each other as they lie
-//   auto      megatron where an .idx is named or lies beside, else gpt2 where the file starts with
-//             llm.c's magic or is called .bin, else bytes
+//   auto      megatron where an .idx is named, or lies beside a .bin or a name without a file, else
+//             gpt2 where the file starts with llm.c's magic or is called .bin, else bytes
 //
 // The last `holdout` share of the tokens is kept for evaluation and never trained on. From the
 // rest, training samples are `sequence` + 1 tokens: the first `sequence` go in, the last are the
