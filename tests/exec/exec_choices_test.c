@@ -42,14 +42,14 @@ static void pick_attention(struct dp_rand *rand, struct dp_model_spec *model)
 static struct dp_model_spec pick_model(struct dp_rand *rand)
 {
     struct dp_model_spec model = {.name = "chosen",
-                                  .layers = 8,
+                                  .layers = 8 + pick(rand, 2),
                                   .dense_layers = pick(rand, 3),
                                   .hidden = 16,
                                   .heads = 2,
                                   .kv_heads = 1,
                                   .head_dim = 8,
                                   .ffn = 24,
-                                  .experts = 4,
+                                  .experts = 4 << pick(rand, 2),
                                   .top_k = 1 + pick(rand, 3),
                                   .shared_experts = pick(rand, 2),
                                   .expert_ffn = 12,
@@ -62,6 +62,11 @@ static struct dp_model_spec pick_model(struct dp_rand *rand)
                                   .tied_embedding = pick(rand, 2)};
     model.router = pick(rand, 2) == 0 ? DP_MODEL_SIGMOID : DP_MODEL_SOFTMAX;
     model.raw_weights = pick(rand, 2);
+    if (pick(rand, 3) == 0) {
+        model.expert_groups = 2;
+        model.top_groups = 1;
+        model.top_k = 2;
+    }
     model.shared_gate = model.shared_experts > 0 ? pick(rand, 2) : 0;
     pick_attention(rand, &model);
     return model;
@@ -216,7 +221,7 @@ static void any_choices_together_train_as_one_rank_does(void **state)
 {
     (void)state;
     const uint64_t first = first_seed();
-    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(12); seed++) {
+    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(8); seed++) {
         struct dp_rand rand;
         dp_rand_init(&rand, seed);
         const struct dp_model_spec model = pick_model(&rand);
@@ -276,7 +281,7 @@ static void choices_of_time_and_memory_change_no_bit(void **state)
 {
     (void)state;
     const uint64_t first = first_seed();
-    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(12); seed++) {
+    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(8); seed++) {
         struct dp_rand rand;
         dp_rand_init(&rand, seed);
         const struct dp_model_spec model = pick_model(&rand);
@@ -298,11 +303,67 @@ static void choices_of_time_and_memory_change_no_bit(void **state)
     }
 }
 
+static uint64_t limit; // of each rank's device
+
+static dp_status open_limited(dp_element element, struct dp_device **ret_device,
+                              struct dp_error *err)
+{
+    dp_status status = dp_device_open_cpu(element, ret_device, err);
+    if (status == DP_OK) {
+        dp_device_set_limit(*ret_device, limit);
+    }
+    return status;
+}
+
+static uint64_t fullest(const struct trial_result *result)
+{
+    uint64_t most = 0;
+    for (int32_t rank = 0; rank < result->world; rank++) {
+        const uint64_t peak = result->ranks[rank].memory.peak;
+        most = peak > most ? peak : most;
+    }
+    return most;
+}
+
+// Wherever a device is full, ranks that it hits say so and the others that a peer is gone.
+static void a_job_without_room_ends_wherever_it_is(void **state)
+{
+    (void)state;
+    const uint64_t first = first_seed();
+    for (uint64_t seed = first; seed < first + (uint64_t)runs_of(8); seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, seed);
+        const struct dp_model_spec model = pick_model(&rand);
+        struct trial trial = pick_precision(&rand, &model);
+        trial.steps = 2;
+        struct trial_result result;
+        trial_run(&trial, &result);
+        expect_ok(&result, seed);
+        limit = fullest(&result) * (uint64_t)(30 + pick(&rand, 70)) / 100;
+        trial_result_deinit(&result);
+        trial.open_device = open_limited;
+        trial_run(&trial, &result);
+        int32_t full = 0;
+        for (int32_t rank = 0; rank < result.world; rank++) {
+            const struct trial_rank *at = &result.ranks[rank];
+            if (at->status != DP_OK && at->status != DP_TOO_LARGE && at->status != DP_UNAVAILABLE) {
+                fail_msg("choices %llu, limit %llu, rank %d: %s %s", (unsigned long long)seed,
+                         (unsigned long long)limit, rank, dp_status_name(at->status),
+                         at->err.message);
+            }
+            full += at->status == DP_TOO_LARGE;
+        }
+        assert_true(full > 0);
+        trial_result_deinit(&result);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_choices_together_train_as_one_rank_does),
         cmocka_unit_test(choices_of_time_and_memory_change_no_bit),
+        cmocka_unit_test(a_job_without_room_ends_wherever_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
