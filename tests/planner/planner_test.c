@@ -37,6 +37,23 @@ static void what_the_job_sets_is_obeyed(void **state)
     assert_ok(dp_plan_check(&plan, &err), &err);
 }
 
+static void layers_lie_where_the_job_puts_them(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "pipeline=2", "schedule=1f1b",
+                                  "microbatches=8", "layers_per_stage=6,2");
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(plan_on(two_agents, 2, &spec, &plan, &err), &err);
+    assert_int_equal(plan.stages, 2);
+    assert_int_equal(plan.layer_begin[1], 6);
+    assert_int_equal(plan.layer_begin[2], 8);
+    struct dp_job_spec folded = JOB("tiny-moe", 16, 128, "pipeline=2", "schedule=dualpipev",
+                                    "microbatches=8", "layers_per_stage=6,2");
+    assert_refused(plan_on(two_agents, 2, &folded, &plan, &err), DP_INVALID, &err,
+                   "layers_per_stage has 2 stages, but dualpipev on 2 ranks 4");
+}
+
 static void the_examples_can_be_planned(void **state)
 {
     (void)state;
@@ -500,6 +517,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_job_sets_is_obeyed),
+        cmocka_unit_test(layers_lie_where_the_job_puts_them),
         cmocka_unit_test(the_examples_can_be_planned),
         cmocka_unit_test(the_sim_example_takes_the_time_of_the_closed_form),
         cmocka_unit_test(the_parts_of_a_step_add_up),

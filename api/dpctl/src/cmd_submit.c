@@ -6,6 +6,7 @@
 #include "connect.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/planner.h"
 #include "dp/spec.h"
 
 enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID, KEY_NO_LEARN };
@@ -70,6 +71,9 @@ static dp_status load(const struct request *request, struct dp_diags *ret_proble
     dp_status status = dp_job_spec_examine(request->file, ret_problems, ret_spec, err);
     if (status == DP_OK) {
         status = dpctl_sets_apply(&request->sets, ret_spec, err);
+    }
+    if (status == DP_OK) {
+        status = dp_planner_check_schedule(ret_spec, err);
     }
     if (status == DP_OK) {
         dp_job_spec_write(ret_spec, ret_toml);
@@ -149,6 +153,15 @@ static void print_valid(struct dpctl *ctl, const struct request *request,
            dpctl_parameters(a, (double)all), dpctl_parameters(b, (double)active));
 }
 
+static void warn_if_missing(const char *path)
+{
+    // A pair of Megatron's may be named without its endings.
+    DP_AUTO_FREE char *index = dp_asprintf("%s.idx", path);
+    if (path[0] != '\0' && access(path, R_OK) != 0 && access(index, R_OK) != 0) {
+        fprintf(stderr, "warning: %s is not readable here; the nodes must have it\n", path);
+    }
+}
+
 dp_status dpctl_cmd_validate(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
@@ -174,13 +187,9 @@ dp_status dpctl_cmd_validate(struct dpctl *ctl, int argc, char **argv, struct dp
     if (status != DP_OK) {
         return status;
     }
-    // A pair of Megatron's may be named without its endings.
-    DP_AUTO_FREE char *index = dp_asprintf("%s.idx", spec.data.path);
-    bool data_missing = spec.resources.device != DP_DEVICE_SIM && spec.data.path[0] != '\0' &&
-                        access(spec.data.path, R_OK) != 0 && access(index, R_OK) != 0;
-    if (data_missing) {
-        fprintf(stderr, "warning: %s is not readable here; the nodes must have it\n",
-                spec.data.path);
+    if (spec.resources.device != DP_DEVICE_SIM) {
+        warn_if_missing(spec.data.path);
+        warn_if_missing(spec.checkpoint.resume);
     }
     print_valid(ctl, &request, &spec, &toml);
     return DP_OK;

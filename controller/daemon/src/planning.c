@@ -27,6 +27,9 @@ dp_status planning_parse(const void *toml, size_t length, const char *file,
     if (status == DP_INVALID && diags.count > 0) {
         status = dp_diags_status(&diags, err);
     }
+    if (status == DP_OK) {
+        status = dp_planner_check_schedule(ret_spec, err);
+    }
     dp_diags_deinit(&diags);
     return status;
 }

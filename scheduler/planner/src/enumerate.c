@@ -75,6 +75,13 @@ static void consider(const struct problem *problem, const struct choice *choice,
         add_refused(choices, choice, too_many_stages(&complete, layers));
         return;
     }
+    if (problem->set_stages > 0 && complete.stages != problem->set_stages) {
+        add_refused(choices, choice,
+                    dp_asprintf("layers_per_stage has %d stages, but %s on %d ranks %d",
+                                problem->set_stages, family->name, choice->pipeline,
+                                complete.stages));
+        return;
+    }
     complete.bound_s = dp_planner_choice_bound_s(problem, &complete);
     add_legal(choices, &complete);
 }
@@ -249,7 +256,7 @@ static dp_status fail_for_choices(const struct problem *problem, const struct ch
                    text.bytes);
 }
 
-static dp_status check_schedule_name(const struct dp_job_spec *spec, struct dp_error *err)
+dp_status dp_planner_check_schedule(const struct dp_job_spec *spec, struct dp_error *err)
 {
     const char *name = spec->parallel.schedule;
     if (name[0] == '\0' || strcmp(name, "auto") == 0 || dp_schedule_family_find(name) != NULL) {
@@ -267,7 +274,7 @@ static dp_status check_schedule_name(const struct dp_job_spec *spec, struct dp_e
 dp_status dp_planner_enumerate_choices(const struct problem *problem, struct choices *ret_choices,
                                        struct dp_error *err)
 {
-    dp_status status = check_schedule_name(problem->spec, err);
+    dp_status status = dp_planner_check_schedule(problem->spec, err);
     if (status != DP_OK) {
         return status;
     }

@@ -46,6 +46,7 @@ struct problem {
     // Of the cpu device, as in dp_cost_batch.
     uint32_t offload;
     bool save_fp8, fp8;
+    int32_t set_stages;          // of layers_per_stage; 0 = not set
     int64_t slots;               // of all nodes
     int64_t cores;               // of all machines; 0 = enough
     bool (*stop)(void *context); // asked while an order is searched; NULL = never

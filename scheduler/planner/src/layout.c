@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "internal.h"
 
@@ -54,6 +55,20 @@ static void split_by_cost(const struct problem *problem, struct layout *layout, 
                             layout->layer_begin);
 }
 
+// What the job says, which its check has read before.
+static void split_as_set(const struct problem *problem, struct layout *layout)
+{
+    DP_AUTO_FREE int32_t *layers = dp_new_array(int32_t, DP_STAGES_MAX);
+    int32_t stages = 0;
+    dp_status status =
+        dp_layers_per_stage_parse(problem->spec->parallel.layers_per_stage,
+                                  problem->spec->model.layers, layers, &stages, NULL);
+    DP_CHECK(status == DP_OK && stages == layout->choice.stages);
+    for (int32_t s = 0; s < stages; s++) {
+        layout->layer_begin[s + 1] = layout->layer_begin[s] + layers[s];
+    }
+}
+
 static bool has_pairs(const struct dp_schedule *schedule)
 {
     for (size_t i = 0; i < dp_schedule_action_count(schedule); i++) {
@@ -74,7 +89,9 @@ void dp_planner_layout_init(struct layout *ret_layout, const struct problem *pro
     layout.ep_nodes = dp_planner_ep_group_nodes(choice, layout.places);
     layout.slowdown = dp_planner_compute_slowdown(problem, &layout);
     DP_AUTO_FREE double *cost = dp_new_array(double, (size_t)problem->spec->model.layers);
-    if (problem->is_sim) {
+    if (problem->set_stages > 0) {
+        split_as_set(problem, &layout);
+    } else if (problem->is_sim) {
         split_for_sim(problem, &layout, cost);
     } else {
         // An order is searched for given stages, before it is known what it pairs.

@@ -51,6 +51,11 @@ static dp_status make_problem(const struct dp_job_spec *spec,
         problem.profile = fallback;
         status = take_choices(spec, fallback, &problem, err);
     }
+    DP_AUTO_FREE int32_t *layers = dp_new_array(int32_t, DP_STAGES_MAX);
+    if (status == DP_OK) {
+        status = dp_layers_per_stage_parse(spec->parallel.layers_per_stage, spec->model.layers,
+                                           layers, &problem.set_stages, err);
+    }
     for (size_t i = 0; i < resources->nodes_count; i++) {
         problem.slots += resources->nodes[i].slots;
     }

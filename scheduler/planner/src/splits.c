@@ -1,6 +1,5 @@
 #include "splits.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,34 +9,12 @@
 static dp_status read_layers(struct cuts *cuts, struct dp_error *err)
 {
     const char *text = cuts->spec->parallel.layers_per_stage;
-    int64_t total = 0, layers = cuts->spec->model.layers;
-    while (*text != '\0') {
-        char *end;
-        errno = 0;
-        long count = strtol(text, &end, 10);
-        // The ends may have none: the embedding or the head alone.
-        bool is_end = cuts->as_set_count == 0 || *end == '\0';
-        if (end == text || errno != 0 || count < (is_end ? 0 : 1) || count > layers ||
-            cuts->as_set_count == DP_STAGES_MAX || (*end != ',' && *end != '\0')) {
-            return dp_fail(err, DP_INVALID,
-                           "layers_per_stage is \"%.60s\"; it takes the layers of each stage, at "
-                           "least 1 (0 at the ends), with commas between them",
-                           cuts->spec->parallel.layers_per_stage);
-        }
-        if (cuts->as_set == NULL) {
-            cuts->as_set = dp_new_array(int32_t, DP_STAGES_MAX);
-        }
-        cuts->as_set[cuts->as_set_count++] = (int32_t)count;
-        total += count;
-        text = end + (*end == ',');
-        text += strspn(text, " ");
+    if (text[0] == '\0') {
+        return DP_OK;
     }
-    if (cuts->as_set_count > 0 && total != layers) {
-        return dp_fail(err, DP_INVALID,
-                       "layers_per_stage has %lld layers in %d stages, but the model has %lld",
-                       (long long)total, cuts->as_set_count, (long long)layers);
-    }
-    return DP_OK;
+    cuts->as_set = dp_new_array(int32_t, DP_STAGES_MAX);
+    return dp_layers_per_stage_parse(text, cuts->spec->model.layers, cuts->as_set,
+                                     &cuts->as_set_count, err);
 }
 
 dp_status dp_planner_cuts_init(struct cuts *ret_cuts, const struct dp_job_spec *spec,

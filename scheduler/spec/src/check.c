@@ -137,7 +137,17 @@ static void check_rope(const struct check *check)
 {
     const struct dp_rope_scaling *rope = &check->spec->model.rope;
     if (rope->kind == DP_ROPE_PLAIN) {
+        if (rope->factor > 0) {
+            blame(check, "model.rope_factor", "set rope_scaling, or leave rope_factor out",
+                  "angles are not scaled, but by a factor of %g", rope->factor);
+        }
         return;
+    }
+    double low = rope->low_factor > 0 ? rope->low_factor : 1;
+    double high = rope->high_factor > 0 ? rope->high_factor : 4;
+    if (rope->kind == DP_ROPE_LLAMA3 && low >= high) {
+        blame(check, "model.rope_low_factor", "make it less than rope_high_factor",
+              "rope_low_factor is %g, and rope_high_factor %g", low, high);
     }
     if (rope->factor < 1) {
         blame(check, "model.rope_factor", "set rope_factor to 1 or more",
@@ -310,7 +320,7 @@ static void check_optimizer(const struct check *check)
         blame(check, "optimizer.decay_steps", "set schedule = \"wsd\", or leave decay_steps out",
               "the schedule \"%s\" has no decay_steps", dp_lr_schedule_text(schedule));
     }
-    if (o->decay_steps > check->spec->train.steps - o->warmup_steps) {
+    if (o->decay_steps > 0 && o->decay_steps > check->spec->train.steps - o->warmup_steps) {
         blame(check, "optimizer.decay_steps", "make warm-up or decay shorter",
               "%lld steps of decay do not fit into %lld steps with %lld of warm-up",
               (long long)o->decay_steps, (long long)check->spec->train.steps,
@@ -334,6 +344,17 @@ static int32_t at_least_one(int32_t size)
     return size > 0 ? size : 1;
 }
 
+// Of the formats that parse, those that ranks of the cpu device have products in.
+static void check_cpu_format(const struct check *check, dp_format format)
+{
+    bool is_run = format == DP_FORMAT_AUTO || format == DP_FORMAT_FP32 ||
+                  format == DP_FORMAT_BF16 || format == DP_FORMAT_FP8_BLOCK;
+    if (check->spec->resources.device == DP_DEVICE_CPU && !is_run) {
+        blame(check, "parallel.precision", "set fp32, bf16 or fp8-block",
+              "the cpu device has no products in \"%s\"", check->spec->parallel.precision);
+    }
+}
+
 static void check_choices(const struct check *check)
 {
     const struct dp_parallel_spec *p = &check->spec->parallel;
@@ -343,6 +364,8 @@ static void check_choices(const struct check *check)
     uint32_t recompute; // or what to offload
     if (p->precision[0] != '\0' && dp_format_parse(p->precision, &format, &why) != DP_OK) {
         blame(check, "parallel.precision", NULL, "%s", why.message);
+    } else if (p->precision[0] != '\0') {
+        check_cpu_format(check, format);
     }
     if (p->shard[0] != '\0' && dp_shard_parse(p->shard, &shard, &why) != DP_OK) {
         blame(check, "parallel.shard", NULL, "%s", why.message);
@@ -354,15 +377,39 @@ static void check_choices(const struct check *check)
     if (p->transport[0] != '\0' && dp_transport_name_check(p->transport, &why) != DP_OK) {
         blame(check, "parallel.transport", NULL, "%s", why.message);
     }
-    dp_expert_placement placement;
+    dp_expert_placement placement = DP_EXPERT_PLACEMENT_OFF;
     if (dp_expert_placement_parse(p->expert_placement, &placement, &why) != DP_OK) {
         blame(check, "parallel.expert_placement", NULL, "%s", why.message);
+    } else if (p->rebalance_every > 0 && placement == DP_EXPERT_PLACEMENT_OFF) {
+        blame(check, "parallel.rebalance_every",
+              "set expert_placement = \"auto\" or \"advise\", or leave rebalance_every out",
+              "loads of experts are looked at every %lld steps, but experts are to stay",
+              (long long)p->rebalance_every);
     }
     if (p->offload[0] != '\0' && dp_offload_parse(p->offload, &recompute, &why) != DP_OK) {
         blame(check, "parallel.offload", NULL, "%s", why.message);
     }
     if (p->recompute[0] != '\0' && dp_recompute_parse(p->recompute, &recompute, &why) != DP_OK) {
         blame(check, "parallel.recompute", NULL, "%s", why.message);
+    }
+}
+
+static void check_layers_per_stage(const struct check *check)
+{
+    DP_AUTO_FREE int32_t *layers = dp_new_array(int32_t, DP_STAGES_MAX);
+    int32_t stages = 0;
+    struct dp_error why = {0};
+    if (dp_layers_per_stage_parse(check->spec->parallel.layers_per_stage, check->spec->model.layers,
+                                  layers, &stages, &why) != DP_OK) {
+        blame(check, "parallel.layers_per_stage", NULL, "%s", why.message);
+        return;
+    }
+    for (int32_t s = 0; s < stages; s++) {
+        if (layers[s] == 0 && check->spec->resources.device != DP_DEVICE_CUDA) {
+            blame(check, "parallel.layers_per_stage", "give every stage a layer",
+                  "stage %d has no layer, which the %s device does not run", s,
+                  dp_device_kind_text(check->spec->resources.device));
+        }
     }
 }
 
@@ -477,6 +524,7 @@ static void check_parallel(const struct check *check)
     check_unsupported(check, "parallel.context", "context", p->context);
     check_unsupported(check, "parallel.expert_tensor", "expert tensor", p->expert_tensor);
     check_choices(check);
+    check_layers_per_stage(check);
     if (p->pipeline > check->spec->model.layers) {
         blame(check, "parallel.pipeline", "every stage needs a layer",
               "pipeline is %d, but the model has only %d layers", p->pipeline,

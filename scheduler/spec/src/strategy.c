@@ -2,7 +2,9 @@
 
 #include "dp/strategy.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dp/alloc.h"
@@ -289,4 +291,36 @@ dp_status dp_rope_kind_parse(const char *text, dp_rope_kind *ret_kind, struct dp
         *ret_kind = (dp_rope_kind)place;
     }
     return status;
+}
+
+dp_status dp_layers_per_stage_parse(const char *text, int32_t layers,
+                                    int32_t ret_layers[DP_STAGES_MAX], int32_t *ret_stages,
+                                    struct dp_error *err)
+{
+    int64_t total = 0;
+    int32_t stages = 0;
+    for (const char *at = text; *at != '\0';) {
+        char *end;
+        errno = 0;
+        long count = strtol(at, &end, 10);
+        bool is_end = stages == 0 || *end == '\0';
+        if (end == at || errno != 0 || count < (is_end ? 0 : 1) || count > layers ||
+            stages == DP_STAGES_MAX || (*end != ',' && *end != '\0')) {
+            return dp_fail(err, DP_INVALID,
+                           "layers_per_stage is \"%.60s\"; it takes the layers of each stage, at "
+                           "least 1 (0 at the ends), with commas between them",
+                           text);
+        }
+        ret_layers[stages++] = (int32_t)count;
+        total += count;
+        at = end + (*end == ',');
+        at += strspn(at, " ");
+    }
+    if (stages > 0 && total != layers) {
+        return dp_fail(err, DP_INVALID,
+                       "layers_per_stage has %lld layers in %d stages, but the model has %d",
+                       (long long)total, stages, layers);
+    }
+    *ret_stages = stages;
+    return DP_OK;
 }

@@ -61,6 +61,10 @@ dp_status dp_planner_pareto(const struct dp_job_spec *spec,
                             const struct dp_planner_options *options, struct dp_plan *ret_plan,
                             struct dp_error *err);
 
+// Whether the job's schedule is one that there is; DP_INVALID with the nearest name. What a job's
+// check cannot know, since job files know nothing of schedules.
+dp_status dp_planner_check_schedule(const struct dp_job_spec *spec, struct dp_error *err);
+
 // Nodes of a cluster that nothing else uses; the caller frees *ret_nodes.
 void dp_planner_cluster_nodes(const struct dp_cluster_spec *cluster,
                               struct dp_planner_node **ret_nodes, size_t *ret_count);

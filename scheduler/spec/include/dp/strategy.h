@@ -99,6 +99,13 @@ enum {
 // "none", or names joined by "+" or ",": "inputs+attention+ffn+experts".
 dp_status dp_offload_parse(const char *text, uint32_t *ret_offload, struct dp_error *err);
 
+// "5,4,4": the layers of each stage of a model that has `layers`, at least one, of the stages at
+// the ends none as well (an embedding or a head alone). "" is no stage at all. DP_INVALID for
+// anything else, and where the sum differs.
+dp_status dp_layers_per_stage_parse(const char *text, int32_t layers,
+                                    int32_t ret_layers[DP_STAGES_MAX], int32_t *ret_stages,
+                                    struct dp_error *err);
+
 struct dp_strategy {
     int32_t pipeline, data, tensor, context, expert, expert_tensor; // all at least 1
     int32_t virtual_stages;                                         // 0 = the family's default
