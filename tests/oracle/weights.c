@@ -45,7 +45,7 @@ static void stir(struct dp_stage *stage)
         weights[i] += 0.1 * dp_rand_normal(&rand);
     }
     const struct dp_stage_config *config = dp_stage_config(stage);
-    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+    for (int32_t layer = config->layer_begin; layer <= config->layer_end; layer++) {
         double *bias = dp_stage_router_bias(stage, layer);
         for (int32_t e = 0; bias != NULL && e < config->model.experts; e++) {
             bias[e] = 0.05 * dp_rand_normal(&rand);
@@ -122,7 +122,7 @@ static void print_tensors(struct dp_stage *stage)
         printf("}");
     }
     const struct dp_stage_config *config = dp_stage_config(stage);
-    for (int32_t layer = config->layer_begin; layer < config->layer_end; layer++) {
+    for (int32_t layer = config->layer_begin; layer <= config->layer_end; layer++) {
         const double *bias = dp_stage_router_bias(stage, layer);
         if (bias != NULL) {
             printf(",\"layers.%d.router.bias\":{\"rows\":1,\"cols\":%d,", layer,

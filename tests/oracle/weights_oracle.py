@@ -12,6 +12,7 @@ directory of weights alone, in another type and cut into other files, gives the 
 import array
 import json
 import pathlib
+import random
 import re
 import shutil
 import struct
@@ -47,6 +48,12 @@ QWEN2 = [
     (r"(L)shared\.(gate|up|down)", r"\1mlp.shared_expert.\2_proj.weight"),
     (r"(L)shared\.gating", r"\1mlp.shared_expert_gate.weight"),
 ]
+MIXTRAL = [
+    (r"(L)router", r"\1block_sparse_moe.gate.weight"),
+    (r"(L)experts\.(\d+)\.gate", r"\1block_sparse_moe.experts.\2.w1.weight"),
+    (r"(L)experts\.(\d+)\.up", r"\1block_sparse_moe.experts.\2.w3.weight"),
+    (r"(L)experts\.(\d+)\.down", r"\1block_sparse_moe.experts.\2.w2.weight"),
+]
 LATENT = [
     (r"(L)attention\.q_norm", r"\1self_attn.q_a_layernorm.weight"),
     (r"(L)attention\.q_down", r"\1self_attn.q_a_proj.weight"),
@@ -64,15 +71,16 @@ LATENT = [
 # The family that each model is, by its config.json.
 FAMILIES = {
     "moe-f32": "deepseek", "dense": "llama", "dense-tied-qk-norm": "qwen3",
-    "dense-biases": "llama", "dense-llama3": "llama", "moe-softmax": "deepseek",
-    "moe-raw-groups": "deepseek", "moe-shared-gate": "qwen2_moe", "moe-sigmoid": "glm4_moe",
-    "mla-moe": "deepseek_v3", "mla-mtp": "deepseek_v3",
-    "mla-mtp-again": "deepseek_v3",
+    "dense-biases": "llama", "dense-llama3": "llama", "dense-windows": "mistral",
+    "dense-qkv-biases": "qwen2", "dense-windows-sinks": "dp", "moe-softmax": "deepseek",
+    "moe-alone": "mixtral", "moe-qk-norm": "qwen3_moe", "moe-raw-groups": "dp",
+    "moe-shared-gate": "qwen2_moe", "moe-sigmoid": "glm4_moe", "mla-softmax": "deepseek_v2",
+    "mla-moe": "deepseek_v3", "mla-mtp": "deepseek_v3", "mla-mtp-again": "deepseek_v3",
 }
 
 
 def name_of(own, family):
-    special = {"qwen2_moe": QWEN2, "deepseek_v2": LATENT, "deepseek_v3": LATENT}.get(family, [])
+    special = {"mixtral": MIXTRAL, "qwen2_moe": QWEN2, "deepseek_v2": LATENT, "deepseek_v3": LATENT}.get(family, [])
     for pattern, name in special + PLAIN:
         pattern = "^" + pattern.replace("(L)", r"(layers\.\d+\.)") + "$"
         if re.match(pattern, own):
@@ -235,12 +243,113 @@ def check(variant, family, directory):
     check_from_elsewhere(weights, config, directory / "elsewhere", saved["samples"])
 
 
+def e4m3(code):
+    """OCP 8-bit floating point, 1.0: bias 7, no infinities."""
+    exponent, mantissa = code >> 3 & 15, code & 7
+    value = mantissa * 2.0 ** -9 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10)
+    return -value if code & 128 else value
+
+
+def fp8_weights(config):
+    """name -> (shape, codes or None, scales or None, values); as DeepSeek-V3 is published, products'
+    weights in E4M3 with a scale for each block of 128 x 128 (the last ones are smaller)."""
+    rand = random.Random(8)
+    h, v, q, kv = (config[k] for k in ("hidden_size", "vocab_size", "q_lora_rank", "kv_lora_rank"))
+    heads, nope, rope = (config[k] for k in ("num_attention_heads", "qk_nope_head_dim",
+                                             "qk_rope_head_dim"))
+    wide, ffn = config["v_head_dim"], config["intermediate_size"]
+    matrices = {"self_attn.q_a_proj": (q, h), "self_attn.q_b_proj": (heads * (nope + rope), q),
+                "self_attn.kv_a_proj_with_mqa": (kv + rope, h),
+                "self_attn.kv_b_proj": (heads * (nope + wide), kv),
+                "self_attn.o_proj": (h, heads * wide), "mlp.gate_proj": (ffn, h),
+                "mlp.up_proj": (ffn, h), "mlp.down_proj": (h, ffn)}
+    plain = {"model.embed_tokens": (v, h), "lm_head": (v, h), "model.norm": (h,)}
+    for name, size in (("input_layernorm", h), ("post_attention_layernorm", h),
+                       ("self_attn.q_a_layernorm", q), ("self_attn.kv_a_layernorm", kv)):
+        plain["model.layers.0." + name] = (size,)
+    found = {}
+    for name, (rows, cols) in matrices.items():
+        codes = [code for code in rand.randbytes(2 * rows * cols) if code & 127 != 127]
+        codes = codes[:rows * cols]
+        down, across = -(-rows // 128), -(-cols // 128)
+        # Floats in the file; the largest values are 448 times as large.
+        scales = array.array("f", (0.1 / 448 * (1 + rand.random()) for _ in range(down * across)))
+        values = [e4m3(codes[r * cols + c]) * scales[r // 128 * across + c // 128]
+                  for r in range(rows) for c in range(cols)]
+        found[f"model.layers.0.{name}.weight"] = ([rows, cols], codes, ([down, across], scales),
+                                                  values)
+    for name, shape in plain.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        base = 1 if len(shape) == 1 else 0
+        # Whole 128ths: the same in every type.
+        values = [base + rand.randrange(-32, 33) / 128 for _ in range(count)]
+        found[name + ".weight"] = (list(shape), None, None, values)
+    return found
+
+
+def put(path, entries):
+    header, blob = {}, b""
+    for name, (dtype, shape, raw) in entries.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob),
+                                                                         len(blob) + len(raw)]}
+        blob += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + blob)
+
+
+def bf16(values):
+    return array.array("H", (struct.unpack("<I", struct.pack("<f", x))[0] >> 16
+                             for x in values)).tobytes()
+
+
+def check_fp8(directory):
+    config = {"model_type": "deepseek_v3", "num_hidden_layers": 1, "first_k_dense_replace": 1,
+              "hidden_size": 160, "intermediate_size": 300, "vocab_size": 64,
+              "num_attention_heads": 4, "q_lora_rank": 130, "kv_lora_rank": 128,
+              "qk_nope_head_dim": 30, "qk_rope_head_dim": 4, "v_head_dim": 20,
+              "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+              "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
+              "quantization_config": {"quant_method": "fp8", "fmt": "e4m3",
+                                      "activation_scheme": "dynamic",
+                                      "weight_block_size": [128, 128]}}
+    weights = fp8_weights(config)
+    packed, wide = {}, {}
+    for name, (shape, codes, scales, values) in weights.items():
+        if codes is None:
+            packed[name] = ("BF16", shape, bf16(values))
+        else:
+            packed[name] = ("F8_E4M3", shape, bytes(codes))
+            packed[name + "_scale_inv"] = ("F32", scales[0], scales[1].tobytes())
+        wide[name] = ("F64", shape, array.array("d", values).tobytes())
+    results = []
+    for kind, entries in (("packed", packed), ("wide", wide)):
+        (directory / kind).mkdir()
+        (directory / kind / "config.json").write_text(json.dumps(config))
+        put(directory / kind / "model.safetensors", entries)
+        results.append(run("load", directory / kind))
+    assert results[0] == results[1]
+    for own, tensor in results[0]["tensors"].items():
+        _, _, _, values = weights[name_of(own, "deepseek_v3")]
+        assert all(values[at] == value for at, value in tensor["values"]), own
+    # Scales of another number of blocks are told by name, and so is a tensor nobody knows.
+    name = "model.layers.0.mlp.up_proj.weight_scale_inv"
+    for wrong, words in (({name: ("F32", [1, 2], bytes(8))}, name),
+                         ({name: ("I32", packed[name][1], packed[name][2])}, name),
+                         ({"model.layers.0.mlp.extra": ("F32", [1], bytes(4))}, "mlp.extra")):
+        put(directory / "packed" / "model.safetensors", {**packed, **wrong})
+        done = subprocess.run([PROGRAM, "load", str(directory / "packed")], capture_output=True,
+                              text=True)
+        assert done.returncode != 0 and words in done.stderr, done.stderr
+
+
 def main():
     assert xxh64(b"") == 0xEF46DB3751D8E999  # the published test vector
     for variant, family in FAMILIES.items():
         with tempfile.TemporaryDirectory() as directory:
             check(variant, family, pathlib.Path(directory))
-    print(f"{len(FAMILIES)} models are as described")
+    with tempfile.TemporaryDirectory() as directory:
+        check_fp8(pathlib.Path(directory))
+    print(f"{len(FAMILIES)} models are as described, and weights in fp8")
 
 
 main()

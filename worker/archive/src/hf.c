@@ -7,6 +7,7 @@
 
 #include "archive_internal.h"
 #include "dp/alloc.h"
+#include "hf_kind.h"
 
 #define CONFIG DP_ARCHIVE_CONFIG
 #define INDEX DP_ARCHIVE_INDEX
@@ -22,14 +23,42 @@ static dp_status read_json(const char *path, json_t **ret_json, struct dp_error 
                            : status;
 }
 
+// What is told from the shapes that config.json says, before any weight is looked at.
+static dp_status check_trained(const struct dp_archive *archive, struct dp_error *err)
+{
+    const struct dp_model_spec *model = &archive->meta.model;
+    const int32_t trained =
+        DP_BIAS_QKV | DP_BIAS_OUTPUT | (model->router == DP_MODEL_SIGMOID ? DP_BIAS_ROUTER : 0);
+    if ((model->biases & ~trained) == 0 && model->ffn_matrices != 2 && model->positions == 0) {
+        return DP_OK;
+    }
+    return dp_fail(err, DP_UNSUPPORTED,
+                   "%s is of the family %s, with biases, plain FFNs or learned positions that "
+                   "nothing here trains; its weights are not read",
+                   archive->path, model->name);
+}
+
 static dp_status read_config(struct dp_archive *archive, struct dp_error *err)
 {
     DP_AUTO_FREE char *path = dp_asprintf("%s/" CONFIG, archive->path);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    DP_AUTO_JSON json_t *json = NULL;
     dp_status status = dp_read_file(path, DP_SPEC_BYTES_MAX, &text, err);
-    return status == DP_OK
-               ? dp_model_from_hf_config(text.bytes, text.length, path, &archive->meta.model, err)
-               : status;
+    if (status == DP_OK) {
+        status = dp_json_parse(text.bytes, text.length, DP_SPEC_BYTES_MAX, path, &json, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    struct dp_model_spec *model = &archive->meta.model;
+    const char *type = json_string_value(json_object_get(json, "model_type"));
+    status = type != NULL && strcmp(type, DP_HF_OWN) == 0
+                 ? dp_model_from_json(json_object_get(json, DP_HF_OWN_MODEL), path, model, err)
+                 : dp_model_from_hf_config(text.bytes, text.length, path, model, err);
+    if (status == DP_OK && model->name[0] == '\0') {
+        (void)DP_COPY_TEXT(model->name, type != NULL ? type : "unknown");
+    }
+    return status == DP_OK ? check_trained(archive, err) : status;
 }
 
 static dp_status add_file(struct dp_archive *archive, const char *name, struct dp_error *err)

@@ -2,80 +2,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "archive_internal.h"
 #include "dp/check.h"
-#include "dp/hf_names.h"
-#include "dp/json.h"
+#include "hf_kind.h"
 
 #define POSITIONS 32768 // where nothing says for how long a sequence the model was trained
-
-typedef enum family_trait {
-    EXPERTS_ROUTED = 1 << 0, // DeepSeek's keys: n_routed_experts, ...
-    EXPERTS_LOCAL = 1 << 1,  // Mixtral's
-    EXPERTS_QWEN = 1 << 2,   // Qwen's: num_experts, ...
-    LATENT = 1 << 3,
-} family_trait;
-
-static const struct family {
-    const char *type, *architecture;
-    uint32_t traits;
-} families[] = {
-    {"llama", "LlamaForCausalLM", 0},
-    {"mistral", "MistralForCausalLM", 0},
-    {"qwen2", "Qwen2ForCausalLM", 0},
-    {"qwen3", "Qwen3ForCausalLM", 0},
-    {"mixtral", "MixtralForCausalLM", EXPERTS_LOCAL},
-    {"qwen2_moe", "Qwen2MoeForCausalLM", EXPERTS_QWEN},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS_QWEN},
-    {"glm4_moe", "Glm4MoeForCausalLM", EXPERTS_ROUTED},
-    {"deepseek", "DeepseekForCausalLM", EXPERTS_ROUTED},
-    {"deepseek_v2", "DeepseekV2ForCausalLM", EXPERTS_ROUTED | LATENT},
-    {"deepseek_v3", "DeepseekV3ForCausalLM", EXPERTS_ROUTED | LATENT},
-};
-
-static const char *dense_family(const struct dp_model_spec *model)
-{
-    if (model->qk_norm > 0) {
-        return "qwen3";
-    }
-    if ((model->biases & (DP_BIAS_QKV | DP_BIAS_OUTPUT)) == DP_BIAS_QKV) {
-        return "qwen2";
-    }
-    return model->window > 0 ? "mistral" : "llama";
-}
-
-const char *dp_hf_family(const struct dp_model_spec *model)
-{
-    bool is_sigmoid = model->router == DP_MODEL_SIGMOID;
-    if (model->mla_kv_rank > 0) {
-        return is_sigmoid ? "deepseek_v3" : "deepseek_v2";
-    }
-    if (model->experts == 0) {
-        return dense_family(model);
-    }
-    if (is_sigmoid) {
-        return "glm4_moe";
-    }
-    if (model->shared_gate > 0) {
-        return "qwen2_moe";
-    }
-    if (model->shared_experts == 0 && model->qk_norm > 0) {
-        return "qwen3_moe";
-    }
-    bool is_plain = model->shared_experts == 0 && model->dense_layers == 0 &&
-                    model->raw_weights == 0 && model->qk_norm == 0;
-    return is_plain ? "mixtral" : "deepseek";
-}
-
-dp_hf_style dp_hf_style_of(const struct dp_model_spec *model)
-{
-    if (model->mla_kv_rank > 0) {
-        return DP_HF_STYLE_LATENT;
-    }
-    const char *family = dp_hf_family(model);
-    return strcmp(family, "mixtral") == 0     ? DP_HF_STYLE_MIXTRAL
-           : strcmp(family, "qwen2_moe") == 0 ? DP_HF_STYLE_QWEN2
-                                              : DP_HF_STYLE_PLAIN;
-}
 
 static void put_integer(json_t *json, const char *key, int64_t value)
 {
@@ -107,7 +38,7 @@ static void put_shapes(json_t *json, const struct dp_model_spec *model, uint32_t
     // Of a latent key it is what turns that counts.
     put_integer(json, "head_dim", (traits & LATENT) != 0 ? model->mla_rope_dim : model->head_dim);
     put_integer(json, "intermediate_size",
-                (traits & EXPERTS_LOCAL) != 0 ? model->expert_ffn : model->ffn);
+                (traits & EXPERTS_LOCAL) != 0 || model->ffn == 0 ? model->expert_ffn : model->ffn);
     put_integer(json, "vocab_size", model->vocabulary);
     put_integer(json, "max_position_embeddings",
                 model->rope.original > 0 ? model->rope.original : POSITIONS);
@@ -157,14 +88,18 @@ static void put_angles(json_t *json, const struct dp_model_spec *model)
     json_object_set_new(json, "rope_scaling", scaling);
 }
 
-// Windows in the layers that dp_model_layer_window says have one.
-static void put_windows(json_t *json, const struct dp_model_spec *model)
+// Windows in the layers that dp_model_layer_window says have one; families in which all have it do
+// not list them.
+static void put_windows(json_t *json, const struct dp_model_spec *model, uint32_t traits)
 {
     if (model->window == 0) {
         json_object_set_new(json, "sliding_window", json_null());
         return;
     }
     put_integer(json, "sliding_window", model->window);
+    if ((traits & WINDOW) != 0) {
+        return;
+    }
     put_switch(json, "use_sliding_window", true);
     json_t *types = json_array();
     for (int32_t layer = 0; layer < model->layers; layer++) {
@@ -206,7 +141,7 @@ static void put_routed(json_t *json, const struct dp_model_spec *model, uint32_t
              : is_grouped ? "group_limited_greedy"
                           : "greedy");
     put_integer(json, "num_nextn_predict_layers", model->mtp_layers);
-    if ((traits & LATENT) == 0) {
+    if ((traits & QK_NORM_KEY) != 0) {
         put_switch(json, "use_qk_norm", model->qk_norm > 0);
     }
 }
@@ -240,24 +175,34 @@ static void put_experts(json_t *json, const struct dp_model_spec *model, uint32_
     }
 }
 
-void dp_hf_config_write(const struct dp_model_spec *model, struct dp_buf *out)
+// What nobody else reads is said in our own words.
+static void put_own(json_t *json, const struct dp_model_spec *model)
 {
-    const char *type = dp_hf_family(model);
-    const struct family *family = families;
-    while (strcmp(family->type, type) != 0) {
-        family++;
-        DP_CHECK(family < families + DP_ARRAY_LENGTH(families));
-    }
-    DP_AUTO_JSON json_t *json = json_pack("{s:[s], s:s}", "architectures", family->architecture,
-                                          "model_type", family->type);
-    put_shapes(json, model, family->traits);
+    json_object_set_new(json, DP_HF_OWN_MODEL, dp_model_to_json(model));
+}
+
+static void put_family(json_t *json, const struct dp_model_spec *model, uint32_t traits)
+{
+    put_shapes(json, model, traits);
     put_angles(json, model);
-    put_windows(json, model);
-    if ((family->traits & LATENT) != 0) {
+    put_windows(json, model, traits);
+    if ((traits & LATENT) != 0) {
         put_latent(json, model);
     }
     if (model->experts > 0) {
-        put_experts(json, model, family->traits);
+        put_experts(json, model, traits);
+    }
+}
+
+void dp_hf_config_write(const struct dp_model_spec *model, struct dp_buf *out)
+{
+    const struct dp_hf_kind *family = dp_hf_kind_of(model);
+    DP_AUTO_JSON json_t *json = json_pack("{s:[s], s:s}", "architectures", family->architecture,
+                                          "model_type", family->type);
+    if (strcmp(family->type, DP_HF_OWN) == 0) {
+        put_own(json, model);
+    } else {
+        put_family(json, model, family->traits);
     }
     put_text(json, "torch_dtype", "float32");
     dp_json_write(json, 2, out);

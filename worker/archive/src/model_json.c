@@ -133,25 +133,90 @@ dp_status dp_model_from_json(const json_t *json, const char *where, struct dp_mo
     return DP_OK;
 }
 
-// Latent attention has widths of its own.
-static bool is_plain_attention(size_t offset)
+static double or_else(double value, double fallback)
 {
-    return offset == offsetof(struct dp_model_spec, head_dim) ||
-           offset == offsetof(struct dp_model_spec, kv_heads);
+    return value > 0 ? value : fallback;
+}
+
+static struct dp_rope_scaling plain_rope(const struct dp_rope_scaling *rope)
+{
+    struct dp_rope_scaling plain = {.kind = rope->kind};
+    if (rope->kind == DP_ROPE_PLAIN) {
+        return plain;
+    }
+    plain = *rope;
+    if (rope->kind == DP_ROPE_LLAMA3) {
+        plain.low_factor = or_else(rope->low_factor, 1);
+        plain.high_factor = or_else(rope->high_factor, 4);
+    }
+    if (rope->kind == DP_ROPE_YARN) {
+        plain.beta_fast = or_else(rope->beta_fast, 32);
+        plain.beta_slow = or_else(rope->beta_slow, 1);
+    }
+    return plain;
+}
+
+static void plain_experts(struct dp_model_spec *model)
+{
+    if (model->experts == 0) {
+        model->dense_layers = model->top_k = model->shared_experts = model->expert_ffn = 0;
+        model->expert_groups = model->raw_weights = model->shared_gate = 0;
+        model->router = DP_MODEL_SOFTMAX;
+        model->route_scale = 0;
+    } else {
+        model->ffn = model->dense_layers > 0 ? model->ffn : 0;
+        model->route_scale = or_else(model->route_scale, 1);
+        model->shared_gate = model->shared_experts > 0 ? model->shared_gate : 0;
+    }
+    if (model->expert_groups <= 1) {
+        model->expert_groups = model->top_groups = 0;
+    }
+}
+
+// Of several ways to say the same model one: defaults in full, nothing that is not used. Whether
+// routers have a bias is left to who loads it.
+static struct dp_model_spec plain_model(const struct dp_model_spec *model)
+{
+    struct dp_model_spec plain = *model;
+    plain_experts(&plain);
+    plain.rope = plain_rope(&model->rope);
+    plain.biases &= ~DP_BIAS_ROUTER;
+    plain.ffn_matrices = model->ffn_matrices > 0 ? model->ffn_matrices : 3;
+    if (model->mla_kv_rank > 0) {
+        // Latent attention has widths of its own.
+        plain.kv_heads = plain.head_dim = plain.rotary_dim = 0;
+    } else {
+        plain.mla_q_rank = plain.mla_nope_dim = plain.mla_rope_dim = plain.mla_v_dim = 0;
+        plain.rotary_dim = model->rotary_dim == model->head_dim ? 0 : model->rotary_dim;
+    }
+    return plain;
+}
+
+static bool has_same_windows(const struct dp_model_spec *a, const struct dp_model_spec *b)
+{
+    bool is_same = a->layers == b->layers;
+    for (int32_t layer = 0; is_same && layer < a->layers; layer++) {
+        is_same = dp_model_layer_window(a, layer) == dp_model_layer_window(b, layer);
+    }
+    return is_same;
 }
 
 const char *dp_model_difference(const struct dp_model_spec *a, const struct dp_model_spec *b,
                                 double *ret_a, double *ret_b)
 {
+    const struct dp_model_spec left = plain_model(a);
+    struct dp_model_spec right = plain_model(b);
+    if (has_same_windows(a, b)) {
+        right.window = left.window;
+        right.window_layers = left.window_layers;
+        right.window_from = left.window_from;
+    }
     for (size_t i = 0; i < DP_ARRAY_LENGTH(fields); i++) {
-        double left = value_of(a, i), right = value_of(b, i);
-        if (a->mla_kv_rank > 0 && is_plain_attention(fields[i].offset)) {
-            continue;
-        }
+        double x = value_of(&left, i), y = value_of(&right, i);
         // Reals have been through twelve digits of text.
-        if (!fields[i].is_free && fabs(left - right) > 1e-11 * fabs(left)) {
-            *ret_a = left;
-            *ret_b = right;
+        if (!fields[i].is_free && fabs(x - y) > 1e-11 * fabs(x)) {
+            *ret_a = x;
+            *ret_b = y;
             return fields[i].name;
         }
     }

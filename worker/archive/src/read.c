@@ -146,7 +146,10 @@ dp_status dp_archive_check_model(const struct dp_archive *archive,
                                  const struct dp_model_spec *model, struct dp_error *err)
 {
     double theirs, ours;
-    const char *field = dp_model_difference(&archive->meta.model, model, &theirs, &ours);
+    struct dp_model_spec saved = archive->meta.model;
+    // Weights may be taken without those that predict further tokens.
+    saved.mtp_layers = archive->meta.is_trained || model->mtp_layers > 0 ? saved.mtp_layers : 0;
+    const char *field = dp_model_difference(&saved, model, &theirs, &ours);
     if (field == NULL) {
         return DP_OK;
     }

@@ -81,27 +81,49 @@ static dp_status load_tensor(const struct reader *reader, const struct dp_tensor
     return status == DP_OK ? load_moments(reader, tensor, DP_ARCHIVE_V, v, err) : status;
 }
 
-// A checkpoint of a run that had none leaves them as they are: zeros.
+static bool are_zeros(const void *values, size_t bytes)
+{
+    const char *at = values;
+    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
+}
+
+// Of one layer. Without it tokens would go to other experts than those that were trained for them.
+static dp_status load_bias(const struct reader *reader, int32_t layer, struct dp_error *err)
+{
+    int64_t experts = dp_stage_config(reader->stage)->model.experts;
+    void *bias = dp_stage_router_bias(reader->stage, layer);
+    char own[DP_NAME_MAX];
+    snprintf(own, sizeof own, "layers.%d.router.bias", layer);
+    if (dp_archive_find(reader->archive, own, NULL) == NULL) {
+        return DP_OK; // of a run that had none: zeros, as they are
+    }
+    dp_status status = dp_archive_read_weight(reader->archive, own, 1, experts,
+                                              reals_of(reader->device), reader->values, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    if (bias != NULL) {
+        put(reader, bias, 0, experts);
+    } else if (!are_zeros(reader->values, (size_t)experts * dp_device_real_bytes(reader->device))) {
+        return dp_fail(err, DP_INVALID,
+                       "the checkpoint %s has biases of the router in layer %d, this job has none; "
+                       "set [model] bias_update, or biases = \"router\" to keep them as they are",
+                       reader->archive->path, layer);
+    }
+    return DP_OK;
+}
+
 static dp_status load_biases(const struct reader *reader, struct dp_error *err)
 {
     const struct dp_stage_config *config = dp_stage_config(reader->stage);
-    int64_t experts = config->model.experts;
-    // Multi-token prediction has a layer behind the last.
+    dp_status status = DP_OK;
+    // That of multi-token prediction follows the others.
     for (int32_t layer = config->layer_begin; layer <= config->layer_end; layer++) {
-        void *bias = dp_stage_router_bias(reader->stage, layer);
-        char own[DP_NAME_MAX];
-        snprintf(own, sizeof own, "layers.%d.router.bias", layer);
-        if (bias == NULL || dp_archive_find(reader->archive, own, NULL) == NULL) {
-            continue;
+        if (status == DP_OK && dp_stage_expert_counts(reader->stage, layer) != NULL) {
+            status = load_bias(reader, layer, err);
         }
-        dp_status status = dp_archive_read_weight(reader->archive, own, 1, experts,
-                                                  reals_of(reader->device), reader->values, err);
-        if (status != DP_OK) {
-            return status;
-        }
-        put(reader, bias, 0, experts);
     }
-    return DP_OK;
+    return status;
 }
 
 dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_stage *stage,

@@ -15,7 +15,8 @@ dp_status dp_stage_make_balance(struct dp_stage *stage, struct dp_error *err)
     const struct dp_model_spec *model = &stage->config.model;
     const size_t experts = (size_t)stage->layer_count * (size_t)model->experts;
     stage->expert_counts = dp_new_array(int64_t, experts);
-    if (model->bias_update == 0 || experts == 0) {
+    const bool has_bias = model->bias_update > 0 || (model->biases & DP_BIAS_ROUTER) != 0;
+    if (!has_bias || experts == 0) {
         return DP_OK;
     }
     struct dp_device *device = stage->device;
