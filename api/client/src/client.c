@@ -5,9 +5,9 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/limits.h"
 #include "dp/wire.h"
 
-#define ADDRESS_FILE_BYTES_MAX 1024
 #define RECONNECT_MS 3000
 
 dp_status dp_client_call(struct dp_client *client, dp_method_id method,
@@ -43,7 +43,7 @@ static dp_status resolve(const char *address, struct dp_buf *ret_address, struct
         dp_buf_puts(ret_address, address);
         return DP_OK;
     }
-    dp_status status = dp_read_file(address + 1, ADDRESS_FILE_BYTES_MAX, ret_address, err);
+    dp_status status = dp_read_file(address + 1, DP_ADDRESS_FILE_BYTES_MAX, ret_address, err);
     if (status != DP_OK) {
         return dp_fail(err, DP_UNAVAILABLE,
                        "no controller has written its address to %s; start one with \"dpctl local "

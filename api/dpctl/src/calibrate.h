@@ -1,13 +1,12 @@
 // The ways of dpctl calibrate.
 #pragma once
 
+#include "dp/limits.h"
 #include "dpctl.h"
-
-#define CALIBRATE_NODES_MAX 256
 
 struct calibrate_request {
     // Nodes of a cluster, or this machine.
-    const char *nodes[CALIBRATE_NODES_MAX];
+    const char *nodes[DP_CALIBRATE_NODES_MAX];
     int nodes_count;
     bool all, wait, local;
     const char *show;

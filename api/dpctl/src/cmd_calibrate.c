@@ -126,8 +126,8 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         request->out = arg;
         return 0;
     case ARGP_KEY_ARG:
-        if (request->nodes_count == CALIBRATE_NODES_MAX) {
-            argp_error(state, "at most %d nodes at once", CALIBRATE_NODES_MAX);
+        if (request->nodes_count == DP_CALIBRATE_NODES_MAX) {
+            argp_error(state, "at most %d nodes at once", DP_CALIBRATE_NODES_MAX);
         }
         request->nodes[request->nodes_count++] = arg;
         return 0;

@@ -28,7 +28,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     struct request *request = state->input;
     switch (key) {
     case KEY_NODES:
-        request->local.nodes = (int)dpctl_number(state, "--nodes", arg, 1, LOCAL_NODES_MAX);
+        request->local.nodes = (int)dpctl_number(state, "--nodes", arg, 1, DP_LOCAL_NODES_MAX);
         request->shaped = true;
         return 0;
     case KEY_SLOTS:
@@ -92,7 +92,7 @@ static void print_parts_json(struct dpctl *ctl, const struct local_part *parts, 
 
 static dp_status print_status(struct dpctl *ctl, struct dp_error *err)
 {
-    struct local_part parts[LOCAL_NODES_MAX + 1];
+    struct local_part parts[DP_LOCAL_NODES_MAX + 1];
     int count = local_parts(ctl, parts, (int)DP_ARRAY_LENGTH(parts));
     char address[DP_ADDRESS_MAX] = "", http_address[DP_ADDRESS_MAX];
     struct dp_error ignored = {0};

@@ -34,7 +34,7 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     struct request *request = state->input;
     switch (key) {
     case KEY_NODES:
-        request->local.nodes = (int)dpctl_number(state, "--nodes", arg, 1, LOCAL_NODES_MAX);
+        request->local.nodes = (int)dpctl_number(state, "--nodes", arg, 1, DP_LOCAL_NODES_MAX);
         return 0;
     case KEY_SLOTS:
         request->local.slots = (int)dpctl_number(state, "--slots", arg, 1, DP_NODE_SLOTS_MAX);

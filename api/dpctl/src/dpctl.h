@@ -12,8 +12,6 @@
 #include "dp/json.h"
 #include "dp/limits.h"
 
-#define DPCTL_SETS_MAX 64
-
 struct dpctl {
     const char *controller; // --controller or DPCTL_CONTROLLER; NULL = the local cluster's
     char state_directory[DP_PATH_MAX]; // $XDG_STATE_HOME/dp
@@ -51,7 +49,7 @@ void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, 
 
 // `--set KEY=VALUE`, given any number of times up to the limit.
 struct dpctl_sets {
-    const char *items[DPCTL_SETS_MAX];
+    const char *items[DP_SETS_MAX];
     int count;
 };
 void dpctl_sets_take(struct argp_state *state, char *arg, struct dpctl_sets *sets);

@@ -55,7 +55,7 @@ void local_read_shape(const struct dpctl *ctl, struct local_shape *ret_shape)
     struct local_shape shape = {0};
     bool good = dp_read_file(path, 64, &text, NULL) == DP_OK &&
                 sscanf(text.bytes, "%d %d", &shape.nodes, &shape.slots) == 2 && shape.nodes >= 1 &&
-                shape.nodes <= LOCAL_NODES_MAX && shape.slots >= 1 &&
+                shape.nodes <= DP_LOCAL_NODES_MAX && shape.slots >= 1 &&
                 shape.slots <= DP_NODE_SLOTS_MAX;
     *ret_shape = good ? shape : (struct local_shape){0};
 }
@@ -165,7 +165,7 @@ dp_status local_share_profile(const struct dpctl *ctl, int node, struct dp_error
 
 void local_forget_profiles(const struct dpctl *ctl)
 {
-    for (int i = 0; i < LOCAL_NODES_MAX; i++) {
+    for (int i = 0; i < DP_LOCAL_NODES_MAX; i++) {
         DP_AUTO_FREE char *path = profile_path(ctl, i);
         unlink(path);
     }

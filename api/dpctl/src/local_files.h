@@ -2,9 +2,8 @@
 // files and logs, and what calibration measured.
 #pragma once
 
+#include "dp/limits.h"
 #include "dpctl.h"
-
-enum { LOCAL_NODES_MAX = 64 };
 
 struct local_shape {
     int nodes;

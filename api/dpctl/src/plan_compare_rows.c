@@ -112,7 +112,7 @@ static void take_rows(struct table *table, const struct row *rows)
 // fit are asked first: they decide how parameters are shared, and mostly do not fit here either.
 static bool try_sizes(struct table *table, const struct dp_plan_candidate *sizes)
 {
-    struct row *rows = dp_new_array(struct row, PLAN_ROWS_MAX);
+    struct row *rows = dp_new_array(struct row, DP_COMPARED_SCHEDULES_MAX);
     const struct dp_plan *like = NULL;
     bool all = true;
     for (int i = 0; i < 2 * table->count && all; i++) {
@@ -212,8 +212,9 @@ static dp_status read_names(struct table *table, struct dp_error *err)
         for (int i = 0; i < table->count; i++) {
             is_known = is_known || strcmp(table->rows[i].name, name) == 0;
         }
-        if (!is_known && table->count == PLAN_ROWS_MAX) {
-            return dp_fail(err, DP_USAGE, "--compare takes at most %d schedules", PLAN_ROWS_MAX);
+        if (!is_known && table->count == DP_COMPARED_SCHEDULES_MAX) {
+            return dp_fail(err, DP_USAGE, "--compare takes at most %d schedules",
+                           DP_COMPARED_SCHEDULES_MAX);
         }
         if (!is_known) {
             table->rows[table->count++].name = name;

@@ -1,9 +1,8 @@
 // The rows of a comparison of schedules.
 #pragma once
 
+#include "dp/limits.h"
 #include "plan_request.h"
-
-enum { PLAN_ROWS_MAX = 16 };
 
 struct row {
     const char *name;
@@ -15,9 +14,9 @@ struct row {
 struct table {
     const struct plan_question *question;
     char *names; // owned; rows point into it
-    struct row rows[PLAN_ROWS_MAX];
-    struct row
-        own[PLAN_ROWS_MAX]; // of each on any sizes, where the first one's best do not fit all
+    struct row rows[DP_COMPARED_SCHEDULES_MAX];
+    // Of each on any sizes, where the first one's best do not fit all.
+    struct row own[DP_COMPARED_SCHEDULES_MAX];
     int count;
     const char *sizes; // "first": the best of the first legal row; "common": on which all rows are
                        // legal, though they are not the first one's best

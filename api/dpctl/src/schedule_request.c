@@ -179,8 +179,8 @@ static const char *option_text(int key)
 
 static void take_change(struct argp_state *state, const char **list, int *count, char *arg)
 {
-    if (*count == SCHEDULE_CHANGES_MAX) {
-        argp_error(state, "more than %d changes of one kind", SCHEDULE_CHANGES_MAX);
+    if (*count == DP_SCHEDULE_CHANGES_MAX) {
+        argp_error(state, "more than %d changes of one kind", DP_SCHEDULE_CHANGES_MAX);
     }
     list[(*count)++] = arg;
 }

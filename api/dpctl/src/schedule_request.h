@@ -2,12 +2,11 @@
 #pragma once
 
 #include "dp/auto.h"
+#include "dp/limits.h"
 #include "dp/schedule.h"
 #include "dp/sim_analysis.h"
 #include "dp/simulate.h"
 #include "dpctl.h"
-
-#define SCHEDULE_CHANGES_MAX 64
 
 // Groups of options; a verb refuses those that mean nothing to it.
 typedef enum schedule_options {
@@ -36,7 +35,7 @@ struct schedule_request {
     double hop;       // seconds
     dp_sim_p2p p2p;
     double activation_bytes, weight_bytes; // kept from F on; of these, until W. 0 = not said
-    const char *slow[SCHEDULE_CHANGES_MAX], *slow_links[SCHEDULE_CHANGES_MAX];
+    const char *slow[DP_SCHEDULE_CHANGES_MAX], *slow_links[DP_SCHEDULE_CHANGES_MAX];
     int slow_count, slow_links_count;
     const char *stage_cost; // a file
     double memory_cap;      // bytes of a rank; 0 = none

@@ -122,8 +122,8 @@ void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, 
 
 void dpctl_sets_take(struct argp_state *state, char *arg, struct dpctl_sets *sets)
 {
-    if (sets->count == DPCTL_SETS_MAX) {
-        argp_error(state, "more than %d --set", DPCTL_SETS_MAX);
+    if (sets->count == DP_SETS_MAX) {
+        argp_error(state, "more than %d --set", DP_SETS_MAX);
     }
     sets->items[sets->count++] = arg;
 }

@@ -137,7 +137,7 @@ void dp_rpc_args_common(struct rpc_args *args, size_t message_bytes_max)
     dp_rpc_args_int(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)message_bytes_max);
     dp_rpc_args_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)message_bytes_max);
     // Over this a call costs its whole connection, so there is room to spare.
-    dp_rpc_args_int(args, GRPC_ARG_MAX_METADATA_SIZE, RPC_METADATA_BYTES_MAX);
+    dp_rpc_args_int(args, GRPC_ARG_MAX_METADATA_SIZE, DP_RPC_METADATA_BYTES_MAX);
     // A peer that vanished without a word is noticed within 15 s.
     dp_rpc_args_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
     dp_rpc_args_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);

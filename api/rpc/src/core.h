@@ -10,9 +10,8 @@
 
 #include "dp/buf.h"
 #include "dp/error.h"
+#include "dp/limits.h"
 
-#define RPC_METADATA_BYTES_MAX 16384 // all headers of one call
-#define RPC_MESSAGE_TEXT_MAX 2048    // of an error, in "dp-message-bin"
 #define RPC_KEY_STATUS "dp-status"
 #define RPC_KEY_MESSAGE "dp-message-bin"
 

@@ -32,7 +32,7 @@ void dp_rpc_trailer_fail(struct rpc_trailer *trailer, dp_status status, const ch
     add_metadata(trailer, RPC_KEY_STATUS, name, strlen(name));
     if (cut < length) {
         add_metadata(trailer, RPC_KEY_MESSAGE, message,
-                     dp_utf8_cut(message, length, RPC_MESSAGE_TEXT_MAX));
+                     dp_utf8_cut(message, length, DP_RPC_MESSAGE_TEXT_MAX));
     }
 }
 

@@ -31,6 +31,11 @@
 #define DP_TOPOLOGY_BYTES_MAX (4u << 20) // a topology.conf
 #define DP_TOPOLOGY_SWITCHES_MAX 16384
 #define DP_HOST_LIST_BRACKETS_MAX 4 // of one name
+#define DP_SEED_MAX 9007199254740992.0 // what a JSON number holds exactly
+#define DP_THREADS_MAX 1024            // that share a rank's computations
+#define DP_COMM_UNITS_MAX 1024         // multiprocessors of a device that communicate
+#define DP_IMBALANCE_MAX 1024          // fullest expert rank over the mean
+#define DP_CHECKPOINTS_KEPT_MAX (1 << 20)
 
 // schedules
 #define DP_SCHEDULE_BYTES_MAX (256u << 20) // a file with all actions, JSON or CSV
@@ -54,6 +59,8 @@
 #define DP_CANDIDATES_MAX 4096               // of one plan
 #define DP_PLAN_SCHEDULE_BYTES_MAX (3u << 20) // a list of actions that a plan carries, as JSON
 #define DP_STATUS_DETAIL_MAX 1000         // text of a gRPC status
+#define DP_RPC_METADATA_BYTES_MAX 16384   // all headers of one call
+#define DP_RPC_MESSAGE_TEXT_MAX 2048      // of an error, in "dp-message-bin"
 #define DP_FRAME_BYTES_MAX (4u << 20)     // one frame on a local control socket
 #define DP_TRANSPORT_BYTES_MAX (1u << 30) // one message between ranks
 #define DP_TRANSPORT_QUEUED_BYTES_MAX (64u << 20)  // on their way from one rank to another
@@ -83,7 +90,25 @@
 #define DP_METRICS_RANKS_MAX 2048         // of running jobs with series of their own
 #define DP_LOG_CHUNK_BYTES_MAX 65536
 
+// command lines
+#define DP_CALIBRATE_NODES_MAX 256   // of one call
+#define DP_SCHEDULE_CHANGES_MAX 64   // of one kind
+#define DP_COMPARED_SCHEDULES_MAX 16 // rows of a table
+#define DP_LOCAL_NODES_MAX 64        // of a cluster on one machine
+#define DP_ADDRESS_FILE_BYTES_MAX 1024
+
 // ranks on one node
+#define DP_AGENT_ASSIGNMENTS_MAX 256            // of all jobs
+#define DP_AGENT_TEXT_MAX 512                   // a reason, with the terminator
+#define DP_AGENT_OUTBOX_BYTES_MAX (32u << 20)   // that wait for the controller, entries included
+#define DP_KEEPER_LEVELS_BYTES_MAX (256u << 20) // a keeper's file for a returning agent
+#define DP_LINK_OUT_BYTES_MAX (2u * DP_FRAME_BYTES_MAX) // a usual bound of the waiting output
+#define DP_LINK_TEXT_MAX 512
+#define DP_INVENTORY_TEXT_MAX 256
+#define DP_SYSFS_FILE_BYTES_MAX 16384
+#define DP_SYSFS_ENTRIES_MAX 4096      // of one directory
+#define DP_TRANSPORT_TAG_TEXT_MAX 96
+#define DP_TRANSPORT_STRANGERS_MAX 64  // that connect beside the peers and say nothing
 #define DP_NODE_SLOTS_MAX 1024
 #define DP_NODE_PORTS_MAX 256 // of its network adapters
 #define DP_NODE_NUMA_MAX 256

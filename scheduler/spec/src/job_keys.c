@@ -5,8 +5,6 @@
 
 #include "spec_internal.h"
 
-// The range of a seed: what a JSON number holds exactly.
-#define SEED_MAX 9007199254740992.0
 #define REAL_MAX 1e300
 
 #define MODEL(member) DP_MEMBER(dp_job_spec, model.member)
@@ -144,7 +142,8 @@ static const struct dp_key train_keys[] = {
     {"global_batch", I32, TRAIN(global_batch), 1, DP_GLOBAL_BATCH_MAX, false, true,
      "samples per step over the whole job"},
     {"sequence", I32, TRAIN(sequence), 1, DP_SEQUENCE_MAX, false, true, "tokens per sample"},
-    {"seed", DP_KEY_UINT64, TRAIN(seed), 0, SEED_MAX, false, false, "of weights and sample order"},
+    {"seed", DP_KEY_UINT64, TRAIN(seed), 0, DP_SEED_MAX, false, false,
+     "of weights and sample order"},
     {"evaluate_every", I64, TRAIN(evaluate_every), 0, DP_STEPS_MAX, false, false,
      "steps between evaluations on what is held out; 0 = only at the end"},
 };
@@ -212,9 +211,9 @@ static const struct dp_key parallel_keys[] = {
      "steps between two looks at the loads of experts; default: 100"},
     {"expert_copies", I32, PARALLEL(expert_copies), 0, DP_EXPERTS_MAX, false, false,
      "slots more on each expert rank than experts need, for copies of busy ones; needs expert"},
-    {"comm_units", I32, PARALLEL(comm_units), 1, 1024, false, false,
+    {"comm_units", I32, PARALLEL(comm_units), 1, DP_COMM_UNITS_MAX, false, false,
      "multiprocessors that communicate during an overlapped pair"},
-    {"imbalance", REAL, PARALLEL(imbalance), 1, 1024, false, false,
+    {"imbalance", REAL, PARALLEL(imbalance), 1, DP_IMBALANCE_MAX, false, false,
      "tokens of the fullest expert rank over their mean"},
     {"layers_per_stage", DP_KEY_TEXT, PARALLEL(layers_per_stage), 0, 0, false, false,
      "layers of each stage in order, \"4,4,3\""},
@@ -225,7 +224,7 @@ static const struct dp_key checkpoint_keys[] = {
      "where checkpoints go; default: beside the controller's state"},
     {"every_steps", I64, CHECKPOINT(every_steps), 0, DP_STEPS_MAX, false, false,
      "steps between checkpoints; 0 = only the last"},
-    {"keep", I32, CHECKPOINT(keep), 0, 1 << 20, false, false,
+    {"keep", I32, CHECKPOINT(keep), 0, DP_CHECKPOINTS_KEPT_MAX, false, false,
      "how many of the directory's newest stay; 0 = all"},
     {"resume", DP_KEY_PATH, CHECKPOINT(resume), 0, 0, false, false,
      "a checkpoint to start from, or a Hugging Face directory, whose weights are taken"},
@@ -235,7 +234,7 @@ static const struct dp_key resources_keys[] = {
     {"device", DP_KEY_DEVICE, RESOURCES(device), 0, 0, false, false, "cpu, sim or cuda"},
     {"ranks", I32, RESOURCES(ranks), 1, DP_RANKS_MAX, false, false,
      "ranks wanted; default: what the parallel sizes need"},
-    {"threads_per_rank", I32, RESOURCES(threads_per_rank), 1, 1024, false, false,
+    {"threads_per_rank", I32, RESOURCES(threads_per_rank), 1, DP_THREADS_MAX, false, false,
      "threads that share a rank's computations"},
     {"learn", I32, RESOURCES(learn), 0, 1, false, false,
      "1: what the run takes corrects the profiles of its nodes; 0: it does not"},

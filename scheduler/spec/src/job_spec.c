@@ -10,7 +10,7 @@
 
 DP_DEFINE_CLEANUP(cleanup_toml, struct dp_toml, dp_toml_free)
 
-enum { HF_CONFIG_BYTES_MAX = 1 << 20, SECTIONS_MAX = 16 };
+enum { SECTIONS_MAX = 16 };
 
 // Every Debian has it: 35149 bytes of English.
 static const char default_corpus[] = "/usr/share/common-licenses/GPL-3";
@@ -103,7 +103,7 @@ static void use_hf_config(const struct parse *parse, const struct dp_toml_node *
                                     : dp_path_join(parse->base_directory, path);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     struct dp_error err = {0};
-    if (dp_read_file(joined, HF_CONFIG_BYTES_MAX, &text, &err) != DP_OK ||
+    if (dp_read_file(joined, DP_SPEC_BYTES_MAX, &text, &err) != DP_OK ||
         dp_model_from_hf_config(text.bytes, text.length, joined, &parse->spec->model, &err) !=
             DP_OK) {
         dp_diags_add(parse->diags, node->line, node->column, NULL, "%s", err.message);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/limits.h"
 #include "dp/spec.h"
@@ -221,6 +222,7 @@ static char *help_for_unknown(const struct dp_section *section, const struct dp_
                               const char *name)
 {
     const char *names[KEYS_MAX + 1] = {0};
+    DP_CHECK(section->keys_count <= KEYS_MAX);
     for (size_t i = 0; i < section->keys_count; i++) {
         names[i] = section->keys[i].name;
     }

@@ -3,11 +3,10 @@
 #include "dp/alloc.h"
 #include "dp/arena.h"
 #include "dp/cleanup.h"
+#include "dp/limits.h"
 #include "dp/log.h"
 #include "dp/wire.h"
 #include "worker.h"
-
-#define LEVELS_BYTES_MAX (256u << 20)
 
 static struct dp_agent_event event_for(const struct keeper_conn *conn, dp_agent_event_type type,
                                        uint32_t rank)
@@ -180,7 +179,7 @@ void keeper_replay_file(struct keeper_conn *conn)
     DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.levels", conn->directory);
     struct dp_link link = {.fd = -1};
     struct dp_error err = {0};
-    dp_status status = dp_read_file(path, LEVELS_BYTES_MAX, &link.in, &err);
+    dp_status status = dp_read_file(path, DP_KEEPER_LEVELS_BYTES_MAX, &link.in, &err);
     struct dp_link_frame frame = {.type = DP_LINK_HELLO};
     while (status == DP_OK && frame.type != DP_LINK_NONE) {
         status = dp_link_next(&link, &frame, &err);

@@ -4,6 +4,7 @@
 #include "dp/alloc.h"
 #include "dp/arena.h"
 #include "dp/cleanup.h"
+#include "dp/limits.h"
 #include "dp/log.h"
 #include "dp/wire.h"
 #include "worker.h"
@@ -11,7 +12,6 @@
 // Leaves room for heartbeats.
 #define STREAM_FILL (DP_STREAM_QUEUE_MAX / 2)
 #define STREAM_FILL_BYTES DP_MESSAGE_BYTES_MAX
-#define OUTBOX_BYTES_MAX (32u << 20) // with the entries themselves
 
 typedef enum entry_kind {
     ENTRY_LEVEL,   // made when it is sent, so it is never stale
@@ -89,7 +89,7 @@ static void put(struct outbox *outbox, entry_kind kind, const struct dp_agent_fe
     *outbox->last = entry;
     outbox->last = &entry->next;
     outbox->bytes += sizeof *entry + length;
-    while (outbox->bytes > OUTBOX_BYTES_MAX) {
+    while (outbox->bytes > DP_AGENT_OUTBOX_BYTES_MAX) {
         free_entry(take_first(outbox));
         if (outbox->dropped++ == 0) {
             dp_log_warn("reports.dropped", "reason=\"the controller reads too slowly\"");

@@ -10,14 +10,13 @@
 #include "dp/alloc.h"
 #include "dp/buf.h"
 #include "dp/cleanup.h"
+#include "dp/limits.h"
 #include "parts.h"
-
-enum { FILE_BYTES_MAX = 16384, ENTRIES_MAX = 4096 };
 
 // The text of a small file without its last newline; "" when it cannot be read.
 static void read_text(const char *path, struct dp_buf *text)
 {
-    if (dp_read_file(path, FILE_BYTES_MAX, text, NULL) != DP_OK) {
+    if (dp_read_file(path, DP_SYSFS_FILE_BYTES_MAX, text, NULL) != DP_OK) {
         dp_buf_clear(text);
     }
     while (text->length > 0 && isspace((unsigned char)text->bytes[text->length - 1])) {
@@ -66,7 +65,7 @@ static void list_directory(const char *path, const char *prefix, struct names *n
 {
     DIR *directory = opendir(path);
     for (struct dirent *entry = directory == NULL ? NULL : readdir(directory);
-         entry != NULL && names->count < ENTRIES_MAX; entry = readdir(directory)) {
+         entry != NULL && names->count < DP_SYSFS_ENTRIES_MAX; entry = readdir(directory)) {
         if (entry->d_name[0] != '.' && strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
             names->items = dp_realloc(names->items, names->count + 1, sizeof(char *));
             names->items[names->count++] = dp_strdup(entry->d_name);

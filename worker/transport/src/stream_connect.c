@@ -20,7 +20,6 @@
 #define HELLO_MAGIC 0x48545044u // "DPTH"
 #define HELLO_VERSION 2u
 #define HELLO_BYTES 32u // magic, version u32; token u64; from, to, world, zero u32
-#define STRANGERS_MAX 64
 
 typedef enum greeting_state {
     GREETING_DIALLING, // connect is under way; we speak first
@@ -334,8 +333,9 @@ dp_status dp_socket_connect(struct dp_transport *transport, const char *const *a
                             int64_t deadline_ns, struct dp_error *err)
 {
     struct stream *stream = stream_of(transport);
-    struct meeting meeting = {
-        .stream = stream, .addresses = addresses, .capacity = transport->world + STRANGERS_MAX};
+    struct meeting meeting = {.stream = stream,
+                              .addresses = addresses,
+                              .capacity = transport->world + DP_TRANSPORT_STRANGERS_MAX};
     for (int32_t i = 0; i < transport->world; i++) {
         meeting.missing += is_peer(&meeting, i);
     }

@@ -22,8 +22,6 @@
 
 #include "dp/limits.h"
 
-#define DP_AGENT_TEXT_MAX 512
-#define DP_AGENT_ASSIGNMENTS_MAX 256
 #define DP_AGENT_STOP_GRACE_MS 5000
 #define DP_AGENT_KEEPER_ANSWER_MS 10000 // a keeper that says nothing for so long is unreachable
 // From the moment that the core forces a stop until no rank is left: the grace, or the time until a

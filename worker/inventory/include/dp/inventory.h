@@ -13,7 +13,6 @@
 #include "dp/limits.h"
 
 #define DP_INVENTORY_NVML "libnvidia-ml.so.1"
-#define DP_INVENTORY_TEXT_MAX 256
 
 struct dp_inventory_gpu {
     uint32_t index;

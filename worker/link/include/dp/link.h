@@ -21,10 +21,10 @@
 
 #include "dp/buf.h"
 #include "dp/error.h"
+#include "dp/limits.h"
 
 #define DP_LINK_PROTOCOL 2
 #define DP_LINK_HEADER_BYTES 12
-#define DP_LINK_OUT_BYTES_MAX (2u * DP_FRAME_BYTES_MAX) // a usual bound of the waiting output
 #define DP_LINK_ALL_RANKS UINT32_MAX
 #define DP_LINK_RANK_FD 3
 
@@ -168,7 +168,6 @@ void dp_link_spawned_write(const struct dp_link_spawned *spawned, struct dp_buf 
 dp_status dp_link_spawned_read(const struct dp_link_frame *frame,
                                struct dp_link_spawned *ret_spawned, struct dp_error *err);
 
-#define DP_LINK_TEXT_MAX 512
 struct dp_link_exited {
     int64_t pid;                  // 0: it could not be started
     int32_t status;               // exit status, when signal is 0

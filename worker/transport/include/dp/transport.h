@@ -28,6 +28,7 @@
 #include <sys/uio.h>
 
 #include "dp/error.h"
+#include "dp/limits.h"
 
 struct dp_transport;
 
@@ -41,7 +42,6 @@ static inline uint64_t dp_transport_tag(uint32_t kind, uint32_t stage, uint32_t 
            ((uint64_t)(layer & 0xfff) << 36) | ((uint64_t)(stage & 0xfff) << 24) |
            (microbatch & 0xffffff);
 }
-#define DP_TRANSPORT_TAG_TEXT_MAX 96
 // The tag in words, for messages; buffer of DP_TRANSPORT_TAG_TEXT_MAX, returned.
 const char *dp_transport_tag_text(char *buffer, uint64_t tag);
 
