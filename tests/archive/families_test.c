@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/archive.h"
@@ -30,25 +32,40 @@ static int remove_directory(void **state)
     return 0;
 }
 
-// Shapes are what is read; there is no weight.
+// One tensor with as many values as the model has, which take no room: shapes are what is read.
+static void put_weights(const struct dp_model_spec *model)
+{
+    struct dp_model_spec without = *model;
+    without.biases &= ~DP_BIAS_ROUTER;
+    const long long count = dp_model_parameters(&without);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/model.safetensors", directory);
+    DP_AUTO_FREE char *header = dp_asprintf("{\"model.embed_tokens.weight\":{\"dtype\":\"BF16\","
+                                            "\"shape\":[%lld],\"data_offsets\":[0,%lld]}}",
+                                            count, 2 * count);
+    const uint64_t length = strlen(header);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(&length, sizeof length, 1, file), 1);
+    assert_int_equal(fwrite(header, 1, length, file), length);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(truncate(path, (off_t)(sizeof length + length) + 2 * count), 0);
+}
+
 static void put_config(const char *bytes, size_t length)
 {
     DP_AUTO_FREE char *config = dp_asprintf("%s/config.json", directory);
-    DP_AUTO_FREE char *weights = dp_asprintf("%s/model.safetensors", directory);
     FILE *file = fopen(config, "we");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, length, file), length);
     assert_int_equal(fclose(file), 0);
-    struct dp_error err = {0};
-    uint64_t written;
-    assert_ok(dp_safetensors_write(weights, NULL, 0, &written, &err), &err);
 }
 
 static void expect_same_after(const struct dp_model_spec *model, const char *label)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_hf_config_write(model, &text);
+    dp_hf_config_write(model, DP_DTYPE_BF16, &text);
     put_config(text.bytes, text.length);
+    put_weights(model);
     DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
     struct dp_error err = {0};
     if (dp_archive_open(directory, &archive, &err) != DP_OK ||
@@ -161,7 +178,7 @@ static void draw_experts(struct dp_rand *rand, struct dp_model_spec *model)
     model->expert_ffn = 32;
     model->dense_layers = (int32_t)dp_rand_below(rand, 3);
     model->shared_experts = (int32_t)dp_rand_below(rand, 3);
-    model->shared_gate = dp_rand_below(rand, 3) == 0;
+    model->shared_gate = model->shared_experts > 0 && dp_rand_below(rand, 3) == 0;
     model->raw_weights = coin(rand);
     model->router = coin(rand) ? DP_MODEL_SIGMOID : DP_MODEL_SOFTMAX;
     model->route_scale = dp_rand_below(rand, 3) == 0 ? 2.5 : coin(rand);
@@ -251,8 +268,11 @@ static void the_same_model_in_other_words_is_not_another_one(void **state)
                         "\"routed_scaling_factor\": 1.0, \"num_nextn_predict_layers\": 1, "
                         "\"rms_norm_eps\": 1e-6, \"rope_theta\": 10000}";
     put_config(text, strlen(text));
-    DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
+    struct dp_model_spec model;
     struct dp_error err = {0};
+    assert_ok(dp_model_from_hf_config(text, strlen(text), "text", &model, &err), &err);
+    put_weights(&model);
+    DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
     assert_ok(dp_archive_open(directory, &archive, &err), &err);
     struct dp_model_spec job = {.layers = 2,
                                 .dense_layers = 1,
@@ -278,6 +298,79 @@ static void the_same_model_in_other_words_is_not_another_one(void **state)
     assert_refused(dp_archive_check_model(&archive, &job, &err), DP_INVALID, &err, "mtp_layers");
 }
 
+static dp_status open_now(struct dp_error *err)
+{
+    DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
+    return dp_archive_open(directory, &archive, err);
+}
+
+static void put_file(const char *name, const char *text)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, name);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    assert_int_equal(fclose(file), 0);
+}
+
+// What lies in a directory from elsewhere is looked at before it is called whole.
+static void weights_that_do_not_belong_together_are_told(void **state)
+{
+    (void)state;
+    struct dp_model_spec model = {.layers = 2,
+                                  .hidden = 64,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 16,
+                                  .ffn = 96,
+                                  .vocabulary = 100,
+                                  .rope_theta = 10000,
+                                  .norm_eps = 1e-6};
+    struct dp_error err = {0};
+    expect_same_after(&model, "dense");
+    model.layers = 3;
+    put_weights(&model);
+    assert_refused(open_now(&err), DP_INVALID, &err, "parameters, the model of its config.json");
+    model.layers = 2;
+    put_weights(&model);
+    put_file("model.safetensors.index.json", "{}");
+    assert_refused(open_now(&err), DP_INVALID, &err, "weight_map");
+    put_file("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"b.safetensors\"}}");
+    assert_refused(open_now(&err), DP_INVALID, &err, "its file b.safetensors is not there");
+    DP_AUTO_FREE char *index = dp_asprintf("%s/model.safetensors.index.json", directory);
+    assert_int_equal(unlink(index), 0);
+    assert_ok(open_now(&err), &err);
+    put_file("optimizer-00001-of-00001.safetensors", "");
+    assert_refused(open_now(&err), DP_INVALID, &err, "half a checkpoint");
+}
+
+// Nobody waits for the other end of a pipe.
+static void a_pipe_is_no_file(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"manifest.json", "model.safetensors.index.json",
+                                        "model.safetensors", "config.json"};
+    const struct dp_model_spec model = {.layers = 2,
+                                        .hidden = 64,
+                                        .heads = 4,
+                                        .kv_heads = 4,
+                                        .head_dim = 16,
+                                        .ffn = 96,
+                                        .vocabulary = 100,
+                                        .rope_theta = 10000,
+                                        .norm_eps = 1e-6};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(names); i++) {
+        expect_same_after(&model, "dense");
+        DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, names[i]);
+        unlink(path);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        struct dp_error err = {0};
+        assert_refused(open_now(&err), DP_INVALID, &err, "regular file");
+        assert_refused(open_now(&err), DP_INVALID, &err, names[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 #define TEST(test) cmocka_unit_test_setup_teardown(test, make_directory, remove_directory)
 
 int main(void)
@@ -288,6 +381,8 @@ int main(void)
         TEST(any_model_comes_back_from_its_directory),
         TEST(what_a_family_lacks_takes_its_name_away),
         TEST(the_same_model_in_other_words_is_not_another_one),
+        TEST(weights_that_do_not_belong_together_are_told),
+        TEST(a_pipe_is_no_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

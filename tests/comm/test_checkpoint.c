@@ -612,7 +612,7 @@ static void a_missing_shard_is_told(void **state)
     DP_AUTO_FREE char *shard = file_in(directory, "model-0", 1);
     assert_int_equal(unlink(shard), 0);
     struct dp_error err = {0};
-    assert_refused(open_again(&err), DP_NOT_FOUND, &err, strrchr(shard, '/') + 1);
+    assert_refused(open_again(&err), DP_INVALID, &err, strrchr(shard, '/') + 1);
 }
 
 // Ranks on machines that do not share the directory: what reaches rank 0 is not the whole model.

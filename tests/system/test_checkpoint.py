@@ -235,7 +235,7 @@ class Files(CheckpointTest):
                 (4, "nowhere", "show", "nowhere"),
                 (4, "no checkpoint in", "check", full),
                 (3, victim.name, "check", damaged),
-                (4, "optimizer-", "check", torn),
+                (3, "optimizer-", "check", torn),
                 (6, "full", "export", saved, full),
                 (4, "job-99", "job-99")):
             done = cluster.dpctl("checkpoint", *arguments, check=code)

@@ -60,6 +60,14 @@ static uint64_t bytes_of(const struct dp_archive *archive, bool moments)
     return bytes;
 }
 
+// Without the balance of routers, which is there or not.
+static int64_t parameters_of(const struct dp_archive *archive)
+{
+    struct dp_model_spec model = archive->meta.model;
+    model.biases &= ~DP_BIAS_ROUTER;
+    return dp_model_parameters(&model);
+}
+
 static void print_json(const char *schema, json_t *json)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
@@ -79,7 +87,7 @@ static void show(const struct dpctl *ctl, const struct dp_archive *archive)
                              archive->path, "trained", meta->is_trained, "step",
                              (json_int_t)meta->step, "next_sample", (json_int_t)meta->next_sample,
                              "seed", (json_int_t)meta->seed, "family", dp_hf_family(&meta->model),
-                             "parameters", (json_int_t)dp_model_parameters(&meta->model), "files",
+                             "parameters", (json_int_t)parameters_of(archive), "files",
                              archive->file_count, "weight_bytes", weights, "moment_bytes",
                              moments));
         return;
@@ -93,7 +101,7 @@ static void show(const struct dpctl *ctl, const struct dp_archive *archive)
         printf("step        none: weights alone\n");
     }
     printf("model       %s, %d layers, %lld parameters\n", dp_hf_family(&meta->model),
-           meta->model.layers, (long long)dp_model_parameters(&meta->model));
+           meta->model.layers, (long long)parameters_of(archive));
     printf("files       %d: weights %s, moments %s\n", archive->file_count,
            dpctl_bytes(text, weights), dpctl_bytes(more, moments));
 }
@@ -149,7 +157,8 @@ dp_status dpctl_checkpoint_files(struct dpctl *ctl, int argc, char **argv, struc
             "What a checkpoint holds, whether all of it matches its hashes, or its weights alone "
             "for others. PATH is step-N, a directory of such, or one with config.json and "
             "safetensors.",
-        .exits = "0 done, 3 damaged or not supported, 4 no such checkpoint",
+        .exits = "0 done, 1 the disk is full or does not let one write, 3 damaged or not "
+                 "supported, 4 no such checkpoint, 6 the directory is there already",
         .offline = true,
         .options = options,
         .handle = handle,

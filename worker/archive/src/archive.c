@@ -107,6 +107,14 @@ static dp_status check_sorted(const struct dp_archive *archive, struct dp_error 
     return DP_OK;
 }
 
+// What others save although config.json says it: angles of positions.
+static bool follows(const char *name)
+{
+    static const char end[] = ".rotary_emb.inv_freq";
+    size_t length = strlen(name);
+    return length >= sizeof end && strcmp(name + length - (sizeof end - 1), end) == 0;
+}
+
 dp_status dp_archive_index(struct dp_archive *archive, struct dp_error *err)
 {
     int64_t count = 0;
@@ -125,7 +133,7 @@ dp_status dp_archive_index(struct dp_archive *archive, struct dp_error *err)
             *tensor = (struct dp_archive_tensor){.file = i, .saved = &archive->files[i].tensors[t]};
             if (parse_name(tensor->saved->name, tensor)) {
                 archive->count++;
-            } else {
+            } else if (!follows(tensor->saved->name)) {
                 archive->unknown[archive->unknown_count++] = dp_strdup(tensor->saved->name);
             }
         }
@@ -247,6 +255,37 @@ static dp_status open_ours(struct dp_archive *archive, struct dp_error *err)
     return DP_OK;
 }
 
+static bool starts_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+// Half of a checkpoint is none: one that was never sealed, or that has lost its manifest, is not
+// taken for weights that somebody else has written.
+static dp_status check_foreign(const char *path, struct dp_error *err)
+{
+    static const char end[] = ".partial";
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] == '/') {
+        length--;
+    }
+    bool is_half = length >= sizeof end - 1 &&
+                   strncmp(path + length - (sizeof end - 1), end, sizeof end - 1) == 0;
+    DIR *directory = opendir(path);
+    const struct dirent *entry;
+    while (directory != NULL && !is_half && (entry = readdir(directory)) != NULL) {
+        is_half = starts_with(entry->d_name, "optimizer-");
+    }
+    if (directory != NULL) {
+        closedir(directory);
+    }
+    return is_half ? dp_fail(err, DP_INVALID,
+                             "%s is half a checkpoint: it has no %s, without which it was not "
+                             "finished or is damaged",
+                             path, DP_ARCHIVE_MANIFEST)
+                   : DP_OK;
+}
+
 dp_status dp_archive_open(const char *path, struct dp_archive *ret_archive, struct dp_error *err)
 {
     DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
@@ -256,9 +295,11 @@ dp_status dp_archive_open(const char *path, struct dp_archive *ret_archive, stru
     } else {
         status = dp_archive_newest(path, &archive.path, err);
     }
-    if (status == DP_OK) {
-        status = has_file(archive.path, DP_ARCHIVE_MANIFEST) ? open_ours(&archive, err)
-                                                             : dp_archive_open_hf(&archive, err);
+    if (status == DP_OK && has_file(archive.path, DP_ARCHIVE_MANIFEST)) {
+        status = open_ours(&archive, err);
+    } else if (status == DP_OK) {
+        status = check_foreign(archive.path, err);
+        status = status == DP_OK ? dp_archive_open_hf(&archive, err) : status;
     }
     if (status == DP_OK) {
         *ret_archive = archive;

@@ -27,6 +27,9 @@ bool dp_archive_look(const char *directory, int64_t *ret_step, int64_t *ret_seal
 
 #define DP_ARCHIVE_CONFIG "config.json"
 #define DP_ARCHIVE_INDEX "model.safetensors.index.json"
+// As dp_read_file, of regular files alone: what others may have put there waits for nobody.
+dp_status dp_archive_read_text(const char *path, size_t bytes_max, struct dp_buf *ret_text,
+                               struct dp_error *err);
 // Writes a file whole; it is on the disk after dp_archive_sync_files of its name.
 dp_status dp_archive_put_file(const char *directory, const char *name, const struct dp_buf *text,
                               struct dp_error *err);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "archive_internal.h"
@@ -42,6 +43,19 @@ dp_status dp_file_writer_put(struct dp_file_writer *writer, const void *bytes, s
         hand_over(writer, writer->at - writer->at % PAGE_BYTES);
     }
     return DP_OK;
+}
+
+dp_status dp_archive_read_text(const char *path, size_t bytes_max, struct dp_buf *ret_text,
+                               struct dp_error *err)
+{
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        return dp_fail(err, DP_INVALID, "%s is %s, not a regular file", path,
+                       S_ISFIFO(info.st_mode)  ? "a pipe"
+                       : S_ISDIR(info.st_mode) ? "a directory"
+                                               : "a device or a socket");
+    }
+    return dp_read_file(path, bytes_max, ret_text, err);
 }
 
 dp_status dp_archive_put_file(const char *directory, const char *name, const struct dp_buf *text,

@@ -17,7 +17,7 @@
 static dp_status read_json(const char *path, json_t **ret_json, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_status status = dp_read_file(path, DP_SAFETENSORS_HEADER_BYTES_MAX, &text, err);
+    dp_status status = dp_archive_read_text(path, DP_SAFETENSORS_HEADER_BYTES_MAX, &text, err);
     return status == DP_OK ? dp_json_parse(text.bytes, text.length, DP_SAFETENSORS_HEADER_BYTES_MAX,
                                            path, ret_json, err)
                            : status;
@@ -43,7 +43,7 @@ static dp_status read_config(struct dp_archive *archive, struct dp_error *err)
     DP_AUTO_FREE char *path = dp_asprintf("%s/" CONFIG, archive->path);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     DP_AUTO_JSON json_t *json = NULL;
-    dp_status status = dp_read_file(path, DP_SPEC_BYTES_MAX, &text, err);
+    dp_status status = dp_archive_read_text(path, DP_SPEC_BYTES_MAX, &text, err);
     if (status == DP_OK) {
         status = dp_json_parse(text.bytes, text.length, DP_SPEC_BYTES_MAX, path, &json, err);
     }
@@ -78,7 +78,10 @@ static dp_status add_file(struct dp_archive *archive, const char *name, struct d
         dp_realloc(archive->files, (size_t)archive->file_count + 1, sizeof archive->files[0]);
     dp_status status = dp_safetensors_open(path, &archive->files[archive->file_count], err);
     archive->file_count += status == DP_OK;
-    return status;
+    return status != DP_NOT_FOUND
+               ? status
+               : dp_fail(err, DP_INVALID, "%s is damaged: its file %s is not there", archive->path,
+                         name);
 }
 
 static dp_status add_files(struct dp_archive *archive, struct dp_error *err)
@@ -92,9 +95,14 @@ static dp_status add_files(struct dp_archive *archive, struct dp_error *err)
     if (status != DP_OK) {
         return status;
     }
+    const json_t *map = json_object_get(json, "weight_map");
+    if (json_object_size(map) == 0) {
+        return dp_fail(err, DP_INVALID, "%s is damaged: it has no \"weight_map\" of names to files",
+                       path);
+    }
     const char *name;
     json_t *file;
-    json_object_foreach(json_object_get(json, "weight_map"), name, file)
+    json_object_foreach((json_t *)(uintptr_t)map, name, file)
     {
         status = add_file(archive, json_is_string(file) ? json_string_value(file) : "", err);
         if (status != DP_OK) {
@@ -121,6 +129,39 @@ static dp_status check_names(const struct dp_archive *archive, struct dp_error *
     return DP_OK;
 }
 
+static bool is_float(dp_dtype dtype)
+{
+    double wide;
+    const uint64_t zero = 0;
+    return dp_dtype_widen(dtype, &zero, 1, DP_DTYPE_F64, &wide);
+}
+
+// Whether config.json tells of these weights: their number, and that they are numbers. Shapes are
+// compared where a weight is read.
+static dp_status check_weights(const struct dp_archive *archive, struct dp_error *err)
+{
+    for (int64_t i = 0; i < archive->count; i++) {
+        const struct dp_saved_tensor *saved = archive->tensors[i].saved;
+        if (!is_float(saved->dtype)) {
+            return dp_fail(err, DP_UNSUPPORTED, "%s: %s holds %s; weights are floats",
+                           archive->path, saved->name, dp_dtype_name(saved->dtype));
+        }
+    }
+    const struct dp_model_spec *model = &archive->meta.model;
+    int64_t wanted = dp_archive_parameters_wanted(model), got = dp_archive_parameters(archive);
+    // Some save the matrix that both ends share twice.
+    const struct dp_archive_tensor *head = dp_archive_find(archive, "head.output", NULL);
+    if (model->tied_embedding > 0 && head != NULL) {
+        got -= dp_saved_tensor_count(head->saved);
+    }
+    if (got != wanted) {
+        return dp_fail(err, DP_INVALID,
+                       "%s holds %" PRId64 " parameters, the model of its " CONFIG " has %" PRId64,
+                       archive->path, got, wanted);
+    }
+    return DP_OK;
+}
+
 dp_status dp_archive_open_hf(struct dp_archive *archive, struct dp_error *err)
 {
     dp_status status = read_config(archive, err);
@@ -130,7 +171,10 @@ dp_status dp_archive_open_hf(struct dp_archive *archive, struct dp_error *err)
     if (status == DP_OK) {
         status = dp_archive_index(archive, err);
     }
-    return status == DP_OK ? check_names(archive, err) : status;
+    if (status == DP_OK) {
+        status = check_names(archive, err);
+    }
+    return status == DP_OK ? check_weights(archive, err) : status;
 }
 
 static dp_status write_index(const char *directory, const struct dp_archive *archive,
@@ -157,7 +201,9 @@ dp_status dp_archive_write_hf(const char *directory, const struct dp_archive *ar
                               struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf config = {0};
-    dp_hf_config_write(&archive->meta.model, &config);
+    const struct dp_archive_tensor *first = dp_archive_find(archive, "embedding", NULL);
+    dp_hf_config_write(&archive->meta.model, first != NULL ? first->saved->dtype : DP_DTYPE_F32,
+                       &config);
     dp_status status = dp_archive_put_file(directory, CONFIG, &config, err);
     return status == DP_OK ? write_index(directory, archive, err) : status;
 }

@@ -194,7 +194,7 @@ static void put_family(json_t *json, const struct dp_model_spec *model, uint32_t
     }
 }
 
-void dp_hf_config_write(const struct dp_model_spec *model, struct dp_buf *out)
+void dp_hf_config_write(const struct dp_model_spec *model, dp_dtype dtype, struct dp_buf *out)
 {
     const struct dp_hf_kind *family = dp_hf_kind_of(model);
     DP_AUTO_JSON json_t *json = json_pack("{s:[s], s:s}", "architectures", family->architecture,
@@ -204,6 +204,9 @@ void dp_hf_config_write(const struct dp_model_spec *model, struct dp_buf *out)
     } else {
         put_family(json, model, family->traits);
     }
-    put_text(json, "torch_dtype", "float32");
+    put_text(json, "torch_dtype",
+             dtype == DP_DTYPE_BF16  ? "bfloat16"
+             : dtype == DP_DTYPE_F64 ? "float64"
+                                     : "float32");
     dp_json_write(json, 2, out);
 }

@@ -25,6 +25,9 @@ dp_status dp_archive_write_manifest(const char *directory, const struct dp_archi
     json_object_set_new(json, "sealed", json_integer(meta->sealed));
     json_object_set_new(json, "seed", dp_hex_to_json(meta->seed));
     json_object_set_new(json, "corpus_hash", dp_hex_to_json(meta->corpus_hash));
+    json_object_set_new(json, "sequence", json_integer(meta->sequence));
+    json_object_set_new(json, "holdout_samples", json_integer(meta->holdout_samples));
+    json_object_set_new(json, "shuffle", json_boolean(meta->is_shuffled));
     json_object_set_new(json, "model", dp_model_to_json(&meta->model));
     json_t *files = json_array();
     for (int32_t i = 0; i < archive->file_count; i++) {
@@ -69,6 +72,12 @@ static dp_status open_file(struct dp_archive *archive, const json_t *item, struc
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", archive->path, name);
     struct dp_safetensors *file = &archive->files[archive->file_count];
     dp_status status = dp_safetensors_open(path, file, err);
+    if (status == DP_NOT_FOUND) {
+        return dp_fail(err, DP_INVALID,
+                       "%s is damaged: its file %s, which the manifest lists, is "
+                       "not there",
+                       archive->path, name);
+    }
     if (status != DP_OK) {
         return status;
     }
@@ -115,6 +124,10 @@ static dp_status read_meta(const json_t *json, const char *path, struct dp_archi
     meta->step = json_integer_value(step);
     meta->next_sample = json_integer_value(next_sample);
     meta->sealed = sealed_of(json);
+    // Absent in those of an earlier version.
+    meta->sequence = json_integer_value(json_object_get(json, "sequence"));
+    meta->holdout_samples = json_integer_value(json_object_get(json, "holdout_samples"));
+    meta->is_shuffled = json_is_true(json_object_get(json, "shuffle"));
     meta->is_trained = true;
     return dp_model_from_json(json_object_get(json, "model"), path, &meta->model, err);
 }
@@ -122,7 +135,7 @@ static dp_status read_meta(const json_t *json, const char *path, struct dp_archi
 static dp_status read_document(const char *path, json_t **ret_json, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    dp_status status = dp_read_file(path, DP_CHECKPOINT_MANIFEST_BYTES_MAX, &text, err);
+    dp_status status = dp_archive_read_text(path, DP_CHECKPOINT_MANIFEST_BYTES_MAX, &text, err);
     if (status == DP_OK) {
         status = dp_json_parse(text.bytes, text.length, DP_CHECKPOINT_MANIFEST_BYTES_MAX, path,
                                ret_json, err);
@@ -136,6 +149,22 @@ int64_t dp_archive_sealed(const char *path)
     DP_AUTO_JSON json_t *json = NULL;
     struct dp_error ignored;
     return read_document(manifest, &json, &ignored) == DP_OK ? sealed_of(json) : -1;
+}
+
+dp_status dp_archive_read_meta(const char *path, struct dp_archive_meta *ret_meta,
+                               struct dp_error *err)
+{
+    DP_AUTO_FREE char *manifest = dp_asprintf("%s/%s", path, DP_ARCHIVE_MANIFEST);
+    DP_AUTO_JSON json_t *json = NULL;
+    struct dp_archive_meta meta = {0};
+    dp_status status = read_document(manifest, &json, err);
+    if (status == DP_OK) {
+        status = read_meta(json, manifest, &meta, err);
+    }
+    if (status == DP_OK) {
+        *ret_meta = meta;
+    }
+    return status;
 }
 
 dp_status dp_archive_read_manifest(struct dp_archive *archive, struct dp_error *err)

@@ -248,13 +248,16 @@ static dp_status read_at(int fd, const char *path, uint64_t at, size_t length, v
 dp_status dp_safetensors_open(const char *path, struct dp_safetensors *ret_file,
                               struct dp_error *err)
 {
-    DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat info;
     if (fd < 0 || fstat(fd, &info) != 0) {
         return dp_fail_errno(err, errno, "cannot open %s", path);
     }
     uint64_t length;
-    if (!S_ISREG(info.st_mode) || info.st_size < PREAMBLE_BYTES) {
+    if (!S_ISREG(info.st_mode)) {
+        return dp_fail(err, DP_INVALID, "%s is no safetensors file: it is no regular file", path);
+    }
+    if (info.st_size < PREAMBLE_BYTES) {
         return dp_fail(err, DP_INVALID, "%s is no safetensors file: it has %lld bytes", path,
                        (long long)info.st_size);
     }

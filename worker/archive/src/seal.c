@@ -19,6 +19,7 @@ void dp_archive_remove(const char *path)
 {
     DIR *directory = opendir(path);
     if (directory == NULL) {
+        unlink(path); // where it is none
         return;
     }
     const struct dirent *entry;

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,12 +69,29 @@ static dp_status load_moments(const struct reader *reader, const struct dp_tenso
     return status;
 }
 
+static bool are_finite(const struct reader *reader, int64_t count)
+{
+    bool is_wide = dp_device_real_bytes(reader->device) == sizeof(double);
+    bool finite = true;
+    for (int64_t i = 0; i < count; i++) {
+        finite &= is_wide ? isfinite(((const double *)reader->values)[i])
+                          : isfinite(((const float *)reader->values)[i]);
+    }
+    return finite;
+}
+
 static dp_status load_tensor(const struct reader *reader, const struct dp_tensor *tensor, void *m,
                              void *v, struct dp_error *err)
 {
     dp_status status =
         dp_archive_read_weight(reader->archive, tensor->name, tensor->rows, tensor->cols,
                                reals_of(reader->device), reader->values, err);
+    if (status == DP_OK && !are_finite(reader, tensor->count)) {
+        char name[DP_TENSOR_NAME_MAX];
+        dp_hf_name(tensor->name, &dp_stage_config(reader->stage)->model, name);
+        return dp_fail(err, DP_INVALID, "the checkpoint %s has values in %s that are not finite",
+                       reader->archive->path, name);
+    }
     if (status == DP_OK) {
         put(reader, dp_stage_weights(reader->stage), tensor->offset, tensor->count);
         status = load_moments(reader, tensor, DP_ARCHIVE_M, m, err);

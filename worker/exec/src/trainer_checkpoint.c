@@ -1,4 +1,8 @@
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/checkpoint.h"
@@ -138,7 +142,10 @@ static void start(struct dp_trainer *trainer, const char *directory, struct dp_e
                                    .seed = config->seed,
                                    .step = trainer->step_done,
                                    .next_sample = trainer->next_sample,
-                                   .corpus_hash = trainer->config.corpus_hash};
+                                   .corpus_hash = trainer->config.corpus_hash,
+                                   .sequence = config->sequence,
+                                   .holdout_samples = config->source.holdout_samples,
+                                   .is_shuffled = trainer->config.shuffles};
     struct dp_checkpoint_stage stages[DP_RANK_STAGES_MAX];
     struct dp_checkpoint_state state = {.meta = &meta, .stages = stages};
     state.stage_count = checkpoint_stages(trainer, stages);
@@ -207,6 +214,53 @@ dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *director
     return status;
 }
 
+static dp_status fail_field(const char *path, const char *what, const char *key,
+                            unsigned long long theirs, unsigned long long ours,
+                            struct dp_error *err)
+{
+    return dp_fail(err, DP_INVALID,
+                   "%s was trained with %s %llu, this job has %llu; set %s, or go on from its "
+                   "weights alone, which dpctl checkpoint export makes",
+                   path, what, theirs, ours, key);
+}
+
+// What the numbers of samples stand for.
+static dp_status check_samples(const struct dp_trainer *trainer, const struct dp_archive *archive,
+                               struct dp_error *err)
+{
+    const struct dp_exec_config *config = &trainer->config.exec;
+    const struct dp_archive_meta *meta = &archive->meta;
+    if (meta->seed != config->seed) {
+        return fail_field(archive->path, "a seed of", "[train] seed", meta->seed, config->seed,
+                          err);
+    }
+    if (meta->corpus_hash != trainer->config.corpus_hash) {
+        return dp_fail(err, DP_INVALID,
+                       "%s was trained with another text (its hash is %016llx, that of [data] path "
+                       "is %016llx); set [data] path, or go on from its weights alone, which dpctl "
+                       "checkpoint export makes",
+                       archive->path, (unsigned long long)meta->corpus_hash,
+                       (unsigned long long)trainer->config.corpus_hash);
+    }
+    if (meta->sequence == 0) {
+        return DP_OK; // of an earlier version
+    }
+    if (meta->sequence != config->sequence) {
+        return fail_field(archive->path, "a sequence of", "[train] sequence",
+                          (unsigned long long)meta->sequence, (unsigned long long)config->sequence,
+                          err);
+    }
+    if (meta->holdout_samples != config->source.holdout_samples) {
+        return fail_field(archive->path, "held-out samples:", "[data] holdout",
+                          (unsigned long long)meta->holdout_samples,
+                          (unsigned long long)config->source.holdout_samples, err);
+    }
+    return meta->is_shuffled == trainer->config.shuffles
+               ? DP_OK
+               : fail_field(archive->path, "shuffle =", "[data] shuffle", meta->is_shuffled,
+                            trainer->config.shuffles, err);
+}
+
 static dp_status check(const struct dp_trainer *trainer, const struct dp_archive *archive,
                        struct dp_error *err)
 {
@@ -216,17 +270,61 @@ static dp_status check(const struct dp_trainer *trainer, const struct dp_archive
     if (!meta->is_trained) {
         return dp_archive_check_model(archive, &config->model, err);
     }
-    if (meta->corpus_hash != trainer->config.corpus_hash || meta->seed != config->seed) {
-        return dp_fail(err, DP_INVALID,
-                       "%s was trained with another %s; give the same [data] and [train] seed, or "
-                       "remove [checkpoint] resume",
-                       path, meta->seed != config->seed ? "seed" : "text");
+    dp_status status = check_samples(trainer, archive, err);
+    if (status != DP_OK) {
+        return status;
     }
     if (meta->step > trainer->config.steps) {
         return dp_fail(err, DP_INVALID, "%s has %lld steps; [train] steps = %lld is fewer", path,
                        (long long)meta->step, (long long)trainer->config.steps);
     }
     return dp_archive_check_model(archive, &config->model, err);
+}
+
+// Nothing that could be taken for this run's, or is replaced by it, is another's.
+static dp_status check_run(const struct dp_trainer *trainer, const char *directory,
+                           struct dp_error *err)
+{
+    const struct dp_exec_config *config = &trainer->config.exec;
+    DP_AUTO_FREE char *path = NULL;
+    struct dp_archive newest = {0};
+    struct dp_error none;
+    char why[DP_ERROR_MESSAGE_MAX] = "";
+    if (dp_archive_newest(directory, &path, &none) != DP_OK ||
+        dp_archive_read_meta(path, &newest.meta, &none) != DP_OK) {
+        return DP_OK;
+    }
+    newest.path = path;
+    if (newest.meta.seed != config->seed) {
+        snprintf(why, sizeof why, "its seed is %llu, this job's is %llu",
+                 (unsigned long long)newest.meta.seed, (unsigned long long)config->seed);
+    } else if (newest.meta.corpus_hash != trainer->config.corpus_hash) {
+        snprintf(why, sizeof why, "it was trained on another text");
+    } else if (dp_archive_check_model(&newest, &config->model, &none) != DP_OK) {
+        DP_COPY_TEXT(why, none.message);
+    }
+    return why[0] == '\0'
+               ? DP_OK
+               : dp_fail(err, DP_CONFLICT,
+                         "[checkpoint] directory: %s is of another run: %s; give this job a "
+                         "directory of its own, or remove that one",
+                         path, why);
+}
+
+dp_status dp_trainer_check_directory(const struct dp_trainer *trainer, const char *directory,
+                                     struct dp_error *err)
+{
+    if (trainer->saver == NULL) {
+        return DP_OK;
+    }
+    dp_status status = dp_make_directories(directory, err);
+    if (status == DP_OK && faccessat(AT_FDCWD, directory, W_OK | X_OK, AT_EACCESS) != 0) {
+        status = dp_fail_errno(err, errno, "cannot write to %s", directory);
+    }
+    if (status != DP_OK) {
+        return dp_fail_in(err, "[checkpoint] directory");
+    }
+    return seals(trainer) ? check_run(trainer, directory, err) : DP_OK;
 }
 
 static dp_status load_stage(struct dp_trainer *trainer, const struct dp_archive *archive,

@@ -34,6 +34,9 @@ struct dp_archive_meta {
     int64_t step;        // steps completed
     int64_t next_sample; // first global sample not yet trained on
     uint64_t corpus_hash;
+    int64_t sequence; // tokens of a sample; 0 = not known, nor what follows from the text
+    int64_t holdout_samples;
+    bool is_shuffled;
     int64_t sealed; // its place among those sealed in its directory, from 1; 0 = not known
 };
 
@@ -70,6 +73,9 @@ struct dp_archive {
 dp_status dp_archive_open(const char *path, struct dp_archive *ret_archive, struct dp_error *err);
 // Accepts zeros.
 void dp_archive_close(struct dp_archive *archive);
+// What the manifest of a checkpoint of ours says; no other file is looked at.
+dp_status dp_archive_read_meta(const char *path, struct dp_archive_meta *ret_meta,
+                               struct dp_error *err);
 // The newest step-N below `directory`; DP_NOT_FOUND where there is none.
 dp_status dp_archive_newest(const char *directory, char **ret_path, struct dp_error *err);
 

@@ -8,6 +8,7 @@
 
 #include "dp/buf.h"
 #include "dp/limits.h"
+#include "dp/safetensors.h"
 #include "dp/spec.h"
 
 // Families differ in what experts are called.
@@ -31,6 +32,7 @@ bool dp_hf_own_name(const char *name, char ret_own[DP_NAME_MAX]);
 // The layer of an own name "layers.3.router", or -1.
 int32_t dp_hf_layer(const char *own);
 
-// The config.json of a model, which dp_model_from_hf_config reads back. Families are chosen by what
-// the model has; "deepseek" stands for those that no family of the `transformers` package has.
-void dp_hf_config_write(const struct dp_model_spec *model, struct dp_buf *out);
+// The config.json of a model whose weights are saved in `dtype` (BF16, F32 or F64), which
+// dp_archive_open reads back. It is of the first family that has all that the model has. What none
+// has is of the family "dp", with our own names of shapes under "dp_model".
+void dp_hf_config_write(const struct dp_model_spec *model, dp_dtype dtype, struct dp_buf *out);

@@ -17,6 +17,7 @@ struct dp_trainer_config {
     dp_shard shard; // of the moments; AUTO = NONE
     int64_t steps;  // length of the run: the learning rate depends on it
     uint64_t corpus_hash;
+    bool shuffles; // the order of samples is drawn from the seed
     // Experts are placed anew by their loads after every so many steps; 0 = never.
     int64_t rebalance_every;
     struct dp_rebalance rebalance;
@@ -54,6 +55,12 @@ const struct dp_optim *dp_trainer_optim(const struct dp_trainer *trainer);
 // written under. DP_INVALID when it is of another model or text. A sim rank has nothing to load:
 // DP_UNSUPPORTED.
 dp_status dp_trainer_resume(struct dp_trainer *trainer, const char *path, struct dp_error *err);
+// Whether checkpoints can go to a directory, which is made where it is not there: DP_IO and the like
+// when this rank cannot write to it; on the rank that seals, DP_CONFLICT when the newest there is of
+// another run (model, seed or text), whose steps this one's would replace. One that cannot be read
+// is nobody's. A sim rank has no checkpoints.
+dp_status dp_trainer_check_directory(const struct dp_trainer *trainer, const char *directory,
+                                     struct dp_error *err);
 
 struct dp_trainer_wish {
     bool stop, checkpoint;
