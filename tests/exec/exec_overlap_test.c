@@ -208,6 +208,47 @@ static void a_move_takes_at_least_what_its_link_takes(void **state)
     trial_result_deinit(&result);
 }
 
+// A wait is filled with what belongs to later actions. What an action took itself does not contain
+// it; with what ran early, the actions' own times make up all that a step computed.
+static void an_actions_own_time_has_no_part_of_others(void **state)
+{
+    (void)state;
+    struct slow_link slow = {.latency_us = 2000};
+    struct trial trial = trial_default();
+    trial.schedule = "dualpipev";
+    trial.pipeline = 2;
+    trial.expert = trial.data = 2;
+    trial.microbatches = 4;
+    trial.steps = 2;
+    trial.slow = &slow;
+    trial.alltoall = true;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    int64_t filled_ns = 0;
+    for (int32_t rank = 0; rank < result.world; rank++) {
+        const struct trial_rank *from = &result.ranks[rank];
+        for (int64_t step = 1; step <= trial.steps; step++) {
+            int64_t own_ns = 0;
+            for (size_t i = 0; i < from->records_count; i++) {
+                const struct dp_exec_record *record = &from->records[i];
+                const struct dp_action_span *span = &record->span;
+                if (span->step != step || span->kind >= DP_ACTION_KIND_COUNT) {
+                    continue;
+                }
+                assert_true(span->own_ns > 0);
+                assert_true(span->own_ns + record->filled_ns + record->exchange_ns <=
+                            span->end_ns - span->start_ns + record->early_ns);
+                filled_ns += record->filled_ns;
+                own_ns += span->own_ns;
+            }
+            assert_int_equal(own_ns, from->reports[step].busy_ns);
+        }
+    }
+    assert_true(filled_ns > 0);
+    trial_result_deinit(&result);
+}
+
 // A rank that begins its moves in another order than its peers is found out instead of hanging, or
 // of taking rows for others: deepseek-ai/DeepEP #496, #414.
 static void a_swapped_order_of_moves_is_told(void **state)
@@ -240,6 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlapped_is_sequential_bit_for_bit),
         cmocka_unit_test(a_move_takes_at_least_what_its_link_takes),
+        cmocka_unit_test(an_actions_own_time_has_no_part_of_others),
         cmocka_unit_test(a_swapped_order_of_moves_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "dp/check.h"
 #include "dp/json.h"
 #include "dp/render.h"
 
@@ -245,6 +246,95 @@ static void a_trace_shows_measured_and_predicted_side_by_side(void **state)
     free(predicted);
     dp_sim_result_deinit(&result);
     dp_schedule_deinit(&schedule);
+}
+
+static const json_t *event_named(json_t *events, const char *name)
+{
+    size_t i;
+    json_t *event;
+    json_array_foreach(events, i, event)
+    {
+        if (strcmp(text_of(event, "name"), name) == 0) {
+            return event;
+        }
+    }
+    fail_msg("no event is called %s", name);
+    return NULL;
+}
+
+// As long as what the rank did in the step, on a row of its own below it.
+static void a_trace_shows_what_ranks_sent_each_other_next_to_their_actions(void **state)
+{
+    (void)state;
+    const struct dp_action_span spans[] = {
+        {.kind = DP_ACTION_F, .step = 1, .start_ns = 0, .end_ns = 9000},
+        {.kind = DP_ACTION_F, .step = 2, .start_ns = 10000, .end_ns = 12000, .own_ns = 1500},
+        {.kind = DP_ACTION_B, .step = 2, .start_ns = 13000, .end_ns = 17000},
+        {.rank = 1,
+         .replica = 1,
+         .kind = DP_ACTION_B,
+         .step = 2,
+         .start_ns = 20000,
+         .end_ns = 21000},
+    };
+    const struct dp_trace_comm comms[] = {
+        {.step = 2, .kind = "dispatch(F)", .moves = 12, .total_ns = 3000000, .exposed_ns = 250000},
+        {.step = 2, .kind = "hop(B)", .moves = 1, .total_ns = 4, .exposed_ns = 4},
+        {.rank = 1, .replica = 1, .step = 2, .kind = "combine(B)", .moves = 2, .total_ns = 7000},
+        {.step = 3, .kind = "of a step without spans", .moves = 1},
+        {.rank = -1, .step = 2, .kind = "of no rank", .moves = 1},
+        {.replica = DP_RANKS_MAX, .step = 2, .kind = "of no replica", .moves = 1},
+    };
+    const struct dp_trace_track track = {.name = "measured",
+                                         .pipeline = 2,
+                                         .spans = spans,
+                                         .count = 4,
+                                         .comms = comms,
+                                         .comm_count = DP_ARRAY_LENGTH(comms)};
+    json_t *root;
+    json_t *events = trace_events(&track, 1, &root);
+    const json_t *dispatch =
+        event_named(events, "dispatch(F): 12 moves, 2.750 ms hidden, 0.250 ms exposed");
+    assert_string_equal(text_of(dispatch, "cat"), "communication");
+    assert_true(number_of(dispatch, "ts") == 10 && number_of(dispatch, "dur") == 7);
+    const json_t *arguments = json_object_get(dispatch, "args");
+    assert_string_equal(text_of(arguments, "kind"), "dispatch(F)");
+    assert_true(number_of(arguments, "moves") == 12 && number_of(arguments, "step") == 2);
+    assert_true(number_of(arguments, "total_us") == 3000);
+    assert_true(number_of(arguments, "hidden_us") == 2750);
+    assert_true(number_of(arguments, "exposed_us") == 250);
+    // The rows are the ranks' own, under global numbers, in their replica's process.
+    int32_t first_rows = 0, other_rows = 0;
+    size_t i;
+    json_t *event;
+    json_array_foreach(events, i, event)
+    {
+        if (strcmp(text_of(event, "name"), "thread_name") == 0 &&
+            number_of(event, "tid") >= DP_PIPELINE_MAX) {
+            const bool is_first = number_of(event, "tid") == number_of(dispatch, "tid");
+            assert_string_equal(text_of(json_object_get(event, "args"), "name"),
+                                is_first ? "rank 0, communication" : "rank 3, communication");
+            assert_int_equal(number_of(event, "pid"), is_first ? 1 : 2);
+            first_rows += is_first;
+            other_rows += !is_first;
+        }
+    }
+    assert_true(first_rows > 0 && other_rows == 1);
+    const json_t *combine =
+        event_named(events, "combine(B): 2 moves, 0.007 ms hidden, 0.000 ms exposed");
+    assert_int_equal(number_of(combine, "pid"), 2);
+    assert_int_equal(
+        number_of(event_named(events, "hop(B): 1 moves, 0.000 ms hidden, 0.000 ms exposed"), "tid"),
+        number_of(dispatch, "tid"));
+    // 2 processes, 2 threads of actions, 4 spans, 3 kinds; what is of nobody is left out.
+    assert_int_equal(json_array_size(events), 2 + 2 + first_rows + other_rows + 4 + 3);
+    json_array_foreach(events, i, event)
+    {
+        const json_t *own = json_object_get(json_object_get(event, "args"), "own_us");
+        assert_int_equal(own != NULL, number_of(event, "dur") == 2);
+        assert_true(own == NULL || json_number_value(own) == 1.5);
+    }
+    json_decref(root);
 }
 
 // int64_t counts 292 years of nanoseconds; a forward may take 31, and a clock may say anything.
@@ -741,6 +831,7 @@ int main(void)
         cmocka_unit_test(a_table_shows_microbatches_in_cells),
         cmocka_unit_test(torch_files_have_its_notation),
         cmocka_unit_test(a_trace_shows_measured_and_predicted_side_by_side),
+        cmocka_unit_test(a_trace_shows_what_ranks_sent_each_other_next_to_their_actions),
         cmocka_unit_test(a_trace_holds_times_that_nanoseconds_cannot),
         cmocka_unit_test(no_line_is_longer_than_the_terminal),
         cmocka_unit_test(columns_show_what_fills_most_of_them),

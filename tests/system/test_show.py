@@ -153,6 +153,38 @@ class Show(ClusterTest):
         for step in steps:
             self.assertAlmostEqual(starts["measured", step], starts["predicted", step], delta=1)
 
+    def test_a_timeline_shows_what_ranks_sent_each_other_next_to_what_they_did(self):
+        cluster = self.cluster.up()
+        job = cluster.submit(parallel_pipeline=2, parallel_data=2, parallel_expert=2,
+                             parallel_microbatches=4, parallel_schedule="dualpipe",
+                             train_steps=4)
+        cluster.wait_state(job, "COMPLETED")
+        trace = json.loads(cluster.dpctl("timeline", job).stdout)["traceEvents"]
+        rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+        moves = [e for e in trace if e.get("cat") == "communication"]
+        last = max(e["args"]["step"] for e in moves)
+        seen = {}
+        for event in moves:
+            arguments = event["args"]
+            self.assertAlmostEqual(arguments["total_us"],
+                                   arguments["hidden_us"] + arguments["exposed_us"], delta=0.01)
+            if arguments["step"] == last:
+                seen[rows[event["pid"], event["tid"]], arguments["kind"]] = arguments["moves"]
+        kinds = ["dispatch(F)", "combine(F)", "combine(B)", "dispatch(B)"]
+        for rank in range(4):
+            # One move of each kind for each micro-batch and layer with experts that a rank runs.
+            counts = {seen[f"rank {rank}, communication", kind] for kind in kinds}
+            self.assertEqual(len(counts), 1)
+            self.assertIn((f"rank {rank}, communication", "hop(F)"), seen)
+        text = cluster.dpctl("timeline", job, "--format", "text").stdout
+        self.assertIn(f"{job}, step {last}\n", text)
+        for (row, kind), count in seen.items():
+            rank = row.split()[1].rstrip(",")
+            self.assertRegex(text, rf"(?m)^ +{rank}  {re.escape(kind)} +{count} +\d.*s +.*\d.*s$")
+        self.assertRegex(text, r"(?m)^ +0  FB +\d+ +\d.*s +- +-$")
+        wrong = cluster.dpctl("timeline", job, "--format", "svg", check=2)
+        self.assertIn("there are perfetto, text", wrong.stderr)
+
     def test_the_report_of_a_resumed_job_says_so(self):
         cluster = self.cluster.up()
         job = cluster.submit(train_steps=6)

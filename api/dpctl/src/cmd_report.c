@@ -1,4 +1,4 @@
-// dpctl report and timeline: what a job did, beside what was predicted.
+// dpctl report: how a job did, beside what was predicted.
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,24 +11,14 @@
 #include "dp/render.h"
 #include "dp/wire.h"
 
-enum { KEY_OUT = 1 };
-
-static const struct argp_option timeline_options[] = {
-    {"out", KEY_OUT, "FILE", 0, "write here instead of stdout", 0},
-    {0},
-};
-
 struct request {
-    const char *id, *out;
+    const char *id;
 };
 
 static error_t handle(int key, char *arg, struct argp_state *state)
 {
     struct request *request = state->input;
     switch (key) {
-    case KEY_OUT:
-        request->out = arg;
-        return 0;
     case ARGP_KEY_ARG:
         dpctl_take_argument(state, "job", arg, &request->id);
         return 0;
@@ -387,101 +377,6 @@ dp_status dpctl_cmd_report(struct dpctl *ctl, int argc, char **argv, struct dp_e
     }
     if (status == DP_OK && ctl->out_is_tty) {
         print_next(request.id, false);
-    }
-    return status;
-}
-
-static int64_t earliest(Dp__V1__Span *const *spans, size_t count)
-{
-    int64_t first = INT64_MAX;
-    for (size_t i = 0; i < count; i++) {
-        first = spans[i]->start_ns < first ? spans[i]->start_ns : first;
-    }
-    return first;
-}
-
-static size_t add_spans(Dp__V1__Span *const *from, size_t count, int32_t pipeline, uint64_t step,
-                        int64_t shift_ns, struct dp_action_span *spans)
-{
-    for (size_t i = 0; i < count; i++) {
-        dp_wire_span_from_proto(from[i], pipeline, (int64_t)step, &spans[i]);
-        spans[i].start_ns += shift_ns;
-        spans[i].end_ns += shift_ns;
-    }
-    return count;
-}
-
-// Measured steps as one track, the prediction as another: under each measured step, from its start.
-static dp_status render_timeline(const Dp__V1__Timeline *timeline, struct dp_buf *out,
-                                 struct dp_error *err)
-{
-    size_t count = 0, traced = 0;
-    for (size_t i = 0; i < timeline->n_measured; i++) {
-        count += timeline->measured[i]->n_spans;
-        traced += timeline->measured[i]->n_spans > 0;
-    }
-    if (count == 0) {
-        return dp_fail(err, DP_NOT_FOUND,
-                       "no step of %s was traced yet; try again after its first step",
-                       timeline->job->id);
-    }
-    const Dp__V1__Plan *plan = timeline->job->plan;
-    int32_t pipeline = plan == NULL || plan->pipeline == 0 ? 1 : (int32_t)plan->pipeline;
-    DP_AUTO_FREE struct dp_action_span *measured_spans = dp_new_array(struct dp_action_span, count);
-    DP_AUTO_FREE struct dp_action_span *predicted_spans =
-        dp_new_array(struct dp_action_span, traced * timeline->n_predicted);
-    struct dp_trace_track tracks[2] = {
-        {.name = "measured", .pipeline = pipeline, .spans = measured_spans},
-        {.name = "predicted", .pipeline = pipeline, .spans = predicted_spans}};
-    int64_t zero = earliest(timeline->predicted, timeline->n_predicted);
-    for (size_t i = 0; i < timeline->n_measured; i++) {
-        const Dp__V1__TimelineStep *step = timeline->measured[i];
-        if (step->n_spans == 0) {
-            continue;
-        }
-        tracks[0].count += add_spans(step->spans, step->n_spans, pipeline, step->step, 0,
-                                     measured_spans + tracks[0].count);
-        tracks[1].count += add_spans(timeline->predicted, timeline->n_predicted, pipeline,
-                                     step->step, earliest(step->spans, step->n_spans) - zero,
-                                     predicted_spans + tracks[1].count);
-    }
-    dp_render_trace(tracks, 2, out);
-    return DP_OK;
-}
-
-dp_status dpctl_cmd_timeline(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
-{
-    static const struct dpctl_syntax syntax = {
-        .arguments = "[JOB]",
-        .doc = "What really ran when, with the prediction under each step, as a trace that "
-               "ui.perfetto.dev opens (Chrome JSON).\v"
-               "Example: dpctl timeline job-3 --out trace.json\n",
-        .exits = "0 ok, 4 no such job or no step traced yet, 8 no controller",
-        .options = timeline_options,
-        .handle = handle,
-    };
-    struct request request = {0};
-    dpctl_parse(ctl, &syntax, &request, argc, argv);
-    AUTO_CLIENT struct dp_client *client = NULL;
-    dp_status status = connect_controller(ctl, &client, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    Dp__V1__Timeline *timeline = NULL;
-    status = newest_job(client, request.id, false, &arena, &request.id, err);
-    if (status == DP_OK) {
-        status = dp_client_get_timeline(client, request.id, &arena, &timeline, err);
-    }
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    if (status == DP_OK) {
-        status = render_timeline(timeline, &text, err);
-    }
-    if (status == DP_OK) {
-        status = dpctl_write(ctl, request.out, &text, err);
-    }
-    if (status == DP_OK && request.out != NULL && strcmp(request.out, "-") != 0) {
-        fprintf(stderr, "%s written; open it with https://ui.perfetto.dev\n", request.out);
     }
     return status;
 }

@@ -266,6 +266,7 @@ void dp_wire_span_from_proto(const Dp__V1__Span *message, int32_t pipeline, int6
         .step = step,
         .start_ns = message->start_ns,
         .end_ns = message->start_ns + message->duration_ns,
+        .own_ns = message->own_ns,
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(span_kinds); i++) {
         if (span_kinds[i].wire == message->kind) {
@@ -287,6 +288,7 @@ void dp_wire_span_to_proto(const struct dp_action_span *span, int32_t pipeline,
     ret_message->b_microbatch = span->b_microbatch;
     ret_message->start_ns = span->start_ns;
     ret_message->duration_ns = span->end_ns - span->start_ns;
+    ret_message->own_ns = span->own_ns;
     for (size_t i = 0; i < DP_ARRAY_LENGTH(span_kinds); i++) {
         if (span_kinds[i].kind == span->kind) {
             ret_message->kind = span_kinds[i].wire;

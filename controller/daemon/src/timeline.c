@@ -39,6 +39,7 @@ static Dp__V1__TimelineStep *add_step(Dp__V1__Timeline *timeline, uint64_t numbe
     step->step = number;
     step->spans = arena_take(arena, spans_max * sizeof(void *));
     step->loads = arena_take(arena, spans_max * sizeof(void *));
+    step->comm = arena_take(arena, spans_max * sizeof(void *));
     timeline->measured[timeline->n_measured++] = step;
     return step;
 }
@@ -56,6 +57,20 @@ static Dp__V1__StepDone *unpack_trace(const struct dp_trace_record *trace, struc
     return (Dp__V1__StepDone *)message;
 }
 
+// As the rank told it; its report is kept by the arena.
+static void add_comm(const Dp__V1__StepDone *done, uint32_t rank, struct dp_arena *arena,
+                     Dp__V1__TimelineStep *step)
+{
+    if (done->n_comm > 0) {
+        Dp__V1__RankComm *comm = arena_take(arena, sizeof(*comm));
+        dp__v1__rank_comm__init(comm);
+        comm->rank = rank;
+        comm->comm = done->comm;
+        comm->n_comm = done->n_comm;
+        step->comm[step->n_comm++] = comm;
+    }
+}
+
 static void add_measured(const struct dp_trace_record *traces, size_t count, struct dp_arena *arena,
                          Dp__V1__Timeline *timeline)
 {
@@ -64,7 +79,8 @@ static void add_measured(const struct dp_trace_record *traces, size_t count, str
     while (i < count) {
         size_t end = i, spans_max = 0;
         for (; end < count && traces[end].step == traces[i].step; end++) {
-            spans_max += traces[end].spans.length; // a span or load has more than one byte
+            // A span, load or kind of move has more than one byte.
+            spans_max += traces[end].spans.length;
         }
         Dp__V1__TimelineStep *step = add_step(timeline, traces[i].step, spans_max, arena);
         for (; i < end; i++) {
@@ -75,6 +91,9 @@ static void add_measured(const struct dp_trace_record *traces, size_t count, str
             }
             for (size_t k = 0; done != NULL && k < done->n_layers; k++) {
                 step->loads[step->n_loads++] = done->layers[k];
+            }
+            if (done != NULL) {
+                add_comm(done, traces[i].rank, arena, step);
             }
             if (done != NULL && (step->start_ns == 0 || done->start_ns < step->start_ns)) {
                 step->start_ns = done->start_ns;

@@ -37,6 +37,12 @@ static void add_name(struct trace *trace, const char *what, int32_t pid, int32_t
     dp_buf_puts(trace->out, "}}");
 }
 
+// Threads of a rank: its actions, and what it and its peers sent each other.
+static int32_t comm_thread(int32_t rank)
+{
+    return DP_PIPELINE_MAX + rank;
+}
+
 static bool in_range(const struct dp_action_span *span)
 {
     return span->rank >= 0 && span->rank < DP_PIPELINE_MAX && span->replica >= 0 &&
@@ -113,6 +119,9 @@ static void add_span(struct trace *trace, const struct dp_action_span *span, int
     if (span->kind < DP_ACTION_KIND_COUNT) {
         dp_buf_printf(out, ",\"stage\":%u,\"microbatch\":%u", span->stage, span->microbatch);
     }
+    if (span->own_ns != 0) {
+        dp_buf_printf(out, ",\"own_us\":%.3f", (double)span->own_ns / 1e3);
+    }
     if (span->kind == DP_ACTION_FB) {
         dp_buf_printf(out, ",\"backward\":\"%s\",\"b_stage\":%u,\"b_microbatch\":%u",
                       dp_action_kind_text(span->b_kind), span->b_stage, span->b_microbatch);
@@ -156,6 +165,74 @@ static void add_flow(struct trace *trace, const struct dp_trace_track *track,
     }
 }
 
+// From the first start to the last end of a rank's spans in a step; false when it has none there.
+static bool find_step(const struct dp_trace_track *track, const struct dp_trace_comm *comm,
+                      int64_t *ret_start_ns, int64_t *ret_end_ns)
+{
+    bool any = false;
+    for (size_t i = 0; i < track->count; i++) {
+        const struct dp_action_span *span = &track->spans[i];
+        if (!in_range(span) || span->step != comm->step || span->rank != comm->rank ||
+            span->replica != comm->replica) {
+            continue;
+        }
+        *ret_start_ns = any && *ret_start_ns < span->start_ns ? *ret_start_ns : span->start_ns;
+        *ret_end_ns = any && *ret_end_ns > span->end_ns ? *ret_end_ns : span->end_ns;
+        any = true;
+    }
+    return any;
+}
+
+static void add_comm(struct trace *trace, const struct dp_trace_track *track,
+                     const struct dp_trace_comm *comm, int64_t origin_ns)
+{
+    int64_t start_ns, end_ns;
+    if (!find_step(track, comm, &start_ns, &end_ns)) {
+        return;
+    }
+    const double total = (double)comm->total_ns, exposed = (double)comm->exposed_ns;
+    DP_AUTO_FREE char *title =
+        dp_asprintf("%s: %llu moves, %.3f ms hidden, %.3f ms exposed", comm->kind,
+                    (unsigned long long)comm->moves, (total - exposed) / 1e6, exposed / 1e6);
+    begin_event(trace);
+    dp_buf_puts(trace->out, "{\"ph\":\"X\",\"name\":");
+    add_text(trace, title);
+    dp_buf_printf(trace->out,
+                  ",\"cat\":\"communication\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+                  "\"args\":{\"kind\":",
+                  trace->pid + comm->replica, comm_thread(comm->rank),
+                  microseconds(origin_ns, start_ns), microseconds(start_ns, end_ns));
+    add_text(trace, comm->kind);
+    dp_buf_printf(trace->out,
+                  ",\"step\":%lld,\"moves\":%llu,\"total_us\":%.3f,\"exposed_us\":%.3f,"
+                  "\"hidden_us\":%.3f}}",
+                  (long long)comm->step, (unsigned long long)comm->moves, total / 1e3,
+                  exposed / 1e3, (total - exposed) / 1e3);
+}
+
+// Names the threads of communication; comms of a rank stand together or are named more than once,
+// which does no harm.
+static void add_comms(struct trace *trace, const struct dp_trace_track *track, int64_t origin_ns)
+{
+    const struct dp_trace_comm *before = NULL;
+    for (size_t i = 0; i < track->comm_count; i++) {
+        const struct dp_trace_comm *comm = &track->comms[i];
+        if (comm->rank < 0 || comm->rank >= DP_PIPELINE_MAX || comm->replica < 0 ||
+            comm->replica >= DP_RANKS_MAX) {
+            continue;
+        }
+        if (before == NULL || before->rank != comm->rank || before->replica != comm->replica) {
+            char thread[64];
+            snprintf(thread, sizeof(thread), "rank %d, communication",
+                     comm->replica * track->pipeline + comm->rank);
+            add_name(trace, "thread_name", trace->pid + comm->replica, comm_thread(comm->rank),
+                     thread);
+        }
+        add_comm(trace, track, comm, origin_ns);
+        before = comm;
+    }
+}
+
 static void add_track(struct trace *trace, const struct dp_trace_track *track)
 {
     int64_t origin_ns = INT64_MAX;
@@ -176,6 +253,7 @@ static void add_track(struct trace *trace, const struct dp_trace_track *track)
     for (size_t i = 0; i < track->flow_count; i++) {
         add_flow(trace, track, &track->flows[i], origin_ns);
     }
+    add_comms(trace, track, origin_ns);
     trace->pid += replicas;
 }
 

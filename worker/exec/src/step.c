@@ -71,6 +71,8 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
     span->b_kind = action->b_kind;
     span->b_stage = action->b_stage;
     span->b_microbatch = action->b_microbatch;
+    span->own_ns =
+        span->end_ns - span->start_ns + record->early_ns - record->filled_ns - record->exchange_ns;
     exec->last_end_ns = span->end_ns;
     exec->result.busy_ns += span->end_ns - span->start_ns - record->exchange_ns;
     exec->result.exchange_ns += record->exchange_ns;

@@ -35,8 +35,9 @@ static void add_record(struct utilisation *self, const struct dp_exec_record *re
     int64_t length_ns = record->span.end_ns - record->span.start_ns;
     Dp__V1__Utilisation *sums = &self->sums;
     sums->comm_exposed_ns += record->comm_ns + record->exchange_ns;
-    // What ran of it while earlier actions waited is its own; what it ran for later ones is theirs.
-    length_ns += record->early_ns - record->filled_ns - record->exchange_ns;
+    if (record->span.kind < DP_ACTION_KIND_COUNT) {
+        length_ns = record->span.own_ns;
+    }
     switch (record->span.kind) {
     case DP_ACTION_F:
         sums->forward_ns += length_ns;

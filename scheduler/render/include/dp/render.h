@@ -79,6 +79,15 @@ struct dp_trace_flow {
     size_t from, to;           // indices into the track's spans
 };
 
+// What a rank and its peers sent each other in one step, of one kind.
+struct dp_trace_comm {
+    int32_t rank, replica;
+    int64_t step;
+    const char *kind; // "dispatch(F)", ...; borrowed
+    uint64_t moves;
+    int64_t total_ns, exposed_ns; // under way; of these, the rank had nothing else to do
+};
+
 // One group of processes in a trace.
 struct dp_trace_track {
     const char *name;                   // "measured", "predicted"; borrowed
@@ -89,13 +98,19 @@ struct dp_trace_track {
     size_t level_count;
     const struct dp_trace_flow *flows;   // may be NULL; borrowed
     size_t flow_count;
+    const struct dp_trace_comm *comms;   // may be NULL; borrowed
+    size_t comm_count;
 };
 
 // A trace in the Chrome JSON form that Perfetto opens, schema "dp.trace/1" in its otherData: one
 // process per track and replica, one thread per rank (named by its global number), one X event per
 // span (ts and dur in microseconds, name "F3@2" or "FB(5@1;B0@6)", args with kind, stage,
 // microbatch, step). Each track starts at its earliest span, so that predicted and measured lie
-// side by side. Levels become counter tracks (C events), flows arrows (s and f events).
+// side by side. Levels become counter tracks (C events), flows arrows (s and f events). A rank with
+// comms has a second thread, "rank N, communication": in each step that has spans of the rank, one X
+// event as long as these for each kind, with category "communication", its moves and its hidden and
+// exposed time in the name, and args kind, step, moves, total_us, exposed_us and hidden_us. A span
+// whose own time is known has it as own_us.
 void dp_render_trace(const struct dp_trace_track *tracks, size_t count, struct dp_buf *out);
 
 // A prediction as spans of replica 0, step `step`. The caller frees *ret_spans (one per action).

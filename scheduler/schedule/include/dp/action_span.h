@@ -29,4 +29,7 @@ struct dp_action_span {
     uint32_t b_microbatch;
     int64_t step;
     int64_t start_ns, end_ns;  // of one clock for all spans that are drawn together
+    // What it took to compute: without waits for expert-parallel peers and parts of later actions
+    // that filled waits, with its own parts that ran inside earlier ones. 0 = not known.
+    int64_t own_ns;
 };
