@@ -410,6 +410,31 @@ static void what_cannot_run_is_refused_before_the_start(void **state)
     DP_COPY_TEXT(fleet.spec.checkpoint.resume, "/nonexistent/step-1");
     expect_refused(&fleet, "/nonexistent/step-1");
     fleet_deinit(&fleet);
+    fleet_init(&fleet);
+    DP_COPY_TEXT(fleet.spec.checkpoint.directory, fleet.spec.data.path); // a file
+    expect_refused(&fleet, "[checkpoint] directory");
+    fleet_deinit(&fleet);
+}
+
+static void a_directory_with_another_run_s_checkpoints_is_refused_before_the_start(void **state)
+{
+    (void)state;
+    struct fleet first, other;
+    fleet_init(&first);
+    fleet_run(&first);
+    for (int i = 0; i < 2; i++) {
+        fleet_init(&other);
+        other.spec.data = first.spec.data;
+        DP_COPY_TEXT(other.spec.checkpoint.directory, first.spec.checkpoint.directory);
+        if (i == 0) {
+            other.spec.train.seed = 6;
+            expect_refused(&other, "step-6 is of another run: its seed is 5, this job's is 6");
+        } else {
+            fleet_run(&other); // the same once more
+        }
+        fleet_deinit(&other);
+    }
+    fleet_deinit(&first);
 }
 
 static void a_schedule_that_this_build_orders_otherwise_is_refused(void **state)
@@ -552,6 +577,7 @@ int main(void)
         cmocka_unit_test(a_term_signal_ends_it_at_once),
         cmocka_unit_test(a_rank_whose_keeper_is_gone_ends),
         cmocka_unit_test(what_cannot_run_is_refused_before_the_start),
+        cmocka_unit_test(a_directory_with_another_run_s_checkpoints_is_refused_before_the_start),
         cmocka_unit_test(a_schedule_that_this_build_orders_otherwise_is_refused),
         cmocka_unit_test(sim_ranks_take_their_time_and_report_no_loss),
         cmocka_unit_test(utilisation_is_streamed_and_adds_up),

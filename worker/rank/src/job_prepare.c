@@ -258,6 +258,9 @@ dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struc
         set_patience(job);
         status = make_trainer(job, err);
     }
+    if (status == DP_OK) {
+        status = dp_trainer_check_directory(job->trainer, job->directory, err);
+    }
     return status;
 }
 

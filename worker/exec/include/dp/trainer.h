@@ -55,10 +55,10 @@ const struct dp_optim *dp_trainer_optim(const struct dp_trainer *trainer);
 // written under. DP_INVALID when it is of another model or text. A sim rank has nothing to load:
 // DP_UNSUPPORTED.
 dp_status dp_trainer_resume(struct dp_trainer *trainer, const char *path, struct dp_error *err);
-// Whether checkpoints can go to a directory, which is made where it is not there: DP_IO and the like
-// when this rank cannot write to it; on the rank that seals, DP_CONFLICT when the newest there is of
-// another run (model, seed or text), whose steps this one's would replace. One that cannot be read
-// is nobody's. A sim rank has no checkpoints.
+// Whether checkpoints can go to a directory, which is made where it is not there: DP_IO and the
+// like when this rank cannot write to it; on the rank that seals, DP_CONFLICT when the newest there
+// is of another run (model, seed or text), whose steps this one's would replace. One that cannot be
+// read is nobody's. A sim rank has no checkpoints.
 dp_status dp_trainer_check_directory(const struct dp_trainer *trainer, const char *directory,
                                      struct dp_error *err);
 
