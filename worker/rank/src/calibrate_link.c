@@ -1,4 +1,4 @@
-// Loopback tcp between two ranks: all-to-all as expert peers do it, and sums of gradients.
+// Two ranks of one node: all-to-all as expert peers do it, and sums of gradients.
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
