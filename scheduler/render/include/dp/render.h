@@ -107,10 +107,10 @@ struct dp_trace_track {
 // span (ts and dur in microseconds, name "F3@2" or "FB(5@1;B0@6)", args with kind, stage,
 // microbatch, step). Each track starts at its earliest span, so that predicted and measured lie
 // side by side. Levels become counter tracks (C events), flows arrows (s and f events). A rank with
-// comms has a second thread, "rank N, communication": in each step that has spans of the rank, one X
-// event as long as these for each kind, with category "communication", its moves and its hidden and
-// exposed time in the name, and args kind, step, moves, total_us, exposed_us and hidden_us. A span
-// whose own time is known has it as own_us.
+// comms has a second thread, "rank N, communication": in each step that has spans of the rank, one
+// X event as long as these for each kind, with category "communication", its moves and its hidden
+// and exposed time in the name, and args kind, step, moves, total_us, exposed_us and hidden_us. A
+// span whose own time is known has it as own_us.
 void dp_render_trace(const struct dp_trace_track *tracks, size_t count, struct dp_buf *out);
 
 // A prediction as spans of replica 0, step `step`. The caller frees *ret_spans (one per action).
