@@ -331,6 +331,14 @@ static void weights_that_do_not_belong_together_are_told(void **state)
     model.layers = 3;
     put_weights(&model);
     assert_refused(open_now(&err), DP_INVALID, &err, "parameters, the model of its config.json");
+    model.layers = 1; // what is missing is told by name where it is loaded
+    put_weights(&model);
+    {
+        DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
+        uint64_t bytes;
+        assert_ok(dp_archive_open(directory, &archive, &err), &err);
+        assert_refused(dp_archive_verify(&archive, &bytes, &err), DP_INVALID, &err, "parameters");
+    }
     model.layers = 2;
     put_weights(&model);
     put_file("model.safetensors.index.json", "{}");

@@ -312,6 +312,10 @@ dp_status dp_archive_verify(const struct dp_archive *archive, uint64_t *ret_byte
                             struct dp_error *err)
 {
     *ret_bytes = 0;
+    dp_status counted = dp_archive_check_count(archive, false, err);
+    if (counted != DP_OK) {
+        return counted;
+    }
     for (int32_t i = 0; i < archive->file_count; i++) {
         const struct dp_safetensors *file = &archive->files[i];
         for (int64_t t = 0; t < file->count; t++) {

@@ -9,6 +9,9 @@
 // Opens the files that the manifest, or the index of a directory from elsewhere, lists.
 dp_status dp_archive_read_manifest(struct dp_archive *archive, struct dp_error *err);
 dp_status dp_archive_open_hf(struct dp_archive *archive, struct dp_error *err);
+// Whether the weights are as many as those of the model that config.json says.
+dp_status dp_archive_check_count(const struct dp_archive *archive, bool may_lack,
+                                 struct dp_error *err);
 // Of the open files: `tensors` and `unknown`.
 dp_status dp_archive_index(struct dp_archive *archive, struct dp_error *err);
 // Whether the tensor is among what dp_model_parameters counts.

@@ -148,6 +148,10 @@ static dp_status write_files(struct exporter *exporter, struct dp_error *err)
 dp_status dp_archive_export(const struct dp_archive *archive, const char *directory, dp_dtype dtype,
                             uint64_t *ret_bytes, struct dp_error *err)
 {
+    dp_status counted = dp_archive_check_count(archive, false, err);
+    if (counted != DP_OK) {
+        return counted;
+    }
     if (mkdir(directory, 0777) != 0) {
         return dp_fail_errno(err, errno, "cannot make the directory %s", directory);
     }

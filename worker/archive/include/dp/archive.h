@@ -93,7 +93,8 @@ dp_status dp_archive_read_moments(const struct dp_archive *archive, const char *
 // DP_INVALID naming the first differing field, when this checkpoint is of another model.
 dp_status dp_archive_check_model(const struct dp_archive *archive,
                                  const struct dp_model_spec *model, struct dp_error *err);
-// Reads every value; DP_INVALID names the first that does not match its hash. *ret_bytes: read.
+// Reads every value; DP_INVALID names the first that does not match its hash, or says that weights
+// of the model are missing. *ret_bytes: read.
 dp_status dp_archive_verify(const struct dp_archive *archive, uint64_t *ret_bytes,
                             struct dp_error *err);
 
