@@ -447,7 +447,6 @@ static void *run_worker(void *argument)
     if (result->status == DP_OK) {
         result->status = run_trainer(self, trainer);
     }
-    result->ended_ns = dp_clock_monotonic_ns();
     keep_records(result, meter, records);
     close_alltoall(self);
     dp_trainer_free(trainer);

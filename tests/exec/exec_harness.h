@@ -96,7 +96,6 @@ struct trial_rank {
     uint64_t evaluated_tokens;
     struct dp_exec_record *records; // of all steps
     size_t records_count;
-    int64_t ended_ns;
     uint64_t put_bytes;                   // by the alltoall, to other ranks, in all
     uint64_t peer_bytes[TRIAL_RANKS_MAX]; // to each member of its EP group
     struct dp_device_memory memory;       // of its device, at the end

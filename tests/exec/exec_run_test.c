@@ -7,7 +7,6 @@
 #include "dp/buf.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
 #include "dp/cost.h"
 #include "dp_test.h"
 #include "exec_harness.h"
@@ -629,14 +628,12 @@ static void a_lost_peer_ends_every_rank_at_once(void **state)
         trial.steps = 30;
         trial.tcp = tcp == 1;
         trial.cut_rank = 2;
-        int64_t start_ns = dp_clock_monotonic_ns();
         struct trial_result result;
         trial_run(&trial, &result);
         for (int32_t rank = 0; rank < result.world; rank++) {
             const struct trial_rank *got = &result.ranks[rank];
             assert_int_equal(got->step_done, 1);
-            assert_true(got->ended_ns - start_ns < 30 * DP_NS_PER_S);
-            if (rank != 2) {
+            if (rank != 2) { // who had waited in vain would say DP_TIMEOUT
                 assert_int_equal(got->status, DP_UNAVAILABLE);
                 assert_true(got->failure.peer_lost);
                 assert_false(got->failure.not_finite);

@@ -497,7 +497,7 @@ static void utilisation_is_streamed_and_adds_up(void **state)
     const Dp__V1__Utilisation *use = fleet_await(&fleet, 0, UTILISATION, 2)->utilisation;
     int64_t sum = use->forward_ns + use->backward_ns + use->weight_ns + use->pair_ns +
                   use->optimizer_ns + use->comm_exposed_ns + use->idle_ns;
-    assert_true(use->period_ns > 0 && use->period_ns < 5000000000);
+    assert_true(use->period_ns > 0);
     assert_true(llabs(sum - use->period_ns) <= use->period_ns / 20);
     assert_true(use->forward_ns > 0 && use->backward_ns > 0 && use->pair_ns > 0);
     assert_true(use->optimizer_ns > 0 && use->cpu_ns > 0 && use->tokens_per_s > 0);
