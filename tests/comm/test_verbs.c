@@ -127,6 +127,28 @@ static void what_is_missing_is_said(void **state)
            DP_INVALID, "four times");
 }
 
+// Whoever asks for verbs alone where there are none has made a mistake; no peer is lost.
+static void verbs_that_a_job_asks_for_in_vain_are_told_with_the_key(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_transport *end;
+    char address[DP_ADDRESS_MAX];
+    const struct dp_verbs_config verbs = {.library = &fake_verbs_library};
+    struct dp_transport_config config = {
+        .host = "127.0.0.1", .world = 2, .token = 1, .kind = DP_TRANSPORT_VERBS, .verbs = &verbs};
+    struct fake_verbs_counts counts;
+    fake_verbs_start(NULL, NULL, 0);
+    assert_refused(dp_transport_open(&config, address, &end, &err), DP_UNSUPPORTED, &err,
+                   "no RDMA device");
+    assert_non_null(strstr(err.message, "[parallel] transport = \"verbs\""));
+    assert_non_null(strstr(err.message, "set it to auto or tcp"));
+    config.kind = DP_TRANSPORT_AUTO;
+    assert_ok(dp_transport_open(&config, address, &end, &err), &err);
+    dp_transport_free(end);
+    fake_verbs_stop(&counts);
+}
+
 // As a process of its own, since the library is loaded once.
 static int without_library(void)
 {
@@ -602,6 +624,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_gid_that_peers_can_reach_is_chosen),
         cmocka_unit_test(what_is_missing_is_said),
+        cmocka_unit_test(verbs_that_a_job_asks_for_in_vain_are_told_with_the_key),
         cmocka_unit_test(a_missing_library_is_said_with_its_package),
         cmocka_unit_test(registrations_are_shared_split_and_kept_until_they_are_trimmed),
         cmocka_unit_test(the_smaller_mtu_is_agreed_on),

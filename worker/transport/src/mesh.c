@@ -371,6 +371,16 @@ static dp_status add_row(struct mesh *mesh, mesh_row row, const struct dp_transp
     return DP_OK;
 }
 
+// A machine that does not have the one row that is wanted: a choice to change, and no lost peer.
+static dp_status fail_wanted(const struct dp_transport_config *config, dp_status status,
+                             struct dp_error *err)
+{
+    const struct dp_error why = err != NULL ? *err : (struct dp_error){0};
+    return dp_fail(err, status == DP_UNAVAILABLE ? DP_UNSUPPORTED : status,
+                   "[parallel] transport = \"%s\": %s; set it to auto or tcp",
+                   kind_names[config->kind], why.message);
+}
+
 // The rows that are wanted. Of several, this rank does without those that its machine does not
 // have, or whose address has no room any more, but not without tcp.
 static dp_status add_rows(struct mesh *mesh, const struct dp_transport_config *config,
@@ -386,7 +396,10 @@ static dp_status add_rows(struct mesh *mesh, const struct dp_transport_config *c
         bool is_all = config->kind == DP_TRANSPORT_AUTO;
         if (is_all || config->kind == rows[i].kind) {
             dp_status status = add_row(mesh, rows[i].row, config, address, err);
-            if (status != DP_OK && (!is_all || rows[i].row == MESH_TCP)) {
+            if (status != DP_OK && !is_all && rows[i].row != MESH_TCP) {
+                return fail_wanted(config, status, err);
+            }
+            if (status != DP_OK && rows[i].row == MESH_TCP) {
                 return status;
             }
         }

@@ -149,7 +149,8 @@ struct dp_transport_config {
     const struct dp_verbs_config *verbs; // dp/verbs.h; NULL = all defaults
 };
 // A mesh: each peer is reached over the best way that both have. `address` of DP_ADDRESS_MAX bytes
-// receives "1;tcp=host:port;shm=node/name;verbs=host:port", all that this rank offers.
+// receives "1;tcp=host:port;shm=node/name;verbs=host:port", all that this rank offers. A machine
+// without the one kind that is asked for is DP_UNSUPPORTED, with the reason.
 dp_status dp_transport_open(const struct dp_transport_config *config, char *ret_address,
                             struct dp_transport **ret_transport, struct dp_error *err);
 
