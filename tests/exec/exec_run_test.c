@@ -7,6 +7,7 @@
 #include "dp/buf.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "dp/cost.h"
 #include "dp_test.h"
 #include "exec_harness.h"
