@@ -145,6 +145,7 @@ static void a_trace_shows_what_ranks_sent_each_other_next_to_their_actions(void 
         {.kind = DP_ACTION_F, .step = 1, .start_ns = 0, .end_ns = 9000},
         {.kind = DP_ACTION_F, .step = 2, .start_ns = 10000, .end_ns = 12000, .own_ns = 1500},
         {.kind = DP_ACTION_B, .step = 2, .start_ns = 13000, .end_ns = 17000},
+        {.rank = 1, .kind = DP_ACTION_B, .step = 2, .start_ns = 11000, .end_ns = 30000},
         {.rank = 1,
          .replica = 1,
          .kind = DP_ACTION_B,
@@ -163,7 +164,7 @@ static void a_trace_shows_what_ranks_sent_each_other_next_to_their_actions(void 
     const struct dp_trace_track track = {.name = "measured",
                                          .pipeline = 2,
                                          .spans = spans,
-                                         .count = 4,
+                                         .count = 5,
                                          .comms = comms,
                                          .comm_count = DP_ARRAY_LENGTH(comms)};
     json_t *root;
@@ -182,11 +183,12 @@ static void a_trace_shows_what_ranks_sent_each_other_next_to_their_actions(void 
     const json_t *combine =
         event_named(events, "combine(B): 2 moves, 0.007 ms hidden, 0.000 ms exposed");
     assert_int_equal(number_of(combine, "pid"), 2);
+    assert_true(number_of(combine, "ts") == 20 && number_of(combine, "dur") == 1);
     assert_int_equal(
         number_of(event_named(events, "hop(B): 1 moves, 0.000 ms hidden, 0.000 ms exposed"), "tid"),
         number_of(dispatch, "tid"));
-    // 2 processes, 2 threads of actions, 4 spans, 3 kinds; what is of nobody is left out.
-    assert_int_equal(json_array_size(events), 2 + 2 + rows + 4 + 3);
+    // 2 processes, 3 threads of actions, 5 spans, 3 kinds; what is of nobody is left out.
+    assert_int_equal(json_array_size(events), 2 + 3 + rows + 5 + 3);
     size_t i;
     json_t *event;
     json_array_foreach(events, i, event)
