@@ -18,6 +18,7 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     dp_buf_append(&job.plan, "\0\1\2", 3);
     job.token = UINT64_MAX - 3;
     job.unigram_entropy = 3.17;
+    job.corpus_tokens = 4711;
     struct dp_rank_record rank = {.job = 17, .rank = 3, .phase = DP_RANK_READY, .signal = -1};
     rank.total.comm_exposed_ns = 1ll << 60;
     rank.load = (struct dp_rank_load){3.5, 60, 255, 0.75};
@@ -36,6 +37,7 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     assert_int_equal(jobs[0].state, DP_STATE_RUNNING);
     assert_true(jobs[0].token == UINT64_MAX - 3);
     assert_true(jobs[0].unigram_entropy == 3.17);
+    assert_int_equal(jobs[0].corpus_tokens, 4711);
     assert_int_equal(jobs[0].plan.length, 3);
     assert_memory_equal(jobs[0].plan.bytes, "\0\1\2", 3);
     assert_ok(dp_store_load_ranks(store, 17, &ranks, &count, &err), &err);

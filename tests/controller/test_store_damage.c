@@ -390,6 +390,7 @@ static void a_lost_job_of_the_first_schema_has_failed(void **state)
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"
+            "ALTER TABLE jobs DROP COLUMN corpus_tokens;"
             "ALTER TABLE ranks DROP COLUMN stopped; ALTER TABLE ranks DROP COLUMN measured_ns;"
             "ALTER TABLE ranks DROP COLUMN exchange_ns; ALTER TABLE ranks DROP COLUMN "
             "grad_sync_ns; ALTER TABLE ranks DROP COLUMN optimizer_ns;"

@@ -56,9 +56,9 @@ class Run(ClusterTest):
     def test_a_file_of_tokens_is_trained_on_evaluated_and_its_loads_are_shown(self):
         cluster = self.cluster.up()
         tokens = array.array("H", (i * i % 97 for i in range(9000)))
-        path = cluster.root / "part.bin"
+        path = cluster.root / "part.of-tokens"  # llm.c's header says so, not the name
         path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + tokens.tobytes())
-        job = cluster.submit(data_path=str(path), model_vocabulary=97, model_bias_update=0.001,
+        job = cluster.submit(data_path=str(path), model_vocabulary=256, model_bias_update=0.001,
                              train_steps=6, train_evaluate_every=2, parallel_data=2,
                              parallel_expert=2, parallel_microbatches=4, parallel_shard="zero1",
                              optimizer_schedule="wsd", optimizer_moments="bf16")

@@ -102,6 +102,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"context", 0, DP_CONTEXT_MAX},
         {"cores", 0, 1 << 20},
         {"corpus_bytes", 0, DP_CORPUS_BYTES_MAX},
+        {"corpus_tokens", 0, DP_CORPUS_BYTES_MAX},
         {"data", 0, DP_RANKS_MAX},
         {"ep_ranks", 1, DP_EXPERTS_MAX},
         {"epoch", 0, INT32_MAX},

@@ -21,6 +21,7 @@ static void compare_corpus(struct dp_core *core, struct core_job *job,
     }
     if (job->row.corpus_bytes == 0) {
         job->row.corpus_bytes = ready->corpus_bytes;
+        job->row.corpus_tokens = ready->corpus_tokens;
         job->row.unigram_entropy = finite_or_zero(ready->unigram_entropy);
     }
     if (job->corpus_hash == 0) {

@@ -142,7 +142,6 @@ static void add_model(const struct dp_job_record *job, Dp__V1__JobReport *report
     struct dp_job_spec spec;
     if (planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &spec, NULL) == DP_OK) {
         report->parameters = (uint64_t)dp_model_parameters(&spec.model);
-        report->corpus_of_tokens = !dp_data_may_be_bytes(&spec.data);
     }
 }
 
@@ -166,6 +165,7 @@ static void fill(struct daemon *daemon, const struct job_view *view,
     report->job = message_job(view, JOB_FULL, arena);
     report->unigram_entropy = job->unigram_entropy;
     report->corpus_bytes = job->corpus_bytes;
+    report->corpus_of_tokens = job->corpus_tokens > 0;
     report->holdout_loss = job->holdout_known ? job->holdout_loss : 0;
     report->holdout_known = job->holdout_known;
     report->tokens_per_step = job->tokens_per_step;

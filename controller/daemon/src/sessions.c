@@ -59,6 +59,7 @@ static void take_ready(const Dp__V1__RankReady *from, struct dp_rank_ready *read
     DP_COPY_TEXT(ready->address, from->address);
     ready->corpus_bytes = from->corpus_bytes;
     ready->corpus_hash = from->corpus_hash;
+    ready->corpus_tokens = from->corpus_tokens;
     ready->parameters = from->parameters;
     ready->resumed_step = from->resumed_step;
     ready->unigram_entropy = isfinite(from->unigram_entropy) ? from->unigram_entropy : 0;

@@ -130,9 +130,12 @@ static const char device_memory[] =
     "ALTER TABLE ranks ADD COLUMN memory_activations INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE ranks ADD COLUMN memory_exchange INTEGER NOT NULL DEFAULT 0;";
 
+static const char tokens_of_corpus[] =
+    "ALTER TABLE jobs ADD COLUMN corpus_tokens INTEGER NOT NULL DEFAULT 0;";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},     {fences_and_parts}, {clusters_and_hardware}, {profiles_and_lessons},
-    {loads_of_experts}, {communication},    {device_memory},
+    {loads_of_experts}, {communication},    {device_memory},         {tokens_of_corpus},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -26,6 +26,7 @@ static const struct dp_column job_columns[] = {
     JOB(I64, first_step_ns), JOB(I64, steps_total),     JOB(I64, tokens_per_step),
     JOB(TEXT, checkpoint),   JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
     JOB(F64, holdout_loss),  JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
+    JOB(I64, corpus_tokens),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)

@@ -207,6 +207,7 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                     .context = job->corpus,
                                     .holdout_samples = dp_corpus_holdout_samples(job->corpus)};
         config.corpus_hash = dp_corpus_hash(job->corpus);
+        config.shuffles = job->spec.data.shuffle > 0;
     }
     status = plan_rebalances(job, &config, err);
     if (status == DP_OK) {
@@ -272,6 +273,9 @@ void job_report_ready(struct job *job)
     if (job->corpus != NULL) {
         ready.corpus_bytes = (uint64_t)dp_corpus_bytes(job->corpus);
         ready.corpus_hash = dp_corpus_hash(job->corpus);
+        if (dp_corpus_format(job->corpus) != DP_DATA_BYTES) {
+            ready.corpus_tokens = (uint64_t)dp_corpus_tokens(job->corpus);
+        }
         ready.unigram_entropy = dp_corpus_unigram_entropy(job->corpus);
         ready.train_samples = (uint64_t)dp_corpus_train_samples(job->corpus);
         ready.holdout_samples = (uint64_t)dp_corpus_holdout_samples(job->corpus);

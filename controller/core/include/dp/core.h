@@ -94,6 +94,7 @@ struct dp_hold {
 struct dp_rank_ready {
     char address[DP_ADDRESS_MAX];
     uint64_t corpus_bytes, corpus_hash, parameters, resumed_step;
+    uint64_t corpus_tokens; // of a tokenizer; 0 = bytes
     double unigram_entropy;
 };
 

@@ -87,8 +87,9 @@ struct dp_job_record {
     bool loss_known;
     char checkpoint[DP_PATH_MAX]; // newest
     uint64_t resumed_step;        // of the checkpoint that it went on from
-    double unigram_entropy;       // of the corpus, nats per byte
+    double unigram_entropy;       // of the corpus, nats per byte or token
     uint64_t corpus_bytes;
+    uint64_t corpus_tokens; // of a tokenizer; 0 = read as bytes
     double holdout_loss;
     bool holdout_known;
 };
