@@ -18,6 +18,8 @@ void verbs_world_open(int32_t world, const struct fake_faults *faults,
         struct dp_verbs_config own = config != NULL ? *config : (struct dp_verbs_config){0};
         own.library = &fake_verbs_library;
         own.device = device;
+        // Nobody moves the bytes of a rank that is connected until all are.
+        own.attempt_ms = own.attempt_ms != 0 ? own.attempt_ms : 120000;
         addresses[i] = texts + (size_t)i * DP_ADDRESS_MAX;
         assert_ok(dp_transport_verbs_listen("127.0.0.1", i, world, 5, &own,
                                             texts + (size_t)i * DP_ADDRESS_MAX, &ret_ends[i], &err),
