@@ -46,11 +46,10 @@ static dp_status listen_as(cluster_kind kind, int32_t rank, int32_t world, char 
         char device[16];
         snprintf(device, sizeof device, "fake%d", rank % FAKE_DEVICES_MAX);
         // The adapter is a thread, which may have to wait for the machine's cores.
-        struct dp_verbs_config config = {
-            .library = &fake_verbs_library,
-            .device = device,
-            .attempt_ms = 120000,
-            .drain_ms = 30000};
+        struct dp_verbs_config config = {.library = &fake_verbs_library,
+                                         .device = device,
+                                         .attempt_ms = 120000,
+                                         .drain_ms = 30000};
         return dp_transport_verbs_listen("127.0.0.1", rank, world, 77, &config, ret_address,
                                          ret_end, err);
     }
