@@ -28,8 +28,47 @@ static void walk_init(struct walk *walk, const struct dp_rank_memory *memory, in
     }
 }
 
+// Whether the backward part of the action is of the chunk of this W.
+static bool is_of(const struct dp_action *w, const struct dp_action *action)
+{
+    if (action->kind == DP_ACTION_FB) {
+        return w->stage == action->b_stage && w->microbatch == action->b_microbatch;
+    }
+    return w->stage == action->stage && w->microbatch == action->microbatch;
+}
+
+// Weight gradients that the list puts right behind the action, as far as they can run in its waits:
+// what those of other chunks give back, and whether its own are among them, which need waits inside
+// the action, for EP peers.
+static double run_early(const struct walk *walk, size_t index, size_t end, bool *ret_own)
+{
+    const struct dp_rank_memory *memory = walk->units.memory;
+    const struct dp_action *actions = memory->schedule->actions;
+    double bytes = 0;
+    *ret_own = false;
+    for (size_t i = index + 1; i < end && actions[i].kind == DP_ACTION_W; i++) {
+        bool is_own = is_of(&actions[i], &actions[index]);
+        *ret_own = *ret_own || (is_own && memory->batch.ep_size > 1);
+        bytes += is_own ? 0 : walk->totals[walk->slot_of[actions[i].stage]].deferred;
+    }
+    return bytes;
+}
+
+// Whether the W may be over by its turn, in waits of the action that it stands behind.
+static bool may_be_over(const struct walk *walk, size_t begin, size_t index)
+{
+    const struct dp_rank_memory *memory = walk->units.memory;
+    const struct dp_action *actions = memory->schedule->actions;
+    size_t at = index;
+    while (at > begin && actions[at].kind == DP_ACTION_W) {
+        at--;
+    }
+    return memory->batch.ep_size > 1 || !is_of(&actions[index], &actions[at]);
+}
+
 // Of what runs, and what its chunks held before.
-static double running(const struct walk *walk, const struct dp_action *action, double *ret_before)
+static double running(const struct walk *walk, const struct dp_action *action, bool own_weights,
+                      double *ret_before)
 {
     int32_t slot = walk->slot_of[action->stage];
     const struct row *row = &walk->rows[slot];
@@ -44,10 +83,10 @@ static double running(const struct walk *walk, const struct dp_action *action, d
         int32_t b_slot = walk->slot_of[action->b_stage];
         *ret_before = walk->totals[b_slot].kept;
         return (walk->units.memory->no_overlap ? dp_rows_sequence : dp_rows_pair)(
-            row, &walk->rows[b_slot], action->b_kind == DP_ACTION_I);
+            row, &walk->rows[b_slot], action->b_kind == DP_ACTION_I && !own_weights);
     }
     default:
-        return dp_row_backward(row, action->kind == DP_ACTION_I);
+        return dp_row_backward(row, action->kind == DP_ACTION_I && !own_weights);
     }
 }
 
@@ -76,16 +115,23 @@ static void walk_list(const struct dp_rank_memory *memory, int32_t position,
     const struct dp_schedule *schedule = memory->schedule;
     DP_AUTO_FREE struct walk *walk = dp_new(struct walk);
     walk_init(walk, memory, position);
+    const size_t begin = schedule->rank_begin[position], end = schedule->rank_begin[position + 1];
     double most = -1;
-    for (size_t i = schedule->rank_begin[position]; i < schedule->rank_begin[position + 1]; i++) {
+    for (size_t i = begin; i < end; i++) {
         const struct dp_action *action = &schedule->actions[i];
-        double before, level = running(walk, action, &before);
-        double all = walk->kept + walk->deferred + level - before;
+        bool own = false, is_early = memory->least && !memory->no_overlap;
+        double early = is_early ? run_early(walk, i, end, &own) : 0;
+        if (is_early && action->kind == DP_ACTION_W && may_be_over(walk, begin, i)) {
+            step(walk, action);
+            continue;
+        }
+        double before, level = running(walk, action, own, &before);
+        double all = walk->kept + walk->deferred - early + level - before;
         // Sums and differences of bytes leave a rounding error behind.
         if (all > most * (1 + 1e-12)) {
             most = all;
             parts->activations = walk->kept;
-            parts->deferred = walk->deferred;
+            parts->deferred = walk->deferred - early;
             parts->transient = level - before;
             *ret_action = i;
         }
@@ -139,6 +185,12 @@ static double table_moments(const struct dp_rank_memory *memory, double table)
     return is_sharded ? table / (memory->data * ends_count(memory->schedule)) : table;
 }
 
+// Experts of a rank without copies.
+static double slots_of_share(const struct dp_rank_memory *memory)
+{
+    return (double)memory->model->experts / memory->batch.ep_size;
+}
+
 static void add_state(const struct dp_rank_memory *memory, int32_t stage,
                       struct dp_memory_parts *parts)
 {
@@ -147,7 +199,7 @@ static void add_state(const struct dp_rank_memory *memory, int32_t stage,
     struct dp_cost_parameters count;
     dp_cost_stage_parameters(memory->model, &shape, memory->batch.ep_size, &count);
     if (memory->expert_copies > 0 && memory->batch.ep_size > 1) {
-        double share = (double)memory->model->experts / memory->batch.ep_size;
+        double share = slots_of_share(memory);
         count.experts *= (share + memory->expert_copies) / share;
     }
     double held = count.shared + count.experts;
@@ -155,12 +207,13 @@ static void add_state(const struct dp_rank_memory *memory, int32_t stage,
     parts->gradients += held * profile->gradient_bytes;
     count.shared -= shared_table(memory->model, &shape);
     parts->optimizer += profile->optimizer_bytes * moments_of(memory, stage, &count);
-    // The angles of positions; biases of routers that are balanced without a loss.
+    // The angles of positions; biases of routers.
     const struct dp_model_spec *m = memory->model;
     double turned = m->mla_kv_rank > 0 ? m->mla_rope_dim : m->head_dim;
     double layers = shape.layer_end - shape.layer_begin + shape.has_mtp;
     double reals = memory->batch.sequence * turned;
-    reals += m->bias_update > 0 ? layers * m->experts : 0;
+    bool has_biases = m->bias_update > 0 || (m->biases & DP_BIAS_ROUTER) != 0;
+    reals += has_biases ? layers * m->experts : 0;
     parts->weights += reals * fmax(profile->element_bytes, 4);
 }
 
@@ -202,6 +255,10 @@ void dp_rank_memory_still(const struct dp_rank_memory *memory, int32_t position,
         holds.dense = holds.dense || any_layer(memory, &shape, false);
         holds.moe = holds.moe || any_layer(memory, &shape, true);
         holds.busiest_rows = fmax(holds.busiest_rows, busiest_rows(memory, &shape));
+    }
+    if (holds.busiest_rows <= 0 && memory->expert_copies > 0 && memory->batch.ep_size > 1) {
+        double rows = (double)memory->batch.samples * memory->batch.sequence * memory->model->top_k;
+        holds.busiest_rows = rows / (slots_of_share(memory) + memory->expert_copies);
     }
     parts.optimizer += memory->profile->optimizer_bytes * table_moments(memory, table);
     parts.exchange = dp_cost_room_bytes(memory->model, memory->profile, &memory->batch, &holds);

@@ -158,6 +158,30 @@ double dp_row_weight(const struct row *row)
     return dp_row_totals(row).deferred + rows;
 }
 
+static bool exchanges(const struct row *row, int32_t i)
+{
+    int32_t layer = row->stage.layer_begin + i - row->stage.has_embedding;
+    bool is_layer = layer >= row->stage.layer_begin && layer < row->stage.layer_end;
+    return is_layer && dp_model_layer_is_moe(row->units->memory->model, layer);
+}
+
+// What a forward chunk has begun while the other one is inside a layer: attention, up to its first
+// exchange; and what stands before that and exchanges nothing, when there are waits to run it in.
+static double begun(const struct row *row, int32_t i)
+{
+    const struct dp_rank_memory *memory = row->units->memory;
+    double bytes = 0;
+    while (memory->batch.ep_size > 1 && !memory->least && i < row->count && !exchanges(row, i) &&
+           (!row->stage.has_head || i < row->count - 1 - row->stage.has_mtp)) {
+        bytes += unit_at(row, i++)->kept;
+    }
+    if (i == row->count) {
+        return bytes + (row->stage.has_head ? 0 : row->units->hop);
+    }
+    const struct unit *unit = unit_at(row, i);
+    return bytes + fmin(unit->attention + row->units->hop, unit->kept + unit->forward);
+}
+
 // A pair goes through both chunks a layer at a time: attention forward and experts backward, then
 // experts forward while the backward chunk has the gradients of its layer alone.
 double dp_rows_pair(const struct row *forward, const struct row *backward, bool defers)
@@ -167,12 +191,11 @@ double dp_rows_pair(const struct row *forward, const struct row *backward, bool 
     while (fi < forward->count || bi >= 0) {
         const struct unit *f = fi < forward->count ? unit_at(forward, fi) : NULL;
         const struct unit *b = bi >= 0 ? unit_at(backward, bi) : NULL;
-        double begun =
-            f == NULL ? 0 : fmin(f->attention + forward->units->hop, f->kept + f->forward);
         if (b != NULL) {
             double beside = is_head_before_mtp(backward, bi) ? beside_head(backward, defers) : 0;
-            most = fmax(most, ahead + begun + back + waits + b->away + b->backward + beside +
-                                  away_at(backward, bi - 1) + away_at(forward, fi - 1));
+            most = fmax(most, ahead + (f == NULL ? 0 : begun(forward, fi)) + back + waits +
+                                  b->away + b->backward + beside + away_at(backward, bi - 1) +
+                                  away_at(forward, fi - 1));
         }
         if (f != NULL) {
             double left = b == NULL ? 0 : fmin(b->kept, b->attention + 2 * backward->units->hop);

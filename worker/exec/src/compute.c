@@ -195,6 +195,7 @@ dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec
     struct wait wait = {0};
     exec->turn = at;
     exec->early_bytes = 0;
+    dp_exec_begin_memory(exec);
     // What must be there before the action starts, unless it came early and was taken in.
     int64_t filled_ns;
     dp_status status = dp_exec_open_all(exec, at, &wait, &filled_ns, err);

@@ -58,10 +58,11 @@ struct task {
 // of earlier ones.
 struct run {
     struct task task;
-    const struct program *program; // NULL on a sim rank
-    bool *done;                    // [program->count]
-    size_t first;                  // all ops before it are done
-    int64_t early_ns;              // spent on it before its turn
+    struct program *program; // NULL on a sim rank
+    bool *done;              // [program->count]
+    size_t first;            // all ops before it are done
+    int64_t early_ns;        // spent on it before its turn
+    int64_t taken_bytes;     // of device memory, by ops that ran before its turn
 };
 
 struct dp_exec {
@@ -92,6 +93,9 @@ struct dp_exec {
     struct dp_exec_step result;   // of the step at hand
     int64_t last_end_ns;          // of what was recorded last
     struct dp_exec_failure failure;
+    // Device memory in use: before the action whose turn it is, what others' ops have taken or
+    // given back during it, after the last op, and the most in the whole run.
+    int64_t base_bytes, others_bytes, used_bytes, most_bytes;
     size_t turn;    // the run whose turn it is
     size_t culprit; // the run at work
 };
@@ -167,6 +171,8 @@ static inline void dp_exec_tag_chunk(struct dp_chunk *chunk, message_kind kind, 
 bool dp_exec_find_filler(struct dp_exec *exec, size_t at, bool has_begun, size_t *ret_run,
                          size_t *ret_op);
 
+// perform.c: what follows is the memory of the action whose turn it is.
+void dp_exec_begin_memory(struct dp_exec *exec);
 // perform.c. One op of the run's program; `wait` gets what an OPEN waited.
 dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
                           struct dp_error *err);

@@ -109,7 +109,40 @@ static int64_t awaited_bytes(const struct dp_exec *exec, const struct task *wait
     return bytes;
 }
 
-// Work of another action must not take more memory than the rank has come to need anyway.
+// The most that ops of the run will have in use, beyond what was before it: those that are not
+// done, or (to_wait) those among them that come before the next WAIT; -1 = not known yet.
+static int64_t most_of(const struct run *run, bool to_wait)
+{
+    const struct program *program = run->program;
+    int64_t most = 0;
+    for (size_t i = run->first; i < program->count; i++) {
+        if (run->done[i]) {
+            continue;
+        }
+        if (to_wait && program->ops[i].half == PROGRAM_WAIT) {
+            break;
+        }
+        if (program->most[i] < 0) {
+            return -1;
+        }
+        most = program->most[i] > most ? program->most[i] : most;
+    }
+    return most;
+}
+
+// Whether the device holds no more than before when the run goes on to its next WAIT and keeps what
+// it has then until the action whose turn it is has come through its fullest moment.
+static bool fits(const struct dp_exec *exec, const struct run *run)
+{
+    const struct run *waiting = &exec->runs[exec->turn];
+    int64_t rest = most_of(waiting, false), more = most_of(run, true);
+    int64_t bytes = exec->base_bytes - waiting->taken_bytes + exec->others_bytes + rest + more -
+                    run->taken_bytes;
+    return rest >= 0 && more >= 0 && bytes <= exec->most_bytes;
+}
+
+// Work of another action must not take more memory than the rank has come to need anyway, at ends
+// of actions and while passes run.
 static bool has_room(const struct dp_exec *exec, const struct task *waiting, const struct run *run,
                      const struct program_op *op)
 {
@@ -119,7 +152,8 @@ static bool has_room(const struct dp_exec *exec, const struct task *waiting, con
     int64_t needed = needed_bytes(exec, part_of(run, op), op->backward);
     int64_t awaited = awaited_bytes(exec, waiting);
     int64_t bytes = (int64_t)dp_exec_bytes_now(exec, waiting) + needed + awaited;
-    return needed >= 0 && awaited >= 0 && bytes <= (int64_t)exec->levels.peak_bytes;
+    return needed >= 0 && awaited >= 0 && bytes <= (int64_t)exec->levels.peak_bytes &&
+           fits(exec, run);
 }
 
 static void leave(const struct dp_exec *exec, const struct run *run, const struct program_op *op,

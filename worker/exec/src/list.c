@@ -72,6 +72,10 @@ static void give_program(struct dp_exec *exec, struct run *run)
     struct program *program = &exec->programs[program_index(exec, &run->task)];
     if (program->count == 0) {
         build(exec, &run->task, program);
+        program->most = dp_new_array(int64_t, program->count);
+        for (size_t i = 0; i < program->count; i++) {
+            program->most[i] = -1;
+        }
     }
     run->program = program;
 }
@@ -120,5 +124,6 @@ void dp_exec_list_reset(struct dp_exec *exec)
     for (size_t i = 0; i < exec->run_count; i++) {
         exec->runs[i].first = 0;
         exec->runs[i].early_ns = 0;
+        exec->runs[i].taken_bytes = 0;
     }
 }

@@ -104,8 +104,33 @@ static dp_status perform_component(struct dp_exec *exec, const struct part *part
     return status == DP_OK ? end_component(exec, part, op, err) : status;
 }
 
-dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
-                          struct dp_error *err)
+void dp_exec_begin_memory(struct dp_exec *exec)
+{
+    int64_t most;
+    dp_workspace_bytes(exec->workspace, &exec->base_bytes, &most);
+    exec->used_bytes = exec->base_bytes;
+    exec->others_bytes = 0;
+}
+
+// An op in its turn tells what its like will take; one of another action is told apart.
+static void note_memory(struct dp_exec *exec, struct run *run, size_t index)
+{
+    int64_t now, most;
+    dp_workspace_bytes(exec->workspace, &now, &most);
+    exec->most_bytes = most > exec->most_bytes ? most : exec->most_bytes;
+    if (exec->culprit != exec->turn) {
+        run->taken_bytes += now - exec->used_bytes;
+        exec->others_bytes += now - exec->used_bytes;
+    } else {
+        int64_t beyond = most - exec->base_bytes - exec->others_bytes + run->taken_bytes;
+        int64_t *known = &run->program->most[index];
+        *known = beyond > *known ? beyond : *known;
+    }
+    exec->used_bytes = now;
+}
+
+static dp_status perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
+                         struct dp_error *err)
 {
     const struct program_op *op = &run->program->ops[index];
     const struct part *part = op->backward ? &run->task.backward : &run->task.forward;
@@ -128,6 +153,14 @@ dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, s
 static bool is_of(const struct run *run, const struct part *part)
 {
     return run->task.forward.cell == part->cell || run->task.backward.cell == part->cell;
+}
+
+dp_status dp_exec_perform(struct dp_exec *exec, struct run *run, size_t index, struct wait *wait,
+                          struct dp_error *err)
+{
+    dp_status status = perform(exec, run, index, wait, err);
+    note_memory(exec, run, index);
+    return status;
 }
 
 // One op of any action, while the one at `at` waits.

@@ -252,5 +252,6 @@ void dp_exec_program_build_sequential(struct program *program, const struct prog
 void dp_exec_program_deinit(struct program *program)
 {
     free(program->ops);
+    free(program->most);
     *program = (struct program){0};
 }

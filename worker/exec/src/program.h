@@ -28,6 +28,9 @@ struct program_op {
 
 struct program {
     struct program_op *ops; // owned
+    // [count] of the executor, owned: the most memory that was in use while the op ran, beyond what
+    // was before the action; -1 = it has not run in its turn yet.
+    int64_t *most;
     size_t count, capacity;
 };
 

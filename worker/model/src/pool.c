@@ -66,6 +66,7 @@ dp_status dp_pool_get(struct dp_pool *pool, size_t bytes, void **ret_memory, str
     }
     pool->used += class_bytes;
     pool->most_used = pool->used > pool->most_used ? pool->used : pool->most_used;
+    pool->high = pool->used > pool->high ? pool->used : pool->high;
     if (pool->poison) {
         pool->device->ops->fill(pool->device->stream, *ret_memory, 0xff, class_bytes);
     }

@@ -19,6 +19,7 @@ struct dp_pool {
     struct dp_pool_class classes[DP_POOL_CLASSES];
     // Bytes handed out, the most they have been, and those that lie here for reuse.
     size_t used, most_used, idle;
+    size_t high; // the most handed out since it was last asked for
 };
 
 void dp_pool_init(struct dp_pool *pool, struct dp_device *device, dp_memory_tag tag, bool poison);

@@ -26,6 +26,14 @@ void dp_workspace_free(struct dp_workspace *workspace)
     free(workspace);
 }
 
+void dp_workspace_bytes(struct dp_workspace *workspace, int64_t *ret_now, int64_t *ret_most)
+{
+    struct dp_pool *pool = &workspace->pool;
+    *ret_now = (int64_t)pool->used;
+    *ret_most = (int64_t)pool->high;
+    pool->high = pool->used;
+}
+
 int64_t dp_chunk_element_bytes(const struct dp_chunk *chunk, int64_t elements)
 {
     return elements * (int64_t)chunk->stage->element_bytes;

@@ -30,6 +30,12 @@ struct dp_rank_memory {
     int32_t expert_copies; // slots of a rank beyond its equal share of the experts
     bool is_sharded;       // ranks that hold the same parameters share out their moments
     bool no_overlap;       // a pair runs its F, then its B or I
+    // How much a rank fills its waits, for peers and for other stages, is up to them. Without
+    // `least` weight gradients run in their turn, and of a pair the forward part is ahead where it
+    // can be: the most that the rank comes to hold. With it those weight gradients that the list
+    // puts right behind an action have run in its waits: the least. The two differ where the list
+    // has Ws.
+    bool least;
 };
 // Of one pipeline position: parts->exchange is the room that is shared and the windows. ret_action
 // (NULL = not wanted) is the index in schedule->actions at which it is fullest.

@@ -74,6 +74,9 @@ struct dp_tensor {
 struct dp_workspace;
 struct dp_workspace *dp_workspace_new(struct dp_device *device, bool poison); // device: borrowed
 void dp_workspace_free(struct dp_workspace *workspace);                       // NULL is none
+// Bytes of device memory that chunks and running passes have of it, and the most they had since the
+// last call.
+void dp_workspace_bytes(struct dp_workspace *workspace, int64_t *ret_now, int64_t *ret_most);
 
 struct dp_stage_config {
     struct dp_model_spec model;
