@@ -224,6 +224,26 @@ static void biases_of_routers_are_not_lost(void **state)
     temporary_remove(directory);
 }
 
+// The numbers of samples would stand for others.
+static void other_samples_are_refused_with_both_values(void **state)
+{
+    (void)state;
+    struct trial trial = trial_of(&latent, DP_F32);
+    trial.holdout = 4;
+    char directory[TEMPORARY_MAX];
+    temporary_make(directory);
+    save_under(trial, 0, directory);
+    trial.holdout = 6;
+    trial.resume = directory;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    assert_int_equal(result.ranks[0].status, DP_INVALID);
+    assert_non_null(strstr(result.ranks[0].err.message, "held-out samples: 4, this job has 6"));
+    assert_non_null(strstr(result.ranks[0].err.message, "[data] holdout"));
+    trial_result_deinit(&result);
+    temporary_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +251,7 @@ int main(void)
         cmocka_unit_test(so_it_does_in_bf16),
         cmocka_unit_test(bf16_goes_on_from_fp32_and_back),
         cmocka_unit_test(biases_of_routers_are_not_lost),
+        cmocka_unit_test(other_samples_are_refused_with_both_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

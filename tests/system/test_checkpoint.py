@@ -247,6 +247,18 @@ class Files(CheckpointTest):
         self.assertIn(victim.name, cluster.wait_state(job, "FAILED")["message"])
         cluster.dpctl("checkpoint", job, check=6)
 
+    def test_what_a_job_goes_on_from_is_its_own_run(self):
+        cluster = self.cluster.up()
+        saved, _ = self.trained()
+        for changes, words in (({"train_seed": 2}, "a seed of 1, this job has 2; set [train] seed"),
+                               ({"train_sequence": 16}, "a sequence of 32, this job has 16"),
+                               ({"data_shuffle": 0}, "shuffle = 1, this job has 0"),
+                               ({"data_path": "/usr/share/common-licenses/GPL-2"}, "another text"),
+                               ({"model_ffn": 96}, "its ffn is 64, this job's is 96"),
+                               ({"train_steps": 3}, "has 4 steps; [train] steps = 3 is fewer")):
+            job = cluster.submit(**{"train_steps": 9, "checkpoint_resume": saved, **changes})
+            self.assertIn(words, cluster.wait_state(job, "FAILED")["message"])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
