@@ -71,6 +71,11 @@ static const struct mistake mistakes[] = {
      "job.toml:6:10: ", "the limit is 1e+15"},
     {MINIMAL "[optimizer]\nschedule = \"cosin\"\n", "job.toml:8:12: ", "did you mean \"cosine\""},
     {MINIMAL "[optimizer]\nmoments = \"fp8\"\n", "job.toml:8:11: ", "they are fp32, bf16"},
+    // 1 - beta2 of it is less than half of a bf16's last digit: it would never fall again.
+    {MINIMAL "[optimizer]\nmoments = \"bf16\"\nbeta2 = 0.999\n",
+     "job.toml:9:9: ", "a second moment in bf16 stands still with beta2 = 0.999"},
+    {"[model]\npreset = \"tiny-moe\"\nbiases = \"norm\"\n" TRAIN,
+     "job.toml:3:10: ", "the cpu device does not run LayerNorm"},
     {MINIMAL "[optimizer]\ndecay_steps = 2\n",
      "job.toml:8:15: ", "the schedule \"cosine\" has no decay_steps"},
     {MINIMAL "[optimizer]\nschedule = \"wsd\"\nwarmup_steps = 2\ndecay_steps = 4\n",

@@ -165,7 +165,7 @@ static const struct dp_key optimizer_keys[] = {
     {"decay_steps", I64, OPTIMIZER(decay_steps), 0, DP_STEPS_MAX, false, false,
      "wsd: the last steps, over which the rate falls to lr_min; 0 = a tenth of all"},
     {"moments", DP_KEY_TEXT, OPTIMIZER(moments), 0, 0, false, false,
-     "what both moments are kept in: fp32 or bf16"},
+     "what both moments are kept in: fp32, or bf16 with a beta2 of at most 0.98"},
 };
 
 static const struct dp_key parallel_keys[] = {
