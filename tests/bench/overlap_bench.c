@@ -7,17 +7,21 @@
 // pairs (FB) of some steps are looked at: what they take overlapped, against the computation and
 // the exchanges in the same pairs when nothing is overlapped. Each row of build/bench.json is on a
 // line.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/clock.h"
 #include "exec_harness.h"
 
 #define MOE_LAYERS 8
-// What of a frame of 1514 bytes a tcp stream with timestamps carries.
-#define FRAME_SHARE (1448.0 / 1514)
 #define STEPS 2
 // Waking up late is made good by the next product, up to this.
 #define LATE_NS (50 * DP_NS_PER_MS)
@@ -199,7 +203,8 @@ struct kind {
     bool over_wires;          // else over links that take no CPU time
 };
 
-// The exchanges take what their bytes take on the link, one after the other; the computation takes
+// The exchanges take what their bytes take on the link, one after the other (on one of the kernel,
+// what bare sockets take for as many bytes both ways at once); the computation takes
 // what pairs take beside what they wait for, when nothing is overlapped.
 static void print_rows(const struct kind *kind, double wanted, struct pairs plain,
                        struct pairs overlapped, double bytes_per_second)
@@ -246,6 +251,70 @@ static void get_to_know(struct kind *kind)
     kind->put_bytes = known.put_bytes;
 }
 
+// Both ends of a link send and receive at once, by sockets with nothing around them.
+struct link_end {
+    int fd;
+    bool sends;
+    size_t bytes;
+    pthread_t thread;
+};
+
+static void *use_link(void *argument)
+{
+    struct link_end *end = argument;
+    static const char zeros[1 << 16];
+    char taken[1 << 16];
+    for (size_t done = 0; done < end->bytes;) {
+        const size_t left = end->bytes - done;
+        const size_t most = left < sizeof zeros ? left : sizeof zeros;
+        const ssize_t part =
+            end->sends ? send(end->fd, zeros, most, MSG_NOSIGNAL) : recv(end->fd, taken, most, 0);
+        DP_CHECK(part > 0);
+        done += (size_t)part;
+    }
+    return NULL;
+}
+
+static void connect_link(const struct wires *wires, int *ret_fds)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET};
+    char host[WIRES_HOST_MAX];
+    socklen_t length = sizeof name;
+    DP_CHECK(inet_pton(AF_INET, wires_host(1, host), &name.sin_addr) == 1);
+    wires_enter(wires, 1);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    DP_CHECK(bind(listener, (struct sockaddr *)&name, sizeof name) == 0 &&
+             listen(listener, 1) == 0 &&
+             getsockname(listener, (struct sockaddr *)&name, &length) == 0);
+    wires_enter(wires, 0);
+    ret_fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    DP_CHECK(connect(ret_fds[0], (struct sockaddr *)&name, sizeof name) == 0);
+    wires_go_home(wires);
+    ret_fds[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    DP_CHECK(ret_fds[1] >= 0);
+    close(listener);
+}
+
+// Bytes per second, each way.
+static double rate_of_link(const struct wires *wires, double bytes)
+{
+    int fds[2];
+    struct link_end ends[4];
+    connect_link(wires, fds);
+    int64_t start_ns = dp_clock_monotonic_ns();
+    for (int i = 0; i < 4; i++) {
+        ends[i] = (struct link_end){.fd = fds[i / 2], .sends = i % 2 == 0, .bytes = (size_t)bytes};
+        DP_CHECK(pthread_create(&ends[i].thread, NULL, use_link, &ends[i]) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(ends[i].thread, NULL);
+    }
+    double seconds = 1e-9 * (double)(dp_clock_monotonic_ns() - start_ns);
+    close(fds[0]);
+    close(fds[1]);
+    return (double)(size_t)bytes / seconds;
+}
+
 static void must_open(struct wires *wires, int32_t ranks, double bytes_per_second)
 {
     const char *why = wires_open(wires, ranks, bytes_per_second);
@@ -262,8 +331,9 @@ static void at_ratio(struct kind *kind, double wanted)
     struct slow_link link = {.bytes_per_second = kind->put_bytes / (wanted * kind->compute)};
     struct wires wires;
     if (kind->over_wires) {
-        must_open(&wires, kind->trial.data, link.bytes_per_second / FRAME_SHARE);
+        must_open(&wires, kind->trial.data, link.bytes_per_second);
         kind->trial.wires = &wires;
+        link.bytes_per_second = rate_of_link(&wires, kind->put_bytes);
     } else {
         kind->trial.slow = &link;
     }
@@ -361,9 +431,10 @@ static double replayed(const struct dp_schedule *schedule, const double *duratio
     return last;
 }
 
-// The actions of the last step: durations[] parallel to the schedule's actions. Returns the seconds
-// from the first start to the last end.
-static double durations_of(const struct trial_result *result, int64_t step, double *ret_durations)
+// The actions of the last step, parallel to the schedule's actions: what they lasted, and what of
+// it was their own. Returns the seconds from the first start to the last end.
+static double durations_of(const struct trial_result *result, int64_t step, double *ret_durations,
+                           double *ret_own)
 {
     int64_t first_ns = INT64_MAX, last_ns = 0;
     for (int32_t rank = 0; rank < result->schedule.pipeline; rank++) {
@@ -374,6 +445,7 @@ static double durations_of(const struct trial_result *result, int64_t step, doub
         for (size_t i = 0; i < from->records_count; i++) {
             const struct dp_action_span *span = &from->records[i].span;
             if (span->step == step && span->kind < DP_ACTION_KIND_COUNT) {
+                ret_own[at] = 1e-9 * (double)span->own_ns;
                 ret_durations[at++] = 1e-9 * (double)(span->end_ns - span->start_ns);
                 last_ns = span->end_ns > last_ns ? span->end_ns : last_ns;
             }
@@ -417,10 +489,11 @@ static void replay_rows(const char *family)
     struct trial_result result;
     trial_run(&trial, &result);
     double *durations = dp_new_array(double, dp_schedule_action_count(&result.schedule));
-    double measured = durations_of(&result, trial.steps, durations);
+    double *owns = dp_new_array(double, dp_schedule_action_count(&result.schedule));
+    double measured = durations_of(&result, trial.steps, durations, owns);
     double own = replayed(&result.schedule, durations);
-    take_means(&result.schedule, durations);
-    double mean = replayed(&result.schedule, durations);
+    take_means(&result.schedule, owns);
+    double mean = replayed(&result.schedule, owns);
     char name[120], peer[120];
     snprintf(name, sizeof(name), "%s on 2 ranks beside a replay of its own durations", family);
     snprintf(peer, sizeof(peer), "%.4f s replayed; load %.1f", own, load());
@@ -429,6 +502,7 @@ static void replay_rows(const char *family)
     snprintf(peer, sizeof(peer), "%.4f s predicted", mean);
     row(name, measured, "s", peer, mean / measured, "at least 0.90", mean >= 0.9 * measured);
     free(durations);
+    free(owns);
     trial_result_deinit(&result);
 }
 

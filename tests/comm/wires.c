@@ -15,7 +15,7 @@
 #define WORDS_MAX 24
 #define HERE "/proc/thread-self/ns/net"
 // What may pass at once after a rest: little, so that short messages take their time too.
-#define BURST_BYTES 4000
+#define BURST_BYTES 8000
 
 extern char **environ;
 
