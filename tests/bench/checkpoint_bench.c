@@ -15,7 +15,7 @@
 #include "dp/clock.h"
 #include "moe_trainer.h"
 
-#define ROUNDS 4
+#define ROUNDS 8
 #define GOAL 0.8
 
 extern char **environ;
