@@ -66,8 +66,14 @@ static void some_model(struct dp_model_spec *m)
     m->raw_weights = between(0, 1);
     m->route_scale = some_double(10);
     m->rope.kind = (dp_rope_kind)between(0, 3);
-    m->rope.factor = 1 + some_double(100);
+    m->rope.factor = m->rope.kind == DP_ROPE_PLAIN ? 0 : 1 + some_double(100);
     m->rope.original = between(1, 8192);
+    m->rotary_dim = between(0, 1) * 2 * between(1, m->head_dim / 2);
+    if (between(0, 1) == 1) {
+        m->window = between(1, 4096);
+        m->window_from = between(0, m->layers - 1);
+        m->window_layers = between(1, m->layers - m->window_from);
+    }
 }
 
 static void some_job(struct dp_job_spec *spec)
