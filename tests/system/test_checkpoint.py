@@ -106,9 +106,20 @@ class Failing(CheckpointTest):
 
     def test_the_last_checkpoint_of_a_run_fails_the_job(self):
         cluster = self.cluster.up()
-        (cluster.root / "saved").write_text("not a directory")
-        job = self.start(cluster.root / "saved", train_steps=12, checkpoint_every_steps=0)
-        self.assertIn(str(cluster.root / "saved"), cluster.wait_state(job, "FAILED")["message"])
+        directory = cluster.root / "saved"
+        job = self.start(directory, train_steps=400, checkpoint_every_steps=0)
+        cluster.wait_step(job, 1)
+        if directory.exists():
+            directory.rename(cluster.root / "aside")
+        directory.write_text("not a directory")
+        done = cluster.wait_state(job, "FAILED")
+        self.assertEqual(done["step"], 400)
+        self.assertIn(str(directory), done["message"])
+        # Where it is known before the first step, no step is made.
+        job = self.start(directory, train_steps=400)
+        done = cluster.wait_state(job, "FAILED")
+        self.assertEqual(done["step"], 0)
+        self.assertIn(str(directory), done["message"])
 
 
 class Held(CheckpointTest):
