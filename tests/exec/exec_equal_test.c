@@ -413,29 +413,42 @@ static void evaluation_does_not_depend_on_the_layout(void **state)
     trial_result_deinit(&reference);
 }
 
-static void replicas_evaluate_equal_shares(void **state)
+// Samples left over, and replicas that have none of their own, change nothing.
+static void replicas_evaluate_all_that_is_held_out(void **state)
 {
     (void)state;
-    struct trial one = trial_default();
-    one.steps = 1;
-    one.evaluate = true;
-    one.holdout = 6;
-    struct trial trial = trial_of(&(struct layout){.schedule = "dualpipe", 2, 2, 2, 1});
-    trial.steps = 1;
-    trial.evaluate = true;
-    trial.holdout = 7;
-    struct trial_result wanted, result;
-    trial_run(&one, &wanted);
-    trial_run(&trial, &result);
-    trial_expect_ok(&wanted);
-    trial_expect_ok(&result);
-    for (int32_t rank = 0; rank < result.world; rank++) {
-        assert_int_equal(result.ranks[rank].evaluated_tokens, 6 * TRIAL_SEQUENCE);
-        assert_true(fabs(result.ranks[rank].evaluated_loss - wanted.ranks[0].evaluated_loss) <
-                    1e-5);
+    static const struct {
+        struct layout layout;
+        int64_t holdout;
+        bool alltoall;
+    } cases[] = {
+        {{.schedule = "dualpipe", 2, 2, 2, 1}, 7, false},
+        {{.schedule = "gpipe", 1, 4, 4, 2}, 9, true},
+        {{.schedule = "gpipe", 1, 4, 4, 1}, 3, false},
+        {{.schedule = "1f1b", 2, 2, 4, 1}, 1, true},
+        {{.schedule = "1f1b", 2, 1, 4, 2}, 5, false},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
+        struct trial one = trial_default();
+        struct trial trial = trial_of(&cases[i].layout);
+        one.steps = trial.steps = 1;
+        one.evaluate = trial.evaluate = true;
+        one.holdout = trial.holdout = cases[i].holdout;
+        trial.alltoall = cases[i].alltoall;
+        struct trial_result wanted, result;
+        trial_run(&one, &wanted);
+        trial_run(&trial, &result);
+        trial_expect_ok(&wanted);
+        trial_expect_ok(&result);
+        for (int32_t rank = 0; rank < result.world; rank++) {
+            assert_int_equal(result.ranks[rank].evaluated_tokens,
+                             cases[i].holdout * TRIAL_SEQUENCE);
+            assert_true(fabs(result.ranks[rank].evaluated_loss - wanted.ranks[0].evaluated_loss) <
+                        1e-5);
+        }
+        trial_result_deinit(&wanted);
+        trial_result_deinit(&result);
     }
-    trial_result_deinit(&wanted);
-    trial_result_deinit(&result);
 }
 
 int main(void)
@@ -449,7 +462,7 @@ int main(void)
         cmocka_unit_test(slow_links_change_no_bit),
         cmocka_unit_test(copies_of_a_stage_stay_alike),
         cmocka_unit_test(evaluation_does_not_depend_on_the_layout),
-        cmocka_unit_test(replicas_evaluate_equal_shares),
+        cmocka_unit_test(replicas_evaluate_all_that_is_held_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 struct batch {
     struct samples samples;
     uint32_t number;
+    bool counts; // its samples are this replica's, and not there for the peers' sake
 };
 
 // The position of the stage in direction 0.
@@ -57,7 +58,7 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
         return dp_transport_send(exec->config.transport, peer, tag_of(slot->index + 1, batch),
                                  dp_chunk_output(chunk), dp_chunk_hidden_bytes(chunk), err);
     }
-    *loss_sum += dp_chunk_loss_sum(chunk);
+    *loss_sum += batch->counts ? dp_chunk_loss_sum(chunk) : 0;
     return isfinite(*loss_sum) ? DP_OK : dp_exec_fail_not_finite(exec, "the held-out loss", err);
 }
 
@@ -70,20 +71,35 @@ static const struct slot *slot_of_stage(const struct dp_exec *exec, int32_t stag
     return slot;
 }
 
-// This replica's share of the held-out samples in micro-batches.
+// This replica's share of the held-out samples.
 struct share {
     int64_t first, samples;
+    int64_t batches; // as many on every replica
 };
 
+// Replicas share the samples in order; the first ones have one more where they do not divide.
+static struct share share_of(const struct dp_exec *exec, int64_t samples)
+{
+    const struct dp_exec_config *config = &exec->config;
+    int64_t first = dp_group_share_begin(samples, config->data, config->replica);
+    int64_t end = dp_group_share_begin(samples, config->data, config->replica + 1);
+    int64_t most = dp_group_share_begin(samples, config->data, 1), size = config->micro_batch_size;
+    return (struct share){first, end - first, (most + size - 1) / size};
+}
+
+// Expert-parallel peers run as many micro-batches as each other. A replica without a sample for the
+// last one takes the first of all.
 static struct batch batch_at(const struct dp_exec *exec, const struct share *share, int64_t number)
 {
     int64_t done = number * exec->config.micro_batch_size;
     int64_t left = share->samples - done;
     int32_t most = exec->config.micro_batch_size;
-    return (struct batch){.samples = {.holdout = true,
-                                      .first = share->first + done,
-                                      .count = left < most ? (int32_t)left : most},
-                          .number = (uint32_t)number};
+    struct batch batch = {.number = (uint32_t)number, .counts = left > 0};
+    batch.samples = batch.counts ? (struct samples){.holdout = true,
+                                                    .first = share->first + done,
+                                                    .count = left < most ? (int32_t)left : most}
+                                 : (struct samples){.holdout = true, .count = 1};
+    return batch;
 }
 
 static dp_status run_batch(struct dp_exec *exec, const struct slot *slot, const struct batch *batch,
@@ -126,26 +142,27 @@ dp_status dp_exec_evaluate(struct dp_exec *exec, double *ret_loss_sum, uint64_t 
 {
     const struct dp_exec_config *config = &exec->config;
     exec->failure = (struct dp_exec_failure){0};
-    struct share share = {0, 0};
-    if (config->device != NULL) {
-        int64_t most = DP_EVALUATE_TOKENS_MAX / config->sequence;
-        int64_t samples = config->source.holdout_samples;
-        share.samples = (samples < most ? samples : most) / config->data;
-        share.first = share.samples * config->replica;
+    if (config->device == NULL || config->source.holdout_samples == 0) {
+        *ret_loss_sum = 0;
+        *ret_tokens = 0;
+        return DP_OK;
     }
+    int64_t most = DP_EVALUATE_TOKENS_MAX / config->sequence;
+    int64_t samples = config->source.holdout_samples;
+    most = most > 0 ? most : 1;
+    samples = samples < most ? samples : most;
+    const struct share share = share_of(exec, samples);
     double loss_sum = 0;
-    int64_t size = config->micro_batch_size;
-    int64_t count = (share.samples + size - 1) / size;
     // Enough at a time to keep every rank busy.
-    for (int64_t begin = 0; begin < count; begin += config->schedule->pipeline) {
+    for (int64_t begin = 0; begin < share.batches; begin += config->schedule->pipeline) {
         int64_t end = begin + config->schedule->pipeline;
-        end = end < count ? end : count;
+        end = end < share.batches ? end : share.batches;
         dp_status status = run_batches(exec, &share, begin, end, &loss_sum, err);
         if (status != DP_OK) {
             return status;
         }
     }
     *ret_loss_sum = loss_sum;
-    *ret_tokens = (uint64_t)(share.samples * config->data * config->sequence);
+    *ret_tokens = (uint64_t)(samples * config->sequence);
     return DP_OK;
 }

@@ -131,10 +131,10 @@ dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_st
                            struct dp_error *err);
 
 // A forward pass over held-out samples through the stages of direction 0: every rank takes part.
-// Each replica takes an equal share, so up to data - 1 samples are left out; of a long held-out
-// part, DP_EVALUATE_TOKENS_MAX tokens are taken. *ret_tokens is how many tokens were evaluated in
-// all (0 on a sim rank or without held-out samples) and *ret_loss_sum the sum over the heads that
-// this rank ran.
+// The replicas share the samples, all of them whatever the layout; of a long held-out part, the
+// first DP_EVALUATE_TOKENS_MAX tokens in whole samples, at least one, are taken. *ret_tokens is how
+// many tokens were evaluated in all (0 on a sim rank or without held-out samples) and *ret_loss_sum
+// the sum over the heads that this rank ran.
 dp_status dp_exec_evaluate(struct dp_exec *exec, double *ret_loss_sum, uint64_t *ret_tokens,
                            struct dp_error *err);
 
