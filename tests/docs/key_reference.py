@@ -24,7 +24,7 @@ def key_tables(source):
         out.append(f"## {HEADINGS.get(section, f'[{section}]')}\n")
         out.append("| key | type | meaning |\n| --- | --- | --- |")
         for key, kind, rest in re.findall(r'\{"(\w+)", (\w+),(.*?)\},\n', body + "\n", re.S):
-            text = " ".join(re.findall(r'"((?:[^"\\]|\\.)*)"', rest)).replace('\\"', '"')
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', rest)).replace('\\"', '"')
             text = text.replace("|", "\\|")
             required = bool(re.search(r"true,\s*\"", rest))
             shown = SPECIAL.get((section, key), TYPES[kind])

@@ -60,6 +60,8 @@ static const struct mistake mistakes[] = {
     {SHAPE "experts = 4\nexpert_ffn = 8\n" TRAIN, "job.toml:1:2: ", "top_k is 0"},
     {SHAPE "experts = 4\ntop_k = 5\nexpert_ffn = 8\n" TRAIN,
      "job.toml:7:9: ", "top_k is 5, but there are only 4 experts"},
+    {SHAPE "experts = 8\ntop_k = 3\nexpert_ffn = 8\nexpert_groups = 4\ntop_groups = 1\n" TRAIN,
+     "job.toml:7:9: ", "top_k is 3, but top_groups = 1 of 4 groups have only 2 experts"},
     {SHAPE "experts = 4\ntop_k = 2\n" TRAIN, "job.toml:1:2: ", "experts have no width"},
     {SHAPE "dense_layers = 3\nexperts = 4\ntop_k = 1\nexpert_ffn = 8\n" TRAIN,
      "job.toml:6:16: ", "dense_layers is 3, but there are 2 layers"},

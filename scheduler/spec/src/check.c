@@ -230,6 +230,10 @@ static void check_experts(const struct check *check)
               "expert_groups must divide experts, and top_groups be from 1 to expert_groups",
               "%d experts in %d groups, %d of them visited, do not fit", m->experts,
               m->expert_groups, m->top_groups);
+    } else if (m->expert_groups > 0 && m->top_k > m->experts / m->expert_groups * m->top_groups) {
+        blame(check, "model.top_k", "make top_k smaller, or top_groups larger",
+              "top_k is %d, but top_groups = %d of %d groups have only %d experts", m->top_k,
+              m->top_groups, m->expert_groups, m->experts / m->expert_groups * m->top_groups);
     }
 }
 

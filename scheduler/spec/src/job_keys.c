@@ -126,7 +126,8 @@ static const struct dp_key model_keys[] = {
 
 static const struct dp_key data_keys[] = {
     {"path", DP_KEY_PATH, DATA(path), 0, 0, false, false,
-     "a file of text or tokens, or a directory of token files; relative to the job file"},
+     "a file of text or tokens, or a directory of token files; relative to the job file; default: "
+     "/usr/share/common-licenses/GPL-3"},
     {"format", DP_KEY_TEXT, DATA(format), 0, 0, false, false,
      "auto, bytes, gpt2 (.bin of tokens, also with llm.c's header) or megatron (.bin with .idx)"},
     {"token_bytes", I32, DATA(token_bytes), 0, 4, false, false,
