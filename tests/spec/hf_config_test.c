@@ -258,6 +258,13 @@ static const struct {
     {QWEN2, "rope_scaling", "\"yarn\"", false},
     {QWEN2, "rope_scaling", "{\"type\":\"linear\",\"factor\":2.0,\"alpha\":3}", false},
     {QWEN2, "rope_scaling", "{\"type\":\"linear\",\"factor\":2.0}", true},
+    {QWEN2, "rope_scaling", "{\"type\":\"linear\"}", false},
+    {QWEN2, "rope_scaling", "{\"type\":\"linear\",\"factor\":0.5}", false},
+    {QWEN2, "rope_scaling", "{\"type\":\"yarn\",\"factor\":2}", false}, // of which sequence?
+    {QWEN2, "rope_scaling",
+     "{\"type\":\"llama3\",\"factor\":2,\"low_freq_factor\":4,\"high_freq_factor\":4,"
+     "\"original_max_position_embeddings\":64}",
+     false},
     {QWEN2, "rope_parameters", "{\"full_attention\":{\"rope_theta\":1e6}}", false},
     {QWEN2, "pretraining_tp", "2", true},
     {QWEN2, "tokenizer_class", "\"Qwen2Tokenizer\"", true},

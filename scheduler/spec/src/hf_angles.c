@@ -79,6 +79,24 @@ static dp_status check_scaling(const struct dp_hf *hf, const char *name, json_t 
     return DP_OK;
 }
 
+// What a job may not have either.
+static dp_status check_numbers(const struct dp_hf *hf, const char *name,
+                               const struct dp_rope_scaling *rope)
+{
+    const double low = rope->low_factor > 0 ? rope->low_factor : 1;
+    const double high = rope->high_factor > 0 ? rope->high_factor : 4;
+    const char *wrong = NULL;
+    if (!(rope->factor >= 1)) {
+        wrong = "needs a \"factor\" of 1 or more";
+    } else if (rope->kind != DP_ROPE_LINEAR && rope->original < 1) {
+        wrong = "needs \"original_max_position_embeddings\"";
+    } else if (rope->kind == DP_ROPE_LLAMA3 && low >= high) {
+        wrong = "needs a \"low_freq_factor\" below \"high_freq_factor\"";
+    }
+    return wrong == NULL ? DP_OK
+                         : dp_fail(hf->err, DP_INVALID, "%s: \"%s\" %s", hf->name, name, wrong);
+}
+
 static dp_status read_scaling(const struct dp_hf *hf, const json_t *json,
                               struct dp_model_spec *model)
 {
@@ -141,5 +159,8 @@ dp_status dp_hf_angles(const struct dp_hf *hf, struct dp_model_spec *model)
         return status;
     }
     status = check_scaling(hf, name, rope);
-    return status == DP_OK ? read_scaling(hf, rope, model) : status;
+    status = status == DP_OK ? read_scaling(hf, rope, model) : status;
+    return status == DP_OK && model->rope.kind != DP_ROPE_PLAIN
+               ? check_numbers(hf, name, &model->rope)
+               : status;
 }
