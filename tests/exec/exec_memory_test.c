@@ -242,9 +242,115 @@ static void predicted_and_measured_peaks_of_ranks_agree_within_three_percent(voi
     }
 }
 
+// One choice on a rank that is otherwise alike: one rank, or two replicas that share what can be
+// shared.
+struct choice {
+    const char *name;
+    uint32_t recompute, offload;
+    bool is_bf16, is_fp8, saves_fp8, bf16_moments, zero1, mtp, tied, copies;
+};
+
+static struct dp_model_spec model_with(const struct choice *choice)
+{
+    struct dp_model_spec model = {.name = "wide",
+                                  .layers = 4,
+                                  .dense_layers = 1,
+                                  .hidden = 128,
+                                  .heads = 4,
+                                  .kv_heads = 4,
+                                  .head_dim = 32,
+                                  .mla_q_rank = 48,
+                                  .mla_kv_rank = 32,
+                                  .mla_nope_dim = 32,
+                                  .mla_rope_dim = 16,
+                                  .mla_v_dim = 32,
+                                  .ffn = 320,
+                                  .experts = 4,
+                                  .top_k = 4,
+                                  .shared_experts = 1,
+                                  .expert_ffn = 64,
+                                  .vocabulary = 512,
+                                  .rope_theta = 10000,
+                                  .norm_eps = 1e-5};
+    model.mtp_layers = choice->mtp;
+    model.tied_embedding = choice->tied;
+    return model;
+}
+
+static void peak_of(const struct choice *choice, bool is_made, double *ret_predicted,
+                    double *ret_measured)
+{
+    const struct choice none = {.is_bf16 = choice->is_fp8};
+    const struct choice *made = is_made ? choice : &none;
+    const struct dp_model_spec model = model_with(made);
+    struct trial trial = trial_default();
+    trial.steps = 1;
+    trial.layers = model.layers;
+    trial.microbatches = 4;
+    trial.micro_batch_size = 4;
+    trial.model = &model;
+    trial.nodes = trial.threads = 1;
+    trial.data = choice->zero1 || choice->copies ? 2 : 1;
+    trial.expert = choice->copies ? 2 : 1;
+    trial.alltoall = choice->copies;
+    trial.element = made->is_bf16 || made->is_fp8 ? DP_BF16 : DP_F32;
+    trial.fp8 = made->is_fp8;
+    trial.save_fp8 = made->saves_fp8;
+    trial.recompute = made->recompute;
+    trial.offload = made->offload;
+    trial.shard = made->zero1 ? DP_SHARD_ZERO1 : DP_SHARD_NONE;
+    trial.bf16_moments = made->bf16_moments;
+    trial.expert_copies = made->copies;
+    struct trial_result result;
+    struct dp_memory_parts parts;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    predict(&trial, &result.schedule, 0, NULL, false, &parts);
+    *ret_predicted = dp_memory_total(&parts);
+    *ret_measured = (double)result.ranks[0].memory.peak;
+    trial_result_deinit(&result);
+}
+
+static void every_choice_changes_the_peak_by_what_is_predicted(void **state)
+{
+    (void)state;
+    const struct choice choices[] = {
+        {.name = "norms computed again", .recompute = DP_RECOMPUTE_NORM},
+        {.name = "projections up computed again", .recompute = DP_RECOMPUTE_UP},
+        {.name = "activations computed again", .recompute = DP_RECOMPUTE_ACTIVATION},
+        {.name = "attention computed again", .recompute = DP_RECOMPUTE_ATTENTION},
+        {.name = "experts computed again", .recompute = DP_RECOMPUTE_EXPERTS},
+        {.name = "layers computed again", .recompute = DP_RECOMPUTE_FULL},
+        {.name = "inputs offloaded", .offload = DP_OFFLOAD_INPUTS},
+        {.name = "attention offloaded", .offload = DP_OFFLOAD_ATTENTION},
+        {.name = "ffn offloaded", .offload = DP_OFFLOAD_FFN},
+        {.name = "experts offloaded", .offload = DP_OFFLOAD_EXPERTS},
+        {.name = "rows saved in fp8", .saves_fp8 = true},
+        {.name = "bf16", .is_bf16 = true},
+        {.name = "fp8", .is_fp8 = true},
+        {.name = "moments in bf16", .bf16_moments = true},
+        {.name = "moments shared", .zero1 = true},
+        {.name = "multi-token prediction", .mtp = true},
+        {.name = "a tied head", .tied = true},
+        {.name = "copies of experts", .copies = true},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(choices); i++) {
+        double predicted[2], measured[2];
+        for (int is_made = 0; is_made < 2; is_made++) {
+            peak_of(&choices[i], is_made, &predicted[is_made], &measured[is_made]);
+        }
+        const double wanted = predicted[1] - predicted[0], found = measured[1] - measured[0];
+        if (fabs(found) < 0.005 * measured[0] || fabs(wanted - found) > 0.1 * fabs(found)) {
+            fail_msg("%s: predicted %+.0f bytes, measured %+.0f of %.0f", choices[i].name, wanted,
+                     found, measured[0]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_choice_changes_the_peak_by_what_is_predicted),
         cmocka_unit_test(predicted_and_measured_peaks_of_ranks_agree_within_three_percent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
