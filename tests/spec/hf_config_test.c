@@ -487,6 +487,7 @@ static void wrong_values_are_refused_with_the_key_and_its_range(void **state)
         {"kv_lora_rank", "null", DP_INVALID, "\"kv_lora_rank\" is missing"},
         {"kv_lora_rank", "0", DP_INVALID, "\"kv_lora_rank\" is 0"},
         {"qk_nope_head_dim", "65536", DP_INVALID, "65540 together"},
+        {"qk_rope_head_dim", "3", DP_INVALID, "\"qk_rope_head_dim\" is 3; it must be an even"},
         {"n_group", "3", DP_INVALID, "\"n_group\" is 3"},
         {"moe_layer_freq", "2", DP_UNSUPPORTED, "\"moe_layer_freq\" is 2"},
         {"moe_layer_freq", "[0,1,0,1,1,1,1,1]", DP_UNSUPPORTED, "\"moe_layer_freq\" mixes"},

@@ -346,6 +346,10 @@ static dp_status read_latent_attention(const struct dp_hf *hf, struct dp_model_s
                        "the key the model is taken as %s",
                        hf->name, hf->family->type);
     }
+    if (status == DP_OK && model->mla_rope_dim % 2 != 0) {
+        const char *key = "qk_rope_head_dim";
+        return dp_hf_refuse(hf, key, dp_hf_get(hf->root, key), "an even number, for rotary pairs");
+    }
     model->kv_heads = model->heads;
     model->head_dim = model->mla_nope_dim + model->mla_rope_dim;
     if (status == DP_OK && model->head_dim > DP_HEADS_MAX) {
