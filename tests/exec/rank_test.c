@@ -494,14 +494,22 @@ static void utilisation_is_streamed_and_adds_up(void **state)
     fleet_spawn(&fleet);
     fleet_prepare(&fleet);
     fleet_start(&fleet);
-    const Dp__V1__Utilisation *use = fleet_await(&fleet, 0, UTILISATION, 2)->utilisation;
-    int64_t sum = use->forward_ns + use->backward_ns + use->weight_ns + use->pair_ns +
-                  use->optimizer_ns + use->comm_exposed_ns + use->idle_ns;
-    assert_true(use->period_ns > 0);
-    assert_true(llabs(sum - use->period_ns) <= use->period_ns / 20);
-    assert_true(use->forward_ns > 0 && use->backward_ns > 0 && use->pair_ns > 0);
-    assert_true(use->optimizer_ns > 0 && use->cpu_ns > 0 && use->tokens_per_s > 0);
-    assert_true(use->step > 0 && use->step_ns > 0);
+    // On a slow machine a period may have part of a step only.
+    const Dp__V1__Utilisation *use;
+    bool has_forward = false, has_backward = false, has_pair = false, has_optimizer = false;
+    size_t number = 2;
+    do {
+        use = fleet_await(&fleet, 0, UTILISATION, number++)->utilisation;
+        int64_t sum = use->forward_ns + use->backward_ns + use->weight_ns + use->pair_ns +
+                      use->optimizer_ns + use->comm_exposed_ns + use->idle_ns;
+        assert_true(use->period_ns > 0);
+        assert_true(llabs(sum - use->period_ns) <= use->period_ns / 20);
+        has_forward = has_forward || use->forward_ns > 0;
+        has_backward = has_backward || use->backward_ns > 0;
+        has_pair = has_pair || use->pair_ns > 0;
+        has_optimizer = has_optimizer || use->optimizer_ns > 0;
+    } while (!has_forward || !has_backward || !has_pair || !has_optimizer || use->step_ns == 0);
+    assert_true(use->step > 0 && use->cpu_ns > 0 && use->tokens_per_s > 0);
     assert_int_equal(use->peak_chunks, 3);
     fleet_stop(&fleet, false);
     fleet_await_end(&fleet, 0);

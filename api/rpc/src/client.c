@@ -16,9 +16,10 @@ static void make_channel(struct dp_rpc_client *client, bool own_connection)
     dp_rpc_args_common(&args, client->message_bytes_max);
     // A proxy variable in the environment would capture even 127.0.0.1.
     dp_rpc_args_int(&args, GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    // By default a controller that comes back is looked for up to two minutes later.
+    // By default a controller that comes back is looked for up to two minutes later. What is called
+    // the least backoff is the time that one attempt may take, whatever the machine does meanwhile.
     dp_rpc_args_int(&args, GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-    dp_rpc_args_int(&args, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+    dp_rpc_args_int(&args, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, CONNECT_ONCE_MS);
     dp_rpc_args_int(&args, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     dp_rpc_args_int(&args, GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
     dp_rpc_args_int(&args, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, own_connection ? 1 : 0);

@@ -30,9 +30,10 @@ void dp_trainer_saving_values(struct dp_trainer *trainer, double ret_values[SAVI
         return;
     }
     dp_saver_phase phase = dp_saver_phase_now(trainer->saver);
-    ret_values[0] = phase == DP_SAVER_WRITING || phase == DP_SAVER_SEALING;
+    bool is_busy = phase == DP_SAVER_WRITING || phase == DP_SAVER_SEALING;
+    ret_values[0] = is_busy;
     ret_values[1] = phase == DP_SAVER_FAILED;
-    ret_values[2] = (double)dp_saver_bytes(trainer->saver);
+    ret_values[2] = is_busy ? 0 : (double)dp_saver_bytes(trainer->saver);
 }
 
 // The words of the lowest rank that failed reach all.
