@@ -291,6 +291,7 @@ void dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns)
     pthread_mutex_unlock(&alltoall->mutex);
     dp_alltoall_wake(alltoall);
     bool is_late = false;
+    dp_alltoall_count_waiter(alltoall, true);
     pthread_mutex_lock(&alltoall->mutex);
     // The thread that moves rows may not have come to run yet.
     while (!alltoall->has_ended && !is_late) {
@@ -299,6 +300,7 @@ void dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns)
     }
     is_late = !alltoall->has_ended;
     pthread_mutex_unlock(&alltoall->mutex);
+    dp_alltoall_count_waiter(alltoall, false);
     if (is_late) {
         dp_alltoall_abort(alltoall, DP_TIMEOUT, "all-to-all: not all members closed in time");
     }

@@ -166,6 +166,19 @@ static int64_t last_ns(const struct dp_alltoall *alltoall)
     return dp_clock_monotonic_ns() + 2 * alltoall->blocked_ns + DP_NS_PER_S;
 }
 
+// The rank waits: what peers have sent on the way to the rows is read.
+void dp_alltoall_count_waiter(struct dp_alltoall *alltoall, bool begins)
+{
+    struct dp_transport *transport = alltoall->transport;
+    pthread_mutex_lock(transport->mutex);
+    if (begins) {
+        dp_transport_wait_begin(transport);
+    } else {
+        dp_transport_wait_end(transport);
+    }
+    pthread_mutex_unlock(transport->mutex);
+}
+
 // Under the mutex.
 static dp_status await(struct dp_routing *routing, dp_move move, struct dp_error *err)
 {
@@ -175,20 +188,29 @@ static dp_status await(struct dp_routing *routing, dp_move move, struct dp_error
         return dp_fail(err, DP_INTERNAL, "all-to-all: %s is waited for and was not begun",
                        dp_alltoall_move_text(move));
     }
-    int64_t until_ns = last_ns(alltoall);
-    round->waited_since_ns = dp_clock_monotonic_ns();
-    while (!round->done && alltoall->failed == DP_OK) {
-        if (!alltoall->is_running && dp_clock_monotonic_ns() >= until_ns) {
-            char text[ROUND_TEXT_MAX];
-            return dp_fail(err, DP_TIMEOUT,
-                           "all-to-all: %s: nobody moves rows; dp_alltoall_progress must be run",
-                           dp_round_text(text, round));
-        }
-        dp_transport_cond_wait(&alltoall->changed, &alltoall->mutex,
-                               dp_clock_monotonic_ns() + DP_NS_PER_S);
+    if (round->done) {
+        return DP_OK;
     }
+    int64_t until_ns = last_ns(alltoall);
+    dp_status status = DP_OK;
+    round->waited_since_ns = dp_clock_monotonic_ns();
+    dp_alltoall_count_waiter(alltoall, true);
+    while (!round->done && status == DP_OK) {
+        status = dp_alltoall_refuse_failed(alltoall, err);
+        if (status == DP_OK && !alltoall->is_running && dp_clock_monotonic_ns() >= until_ns) {
+            char text[ROUND_TEXT_MAX];
+            status = dp_fail(err, DP_TIMEOUT,
+                             "all-to-all: %s: nobody moves rows; dp_alltoall_progress must be run",
+                             dp_round_text(text, round));
+        }
+        if (status == DP_OK) {
+            dp_transport_cond_wait(&alltoall->changed, &alltoall->mutex,
+                                   dp_clock_monotonic_ns() + DP_NS_PER_S);
+        }
+    }
+    dp_alltoall_count_waiter(alltoall, false);
     round->waited_since_ns = 0;
-    return round->done ? DP_OK : dp_alltoall_refuse_failed(alltoall, err);
+    return status;
 }
 
 static dp_status arrive(struct dp_routing *routing, dp_move move, struct dp_arrivals *ret_arrivals,

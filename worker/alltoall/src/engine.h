@@ -235,6 +235,8 @@ void dp_round_free(struct round *round);
 // Under the mutex.
 void dp_routing_unuse(struct dp_routing *routing);
 extern const struct dp_exchanger dp_alltoall_calls;
+// Around a wait of a thread that is not the one which moves rows.
+void dp_alltoall_count_waiter(struct dp_alltoall *alltoall, bool begins);
 
 // progress.c
 // The first failure counts; wakes everybody.

@@ -463,14 +463,19 @@ dp_status dp_window_wait(struct dp_window *window, int32_t peer, uint64_t count,
         return read_note(window, peer, count, ret_note, err);
     }
     int64_t start_ns = dp_clock_monotonic_ns();
-    pthread_mutex_lock(transport->mutex);
-    dp_transport_wait_begin(transport);
-    pthread_mutex_unlock(transport->mutex);
+    bool waits = deadline_ns == 0 || deadline_ns > start_ns; // else it just looks
+    if (waits) {
+        pthread_mutex_lock(transport->mutex);
+        dp_transport_wait_begin(transport);
+        pthread_mutex_unlock(transport->mutex);
+    }
     bool has_landed = go_on_waiting(window, peer, count, start_ns, deadline_ns);
     int64_t waited_ns = dp_clock_monotonic_ns() - start_ns;
     dp_status status = DP_OK;
     pthread_mutex_lock(transport->mutex);
-    dp_transport_wait_end(transport);
+    if (waits) {
+        dp_transport_wait_end(transport);
+    }
     transport->stats.receive_wait_ns += waited_ns;
     if (!has_landed || transport->aborted != DP_OK) {
         status = fail_wait(window, peer, count, waited_ns, err);
@@ -486,25 +491,15 @@ dp_status dp_window_wait_any(struct dp_transport *transport, uint64_t *seen, int
     int64_t until_ns =
         deadline_ns > 0 ? deadline_ns : dp_clock_monotonic_ns() + transport->blocked_ns;
     uint32_t rung = atomic_load(&bell->rung);
-    bool waits = rung == (uint32_t)*seen && transport->aborted == DP_OK;
-    if (waits) {
-        pthread_mutex_lock(transport->mutex);
-        dp_transport_wait_begin(transport);
-        pthread_mutex_unlock(transport->mutex);
-        while (rung == (uint32_t)*seen && dp_clock_monotonic_ns() < until_ns) {
-            dp_bell_sleep(bell, rung, until_ns);
-            rung = atomic_load(&bell->rung);
-        }
+    while (rung == (uint32_t)*seen && transport->aborted == DP_OK &&
+           dp_clock_monotonic_ns() < until_ns) {
+        dp_bell_sleep(bell, rung, until_ns);
+        rung = atomic_load(&bell->rung);
     }
     dp_status status = DP_OK;
-    if (waits || transport->aborted != DP_OK) {
+    if (transport->aborted != DP_OK) {
         pthread_mutex_lock(transport->mutex);
-        if (waits) {
-            dp_transport_wait_end(transport);
-        }
-        if (transport->aborted != DP_OK) {
-            status = dp_transport_fail_aborted(transport, err);
-        }
+        status = dp_transport_fail_aborted(transport, err);
         pthread_mutex_unlock(transport->mutex);
     }
     *seen = rung;

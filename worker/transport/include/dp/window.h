@@ -53,7 +53,9 @@ dp_status dp_window_wait(struct dp_window *window, int32_t peer, uint64_t count,
                          int64_t deadline_ns, uint64_t *ret_note, struct dp_error *err);
 // Waits until anything has landed in any of the transport's windows since `seen` (which it moves
 // on; start with 0), or until the deadline (0 = DP_TRANSPORT_BLOCKED_MS_MAX): DP_OK also then, and
-// when a peer has closed, which the wait for its puts tells. For one thread that serves many.
+// when a peer has closed, which the wait for its puts tells. For one thread that serves many; that
+// it sleeps here does not make its rank one that waits (dp/transport.h): peers whose messages
+// nobody takes are held back meanwhile, and with them what they put behind those.
 dp_status dp_window_wait_any(struct dp_transport *transport, uint64_t *seen, int64_t deadline_ns,
                              struct dp_error *err);
 
