@@ -137,9 +137,37 @@ static void predicted_and_measured_peaks_agree_within_three_percent(void **state
     }
 }
 
+static double planned_at(const char *imbalance, double load)
+{
+    static const struct dp_planner_node node = {.name = "node-0", .slots = 4, .cores = 64};
+    const struct dp_planner_resources resources = {&node, 1, NULL};
+    struct dp_error err = {0};
+    struct dp_job_spec spec = JOB("tiny-moe", 16, 128, "schedule=1f1b", "pipeline=2", "data=2",
+                                  "expert=2", "micro_batch_size=2", imbalance);
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_planner_plan(&spec, &resources, NULL, &plan, &err), &err);
+    if (load == 0) {
+        return dp_memory_total(&plan.positions[1].memory);
+    }
+    struct dp_memory_parts parts;
+    assert_ok(dp_planner_memory(&spec, &plan, 1, load, &parts, &err), &err);
+    return dp_memory_total(&parts);
+}
+
+// The job's own word for uneven routing is another way to the same figure.
+static void a_plan_tells_what_its_ranks_hold_at_a_load_that_was_measured(void **state)
+{
+    (void)state;
+    const double planned = planned_at("imbalance=1", 0), skewed = planned_at("imbalance=1.5", 0);
+    assert_near(planned_at("imbalance=1", 1), planned, 1e-9 * planned);
+    assert_near(planned_at("imbalance=1", 1.5), skewed, 1e-9 * skewed);
+    assert_true(skewed > 1.005 * planned && planned_at("imbalance=1", 0.5) < 0.995 * planned);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_tells_what_its_ranks_hold_at_a_load_that_was_measured),
         cmocka_unit_test(predicted_and_measured_peaks_agree_within_three_percent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,11 @@
 // GetReport: what was measured beside what was predicted.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon.h"
 #include "dp/cleanup.h"
+#include "dp/planner.h"
 #include "dp/spec.h"
 #include "lessons.h"
 #include "machines.h"
@@ -11,6 +13,9 @@
 #define STEPS_MAX 2000
 #define NOTES_MAX 64
 #define EVENTS_MAX 1000
+#define LOAD_NOTES_MAX 4
+#define LOAD_SHARE 0.03 // of the planned memory, that the model is held to
+#define MIB 1048576.0
 
 static double mean_s(int64_t sum_ns, uint64_t count)
 {
@@ -136,6 +141,44 @@ static void note_causes(const struct job_view *view, struct dp_arena *arena,
     }
 }
 
+// How far what came to a rank's experts explains that it held something else than planned.
+static void note_load(const Dp__V1__RankResult *rank, const struct dp_rank_load *load,
+                      const struct dp_job_spec *spec, const struct dp_plan *plan,
+                      struct dp_arena *arena, Dp__V1__JobReport *report)
+{
+    double planned = rank->predicted_peak_bytes, measured = rank->measured_peak_bytes;
+    struct dp_memory_parts parts;
+    if (rank->predicted_memory == NULL || load->rank <= 0 ||
+        fabs(measured - planned) < LOAD_SHARE * planned ||
+        dp_planner_memory(spec, plan, (int32_t)rank->rank % plan->pipeline, load->rank, &parts,
+                          NULL) != DP_OK) {
+        return;
+    }
+    add_note(report, dp_arena_printf(arena,
+                                     "rank %u held %.1f MiB where %.1f were planned; %.2f times an "
+                                     "equal share of the tokens came to its experts, which makes "
+                                     "%.1f of it",
+                                     rank->rank, measured / MIB, planned / MIB, load->rank,
+                                     dp_memory_total(&parts) / MIB));
+}
+
+static void note_loads(const struct job_view *view, struct dp_arena *arena,
+                       Dp__V1__JobReport *report)
+{
+    const struct dp_job_record *job = view->job;
+    struct dp_job_spec spec;
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    if (report->job->plan == NULL || report->job->plan->expert <= 1 ||
+        planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &spec, NULL) != DP_OK ||
+        dp_wire_plan_from_proto(report->job->plan, &plan, NULL) != DP_OK) {
+        return;
+    }
+    size_t notes = report->n_notes;
+    for (size_t i = 0; i < view->ranks_count && report->n_notes < notes + LOAD_NOTES_MAX; i++) {
+        note_load(report->ranks[i], &view->ranks[i].load, &spec, &plan, arena, report);
+    }
+}
+
 // The model's parameters, whatever copies the layout holds.
 static void add_model(const struct dp_job_record *job, Dp__V1__JobReport *report)
 {
@@ -193,6 +236,7 @@ static void fill(struct daemon *daemon, const struct job_view *view,
         note_cores(daemon, view, arena, report);
     }
     note_causes(view, arena, report);
+    note_loads(view, arena, report);
     add_model(job, report);
     report->lesson = lessons_message(daemon, job->number, arena);
 }

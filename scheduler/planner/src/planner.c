@@ -5,6 +5,7 @@
 #include "compose.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/rank_memory.h"
 #include "internal.h"
 #include "search.h"
 
@@ -189,6 +190,58 @@ static void nodes_of_plan(const struct dp_plan *plan, struct dp_planner_node **r
     }
     *ret_nodes = nodes;
     *ret_count = count;
+}
+
+// What an equal share of the tokens, times `load`, brings to a rank's experts: rows of each token
+// that visits it grow first, since a token visits a rank once.
+static struct dp_cost_routed routed_at(const struct dp_model_spec *model,
+                                       const struct dp_cost_batch *batch, double load)
+{
+    double tokens = (double)batch->samples * batch->sequence, ranks = batch->ep_size;
+    double visits = 1 - pow(1 - 1 / ranks, model->top_k);
+    return (struct dp_cost_routed){.tokens = tokens * ranks * fmin(visits * load, 1),
+                                   .rows = tokens * model->top_k * fmin(load, ranks)};
+}
+
+dp_status dp_planner_memory(const struct dp_job_spec *spec, const struct dp_plan *plan,
+                            int32_t position, double load, struct dp_memory_parts *ret_parts,
+                            struct dp_error *err)
+{
+    if (position < 0 || position >= plan->pipeline ||
+        plan->layer_begin[plan->stages] != spec->model.layers) {
+        return dp_fail(err, DP_INVALID, "position %d of a plan that has %d", position,
+                       plan->pipeline);
+    }
+    DP_AUTO_FREE struct dp_profile *fallback = dp_new(struct dp_profile);
+    dp_profile_default_cpu(fallback);
+    DP_AUTO_FREE struct dp_planner_node *nodes = NULL;
+    struct dp_planner_resources resources = {0};
+    nodes_of_plan(plan, &nodes, &resources.nodes_count);
+    resources.nodes = nodes;
+    struct problem problem;
+    DP_CLEANUP(dp_planner_layout_deinit) struct layout layout = {0};
+    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
+    dp_status status = make_problem(spec, &resources, fallback, &problem, err);
+    if (status == DP_OK) {
+        status = layout_of_plan(&problem, plan, &layout, err);
+    }
+    if (status == DP_OK) {
+        status = dp_plan_schedule(plan, &schedule, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    layout.choice.shard = plan->shard;
+    layout.choice.recompute = plan->recompute;
+    struct dp_rank_memory memory = dp_planner_memory_of(&problem, &layout, &schedule);
+    size_t layers = (size_t)spec->model.layers + 1;
+    DP_AUTO_FREE struct dp_cost_routed *routed = dp_new_array(struct dp_cost_routed, layers);
+    for (size_t i = 0; i < layers; i++) {
+        routed[i] = routed_at(&spec->model, &memory.batch, load);
+    }
+    memory.routed = spec->model.experts > 0 ? routed : NULL;
+    dp_rank_memory_parts(&memory, position, ret_parts, NULL);
+    return DP_OK;
 }
 
 dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan *plan,

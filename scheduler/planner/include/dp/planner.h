@@ -14,6 +14,7 @@
 
 #include "dp/cost.h"
 #include "dp/error.h"
+#include "dp/memory.h"
 #include "dp/plan.h"
 #include "dp/simulate.h"
 #include "dp/spec.h"
@@ -76,6 +77,13 @@ dp_status dp_planner_costs(const struct dp_job_spec *spec, const struct dp_plan 
                            const struct dp_planner_resources *resources, int32_t replica,
                            const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs,
                            struct dp_error *err);
+
+// What a rank of a pipeline position of this project's own executor holds at its fullest moment,
+// when `load` times an equal share of the tokens comes to its experts, in every layer. The plan's
+// own figures are of the load that the job says.
+dp_status dp_planner_memory(const struct dp_job_spec *spec, const struct dp_plan *plan,
+                            int32_t position, double load, struct dp_memory_parts *ret_parts,
+                            struct dp_error *err);
 
 // The most that the chunks of one pipeline rank hold at a time when it runs its list, as the
 // executor counts them: what is kept of each live chunk, and of a running F or I what it holds at
