@@ -44,7 +44,10 @@ class Experts(ClusterTest):
         for document, words in (([], "no list of 1 to"), ([[1, -2]], "expert 1 of layer 0"),
                                 ([["a"]], "expert 0 of layer 0"), ([[]], "layer 0 has no list"),
                                 ({"ranks": 1, "layers": [{"tokens": [1, 2], "placement": [0, 0]}]},
-                                 "1 experts of layer 0 have no slot")):
+                                 "1 experts of layer 0 have no slot"),
+                                ({"ranks": 1, "layers": [{"tokens": [1, 2],
+                                                          "placement": ["a", 1]}]},
+                                 "slot 0 of layer 0 holds expert -1")):
             done = self.cluster.dpctl("experts", self.write("bad.json", document), "--ranks", 1,
                                       check=3)
             self.assertIn(words, done.stderr)

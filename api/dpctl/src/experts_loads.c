@@ -72,7 +72,8 @@ static dp_status read_placement(const char *path, const json_t *list, json_int_t
     layer->slots = slots <= DP_EXPERT_SLOTS_MAX ? (int32_t)slots : 0;
     layer->placed = dp_new_array(int32_t, (size_t)layer->slots);
     for (int32_t s = 0; s < layer->slots; s++) {
-        const json_int_t expert = json_integer_value(json_array_get(list, (size_t)s));
+        const json_t *item = json_array_get(list, (size_t)s);
+        const json_int_t expert = json_is_integer(item) ? json_integer_value(item) : -1;
         if (expert < 0 || expert >= layer->experts) {
             return dp_fail(err, DP_INVALID, "%s: slot %d of layer %d holds expert %lld of %d", path,
                            s, layer->layer, (long long)expert, layer->experts);
