@@ -43,6 +43,7 @@ class Experts(ClusterTest):
     def test_what_is_no_load_is_refused_with_its_place(self):
         for document, words in (([], "no list of 1 to"), ([[1, -2]], "expert 1 of layer 0"),
                                 ([["a"]], "expert 0 of layer 0"), ([[]], "layer 0 has no list"),
+                                ([[1, 1e308]], "expert 1 of layer 0 is no number from 0 to 1"),
                                 ({"ranks": 1, "layers": [{"tokens": [1, 2], "placement": [0, 0]}]},
                                  "1 experts of layer 0 have no slot"),
                                 ({"ranks": 1, "layers": [{"tokens": [1, 2],

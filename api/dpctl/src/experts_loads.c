@@ -1,6 +1,5 @@
 #include "experts_loads.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,10 +48,10 @@ static dp_status read_load(const char *path, json_t *list, int32_t layer, struct
     for (size_t e = 0; e < experts; e++) {
         const json_t *value = json_array_get(list, e);
         added->load[e] = json_is_number(value) ? json_number_value(value) : -1;
-        if (!isfinite(added->load[e]) || added->load[e] < 0) {
+        if (!(added->load[e] >= 0 && added->load[e] <= DP_EXPERT_LOAD_MAX)) {
             return dp_fail(err, DP_INVALID,
-                           "%s: the load of expert %zu of layer %d is no number from 0 on", path, e,
-                           layer);
+                           "%s: the load of expert %zu of layer %d is no number from 0 to %.0f",
+                           path, e, layer, DP_EXPERT_LOAD_MAX);
         }
     }
     return DP_OK;

@@ -173,3 +173,4 @@
 #define DP_CHECKPOINT_TENSORS_MAX (1 << 24) // of all files of one checkpoint
 #define DP_SAVED_WHY_MAX 1024               // why a checkpoint failed
 #define DP_TENSOR_NAME_MAX 256              // in a file, with the terminator
+#define DP_EXPERT_LOAD_MAX 1e12             // tokens of an expert; sums of them stay exact
