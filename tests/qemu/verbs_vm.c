@@ -63,7 +63,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *request, struct ibv_
 
 static unsigned char byte_of(uint64_t key, size_t at)
 {
-    return (unsigned char)(dp_rand_mix(key, at / 64) >> (at % 8));
+    return (unsigned char)(dp_rand_mix(key, at / 8) >> (8 * (at % 8)));
 }
 
 static void fill(unsigned char *bytes, size_t length, uint64_t key)
