@@ -13,6 +13,7 @@
 struct hub {
     pthread_mutex_t mutex; // guards all ends
     int32_t alive;
+    struct dp_window_offer *offers;
     struct dp_transport *ends[]; // NULL once freed
 };
 
@@ -228,20 +229,29 @@ static dp_status slow_send(struct dp_transport *transport, int32_t peer, uint64_
     return status;
 }
 
+static dp_status window_offer(struct dp_transport *transport, struct dp_window *window,
+                              int32_t peer, unsigned char card[DP_WINDOW_CARD_BYTES],
+                              struct dp_error *err)
+{
+    (void)card;
+    (void)err;
+    pthread_mutex_lock(transport->mutex);
+    dp_window_offer_add(&slow_of(transport)->hub->offers, window, transport->rank, peer);
+    pthread_mutex_unlock(transport->mutex);
+    return DP_OK;
+}
+
 static dp_status window_accept(struct dp_transport *transport, struct dp_window *window,
                                int32_t peer, const unsigned char card[DP_WINDOW_CARD_BYTES],
                                struct dp_error *err)
 {
     (void)card;
+    (void)err;
     pthread_mutex_lock(transport->mutex);
-    struct dp_transport *end = end_of(slow_of(transport), peer);
-    struct dp_window *to = end != NULL ? end->windows[window->key & 0xffff] : NULL;
-    if (to != NULL) {
-        atomic_fetch_add(&to->users, 1);
-    }
+    window->outs[peer].row =
+        dp_window_offer_take(&slow_of(transport)->hub->offers, window->key, peer, transport->rank);
     pthread_mutex_unlock(transport->mutex);
-    window->outs[peer].row = to;
-    return to != NULL ? DP_OK : dp_fail(err, DP_UNAVAILABLE, "rank %d has closed it again", peer);
+    return DP_OK;
 }
 
 static void window_forget(struct dp_transport *transport, struct dp_window *window, int32_t peer)
@@ -366,6 +376,7 @@ static void slow_free(struct dp_transport *transport)
     dp_transport_deinit(transport);
     free(slow);
     if (is_last) {
+        dp_window_offers_drop(&hub->offers);
         pthread_mutex_destroy(&hub->mutex);
         free(hub);
     }
@@ -377,6 +388,7 @@ static const struct dp_transport_ops slow_ops = {
                    .latency_s = 1e-3,
                    .message_bytes_max = DP_TRANSPORT_BYTES_MAX},
     .send = slow_send,
+    .window_offer = window_offer,
     .window_accept = window_accept,
     .window_forget = window_forget,
     .put = slow_put,

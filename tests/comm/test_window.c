@@ -281,6 +281,23 @@ static void a_window_that_is_opened_again_is_new_and_late_puts_do_no_harm(void *
     cluster_run(kind_of(state), 2, reopened, NULL);
 }
 
+// Nobody waits for the others, who may still be about to take its window.
+static dp_status hasty(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    (void)context;
+    for (int round = 0; round < 30; round++) {
+        struct dp_window *window;
+        EXPECT_OK(dp_window_open(transport, 4, 64, 0, &window, err));
+        dp_window_close(window);
+    }
+    return barrier(transport, 1, err);
+}
+
+static void a_window_may_be_closed_as_soon_as_it_is_open(void **state)
+{
+    cluster_run(kind_of(state), 4, hasty, NULL);
+}
+
 static dp_status noted(struct dp_transport *transport, void *context, struct dp_error *err)
 {
     (void)context;
@@ -615,6 +632,7 @@ int main(void)
         EACH(a_put_beyond_the_window_is_refused_and_changes_nothing),
         EACH(ranks_that_open_different_windows_are_told),
         EACH(a_window_that_is_opened_again_is_new_and_late_puts_do_no_harm),
+        EACH(a_window_may_be_closed_as_soon_as_it_is_open),
         EACH(the_last_notes_are_kept_and_older_ones_are_not_made_up),
         EACH(a_put_that_does_not_come_ends_in_a_timeout_naming_rank_and_window),
         EACH(one_thread_waits_for_all_peers_and_windows),

@@ -10,6 +10,7 @@
 struct hub {
     pthread_mutex_t mutex;
     int32_t world, alive;
+    struct dp_window_offer *offers;
     struct dp_transport *ends[]; // NULL once freed
 };
 
@@ -78,23 +79,30 @@ static dp_status loopback_send(struct dp_transport *transport, int32_t peer, uin
     return status;
 }
 
+static dp_status window_offer(struct dp_transport *transport, struct dp_window *window,
+                              int32_t peer, unsigned char card[DP_WINDOW_CARD_BYTES],
+                              struct dp_error *err)
+{
+    (void)card;
+    (void)err;
+    pthread_mutex_lock(transport->mutex);
+    dp_window_offer_add(&hub_of(transport)->offers, window, transport->rank, peer);
+    pthread_mutex_unlock(transport->mutex);
+    return DP_OK;
+}
+
 // Each window holds those of its peers, which may close theirs and even end before it.
 static dp_status window_accept(struct dp_transport *transport, struct dp_window *window,
                                int32_t peer, const unsigned char card[DP_WINDOW_CARD_BYTES],
                                struct dp_error *err)
 {
     (void)card;
-    struct dp_window *to = NULL;
+    (void)err;
     pthread_mutex_lock(transport->mutex);
-    struct dp_transport *end = hub_of(transport)->ends[peer];
-    to = end != NULL ? end->windows[window->key & 0xffff] : NULL;
-    to = to != NULL && to->key == window->key ? to : NULL;
-    if (to != NULL) {
-        to->users++;
-    }
+    window->outs[peer].row =
+        dp_window_offer_take(&hub_of(transport)->offers, window->key, peer, transport->rank);
     pthread_mutex_unlock(transport->mutex);
-    window->outs[peer].row = to;
-    return to != NULL ? DP_OK : dp_fail(err, DP_UNAVAILABLE, "rank %d has closed it again", peer);
+    return DP_OK;
 }
 
 static void window_forget(struct dp_transport *transport, struct dp_window *window, int32_t peer)
@@ -189,6 +197,7 @@ static void loopback_free(struct dp_transport *transport)
     dp_transport_deinit(transport);
     free(transport);
     if (is_last) {
+        dp_window_offers_drop(&hub->offers);
         pthread_mutex_destroy(&hub->mutex);
         free(hub);
     }
@@ -202,6 +211,7 @@ static const struct dp_transport_ops loopback_ops = {
                    .is_one_sided = true,
                    .shares_node = true},
     .send = loopback_send,
+    .window_offer = window_offer,
     .window_accept = window_accept,
     .window_forget = window_forget,
     .window_map = window_map,

@@ -83,6 +83,46 @@ void dp_window_release(struct dp_window *window)
     free(window);
 }
 
+struct dp_window_offer {
+    struct dp_window_offer *next;
+    struct dp_window *window; // held
+    int32_t from, to;
+};
+
+void dp_window_offer_add(struct dp_window_offer **offers, struct dp_window *window, int32_t from,
+                         int32_t to)
+{
+    struct dp_window_offer *offer = dp_new(struct dp_window_offer);
+    *offer = (struct dp_window_offer){.next = *offers, .window = window, .from = from, .to = to};
+    atomic_fetch_add(&window->users, 1);
+    *offers = offer;
+}
+
+struct dp_window *dp_window_offer_take(struct dp_window_offer **offers, uint32_t key, int32_t from,
+                                       int32_t to)
+{
+    while (*offers != NULL && ((*offers)->from != from || (*offers)->to != to ||
+                               (*offers)->window->key != key)) {
+        offers = &(*offers)->next;
+    }
+    struct dp_window_offer *offer = *offers;
+    DP_CHECK(offer != NULL);
+    struct dp_window *window = offer->window;
+    *offers = offer->next;
+    free(offer);
+    return window;
+}
+
+void dp_window_offers_drop(struct dp_window_offer **offers)
+{
+    while (*offers != NULL) {
+        struct dp_window_offer *offer = *offers;
+        *offers = offer->next;
+        dp_window_release(offer->window);
+        free(offer);
+    }
+}
+
 // Both in release order: who sees a note that overwrites an old one sees also that it is about to.
 void dp_window_post(struct dp_window_lane *lane, struct dp_bell *bell, uint64_t number,
                     uint64_t note)

@@ -194,6 +194,16 @@ void dp_transport_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_
 struct dp_window *dp_window_acquire(struct dp_transport *transport, uint32_t key);
 // Accepts NULL.
 void dp_window_release(struct dp_window *window);
+
+// Windows that ranks of this process have opened and peers have still to take; their openers may
+// close them before. For a row that keeps them in a list under a mutex of its own. What is taken is
+// the caller's to release, and is there: its card, which has come, is sent behind the offer.
+struct dp_window_offer;
+void dp_window_offer_add(struct dp_window_offer **offers, struct dp_window *window, int32_t from,
+                         int32_t to);
+struct dp_window *dp_window_offer_take(struct dp_window_offer **offers, uint32_t key, int32_t from,
+                                       int32_t to);
+void dp_window_offers_drop(struct dp_window_offer **offers);
 // All bytes of put `number` of that rank are in place: raises the count and wakes who waits. One
 // thread at a time for a (window, from). A number that has landed before does nothing; false when
 // one is missing in between.
