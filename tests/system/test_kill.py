@@ -62,19 +62,30 @@ class Kill(ClusterTest):
 
         def local_sockets():
             lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
-            return {line.split()[-1] for line in lines if "@dp-rank-" in line}
+            return {tuple(line.split()[-2:]) for line in lines if "@dp-rank-" in line}
 
-        files, sockets = set(os.listdir("/dev/shm")), local_sockets()
+        def inodes(pid):
+            links = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+            return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+        # Other jobs may come and go on this machine meanwhile.
+        def files():
+            return {name for name in os.listdir("/dev/shm") if "dp-" in name}
+
+        before = files()
         job = self.start(resources_device="cpu")
         pids = [rank["pid"] for rank in self.cluster.job(job)["ranks"]]
         # Each has memory of every other one: the device and the inode are the same.
         for pid in pids[1:]:
             self.assertTrue(mappings(pids[0]) & mappings(pid), msg=f"ranks {pids[0]} and {pid}")
+        own = set().union(*(inodes(pid) for pid in pids))
+        sockets = {name for inode, name in local_sockets() if inode in own}
+        self.assertTrue(sockets)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.fails_naming(job, "SIGKILL")
-        self.assertLessEqual(set(os.listdir("/dev/shm")), files)
-        self.assertLessEqual(local_sockets(), sockets)
+        self.assertLessEqual(files(), before)
+        self.assertFalse(sockets & {name for _, name in local_sockets()})
 
     def test_a_killed_training_rank_is_named_not_the_peers_that_noticed(self):
         job = self.start(resources_device="cpu")
