@@ -212,7 +212,7 @@ void calibration_order(struct calibration *calibration, uint64_t request, bool i
             calibration->wanted = true;
             calibration->wanted_at_ns = worker_now_ns();
             calibration->turn_by_ns = calibration->wanted_at_ns + TURN_MS * DP_NS_PER_MS;
-            calibration->limit_ms = LIMIT_FIRST_MS;
+            calibration->limit_ms = LIMIT_MAX_MS; // who asked waits for longer
         }
         worker_hurry(calibration->worker);
     }
