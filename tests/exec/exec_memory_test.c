@@ -227,7 +227,7 @@ static void predicted_and_measured_peaks_of_ranks_agree_within_three_percent(voi
 {
     (void)state;
     struct dp_rand rand;
-    for (uint64_t run = 0; run < (uint64_t)dp_fuzz_runs(12); run++) {
+    for (uint64_t run = 0; run < (uint64_t)dp_fuzz_runs(TRIAL_UNDER_TSAN ? 2 : 12); run++) {
         dp_rand_init(&rand, dp_rand_mix(77, run));
         struct trial trial = random_trial(&rand);
         const struct dp_model_spec model = model_of(&rand, trial.layers);
@@ -339,7 +339,7 @@ static void every_choice_changes_the_peak_by_what_is_predicted(void **state)
         {.name = "a tied head", .tied = true},
         {.name = "copies of experts", .copies = true},
     };
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(choices); i++) {
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(choices); i += TRIAL_UNDER_TSAN ? 7 : 1) {
         double predicted[2], measured[2];
         for (int is_made = 0; is_made < 2; is_made++) {
             peak_of(&choices[i], is_made, &predicted[is_made], &measured[is_made]);
