@@ -154,12 +154,12 @@ static void note_load(const Dp__V1__RankResult *rank, const struct dp_rank_load 
                           NULL) != DP_OK) {
         return;
     }
-    add_note(report, dp_arena_printf(arena,
-                                     "rank %u held %.1f MiB where %.1f were planned; %.2f times an "
-                                     "equal share of the tokens came to its experts, which makes "
-                                     "%.1f of it",
-                                     rank->rank, measured / MIB, planned / MIB, load->rank,
-                                     dp_memory_total(&parts) / MIB));
+    add_note(report,
+             dp_arena_printf(arena,
+                             "rank %u held %.1f MiB, planned were %.1f; with %.2f x the mean "
+                             "tokens it is %.1f",
+                             rank->rank, measured / MIB, planned / MIB, load->rank,
+                             dp_memory_total(&parts) / MIB));
 }
 
 static void note_loads(const struct job_view *view, struct dp_arena *arena,
