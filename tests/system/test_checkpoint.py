@@ -1,5 +1,6 @@
 """Checkpoints of jobs while things go wrong, and their way to others and back."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -135,11 +136,27 @@ class Held(CheckpointTest):
                                 ASAN_OPTIONS="verify_asan_link_order=0")
 
     def hold(self, ranks=2):
-        """Every rank is at the end of what it writes of a checkpoint; its number of steps."""
-        os.mkfifo(self.pipe)
-        wait_for("the ranks' writers are held up",
-                 lambda: all(pathlib.Path(f"{self.pipe}.r{rank}").exists()
-                             for rank in range(ranks)))
+        """Every rank is at the end of what it writes of a checkpoint. The pipe may come when some
+        have ended: then those that it caught are let go, and all meet it at the next one."""
+        reached = [pathlib.Path(f"{self.pipe}.r{rank}") for rank in range(ranks)]
+        for _ in range(10):
+            os.mkfifo(self.pipe)
+            try:
+                return wait_for("the ranks' writers are held up",
+                                lambda: all(path.exists() for path in reached), deadline_s=10)
+            except AssertionError:
+                self.let_go()
+        return self.fail("no checkpoint holds up all ranks")
+
+    def let_go(self):
+        with contextlib.suppress(OSError):  # where no rank has come to it
+            writer = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK)
+            self.addCleanup(os.close, writer)
+            self.pipe.unlink()
+            os.set_blocking(writer, True)
+        self.pipe.unlink(missing_ok=True)
+        for path in self.cluster.root.glob("pipe.*"):
+            path.unlink()
 
     def partial(self, directory):
         names = [p.name for p in directory.iterdir() if p.name.endswith(".partial")]
