@@ -112,8 +112,9 @@ struct dp_rank_level {
     uint64_t step;
     int64_t pid;
     int32_t exit_status, signal;
-    bool ready_known, finished_known;
+    bool ready_known, finished_known, held_known;
     struct dp_rank_ready ready;
+    struct dp_rank_held held;
     struct dp_rank_finished finished;
 };
 

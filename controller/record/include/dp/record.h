@@ -72,7 +72,8 @@ struct dp_job_record {
     char reason[DP_NAME_MAX]; // machine word, "" = none
     char message[DP_TEXT_MAX];
     int32_t cause_weight; // how good the failure in reason and message explains the end
-    uint32_t attempt, epoch;
+    uint32_t attempt, epoch; // in force
+    uint32_t epoch_used;     // highest that was ever given out within the attempt
     struct dp_buf job_toml;
     struct dp_buf plan;   // packed dp.v1.Plan, empty until PLANNED
     int32_t ranks_wanted; // at least these
@@ -135,6 +136,15 @@ struct dp_rank_comm {
     int64_t total_ns, exposed_ns;
 };
 
+// What a rank holds that trains no further (dp.v1.RankHeld).
+struct dp_rank_held {
+    uint64_t step;
+    bool norm_known, gradients_whole;
+    double grad_norm;
+    char address[DP_ADDRESS_MAX]; // where its state is served; "" = it has nothing whole
+    char why[DP_TEXT_MAX];        // "" = it was told to
+};
+
 struct dp_rank_record {
     uint64_t job; // number
     uint32_t rank;
@@ -150,6 +160,8 @@ struct dp_rank_record {
     bool stopped;                             // it ended after it had been told to
     bool gone;           // surely not running, whatever became of it; not stored
     uint64_t final_step; // in its last word; not stored
+    bool is_held;        // and what it holds; levels, not stored
+    struct dp_rank_held held;
     char action[DP_NAME_MAX];
     char error[DP_TEXT_MAX];
     int64_t updated_ns;    // wall clock of the newest usage

@@ -51,6 +51,7 @@ typedef enum dp_link_slot {
     DP_LINK_SLOT_EVALUATION,
     DP_LINK_SLOT_CHECKPOINT,
     DP_LINK_SLOT_FINISHED,
+    DP_LINK_SLOT_HELD,
     DP_LINK_SLOT_LATEST_END,
     // The newest DP_LINK_STEPS_KEPT frames of a rank, at most DP_LINK_STEPS_BYTES_MAX bytes.
     DP_LINK_SLOT_STEP = 8,
