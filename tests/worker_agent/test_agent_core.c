@@ -1,154 +1,11 @@
 // The agent's decisions: events in, effects out.
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "dp/agent_core.h"
-#include "dp/alloc.h"
+#include "agent_fixture.h"
 #include "dp/clock.h"
 #include "dp/rand.h"
 #include "dp_test.h"
-
-#define ORPHAN_MS 60000
-
-struct fixture {
-    struct dp_agent_core *core;
-    struct dp_agent_effects effects; // of the last event
-    int64_t now_ns;
-};
-
-static int set_up(void **state)
-{
-    struct fixture *fixture = dp_new(struct fixture);
-    fixture->core = dp_agent_core_new(ORPHAN_MS, 0);
-    *state = fixture;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *fixture = *state;
-    dp_agent_core_free(fixture->core);
-    dp_agent_effects_deinit(&fixture->effects);
-    free(fixture);
-    return 0;
-}
-
-static struct dp_agent_fence fence(uint32_t epoch)
-{
-    return (struct dp_agent_fence){.job = "job-1", .attempt = 1, .epoch = epoch};
-}
-
-static void step(struct fixture *fixture, struct dp_agent_event event)
-{
-    event.now_ns = fixture->now_ns;
-    fixture->effects.count = 0;
-    dp_agent_core_step(fixture->core, &event, &fixture->effects);
-}
-
-static size_t count_of(const struct fixture *fixture, dp_agent_effect_type type)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < fixture->effects.count; i++) {
-        count += fixture->effects.items[i].type == type;
-    }
-    return count;
-}
-
-static const struct dp_agent_effect *only(const struct fixture *fixture, dp_agent_effect_type type)
-{
-    assert_int_equal(count_of(fixture, type), 1);
-    for (size_t i = 0; i < fixture->effects.count; i++) {
-        if (fixture->effects.items[i].type == type) {
-            return &fixture->effects.items[i];
-        }
-    }
-    fail();
-    return NULL;
-}
-
-static const uint32_t ranks[] = {4, 5};
-
-static void simple(struct fixture *fixture, dp_agent_event_type type, uint32_t epoch)
-{
-    step(fixture, (struct dp_agent_event){.type = type, .fence = fence(epoch)});
-}
-
-static void prepare(struct fixture *fixture, uint32_t epoch)
-{
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_PREPARE,
-                                          .fence = fence(epoch),
-                                          .numbers = ranks,
-                                          .numbers_count = 2,
-                                          .bytes = "prepare",
-                                          .length = 7});
-}
-
-static void spawned(struct fixture *fixture, uint32_t epoch, uint32_t rank, bool started)
-{
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_SPAWNED,
-                                          .fence = fence(epoch),
-                                          .rank = rank,
-                                          .pid = 1000 + rank,
-                                          .started = started});
-}
-
-static void exited(struct fixture *fixture, uint32_t epoch, uint32_t rank, int32_t signal)
-{
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_EXITED,
-                                          .fence = fence(epoch),
-                                          .rank = rank,
-                                          .pid = 1000 + rank,
-                                          .signal = signal});
-}
-
-static void report(struct fixture *fixture, uint32_t rank, dp_agent_report kind, uint64_t number)
-{
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_REPORT,
-                                          .fence = fence(1),
-                                          .rank = rank,
-                                          .kind = kind,
-                                          .step = number,
-                                          .bytes = "whole",
-                                          .length = 5,
-                                          .inner = "inner",
-                                          .inner_length = 5,
-                                          .kept = "kept",
-                                          .kept_length = 4});
-}
-
-static void start(struct fixture *fixture, uint32_t epoch)
-{
-    step(fixture,
-         (struct dp_agent_event){
-             .type = DP_AGENT_START, .fence = fence(epoch), .bytes = "start", .length = 5});
-}
-
-static void acknowledged(struct fixture *fixture, int64_t sent_ns)
-{
-    step(fixture, (struct dp_agent_event){.type = DP_AGENT_ACKNOWLEDGED, .sent_ns = sent_ns});
-}
-
-static const struct dp_agent_assignment *held(const struct fixture *fixture, uint32_t epoch)
-{
-    struct dp_agent_fence wanted = fence(epoch);
-    const struct dp_agent_assignment *assignment = dp_agent_core_find(fixture->core, &wanted);
-    assert_non_null(assignment);
-    return assignment;
-}
-
-// Epoch 1 with ranks 4 and 5 running.
-static void run(struct fixture *fixture)
-{
-    simple(fixture, DP_AGENT_STREAM_UP, 0);
-    prepare(fixture, 1);
-    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
-    for (size_t i = 0; i < 2; i++) {
-        spawned(fixture, 1, ranks[i], false);
-        report(fixture, ranks[i], DP_AGENT_REPORT_READY, 0);
-    }
-    start(fixture, 1);
-}
 
 static void a_prepare_starts_a_keeper_then_each_rank(void **state)
 {
@@ -343,7 +200,7 @@ static void while_the_controller_is_away_steps_are_kept_and_sent_later(void **st
         assert_int_equal(count_of(fixture, DP_AGENT_DO_REPORT), 0);
         report(fixture, 4, DP_AGENT_REPORT_SAMPLE, i);
     }
-    report(fixture, 5, DP_AGENT_REPORT_LASTING, 1);
+    report(fixture, 5, DP_AGENT_REPORT_CHECKPOINT, 1);
     simple(fixture, DP_AGENT_STREAM_UP, 0);
     assert_int_equal(count_of(fixture, DP_AGENT_DO_LEVEL), 1);
     assert_int_equal(count_of(fixture, DP_AGENT_DO_REPORT), 512 + 1);

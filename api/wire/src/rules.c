@@ -68,6 +68,7 @@ static const struct wire_string_rule string_rules[] = {
     TEXT("reason"),
     TEXT("used"),
     TEXT("warnings"),
+    TEXT("why"),
 };
 
 static const struct wire_string_rule default_rule = {"", WIRE_STRING_LINE, DP_PATH_MAX - 1};
@@ -129,6 +130,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"microbatches", 0, DP_MICROBATCHES_MAX},
         {"numa_node", -1, 1 << 16},
         {"peak_chunks", 0, INT32_MAX},
+        {"peer", 0, DP_RANKS_MAX - 1},
         {"pid", 0, INT32_MAX},
         {"pipeline", 0, DP_PIPELINE_MAX},
         {"predicted_peak_chunks", 0, INT32_MAX},
@@ -143,6 +145,7 @@ struct wire_integer_rule dp_wire_integer_rule_find(const char *field)
         {"slots_used", 0, DP_NODE_SLOTS_MAX},
         {"stage", 0, DP_STAGES_MAX - 1},
         {"stages", 0, DP_STAGES_MAX},
+        {"state_step", 0, DP_STEPS_MAX},
         {"step", 0, DP_STEPS_MAX},
         {"steps_total", 0, DP_STEPS_MAX},
         {"tensor", 0, DP_TENSOR_MAX},
@@ -183,6 +186,7 @@ size_t dp_wire_list_max(const char *field)
         {"slot_experts", DP_EXPERT_SLOTS_MAX},
         {"slow", DP_WHAT_IF_ITEMS_MAX},
         {"slow_links", DP_WHAT_IF_ITEMS_MAX},
+        {"sources", DP_RANKS_MAX},
     };
     for (size_t i = 0; i < DP_ARRAY_LENGTH(limits); i++) {
         if (strcmp(limits[i].field, field) == 0) {

@@ -41,6 +41,8 @@ dp_status orders_prepare_rank(const struct worker *worker, const struct dp_buf *
     order.bind_host = (char *)worker->options.data_host;
     order.checkpoint_directory = known->checkpoint_directory;
     order.token = known->token;
+    order.resume = known->resume;
+    order.takes_state = known->beside;
     message.order_case = DP__V1__RANK_ORDER__ORDER_PREPARE;
     message.prepare = &order;
     pack_order(&message, buf);
@@ -71,6 +73,7 @@ static void on_prepare(struct worker *worker, const Dp__V1__ControllerMessage *m
         .fence = orders_fence(prepare->fence),
         .numbers = prepare->ranks,
         .numbers_count = prepare->n_ranks,
+        .beside = prepare->beside,
     };
     struct dp_error err = {0};
     if (check_ranks(prepare, &err) != DP_OK) {
@@ -111,6 +114,10 @@ static void on_start(struct worker *worker, const Dp__V1__ControllerMessage *mes
     start.fence = message->start->fence;
     start.endpoints = message->start->endpoints;
     start.n_endpoints = message->start->n_endpoints;
+    start.sources = message->start->sources;
+    start.n_sources = message->start->n_sources;
+    start.state_step = message->start->state_step;
+    start.state_token = message->start->state_token;
     order.order_case = DP__V1__RANK_ORDER__ORDER_START;
     order.start = &start;
     pack_order(&order, &packed);
@@ -149,21 +156,63 @@ static void on_release(struct worker *worker, const Dp__V1__ControllerMessage *m
     worker_event(worker, &event);
 }
 
+// What ranks that run are told, in the words of their own orders.
+static void pass_on(struct worker *worker, dp_agent_event_type type, const Dp__V1__Fence *fence,
+                    const Dp__V1__RankOrder *order)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
+    pack_order(order, &packed);
+    struct dp_agent_event event = {
+        .type = type,
+        .fence = orders_fence(fence),
+        .bytes = packed.bytes,
+        .length = packed.length,
+    };
+    worker_event(worker, &event);
+}
+
 static void on_checkpoint(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
-    struct dp_agent_event event = {.type = DP_AGENT_CHECKPOINT,
-                                   .fence = orders_fence(message->checkpoint->fence)};
     Dp__V1__RankCheckpoint checkpoint = DP__V1__RANK_CHECKPOINT__INIT;
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
     checkpoint.fence = message->checkpoint->fence;
     checkpoint.request = message->checkpoint->request;
     order.order_case = DP__V1__RANK_ORDER__ORDER_CHECKPOINT;
     order.checkpoint = &checkpoint;
-    pack_order(&order, &packed);
-    event.bytes = packed.bytes;
-    event.length = packed.length;
-    worker_event(worker, &event);
+    pass_on(worker, DP_AGENT_CHECKPOINT, checkpoint.fence, &order);
+}
+
+static void on_pause(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    Dp__V1__RankPause pause = DP__V1__RANK_PAUSE__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    pause.fence = message->pause->fence;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_PAUSE;
+    order.pause = &pause;
+    pass_on(worker, DP_AGENT_PAUSE, pause.fence, &order);
+}
+
+static void on_settle(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    Dp__V1__RankSettle settle = DP__V1__RANK_SETTLE__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    settle.fence = message->settle->fence;
+    settle.step = message->settle->step;
+    settle.grad_norm = message->settle->grad_norm;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_SETTLE;
+    order.settle = &settle;
+    pass_on(worker, DP_AGENT_SETTLE, settle.fence, &order);
+}
+
+static void on_probe(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    Dp__V1__RankProbe probe = DP__V1__RANK_PROBE__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    probe.fence = message->probe->fence;
+    probe.request = message->probe->request;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_PROBE;
+    order.probe = &probe;
+    pass_on(worker, DP_AGENT_PROBE, probe.fence, &order);
 }
 
 static void on_read_log(struct worker *worker, const Dp__V1__ControllerMessage *message)
@@ -188,6 +237,9 @@ void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *messa
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_CHECKPOINT] = on_checkpoint,
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG] = on_read_log,
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE] = on_calibrate,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_PAUSE] = on_pause,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_SETTLE] = on_settle,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_PROBE] = on_probe,
     };
     size_t kind = (size_t)message->message_case;
     if (kind < sizeof handlers / sizeof handlers[0] && handlers[kind] != NULL) {

@@ -89,9 +89,21 @@ static void describe(Dp__V1__RankReport *report, struct dp_agent_event *event, s
         keep_step(report, event, kept);
         break;
     case DP__V1__RANK_REPORT__REPORT_EVAL:
-    case DP__V1__RANK_REPORT__REPORT_CHECKPOINT:
-        event->kind = DP_AGENT_REPORT_LASTING;
+        event->kind = DP_AGENT_REPORT_EVALUATION;
         dp_wire_pack(&report->base, kept);
+        break;
+    case DP__V1__RANK_REPORT__REPORT_CHECKPOINT:
+        event->kind = DP_AGENT_REPORT_CHECKPOINT;
+        dp_wire_pack(&report->base, kept);
+        break;
+    case DP__V1__RANK_REPORT__REPORT_HELD:
+        event->kind = DP_AGENT_REPORT_HELD;
+        event->step = report->held->step;
+        dp_wire_pack(&report->held->base, inner);
+        break;
+    case DP__V1__RANK_REPORT__REPORT_PROBE:
+        event->kind = DP_AGENT_REPORT_ONCE;
+        event->step = report->probe->step;
         break;
     case DP__V1__RANK_REPORT__REPORT_UTILISATION:
         event->kind = DP_AGENT_REPORT_SAMPLE;

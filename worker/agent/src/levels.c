@@ -45,6 +45,7 @@ static Dp__V1__RankLevel *rank_level(const struct dp_agent_rank *rank, struct dp
     level->step = rank->step;
     level->ready = message_of(&dp__v1__rank_ready__descriptor, &rank->ready, arena);
     level->finished = message_of(&dp__v1__rank_finished__descriptor, &rank->finished, arena);
+    level->held = message_of(&dp__v1__rank_held__descriptor, &rank->held, arena);
     level->exit_status = rank->exit_status;
     level->signal = rank->signal;
     level->pid = rank->pid;

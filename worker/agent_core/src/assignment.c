@@ -31,11 +31,14 @@ void dp_agent_assignment_free(struct dp_agent_assignment *assignment)
     for (size_t i = 0; i < assignment->ranks_count; i++) {
         free(assignment->ranks[i].ready.bytes);
         free(assignment->ranks[i].finished.bytes);
+        free(assignment->ranks[i].held.bytes);
         dp_agent_steps_free(assignment->ranks[i].steps);
     }
     free(assignment->ranks);
     free(assignment->prepare.bytes);
     free(assignment->start_order.bytes);
+    free(assignment->pause_order.bytes);
+    free(assignment->settle_order.bytes);
     free(assignment);
 }
 

@@ -140,12 +140,19 @@ void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *
     }
 }
 
-static bool older_runs(const struct dp_agent_core *core, const struct dp_agent_fence *fence)
+bool dp_agent_must_end_before(const struct dp_agent_assignment *older,
+                              const struct dp_agent_assignment *newer)
+{
+    bool spared = newer->beside && older->fence.attempt == newer->fence.attempt;
+    return strcmp(older->fence.job, newer->fence.job) == 0 && !spared &&
+           dp_agent_fence_compare(&older->fence, &newer->fence) < 0 &&
+           !dp_agent_assignment_ended(older);
+}
+
+static bool older_runs(const struct dp_agent_core *core, const struct dp_agent_assignment *newer)
 {
     for (size_t i = 0; i < core->count; i++) {
-        const struct dp_agent_assignment *other = core->assignments[i];
-        if (strcmp(other->fence.job, fence->job) == 0 &&
-            dp_agent_fence_compare(&other->fence, fence) < 0 && !dp_agent_assignment_ended(other)) {
+        if (dp_agent_must_end_before(core->assignments[i], newer)) {
             return true;
         }
     }
@@ -178,7 +185,7 @@ void dp_agent_core_settle(struct dp_agent_core *core, struct dp_agent_effects *e
     }
     for (size_t i = 0; i < core->count; i++) {
         struct dp_agent_assignment *assignment = core->assignments[i];
-        if (assignment->keeper == DP_AGENT_KEEPER_NONE && !older_runs(core, &assignment->fence)) {
+        if (assignment->keeper == DP_AGENT_KEEPER_NONE && !older_runs(core, assignment)) {
             assignment->keeper = DP_AGENT_KEEPER_AWAY;
             struct dp_agent_effect *effect =
                 dp_agent_effects_add(effects, DP_AGENT_DO_START_KEEPER, &assignment->fence);
@@ -270,7 +277,10 @@ static const struct {
     [DP_AGENT_START] = {dp_agent_on_start, true},
     [DP_AGENT_STOP] = {dp_agent_on_stop, true},
     [DP_AGENT_RELEASE] = {dp_agent_on_release, true},
-    [DP_AGENT_CHECKPOINT] = {dp_agent_on_checkpoint, true},
+    [DP_AGENT_CHECKPOINT] = {dp_agent_on_running, true},
+    [DP_AGENT_PAUSE] = {dp_agent_on_pause, true},
+    [DP_AGENT_SETTLE] = {dp_agent_on_settle, true},
+    [DP_AGENT_PROBE] = {dp_agent_on_running, true},
     [DP_AGENT_STREAM_UP] = {on_stream_up, false},
     [DP_AGENT_ACKNOWLEDGED] = {on_acknowledged, false},
     [DP_AGENT_STREAM_DOWN] = {on_stream_down, false},

@@ -17,10 +17,18 @@ struct dp_agent_core {
     size_t seen_next;
 };
 
+// Of each of these the newest report is sent again.
+typedef enum dp_agent_lasting {
+    DP_AGENT_LASTING_EVALUATION,
+    DP_AGENT_LASTING_CHECKPOINT,
+    DP_AGENT_LASTING_COUNT
+} dp_agent_lasting;
+
 // steps.c: the newest reports of one rank, sent again after the controller was away.
 void dp_agent_steps_free(struct dp_agent_steps *steps);
 void dp_agent_steps_put(struct dp_agent_steps **steps, const void *bytes, size_t length);
-void dp_agent_steps_put_lasting(struct dp_agent_steps **steps, const void *bytes, size_t length);
+void dp_agent_steps_put_lasting(struct dp_agent_steps **steps, dp_agent_lasting kind,
+                                const void *bytes, size_t length);
 void dp_agent_steps_send(const struct dp_agent_steps *steps, struct dp_agent_effects *effects);
 
 // assignment.c
@@ -49,6 +57,9 @@ struct dp_agent_assignment *dp_agent_core_add(struct dp_agent_core *core,
 void dp_agent_core_remove(struct dp_agent_core *core, struct dp_agent_assignment *assignment);
 const struct dp_agent_fence *dp_agent_core_seen(const struct dp_agent_core *core, const char *job);
 void dp_agent_core_see(struct dp_agent_core *core, const struct dp_agent_fence *fence);
+// Whether `newer`, of the same job, may not start while `older` has ranks.
+bool dp_agent_must_end_before(const struct dp_agent_assignment *older,
+                              const struct dp_agent_assignment *newer);
 // Tells the controller, when there is one.
 void dp_agent_core_level(struct dp_agent_core *core, const struct dp_agent_assignment *assignment,
                          struct dp_agent_effects *effects);
@@ -63,6 +74,8 @@ typedef void (*event_handler)(struct dp_agent_core *core, struct dp_agent_assign
 // orders.c
 // Passes the controller's Start on to the ranks that have not had it; the keeper is connected.
 void dp_agent_start_ready(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects);
+// Gives ranks that run what they may have missed while the keeper was out of touch.
+void dp_agent_order_again(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects);
 void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                          const struct dp_agent_event *event, struct dp_agent_effects *effects);
 void dp_agent_on_bad_prepare(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
@@ -73,8 +86,13 @@ void dp_agent_on_stop(struct dp_agent_core *core, struct dp_agent_assignment *as
                       const struct dp_agent_event *event, struct dp_agent_effects *effects);
 void dp_agent_on_release(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                          const struct dp_agent_event *event, struct dp_agent_effects *effects);
-void dp_agent_on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                            const struct dp_agent_event *event, struct dp_agent_effects *effects);
+// Checkpoint, probe: nobody asks twice for one that is lost but who wanted it.
+void dp_agent_on_running(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_pause(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                       const struct dp_agent_event *event, struct dp_agent_effects *effects);
+void dp_agent_on_settle(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        const struct dp_agent_event *event, struct dp_agent_effects *effects);
 
 // keeper_events.c
 void dp_agent_on_found(struct dp_agent_core *core, struct dp_agent_assignment *assignment,

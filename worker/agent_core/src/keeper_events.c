@@ -79,6 +79,7 @@ void dp_agent_on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assig
     if (!assignment->stopping && !assignment->releasing) {
         spawn_missing(assignment, effects);
         dp_agent_start_ready(assignment, effects);
+        dp_agent_order_again(assignment, effects);
     } else if (!all_told_to_end(assignment)) {
         dp_agent_core_stop(core, assignment, 0, effects);
     }
@@ -236,10 +237,19 @@ static void note_report(struct dp_agent_rank *rank, const struct dp_agent_event 
     case DP_AGENT_REPORT_FINISHED:
         dp_agent_blob_set(&rank->finished, event->inner, event->inner_length);
         break;
-    case DP_AGENT_REPORT_LASTING:
-        dp_agent_steps_put_lasting(&rank->steps, event->kept, event->kept_length);
+    case DP_AGENT_REPORT_EVALUATION:
+        dp_agent_steps_put_lasting(&rank->steps, DP_AGENT_LASTING_EVALUATION, event->kept,
+                                   event->kept_length);
+        break;
+    case DP_AGENT_REPORT_CHECKPOINT:
+        dp_agent_steps_put_lasting(&rank->steps, DP_AGENT_LASTING_CHECKPOINT, event->kept,
+                                   event->kept_length);
+        break;
+    case DP_AGENT_REPORT_HELD:
+        dp_agent_blob_set(&rank->held, event->inner, event->inner_length);
         break;
     case DP_AGENT_REPORT_SAMPLE:
+    case DP_AGENT_REPORT_ONCE:
         break;
     }
     rank->step = event->step > rank->step ? event->step : rank->step;
@@ -254,7 +264,8 @@ void dp_agent_on_report(struct dp_agent_core *core, struct dp_agent_assignment *
         return;
     }
     // What belongs to a level is told as one; a report may also be of interest by itself.
-    if (event->kind == DP_AGENT_REPORT_READY || event->kind == DP_AGENT_REPORT_FINISHED) {
+    if (event->kind == DP_AGENT_REPORT_READY || event->kind == DP_AGENT_REPORT_HELD ||
+        event->kind == DP_AGENT_REPORT_FINISHED) {
         dp_agent_core_level(core, assignment, effects);
     }
     struct dp_agent_effect *effect =

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/clock.h"
 #include "internal.h"
 
@@ -75,14 +76,14 @@ void dp_agent_on_prepare(struct dp_agent_core *core, struct dp_agent_assignment 
                      DP_AGENT_ASSIGNMENTS_MAX);
         return;
     }
+    assignment->beside = event->beside;
     dp_agent_blob_set(&assignment->prepare, event->bytes, event->length);
     for (size_t i = 0; i < event->numbers_count; i++) {
         (void)dp_agent_assignment_add_rank(assignment, event->numbers[i]);
     }
     for (size_t i = 0; i < core->count; i++) {
         struct dp_agent_assignment *older = core->assignments[i];
-        if (older != assignment && strcmp(older->fence.job, event->fence.job) == 0 &&
-            !dp_agent_assignment_ended(older)) {
+        if (dp_agent_must_end_before(older, assignment)) {
             dp_agent_effects_log(effects, &older->fence, "ended by a newer assignment of the job");
             dp_agent_core_stop(core, older, 0, effects);
         }
@@ -122,8 +123,8 @@ void dp_agent_on_start(struct dp_agent_core *core, struct dp_agent_assignment *a
     dp_agent_core_level(core, assignment, effects);
 }
 
-static void order_running(struct dp_agent_assignment *assignment,
-                          const struct dp_agent_event *event, struct dp_agent_effects *effects)
+static void order_running(struct dp_agent_assignment *assignment, const void *bytes, size_t length,
+                          struct dp_agent_effects *effects)
 {
     for (size_t i = 0; i < assignment->ranks_count; i++) {
         const struct dp_agent_rank *rank = &assignment->ranks[i];
@@ -133,8 +134,8 @@ static void order_running(struct dp_agent_assignment *assignment,
         struct dp_agent_effect *effect =
             dp_agent_effects_add(effects, DP_AGENT_DO_ORDER, &assignment->fence);
         effect->rank = rank->rank;
-        effect->bytes = event->bytes;
-        effect->length = event->length;
+        effect->bytes = bytes;
+        effect->length = length;
     }
 }
 
@@ -160,7 +161,7 @@ void dp_agent_on_stop(struct dp_agent_core *core, struct dp_agent_assignment *as
     if (polite) {
         assignment->stopping = true;
         assignment->force_at_ns = event->now_ns + event->grace_ms * DP_NS_PER_MS;
-        order_running(assignment, event, effects);
+        order_running(assignment, event->bytes, event->length, effects);
     } else {
         dp_agent_core_stop(core, assignment, event->grace_ms, effects);
     }
@@ -178,11 +179,38 @@ void dp_agent_on_release(struct dp_agent_core *core, struct dp_agent_assignment 
     dp_agent_core_settle(core, effects);
 }
 
-void dp_agent_on_checkpoint(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
-                            const struct dp_agent_event *event, struct dp_agent_effects *effects)
+void dp_agent_on_running(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                         const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)core;
     if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED && !assignment->stopping) {
-        order_running(assignment, event, effects);
+        order_running(assignment, event->bytes, event->length, effects);
+    }
+}
+
+void dp_agent_on_pause(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                       const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    dp_agent_blob_set(&assignment->pause_order, event->bytes, event->length);
+    dp_agent_on_running(core, assignment, event, effects);
+    // Ranks that hold already are heard of, though an answer was lost.
+    dp_agent_core_level(core, assignment, effects);
+}
+
+void dp_agent_on_settle(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                        const struct dp_agent_event *event, struct dp_agent_effects *effects)
+{
+    dp_agent_blob_set(&assignment->settle_order, event->bytes, event->length);
+    dp_agent_on_running(core, assignment, event, effects);
+    dp_agent_core_level(core, assignment, effects);
+}
+
+void dp_agent_order_again(struct dp_agent_assignment *assignment, struct dp_agent_effects *effects)
+{
+    const struct dp_agent_blob *orders[] = {&assignment->pause_order, &assignment->settle_order};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(orders); i++) {
+        if (orders[i]->bytes != NULL) {
+            order_running(assignment, orders[i]->bytes, orders[i]->length, effects);
+        }
     }
 }

@@ -7,7 +7,7 @@ struct dp_agent_steps {
     struct dp_agent_blob items[DP_LINK_STEPS_KEPT]; // a ring
     size_t first;
     size_t count;
-    struct dp_agent_blob lasting;
+    struct dp_agent_blob lasting[DP_AGENT_LASTING_COUNT];
 };
 
 void dp_agent_steps_free(struct dp_agent_steps *steps)
@@ -18,7 +18,9 @@ void dp_agent_steps_free(struct dp_agent_steps *steps)
     for (size_t i = 0; i < DP_LINK_STEPS_KEPT; i++) {
         free(steps->items[i].bytes);
     }
-    free(steps->lasting.bytes);
+    for (size_t i = 0; i < DP_AGENT_LASTING_COUNT; i++) {
+        free(steps->lasting[i].bytes);
+    }
     free(steps);
 }
 
@@ -42,9 +44,10 @@ void dp_agent_steps_put(struct dp_agent_steps **steps, const void *bytes, size_t
     }
 }
 
-void dp_agent_steps_put_lasting(struct dp_agent_steps **steps, const void *bytes, size_t length)
+void dp_agent_steps_put_lasting(struct dp_agent_steps **steps, dp_agent_lasting kind,
+                                const void *bytes, size_t length)
 {
-    dp_agent_blob_set(&need(steps)->lasting, bytes, length);
+    dp_agent_blob_set(&need(steps)->lasting[kind], bytes, length);
 }
 
 static void send_blob(const struct dp_agent_blob *blob, struct dp_agent_effects *effects)
@@ -61,7 +64,7 @@ void dp_agent_steps_send(const struct dp_agent_steps *steps, struct dp_agent_eff
     for (size_t i = 0; steps != NULL && i < steps->count; i++) {
         send_blob(&steps->items[(steps->first + i) % DP_LINK_STEPS_KEPT], effects);
     }
-    if (steps != NULL) {
-        send_blob(&steps->lasting, effects);
+    for (size_t i = 0; steps != NULL && i < DP_AGENT_LASTING_COUNT; i++) {
+        send_blob(&steps->lasting[i], effects);
     }
 }

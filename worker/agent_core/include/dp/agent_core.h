@@ -4,8 +4,9 @@
 //
 // An assignment is known by its fence (job, attempt, epoch). An order whose fence is not newer than
 // what this node has seen of the job is refused, with the reason, unless the assignment is held; a
-// newer one first ends the older ranks. What is told are levels, everything that is, so that a lost
-// message costs nothing.
+// newer one first ends the older ranks. One that is prepared beside them leaves the ranks of older
+// epochs of its attempt alone: each assignment then lives by its own orders. What is told are
+// levels, everything that is, so that a lost message costs nothing.
 //
 // A keeper that was out of touch has the last word: what its replay does not name was never started
 // there, whatever had been ordered, and is ordered again.
@@ -66,6 +67,7 @@ struct dp_agent_rank {
     uint64_t step;                 // completed
     struct dp_agent_blob ready;    // packed dp.v1.RankReady
     struct dp_agent_blob finished; // packed dp.v1.RankFinished
+    struct dp_agent_blob held;     // packed dp.v1.RankHeld, the newest
     struct dp_agent_steps *steps;  // reports kept for a controller that was away
 };
 
@@ -84,24 +86,31 @@ struct dp_agent_assignment {
     bool keeper_lost; // it died while ranks ran
     int32_t keeper_signal;
     bool adopted; // found on disk, not prepared in this life
+    bool beside;  // takes over from older epochs of the attempt, which go on meanwhile
     bool stopping;
     bool releasing;
     bool fenced;                      // ended by this node itself: the controller was away too long
     int64_t force_at_ns;              // a polite stop ends then; INT64_MAX = none
     struct dp_agent_blob prepare;     // as it was ordered, until the keeper was started
     struct dp_agent_blob start_order; // a RankStart, for ranks that have not had it
-    char error[DP_AGENT_TEXT_MAX];    // why the node could not do its part
-    char trouble[DP_AGENT_TEXT_MAX];  // the same, as long as it lasts: the keeper is out of reach
+    // RankPause and RankSettle, the newest: given again to a keeper that was out of touch. Whoever
+    // has obeyed loses nothing by hearing it twice.
+    struct dp_agent_blob pause_order, settle_order;
+    char error[DP_AGENT_TEXT_MAX];   // why the node could not do its part
+    char trouble[DP_AGENT_TEXT_MAX]; // the same, as long as it lasts: the keeper is out of reach
 };
 
 typedef enum dp_agent_event_type {
     // From the controller; `fence` is the order's.
-    DP_AGENT_PREPARE,     // numbers = the ranks; bytes = packed dp.v1.Prepare
+    DP_AGENT_PREPARE,     // numbers = the ranks; bytes = packed dp.v1.Prepare; beside
     DP_AGENT_BAD_PREPARE, // one that makes no sense; text
     DP_AGENT_START,       // bytes = packed RankOrder for each rank
     DP_AGENT_STOP,        // bytes = packed RankOrder to finish the step and stop, or none; grace_ms
     DP_AGENT_RELEASE,
-    DP_AGENT_CHECKPOINT,   // bytes = packed RankOrder
+    DP_AGENT_CHECKPOINT,   // bytes = packed RankOrder, for ranks that run
+    DP_AGENT_PAUSE,        // the same
+    DP_AGENT_SETTLE,       // the same
+    DP_AGENT_PROBE,        // the same
     DP_AGENT_STREAM_UP,    // the controller said welcome
     DP_AGENT_ACKNOWLEDGED, // sent_ns: when what it answers was sent
     DP_AGENT_STREAM_DOWN,
@@ -123,11 +132,14 @@ typedef enum dp_agent_event_type {
 } dp_agent_event_type;
 
 typedef enum dp_agent_report {
-    DP_AGENT_REPORT_READY,    // inner = packed RankReady
-    DP_AGENT_REPORT_STEP,     // kept = the report without what need not be sent twice
-    DP_AGENT_REPORT_FINISHED, // inner = packed RankFinished
-    DP_AGENT_REPORT_LASTING,  // evaluation, checkpoint: the newest is sent again, kept = it
-    DP_AGENT_REPORT_SAMPLE,   // utilisation: `step` counts, the rest passes through
+    DP_AGENT_REPORT_READY,      // inner = packed RankReady
+    DP_AGENT_REPORT_STEP,       // kept = the report without what need not be sent twice
+    DP_AGENT_REPORT_FINISHED,   // inner = packed RankFinished
+    DP_AGENT_REPORT_EVALUATION, // the newest is sent again, kept = it
+    DP_AGENT_REPORT_CHECKPOINT, // the same
+    DP_AGENT_REPORT_HELD,       // inner = packed RankHeld, step = what it holds
+    DP_AGENT_REPORT_ONCE,       // passes through: who asked asks again
+    DP_AGENT_REPORT_SAMPLE,     // utilisation: `step` counts, the rest passes through
 } dp_agent_report;
 
 // Pointers are borrowed for the duration of the call.
@@ -145,6 +157,7 @@ struct dp_agent_event {
     bool started;
     bool stopped;
     bool by_keeper; // it stopped the rank itself: nobody renewed its lease, or a signal
+    bool beside;
     uint32_t grace_ms;
     dp_agent_report kind;
     uint64_t step;
