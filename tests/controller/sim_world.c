@@ -151,7 +151,7 @@ static void queue_transaction(struct sim *sim)
         void *copy = dp_memdup(record->row, sizes[record->kind]);
         if (record->kind == DP_RECORD_JOB) {
             struct dp_job_record *job = copy;
-            job->job_toml = job->plan = (struct dp_buf){0};
+            job->job_toml = job->plan = job->sources = (struct dp_buf){0};
         } else if (record->kind == DP_RECORD_NODE) {
             ((struct dp_node_record *)copy)->profile = (struct dp_buf){(char *)"{}", 2, 0};
             ((struct dp_node_record *)copy)->hardware = (struct dp_buf){0};

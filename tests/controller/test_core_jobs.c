@@ -26,7 +26,7 @@ static void the_moves_are_those_of_the_design_and_no_other(void **state)
         {DP_STATE_COMPLETED, ""},
         {DP_STATE_FAILED, ""},
         {DP_STATE_CANCELLED, ""},
-        {DP_STATE_LOST, "RUNNING STOPPING"},
+        {DP_STATE_LOST, "RUNNING REASSIGNING STOPPING"},
     };
     assert_int_equal(sizeof(rows) / sizeof(rows[0]), DP_STATE_COUNT);
     for (size_t i = 0; i < DP_STATE_COUNT; i++) {

@@ -381,12 +381,25 @@ static void drop_memory(const char *directory)
     }
 }
 
+static void drop_reassignments(const char *directory)
+{
+    run_sql(directory, "DROP TRIGGER ranks_fewer; DROP TABLE decisions;"
+                       "ALTER TABLE jobs DROP COLUMN epoch_used;"
+                       "ALTER TABLE jobs DROP COLUMN ranks_count;"
+                       "ALTER TABLE jobs DROP COLUMN recovery;"
+                       "ALTER TABLE jobs DROP COLUMN adapt;"
+                       "ALTER TABLE jobs DROP COLUMN source_epoch;"
+                       "ALTER TABLE jobs DROP COLUMN source_step;"
+                       "ALTER TABLE jobs DROP COLUMN sources");
+}
+
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
 {
     const char *directory = *state;
     fill(directory);
     drop_communication(directory);
     drop_memory(directory);
+    drop_reassignments(directory);
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"

@@ -200,6 +200,7 @@ static void store_changes(struct dp_core *core)
     FOR_EACH_JOB(core, job)
     {
         if (job->changed || job->ranks_changed) {
+            job->row.ranks_count = (uint32_t)job->ranks_count;
             dp_core_store(core, DP_RECORD_JOB, &job->row);
             job->dirty_token = dp_core_token(core);
             job->retry_ns = 0;

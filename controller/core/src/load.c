@@ -96,9 +96,10 @@ void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
 {
     struct core_job *job = dp_core_job_add(core);
     job->row = *load->job;
-    job->row.job_toml = job->row.plan = (struct dp_buf){0};
+    job->row.job_toml = job->row.plan = job->row.sources = (struct dp_buf){0};
     dp_buf_append(&job->row.job_toml, load->job->job_toml.bytes, load->job->job_toml.length);
     dp_buf_append(&job->row.plan, load->job->plan.bytes, load->job->plan.length);
+    dp_buf_append(&job->row.sources, load->job->sources.bytes, load->job->sources.length);
     job->ranks_count = load->ranks_count;
     job->ranks = dp_new_array(struct dp_rank_record, load->ranks_count);
     if (load->ranks_count > 0) {

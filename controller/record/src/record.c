@@ -24,13 +24,26 @@ static const struct {
     [DP_STATE_FAILED] = {"FAILED", 0},
     [DP_STATE_CANCELLED] = {"CANCELLED", 0},
     // Not an end: its silent node returns, or it is known that it cannot.
-    [DP_STATE_LOST] = {"LOST", BIT(DP_STATE_RUNNING) | BIT(DP_STATE_STOPPING)},
+    [DP_STATE_LOST] = {"LOST",
+                       BIT(DP_STATE_RUNNING) | BIT(DP_STATE_REASSIGNING) | BIT(DP_STATE_STOPPING)},
 };
 
 static const char *const rank_phases[DP_RANK_PHASE_COUNT] = {
     [DP_RANK_UNKNOWN] = "unknown", [DP_RANK_STARTING] = "starting", [DP_RANK_READY] = "ready",
     [DP_RANK_RUNNING] = "running", [DP_RANK_FINISHED] = "finished", [DP_RANK_DIED] = "died",
 };
+
+static const char *const decision_states[DP_DECISION_STATE_COUNT] = {
+    [DP_DECISION_ADVISED] = "ADVISED",     [DP_DECISION_PREPARING] = "PREPARING",
+    [DP_DECISION_SWITCHING] = "SWITCHING", [DP_DECISION_RUNNING] = "RUNNING",
+    [DP_DECISION_MEASURED] = "MEASURED",   [DP_DECISION_ABANDONED] = "ABANDONED",
+    [DP_DECISION_FELL_BACK] = "FELL_BACK",
+};
+
+const char *dp_decision_state_text(dp_decision_state state)
+{
+    return state < DP_DECISION_STATE_COUNT ? decision_states[state] : "UNKNOWN";
+}
 
 const char *dp_job_state_text(dp_job_state state)
 {
@@ -92,6 +105,7 @@ void dp_job_record_deinit(struct dp_job_record *job)
 {
     dp_buf_deinit(&job->job_toml);
     dp_buf_deinit(&job->plan);
+    dp_buf_deinit(&job->sources);
 }
 
 void dp_node_record_deinit(struct dp_node_record *node)
@@ -113,6 +127,11 @@ void dp_profile_record_deinit(struct dp_profile_record *profile)
 void dp_lesson_record_deinit(struct dp_lesson_record *lesson)
 {
     dp_buf_deinit(&lesson->document);
+}
+
+void dp_decision_record_deinit(struct dp_decision_record *decision)
+{
+    dp_buf_deinit(&decision->document);
 }
 
 void dp_trace_record_deinit(struct dp_trace_record *trace)

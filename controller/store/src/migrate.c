@@ -133,9 +133,33 @@ static const char device_memory[] =
 static const char tokens_of_corpus[] =
     "ALTER TABLE jobs ADD COLUMN corpus_tokens INTEGER NOT NULL DEFAULT 0;";
 
+// Ranks of an epoch that was replaced by one with fewer go with the row that says so.
+static const char reassignments[] =
+    "ALTER TABLE jobs ADD COLUMN epoch_used INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN ranks_count INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN recovery INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN adapt INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN source_epoch INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN source_step INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN sources BLOB NOT NULL DEFAULT x'';"
+    "UPDATE jobs SET epoch_used = epoch, "
+    "  ranks_count = (SELECT count(*) FROM ranks WHERE ranks.job = jobs.number);"
+    "CREATE TRIGGER ranks_fewer AFTER UPDATE OF ranks_count ON jobs "
+    "  WHEN NEW.ranks_count < OLD.ranks_count "
+    "  BEGIN DELETE FROM ranks WHERE job = NEW.number AND rank >= NEW.ranks_count; END;"
+    "CREATE TABLE decisions (job INTEGER NOT NULL, number INTEGER NOT NULL, "
+    "  time_ns INTEGER NOT NULL, state INTEGER NOT NULL, step INTEGER NOT NULL, "
+    "  attempt INTEGER NOT NULL, epoch INTEGER NOT NULL, kind TEXT NOT NULL, "
+    "  cause TEXT NOT NULL, action TEXT NOT NULL, outcome TEXT NOT NULL, "
+    "  before_step_ns INTEGER NOT NULL, predicted_step_ns INTEGER NOT NULL, "
+    "  predicted_pause_ns INTEGER NOT NULL, measured_step_ns INTEGER NOT NULL, "
+    "  measured_pause_ns INTEGER NOT NULL, trust_before REAL NOT NULL, "
+    "  trust_after REAL NOT NULL, document BLOB NOT NULL, PRIMARY KEY (job, number)) STRICT;";
+
 const struct dp_migration dp_migrations[] = {
-    {first_schema},     {fences_and_parts}, {clusters_and_hardware}, {profiles_and_lessons},
-    {loads_of_experts}, {communication},    {device_memory},         {tokens_of_corpus},
+    {first_schema},         {fences_and_parts}, {clusters_and_hardware},
+    {profiles_and_lessons}, {loads_of_experts}, {communication},
+    {device_memory},        {tokens_of_corpus}, {reassignments},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

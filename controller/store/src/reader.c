@@ -406,6 +406,17 @@ dp_status dp_store_load_profiles(struct dp_store *store, const char *node, const
                 parameters, 3, ret_profiles, ret_count, err);
 }
 
+dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t limit,
+                                  struct dp_decision_record **ret_decisions, size_t *ret_count,
+                                  struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}, {.integer = limit_or_all(limit)}};
+    return load(store, DP_RECORD_DECISION,
+                job != 0 ? "WHERE job = ? ORDER BY number LIMIT ?"
+                         : "WHERE ? = 0 ORDER BY time_ns DESC, job DESC, number DESC LIMIT ?",
+                parameters, 2, ret_decisions, ret_count, err);
+}
+
 dp_status dp_store_load_lesson(struct dp_store *store, uint64_t job,
                                struct dp_lesson_record *ret_lesson, struct dp_error *err)
 {

@@ -26,7 +26,9 @@ static const struct dp_column job_columns[] = {
     JOB(I64, first_step_ns), JOB(I64, steps_total),     JOB(I64, tokens_per_step),
     JOB(TEXT, checkpoint),   JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
     JOB(F64, holdout_loss),  JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
-    JOB(I64, corpus_tokens),
+    JOB(I64, corpus_tokens), JOB(U32, epoch_used),      JOB(U32, ranks_count),
+    JOB(U32, recovery),      JOB(U32, adapt),           JOB(U32, source_epoch),
+    JOB(I64, source_step),   JOB(BLOB, sources),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)
@@ -136,6 +138,29 @@ static const struct dp_column profile_columns[] = {
 #define LESSON(type, member) COLUMN(DP_COLUMN_##type, dp_lesson_record, member)
 static const struct dp_column lesson_columns[] = {LESSON(I64, job), LESSON(BLOB, document)};
 
+#define DECISION(type, member) COLUMN(DP_COLUMN_##type, dp_decision_record, member)
+static const struct dp_column decision_columns[] = {
+    DECISION(I64, job),
+    DECISION(I64, number),
+    DECISION(I64, time_ns),
+    DECISION(U32, state),
+    DECISION(I64, step),
+    DECISION(U32, attempt),
+    DECISION(U32, epoch),
+    DECISION(TEXT, kind),
+    DECISION(TEXT, cause),
+    DECISION(TEXT, action),
+    DECISION(TEXT, outcome),
+    DECISION(I64, before_step_ns),
+    DECISION(I64, predicted_step_ns),
+    DECISION(I64, predicted_pause_ns),
+    DECISION(I64, measured_step_ns),
+    DECISION(I64, measured_pause_ns),
+    DECISION(F64, trust_before),
+    DECISION(F64, trust_after),
+    DECISION(BLOB, document),
+};
+
 #define TABLE(list, type)                                                                          \
     .row_size = sizeof(struct type), .columns = list, .columns_count = DP_ARRAY_LENGTH(list)
 
@@ -171,6 +196,9 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
     [DP_RECORD_LESSON] = {.name = "lessons",
                           .keys = "job",
                           TABLE(lesson_columns, dp_lesson_record)},
+    [DP_RECORD_DECISION] = {.name = "decisions",
+                            .keys = "job, number",
+                            TABLE(decision_columns, dp_decision_record)},
 };
 
 static void column_names(const struct dp_table *table, struct dp_buf *out)

@@ -61,6 +61,20 @@ struct dp_fence {
     uint32_t attempt, epoch;
 };
 
+// What is done about ranks that are lost, [recovery] policy.
+typedef enum dp_recovery_policy {
+    DP_RECOVERY_OFF,        // the job fails
+    DP_RECOVERY_CHECKPOINT, // it begins anew from its last checkpoint
+    DP_RECOVERY_AUTO,       // it goes on with what the other ranks hold, else as above
+} dp_recovery_policy;
+
+// What is done about ranks that are slow, [straggler] policy.
+typedef enum dp_adapt_policy {
+    DP_ADAPT_OFF,
+    DP_ADAPT_ADVISE, // the best answer is shown
+    DP_ADAPT_AUTO,   // and carried out
+} dp_adapt_policy;
+
 struct dp_job_record {
     uint64_t number; // "job-<number>"; never used again
     uint64_t token;  // random: tells this job from one of a lost state directory
@@ -71,9 +85,17 @@ struct dp_job_record {
     dp_job_state outcome;     // STOPPING: where it will end
     char reason[DP_NAME_MAX]; // machine word, "" = none
     char message[DP_TEXT_MAX];
-    int32_t cause_weight; // how good the failure in reason and message explains the end
+    int32_t cause_weight;    // how good the failure in reason and message explains the end
     uint32_t attempt, epoch; // in force
     uint32_t epoch_used;     // highest that was ever given out within the attempt
+    uint32_t ranks_count;    // of the epoch in force: what is stored of others goes
+    dp_recovery_policy recovery;
+    dp_adapt_policy adapt;
+    // REASSIGNING, once the epoch in force is the new one: its ranks take their state from ranks of
+    // `source_epoch`, which hold `source_step`. 0 = they do not.
+    uint32_t source_epoch;
+    uint64_t source_step;
+    struct dp_buf sources; // "RANK HOST:PORT\n" each
     struct dp_buf job_toml;
     struct dp_buf plan;   // packed dp.v1.Plan, empty until PLANNED
     int32_t ranks_wanted; // at least these
@@ -254,6 +276,36 @@ struct dp_lesson_record {
     struct dp_buf document;
 };
 
+typedef enum dp_decision_state {
+    DP_DECISION_ADVISED,   // shown, and left to people
+    DP_DECISION_PREPARING, // its ranks start beside those that train
+    DP_DECISION_SWITCHING, // the job stands still while its ranks change
+    DP_DECISION_RUNNING,   // carried out; steps are measured
+    DP_DECISION_MEASURED,
+    DP_DECISION_ABANDONED, // the job trained on as it was
+    DP_DECISION_FELL_BACK, // the job began anew from its last checkpoint
+    DP_DECISION_STATE_COUNT
+} dp_decision_state;
+const char *dp_decision_state_text(dp_decision_state state); // "ADVISED"; static
+
+// What was found about a job's ranks, what answers it, what was expected and what came of it.
+struct dp_decision_record {
+    uint64_t job, number; // counts within the job, from 1
+    int64_t time_ns;      // wall clock
+    dp_decision_state state;
+    uint64_t step;            // of the job when it was made
+    uint32_t attempt, epoch;  // that it led to; epoch 0 = none
+    char kind[DP_NAME_MAX];   // the answer: "move-layers"
+    char cause[DP_TEXT_MAX];  // what was found
+    char action[DP_TEXT_MAX]; // what is done about it
+    char outcome[DP_TEXT_MAX];
+    int64_t before_step_ns; // measured; 0 = not known, as for all that follow
+    int64_t predicted_step_ns, predicted_pause_ns;
+    int64_t measured_step_ns, measured_pause_ns;
+    double trust_before, trust_after; // in predictions; 1 = fully
+    struct dp_buf document;           // dp.decision/1: all answers that were weighed
+};
+
 typedef enum dp_record_kind {
     DP_RECORD_JOB,
     DP_RECORD_RANK,
@@ -264,6 +316,7 @@ typedef enum dp_record_kind {
     DP_RECORD_CLUSTER,
     DP_RECORD_PROFILE,
     DP_RECORD_LESSON,
+    DP_RECORD_DECISION,
     DP_RECORD_KIND_COUNT
 } dp_record_kind;
 
@@ -279,6 +332,7 @@ void dp_cluster_record_deinit(struct dp_cluster_record *cluster);
 void dp_trace_record_deinit(struct dp_trace_record *trace);
 void dp_profile_record_deinit(struct dp_profile_record *profile);
 void dp_lesson_record_deinit(struct dp_lesson_record *lesson);
+void dp_decision_record_deinit(struct dp_decision_record *decision);
 // Deep copy.
 void dp_node_record_copy(struct dp_node_record *ret_copy, const struct dp_node_record *node);
 

@@ -124,6 +124,11 @@ dp_status dp_store_load_profiles(struct dp_store *store, const char *node, const
 dp_status dp_store_load_lesson(struct dp_store *store, uint64_t job,
                                struct dp_lesson_record *ret_lesson, struct dp_error *err);
 
+// Those of a job by number, rising, or of all jobs (0), the newest first; at most `limit`, 0 = all.
+dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t limit,
+                                  struct dp_decision_record **ret_decisions, size_t *ret_count,
+                                  struct dp_error *err);
+
 // What a report says of all steps of a job.
 struct dp_step_summary {
     uint64_t steps;
