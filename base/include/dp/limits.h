@@ -158,6 +158,15 @@
 #define DP_TRACE_TEXT_MAX 512           // characters that are kept of a name
 #define DP_TRACE_NUMBER_MAX 64          // characters of a number
 
+// stragglers
+#define DP_STRAGGLER_KINDS_MAX 256    // kinds of work of one rank: with its stages, pairs of them
+#define DP_STRAGGLER_LINKS_MAX 256    // peers of one rank that it receives from
+#define DP_STRAGGLER_WINDOW 16        // steps that scores are medians of
+#define DP_STRAGGLER_HISTORY 64       // steps that noise is known by
+#define DP_STRAGGLER_PENDING_MAX 8    // steps that some ranks have not reported yet
+#define DP_STRAGGLER_NEWS_MAX 4096    // verdicts that nobody has fetched
+#define DP_STRAGGLER_TEXT_MAX 512     // the evidence of a verdict, with the terminator
+
 // learning from runs
 #define DP_LEARN_STEPS_MIN 8       // measured steps
 #define DP_LEARN_CHANGE_MAX 1.5    // of a factor in one run
