@@ -393,6 +393,26 @@ static void drop_reassignments(const char *directory)
                        "ALTER TABLE jobs DROP COLUMN sources");
 }
 
+static void drop_queue(const char *directory)
+{
+    static const char *const job[] = {
+        "user",   "priority", "preemptible", "retry_max",   "retry_backoff_s", "no_progress_max",
+        "faults", "stalled",  "preemptions", "retry_at_ns", "queued_ns",       "checkpoint_step"};
+    static const char *const node[] = {"admin",          "admin_reason",      "admin_by",
+                                       "admin_since_ns", "drain_deadline_ns", "place",
+                                       "deleted"};
+    run_sql(directory, "DROP TABLE attempts; DROP TABLE quotas; DROP TRIGGER nodes_inserted;"
+                       "DROP TRIGGER nodes_updated");
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(job); i++) {
+        DP_AUTO_FREE char *sql = dp_asprintf("ALTER TABLE jobs DROP COLUMN %s", job[i]);
+        run_sql(directory, sql);
+    }
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(node); i++) {
+        DP_AUTO_FREE char *sql = dp_asprintf("ALTER TABLE nodes DROP COLUMN %s", node[i]);
+        run_sql(directory, sql);
+    }
+}
+
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
 {
     const char *directory = *state;
@@ -400,6 +420,7 @@ static void a_lost_job_of_the_first_schema_has_failed(void **state)
     drop_communication(directory);
     drop_memory(directory);
     drop_reassignments(directory);
+    drop_queue(directory);
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"

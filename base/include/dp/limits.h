@@ -36,6 +36,9 @@
 #define DP_COMM_UNITS_MAX 1024         // multiprocessors of a device that communicate
 #define DP_IMBALANCE_MAX 1024          // fullest expert rank over the mean
 #define DP_CHECKPOINTS_KEPT_MAX (1 << 20)
+#define DP_PRIORITY_MAX 1000000
+#define DP_RETRIES_MAX 1000000
+#define DP_BACKOFF_S_MAX 86400
 
 // schedules
 #define DP_SCHEDULE_BYTES_MAX (256u << 20) // a file with all actions, JSON or CSV
@@ -166,6 +169,8 @@
 #define DP_STRAGGLER_PENDING_MAX 8    // steps that some ranks have not reported yet
 #define DP_STRAGGLER_NEWS_MAX 4096    // verdicts that nobody has fetched
 #define DP_STRAGGLER_TEXT_MAX 512     // the evidence of a verdict, with the terminator
+
+#define DPCTL_TOP_COLUMNS_MAX 512     // refreshes that `dpctl top` remembers
 
 // learning from runs
 #define DP_LEARN_STEPS_MIN 8       // measured steps

@@ -156,10 +156,46 @@ static const char reassignments[] =
     "  measured_pause_ns INTEGER NOT NULL, trust_before REAL NOT NULL, "
     "  trust_after REAL NOT NULL, document BLOB NOT NULL, PRIMARY KEY (job, number)) STRICT;";
 
+// Rows that say deleted go as soon as they are written, as those of clusters.
+static const char queue_and_attempts[] =
+    "ALTER TABLE jobs ADD COLUMN user TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN preemptible INTEGER NOT NULL DEFAULT 1;"
+    "ALTER TABLE jobs ADD COLUMN retry_max INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN retry_backoff_s INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN no_progress_max INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN faults INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN stalled INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN preemptions INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN retry_at_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN queued_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN checkpoint_step INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE nodes ADD COLUMN admin INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE nodes ADD COLUMN admin_reason TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE nodes ADD COLUMN admin_by TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE nodes ADD COLUMN admin_since_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE nodes ADD COLUMN drain_deadline_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE nodes ADD COLUMN place TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE nodes ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0;"
+    "CREATE TRIGGER nodes_inserted AFTER INSERT ON nodes WHEN NEW.deleted "
+    "  BEGIN DELETE FROM nodes WHERE name = NEW.name; END;"
+    "CREATE TRIGGER nodes_updated AFTER UPDATE ON nodes WHEN NEW.deleted "
+    "  BEGIN DELETE FROM nodes WHERE name = NEW.name; END;"
+    "CREATE TABLE attempts (job INTEGER NOT NULL, attempt INTEGER NOT NULL, "
+    "  started_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL, first_step INTEGER NOT NULL, "
+    "  last_step INTEGER NOT NULL, checkpoint_step INTEGER NOT NULL, reason TEXT NOT NULL, "
+    "  message TEXT NOT NULL, PRIMARY KEY (job, attempt)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE quotas (user TEXT PRIMARY KEY, ranks INTEGER NOT NULL, "
+    "  updated_ns INTEGER NOT NULL, deleted INTEGER NOT NULL) STRICT;"
+    "CREATE TRIGGER quotas_inserted AFTER INSERT ON quotas WHEN NEW.deleted "
+    "  BEGIN DELETE FROM quotas WHERE user = NEW.user; END;"
+    "CREATE TRIGGER quotas_updated AFTER UPDATE ON quotas WHEN NEW.deleted "
+    "  BEGIN DELETE FROM quotas WHERE user = NEW.user; END;";
+
 const struct dp_migration dp_migrations[] = {
-    {first_schema},         {fences_and_parts}, {clusters_and_hardware},
-    {profiles_and_lessons}, {loads_of_experts}, {communication},
-    {device_memory},        {tokens_of_corpus}, {reassignments},
+    {first_schema},     {fences_and_parts},   {clusters_and_hardware}, {profiles_and_lessons},
+    {loads_of_experts}, {communication},      {device_memory},         {tokens_of_corpus},
+    {reassignments},    {queue_and_attempts},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

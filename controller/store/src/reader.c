@@ -417,6 +417,34 @@ dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t
                 parameters, 2, ret_decisions, ret_count, err);
 }
 
+dp_status dp_store_load_attempts(struct dp_store *store, uint64_t job,
+                                 struct dp_attempt_record **ret_attempts, size_t *ret_count,
+                                 struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}};
+    return load(store, DP_RECORD_ATTEMPT, "WHERE job = ? ORDER BY attempt", parameters, 1,
+                ret_attempts, ret_count, err);
+}
+
+dp_status dp_store_load_quotas(struct dp_store *store, struct dp_quota_record **ret_quotas,
+                               size_t *ret_count, struct dp_error *err)
+{
+    return load(store, DP_RECORD_QUOTA, "ORDER BY user", NULL, 0, ret_quotas, ret_count, err);
+}
+
+dp_status dp_store_last_event(struct dp_store *store, uint64_t *ret_id, struct dp_error *err)
+{
+    // Of rows that retention has taken away, too.
+    static const char sql[] =
+        "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)";
+    int64_t last = 0;
+    dp_status status = query_integer(store, sql, NULL, 0, &last, err);
+    if (status == DP_OK) {
+        *ret_id = (uint64_t)last;
+    }
+    return status;
+}
+
 dp_status dp_store_load_lesson(struct dp_store *store, uint64_t job,
                                struct dp_lesson_record *ret_lesson, struct dp_error *err)
 {

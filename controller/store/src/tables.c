@@ -16,19 +16,23 @@
 
 #define JOB(type, member) COLUMN(DP_COLUMN_##type, dp_job_record, member)
 static const struct dp_column job_columns[] = {
-    JOB(I64, number),        JOB(I64, token),           JOB(TEXT, id),
-    JOB(TEXT, name),         JOB(TEXT, request_id),     JOB(U32, state),
-    JOB(U32, outcome),       JOB(TEXT, reason),         JOB(TEXT, message),
-    JOB(I32, cause_weight),  JOB(U32, attempt),         JOB(U32, epoch),
-    JOB(BLOB, job_toml),     JOB(BLOB, plan),           JOB(I32, ranks_wanted),
-    JOB(BOOL, ranks_fixed),  JOB(BOOL, needs_profile),  JOB(TEXT, device),
-    JOB(I64, submitted_ns),  JOB(I64, started_ns),      JOB(I64, ended_ns),
-    JOB(I64, first_step_ns), JOB(I64, steps_total),     JOB(I64, tokens_per_step),
-    JOB(TEXT, checkpoint),   JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
-    JOB(F64, holdout_loss),  JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
-    JOB(I64, corpus_tokens), JOB(U32, epoch_used),      JOB(U32, ranks_count),
-    JOB(U32, recovery),      JOB(U32, adapt),           JOB(U32, source_epoch),
-    JOB(I64, source_step),   JOB(BLOB, sources),
+    JOB(I64, number),          JOB(I64, token),           JOB(TEXT, id),
+    JOB(TEXT, name),           JOB(TEXT, request_id),     JOB(U32, state),
+    JOB(U32, outcome),         JOB(TEXT, reason),         JOB(TEXT, message),
+    JOB(I32, cause_weight),    JOB(U32, attempt),         JOB(U32, epoch),
+    JOB(BLOB, job_toml),       JOB(BLOB, plan),           JOB(I32, ranks_wanted),
+    JOB(BOOL, ranks_fixed),    JOB(BOOL, needs_profile),  JOB(TEXT, device),
+    JOB(I64, submitted_ns),    JOB(I64, started_ns),      JOB(I64, ended_ns),
+    JOB(I64, first_step_ns),   JOB(I64, steps_total),     JOB(I64, tokens_per_step),
+    JOB(TEXT, checkpoint),     JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
+    JOB(F64, holdout_loss),    JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
+    JOB(I64, corpus_tokens),   JOB(U32, epoch_used),      JOB(U32, ranks_count),
+    JOB(U32, recovery),        JOB(U32, adapt),           JOB(U32, source_epoch),
+    JOB(I64, source_step),     JOB(BLOB, sources),        JOB(TEXT, user),
+    JOB(I32, priority),        JOB(BOOL, preemptible),    JOB(U32, retry_max),
+    JOB(U32, retry_backoff_s), JOB(U32, no_progress_max), JOB(U32, faults),
+    JOB(U32, stalled),         JOB(U32, preemptions),     JOB(I64, retry_at_ns),
+    JOB(I64, queued_ns),       JOB(I64, checkpoint_step),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)
@@ -110,10 +114,14 @@ static const struct dp_column trace_columns[] = {
 
 #define NODE(type, member) COLUMN(DP_COLUMN_##type, dp_node_record, member)
 static const struct dp_column node_columns[] = {
-    NODE(TEXT, name),        NODE(TEXT, boot_id),     NODE(TEXT, instance), NODE(TEXT, version),
-    NODE(TEXT, address),     NODE(U32, slots),        NODE(U32, cores),     NODE(I64, memory_bytes),
-    NODE(TEXT, accelerator), NODE(TEXT, data_host),   NODE(BLOB, profile),  NODE(U32, lease_ms),
-    NODE(U32, fence_ms),     NODE(I64, last_seen_ns), NODE(BLOB, hardware),
+    NODE(TEXT, name),          NODE(TEXT, boot_id),          NODE(TEXT, instance),
+    NODE(TEXT, version),       NODE(TEXT, address),          NODE(U32, slots),
+    NODE(U32, cores),          NODE(I64, memory_bytes),      NODE(TEXT, accelerator),
+    NODE(TEXT, data_host),     NODE(BLOB, profile),          NODE(U32, lease_ms),
+    NODE(U32, fence_ms),       NODE(I64, last_seen_ns),      NODE(BLOB, hardware),
+    NODE(U32, admin),          NODE(TEXT, admin_reason),     NODE(TEXT, admin_by),
+    NODE(I64, admin_since_ns), NODE(I64, drain_deadline_ns), NODE(TEXT, place),
+    NODE(BOOL, deleted),
 };
 
 #define EVENT(type, member) COLUMN(DP_COLUMN_##type, dp_event_record, member)
@@ -161,6 +169,27 @@ static const struct dp_column decision_columns[] = {
     DECISION(BLOB, document),
 };
 
+#define ATTEMPT(type, member) COLUMN(DP_COLUMN_##type, dp_attempt_record, member)
+static const struct dp_column attempt_columns[] = {
+    ATTEMPT(I64, job),
+    ATTEMPT(U32, attempt),
+    ATTEMPT(I64, started_ns),
+    ATTEMPT(I64, ended_ns),
+    ATTEMPT(I64, first_step),
+    ATTEMPT(I64, last_step),
+    ATTEMPT(I64, checkpoint_step),
+    ATTEMPT(TEXT, reason),
+    ATTEMPT(TEXT, message),
+};
+
+#define QUOTA(type, member) COLUMN(DP_COLUMN_##type, dp_quota_record, member)
+static const struct dp_column quota_columns[] = {
+    QUOTA(TEXT, user),
+    QUOTA(U32, ranks),
+    QUOTA(I64, updated_ns),
+    QUOTA(BOOL, deleted),
+};
+
 #define TABLE(list, type)                                                                          \
     .row_size = sizeof(struct type), .columns = list, .columns_count = DP_ARRAY_LENGTH(list)
 
@@ -199,6 +228,10 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
     [DP_RECORD_DECISION] = {.name = "decisions",
                             .keys = "job, number",
                             TABLE(decision_columns, dp_decision_record)},
+    [DP_RECORD_ATTEMPT] = {.name = "attempts",
+                           .keys = "job, attempt",
+                           TABLE(attempt_columns, dp_attempt_record)},
+    [DP_RECORD_QUOTA] = {.name = "quotas", .keys = "user", TABLE(quota_columns, dp_quota_record)},
 };
 
 static void column_names(const struct dp_table *table, struct dp_buf *out)

@@ -13,6 +13,8 @@
 #define OPTIMIZER(member) DP_MEMBER(dp_job_spec, optimizer.member)
 #define PARALLEL(member) DP_MEMBER(dp_job_spec, parallel.member)
 #define CHECKPOINT(member) DP_MEMBER(dp_job_spec, checkpoint.member)
+#define QUEUE(member) DP_MEMBER(dp_job_spec, queue.member)
+#define RETRY(member) DP_MEMBER(dp_job_spec, retry.member)
 #define RESOURCES(member) DP_MEMBER(dp_job_spec, resources.member)
 #define SIM(member) DP_MEMBER(dp_job_spec, sim.member)
 
@@ -231,6 +233,24 @@ static const struct dp_key checkpoint_keys[] = {
      "a checkpoint to start from, or a Hugging Face directory, whose weights are taken"},
 };
 
+static const struct dp_key queue_keys[] = {
+    {"priority", I32, QUEUE(priority), -DP_PRIORITY_MAX, DP_PRIORITY_MAX, false, false,
+     "jobs of a higher one go first"},
+    {"preemptible", I32, QUEUE(preemptible), 0, 1, false, false,
+     "true = makes way, with a checkpoint, for a job of higher priority that finds no room"},
+};
+
+static const struct dp_key retry_keys[] = {
+    {"max", I32, RETRY(max), 0, DP_RETRIES_MAX, false, false,
+     "faults of its own (a rank that failed or was killed) after which the job begins anew from "
+     "its newest checkpoint; lost nodes and preemption do not count"},
+    {"backoff_s", I32, RETRY(backoff_s), 0, DP_BACKOFF_S_MAX, false, false,
+     "seconds before a new attempt; doubles with each that made no progress"},
+    {"no_progress", I32, RETRY(no_progress), 0, DP_RETRIES_MAX, false, false,
+     "attempts in a row that fail without a newer checkpoint after which the job fails; 0 = any "
+     "number"},
+};
+
 static const struct dp_key resources_keys[] = {
     {"device", DP_KEY_DEVICE, RESOURCES(device), 0, 0, false, false, "cpu, sim or cuda"},
     {"ranks", I32, RESOURCES(ranks), 1, DP_RANKS_MAX, false, false,
@@ -270,6 +290,8 @@ const struct dp_section dp_job_sections[] = {
     SECTION("optimizer", optimizer_keys),
     SECTION("parallel", parallel_keys),
     SECTION("checkpoint", checkpoint_keys),
+    SECTION("queue", queue_keys),
+    SECTION("retry", retry_keys),
     SECTION("resources", resources_keys),
     SECTION("sim", sim_keys),
     {NULL, NULL, 0},

@@ -45,6 +45,8 @@ void dp_job_spec_init(struct dp_job_spec *spec)
                       .eps = 1e-8,
                       .weight_decay = 0.1,
                       .grad_clip = 1.0},
+        .queue = {.preemptible = 1},
+        .retry = {.max = 3, .backoff_s = 10, .no_progress = 3},
         .resources = {.device = DP_DEVICE_CPU, .threads_per_rank = 1, .learn = 1},
         .sim = {.scale = 1.0},
     };
@@ -133,6 +135,17 @@ static void read_model(const struct parse *parse, const struct dp_section *secti
     dp_model_complete(&parse->spec->model, table);
 }
 
+// "the sections are a, b and c"; the caller's.
+static char *list_sections(const char *const *names, size_t count)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    dp_buf_puts(&text, "the sections are ");
+    for (size_t i = 0; i < count; i++) {
+        dp_buf_printf(&text, "%s%s", i == 0 ? "" : i + 1 == count ? " and " : ", ", names[i]);
+    }
+    return dp_strdup(text.bytes);
+}
+
 static void refuse_unknown_sections(const struct dp_toml_node *root, struct dp_diags *diags)
 {
     const char *names[SECTIONS_MAX + 1] = {0};
@@ -148,9 +161,7 @@ static void refuse_unknown_sections(const struct dp_toml_node *root, struct dp_d
         }
         const char *near = dp_suggest(node->key, names);
         DP_AUTO_FREE char *help =
-            near != NULL ? dp_asprintf("did you mean [%s]?", near)
-                         : dp_strdup("the sections are model, data, train, optimizer, parallel, "
-                                     "checkpoint, resources and sim");
+            near != NULL ? dp_asprintf("did you mean [%s]?", near) : list_sections(names, count);
         dp_diags_add(diags, node->key_line, node->key_column, help, "unknown section [%s]",
                      node->key);
     }

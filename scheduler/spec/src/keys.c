@@ -104,11 +104,12 @@ static bool in_range(const struct dp_section *section, const struct dp_key *key,
 static void store_integer(const struct dp_section *section, const struct dp_key *key,
                           const struct dp_toml_node *node, struct dp_diags *diags, void *member)
 {
-    if (node->type != DP_TOML_INTEGER) {
+    bool flag = node->type == DP_TOML_BOOLEAN && key->min >= 0 && key->max <= 1;
+    if (node->type != DP_TOML_INTEGER && !flag) {
         add_wrong_type(section, key, node, diags);
         return;
     }
-    int64_t value = node->value.integer;
+    int64_t value = flag ? node->value.boolean : node->value.integer;
     if (!in_range(section, key, node, (double)value, diags)) {
         return;
     }

@@ -15,6 +15,7 @@
 #include "dp/record.h"
 
 struct dp_core;
+struct dp_straggler_verdict;
 
 struct dp_core_config {
     uint32_t heartbeat_ms;       // asked of agents
@@ -29,6 +30,11 @@ struct dp_core_config {
     uint32_t stop_grace_ms;      // between the polite end of a rank and the forced one
     uint32_t stop_timeout_ms;    // after which ranks that do not end are told again, and named
     uint32_t checkpoint_timeout_ms;
+    uint32_t pause_timeout_ms;   // for all ranks to hold, beside the time of some steps
+    uint32_t answer_timeout_ms;  // for the answer to ADAPT
+    uint32_t cool_down_ms;       // after an answer to a straggler, until the next one of the job
+    uint32_t measured_steps;     // that an answer is measured over
+    uint32_t recoveries_max;     // from the same step, then from the checkpoint
     uint32_t store_retry_ms;  // between attempts to store what could not be stored
     uint32_t save_ms;         // between savings of the ranks' running totals
     uint32_t active_jobs_max; // that have not ended
@@ -43,6 +49,7 @@ typedef enum dp_core_event_kind {
     DP_EVENT_LOAD_ENDED, // numbers of ended jobs
     DP_EVENT_LOAD_NODE,
     DP_EVENT_LOAD_JOB, // one that has not ended, with its ranks
+    DP_EVENT_LOAD_DECISION, // the newest of a job that was loaded, and the newest that was measured
     // People.
     DP_EVENT_SUBMIT,
     DP_EVENT_CANCEL,
@@ -58,6 +65,8 @@ typedef enum dp_core_event_kind {
     // The shell's answers.
     DP_EVENT_PLAN_DONE,
     DP_EVENT_PLAN_FAILED,
+    DP_EVENT_ADAPT_DONE,
+    DP_EVENT_ADAPT_FAILED,
     DP_EVENT_STORED,
     DP_EVENT_TICK, // the timer
     DP_EVENT_KIND_COUNT
@@ -77,6 +86,11 @@ struct dp_submit {
     size_t job_toml_length;
     int32_t ranks_wanted; // at least; at least 1
     bool ranks_fixed, needs_profile;
+    const char *user; // NULL or "" = nobody in particular
+    int32_t priority;
+    bool preemptible;
+    uint32_t retry_max, retry_backoff_s, no_progress_max; // as in the row
+    uint64_t check_index; // refused unless the core's index is this one; 0 = whatever it is
     uint64_t steps_total, tokens_per_step;
 };
 
@@ -217,6 +231,25 @@ struct dp_plan_failed {
     struct dp_error error;
 };
 
+// What answers the question of an ADAPT effect.
+struct dp_adapt_done {
+    uint64_t job, request; // as in the effect
+    const char *kind;      // "move-layers"; "ignore" changes nothing
+    const char *action;    // in words
+    int64_t predicted_step_ns, predicted_pause_ns; // 0 = not known
+    const void *document;                          // dp.decision/1
+    size_t document_length;
+    const void *plan; // packed dp.v1.Plan; NULL = nothing is to be changed
+    size_t plan_length;
+    const struct dp_slot *ranks; // where each rank goes
+    size_t ranks_count;
+};
+
+struct dp_adapt_failed {
+    uint64_t job, request;
+    struct dp_error error; // recovery: why what is left is not enough
+};
+
 struct dp_stored {
     uint64_t token;
     struct dp_error error; // status DP_OK = on disk
@@ -244,6 +277,7 @@ struct dp_core_event {
     union {
         struct dp_load_ended ended;
         const struct dp_node_record *load_node;
+        const struct dp_decision_record *load_decision;
         struct dp_load_job load_job;
         struct dp_submit submit;
         struct dp_ask ask;
@@ -255,6 +289,8 @@ struct dp_core_event {
         uint64_t session; // SESSION_CLOSED
         struct dp_plan_done plan_done;
         struct dp_plan_failed plan_failed;
+        struct dp_adapt_done adapt_done;
+        struct dp_adapt_failed adapt_failed;
         struct dp_stored stored;
     };
 };
@@ -271,6 +307,8 @@ typedef enum dp_order_kind {
     DP_ORDER_STOP, // text = reason
     DP_ORDER_RELEASE,
     DP_ORDER_CHECKPOINT,
+    DP_ORDER_PAUSE,
+    DP_ORDER_SETTLE, // `request` = the step, `grad_norm`
 } dp_order_kind;
 
 const char *dp_order_kind_text(dp_order_kind kind);
@@ -279,6 +317,7 @@ typedef enum dp_effect_kind {
     DP_EFFECT_SEND,  // `order` to `session`
     DP_EFFECT_REPLY, // `reply`: status DP_OK with `job`, else with `text`
     DP_EFFECT_PLAN,  // plan `job` on `nodes`; answer with PLAN_DONE or PLAN_FAILED
+    DP_EFFECT_ADAPT, // what `adapt` asks; answer with ADAPT_DONE or ADAPT_FAILED
     DP_EFFECT_JOB,   // `job` changed: show it
     DP_EFFECT_STEP,  // `step` of `job` is complete: show it
     DP_EFFECT_LOG,   // `text`, with `event` as its name
@@ -288,6 +327,23 @@ struct dp_free_slots {
     const struct dp_node_record *node; // borrowed from the core
     uint32_t slots_free;
     const uint32_t *slots; // their numbers, rising
+};
+
+// Another layout is wanted for a job, within the slots of `nodes`: those that are free and its own.
+// Either because ranks are lost: the others hold `step` and serve what they have. Or a rank, link or
+// stage is slow, or a node is to be left: the best answer, which may be none.
+struct dp_adapt_ask {
+    uint64_t request; // names the question
+    bool recovers;
+    const uint32_t *lost; // rising: ranks whose state cannot be had
+    size_t lost_count;
+    uint64_t step;
+    const struct dp_straggler_verdict *verdict; // NULL = none
+    const char *away;                           // node to leave, "" = none
+    const char *cause;                          // in words
+    int64_t step_ns;                            // measured, 0 = not known
+    uint64_t steps_left;
+    double trust; // in predictions, 0 to 1
 };
 
 // Pointers are valid until the core's next step.
@@ -303,9 +359,11 @@ struct dp_effect {
     bool warning; // LOG
     const char *event;
     const char *text; // reply to a checkpoint that was made: its path
+    double grad_norm; // SETTLE
     struct dp_step_record step;
     const struct dp_free_slots *nodes;
     size_t nodes_count;
+    const struct dp_adapt_ask *adapt;
 };
 
 // What one step wants done: first the transaction, then the items in order. Zero-initialised is
@@ -333,6 +391,27 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
 // node; NULL = look into the store.
 const struct dp_job_record *dp_core_job(const struct dp_core *core, uint64_t number,
                                         const struct dp_rank_record **ret_ranks, size_t *ret_count);
+
+// Where ranks of an older epoch serve what they hold.
+struct dp_state_source {
+    uint32_t rank; // in that epoch
+    char address[DP_ADDRESS_MAX];
+};
+// What the orders of one assignment say. A job has more than one while its ranks change.
+struct dp_assignment_view {
+    const struct dp_job_record *job;
+    const struct dp_buf *plan;
+    const struct dp_rank_record *ranks;
+    size_t ranks_count;
+    uint64_t token; // by which its ranks know each other
+    bool beside;    // ranks of an older epoch stay: these take their state from them
+    const struct dp_state_source *sources;
+    size_t sources_count;
+    uint64_t state_step, state_token;
+};
+// False when the core has no such assignment.
+bool dp_core_assignment(const struct dp_core *core, const struct dp_fence *fence,
+                        struct dp_assignment_view *ret_view);
 // Whether all of that is on disk: what is not yet may be taken back by a crash, so nobody is told.
 bool dp_core_job_stored(const struct dp_core *core, uint64_t number);
 // Jobs in the core, oldest first.

@@ -91,6 +91,17 @@ struct dp_job_record {
     uint32_t ranks_count;    // of the epoch in force: what is stored of others goes
     dp_recovery_policy recovery;
     dp_adapt_policy adapt;
+    char user[DP_NAME_MAX]; // "" = nobody in particular
+    int32_t priority;       // higher goes first
+    bool preemptible;       // makes way for a higher priority
+    // [retry]: faults of its own that it survives, seconds before the first new attempt, attempts
+    // in a row without a newer checkpoint (0 = any number).
+    uint32_t retry_max, retry_backoff_s, no_progress_max;
+    uint32_t faults;      // of its own, so far
+    uint32_t stalled;     // attempts in a row that failed without a newer checkpoint
+    uint32_t preemptions; // times it made way
+    int64_t retry_at_ns;  // QUEUED: not before this wall clock; 0 = at once
+    int64_t queued_ns;    // wall clock, of this attempt
     // REASSIGNING, once the epoch in force is the new one: its ranks take their state from ranks of
     // `source_epoch`, which hold `source_step`. 0 = they do not.
     uint32_t source_epoch;
@@ -109,6 +120,7 @@ struct dp_job_record {
     double loss;
     bool loss_known;
     char checkpoint[DP_PATH_MAX]; // newest
+    uint64_t checkpoint_step;     // of it
     uint64_t resumed_step;        // of the checkpoint that it went on from
     double unigram_entropy;       // of the corpus, nats per byte or token
     uint64_t corpus_bytes;
@@ -226,6 +238,15 @@ struct dp_trace_record {
     struct dp_buf spans;
 };
 
+// What somebody decided about a node.
+typedef enum dp_node_admin {
+    DP_ADMIN_NONE,
+    DP_ADMIN_DRAIN,      // no new work; its jobs end, or go elsewhere
+    DP_ADMIN_DOWN,       // nothing may run there
+    DP_ADMIN_QUARANTINE, // no new work: it is suspected
+    DP_ADMIN_COUNT
+} dp_node_admin;
+
 struct dp_node_record {
     char name[DP_NAME_MAX];
     char boot_id[DP_NAME_MAX], instance[DP_NAME_MAX], version[DP_NAME_MAX];
@@ -239,6 +260,34 @@ struct dp_node_record {
     uint32_t lease_ms;      // silent for longer, it is LOST
     uint32_t fence_ms;      // silent for longer, its ranks have ended
     int64_t last_seen_ns;   // wall clock
+    // What somebody decided about it; it stays whatever the node says.
+    dp_node_admin admin;
+    char admin_reason[DP_TEXT_MAX];
+    char admin_by[DP_NAME_MAX];
+    int64_t admin_since_ns;    // wall clock
+    int64_t drain_deadline_ns; // wall clock: its jobs have to be gone by then; 0 = they may end
+    // "outer/inner" of what it hangs on: switch, scale-up domain; "" = not known.
+    char place[DP_NAME_MAX];
+    bool deleted; // takes the stored row away
+};
+
+// An attempt of a job that is over.
+struct dp_attempt_record {
+    uint64_t job; // number
+    uint32_t attempt;
+    int64_t started_ns, ended_ns;   // wall clock; 0 = it did not run
+    uint64_t first_step, last_step; // it went on after the one and completed the other
+    uint64_t checkpoint_step;       // of the newest checkpoint at its end
+    char reason[DP_NAME_MAX];       // why it ended
+    char message[DP_TEXT_MAX];
+};
+
+// How many ranks a user may have at once. A row with `deleted` takes the stored one away.
+struct dp_quota_record {
+    char user[DP_NAME_MAX];
+    uint32_t ranks;
+    int64_t updated_ns; // wall clock
+    bool deleted;
 };
 
 struct dp_event_record {
@@ -317,6 +366,8 @@ typedef enum dp_record_kind {
     DP_RECORD_PROFILE,
     DP_RECORD_LESSON,
     DP_RECORD_DECISION,
+    DP_RECORD_ATTEMPT,
+    DP_RECORD_QUOTA,
     DP_RECORD_KIND_COUNT
 } dp_record_kind;
 

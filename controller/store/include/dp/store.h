@@ -129,6 +129,16 @@ dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t
                                   struct dp_decision_record **ret_decisions, size_t *ret_count,
                                   struct dp_error *err);
 
+// Attempts of a job that are over, rising.
+dp_status dp_store_load_attempts(struct dp_store *store, uint64_t job,
+                                 struct dp_attempt_record **ret_attempts, size_t *ret_count,
+                                 struct dp_error *err);
+// By user, rising.
+dp_status dp_store_load_quotas(struct dp_store *store, struct dp_quota_record **ret_quotas,
+                               size_t *ret_count, struct dp_error *err);
+// The highest id that an event ever had.
+dp_status dp_store_last_event(struct dp_store *store, uint64_t *ret_id, struct dp_error *err);
+
 // What a report says of all steps of a job.
 struct dp_step_summary {
     uint64_t steps;

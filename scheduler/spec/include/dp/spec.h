@@ -157,6 +157,17 @@ struct dp_checkpoint_spec {
     char resume[DP_PATH_MAX];    // a checkpoint to start from; "" = from scratch
 };
 
+struct dp_queue_spec {
+    int32_t priority;    // higher goes first
+    int32_t preemptible; // 1: makes way for a job of higher priority, with a checkpoint
+};
+
+struct dp_retry_spec {
+    int32_t max;         // faults of its own that the job survives
+    int32_t backoff_s;   // before the first new attempt; doubles
+    int32_t no_progress; // attempts in a row without a newer checkpoint that end the job; 0 = none
+};
+
 typedef enum dp_device_kind { DP_DEVICE_CPU, DP_DEVICE_SIM, DP_DEVICE_CUDA } dp_device_kind;
 const char *dp_device_kind_text(dp_device_kind kind);
 
@@ -183,6 +194,8 @@ struct dp_job_spec {
     struct dp_optimizer_spec optimizer;
     struct dp_parallel_spec parallel;
     struct dp_checkpoint_spec checkpoint;
+    struct dp_queue_spec queue;
+    struct dp_retry_spec retry;
     struct dp_resources_spec resources;
     struct dp_sim_spec sim;
 };
