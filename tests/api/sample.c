@@ -95,6 +95,14 @@ Dp__V1__Plan *sample_plan(struct dp_arena *arena)
         plan->ranks[i]->slot = i % 2;
         plan->ranks[i]->busy_s = 0.25;
     }
+    plan->n_replicas = 2;
+    plan->replicas = dp_arena_alloc(arena, 2 * sizeof *plan->replicas);
+    for (uint32_t i = 0; i < 2; i++) {
+        plan->replicas[i] = make(arena, &dp__v1__replica_plan__descriptor);
+        plan->replicas[i]->microbatches = 8;
+        plan->replicas[i]->schedule_hash = 0xfedcba9876543210u;
+    }
+    plan->replicas[1]->schedule_json = (ProtobufCBinaryData){2, (uint8_t *)"{}"};
     plan->step_s = 0.5;
     plan->provenance = "calibrated\n";
     plan->explanation = "fits\n";

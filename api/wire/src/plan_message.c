@@ -4,12 +4,33 @@
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/plan_survival.h"
 #include "dp/wire.h"
 #include "plan_strategy.h"
 
 static uint32_t at_least_1(uint32_t size)
 {
     return size > 1 ? size : 1;
+}
+
+static dp_status check_document(const ProtobufCBinaryData *json, struct dp_error *err)
+{
+    return json->len > 0 && memchr(json->data, '\0', json->len) != NULL
+               ? dp_fail(err, DP_INVALID, "Plan.schedule_json holds a zero byte")
+               : DP_OK;
+}
+
+// NULL for none.
+static char *take_document(const ProtobufCBinaryData *json)
+{
+    return json->len == 0 ? NULL : dp_strndup((const char *)json->data, json->len);
+}
+
+static ProtobufCBinaryData give_document(char *text)
+{
+    return text == NULL ? (ProtobufCBinaryData){0}
+                        : (ProtobufCBinaryData){.len = strlen(text), .data = (uint8_t *)text};
 }
 
 static dp_status check_shape(const Dp__V1__Plan *message, struct dp_error *err)
@@ -39,11 +60,15 @@ static dp_status check_shape(const Dp__V1__Plan *message, struct dp_error *err)
                            message->ranks[i]->rank);
         }
     }
-    const ProtobufCBinaryData *json = &message->schedule_json;
-    if (json->len > 0 && memchr(json->data, '\0', json->len) != NULL) {
-        return dp_fail(err, DP_INVALID, "Plan.schedule_json holds a zero byte");
+    if (message->n_replicas != 0 && message->n_replicas != message->data) {
+        return dp_fail(err, DP_INVALID, "Plan.replicas has %zu entries for %u replicas",
+                       message->n_replicas, message->data);
     }
-    return DP_OK;
+    dp_status status = check_document(&message->schedule_json, err);
+    for (size_t d = 0; d < message->n_replicas && status == DP_OK; d++) {
+        status = check_document(&message->replicas[d]->schedule_json, err);
+    }
+    return status;
 }
 
 static void take_rank(const Dp__V1__RankPlan *from, struct dp_plan_rank *to)
@@ -117,6 +142,18 @@ static dp_status take_lists(const Dp__V1__Plan *from, struct dp_plan *to, struct
     return status;
 }
 
+static void take_replicas(const Dp__V1__Plan *from, struct dp_plan *to)
+{
+    if (from->n_replicas > 0) {
+        to->replicas = dp_new_array(struct dp_plan_replica, from->n_replicas);
+    }
+    for (size_t d = 0; d < from->n_replicas; d++) {
+        to->replicas[d].microbatches = (int32_t)from->replicas[d]->microbatches;
+        to->replicas[d].schedule_hash = from->replicas[d]->schedule_hash;
+        to->replicas[d].schedule_json = take_document(&from->replicas[d]->schedule_json);
+    }
+}
+
 dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *ret_plan,
                                   struct dp_error *err)
 {
@@ -128,10 +165,8 @@ dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *r
     take_sizes(message, &plan);
     plan.provenance = dp_strdup(message->provenance);
     plan.explanation = dp_strdup(message->explanation);
-    if (message->schedule_json.len > 0) {
-        plan.schedule_json =
-            dp_strndup((const char *)message->schedule_json.data, message->schedule_json.len);
-    }
+    plan.schedule_json = take_document(&message->schedule_json);
+    take_replicas(message, &plan);
     status = take_lists(message, &plan, err);
     if (status == DP_OK) {
         status = dp_wire_strategy_from_proto(message, &plan, err);
@@ -166,6 +201,41 @@ static void give_ranks(const struct dp_plan *plan, struct dp_arena *arena, Dp__V
         ranks[i].memory_bytes = from->memory_bytes;
         message->ranks[i] = &ranks[i];
     }
+}
+
+static void give_replicas(const struct dp_plan *plan, struct dp_arena *arena,
+                          Dp__V1__Plan *message)
+{
+    size_t count = plan->replicas == NULL ? 0 : (size_t)plan->data;
+    Dp__V1__ReplicaPlan *replicas = dp_wire_must_alloc(arena, count * sizeof *replicas);
+    message->replicas = dp_wire_must_alloc(arena, count * sizeof *message->replicas);
+    message->n_replicas = count;
+    for (size_t d = 0; d < count; d++) {
+        dp__v1__replica_plan__init(&replicas[d]);
+        replicas[d].microbatches = (uint32_t)plan->replicas[d].microbatches;
+        replicas[d].schedule_hash = plan->replicas[d].schedule_hash;
+        replicas[d].schedule_json = give_document(plan->replicas[d].schedule_json);
+        message->replicas[d] = &replicas[d];
+    }
+}
+
+// Nothing where this build does not know the plan's order.
+static void give_survival(const struct dp_plan *plan, struct dp_arena *arena,
+                          Dp__V1__Plan *message)
+{
+    struct dp_plan_survival survival;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    if (dp_plan_survival_of(plan, &survival, NULL) != DP_OK) {
+        return;
+    }
+    dp_plan_survival_text(plan, &survival, &text);
+    Dp__V1__Survival *given = dp_wire_must_alloc(arena, sizeof *given);
+    dp__v1__survival__init(given);
+    given->ranks = (uint32_t)survival.ranks;
+    given->nodes = (uint32_t)survival.nodes;
+    given->message = dp_wire_must_alloc(arena, text.length + 1);
+    memcpy(given->message, text.bytes, text.length);
+    message->survival = given;
 }
 
 static void give_candidates(const struct dp_plan *plan, struct dp_arena *arena,
@@ -233,10 +303,9 @@ Dp__V1__Plan *dp_wire_plan_to_proto(const struct dp_plan *plan, struct dp_arena 
     for (size_t i = 0; i < message->n_layer_begin; i++) {
         message->layer_begin[i] = (uint32_t)plan->layer_begin[i];
     }
-    if (plan->schedule_json != NULL) {
-        message->schedule_json = (ProtobufCBinaryData){.len = strlen(plan->schedule_json),
-                                                       .data = (uint8_t *)plan->schedule_json};
-    }
+    message->schedule_json = give_document(plan->schedule_json);
+    give_replicas(plan, arena, message);
+    give_survival(plan, arena, message);
     return message;
 }
 

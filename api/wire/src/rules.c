@@ -183,6 +183,7 @@ size_t dp_wire_list_max(const char *field)
         {"ports", DP_NODE_PORTS_MAX},
         {"positions", DP_PIPELINE_MAX},
         {"ranks", DP_RANKS_MAX},
+        {"replicas", DP_RANKS_MAX},
         {"sets", DP_SETS_MAX},
         {"slot_experts", DP_EXPERT_SLOTS_MAX},
         {"slow", DP_WHAT_IF_ITEMS_MAX},

@@ -6,6 +6,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "plan_replicas.h"
 
 void dp_plan_deinit(struct dp_plan *plan)
 {
@@ -17,6 +18,7 @@ void dp_plan_deinit(struct dp_plan *plan)
     free(plan->layer_begin);
     free(plan->ranks);
     free(plan->positions);
+    dp_plan_free_replicas(plan);
     free(plan->warnings);
     free(plan->provenance);
     free(plan->explanation);
@@ -44,6 +46,7 @@ void dp_plan_copy(struct dp_plan *ret_plan, const struct dp_plan *plan)
         plan->positions == NULL
             ? NULL
             : dp_memdup(plan->positions, (size_t)plan->pipeline * sizeof(*plan->positions));
+    copy.replicas = dp_plan_copy_replicas(plan);
     copy.warnings = plan->warnings == NULL ? NULL : dp_strdup(plan->warnings);
     copy.provenance = dp_strdup(plan->provenance);
     copy.explanation = dp_strdup(plan->explanation);
@@ -283,48 +286,14 @@ dp_status dp_plan_check(const struct dp_plan *plan, struct dp_error *err)
                            plan->layer_begin[s], plan->layer_begin[s + 1] - 1);
         }
     }
-    return check_figures(plan, err);
-}
-
-static dp_status schedule_from_document(const struct dp_plan *plan,
-                                        struct dp_schedule *ret_schedule, struct dp_error *err)
-{
-    DP_AUTO_JSON json_t *json = NULL;
-    dp_status status = dp_json_parse(plan->schedule_json, strlen(plan->schedule_json),
-                                     DP_MESSAGE_BYTES_MAX, "the plan's schedule", &json, err);
-    return status == DP_OK ? dp_schedule_from_json(json, ret_schedule, err) : status;
+    status = dp_plan_check_replicas(plan, err);
+    return status == DP_OK ? check_figures(plan, err) : status;
 }
 
 dp_status dp_plan_schedule(const struct dp_plan *plan, struct dp_schedule *ret_schedule,
                            struct dp_error *err)
 {
-    const struct dp_schedule_params params = {.pipeline = plan->pipeline,
-                                              .microbatches = plan->microbatches,
-                                              .virtual_stages = plan->virtual_stages};
-    DP_CLEANUP(dp_schedule_deinit) struct dp_schedule schedule = {0};
-    dp_status status = plan->schedule_json != NULL
-                           ? schedule_from_document(plan, &schedule, err)
-                           : dp_schedule_generate(plan->schedule, &params, &schedule, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    if (schedule.pipeline != plan->pipeline || schedule.microbatches != plan->microbatches ||
-        schedule.stages != plan->stages) {
-        return dp_fail(err, DP_INVALID,
-                       "the plan has %d ranks, %d micro-batches and %d stages, its schedule %d, %d "
-                       "and %d",
-                       plan->pipeline, plan->microbatches, plan->stages, schedule.pipeline,
-                       schedule.microbatches, schedule.stages);
-    }
-    uint64_t hash = dp_schedule_hash(&schedule);
-    if (hash != plan->schedule_hash) {
-        return dp_fail(err, DP_CONFLICT,
-                       "the order of schedule \"%s\" differs from the planned one (0x%016llx, not "
-                       "0x%016llx); controller and workers must be of one version",
-                       plan->schedule, (unsigned long long)hash,
-                       (unsigned long long)plan->schedule_hash);
-    }
-    *ret_schedule = schedule;
-    schedule = (struct dp_schedule){0};
-    return DP_OK;
+    const struct dp_plan_order order = {plan->microbatches, plan->schedule_hash,
+                                        plan->schedule_json};
+    return dp_plan_expand(plan, &order, ret_schedule, err);
 }

@@ -135,16 +135,38 @@ static void add_baseline(const struct dp_plan *plan, json_t *chosen)
     json_object_set_new(chosen, "recovered_best", best);
 }
 
+static json_t *hash_json(uint64_t hash)
+{
+    return json_sprintf("0x%016" PRIx64, hash);
+}
+
+static json_t *replicas_json(const struct dp_plan *plan)
+{
+    json_t *replicas = json_array();
+    for (int32_t d = 0; d < plan->data; d++) {
+        const struct dp_plan_replica *replica = &plan->replicas[d];
+        json_t *json = json_pack("{s:i, s:o}", "microbatches", (int)replica->microbatches,
+                                 "schedule_hash", hash_json(replica->schedule_hash));
+        if (replica->schedule_json != NULL) {
+            json_object_set_new(json, "schedule_json", json_string(replica->schedule_json));
+        }
+        json_array_append_new(replicas, json);
+    }
+    return replicas;
+}
+
 static json_t *chosen_json(const struct dp_plan *plan)
 {
     json_t *chosen = json_object();
     dp_members_write(&dp_plan_size_members, plan, chosen);
     json_object_set_new(chosen, "world", json_integer(dp_plan_world(plan)));
     json_object_set_new(chosen, "layers_per_stage", layers_json(plan));
-    json_object_set_new(chosen, "schedule_hash",
-                        json_sprintf("0x%016" PRIx64, plan->schedule_hash));
+    json_object_set_new(chosen, "schedule_hash", hash_json(plan->schedule_hash));
     if (plan->schedule_json != NULL) {
         json_object_set_new(chosen, "schedule_json", json_string(plan->schedule_json));
+    }
+    if (plan->replicas != NULL) {
+        json_object_set_new(chosen, "replicas", replicas_json(plan));
     }
     dp_members_write(&dp_plan_figure_members, plan, chosen);
     json_t *parts = json_object();

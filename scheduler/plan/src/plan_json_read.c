@@ -84,11 +84,12 @@ static dp_status read_ranks(const json_t *json, struct dp_plan *plan, struct dp_
     return status;
 }
 
-static dp_status read_order(const json_t *json, struct dp_plan *plan, struct dp_error *err)
+static dp_status read_order(const json_t *json, uint64_t *ret_hash, char **ret_document,
+                            struct dp_error *err)
 {
     const char *text = json_string_value(json_object_get(json, "schedule_hash"));
     char *end = NULL;
-    plan->schedule_hash = text == NULL ? 0 : strtoull(text, &end, 16);
+    uint64_t hash = text == NULL ? 0 : strtoull(text, &end, 16);
     if (text == NULL || strncmp(text, "0x", 2) != 0 || strlen(text) != 18 || *end != '\0') {
         return dp_fail(err, DP_INVALID,
                        "plan: \"schedule_hash\" needs 0x and 16 hexadecimal digits");
@@ -97,8 +98,38 @@ static dp_status read_order(const json_t *json, struct dp_plan *plan, struct dp_
     if (document != NULL && !json_is_string(document)) {
         return dp_fail(err, DP_INVALID, "plan: \"schedule_json\" must be a string");
     }
-    plan->schedule_json = document == NULL ? NULL : dp_strdup(json_string_value(document));
+    *ret_hash = hash;
+    *ret_document = document == NULL ? NULL : dp_strdup(json_string_value(document));
     return DP_OK;
+}
+
+// Only plans whose replicas differ have them.
+static dp_status read_replicas(const json_t *json, struct dp_plan *plan, struct dp_error *err)
+{
+    const json_t *list = json_object_get(json, "replicas");
+    if (list == NULL) {
+        return DP_OK;
+    }
+    if (plan->data < 1 || plan->data > DP_RANKS_MAX ||
+        json_array_size(list) != (size_t)plan->data) {
+        return dp_fail(err, DP_INVALID, "plan: \"replicas\" needs an entry for each replica");
+    }
+    plan->replicas = dp_new_array(struct dp_plan_replica, (size_t)plan->data);
+    dp_status status = DP_OK;
+    for (int32_t d = 0; status == DP_OK && d < plan->data; d++) {
+        const json_t *row = json_array_get(list, (size_t)d);
+        const json_t *count = json_object_get(row, "microbatches");
+        json_int_t value = json_integer_value(count);
+        if (!json_is_integer(count) || value < 1 || value > DP_MICROBATCHES_MAX) {
+            return dp_fail(err, DP_INVALID,
+                           "plan: \"replicas\"[%d].\"microbatches\" must be 1 to %d", d,
+                           DP_MICROBATCHES_MAX);
+        }
+        plan->replicas[d].microbatches = (int32_t)value;
+        status = read_order(row, &plan->replicas[d].schedule_hash, &plan->replicas[d].schedule_json,
+                            err);
+    }
+    return status;
 }
 
 static dp_status new_candidates(const json_t *list, size_t more, struct dp_plan *plan,
@@ -116,7 +147,8 @@ static dp_status new_candidates(const json_t *list, size_t more, struct dp_plan 
 static dp_status read_flat(const json_t *json, struct dp_plan *plan, struct dp_error *err)
 {
     dp_status status = dp_members_read(&dp_plan_flat_members, json, plan, err);
-    status = status == DP_OK ? read_order(json, plan, err) : status;
+    status = status == DP_OK ? read_order(json, &plan->schedule_hash, &plan->schedule_json, err)
+                             : status;
     status = status == DP_OK ? read_layer_begin(json, plan, err) : status;
     status = status == DP_OK ? read_ranks(json, plan, err) : status;
     const json_t *list = json_object_get(json, "candidates");
@@ -295,7 +327,9 @@ static dp_status read_nested(const json_t *json, const json_t *chosen, struct dp
     status = status == DP_OK ? read_baseline(chosen, plan, err) : status;
     const json_t *parts = json_object_get(chosen, "step_parts");
     status = status == DP_OK ? dp_members_read(&dp_plan_part_members, parts, plan, err) : status;
-    status = status == DP_OK ? read_order(chosen, plan, err) : status;
+    status = status == DP_OK ? read_order(chosen, &plan->schedule_hash, &plan->schedule_json, err)
+                             : status;
+    status = status == DP_OK ? read_replicas(chosen, plan, err) : status;
     status = status == DP_OK ? read_layers_per_stage(chosen, plan, err) : status;
     status = status == DP_OK ? read_ranks(json, plan, err) : status;
     status = status == DP_OK ? read_positions(chosen, plan, err) : status;

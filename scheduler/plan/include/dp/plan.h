@@ -75,11 +75,21 @@ struct dp_plan_candidate {
     char *reason;              // owned
 };
 
+// One data-parallel replica of a plan whose replicas differ: its share of the step's micro-batches
+// and the order that it runs them in. All replicas have the same stages on the same positions.
+struct dp_plan_replica {
+    int32_t microbatches;   // at least 1
+    uint64_t schedule_hash; // of its order
+    // An order of its own as the dp.schedule/1 document (owned). NULL: the plan's order with as
+    // many micro-batches as the plan's, else the order that the family makes of its own.
+    char *schedule_json;
+};
+
 struct dp_plan {
     char model[DP_NAME_MAX]; // what it is for, and the accelerator: may be empty
     char device[DP_NAME_MAX];
     int32_t pipeline, expert, data; // P, EP, D
-    int32_t microbatches;           // M, per step and replica
+    int32_t microbatches;           // M, per step and replica; the most where replicas differ
     int32_t micro_batch_size;       // samples
     char schedule[DP_NAME_MAX];     // family
     int32_t virtual_stages;         // its parameter, 0 = the family's default
@@ -97,6 +107,7 @@ struct dp_plan {
     int32_t *layer_begin;       // [stages + 1]: stage s runs layers [s] to [s + 1] - 1; owned
     struct dp_plan_rank *ranks; // [dp_plan_world] by global rank; owned
     struct dp_plan_position *positions; // [pipeline]; NULL in plans of older versions; owned
+    struct dp_plan_replica *replicas;   // [data]; NULL = all run M in the plan's order; owned
 
     double step_s;      // the sum of the five parts
     double compute_s;   // actions of the busiest rank, without its waits
@@ -180,6 +191,27 @@ dp_status dp_plan_check(const struct dp_plan *plan, struct dp_error *err);
 // the same name. The caller deinits *ret_schedule.
 dp_status dp_plan_schedule(const struct dp_plan *plan, struct dp_schedule *ret_schedule,
                            struct dp_error *err);
+
+// Micro-batches of a replica in one step, of all replicas before it, and of the whole step. Micro-
+// batch m of replica d takes the step's samples from (first + m) * micro_batch_size on, whatever
+// the shares are, and the loss is the mean over the tokens of the whole step.
+int32_t dp_plan_replica_microbatches(const struct dp_plan *plan, int32_t replica);
+int64_t dp_plan_first_microbatch(const struct dp_plan *plan, int32_t replica);
+int64_t dp_plan_step_microbatches(const struct dp_plan *plan);
+// Replicas d that have the same d / this run the same actions at the same time, since their ranks
+// exchange rows of experts in each of them: the replicas that an expert group reaches over; 1 =
+// each is free.
+int32_t dp_plan_coupled_replicas(const struct dp_plan *plan);
+// As dp_plan_schedule, of one replica's ranks: with its own micro-batches in its own order.
+dp_status dp_plan_replica_schedule(const struct dp_plan *plan, int32_t replica,
+                                   struct dp_schedule *ret_schedule, struct dp_error *err);
+// Gives the replicas these shares, counts[data], each in the order that the plan's family makes of
+// so many; equal shares make it a plan without `replicas`. DP_INVALID when the family cannot run
+// one of them (with its rule and the nearest legal numbers), when expert groups couple replicas
+// with different shares, or when an irregular order has another number. The plan stays as it was
+// then. The caller sees to the sum, which is the step's batch, and to the predictions.
+dp_status dp_plan_share_microbatches(struct dp_plan *plan, const int32_t *counts,
+                                     struct dp_error *err);
 
 // The form "dp.plan/1". from_json checks; the caller deinits *ret_plan.
 json_t *dp_plan_to_json(const struct dp_plan *plan);
