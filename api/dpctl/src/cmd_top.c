@@ -9,18 +9,20 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/method.h"
+#include "top_screen.h"
 
-enum { KEY_ONCE = 1 };
+enum { KEY_ONCE = 1, KEY_PLAIN };
 
 static const struct argp_option options[] = {
     {"once", KEY_ONCE, NULL, 0, "print one table and end", 0},
-    {"interval", 'd', "SECONDS", 0, "between two tables (1)", 0},
+    {"plain", KEY_PLAIN, NULL, 0, "tables one below the other, no full screen", 0},
+    {"interval", 'd', "SECONDS", 0, "between two looks (1)", 0},
     {0},
 };
 
 struct request {
     const char *id;
-    bool once;
+    bool once, plain;
     double interval_s;
 };
 
@@ -30,6 +32,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     switch (key) {
     case KEY_ONCE:
         request->once = true;
+        return 0;
+    case KEY_PLAIN:
+        request->plain = true;
         return 0;
     case 'd':
         request->interval_s = dpctl_real(state, "--interval", arg, 0.1);
@@ -90,11 +95,8 @@ static void rank_row(struct dpctl_table *table, const Dp__V1__JobRank *rank)
     dpctl_cell(table, rank->load != NULL ? "x%.2f" : "", rank->load != NULL ? rank->load->skew : 0);
 }
 
-static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
+static void print_top(const Dp__V1__Job *job)
 {
-    if (ctl->out_is_tty) {
-        fputs("\033[H\033[J", stdout);
-    }
     printf("%s  %s  %s  step %llu/%llu  %.0f tokens/s", job->id, job->name,
            job_state_text(job->state), (unsigned long long)job->step,
            (unsigned long long)job->steps_total, job->tokens_per_s);
@@ -116,15 +118,94 @@ static void print_top(const struct dpctl *ctl, const Dp__V1__Job *job)
     dpctl_table_print(&table);
 }
 
+// One look at the job after the other, until it ends or the user has seen enough.
+struct watch {
+    struct dpctl *ctl;
+    struct dp_client *client;
+    const struct request *request;
+    struct top_screen *screen; // NULL = tables or JSON
+    struct top_history history;
+    struct dp_arena arenas[2]; // of the job that is shown, and of the next one
+    int turn;
+};
+
+static void watch_deinit(struct watch *watch)
+{
+    top_screen_close(watch->screen);
+    top_history_deinit(&watch->history);
+    dp_arena_deinit(&watch->arenas[0]);
+    dp_arena_deinit(&watch->arenas[1]);
+}
+
+static void show(struct watch *watch, Dp__V1__Job *job)
+{
+    if (watch->screen != NULL) {
+        if (!top_screen_paused(watch->screen)) {
+            top_history_add(&watch->history, job);
+        }
+        top_screen_draw(watch->screen, job, &watch->history);
+    } else if (watch->ctl->json) {
+        dpctl_print_json(watch->ctl, dp_message_to_json(&job->base), "dp.job/1");
+    } else {
+        print_top(job);
+    }
+    fflush(stdout);
+}
+
+// Whether to go on.
+static bool pause_between(struct watch *watch)
+{
+    int interval_ms = (int)(watch->request->interval_s * 1e3);
+    if (watch->screen != NULL) {
+        return !top_screen_wait(watch->screen, interval_ms);
+    }
+    poll(NULL, 0, interval_ms);
+    return true;
+}
+
+static dp_status watch_job(struct watch *watch, struct dp_error *err)
+{
+    const char *id = watch->request->id;
+    for (;;) {
+        struct dp_arena *arena = &watch->arenas[watch->turn];
+        watch->turn = 1 - watch->turn;
+        dp_arena_deinit(arena);
+        dp_arena_init(arena, 0);
+        Dp__V1__Job *job = NULL;
+        dp_status status = dp_client_get_job(watch->client, id, arena, &job, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        show(watch, job);
+        if (watch->request->once || job_state_is_final(job->state) || dpctl_output_lost() ||
+            !pause_between(watch)) {
+            return DP_OK;
+        }
+        if (interrupted()) {
+            return dp_fail(err, DP_INTERRUPTED, "stopped watching; %s goes on", job->id);
+        }
+    }
+}
+
+static bool has_screen(const struct dpctl *ctl, const struct request *request)
+{
+    const char *term = getenv("TERM");
+    bool dumb = term == NULL || term[0] == '\0' || strcmp(term, "dumb") == 0;
+    return ctl->out_is_tty && !ctl->json && !request->once && !request->plain && !dumb;
+}
+
 dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
         .arguments = "[JOB]",
         .doc =
-            "Live utilisation per rank: share of the last second by kind (F forward, I/B "
-            "backward, W weight gradients, FB overlapped pairs, OPT optimizer), COMM "
-            "communication not hidden, IDLE, live and peak chunks, peak memory, TIME of the last "
-            "step, SKEW: its fullest expert over the mean of a layer's experts.\v"
+            "Live utilisation per rank. On a terminal: ranks x time over the whole screen, the "
+            "height and colour of a cell being what the rank did in that second, stragglers marked "
+            "('?' suspected, '!' confirmed) with their cause; q leaves, m shows another figure, s "
+            "puts the worst first. Elsewhere, or with --plain, tables: share of the last second by "
+            "kind (F forward, I/B backward, W weight gradients, FB overlapped pairs, OPT "
+            "optimizer), COMM communication not hidden, IDLE, live and peak chunks, peak memory, "
+            "TIME of the last step, SKEW: its fullest expert over the mean of a layer's experts.\v"
             "Without JOB: the newest, running ones first. Ends with the job; Ctrl-C ends it "
             "earlier. With -o json each refresh is one line.\n",
         .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",
@@ -141,26 +222,10 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
         status = newest_job(client, request.id, true, &id_arena, &request.id, err);
     }
     interrupted();
-    while (status == DP_OK) {
-        DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-        Dp__V1__Job *job = NULL;
-        status = dp_client_get_job(client, request.id, &arena, &job, err);
-        if (status != DP_OK) {
-            break;
-        }
-        if (ctl->json) {
-            dpctl_print_json(ctl, dp_message_to_json(&job->base), "dp.job/1");
-        } else {
-            print_top(ctl, job);
-        }
-        fflush(stdout);
-        if (request.once || job_state_is_final(job->state) || dpctl_output_lost()) {
-            break;
-        }
-        poll(NULL, 0, (int)(request.interval_s * 1e3));
-        if (interrupted()) {
-            return dp_fail(err, DP_INTERRUPTED, "stopped watching; %s goes on", job->id);
-        }
+    DP_CLEANUP(watch_deinit)
+    struct watch watch = {.ctl = ctl, .client = client, .request = &request};
+    if (status == DP_OK && has_screen(ctl, &request)) {
+        status = top_screen_open(ctl->color, &watch.screen, err);
     }
-    return status;
+    return status == DP_OK ? watch_job(&watch, err) : status;
 }

@@ -146,6 +146,9 @@
 #define DP_COST_RANK_BYTES_MAX (1ull << 62)   // activations of all chunks of one rank
 #define DP_COST_FACTOR_MAX 1e6               // slower, faster
 #define DP_WHAT_IF_ITEMS_MAX 1024            // of one text
+#define DP_SIM_ITEMS_MAX 64                  // of a list of [sim]
+#define DP_SIM_ITEMS_TEXT_MAX 2048
+#define DP_SIM_NOISE_MAX 1000000             // factors of a file
 #define DP_STAGE_COSTS_BYTES_MAX (4u << 20)
 #define DP_CSV_COLUMNS_MAX 64
 #define DP_CSV_NUMBER_MAX 64                 // characters of one number
