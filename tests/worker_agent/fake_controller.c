@@ -14,6 +14,30 @@ static void send(struct fake_controller *controller, const Dp__V1__ControllerMes
     assert_int_equal(dp_rpc_call_send(controller->server, controller->call, &message->base), DP_OK);
 }
 
+static struct fake_rank_view *view_of(struct fake_controller *controller,
+                                      const Dp__V1__Fence *fence, uint32_t rank)
+{
+    uint32_t at = rank + (fence->epoch - 1) * controller->views_per_epoch;
+    assert_true(at < FAKE_RANKS_MAX);
+    return &controller->ranks[at];
+}
+
+static void see_rank(const Dp__V1__RankLevel *rank, struct fake_rank_view *view)
+{
+    view->phase = rank->phase;
+    view->pid = rank->pid;
+    view->exit_status = rank->exit_status;
+    view->signal = rank->signal;
+    view->stopped = rank->stopped;
+    view->step = rank->step;
+    view->ready = rank->ready != NULL;
+    view->finished = rank->finished != NULL;
+    view->finished_ok = rank->finished != NULL && rank->finished->ok;
+    view->held = rank->held != NULL;
+    view->held_step = rank->held != NULL ? rank->held->step : 0;
+    (void)DP_COPY_TEXT(view->held_address, rank->held != NULL ? rank->held->address : "");
+}
+
 static void see_level(struct fake_controller *controller, const Dp__V1__AssignmentLevel *level)
 {
     if (level->n_ranks == 0 && level->error[0] != '\0') {
@@ -27,17 +51,7 @@ static void see_level(struct fake_controller *controller, const Dp__V1__Assignme
     (void)DP_COPY_TEXT(controller->error, level->error);
     for (size_t i = 0; i < level->n_ranks; i++) {
         const Dp__V1__RankLevel *rank = level->ranks[i];
-        assert_true(rank->rank < FAKE_RANKS_MAX);
-        struct fake_rank_view *view = &controller->ranks[rank->rank];
-        view->phase = rank->phase;
-        view->pid = rank->pid;
-        view->exit_status = rank->exit_status;
-        view->signal = rank->signal;
-        view->stopped = rank->stopped;
-        view->step = rank->step;
-        view->ready = rank->ready != NULL;
-        view->finished = rank->finished != NULL;
-        view->finished_ok = rank->finished != NULL && rank->finished->ok;
+        see_rank(rank, view_of(controller, level->fence, rank->rank));
     }
 }
 
@@ -91,14 +105,16 @@ static void on_heartbeat(struct fake_controller *controller, const Dp__V1__Heart
 
 static void on_report(struct fake_controller *controller, const Dp__V1__RankReport *report)
 {
-    assert_true(report->rank < FAKE_RANKS_MAX);
-    struct fake_rank_view *view = &controller->ranks[report->rank];
+    struct fake_rank_view *view = view_of(controller, report->fence, report->rank);
     if (report->report_case == DP__V1__RANK_REPORT__REPORT_STEP) {
         view->steps_heard++;
         view->spans_heard += report->step->n_spans;
     }
     if (report->report_case == DP__V1__RANK_REPORT__REPORT_UTILISATION) {
         view->samples_heard++;
+    }
+    if (report->report_case == DP__V1__RANK_REPORT__REPORT_PROBE) {
+        view->probe_request = report->probe->request;
     }
 }
 
@@ -262,6 +278,7 @@ void fake_controller_prepare(struct fake_controller *controller, const char *job
     prepare.ranks = (uint32_t *)ranks;
     prepare.n_ranks = count;
     prepare.device = (char *)"cpu";
+    prepare.beside = controller->beside;
     message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE;
     message.prepare = &prepare;
     send(controller, &message);
@@ -275,6 +292,67 @@ void fake_controller_start(struct fake_controller *controller, const char *job, 
     start.fence = &fence;
     message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_START;
     message.start = &start;
+    send(controller, &message);
+}
+
+void fake_controller_start_from(struct fake_controller *controller, const char *job, uint32_t epoch,
+                                uint64_t step)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__StateSource held[2] = {DP__V1__STATE_SOURCE__INIT, DP__V1__STATE_SOURCE__INIT};
+    Dp__V1__StateSource *sources[2] = {&held[0], &held[1]};
+    Dp__V1__Start start = DP__V1__START__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t at = i + (epoch - 2) * controller->views_per_epoch;
+        held[i].rank = i;
+        held[i].address = controller->ranks[at].held_address;
+    }
+    start.fence = &fence;
+    start.sources = sources;
+    start.n_sources = 2;
+    start.state_step = step;
+    start.state_token = 0xfeed;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_START;
+    message.start = &start;
+    send(controller, &message);
+}
+
+void fake_controller_pause(struct fake_controller *controller, const char *job, uint32_t epoch)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Pause pause = DP__V1__PAUSE__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    pause.fence = &fence;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PAUSE;
+    message.pause = &pause;
+    send(controller, &message);
+}
+
+void fake_controller_settle(struct fake_controller *controller, const char *job, uint32_t epoch,
+                            uint64_t step)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Settle settle = DP__V1__SETTLE__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    settle.fence = &fence;
+    settle.step = step;
+    settle.grad_norm = 1.5;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_SETTLE;
+    message.settle = &settle;
+    send(controller, &message);
+}
+
+void fake_controller_probe(struct fake_controller *controller, const char *job, uint32_t epoch,
+                           uint64_t request)
+{
+    Dp__V1__Fence fence = fence_of(job, epoch);
+    Dp__V1__Probe probe = DP__V1__PROBE__INIT;
+    Dp__V1__ControllerMessage message = DP__V1__CONTROLLER_MESSAGE__INIT;
+    probe.fence = &fence;
+    probe.request = request;
+    message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PROBE;
+    message.probe = &probe;
     send(controller, &message);
 }
 

@@ -26,11 +26,17 @@ struct fake_rank_view {
     uint64_t steps_heard; // StepDone reports since the session was opened
     uint64_t spans_heard;
     uint64_t samples_heard;
+    bool held;
+    uint64_t held_step;
+    char held_address[64];
+    uint64_t probe_request; // of the newest answer
 };
 
 struct fake_controller {
     struct dp_rpc_server *server;
-    uint64_t call; // the agent's stream; 0 = none
+    uint64_t call;            // the agent's stream; 0 = none
+    uint32_t views_per_epoch; // rank r of epoch e is seen at r + (e - 1) * this
+    bool beside;              // what is prepared is so beside older epochs
     uint32_t protocol;
     uint64_t hellos;
     uint64_t heartbeats;
@@ -76,4 +82,12 @@ void fake_controller_stop(struct fake_controller *controller, const char *job, u
 void fake_controller_release(struct fake_controller *controller, const char *job, uint32_t epoch);
 void fake_controller_read_log(struct fake_controller *controller, const char *job, uint32_t epoch,
                               uint32_t rank);
+// Ranks 0 and 1 of the epoch before hold `step` and serve it.
+void fake_controller_start_from(struct fake_controller *controller, const char *job, uint32_t epoch,
+                                uint64_t step);
+void fake_controller_pause(struct fake_controller *controller, const char *job, uint32_t epoch);
+void fake_controller_settle(struct fake_controller *controller, const char *job, uint32_t epoch,
+                            uint64_t step);
+void fake_controller_probe(struct fake_controller *controller, const char *job, uint32_t epoch,
+                           uint64_t request);
 void fake_controller_calibrate(struct fake_controller *controller, uint64_t request, bool cancel);

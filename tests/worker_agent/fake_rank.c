@@ -1,5 +1,6 @@
 // Stands in for dp-rank: speaks frames, and behaves or misbehaves as DP_FAKE_RANK says. Words:
 //   ready start steps=N finish fail sample   the usual life, in this order
+//   pause settle probe hold                  waits for that order; tells what it holds; answers
 //   print=TEXT state flood=KIB               output
 //   exit=N crash ignore-term handle-term grandchild sleep
 #include <dirent.h>
@@ -22,6 +23,7 @@ static struct dp_link keeper_link;
 static uint32_t own_rank;
 static Dp__V1__Fence own_fence = DP__V1__FENCE__INIT;
 static uint64_t steps_done;
+static uint64_t probe_request;
 
 static void send_report(Dp__V1__RankReport *report, dp_link_slot slot)
 {
@@ -67,13 +69,78 @@ static void do_ready(const char *argument)
     send_report(&report, DP_LINK_SLOT_READY);
 }
 
+// Says what it was told to take over.
 static void do_start(const char *argument)
 {
     (void)argument;
     Dp__V1__RankOrder *order = next_order();
     if (order != NULL) {
+        if (order->order_case == DP__V1__RANK_ORDER__ORDER_START && order->start->n_sources > 0) {
+            printf("sources %zu of step %llu with %llx, the first %s\n", order->start->n_sources,
+                   (unsigned long long)order->start->state_step,
+                   (unsigned long long)order->start->state_token,
+                   order->start->sources[0]->address);
+            fflush(stdout);
+        }
         dp__v1__rank_order__free_unpacked(order, NULL);
     }
+}
+
+// Orders that come meanwhile, of another kind, are as if they had not been given.
+static void await(Dp__V1__RankOrder__OrderCase kind)
+{
+    Dp__V1__RankOrder__OrderCase found = DP__V1__RANK_ORDER__ORDER__NOT_SET;
+    while (found != kind) {
+        Dp__V1__RankOrder *order = next_order();
+        if (order != NULL) {
+            found = order->order_case;
+            steps_done =
+                found == DP__V1__RANK_ORDER__ORDER_SETTLE ? order->settle->step : steps_done;
+            probe_request =
+                found == DP__V1__RANK_ORDER__ORDER_PROBE ? order->probe->request : probe_request;
+            dp__v1__rank_order__free_unpacked(order, NULL);
+        }
+    }
+}
+
+static void do_pause(const char *argument)
+{
+    (void)argument;
+    await(DP__V1__RANK_ORDER__ORDER_PAUSE);
+}
+
+static void do_settle(const char *argument)
+{
+    (void)argument;
+    await(DP__V1__RANK_ORDER__ORDER_SETTLE);
+}
+
+static void do_probe(const char *argument)
+{
+    (void)argument;
+    await(DP__V1__RANK_ORDER__ORDER_PROBE);
+    Dp__V1__ProbeDone probe = DP__V1__PROBE_DONE__INIT;
+    Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
+    probe.request = probe_request;
+    probe.step = steps_done;
+    probe.gemm_ns = 1000;
+    report.report_case = DP__V1__RANK_REPORT__REPORT_PROBE;
+    report.probe = &probe;
+    send_report(&report, DP_LINK_SLOT_NONE);
+}
+
+static void do_hold(const char *argument)
+{
+    (void)argument;
+    Dp__V1__RankHeld held = DP__V1__RANK_HELD__INIT;
+    Dp__V1__RankReport report = DP__V1__RANK_REPORT__INIT;
+    char address[64];
+    snprintf(address, sizeof address, "127.0.0.1:%u", 5000 + own_rank);
+    held.step = steps_done;
+    held.address = address;
+    report.report_case = DP__V1__RANK_REPORT__REPORT_HELD;
+    report.held = &held;
+    send_report(&report, DP_LINK_SLOT_HELD);
 }
 
 static void do_steps(const char *argument)
@@ -235,6 +302,10 @@ static const struct {
 } words[] = {
     {"ready", do_ready},
     {"start", do_start},
+    {"pause", do_pause},
+    {"settle", do_settle},
+    {"probe", do_probe},
+    {"hold", do_hold},
     {"steps", do_steps},
     {"sample", do_sample},
     {"finish", do_finish},

@@ -6,6 +6,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/sim_items.h"
 #include "spec_internal.h"
 
 struct check {
@@ -564,6 +565,32 @@ static void check_parallel(const struct check *check)
     }
 }
 
+static void check_sim(const struct check *check)
+{
+    const struct dp_sim_spec *sim = &check->spec->sim;
+    const struct {
+        const char *path, *text;
+        dp_sim_list list;
+    } lists[] = {{"sim.slow", sim->slow, DP_SIM_SLOW},
+                 {"sim.slow_link", sim->slow_link, DP_SIM_SLOW_LINK},
+                 {"sim.gap", sim->gap, DP_SIM_GAP}};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        struct dp_sim_item items[DP_SIM_ITEMS_MAX];
+        size_t count;
+        struct dp_error why = {0};
+        if (dp_sim_items_parse(lists[i].text, lists[i].list, items, &count, &why) != DP_OK) {
+            blame(check, lists[i].path, NULL, "%s", why.message);
+        }
+    }
+    if (sim->slow_link[0] != '\0' && sim->hop_s <= 0) {
+        blame(check, "sim.slow_link", "set hop_s", "links that take no time cannot be slow");
+    }
+    if (check->spec->resources.device == DP_DEVICE_SIM && sim->forward_s <= 0) {
+        blame(check, "sim", "set [sim] forward_s and the other times of a layer",
+              "device \"sim\" needs to know how long a layer takes");
+    }
+}
+
 void dp_job_check(const struct dp_job_spec *spec, const struct dp_toml_node *root,
                   struct dp_diags *diags)
 {
@@ -577,8 +604,5 @@ void dp_job_check(const struct dp_job_spec *spec, const struct dp_toml_node *roo
         blame(&check, "train", "set steps, global_batch and sequence",
               "[train] does not say how much to train");
     }
-    if (spec->resources.device == DP_DEVICE_SIM && spec->sim.forward_s <= 0) {
-        blame(&check, "sim", "set [sim] forward_s and the other times of a layer",
-              "device \"sim\" needs to know how long a layer takes");
-    }
+    check_sim(&check);
 }

@@ -13,8 +13,8 @@ static struct dp_toml_node value_node(const struct dp_key *key, const char *text
 {
     struct dp_toml_node node = {
         .type = DP_TOML_STRING, .value.string = text, .string_length = strlen(text)};
-    if (key->type == DP_KEY_TEXT || key->type == DP_KEY_PATH || key->type == DP_KEY_DEVICE ||
-        key->type == DP_KEY_FORMAT || key->type == DP_KEY_BIASES) {
+    if (key->type == DP_KEY_TEXT || key->type == DP_KEY_PATH || key->type == DP_KEY_TEXTS ||
+        key->type == DP_KEY_DEVICE || key->type == DP_KEY_FORMAT || key->type == DP_KEY_BIASES) {
         return node;
     }
     char *end;

@@ -275,6 +275,16 @@ static const struct dp_key sim_keys[] = {
     {"head_s", REAL, SIM(head_s), 0, 1e6, false, false, "added to the last stage's forward"},
     {"hop_s", REAL, SIM(hop_s), 0, 1e6, false, false, "latency between neighbouring stages"},
     {"scale", REAL, SIM(scale), 1e-9, 1e9, false, false, "multiplies every time above"},
+    {"slow", DP_KEY_TEXTS, SIM(slow), 0, 0, false, false,
+     "ranks whose actions take longer: a list of WHERE:FACTOR[@STEP[-STEP]]"},
+    {"slow_link", DP_KEY_TEXTS, SIM(slow_link), 0, 0, false, false,
+     "links whose hops take longer: a list of RANK-RANK or NODE~NODE:FACTOR[@STEP[-STEP]]"},
+    {"gap", DP_KEY_TEXTS, SIM(gap), 0, 0, false, false,
+     "ranks whose host is late with every action: a list of WHERE:SECONDS[@STEP[-STEP]]"},
+    {"noise", REAL, SIM(noise), 0, 2, false, false,
+     "every action takes a random factor: the deviation of its logarithm; its mean is 1"},
+    {"noise_file", DP_KEY_PATH, SIM(noise_file), 0, 0, false, false,
+     "a file of such factors, one a line, in whose order actions take them"},
 };
 
 #define SECTION(name, keys)                                                                        \

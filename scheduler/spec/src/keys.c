@@ -59,16 +59,18 @@ static bool is_named(dp_key_type type)
 
 static bool is_text(dp_key_type type)
 {
-    return type == DP_KEY_TEXT || type == DP_KEY_PATH || type == DP_KEY_DEVICE || is_named(type);
+    return type == DP_KEY_TEXT || type == DP_KEY_PATH || type == DP_KEY_TEXTS ||
+           type == DP_KEY_DEVICE || is_named(type);
 }
 
 static void add_wrong_type(const struct dp_section *section, const struct dp_key *key,
                            const struct dp_toml_node *node, struct dp_diags *diags)
 {
     char label[LABEL_MAX];
-    const char *wanted = is_integer(key->type) ? "an integer"
-                         : is_text(key->type)  ? "a string"
-                                               : "a number";
+    const char *wanted = is_integer(key->type)       ? "an integer"
+                         : key->type == DP_KEY_TEXTS ? "a list of strings"
+                         : is_text(key->type)        ? "a string"
+                                                     : "a number";
     dp_diags_add(diags, node->line, node->column, key->help, "\"%s\" in %s must be %s, not %s",
                  key->name, dp_section_label(section, label, sizeof(label)), wanted,
                  dp_toml_type_text(node->type));
@@ -204,6 +206,27 @@ static void store_text(const struct dp_section *section, const struct dp_key *ke
     }
 }
 
+// A list becomes one text, as which a list is kept.
+static void store_texts(const struct dp_section *section, const struct dp_key *key,
+                        const struct dp_toml_node *node, struct dp_diags *diags, void *member)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf joined = {0};
+    for (size_t i = 0; i < node->children_count; i++) {
+        const struct dp_toml_node *item = &node->children[i];
+        if (item->type != DP_TOML_STRING || strlen(item->value.string) != item->string_length ||
+            strchr(item->value.string, ';') != NULL) {
+            add_wrong_type(section, key, item, diags);
+            return;
+        }
+        dp_buf_printf(&joined, "%s%s", i == 0 ? "" : ";", item->value.string);
+    }
+    struct dp_toml_node text = *node;
+    text.type = DP_TOML_STRING;
+    text.value.string = joined.length == 0 ? "" : joined.bytes;
+    text.string_length = joined.length;
+    store_text(section, key, &text, NULL, diags, member);
+}
+
 void dp_key_store(const struct dp_section *section, const struct dp_key *key,
                   const struct dp_toml_node *node, const char *base_directory,
                   struct dp_diags *diags, void *object)
@@ -213,6 +236,8 @@ void dp_key_store(const struct dp_section *section, const struct dp_key *key,
         store_integer(section, key, node, diags, member);
     } else if (key->type == DP_KEY_DOUBLE) {
         store_double(section, key, node, diags, member);
+    } else if (key->type == DP_KEY_TEXTS && node->type == DP_TOML_ARRAY) {
+        store_texts(section, key, node, diags, member);
     } else if (is_text(key->type)) {
         store_text(section, key, node, base_directory, diags, member);
     }
@@ -277,6 +302,7 @@ static bool is_absent(const struct dp_key *key, const void *object)
         return fpclassify(*(const double *)(const void *)member) == FP_ZERO;
     case DP_KEY_TEXT:
     case DP_KEY_PATH:
+    case DP_KEY_TEXTS:
         return member[0] == '\0';
     case DP_KEY_FORMAT:
         return *(const dp_format *)(const void *)member == DP_FORMAT_AUTO;
@@ -342,6 +368,19 @@ static void write_text(const char *text, struct dp_buf *out)
     dp_buf_puts(out, "\"");
 }
 
+static void write_texts(const char *texts, struct dp_buf *out)
+{
+    DP_AUTO_FREE char *copy = dp_strdup(texts);
+    char *rest = copy;
+    const char *between = "[";
+    for (char *item = strsep(&rest, ";"); item != NULL; item = strsep(&rest, ";")) {
+        dp_buf_puts(out, between);
+        write_text(item, out);
+        between = ", ";
+    }
+    dp_buf_puts(out, "]");
+}
+
 static void write_value(const struct dp_key *key, const void *member, struct dp_buf *out)
 {
     switch (key->type) {
@@ -358,6 +397,9 @@ static void write_value(const struct dp_key *key, const void *member, struct dp_
     case DP_KEY_TEXT:
     case DP_KEY_PATH:
         write_text(member, out);
+        break;
+    case DP_KEY_TEXTS:
+        write_texts(member, out);
         break;
     case DP_KEY_DEVICE:
         write_text(dp_device_kind_text(*(const dp_device_kind *)member), out);

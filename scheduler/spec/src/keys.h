@@ -15,6 +15,7 @@ typedef enum dp_key_type {
     DP_KEY_DOUBLE,
     DP_KEY_TEXT,
     DP_KEY_PATH,    // made absolute against the base directory
+    DP_KEY_TEXTS,   // a list of texts, or one with ';' between them; kept so
     DP_KEY_DEVICE,  // dp_device_kind by name
     DP_KEY_FORMAT,  // dp_format by name
     DP_KEY_BIASES,  // DP_BIAS_* by name

@@ -184,6 +184,13 @@ struct dp_sim_spec {
     double embedding_s, head_s; // added to F of the first and last stage; I and W in proportion
     double hop_s;               // latency of one pipeline hop
     double scale;               // every time above is multiplied by it
+    // What is not as planned; the planner does not know of it. Lists, with ';' between their items
+    // (dp/sim_items.h).
+    char slow[DP_SIM_ITEMS_TEXT_MAX];
+    char slow_link[DP_SIM_ITEMS_TEXT_MAX];
+    char gap[DP_SIM_ITEMS_TEXT_MAX];
+    double noise;                 // of the logarithm of every action's factor; 0 = none
+    char noise_file[DP_PATH_MAX]; // "" = none
 };
 
 struct dp_job_spec {
