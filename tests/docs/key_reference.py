@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SPEC = ROOT / "scheduler" / "spec" / "src"
 TYPES = {"DP_KEY_TEXT": "string", "DP_KEY_PATH": "path", "I32": "integer", "I64": "integer",
          "DP_KEY_INT32": "integer", "DP_KEY_UINT64": "integer", "REAL": "number",
-         "DP_KEY_DOUBLE": "number", "DP_KEY_DEVICE": "string", "DP_KEY_FORMAT": "string",
+         "DP_KEY_DOUBLE": "number", "DP_KEY_TEXTS": "list of strings",
+         "DP_KEY_DEVICE": "string", "DP_KEY_FORMAT": "string",
          "DP_KEY_BIASES": "string", "DP_KEY_ROUTER": "string", "DP_KEY_ROPE": "string",
          "DP_KEY_SPECIAL": "string"}
 SPECIAL = {("cluster", "level"): "tables", ("level", "nodes"): "integer"}
