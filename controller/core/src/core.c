@@ -40,28 +40,37 @@ const struct dp_core_config *dp_core_config_of(const struct dp_core *core)
     return &core->config;
 }
 
+static void forget_transaction(struct dp_core *core, struct core_transaction *transaction)
+{
+    HASH_DELETE(hh, core->transactions, transaction);
+    free(transaction->jobs);
+    free(transaction);
+}
+
 void dp_core_free(struct dp_core *core)
 {
     if (core == NULL) {
         return;
     }
     while (core->jobs != NULL) {
-        dp_core_job_remove(core, core->jobs);
+        dp_core_job_remove(core->jobs);
     }
+    HASH_CLEAR(by_name, core->nodes_by_name);
+    HASH_CLEAR(by_session, core->nodes_by_session);
     while (core->nodes != NULL) {
         struct core_node *next = core->nodes->next;
         dp_node_record_deinit(&core->nodes->row);
         free(core->nodes->foreign);
+        free(core->nodes->jobs);
         free(core->nodes);
         core->nodes = next;
     }
-    while (core->replies != NULL) {
-        struct core_reply *next = core->replies->next;
-        free(core->replies->text);
-        free(core->replies);
-        core->replies = next;
+    while (core->transactions != NULL) {
+        forget_transaction(core, core->transactions);
     }
     free(core->ended);
+    free(core->timers);
+    free(core->touched);
     free(core);
 }
 
@@ -79,29 +88,38 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
 
 static void take_stored(struct dp_core *core, const struct dp_stored *stored)
 {
-    FOR_EACH_JOB(core, job)
-    {
-        bool waits = job->dirty_token >= stored->token && job->stored_token < stored->token;
-        if (waits) {
-            job_stored(core, job, stored);
-        }
+    struct core_transaction *transaction = NULL;
+    HASH_FIND(hh, core->transactions, &stored->token, sizeof(stored->token), transaction);
+    if (transaction == NULL) {
+        return; // without jobs
     }
-    dp_core_release_replies(core, stored);
-    struct core_job *next;
-    for (struct core_job *job = core->jobs; job != NULL; job = next) {
-        next = job->next;
+    for (size_t i = 0; i < transaction->count; i++) {
+        struct core_job *job = dp_core_job_number(core, transaction->jobs[i]);
+        if (job == NULL) {
+            continue;
+        }
+        dp_core_job_touch(job);
+        job_stored(core, job, stored);
+        dp_core_release_replies(job, stored);
         if (stored->error.status != DP_OK && job->row.state == DP_STATE_SUBMITTED &&
             job->dirty_token == stored->token) {
-            dp_core_job_remove(core, job);
+            dp_core_job_remove(job);
         }
     }
+    forget_transaction(core, transaction);
 }
 
 static void take_deadlines(struct dp_core *core)
 {
-    dp_core_nodes_deadline(core);
-    FOR_EACH_JOB(core, job)
-    {
+    struct core_timer **late;
+    size_t count = dp_core_timers_late(core, &late);
+    for (size_t i = 0; i < count; i++) {
+        if (late[i]->is_node) {
+            dp_core_node_deadline(core, DP_CONTAINER(late[i], struct core_node, timer));
+            continue;
+        }
+        struct core_job *job = DP_CONTAINER(late[i], struct core_job, timer);
+        dp_core_job_touch(job);
         dp_core_job_deadline(core, job);
         if (job->retry_ns != 0 && core->now_ns >= job->retry_ns) {
             job->changed = job->ranks_changed = true;
@@ -160,17 +178,20 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
     case DP_EVENT_STORED:
         take_stored(core, &event->stored);
         break;
+    case DP_EVENT_LOAD_DECISION:
+    case DP_EVENT_ADAPT_DONE:
+    case DP_EVENT_ADAPT_FAILED:
     case DP_EVENT_TICK:
     case DP_EVENT_KIND_COUNT:
         break;
     }
 }
 
-static bool is_told(struct dp_core *core, const struct core_job *job)
+static bool is_told(const struct core_job *job)
 {
     for (size_t i = 0; i < job->members_count; i++) {
         const struct core_member *member = &job->members[i];
-        const struct core_node *node = dp_core_node_find(core, member->node);
+        const struct core_node *node = member->at;
         bool reachable = node != NULL && node->session != 0;
         // What may still run on a silent node keeps its slots, so it is not forgotten.
         bool kept = node != NULL && !dp_core_job_over(job, member->node);
@@ -184,24 +205,39 @@ static bool is_told(struct dp_core *core, const struct core_job *job)
 // At the start of a step: the effects of the one before may still have spoken of the job.
 static void forget_ended(struct dp_core *core)
 {
-    struct core_job *next;
-    for (struct core_job *job = core->jobs; job != NULL; job = next) {
-        next = job->next;
-        if (dp_job_state_ended(job->row.state) && dp_core_job_clean(job) && !job->show &&
-            is_told(core, job)) {
+    for (size_t i = 0; i < core->touched_count; i++) {
+        struct core_job *job = core->touched[i];
+        if (job != NULL && dp_job_state_ended(job->row.state) && dp_core_job_clean(job) &&
+            !job->show && is_told(job)) {
             dp_core_add_ended(core, job->row.number);
-            dp_core_job_remove(core, job);
+            dp_core_job_remove(job);
         }
     }
+    dp_core_touched_clear(core);
+}
+
+static void note_transaction(struct dp_core *core, const struct core_job *job)
+{
+    uint64_t token = dp_core_token(core);
+    struct core_transaction *transaction = NULL;
+    HASH_FIND(hh, core->transactions, &token, sizeof(token), transaction);
+    if (transaction == NULL) {
+        transaction = dp_new(struct core_transaction);
+        transaction->token = token;
+        transaction->jobs = dp_new_array(uint64_t, core->touched_count);
+        HASH_ADD(hh, core->transactions, token, sizeof(token), transaction);
+    }
+    transaction->jobs[transaction->count++] = job->row.number;
 }
 
 static void store_changes(struct dp_core *core)
 {
-    FOR_EACH_JOB(core, job)
+    FOR_EACH_TOUCHED(core, job)
     {
         if (job->changed || job->ranks_changed) {
             job->row.ranks_count = (uint32_t)job->ranks_count;
             dp_core_store(core, DP_RECORD_JOB, &job->row);
+            note_transaction(core, job);
             job->dirty_token = dp_core_token(core);
             job->retry_ns = 0;
         }
@@ -214,7 +250,7 @@ static void store_changes(struct dp_core *core)
 
 static void show_changes(struct dp_core *core)
 {
-    FOR_EACH_JOB(core, job)
+    FOR_EACH_TOUCHED(core, job)
     {
         if (job->show && dp_core_job_clean(job)) {
             dp_core_effect(core, DP_EFFECT_JOB)->job = job->row.number;
@@ -223,46 +259,21 @@ static void show_changes(struct dp_core *core)
     }
 }
 
-static void sooner(int64_t *timer_ns, int64_t at_ns)
+static int64_t job_due(const struct dp_core *core, const struct core_job *job)
 {
-    if (at_ns != 0 && (*timer_ns == 0 || at_ns < *timer_ns)) {
-        *timer_ns = at_ns;
+    int64_t due_ns = 0;
+    dp_core_sooner(&due_ns, job->deadline_ns);
+    dp_core_sooner(&due_ns, job->retry_ns);
+    if (job->row.state == DP_STATE_RUNNING) {
+        dp_core_sooner(&due_ns, job->save_ns);
     }
-}
-
-static int64_t next_timer(const struct dp_core *core)
-{
-    int64_t timer_ns = 0;
-    FOR_EACH_JOB(core, job)
-    {
-        sooner(&timer_ns, job->deadline_ns);
-        sooner(&timer_ns, job->retry_ns);
-        if (job->row.state == DP_STATE_RUNNING) {
-            sooner(&timer_ns, job->save_ns);
-        }
-        if (job->row.state == DP_STATE_STOPPING && job->stop_ns > core->now_ns) {
-            sooner(&timer_ns, job->stop_ns);
-        }
-        for (const struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
-            sooner(&timer_ns, c->deadline_ns);
-        }
+    if (job->row.state == DP_STATE_STOPPING && job->stop_ns > core->now_ns) {
+        dp_core_sooner(&due_ns, job->stop_ns);
     }
-    FOR_EACH_NODE(core, node)
-    {
-        if (node->state == DP_NODE_REGISTERING &&
-            core->now_ns < dp_core_node_calibrated_ns(core, node)) {
-            sooner(&timer_ns, dp_core_node_calibrated_ns(core, node));
-        }
-        if (node->state != DP_NODE_LATE && node->state != DP_NODE_LOST) {
-            sooner(&timer_ns, dp_core_node_late_ns(core, node));
-        }
-        if (node->state != DP_NODE_LOST) {
-            sooner(&timer_ns, dp_core_node_lost_ns(core, node));
-        } else if (!node->fenced) {
-            sooner(&timer_ns, dp_core_node_fence_ns(core, node));
-        }
+    for (const struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
+        dp_core_sooner(&due_ns, c->deadline_ns);
     }
-    return timer_ns;
+    return due_ns;
 }
 
 static void later(int64_t *at_ns, int64_t delay_ns)
@@ -287,7 +298,36 @@ static void take_stall(struct dp_core *core, int64_t stalled_ns)
         for (size_t i = 0; i < job->members_count; i++) {
             later(&job->members[i].told_ns, stalled_ns);
         }
+        dp_core_job_touch(job);
     }
+    FOR_EACH_NODE(core, node)
+    {
+        dp_core_node_deadline(core, node);
+    }
+}
+
+// What happened is written, told and shown.
+static void finish_step(struct dp_core *core)
+{
+    FOR_EACH_TOUCHED(core, job)
+    {
+        if (job->recount) {
+            dp_core_job_recount(job);
+            job->recount = false;
+        }
+    }
+    if (core->schedule) {
+        core->schedule = false;
+        dp_core_schedule(core);
+    }
+    dp_core_touched_sort(core);
+    store_changes(core);
+    FOR_EACH_TOUCHED(core, job)
+    {
+        dp_core_job_drive(core, job);
+        dp_core_timer_set(core, &job->timer, job_due(core, job));
+    }
+    show_changes(core);
 }
 
 void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
@@ -304,19 +344,13 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
         // Rises over restarts, too: a checkpoint reported for an earlier life's request is older.
         core->next_request = (uint64_t)(event->wall_ns / DP_NS_PER_MS) + 1;
     }
+    forget_ended(core);
     if (event->stalled_ns > 0) {
         take_stall(core, event->stalled_ns);
     }
-    forget_ended(core);
     take_event(core, event);
     take_deadlines(core);
-    dp_core_schedule(core);
-    store_changes(core);
-    FOR_EACH_JOB(core, job)
-    {
-        dp_core_job_drive(core, job);
-    }
-    show_changes(core);
-    effects->timer_ns = next_timer(core);
+    finish_step(core);
+    effects->timer_ns = dp_core_timer_first(core);
     core->effects = NULL;
 }

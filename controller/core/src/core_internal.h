@@ -1,8 +1,14 @@
 // Shared by the core's own files.
 #pragma once
 
+#include <stddef.h>
+
 #include "dp/check.h"
 #include "dp/core.h"
+#include "dp/hash.h"
+
+#define DP_CONTAINER(member_address, type, member)                                                 \
+    ((type *)((const char *)(member_address)-offsetof(type, member)))
 
 #define DP_CORE_FOREIGN_NUMBER_MAX (UINT64_C(1) << 52) // of jobs that are not this controller's
 #define DP_CORE_STEP_WINDOW 1024 // steps that ranks may be apart before the slow one is ignored
@@ -22,7 +28,9 @@ typedef enum dp_cause {
 // A node that holds ranks of a job.
 struct core_member {
     char node[DP_NAME_MAX];
-    uint32_t ranks;
+    uint32_t first, ranks; // its ranks stand together in the job's by_member
+    struct core_node *at;  // NULL = the core does not know such a node
+    uint32_t used;         // slots that are counted there
     dp_order_kind told;
     int64_t told_ns;
     bool reached; // the node may know of the assignment
@@ -36,21 +44,92 @@ struct core_checkpoint {
     struct core_checkpoint *next;
 };
 
+// When a job or a node has to be looked at without an event: one entry of the core's heap.
+struct core_timer {
+    int64_t due_ns;
+    size_t at; // place in the heap + 1; 0 = not in it
+    bool is_node;
+};
+
 // What the ranks said of steps that not all of them have completed.
 struct core_window {
     struct dp_step_record *rows; // ring of DP_CORE_STEP_WINDOW, by step; NULL before the first
 };
 
-struct core_job {
-    struct dp_job_record row;
+// One more assignment of a job, beside the one in force.
+struct core_side {
+    uint32_t attempt, epoch;
+    struct dp_buf plan;
     struct dp_rank_record *ranks;
     size_t ranks_count;
     struct core_member *members;
     size_t members_count;
+    bool serves; // ranks in force take their state from its ranks: they are not told to end yet
+    struct core_side *next;
+};
+
+// How far a change of ranks has come. The job is REASSIGNING in all of them but the first.
+typedef enum core_phase {
+    CORE_STEADY,
+    CORE_PREPARING, // the new ranks start; the old ones train
+    CORE_PAUSING,   // the old ranks are told to hold
+    CORE_GATHERING, // ranks are lost: those that are left hold one after the other
+    CORE_SETTLING,  // those that hold come to the same step, and what they reported comes in
+    CORE_ASKING,    // ranks are lost: what is left is planned anew
+    CORE_READYING,  // and its ranks start
+    CORE_SWITCHING, // the new ranks are in force: they take what they need, and run
+    CORE_FALLING,   // nothing of it may go on: the job ends, or begins anew
+} core_phase;
+
+// What is known of a failure while it is not clear yet that the job ends by it.
+struct core_failure {
+    dp_cause cause; // DP_CAUSE_NONE: a change that was wanted, nothing failed
+    char reason[DP_NAME_MAX];
+    char message[DP_TEXT_MAX];
+};
+
+#define CORE_RECENT_STEPS 32
+
+struct core_reassign {
+    core_phase phase;
+    struct core_side *next; // the new assignment; NULL when there is none, or it is in force
+    uint64_t step;          // that the sources hold
+    int64_t since_ns;       // of this phase
+    int64_t paused_ns;      // since when no rank trains
+    struct core_failure failure;
+    struct dp_state_source *sources; // of the assignment in force
+    size_t sources_count;
+    uint64_t recovered_step; // that the last recovery went on from
+    uint32_t recoveries;     // from there, one after the other
+    // Questions and decisions.
+    uint64_t request;       // of the question that is open, 0 = none
+    int64_t answer_ns;      // when it is no longer waited for
+    bool asked_to_recover;  // it is about lost ranks
+    int64_t cool_ns;        // no straggler is answered before
+    char away[DP_NAME_MAX]; // node that is to be left, "" = none
+    struct dp_decision_record decision; // the newest; number 0 = none yet
+    uint64_t measured_from;             // the first step that counts for it
+    int64_t recent_ns[CORE_RECENT_STEPS]; // times of the newest steps, by step
+    uint64_t recent_first;                // step from which they are of this layout
+    // The newest step whose gradient norm is known.
+    uint64_t norm_step;
+    double norm;
+};
+
+struct core_job {
+    struct dp_core *core;
+    struct dp_job_record row; // number and request_id never change
+    struct dp_rank_record *ranks;
+    size_t ranks_count;
+    struct core_member *members;
+    size_t members_count;
+    uint32_t *by_member; // numbers of the ranks, those of one member together
+    uint32_t *by_name;   // of the members, by the names of their nodes
     bool planning;
     char why[DP_TEXT_MAX];       // STOPPING: the message of its end, "" = the row's
     bool changed, ranks_changed; // in this step: to be stored
     bool show;                   // to be shown once it is stored
+    bool recount;                // ranks may have given slots back
     uint64_t dirty_token, stored_token;
     int64_t retry_ns;    // STORE failed: when to try again, 0 = it did not
     int64_t deadline_ns; // of this state, 0 = none
@@ -58,10 +137,19 @@ struct core_job {
     int64_t save_ns;     // when running totals are stored next
     struct core_window window;
     struct core_checkpoint *checkpoints;
+    struct core_reply *replies; // that wait for a transaction with the job
+    // A rank that was found to lack something: looked at first, most often it still does.
+    size_t lacks_phase, lacks_ok, lacks_step;
     // The text of the first rank that was ready: all must have the same.
     uint64_t corpus_hash;
     uint32_t corpus_rank;
-    struct core_job *next; // submitted later
+    struct core_reassign reassign;
+    struct core_side *sides; // older assignments whose ranks end, or serve
+    uint64_t base_step;      // of the assignment in force: its first step warms up
+    size_t touched; // place in the core's list + 1; 0 = not in it
+    struct core_timer timer;
+    struct core_job *before, *next; // submitted earlier, later
+    UT_hash_handle by_number, by_request;
 };
 
 // An assignment that a node reports and that is not one of the core's jobs.
@@ -72,7 +160,9 @@ struct core_foreign {
 };
 
 struct core_node {
-    struct dp_node_record row;
+    struct dp_core *core;
+    struct dp_node_record row; // its name never changes
+    size_t order;              // nodes that came before
     dp_node_state state;
     char reason[DP_TEXT_MAX];
     char calibration_error[DP_TEXT_MAX]; // "" = none
@@ -82,27 +172,51 @@ struct core_node {
     int64_t seen_ns, connected_ns;
     struct core_foreign *foreign;
     size_t foreign_count;
+    struct core_job **jobs; // that have ranks here
+    size_t jobs_count, jobs_capacity;
+    uint32_t used; // slots of their ranks
+    struct core_timer timer;
     struct core_node *next;
+    UT_hash_handle by_name, by_session;
 };
 
-// An answer that waits for a transaction.
+// An answer that waits for a transaction with its job.
 struct core_reply {
-    uint64_t reply, token, job;
+    uint64_t reply, token;
     dp_status status; // not DP_OK: an error with `text`
     uint64_t step;    // of a checkpoint that was made; its path is `text`
     char *text;       // NULL = the job itself
     struct core_reply *next;
 };
 
+// Which jobs a transaction has that is not answered yet.
+struct core_transaction {
+    uint64_t token;
+    uint64_t *jobs; // numbers
+    size_t count;
+    UT_hash_handle hh;
+};
+
 struct dp_core {
     struct dp_core_config config;
-    struct core_job *jobs; // oldest first
-    struct core_node *nodes;
-    struct core_reply *replies;
+    struct core_job *jobs, *jobs_last; // oldest first
+    size_t jobs_count;
+    struct core_job *jobs_by_number, *jobs_by_request;
+    struct core_node *nodes, *nodes_last;
+    size_t nodes_count;
+    struct core_node *nodes_by_name, *nodes_by_session;
+    bool homeless; // some job has had ranks on a node that was not known
+    struct core_transaction *transactions;
+    struct core_timer **timers; // a heap
+    size_t timers_count, timers_capacity;
     uint64_t *ended; // numbers, rising
     size_t ended_count, ended_capacity;
     uint64_t next_number, next_token, next_request;
-    // Of the step at hand.
+    double trust; // in predictions of what a change of ranks gains
+    // Of the step at hand, and until the next one begins: jobs that something happened to.
+    struct core_job **touched;
+    size_t touched_count, touched_capacity;
+    bool schedule; // whether jobs that wait may be judged in another way now
     struct dp_effects *effects;
     int64_t now_ns, wall_ns;
 };
@@ -111,6 +225,56 @@ struct dp_core {
     for (struct core_job *job = (core)->jobs; job != NULL; job = job->next)
 #define FOR_EACH_NODE(core, node)                                                                  \
     for (struct core_node *node = (core)->nodes; node != NULL; node = node->next)
+// None is removed meanwhile.
+#define FOR_EACH_TOUCHED(core, job)                                                                \
+    for (struct core_job **touched_ = (core)->touched, *job;                                       \
+         touched_ < (core)->touched + (core)->touched_count; touched_++)                           \
+        if ((job = *touched_) != NULL)
+
+// index.c
+// Of the maps: NULL = the core has none.
+struct core_job *dp_core_job_number(const struct dp_core *core, uint64_t number);
+struct core_job *dp_core_job_by_request(struct dp_core *core, const char *request_id);
+// By whom it is asked for changes it: it is touched.
+struct core_job *dp_core_job_by_id(struct dp_core *core, const char *id);
+struct core_job *dp_core_job_add(struct dp_core *core, uint64_t number, const char *request_id);
+// Out of every list and map.
+void dp_core_job_unlink(struct core_job *job);
+// At its end the step looks at the job: stores and shows what changed, sends orders, sets its
+// timer. Whoever changes a job that did not come from dp_core_job_by_id calls this.
+void dp_core_job_touch(struct core_job *job);
+// Brings the list into the order of submission.
+void dp_core_touched_sort(struct dp_core *core);
+void dp_core_touched_clear(struct dp_core *core);
+struct core_node *dp_core_node_find(const struct dp_core *core, const char *name);
+struct core_node *dp_core_node_session(struct dp_core *core, uint64_t session);
+// NULL when there are too many.
+struct core_node *dp_core_node_add(struct dp_core *core, const char *name);
+// 0 = not connected.
+void dp_core_node_set_session(struct dp_core *core, struct core_node *node, uint64_t session);
+void dp_core_node_touch_jobs(const struct core_node *node);
+// The queue is looked at again in this step.
+void dp_core_reschedule(struct dp_core *core);
+// due_ns 0 = none.
+void dp_core_timer_set(struct dp_core *core, struct core_timer *timer, int64_t due_ns);
+int64_t dp_core_timer_first(const struct dp_core *core);
+// Those whose time has come: nodes first, then jobs, the oldest first. Valid for this step.
+size_t dp_core_timers_late(struct dp_core *core, struct core_timer ***ret_late);
+
+// members.c
+// Groups the ranks' nodes into members.
+void dp_core_job_set_members(struct core_job *job);
+void dp_core_members_clear(struct core_job *job);
+// A node that was not known when the members were set.
+void dp_core_members_meet(struct core_job *job, struct core_node *node);
+struct core_member *dp_core_job_member(struct core_job *job, const char *node);
+// The member's i-th rank.
+struct dp_rank_record *dp_core_member_rank(const struct core_job *job,
+                                           const struct core_member *member, uint32_t i);
+// Those that the job has of a node.
+uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
+// Counts them again: the job has ended, or ranks of it have since.
+void dp_core_job_recount(struct core_job *job);
 
 // effects.c
 struct dp_effect *dp_core_effect(struct dp_core *core, dp_effect_kind kind);
@@ -135,7 +299,7 @@ void dp_core_refuse_stored(struct dp_core *core, uint64_t reply, struct core_job
     __attribute__((format(printf, 5, 6)));
 void dp_core_reply_checkpoint(struct dp_core *core, uint64_t reply, struct core_job *job,
                               uint64_t step, const char *path);
-void dp_core_release_replies(struct dp_core *core, const struct dp_stored *stored);
+void dp_core_release_replies(struct core_job *job, const struct dp_stored *stored);
 void dp_core_send(struct dp_core *core, const struct core_node *node, dp_order_kind order,
                   const struct dp_fence *fence, const char *text);
 
@@ -144,10 +308,7 @@ void dp_core_send(struct dp_core *core, const struct core_node *node, dp_order_k
 void dp_core_job_end_ranks(struct core_job *job, const char *node);
 // Whether every rank of the job (node NULL) or of one node is over.
 bool dp_core_job_over(const struct core_job *job, const char *node);
-struct core_job *dp_core_job_by_id(struct dp_core *core, const char *id);
-struct core_job *dp_core_job_number(const struct dp_core *core, uint64_t number);
-struct core_job *dp_core_job_add(struct dp_core *core);
-void dp_core_job_remove(struct dp_core *core, struct core_job *job);
+void dp_core_job_remove(struct core_job *job);
 struct dp_fence dp_core_job_fence(const struct core_job *job);
 bool dp_core_job_clean(const struct core_job *job);
 void dp_core_job_changed(struct core_job *job);
@@ -155,9 +316,6 @@ void dp_core_job_changed(struct core_job *job);
 void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
                       const char *reason, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-// Groups the ranks' nodes into members.
-void dp_core_job_set_members(struct core_job *job);
-struct core_member *dp_core_job_member(struct core_job *job, const char *node);
 // Sends each node what it should be told and was not.
 void dp_core_job_drive(struct dp_core *core, struct core_job *job);
 // Looks at the ranks and moves on: all ready, all running, all ended.
@@ -186,6 +344,116 @@ void dp_core_job_return(struct dp_core *core, struct core_job *job);
 // STOPPING: appends to the message what is waited for.
 void dp_core_job_explain_wait(struct core_job *job, const char *what);
 
+// reassign_sides.c: assignments beside the one in force
+struct core_side *dp_core_side_new(const struct core_job *job, const void *plan, size_t plan_length,
+                                   const struct dp_slot *slots, size_t count);
+void dp_core_side_free(struct core_side *side);
+void dp_core_sides_free(struct core_job *job); // all of a job's
+// The new one or an older one that the fence names; NULL = none.
+struct core_side *dp_core_side_find(const struct core_job *job, const struct dp_fence *fence);
+struct dp_fence dp_core_side_fence(const struct core_job *job, const struct core_side *side);
+struct core_member *dp_core_side_member(const struct core_side *side, const char *node);
+bool dp_core_side_over(const struct core_side *side, const char *node); // node NULL: anywhere
+// Its ranks on the node (NULL = all) cannot run any more. Whether there were any.
+bool dp_core_side_end(struct core_side *side, const char *node);
+// The new assignment is given up: its ranks are told to end.
+void dp_core_side_give_up(struct core_job *job);
+// What the assignment in force becomes when it is no longer that: its ranks may still run.
+void dp_core_job_retire(struct core_job *job);
+// Slots of the node that ranks beside those in force have alone; `taken` NULL or [slots]: set for
+// every slot that they have.
+uint32_t dp_core_sides_slots(const struct core_job *job, const char *node, bool *taken,
+                             uint32_t slots);
+void dp_core_sides_drive(struct dp_core *core, struct core_job *job);
+// Whether all is told and over that can be, so that the job may be forgotten.
+bool dp_core_sides_done(const struct dp_core *core, const struct core_job *job);
+// "RANK HOST:PORT\n" each, and back.
+void dp_core_sources_write(const struct dp_state_source *sources, size_t count,
+                           struct dp_buf *out);
+void dp_core_sources_read(const struct dp_buf *text, struct dp_state_source **ret_sources,
+                          size_t *ret_count);
+
+// reassign_levels.c: what nodes say of assignments beside the one in force
+// False when the fence is none of the job's.
+bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                        const struct dp_assignment_level *level);
+// The node does not list the assignment.
+void dp_core_side_miss(struct dp_core *core, struct core_job *job, struct core_side *side,
+                       struct core_member *member, bool at_hello);
+void dp_core_sides_lose_node(struct dp_core *core, struct core_job *job,
+                             const struct core_node *node);
+void dp_core_sides_fence_node(struct dp_core *core, struct core_job *job,
+                              const struct core_node *node);
+
+// reassign.c: ranks change while the job lives
+// RUNNING, or its ranks train while others are prepared.
+bool dp_core_job_trains(const struct core_job *job);
+void dp_core_reassign_begin(struct dp_core *core, struct core_job *job,
+                            const struct dp_adapt_done *done);
+// The job trains on as it was; REASSIGNING becomes RUNNING.
+void dp_core_reassign_abandon(struct dp_core *core, struct core_job *job, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// Looks at all ranks and moves on.
+void dp_core_reassign_advance(struct dp_core *core, struct core_job *job);
+void dp_core_reassign_deadline(struct dp_core *core, struct core_job *job);
+// The order that a node with ranks in force should have been given, while REASSIGNING.
+dp_order_kind dp_core_reassign_order(const struct core_job *job, const struct core_member *member);
+void dp_core_reassign_phase(struct dp_core *core, struct core_job *job, core_phase phase,
+                            int64_t timeout_ns);
+// It cannot go on: the job ends, or begins anew from its checkpoint.
+void dp_core_reassign_fall(struct dp_core *core, struct core_job *job, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// A start: what the phase was is read off the row.
+void dp_core_reassign_load(struct dp_core *core, struct core_job *job);
+// The job is about to end or to begin anew: nothing of a change is left.
+void dp_core_reassign_stop(struct dp_core *core, struct core_job *job);
+
+// Those that hold are known: they come to one step.
+void dp_core_reassign_settle(struct dp_core *core, struct core_job *job);
+// For ranks to hold.
+int64_t dp_core_hold_timeout_ns(const struct dp_core *core, const struct core_job *job);
+
+// recover.c: ranks are lost, and the others hold what is needed
+// Whether the failure is answered by that, so that the job does not end by it (yet).
+bool dp_core_recover_takes(struct dp_core *core, struct core_job *job, dp_cause cause,
+                           const char *reason, const char *message);
+// A rank says that it holds: the first word of a failure, or the last of a pause.
+void dp_core_recover_held(struct dp_core *core, struct core_job *job,
+                          const struct dp_rank_record *rank);
+// Goes on when every rank holds or is lost; at the deadline those that do not hold are lost, too.
+void dp_core_recover_gather(struct dp_core *core, struct core_job *job, bool at_deadline);
+// Some do not come to the step: without them.
+void dp_core_recover_unsettled(struct dp_core *core, struct core_job *job);
+void dp_core_recover_ask(struct dp_core *core, struct core_job *job);
+void dp_core_recover_done(struct dp_core *core, struct core_job *job,
+                          const struct dp_adapt_done *done);
+void dp_core_recover_failed(struct dp_core *core, struct core_job *job, const char *why);
+// Ranks that hold come to one step: whether all of `step` that can.
+bool dp_core_recover_settled(const struct core_job *job, uint64_t step);
+// Whether the rank's state of `step` can be had, now or after SETTLE.
+bool dp_core_recover_serves(const struct core_job *job, const struct dp_rank_record *rank,
+                            uint64_t step);
+
+// reassign_decide.c: what is done about stragglers, and what came of it
+void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
+                             const struct dp_straggler_verdict *verdict);
+// The job's ranks leave the node, training on; false with *ret_why when they cannot now.
+bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
+void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done);
+void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *failed);
+void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_adapt_ask *ask);
+void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record *decision);
+void dp_core_decision_make(struct dp_core *core, struct core_job *job,
+                           const struct dp_adapt_done *done, dp_decision_state state);
+void dp_core_decision_set(struct dp_core *core, struct core_job *job, dp_decision_state state,
+                          const char *format, ...) __attribute__((format(printf, 4, 5)));
+// A step of the whole job is complete.
+void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
+                           int64_t step_ns);
+// Median of the newest steps of this layout, 0 = not known.
+int64_t dp_core_recent_step_ns(const struct core_job *job);
+int64_t dp_core_reassign_timer_ns(const struct core_job *job); // 0 = none
+
 // causes.c
 // The job fails, or ends for a better reason than known so far.
 void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause,
@@ -205,17 +473,21 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
 void dp_core_schedule(struct dp_core *core);
 
 // nodes.c
-struct core_node *dp_core_node_find(const struct dp_core *core, const char *name);
-struct core_node *dp_core_node_session(struct dp_core *core, uint64_t session);
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node);
-// Those that one job has of a node.
-uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
 void dp_core_session_closed(struct dp_core *core, uint64_t session);
 void dp_core_hold(struct dp_core *core, const struct dp_hold *hold);
 void dp_core_node_seen(struct dp_core *core, struct core_node *node);
-void dp_core_nodes_deadline(struct dp_core *core);
+// Its timer rang, or its times were moved.
+void dp_core_node_deadline(struct dp_core *core, struct core_node *node);
+// The earlier of two times, where 0 is none.
+static inline void dp_core_sooner(int64_t *due_ns, int64_t at_ns)
+{
+    if (at_ns != 0 && (*due_ns == 0 || at_ns < *due_ns)) {
+        *due_ns = at_ns;
+    }
+}
 // When a node that is still being calibrated is no longer waited for.
 int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node);
 int64_t dp_core_node_late_ns(const struct dp_core *core, const struct core_node *node);

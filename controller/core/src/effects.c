@@ -130,10 +130,10 @@ static struct core_reply *reply_later(struct dp_core *core, uint64_t reply, stru
     *waiting = (struct core_reply){
         .reply = reply,
         .token = changes ? dp_core_token(core) : job->dirty_token,
-        .job = job->row.number,
-        .next = core->replies,
+        .next = job->replies,
     };
-    core->replies = waiting;
+    job->replies = waiting;
+    dp_core_job_touch(job);
     return waiting;
 }
 
@@ -183,33 +183,29 @@ void dp_core_reply_checkpoint(struct dp_core *core, uint64_t reply, struct core_
     }
 }
 
-static void give_reply(struct dp_core *core, const struct core_reply *waiting,
-                       const struct core_job *job)
+static void give_reply(const struct core_reply *waiting, const struct core_job *job)
 {
+    struct dp_core *core = job->core;
     if (waiting->status != DP_OK) {
         dp_core_reply_error(core, waiting->reply, waiting->status, "%s", waiting->text);
     } else if (waiting->text != NULL) {
-        reply_checkpoint(core, waiting->reply, waiting->job, waiting->step, waiting->text);
+        reply_checkpoint(core, waiting->reply, job->row.number, waiting->step, waiting->text);
     } else {
         dp_core_reply_job(core, waiting->reply, job);
     }
 }
 
-void dp_core_release_replies(struct dp_core *core, const struct dp_stored *stored)
+void dp_core_release_replies(struct core_job *job, const struct dp_stored *stored)
 {
-    struct core_reply **link = &core->replies;
+    bool dropped = job->row.state == DP_STATE_SUBMITTED && stored->error.status != DP_OK;
+    struct core_reply **link = &job->replies;
     while (*link != NULL) {
         struct core_reply *waiting = *link;
-        const struct core_job *job = dp_core_job_number(core, waiting->job);
-        bool dropped =
-            job == NULL || (job->row.state == DP_STATE_SUBMITTED && stored->error.status != DP_OK &&
-                            waiting->token == stored->token);
-        if (dropped) {
-            dp_status status = stored->error.status;
-            dp_core_reply_error(core, waiting->reply, status == DP_OK ? DP_INTERNAL : status,
-                                "not stored: %s", stored->error.message);
+        if (dropped && waiting->token == stored->token) {
+            dp_core_reply_error(job->core, waiting->reply, stored->error.status, "not stored: %s",
+                                stored->error.message);
         } else if (job->stored_token >= waiting->token) {
-            give_reply(core, waiting, job);
+            give_reply(waiting, job);
         } else {
             link = &waiting->next;
             continue;

@@ -8,39 +8,6 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-struct core_job *dp_core_job_by_id(struct dp_core *core, const char *id)
-{
-    FOR_EACH_JOB(core, job)
-    {
-        if (strcmp(job->row.id, id) == 0) {
-            return job;
-        }
-    }
-    return NULL;
-}
-
-struct core_job *dp_core_job_number(const struct dp_core *core, uint64_t number)
-{
-    FOR_EACH_JOB(core, job)
-    {
-        if (job->row.number == number) {
-            return job;
-        }
-    }
-    return NULL;
-}
-
-struct core_job *dp_core_job_add(struct dp_core *core)
-{
-    struct core_job *job = dp_new(struct core_job);
-    struct core_job **end = &core->jobs;
-    while (*end != NULL) {
-        end = &(*end)->next;
-    }
-    *end = job;
-    return job;
-}
-
 static void free_checkpoints(struct core_job *job)
 {
     while (job->checkpoints != NULL) {
@@ -50,17 +17,19 @@ static void free_checkpoints(struct core_job *job)
     }
 }
 
-void dp_core_job_remove(struct dp_core *core, struct core_job *job)
+void dp_core_job_remove(struct core_job *job)
 {
-    struct core_job **link = &core->jobs;
-    while (*link != job) {
-        link = &(*link)->next;
+    dp_core_job_unlink(job);
+    dp_core_members_clear(job);
+    while (job->replies != NULL) {
+        struct core_reply *next = job->replies->next;
+        free(job->replies->text);
+        free(job->replies);
+        job->replies = next;
     }
-    *link = job->next;
     free_checkpoints(job);
     dp_job_record_deinit(&job->row);
     free(job->ranks);
-    free(job->members);
     free(job->window.rows);
     free(job);
 }
@@ -81,6 +50,7 @@ void dp_core_job_changed(struct core_job *job)
 {
     job->changed = true;
     job->show = true;
+    dp_core_job_touch(job);
 }
 
 void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
@@ -99,71 +69,28 @@ void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state s
         job->ranks_changed = true;
     }
     dp_core_job_changed(job);
+    dp_core_job_recount(job);
+    dp_core_reschedule(core);
     bool bad = state == DP_STATE_FAILED || state == DP_STATE_LOST;
     dp_core_note(core, job, NULL, bad, "job.state", "%s%s%s%s%s", dp_job_state_text(state),
                  reason[0] == '\0' ? "" : " ", reason, job->row.message[0] == '\0' ? "" : ": ",
                  job->row.message);
 }
 
-struct core_member *dp_core_job_member(struct core_job *job, const char *node)
-{
-    for (size_t i = 0; i < job->members_count; i++) {
-        if (strcmp(job->members[i].node, node) == 0) {
-            return &job->members[i];
-        }
-    }
-    return NULL;
-}
-
-void dp_core_job_set_members(struct core_job *job)
-{
-    free(job->members);
-    job->members_count = 0;
-    job->members = dp_new_array(struct core_member, job->ranks_count);
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        struct core_member *member = dp_core_job_member(job, job->ranks[i].node);
-        if (member == NULL) {
-            member = &job->members[job->members_count++];
-            DP_COPY_TEXT(member->node, job->ranks[i].node);
-        }
-        member->ranks++;
-    }
-}
-
-uint32_t dp_core_job_slots(const struct core_job *job, const char *node)
-{
-    for (size_t m = 0; m < job->members_count; m++) {
-        if (strcmp(job->members[m].node, node) != 0) {
-            continue;
-        }
-        if (!dp_job_state_ended(job->row.state)) {
-            return job->members[m].ranks;
-        }
-        uint32_t used = 0;
-        for (size_t i = 0; i < job->ranks_count; i++) {
-            const struct dp_rank_record *rank = &job->ranks[i];
-            used += !dp_rank_record_over(rank) && strcmp(rank->node, node) == 0;
-        }
-        return used;
-    }
-    return 0;
-}
-
-// Whether every rank of the job (node NULL) or of one node is at least in `phase`.
-static bool all_reached(const struct core_job *job, const char *node, dp_rank_phase phase)
+// Whether every rank is at least in `phase`.
+static bool all_reached(struct core_job *job, dp_rank_phase phase)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
-        if (node != NULL && strcmp(job->ranks[i].node, node) != 0) {
-            continue;
-        }
-        if (job->ranks[i].phase < phase) {
+        size_t at = (job->lacks_phase + i) % job->ranks_count;
+        if (job->ranks[at].phase < phase) {
+            job->lacks_phase = at;
             return false;
         }
     }
     return true;
 }
 
-static dp_order_kind wanted_order(const struct dp_core *core, const struct core_job *job,
+static dp_order_kind wanted_order(const struct dp_core *core, struct core_job *job,
                                   const struct core_member *member)
 {
     switch (job->row.state) {
@@ -171,7 +98,7 @@ static dp_order_kind wanted_order(const struct dp_core *core, const struct core_
         if (member->told == DP_ORDER_NONE) {
             return DP_ORDER_PREPARE;
         }
-        return all_reached(job, NULL, DP_RANK_READY) ? DP_ORDER_START : member->told;
+        return all_reached(job, DP_RANK_READY) ? DP_ORDER_START : member->told;
     case DP_STATE_STOPPING:
         return core->now_ns >= job->stop_ns ? DP_ORDER_STOP : member->told;
     case DP_STATE_COMPLETED:
@@ -192,7 +119,7 @@ void dp_core_job_drive(struct dp_core *core, struct core_job *job)
     for (size_t i = 0; i < job->members_count; i++) {
         struct core_member *member = &job->members[i];
         dp_order_kind order = wanted_order(core, job, member);
-        const struct core_node *node = dp_core_node_find(core, member->node);
+        const struct core_node *node = member->at;
         if (order == member->told || node == NULL || node->session == 0) {
             continue;
         }
@@ -203,36 +130,12 @@ void dp_core_job_drive(struct dp_core *core, struct core_job *job)
     }
 }
 
-void dp_core_job_end_ranks(struct core_job *job, const char *node)
-{
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        struct dp_rank_record *rank = &job->ranks[i];
-        if (strcmp(rank->node, node) == 0 && !dp_rank_record_over(rank)) {
-            rank->phase = DP_RANK_UNKNOWN;
-            rank->gone = true;
-            job->ranks_changed = true;
-            job->show = true;
-        }
-    }
-}
-
-bool dp_core_job_over(const struct core_job *job, const char *node)
-{
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        const struct dp_rank_record *rank = &job->ranks[i];
-        if ((node == NULL || strcmp(rank->node, node) == 0) && !dp_rank_record_over(rank)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 // A failed job ends when all is over that can be heard of; one that somebody cancelled is promised
 // to be over altogether.
-static bool may_end(struct dp_core *core, const struct core_job *job)
+static bool may_end(const struct core_job *job)
 {
     for (size_t i = 0; i < job->members_count; i++) {
-        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
+        const struct core_node *node = job->members[i].at;
         bool silent = node == NULL || node->state == DP_NODE_LOST;
         if (!dp_core_job_over(job, job->members[i].node) &&
             (job->row.outcome == DP_STATE_CANCELLED || !silent)) {
@@ -261,11 +164,13 @@ static void finish(struct dp_core *core, struct core_job *job)
     dp_core_job_move(core, job, job->row.outcome, reason, "%s", message);
 }
 
-static bool all_ok(const struct core_job *job)
+static bool all_ok(struct core_job *job)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
-        const struct dp_rank_record *rank = &job->ranks[i];
+        size_t at = (job->lacks_ok + i) % job->ranks_count;
+        const struct dp_rank_record *rank = &job->ranks[at];
         if (rank->phase != DP_RANK_FINISHED || !rank->ok || rank->stopped) {
+            job->lacks_ok = at;
             return false;
         }
     }
@@ -288,7 +193,7 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
     if (job->row.state == DP_STATE_LOST) {
         dp_core_job_return(core, job);
     }
-    if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, NULL, DP_RANK_RUNNING)) {
+    if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, DP_RANK_RUNNING)) {
         job->row.started_ns = core->wall_ns;
         job->ranks_changed = true;
         job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
@@ -301,7 +206,7 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
             job->deadline_ns = core->now_ns + core->config.settle_ms * DP_NS_PER_MS;
         }
     }
-    if (job->row.state == DP_STATE_STOPPING && may_end(core, job)) {
+    if (job->row.state == DP_STATE_STOPPING && may_end(job)) {
         finish(core, job);
     }
 }
@@ -377,7 +282,7 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
     }
     job->deadline_ns = 0;
     if (job->row.state == DP_STATE_ASSIGNING) {
-        bool started = all_reached(job, NULL, DP_RANK_READY);
+        bool started = all_reached(job, DP_RANK_READY);
         list_waiting(job, started ? DP_RANK_RUNNING : DP_RANK_READY, waiting, sizeof(waiting));
         dp_core_job_blame(core, job, DP_CAUSE_TIMEOUT, "PrepareTimeout", "not %s after %u s: %s",
                           started ? "running" : "ready", core->config.prepare_timeout_ms / 1000,
@@ -470,7 +375,7 @@ void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
     job->checkpoints = checkpoint;
     struct dp_fence fence = dp_core_job_fence(job);
     for (size_t i = 0; i < job->members_count; i++) {
-        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
+        const struct core_node *node = job->members[i].at;
         if (node != NULL && node->session != 0) {
             dp_core_send(core, node, DP_ORDER_CHECKPOINT, &fence, NULL);
             core->effects->items[core->effects->count - 1].request = checkpoint->request;

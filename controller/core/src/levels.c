@@ -47,6 +47,7 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     // A node that was given up came back, and its rank with it: that one must be stopped, too.
     rank->gone = rank->gone && level->phase == DP_RANK_UNKNOWN;
     bool ended = dp_rank_phase_ended(rank->phase);
+    dp_rank_phase before = rank->phase;
     if (!ended && level->phase > rank->phase) {
         job->ranks_changed = job->ranks_changed || dp_job_state_ended(job->row.state);
         rank->phase = level->phase;
@@ -60,6 +61,7 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     } else if (!ended && dp_rank_phase_ended(rank->phase)) {
         dp_core_blame_rank(core, job, rank);
     }
+    job->recount = job->recount || rank->phase != before;
 }
 
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
@@ -82,7 +84,7 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
             rank->phase = DP_RANK_DIED;
             rank->signal = SIGKILL_NUMBER;
             rank->stopped = member->told == DP_ORDER_STOP;
-            job->show = true;
+            job->show = job->recount = true;
         }
     }
 }
@@ -185,9 +187,13 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
             }
         }
     }
+    uint32_t live = foreign->live;
     foreign->live = 0;
     for (size_t i = 0; i < level->ranks_count; i++) {
         foreign->live += !dp_rank_phase_ended(level->ranks[i].phase);
+    }
+    if (foreign->live != live) {
+        dp_core_reschedule(core);
     }
     dp_order_kind wanted =
         foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
@@ -228,7 +234,8 @@ static void miss_assignment(struct dp_core *core, struct core_job *job, struct c
     dp_core_job_advance(core, job);
 }
 
-static void forget_foreign(struct core_node *node, const struct dp_levels *levels)
+static void forget_foreign(struct dp_core *core, struct core_node *node,
+                           const struct dp_levels *levels)
 {
     size_t kept = 0;
     for (size_t i = 0; i < node->foreign_count; i++) {
@@ -236,12 +243,15 @@ static void forget_foreign(struct core_node *node, const struct dp_levels *level
             node->foreign[kept++] = node->foreign[i];
         }
     }
+    if (kept != node->foreign_count) {
+        dp_core_reschedule(core);
+    }
     node->foreign_count = kept;
 }
 
 static void merge_all(struct dp_core *core, struct core_node *node, const struct dp_levels *levels)
 {
-    forget_foreign(node, levels);
+    forget_foreign(core, node, levels);
     for (size_t i = 0; i < levels->count; i++) {
         struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
         if (job != NULL) {
@@ -262,8 +272,11 @@ static bool had_time(const struct dp_core *core, const struct core_member *membe
 static void find_missing(struct dp_core *core, struct core_node *node,
                          const struct dp_levels *levels, bool at_hello)
 {
-    FOR_EACH_JOB(core, job)
-    {
+    // What is found may take jobs off the node.
+    size_t count = node->jobs_count;
+    struct core_job **jobs = dp_core_keep(core, node->jobs, count * sizeof(struct core_job *));
+    for (size_t i = 0; i < count; i++) {
+        struct core_job *job = jobs[i];
         struct core_member *member = dp_core_job_member(job, node->row.name);
         struct dp_fence fence = dp_core_job_fence(job);
         if (member == NULL || is_listed(levels, &fence)) {
@@ -325,6 +338,7 @@ void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
                           const struct dp_levels *levels)
 {
     node->foreign_count = 0;
+    dp_core_reschedule(core);
     for (size_t i = 0; i < levels->count; i++) {
         struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
         if (job != NULL) {

@@ -79,6 +79,7 @@ static void resume(struct dp_core *core, struct core_job *job)
     case DP_STATE_PLANNED:
         // Nothing was told to anybody yet; the free slots are counted anew.
         job->ranks_count = 0;
+        dp_core_members_clear(job);
         dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         break;
     case DP_STATE_ASSIGNING:
@@ -94,7 +95,7 @@ static void resume(struct dp_core *core, struct core_job *job)
 
 void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
 {
-    struct core_job *job = dp_core_job_add(core);
+    struct core_job *job = dp_core_job_add(core, load->job->number, load->job->request_id);
     job->row = *load->job;
     job->row.job_toml = job->row.plan = job->row.sources = (struct dp_buf){0};
     dp_buf_append(&job->row.job_toml, load->job->job_toml.bytes, load->job->job_toml.length);
@@ -110,6 +111,7 @@ void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
         job->ranks[i].step = job->row.step;
     }
     dp_core_job_set_members(job);
+    dp_core_reschedule(core);
     for (size_t i = 0; i < job->members_count; i++) {
         job->members[i].reached = true;
     }

@@ -20,35 +20,10 @@ const char *dp_node_state_text(dp_node_state state)
     return state < DP_NODE_STATE_COUNT ? node_states[state] : "UNKNOWN";
 }
 
-struct core_node *dp_core_node_find(const struct dp_core *core, const char *name)
-{
-    FOR_EACH_NODE(core, node)
-    {
-        if (strcmp(node->row.name, name) == 0) {
-            return node;
-        }
-    }
-    return NULL;
-}
-
-struct core_node *dp_core_node_session(struct dp_core *core, uint64_t session)
-{
-    FOR_EACH_NODE(core, node)
-    {
-        if (session != 0 && node->session == session) {
-            return node;
-        }
-    }
-    return NULL;
-}
-
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node)
 {
-    uint32_t used = 0;
-    FOR_EACH_JOB(core, job)
-    {
-        used += dp_core_job_slots(job, node->row.name);
-    }
+    (void)core;
+    uint32_t used = node->used;
     for (size_t i = 0; i < node->foreign_count; i++) {
         used += node->foreign[i].live;
     }
@@ -94,9 +69,23 @@ static void set_state(struct dp_core *core, struct core_node *node, dp_node_stat
         return;
     }
     node->state = state;
+    dp_core_reschedule(core);
     bool bad = state == DP_NODE_LATE || state == DP_NODE_LOST;
     dp_core_note(core, NULL, node, bad, "node.state", "%s%s%s", dp_node_state_text(state),
                  reason[0] == '\0' ? "" : ": ", reason);
+}
+
+// Jobs with ranks there; what is done to one may take it off the node.
+static void each_job(struct dp_core *core, struct core_node *node,
+                     void (*act)(struct dp_core *core, struct core_job *job,
+                                 const struct core_node *node))
+{
+    size_t count = node->jobs_count;
+    struct core_job **jobs = dp_core_keep(core, node->jobs, count * sizeof(struct core_job *));
+    for (size_t i = 0; i < count; i++) {
+        dp_core_job_touch(jobs[i]);
+        act(core, jobs[i], node);
+    }
 }
 
 static void lose(struct dp_core *core, struct core_node *node)
@@ -105,7 +94,7 @@ static void lose(struct dp_core *core, struct core_node *node)
         dp_core_send(core, node, DP_ORDER_REFUSE, NULL,
                      "not heard of for longer than the lease: connect again");
         core->effects->items[core->effects->count - 1].status = DP_UNAVAILABLE;
-        node->session = 0;
+        dp_core_node_set_session(core, node, 0);
     }
     char reason[DP_TEXT_MAX], until[32];
     int64_t left_ns = dp_core_node_fence_ns(core, node) - core->now_ns;
@@ -115,10 +104,7 @@ static void lose(struct dp_core *core, struct core_node *node)
              (long long)dp_core_node_lease_ms(core, node),
              dp_clock_format_utc(until, core->wall_ns + left_ns));
     set_state(core, node, DP_NODE_LOST, reason);
-    FOR_EACH_JOB(core, job)
-    {
-        dp_core_job_lose_node(core, job, node);
-    }
+    each_job(core, node, dp_core_job_lose_node);
 }
 
 static void fence(struct dp_core *core, struct core_node *node)
@@ -126,10 +112,8 @@ static void fence(struct dp_core *core, struct core_node *node)
     node->fenced = true;
     node->foreign_count = 0;
     set_state(core, node, DP_NODE_LOST, "not heard of for so long that its ranks have ended");
-    FOR_EACH_JOB(core, job)
-    {
-        dp_core_job_fence_node(core, job, node);
-    }
+    dp_core_reschedule(core);
+    each_job(core, node, dp_core_job_fence_node);
 }
 
 static void set_registering(struct dp_core *core, struct core_node *node)
@@ -141,7 +125,26 @@ static void set_registering(struct dp_core *core, struct core_node *node)
               node->calibration_error[0] == '\0' ? "being calibrated" : reason);
 }
 
-static void update_state(struct dp_core *core, struct core_node *node)
+// When the node's state, or what is made of it, changes without a word from it.
+static int64_t node_due(const struct dp_core *core, const struct core_node *node)
+{
+    int64_t due_ns = 0;
+    if (node->state == DP_NODE_REGISTERING &&
+        core->now_ns < dp_core_node_calibrated_ns(core, node)) {
+        dp_core_sooner(&due_ns, dp_core_node_calibrated_ns(core, node));
+    }
+    if (node->state != DP_NODE_LATE && node->state != DP_NODE_LOST) {
+        dp_core_sooner(&due_ns, dp_core_node_late_ns(core, node));
+    }
+    if (node->state != DP_NODE_LOST) {
+        dp_core_sooner(&due_ns, dp_core_node_lost_ns(core, node));
+    } else if (!node->fenced) {
+        dp_core_sooner(&due_ns, dp_core_node_fence_ns(core, node));
+    }
+    return due_ns;
+}
+
+static void judge_state(struct dp_core *core, struct core_node *node)
 {
     if (core->now_ns >= dp_core_node_lost_ns(core, node)) {
         if (node->state != DP_NODE_LOST) {
@@ -163,6 +166,12 @@ static void update_state(struct dp_core *core, struct core_node *node)
     }
 }
 
+static void update_state(struct dp_core *core, struct core_node *node)
+{
+    judge_state(core, node);
+    dp_core_timer_set(core, &node->timer, node_due(core, node));
+}
+
 void dp_core_node_seen(struct dp_core *core, struct core_node *node)
 {
     node->seen_ns = core->now_ns;
@@ -171,12 +180,10 @@ void dp_core_node_seen(struct dp_core *core, struct core_node *node)
     update_state(core, node);
 }
 
-void dp_core_nodes_deadline(struct dp_core *core)
+void dp_core_node_deadline(struct dp_core *core, struct core_node *node)
 {
-    FOR_EACH_NODE(core, node)
-    {
-        update_state(core, node);
-    }
+    update_state(core, node);
+    dp_core_reschedule(core);
 }
 
 void dp_core_hold(struct dp_core *core, const struct dp_hold *hold)
@@ -187,6 +194,7 @@ void dp_core_hold(struct dp_core *core, const struct dp_hold *hold)
         // Jobs wait for it as for one that comes up.
         node->connected_ns = hold->on ? core->now_ns : node->connected_ns;
         update_state(core, node);
+        dp_core_reschedule(core);
     }
 }
 
@@ -194,7 +202,7 @@ void dp_core_session_closed(struct dp_core *core, uint64_t session)
 {
     struct core_node *node = dp_core_node_session(core, session);
     if (node != NULL) {
-        node->session = 0;
+        dp_core_node_set_session(core, node, 0);
         update_state(core, node);
     }
 }
@@ -221,6 +229,7 @@ static void keep_profile(struct dp_core *core, const struct core_node *node,
 static void take_inventory(struct dp_core *core, struct core_node *node,
                            const struct dp_node_record *row, const char *calibration_error)
 {
+    dp_core_reschedule(core);
     DP_COPY_TEXT(node->calibration_error, calibration_error == NULL ? "" : calibration_error);
     node->row.slots = row->slots;
     node->row.cores = row->cores;
@@ -264,31 +273,16 @@ static bool is_taken(const struct dp_core *core, const struct core_node *node,
            core->now_ns < dp_core_node_late_ns(core, node);
 }
 
-static struct core_node *add_node(struct dp_core *core, const char *name)
-{
-    size_t count = 0;
-    struct core_node **end = &core->nodes;
-    while (*end != NULL) {
-        end = &(*end)->next;
-        count++;
-    }
-    if (count >= DP_NODES_MAX) {
-        return NULL;
-    }
-    *end = dp_new(struct core_node);
-    DP_COPY_TEXT((*end)->row.name, name);
-    (*end)->state = DP_NODE_LATE;
-    return *end;
-}
-
 void dp_core_load_node(struct dp_core *core, const struct dp_node_record *row)
 {
-    struct core_node *node = add_node(core, row->name);
+    struct core_node *node = dp_core_node_add(core, row->name);
     if (node != NULL) {
         dp_node_record_copy(&node->row, row);
         // Its lease may have begun when this controller's predecessor ended: it gets all of it.
         node->seen_ns = core->now_ns;
         DP_COPY_TEXT(node->reason, "not heard of since this controller started");
+        dp_core_timer_set(core, &node->timer, node_due(core, node));
+        dp_core_reschedule(core);
     }
 }
 
@@ -308,7 +302,7 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
                "another agent is connected under this name: give this one another --name");
         return;
     }
-    if (node == NULL && (node = add_node(core, row->name)) == NULL) {
+    if (node == NULL && (node = dp_core_node_add(core, row->name)) == NULL) {
         refuse(core, session, row->name, DP_UNAVAILABLE, "this controller knows too many nodes");
         return;
     }
@@ -316,7 +310,7 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
         dp_core_send(core, node, DP_ORDER_REFUSE, NULL, "a newer session of this agent took over");
         core->effects->items[core->effects->count - 1].status = DP_CONFLICT;
     }
-    node->session = session;
+    dp_core_node_set_session(core, node, session);
     node->connected_ns = core->now_ns;
     DP_COPY_TEXT(node->row.boot_id, row->boot_id);
     DP_COPY_TEXT(node->row.instance, row->instance);

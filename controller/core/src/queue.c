@@ -8,17 +8,6 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-static struct core_job *find_request(struct dp_core *core, const char *request_id)
-{
-    FOR_EACH_JOB(core, job)
-    {
-        if (request_id[0] != '\0' && strcmp(job->row.request_id, request_id) == 0) {
-            return job;
-        }
-    }
-    return NULL;
-}
-
 static size_t count_active(const struct dp_core *core)
 {
     size_t count = 0;
@@ -43,7 +32,7 @@ static void answer_again(struct dp_core *core, struct core_job *job, const struc
 
 void dp_core_submit(struct dp_core *core, const struct dp_submit *submit)
 {
-    struct core_job *job = find_request(core, submit->request_id);
+    struct core_job *job = dp_core_job_by_request(core, submit->request_id);
     if (job != NULL) {
         answer_again(core, job, submit);
         return;
@@ -56,13 +45,11 @@ void dp_core_submit(struct dp_core *core, const struct dp_submit *submit)
             core->config.active_jobs_max);
         return;
     }
-    job = dp_core_job_add(core);
+    job = dp_core_job_add(core, core->next_number++, submit->request_id);
     struct dp_job_record *row = &job->row;
-    row->number = core->next_number++;
     snprintf(row->id, sizeof(row->id), "job-%llu", (unsigned long long)row->number);
     row->token = submit->token;
     DP_COPY_TEXT(row->name, submit->name);
-    DP_COPY_TEXT(row->request_id, submit->request_id);
     DP_COPY_TEXT(row->device, submit->device);
     dp_buf_append(&row->job_toml, submit->job_toml, submit->job_toml_length);
     row->ranks_wanted = submit->ranks_wanted;
@@ -318,6 +305,7 @@ void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
         return;
     }
     job->planning = false;
+    dp_core_reschedule(core);
     if (!still_fits(core, job, done)) {
         return;
     }

@@ -101,8 +101,16 @@ static void flush_step(struct dp_core *core, struct core_job *job)
     *row = (struct dp_step_record){0};
 }
 
-static uint64_t slowest_step(const struct core_job *job)
+// No more than the job's step when some rank has not gone beyond that.
+static uint64_t slowest_step(struct core_job *job)
 {
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        size_t at = (job->lacks_step + i) % job->ranks_count;
+        if (job->ranks[at].step <= job->row.step) {
+            job->lacks_step = at;
+            return job->ranks[at].step;
+        }
+    }
     uint64_t slowest = UINT64_MAX;
     for (size_t i = 0; i < job->ranks_count; i++) {
         slowest = job->ranks[i].step < slowest ? job->ranks[i].step : slowest;

@@ -9,17 +9,19 @@
 #include "dp/clock.h"
 
 // "2, 3" of a node's ranks that are not known to have ended.
-static size_t list_ranks(const struct core_job *job, const char *node, char *text, size_t size)
+static size_t list_ranks(const struct core_job *job, const struct core_member *member, char *text,
+                         size_t size)
 {
     size_t length = 0, count = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        if (strcmp(job->ranks[i].node, node) != 0 || dp_rank_phase_ended(job->ranks[i].phase)) {
+    for (uint32_t i = 0; i < member->ranks; i++) {
+        const struct dp_rank_record *rank = dp_core_member_rank(job, member, i);
+        if (dp_rank_phase_ended(rank->phase)) {
             continue;
         }
         if (length + 1 < size) {
-            int written = snprintf(text + length, size - length, "%s%u", count == 0 ? "" : ", ",
-                                   job->ranks[i].rank);
+            int written =
+                snprintf(text + length, size - length, "%s%u", count == 0 ? "" : ", ", rank->rank);
             length += written > 0 ? (size_t)written : 0;
         }
         count++;
@@ -28,10 +30,11 @@ static size_t list_ranks(const struct core_job *job, const char *node, char *tex
 }
 
 static void describe_node(const struct dp_core *core, const struct core_job *job,
-                          const struct core_node *node, char *text, size_t size)
+                          const struct core_member *member, char *text, size_t size)
 {
     char ranks[DP_TEXT_MAX / 4], until[32];
-    size_t count = list_ranks(job, node->row.name, ranks, sizeof(ranks));
+    const struct core_node *node = member->at;
+    size_t count = list_ranks(job, member, ranks, sizeof(ranks));
     const char *word = count == 1 ? "rank" : "ranks";
     int written = snprintf(text, size, "node %s is silent for longer than its lease of %lld ms: ",
                            node->row.name, (long long)dp_core_node_lease_ms(core, node));
@@ -52,14 +55,13 @@ void dp_core_job_describe_lost(struct dp_core *core, const struct core_job *job,
     size_t length = 0;
     ret_text[0] = '\0';
     for (size_t i = 0; i < job->members_count && length + 2 < size; i++) {
-        const struct core_node *node = dp_core_node_find(core, job->members[i].node);
-        if (!job->members[i].lost || node == NULL) {
+        if (!job->members[i].lost || job->members[i].at == NULL) {
             continue;
         }
         if (length > 0) {
             length += (size_t)snprintf(ret_text + length, size - length, "; ");
         }
-        describe_node(core, job, node, ret_text + length, size - length);
+        describe_node(core, job, &job->members[i], ret_text + length, size - length);
         length += strlen(ret_text + length);
     }
 }
@@ -78,9 +80,9 @@ void dp_core_job_lose_node(struct dp_core *core, struct core_job *job, const str
         return;
     }
     member->lost = true;
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        struct dp_rank_record *rank = &job->ranks[i];
-        if (strcmp(rank->node, node->row.name) == 0 && !dp_rank_record_over(rank)) {
+    for (uint32_t i = 0; i < member->ranks; i++) {
+        struct dp_rank_record *rank = dp_core_member_rank(job, member, i);
+        if (!dp_rank_record_over(rank)) {
             rank->phase = DP_RANK_UNKNOWN;
             job->ranks_changed = true;
         }

@@ -25,44 +25,26 @@ bool dp_core_job_stored(const struct dp_core *core, uint64_t number)
 
 size_t dp_core_jobs_count(const struct dp_core *core)
 {
-    size_t count = 0;
-    FOR_EACH_JOB(core, job)
-    {
-        count++;
-    }
-    return count;
+    return core->jobs_count;
 }
 
-const struct dp_job_record *dp_core_job_at(const struct dp_core *core, size_t index)
+void dp_core_job_rows(const struct dp_core *core, const struct dp_job_record **ret_rows)
 {
     FOR_EACH_JOB(core, job)
     {
-        if (index-- == 0) {
-            return &job->row;
-        }
+        *ret_rows++ = &job->row;
     }
-    return NULL;
 }
 
 uint64_t dp_core_job_find(const struct dp_core *core, const char *id)
 {
-    FOR_EACH_JOB(core, job)
-    {
-        if (strcmp(job->row.id, id) == 0) {
-            return job->row.number;
-        }
-    }
-    return 0;
+    const struct core_job *job = dp_core_job_number(core, dp_core_number_of(id));
+    return job == NULL ? 0 : job->row.number;
 }
 
 size_t dp_core_nodes_count(const struct dp_core *core)
 {
-    size_t count = 0;
-    FOR_EACH_NODE(core, node)
-    {
-        count++;
-    }
-    return count;
+    return core->nodes_count;
 }
 
 static void fill_view(const struct dp_core *core, const struct core_node *node,
@@ -116,13 +98,19 @@ dp_node_state dp_core_node_state_of(const struct dp_core *core, const char *node
     return found == NULL ? DP_NODE_LOST : found->state;
 }
 
+size_t dp_core_node_jobs_max(const struct dp_core *core, const char *node)
+{
+    const struct core_node *found = dp_core_node_find(core, node);
+    return found == NULL ? 0 : found->jobs_count;
+}
+
 size_t dp_core_node_jobs(const struct dp_core *core, const char *node, const char **ret_ids)
 {
+    const struct core_node *found = dp_core_node_find(core, node);
     size_t count = 0;
-    FOR_EACH_JOB(core, job)
-    {
-        if (dp_core_job_slots(job, node) > 0) {
-            ret_ids[count++] = job->row.id;
+    for (size_t i = 0; found != NULL && i < found->jobs_count; i++) {
+        if (dp_core_job_slots(found->jobs[i], node) > 0) {
+            ret_ids[count++] = found->jobs[i]->row.id;
         }
     }
     return count;

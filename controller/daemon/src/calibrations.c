@@ -158,7 +158,7 @@ static bool find_busy(struct daemon *daemon, const struct dp_node_record *node,
 
 static void describe_busy(struct daemon *daemon, const char *node, char *ret_text, size_t size)
 {
-    size_t jobs = dp_core_jobs_count(daemon->core);
+    size_t jobs = dp_core_node_jobs_max(daemon->core, node);
     DP_AUTO_FREE const char **ids = dp_new_array(const char *, jobs + 1);
     size_t count = dp_core_node_jobs(daemon->core, node, ids);
     snprintf(ret_text, size, "ranks of %s%s run on %s, and what they do would be measured as well",

@@ -272,6 +272,8 @@ void effects_perform(struct daemon *daemon, const struct dp_effects *effects)
         case DP_EFFECT_LOG:
             perform_log(effect);
             break;
+        case DP_EFFECT_ADAPT:
+            break;
         }
     }
 }

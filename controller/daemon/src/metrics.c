@@ -91,13 +91,24 @@ static double live_bytes(const struct dp_usage *usage)
     return (double)usage->live_bytes;
 }
 
+// Those in the core; the caller frees the array.
+static const struct dp_job_record **job_rows(const struct daemon *daemon)
+{
+    size_t count = dp_core_jobs_count(daemon->core);
+    const struct dp_job_record **rows = dp_new_array(const struct dp_job_record *, count);
+    dp_core_job_rows(daemon->core, rows);
+    return rows;
+}
+
 static void write_rank_metric(struct daemon *daemon, const struct rank_metric *metric,
                               struct dp_buf *out)
 {
     size_t left = DP_METRICS_RANKS_MAX;
     metric_begin(out, metric->name, "gauge", metric->help);
-    for (size_t i = 0; i < dp_core_jobs_count(daemon->core); i++) {
-        const struct dp_job_record *job = dp_core_job_at(daemon->core, i);
+    size_t jobs_count = dp_core_jobs_count(daemon->core);
+    DP_AUTO_FREE const struct dp_job_record **jobs = job_rows(daemon);
+    for (size_t i = 0; i < jobs_count && left > 0; i++) {
+        const struct dp_job_record *job = jobs[i];
         const struct dp_rank_record *ranks = NULL;
         size_t count = 0;
         dp_core_job(daemon->core, job->number, &ranks, &count);
@@ -131,11 +142,13 @@ static void write_running(struct daemon *daemon, struct dp_buf *out)
     static const char *const names[] = {"dp_job_step", "dp_job_step_seconds", "dp_job_loss"};
     static const char *const helps[] = {"Steps that a running job has completed.",
                                         "What its last step took.", "Its newest loss."};
+    size_t jobs_count = dp_core_jobs_count(daemon->core);
+    DP_AUTO_FREE const struct dp_job_record **jobs = job_rows(daemon);
     for (size_t metric = 0; metric < DP_ARRAY_LENGTH(names); metric++) {
         size_t left = DP_METRICS_RANKS_MAX;
         metric_begin(out, names[metric], "gauge", helps[metric]);
-        for (size_t i = 0; i < dp_core_jobs_count(daemon->core) && left > 0; i++) {
-            const struct dp_job_record *job = dp_core_job_at(daemon->core, i);
+        for (size_t i = 0; i < jobs_count && left > 0; i++) {
+            const struct dp_job_record *job = jobs[i];
             const double values[] = {(double)job->step, (double)job->step_ns / 1e9, job->loss};
             if (job->state == DP_STATE_RUNNING && (metric < 2 || job->loss_known)) {
                 metric_value(out, names[metric], values[metric], "job", job->id, NULL);

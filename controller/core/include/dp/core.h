@@ -416,7 +416,7 @@ bool dp_core_assignment(const struct dp_core *core, const struct dp_fence *fence
 bool dp_core_job_stored(const struct dp_core *core, uint64_t number);
 // Jobs in the core, oldest first.
 size_t dp_core_jobs_count(const struct dp_core *core);
-const struct dp_job_record *dp_core_job_at(const struct dp_core *core, size_t index);
+void dp_core_job_rows(const struct dp_core *core, const struct dp_job_record **ret_rows);
 // The job with this id that the core holds, else 0.
 uint64_t dp_core_job_find(const struct dp_core *core, const char *id);
 
@@ -447,5 +447,6 @@ void dp_core_node_rows(const struct dp_core *core, const struct dp_node_record *
 // Of the node with this name; 0 = not connected, or not known.
 uint64_t dp_core_node_session_of(const struct dp_core *core, const char *node);
 dp_node_state dp_core_node_state_of(const struct dp_core *core, const char *node);
-// Ids of the jobs that have slots of this node; room for dp_core_jobs_count.
+// Ids of the jobs that have slots of this node; room for dp_core_node_jobs_max.
+size_t dp_core_node_jobs_max(const struct dp_core *core, const char *node);
 size_t dp_core_node_jobs(const struct dp_core *core, const char *node, const char **ret_ids);

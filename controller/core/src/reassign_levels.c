@@ -1,0 +1,157 @@
+// What nodes say of a job's assignments beside the one in force.
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+
+static void next_failed(struct dp_core *core, struct core_job *job, const char *why)
+{
+    switch (job->reassign.phase) {
+    case CORE_PREPARING:
+        dp_core_reassign_abandon(core, job, "%s", why);
+        break;
+    default:
+        // The job's ranks hold by now, or are about to.
+        dp_core_reassign_fall(core, job, "%s", why);
+        break;
+    }
+}
+
+// A text that differs would be trained on beside the other.
+static bool same_corpus(const struct core_job *job, const struct dp_rank_ready *ready)
+{
+    return ready->corpus_bytes == 0 || job->corpus_hash == 0 ||
+           (ready->corpus_hash == job->corpus_hash && ready->corpus_bytes == job->row.corpus_bytes);
+}
+
+// Returns why the rank cannot be what it was started for, in `why`.
+static void merge_rank(const struct core_job *job, struct dp_rank_record *rank,
+                       const struct dp_rank_level *level, char *why, size_t size)
+{
+    rank->pid = level->pid != 0 ? level->pid : rank->pid;
+    if (level->ready_known && rank->address[0] == '\0') {
+        DP_COPY_TEXT(rank->address, level->ready.address);
+        rank->parameters = level->ready.parameters;
+        if (!same_corpus(job, &level->ready)) {
+            snprintf(why, size, "rank %u on %s reads another text than the ranks that train",
+                     rank->rank, rank->node);
+        }
+    }
+    rank->gone = rank->gone && level->phase == DP_RANK_UNKNOWN;
+    if (dp_rank_phase_ended(rank->phase) || level->phase <= rank->phase) {
+        return;
+    }
+    rank->phase = level->phase;
+    rank->exit_status = level->exit_status;
+    rank->signal = level->signal;
+    rank->stopped = level->stopped;
+    if (level->finished_known) {
+        snprintf(why, size, "rank %u on %s: %.*s", rank->rank, rank->node, DP_TEXT_MAX / 2,
+                 level->finished.error);
+    } else if (rank->phase == DP_RANK_DIED && rank->signal != 0) {
+        snprintf(why, size, "rank %u on %s was ended by signal %d (SIG%s)", rank->rank, rank->node,
+                 rank->signal, dp_core_signal_name(rank->signal));
+    } else if (dp_rank_phase_ended(rank->phase)) {
+        snprintf(why, size, "rank %u on %s ended with exit status %d", rank->rank, rank->node,
+                 rank->exit_status);
+    }
+}
+
+static bool has_live(const struct dp_assignment_level *level)
+{
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        if (level->ranks[i].phase != DP_RANK_UNKNOWN &&
+            !dp_rank_phase_ended(level->ranks[i].phase)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                        const struct dp_assignment_level *level)
+{
+    struct core_side *side = dp_core_side_find(job, &level->fence);
+    struct core_member *member = side == NULL ? NULL : dp_core_side_member(side, node->row.name);
+    if (member == NULL) {
+        return false;
+    }
+    char why[DP_TEXT_MAX] = "";
+    member->reached = true;
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        uint32_t rank = level->ranks[i].rank;
+        if (rank < side->ranks_count && strcmp(side->ranks[rank].node, node->row.name) == 0) {
+            merge_rank(job, &side->ranks[rank], &level->ranks[i], why, sizeof(why));
+        }
+    }
+    if (level->keeper_lost || (level->error[0] != '\0' && !has_live(level))) {
+        dp_core_side_end(side, node->row.name);
+        snprintf(why, sizeof(why), "node %s: %.*s", node->row.name, DP_TEXT_MAX / 2,
+                 level->error[0] != '\0' ? level->error : "the keeper of its ranks was ended");
+    }
+    dp_core_job_recount(core, job);
+    if (side == job->reassign.next && why[0] != '\0') {
+        next_failed(core, job, why);
+    }
+    dp_core_job_advance(core, job);
+    return true;
+}
+
+void dp_core_side_miss(struct dp_core *core, struct core_job *job, struct core_side *side,
+                       struct core_member *member, bool at_hello)
+{
+    bool had_time = member->told != DP_ORDER_NONE &&
+                    core->now_ns - member->told_ns > 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
+    if (!at_hello && !had_time) {
+        return;
+    }
+    if (side == job->reassign.next) {
+        bool was_there = false;
+        for (size_t i = 0; i < side->ranks_count; i++) {
+            was_there = was_there || (strcmp(side->ranks[i].node, member->node) == 0 &&
+                                      side->ranks[i].phase != DP_RANK_UNKNOWN);
+        }
+        if (!was_there) {
+            member->told = DP_ORDER_NONE; // the order was lost
+            return;
+        }
+        char why[DP_TEXT_MAX];
+        snprintf(why, sizeof(why), "node %s no longer knows of the new ranks of %s", member->node,
+                 job->row.id);
+        dp_core_side_end(side, member->node);
+        dp_core_job_recount(core, job);
+        next_failed(core, job, why);
+    } else if (dp_core_side_end(side, member->node)) {
+        member->told = DP_ORDER_RELEASE;
+        dp_core_job_recount(core, job);
+    }
+    dp_core_job_advance(core, job);
+}
+
+void dp_core_sides_lose_node(struct dp_core *core, struct core_job *job,
+                             const struct core_node *node)
+{
+    struct core_side *next = job->reassign.next;
+    if (next != NULL && dp_core_side_member(next, node->row.name) != NULL) {
+        char why[DP_TEXT_MAX];
+        snprintf(why, sizeof(why), "node %s is silent for longer than its lease of %lld ms",
+                 node->row.name, (long long)dp_core_node_lease_ms(core, node));
+        next_failed(core, job, why);
+    }
+}
+
+void dp_core_sides_fence_node(struct dp_core *core, struct core_job *job,
+                              const struct core_node *node)
+{
+    bool ended = false;
+    for (struct core_side *side = job->sides; side != NULL; side = side->next) {
+        ended = dp_core_side_end(side, node->row.name) || ended;
+    }
+    if (ended) {
+        dp_core_job_recount(core, job);
+        dp_core_job_advance(core, job);
+    }
+}

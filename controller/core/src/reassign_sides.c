@@ -1,0 +1,356 @@
+// Assignments of a job beside the one in force: ranks that start while others train, and ranks that
+// were replaced and end. Their slots stay used until nothing of them can be left.
+#include "core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+
+static void set_members(struct core_side *side)
+{
+    side->members = dp_new_array(struct core_member, side->ranks_count);
+    for (size_t i = 0; i < side->ranks_count; i++) {
+        struct core_member *member = dp_core_side_member(side, side->ranks[i].node);
+        if (member == NULL) {
+            member = &side->members[side->members_count++];
+            DP_COPY_TEXT(member->node, side->ranks[i].node);
+        }
+        member->ranks++;
+    }
+}
+
+struct core_side *dp_core_side_new(const struct core_job *job, const void *plan, size_t plan_length,
+                                   const struct dp_slot *slots, size_t count)
+{
+    struct core_side *side = dp_new(struct core_side);
+    side->attempt = job->row.attempt;
+    side->epoch = job->row.epoch_used;
+    dp_buf_append(&side->plan, plan, plan_length);
+    side->ranks_count = count;
+    side->ranks = dp_new_array(struct dp_rank_record, count);
+    for (size_t i = 0; i < count; i++) {
+        side->ranks[i].job = job->row.number;
+        side->ranks[i].rank = (uint32_t)i;
+        side->ranks[i].slot = slots[i].slot;
+        DP_COPY_TEXT(side->ranks[i].node, slots[i].node);
+    }
+    set_members(side);
+    return side;
+}
+
+void dp_core_side_free(struct core_side *side)
+{
+    if (side != NULL) {
+        dp_buf_deinit(&side->plan);
+        free(side->ranks);
+        free(side->members);
+        free(side);
+    }
+}
+
+void dp_core_sides_free(struct core_job *job)
+{
+    dp_core_side_free(job->reassign.next);
+    while (job->sides != NULL) {
+        struct core_side *next = job->sides->next;
+        dp_core_side_free(job->sides);
+        job->sides = next;
+    }
+    free(job->reassign.sources);
+}
+
+struct dp_fence dp_core_side_fence(const struct core_job *job, const struct core_side *side)
+{
+    struct dp_fence fence = {.attempt = side->attempt, .epoch = side->epoch};
+    DP_COPY_TEXT(fence.job, job->row.id);
+    return fence;
+}
+
+struct core_side *dp_core_side_find(const struct core_job *job, const struct dp_fence *fence)
+{
+    struct core_side *next = job->reassign.next;
+    if (next != NULL && next->attempt == fence->attempt && next->epoch == fence->epoch) {
+        return next;
+    }
+    for (struct core_side *side = job->sides; side != NULL; side = side->next) {
+        if (side->attempt == fence->attempt && side->epoch == fence->epoch) {
+            return side;
+        }
+    }
+    return NULL;
+}
+
+struct core_member *dp_core_side_member(const struct core_side *side, const char *node)
+{
+    for (size_t i = 0; i < side->members_count; i++) {
+        if (strcmp(side->members[i].node, node) == 0) {
+            return &side->members[i];
+        }
+    }
+    return NULL;
+}
+
+bool dp_core_side_over(const struct core_side *side, const char *node)
+{
+    for (size_t i = 0; i < side->ranks_count; i++) {
+        const struct dp_rank_record *rank = &side->ranks[i];
+        if ((node == NULL || strcmp(rank->node, node) == 0) && !dp_rank_record_over(rank)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool dp_core_side_end(struct core_side *side, const char *node)
+{
+    bool ended = false;
+    for (size_t i = 0; i < side->ranks_count; i++) {
+        struct dp_rank_record *rank = &side->ranks[i];
+        if ((node == NULL || strcmp(rank->node, node) == 0) && !dp_rank_record_over(rank)) {
+            rank->phase = DP_RANK_UNKNOWN;
+            rank->gone = ended = true;
+        }
+    }
+    return ended;
+}
+
+// What no node was told of is nowhere.
+static void end_unreached(struct core_side *side)
+{
+    for (size_t i = 0; i < side->members_count; i++) {
+        if (!side->members[i].reached) {
+            dp_core_side_end(side, side->members[i].node);
+        }
+    }
+}
+
+static void add_side(struct core_job *job, struct core_side *side)
+{
+    end_unreached(side);
+    side->next = job->sides;
+    job->sides = side;
+}
+
+void dp_core_side_give_up(struct core_job *job)
+{
+    if (job->reassign.next != NULL) {
+        add_side(job, job->reassign.next);
+        job->reassign.next = NULL;
+    }
+}
+
+void dp_core_job_retire(struct core_job *job)
+{
+    struct core_side *side = dp_new(struct core_side);
+    *side = (struct core_side){
+        .attempt = job->row.attempt,
+        .epoch = job->row.epoch,
+        .ranks = job->ranks,
+        .ranks_count = job->ranks_count,
+        .members = job->members,
+        .members_count = job->members_count,
+    };
+    job->ranks = NULL;
+    job->members = NULL;
+    job->ranks_count = job->members_count = 0;
+    add_side(job, side);
+}
+
+// Whether the job's assignment in force, or an older side than `until`, has the slot, too.
+static bool has_slot(const struct core_job *job, const struct core_side *until, const char *node,
+                     uint32_t slot)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        const struct dp_rank_record *rank = &job->ranks[i];
+        if (rank->slot == slot && strcmp(rank->node, node) == 0 &&
+            (!dp_job_state_ended(job->row.state) || !dp_rank_record_over(rank))) {
+            return true;
+        }
+    }
+    for (const struct core_side *side = job->sides; side != until && side != NULL;
+         side = side->next) {
+        for (size_t i = 0; i < side->ranks_count; i++) {
+            const struct dp_rank_record *rank = &side->ranks[i];
+            if (rank->slot == slot && strcmp(rank->node, node) == 0 && !dp_rank_record_over(rank)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static uint32_t side_slots(const struct core_job *job, const struct core_side *side,
+                           const char *node, bool *taken, uint32_t slots)
+{
+    const struct core_side *until = side == job->reassign.next ? NULL : side;
+    uint32_t count = 0;
+    for (size_t i = 0; i < side->ranks_count; i++) {
+        const struct dp_rank_record *rank = &side->ranks[i];
+        if (strcmp(rank->node, node) != 0 || dp_rank_record_over(rank)) {
+            continue;
+        }
+        if (taken != NULL && rank->slot < slots) {
+            taken[rank->slot] = true;
+        }
+        count += !has_slot(job, until, node, rank->slot);
+    }
+    return count;
+}
+
+uint32_t dp_core_sides_slots(const struct core_job *job, const char *node, bool *taken,
+                             uint32_t slots)
+{
+    uint32_t count = 0;
+    for (const struct core_side *side = job->sides; side != NULL; side = side->next) {
+        count += side_slots(job, side, node, taken, slots);
+    }
+    if (job->reassign.next != NULL) {
+        count += side_slots(job, job->reassign.next, node, taken, slots);
+    }
+    return count;
+}
+
+static dp_order_kind order_of(const struct core_job *job, const struct core_side *side,
+                              const struct core_member *member)
+{
+    if (side == job->reassign.next) {
+        return member->told == DP_ORDER_NONE ? DP_ORDER_PREPARE : member->told;
+    }
+    if (side->serves) {
+        return member->told;
+    }
+    if (!member->reached) {
+        return member->told; // it was never told of anything
+    }
+    return dp_core_side_over(side, member->node) ? DP_ORDER_RELEASE : DP_ORDER_STOP;
+}
+
+static void drive_side(struct dp_core *core, struct core_job *job, struct core_side *side)
+{
+    struct dp_fence fence = dp_core_side_fence(job, side);
+    for (size_t i = 0; i < side->members_count; i++) {
+        struct core_member *member = &side->members[i];
+        const struct core_node *node = dp_core_node_find(core, member->node);
+        dp_order_kind order = order_of(job, side, member);
+        if (order == member->told || node == NULL || node->session == 0) {
+            continue;
+        }
+        member->told = order;
+        member->told_ns = core->now_ns;
+        member->reached = true;
+        dp_core_send(core, node, order, &fence,
+                     order == DP_ORDER_STOP ? "other ranks have its place" : "");
+    }
+}
+
+static bool side_done(const struct dp_core *core, const struct core_side *side)
+{
+    for (size_t i = 0; i < side->members_count; i++) {
+        const struct core_member *member = &side->members[i];
+        const struct core_node *node = dp_core_node_find(core, member->node);
+        bool told = member->told == DP_ORDER_RELEASE || !member->reached || node == NULL ||
+                    node->session == 0;
+        if (node != NULL && (!dp_core_side_over(side, member->node) || !told)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool dp_core_sides_done(const struct dp_core *core, const struct core_job *job)
+{
+    for (const struct core_side *side = job->sides; side != NULL; side = side->next) {
+        if (!side_done(core, side)) {
+            return false;
+        }
+    }
+    return job->reassign.next == NULL;
+}
+
+void dp_core_sides_drive(struct dp_core *core, struct core_job *job)
+{
+    if (job->reassign.next != NULL) {
+        drive_side(core, job, job->reassign.next);
+    }
+    struct core_side **link = &job->sides;
+    while (*link != NULL) {
+        struct core_side *side = *link;
+        drive_side(core, job, side);
+        if (!side->serves && side_done(core, side)) {
+            *link = side->next;
+            dp_core_side_free(side);
+        } else {
+            link = &side->next;
+        }
+    }
+}
+
+void dp_core_sources_write(const struct dp_state_source *sources, size_t count, struct dp_buf *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        dp_buf_printf(out, "%u %s\n", sources[i].rank, sources[i].address);
+    }
+}
+
+void dp_core_sources_read(const struct dp_buf *text, struct dp_state_source **ret_sources,
+                          size_t *ret_count)
+{
+    size_t lines = 0, count = 0;
+    for (size_t i = 0; i < text->length; i++) {
+        lines += text->bytes[i] == '\n';
+    }
+    struct dp_state_source *sources = dp_new_array(struct dp_state_source, lines);
+    const char *at = text->bytes, *end = text->bytes + text->length;
+    for (; count < lines; count++) {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        char *space = NULL;
+        sources[count].rank = (uint32_t)strtoul(at, &space, 10);
+        size_t length = line_end > space ? (size_t)(line_end - space) - 1 : 0;
+        length = length < DP_ADDRESS_MAX ? length : DP_ADDRESS_MAX - 1;
+        memcpy(sources[count].address, space + 1, length);
+        at = line_end + 1;
+    }
+    *ret_sources = sources;
+    *ret_count = count;
+}
+
+// Ranks of one assignment know each other by it; a rank that was replaced is none of them. The
+// mixing is splitmix64's.
+static uint64_t token_of(const struct dp_job_record *row, uint32_t attempt, uint32_t epoch)
+{
+    uint64_t x = row->token + (((uint64_t)attempt << 32) | epoch) * UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+bool dp_core_assignment(const struct dp_core *core, const struct dp_fence *fence,
+                        struct dp_assignment_view *ret_view)
+{
+    const struct core_job *job = dp_core_job_number(core, dp_core_number_of(fence->job));
+    if (job == NULL) {
+        return false;
+    }
+    const struct core_side *side = dp_core_side_find(job, fence);
+    bool in_force = fence->attempt == job->row.attempt && fence->epoch == job->row.epoch;
+    if (side == NULL && !in_force) {
+        return false;
+    }
+    *ret_view = (struct dp_assignment_view){
+        .job = &job->row,
+        .plan = side != NULL ? &side->plan : &job->row.plan,
+        .ranks = side != NULL ? side->ranks : job->ranks,
+        .ranks_count = side != NULL ? side->ranks_count : job->ranks_count,
+        .token = token_of(&job->row, fence->attempt, fence->epoch),
+        .beside = side != NULL,
+    };
+    if (in_force && job->row.source_epoch != 0) {
+        ret_view->sources = job->reassign.sources;
+        ret_view->sources_count = job->reassign.sources_count;
+        ret_view->state_step = job->row.source_step;
+        ret_view->state_token = token_of(&job->row, job->row.attempt, job->row.source_epoch);
+        ret_view->beside = true;
+    }
+    return true;
+}
