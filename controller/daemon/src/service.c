@@ -208,7 +208,8 @@ static Dp__V1__Node *make_node(struct daemon *daemon, const struct dp_node_view 
     node->version = (char *)view->node->version;
     node->last_seen_ns = view->node->last_seen_ns;
     node->calibrated = view->node->profile.length > 0;
-    node->jobs = arena_take(arena, dp_core_node_jobs_max(daemon->core, node->name) * sizeof(char *));
+    node->jobs =
+        arena_take(arena, dp_core_node_jobs_max(daemon->core, node->name) * sizeof(char *));
     node->n_jobs = dp_core_node_jobs(daemon->core, node->name, (const char **)node->jobs);
     return node;
 }
