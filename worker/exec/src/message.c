@@ -38,6 +38,7 @@ static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
     double bytes = forward ? costs->message_bytes_f : costs->message_bytes_b;
     double seconds =
         peer == exec->config.position ? 0 : hop->latency + dp_sim_wire_seconds(hop, bytes);
+    seconds *= dp_sim_pace_link(exec->config.pace, exec->step, exec_rank_of(exec, peer));
     return (int64_t)(seconds * (double)DP_NS_PER_S);
 }
 

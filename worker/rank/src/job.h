@@ -20,6 +20,7 @@ struct job {
     struct dp_plan plan;
     struct dp_schedule schedule;
     struct dp_sim_costs costs; // of a sim rank
+    struct dp_sim_pace *pace;  // of a sim rank
     struct dp_corpus *corpus;  // of a rank that computes
     struct dp_device *device;
     bool fp8; // products take E4M3 operands

@@ -28,6 +28,7 @@ void job_deinit(struct job *job)
     dp_corpus_close(job->corpus);
     dp_exec_meter_free(job->meter);
     dp_sim_costs_deinit(&job->costs);
+    dp_sim_pace_free(job->pace);
     if (job->schedule.actions != NULL) {
         dp_schedule_deinit(&job->schedule);
     }
@@ -118,12 +119,31 @@ static dp_status element_of(const struct job *job, dp_element *ret_element, bool
     return DP_OK;
 }
 
+static dp_status open_sim(struct job *job, struct dp_error *err)
+{
+    const int32_t world = dp_plan_world(&job->plan);
+    DP_AUTO_FREE struct dp_sim_place *places = dp_new_array(struct dp_sim_place, (size_t)world);
+    for (int32_t i = 0; i < world; i++) {
+        places[i] = (struct dp_sim_place){
+            .rank = i, .node = job->plan.ranks[i].node, .slot = job->plan.ranks[i].slot};
+    }
+    const struct dp_sim_pace_config config = {.spec = &job->spec.sim,
+                                              .places = places,
+                                              .world = world,
+                                              .rank = (int32_t)job->rank,
+                                              .seed = job->spec.train.seed};
+    dp_status status = dp_sim_pace_new(&config, &job->pace, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    return dp_planner_costs(&job->spec, &job->plan, NULL, (int32_t)job->rank / job->plan.pipeline,
+                            &job->schedule, &job->costs, err);
+}
+
 static dp_status open_device(struct job *job, struct dp_error *err)
 {
     if (is_sim(job)) {
-        return dp_planner_costs(&job->spec, &job->plan, NULL,
-                                (int32_t)job->rank / job->plan.pipeline, &job->schedule,
-                                &job->costs, err);
+        return open_sim(job, err);
     }
     if (job->spec.resources.device != DP_DEVICE_CPU) {
         return dp_fail(err, DP_UNSUPPORTED, "this program runs the devices cpu and sim, not %s",
@@ -196,7 +216,8 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
                                                 .save_fp8 = job->spec.parallel.save_fp8 > 0,
                                                 .offload = offload,
                                                 .no_overlap = job->spec.parallel.overlap < 0,
-                                                .costs = is_sim(job) ? &job->costs : NULL},
+                                                .costs = is_sim(job) ? &job->costs : NULL,
+                                                .pace = job->pace},
                                        .optimizer = job->spec.optimizer,
                                        .shard = job->plan.shard,
                                        .steps = job->spec.train.steps,

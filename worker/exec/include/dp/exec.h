@@ -20,6 +20,7 @@
 #include "dp/exec_meter.h"
 #include "dp/model.h"
 #include "dp/schedule.h"
+#include "dp/sim_pace.h"
 #include "dp/simulate.h"
 #include "dp/spec.h"
 #include "dp/transport.h"
@@ -59,6 +60,7 @@ struct dp_exec_config {
 
     // A sim rank.
     const struct dp_sim_costs *costs; // borrowed
+    const struct dp_sim_pace *pace;   // borrowed; NULL = as planned
 };
 
 // What ranks send each other within a step: rows between EP peers, by dp_move, and what stages hand
