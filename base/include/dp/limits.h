@@ -182,6 +182,15 @@
 #define DP_LEARN_STEPS_KEPT 64     // of each rank, the newest
 #define DP_PROFILES_KEPT 64        // of a node's history
 
+// state from rank to rank
+#define DP_STATE_PARTS_MAX (1 << 20)          // runs of values that one rank serves
+#define DP_STATE_TABLE_BYTES_MAX (256u << 20) // that say which
+#define DP_STATE_CHUNK_BYTES (1u << 20)       // of values, in one answer
+#define DP_STATE_AHEAD 8                      // chunks that a reader has asked for and not yet got
+#define DP_STATE_ELEMENTS_MAX (1ll << 48)     // of one tensor
+#define DP_STATE_READERS_MAX 1088             // of one rank, strangers among them
+#define DP_STATE_SILENT_MS 20000              // a source that says nothing for so long is lost
+
 // checkpoints
 #define DP_TENSOR_DIMS_MAX 8
 #define DP_SAFETENSORS_HEADER_BYTES_MAX 100000000u // what the format's own reader takes

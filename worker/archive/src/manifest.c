@@ -14,12 +14,8 @@ static uint64_t hash_json(const json_t *json)
     return dp_safetensors_hash(text.bytes, text.length);
 }
 
-dp_status dp_archive_write_manifest(const char *directory, const struct dp_archive *archive,
-                                    struct dp_error *err)
+static void put_meta(json_t *json, const struct dp_archive_meta *meta)
 {
-    const struct dp_archive_meta *meta = &archive->meta;
-    DP_AUTO_JSON json_t *json = json_object();
-    json_object_set_new(json, "schema", json_string(DP_ARCHIVE_SCHEMA));
     json_object_set_new(json, "step", json_integer(meta->step));
     json_object_set_new(json, "next_sample", json_integer(meta->next_sample));
     json_object_set_new(json, "sealed", json_integer(meta->sealed));
@@ -29,6 +25,15 @@ dp_status dp_archive_write_manifest(const char *directory, const struct dp_archi
     json_object_set_new(json, "holdout_samples", json_integer(meta->holdout_samples));
     json_object_set_new(json, "shuffle", json_boolean(meta->is_shuffled));
     json_object_set_new(json, "model", dp_model_to_json(&meta->model));
+}
+
+dp_status dp_archive_write_manifest(const char *directory, const struct dp_archive *archive,
+                                    struct dp_error *err)
+{
+    const struct dp_archive_meta *meta = &archive->meta;
+    DP_AUTO_JSON json_t *json = json_object();
+    json_object_set_new(json, "schema", json_string(DP_ARCHIVE_SCHEMA));
+    put_meta(json, meta);
     json_t *files = json_array();
     for (int32_t i = 0; i < archive->file_count; i++) {
         const struct dp_safetensors *file = &archive->files[i];
@@ -130,6 +135,32 @@ static dp_status read_meta(const json_t *json, const char *path, struct dp_archi
     meta->is_shuffled = json_is_true(json_object_get(json, "shuffle"));
     meta->is_trained = true;
     return dp_model_from_json(json_object_get(json, "model"), path, &meta->model, err);
+}
+
+void dp_archive_meta_write(const struct dp_archive_meta *meta, struct dp_buf *out)
+{
+    DP_AUTO_JSON json_t *json = json_object();
+    put_meta(json, meta);
+    dp_json_write(json, 0, out);
+}
+
+dp_status dp_archive_meta_parse(const char *text, size_t length, const char *where,
+                                struct dp_archive_meta *ret_meta, struct dp_error *err)
+{
+    DP_AUTO_JSON json_t *json = NULL;
+    struct dp_archive_meta meta = {0};
+    dp_status status =
+        dp_json_parse(text, length, DP_CHECKPOINT_MANIFEST_BYTES_MAX, where, &json, err);
+    if (status == DP_OK) {
+        status = read_meta(json, where, &meta, err);
+    }
+    if (status == DP_OK && (meta.step < 0 || meta.next_sample < 0)) {
+        status = dp_fail(err, DP_INVALID, "%s: its step or next_sample is below 0", where);
+    }
+    if (status == DP_OK) {
+        *ret_meta = meta;
+    }
+    return status;
 }
 
 static dp_status read_document(const char *path, json_t **ret_json, struct dp_error *err)

@@ -16,33 +16,90 @@ static dp_dtype reals_of(const struct dp_device *device)
     return dp_element_real(device->element) == DP_F64 ? DP_DTYPE_F64 : DP_DTYPE_F32;
 }
 
-static dp_status check_names(const struct dp_archive *archive, const struct dp_stage *stage,
-                             struct dp_error *err)
+static bool archive_has(void *context, const char *own, dp_archive_kind kind, int64_t count)
 {
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf list = {0};
-    int32_t count, missing = 0;
+    (void)count; // shapes, and where moments end, are told when they are read
+    return (kind != DP_ARCHIVE_WEIGHT && kind != DP_ARCHIVE_SCALE) ||
+           dp_archive_find(context, own, NULL) != NULL;
+}
+
+static dp_status archive_weight(void *context, const char *own, int64_t rows, int64_t cols,
+                                dp_dtype to, void *ret_values, struct dp_error *err)
+{
+    return dp_archive_read_weight(context, own, rows, cols, to, ret_values, err);
+}
+
+static dp_status archive_moments(void *context, const char *own, dp_archive_kind kind,
+                                 int64_t count, dp_dtype to, void *ret_values, struct dp_error *err)
+{
+    return dp_archive_read_moments(context, own, kind, count, to, ret_values, err);
+}
+
+struct dp_tensor_source dp_checkpoint_source(const struct dp_archive *archive)
+{
+    struct dp_tensor_source source = {.context = (void *)(uintptr_t)archive,
+                                      .lacking = DP_INVALID,
+                                      .has_moments = archive->meta.is_trained,
+                                      .has = archive_has,
+                                      .read_weight = archive_weight,
+                                      .read_moments = archive_moments};
+    snprintf(source.name, sizeof source.name, "the checkpoint %s", archive->path);
+    return source;
+}
+
+// What is missing, in words.
+struct missing {
+    struct dp_buf list;
+    int32_t count;
+};
+
+static void add_missing(struct missing *missing, const struct dp_stage *stage, const char *own,
+                        const char *of)
+{
+    char name[DP_TENSOR_NAME_MAX];
+    dp_hf_name(own, &dp_stage_config(stage)->model, name);
+    if (missing->count++ < NAMES_LISTED_MAX) {
+        dp_buf_printf(&missing->list, "%s%s%s", missing->count == 1 ? "" : ", ", of, name);
+    }
+}
+
+static void find_missing(const struct dp_tensor_source *source, const struct dp_stage *stage,
+                         struct missing *missing)
+{
+    int32_t count;
     const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
     for (int32_t i = 0; i < count; i++) {
-        const char *own = tensors[i].name;
-        if (dp_archive_find(archive, own, NULL) != NULL) {
-            continue;
-        }
-        char name[DP_TENSOR_NAME_MAX];
-        dp_hf_name(own, &dp_stage_config(stage)->model, name);
-        if (missing++ < NAMES_LISTED_MAX) {
-            dp_buf_printf(&list, "%s%s", missing == 1 ? "" : ", ", name);
+        const struct dp_tensor *tensor = &tensors[i];
+        if (!source->has(source->context, tensor->name, DP_ARCHIVE_WEIGHT, tensor->count)) {
+            add_missing(missing, stage, tensor->name, "");
+        } else if (source->has_moments &&
+                   !(source->has(source->context, tensor->name, DP_ARCHIVE_M, tensor->count) &&
+                     source->has(source->context, tensor->name, DP_ARCHIVE_V, tensor->count))) {
+            add_missing(missing, stage, tensor->name, "moments of ");
         }
     }
-    if (missing > NAMES_LISTED_MAX) {
-        dp_buf_printf(&list, " and %d more", missing - NAMES_LISTED_MAX);
+}
+
+dp_status dp_checkpoint_check(const struct dp_tensor_source *source, struct dp_stage *const *stages,
+                              int32_t count, struct dp_error *err)
+{
+    struct missing missing = {0};
+    for (int32_t i = 0; i < count; i++) {
+        find_missing(source, stages[i], &missing);
     }
-    return missing == 0
-               ? DP_OK
-               : dp_fail(err, DP_INVALID, "the checkpoint %s lacks %s", archive->path, list.bytes);
+    dp_status status = DP_OK;
+    if (missing.count > NAMES_LISTED_MAX) {
+        dp_buf_printf(&missing.list, " and %d more", missing.count - NAMES_LISTED_MAX);
+    }
+    if (missing.count > 0) {
+        status = dp_fail(err, source->lacking, "%s lacks %s", source->name, missing.list.bytes);
+    }
+    dp_buf_deinit(&missing.list);
+    return status;
 }
 
 struct reader {
-    const struct dp_archive *archive;
+    const struct dp_tensor_source *source;
     struct dp_stage *stage;
     struct dp_device *device;
     void *values; // host memory, room for the largest tensor
@@ -61,8 +118,9 @@ static dp_status load_moments(const struct reader *reader, const struct dp_tenso
     if (to == NULL) {
         return DP_OK;
     }
-    dp_status status = dp_archive_read_moments(reader->archive, tensor->name, kind, tensor->count,
-                                               reals_of(reader->device), reader->values, err);
+    dp_status status =
+        reader->source->read_moments(reader->source->context, tensor->name, kind, tensor->count,
+                                     reals_of(reader->device), reader->values, err);
     if (status == DP_OK) {
         put(reader, to, tensor->offset, tensor->count);
     }
@@ -84,13 +142,13 @@ static dp_status load_tensor(const struct reader *reader, const struct dp_tensor
                              void *v, struct dp_error *err)
 {
     dp_status status =
-        dp_archive_read_weight(reader->archive, tensor->name, tensor->rows, tensor->cols,
-                               reals_of(reader->device), reader->values, err);
+        reader->source->read_weight(reader->source->context, tensor->name, tensor->rows,
+                                    tensor->cols, reals_of(reader->device), reader->values, err);
     if (status == DP_OK && !are_finite(reader, tensor->count)) {
         char name[DP_TENSOR_NAME_MAX];
         dp_hf_name(tensor->name, &dp_stage_config(reader->stage)->model, name);
-        return dp_fail(err, DP_INVALID, "the checkpoint %s has values in %s that are not finite",
-                       reader->archive->path, name);
+        return dp_fail(err, DP_INVALID, "%s has values in %s that are not finite",
+                       reader->source->name, name);
     }
     if (status == DP_OK) {
         put(reader, dp_stage_weights(reader->stage), tensor->offset, tensor->count);
@@ -112,11 +170,11 @@ static dp_status load_bias(const struct reader *reader, int32_t layer, struct dp
     void *bias = dp_stage_router_bias(reader->stage, layer);
     char own[DP_NAME_MAX];
     snprintf(own, sizeof own, "layers.%d.router.bias", layer);
-    if (dp_archive_find(reader->archive, own, NULL) == NULL) {
+    if (!reader->source->has(reader->source->context, own, DP_ARCHIVE_WEIGHT, experts)) {
         return DP_OK; // of a run that had none: zeros, as they are
     }
-    dp_status status = dp_archive_read_weight(reader->archive, own, 1, experts,
-                                              reals_of(reader->device), reader->values, err);
+    dp_status status = reader->source->read_weight(reader->source->context, own, 1, experts,
+                                                   reals_of(reader->device), reader->values, err);
     if (status != DP_OK) {
         return status;
     }
@@ -124,9 +182,9 @@ static dp_status load_bias(const struct reader *reader, int32_t layer, struct dp
         put(reader, bias, 0, experts);
     } else if (!are_zeros(reader->values, (size_t)experts * dp_device_real_bytes(reader->device))) {
         return dp_fail(err, DP_INVALID,
-                       "the checkpoint %s has biases of the router in layer %d, this job has none; "
-                       "set [model] bias_update, or biases = \"router\" to keep them as they are",
-                       reader->archive->path, layer);
+                       "%s has biases of the router in layer %d, this job has none; set [model] "
+                       "bias_update, or biases = \"router\" to keep them as they are",
+                       reader->source->name, layer);
     }
     return DP_OK;
 }
@@ -144,22 +202,19 @@ static dp_status load_biases(const struct reader *reader, struct dp_error *err)
     return status;
 }
 
-dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_stage *stage,
+dp_status dp_checkpoint_fill_stage(const struct dp_tensor_source *source, struct dp_stage *stage,
                                    void *m, void *v, struct dp_error *err)
 {
-    dp_status status = check_names(archive, stage, err);
-    if (status != DP_OK) {
-        return status;
-    }
     int32_t count;
     const struct dp_tensor *tensors = dp_stage_tensors(stage, &count);
     int64_t most = dp_stage_config(stage)->model.experts;
     for (int32_t i = 0; i < count; i++) {
         most = tensors[i].count > most ? tensors[i].count : most;
     }
-    struct reader reader = {archive, stage, dp_stage_device(stage), NULL};
+    struct reader reader = {source, stage, dp_stage_device(stage), NULL};
     DP_AUTO_FREE void *values = reader.values =
         dp_alloc_aligned((size_t)most, dp_device_real_bytes(reader.device));
+    dp_status status = DP_OK;
     for (int32_t i = 0; i < count && status == DP_OK; i++) {
         status = load_tensor(&reader, &tensors[i], m, v, err);
     }
@@ -167,4 +222,12 @@ dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_s
         status = load_biases(&reader, err);
     }
     return status == DP_OK ? reader.device->ops->stream_sync(reader.device->stream, err) : status;
+}
+
+dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_stage *stage,
+                                   void *m, void *v, struct dp_error *err)
+{
+    const struct dp_tensor_source source = dp_checkpoint_source(archive);
+    dp_status status = dp_checkpoint_check(&source, &stage, 1, err);
+    return status == DP_OK ? dp_checkpoint_fill_stage(&source, stage, m, v, err) : status;
 }

@@ -156,13 +156,13 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
                             const struct dp_trainer_wish *wish, struct dp_trainer_report *report,
                             struct dp_error *err)
 {
-    double values[3 + SAVING_VALUES] = {loss_sum, wish != NULL && wish->stop,
-                                        wish != NULL && wish->checkpoint};
-    dp_trainer_saving_values(trainer, values + 3);
+    const struct dp_trainer_wish none = {0}, *own = wish != NULL ? wish : &none;
+    double values[4 + SAVING_VALUES] = {loss_sum, own->stop, own->checkpoint, own->pause};
+    dp_trainer_saving_values(trainer, values + 4);
     dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP),
-                                            values, 3 + SAVING_VALUES, err);
+                                            values, 4 + SAVING_VALUES, err);
     if (status == DP_OK) {
-        status = dp_trainer_saving_next(trainer, values + 3, err);
+        status = dp_trainer_saving_next(trainer, values + 4, err);
     }
     if (status != DP_OK) {
         return status;
@@ -173,6 +173,7 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
     report->loss = report->has_loss ? values[0] / (double)report->tokens : 0;
     report->agreed.stop = values[1] > 0;
     report->agreed.checkpoint = values[2] > 0;
+    report->agreed.pause = values[3] > 0;
     return DP_OK;
 }
 
@@ -202,6 +203,7 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     struct dp_trainer_report report = {.step = trainer->step_done + 1};
     report.tokens = (uint64_t)(dp_exec_global_batch(exec) * trainer->config.exec.sequence);
     report.start_ns = dp_exec_now_ns(exec);
+    trainer->has_gradients = false;
     dp_status status = dp_exec_run_step(exec, report.step, &step, err);
     if (status != DP_OK) {
         return give_up(trainer, dp_exec_failure(exec), status, err);
@@ -240,31 +242,49 @@ static dp_status rebalance(struct dp_trainer *trainer, struct dp_trainer_report 
     return dp_optim_rebalance(trainer->optim, &trainer->config.rebalance, &report->rebalance, err);
 }
 
+// Up to here nothing has changed that is kept. All gradients of this rank are whole; once it knows
+// the norm, so are those of all others.
+static dp_status agree_on_update(struct dp_trainer *trainer, int64_t step, double *ret_norm,
+                                 struct dp_error *err)
+{
+    dp_status status = dp_optim_sum_loads(trainer->optim, err);
+    trainer->has_gradients = status == DP_OK;
+    return status == DP_OK ? dp_optim_norm(trainer->optim, step, ret_norm, err) : status;
+}
+
+static dp_status update(struct dp_trainer *trainer, struct dp_trainer_report *report,
+                        struct dp_error *err)
+{
+    struct dp_optim_report optim;
+    double norm;
+    dp_saver_settle(trainer->saver);
+    dp_status status = agree_on_update(trainer, report->step, &norm, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    dp_trainer_apply(trainer, report->step, norm, &optim);
+    report->grad_norm = optim.grad_norm;
+    report->lr = optim.lr;
+    status = dp_optim_spread(trainer->optim, err);
+    trainer->is_in_parts = status != DP_OK && trainer->config.shard == DP_SHARD_ZERO1;
+    return status == DP_OK ? rebalance(trainer, report, err) : status;
+}
+
 dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report *report,
                             struct dp_error *err)
 {
     int64_t start_ns = dp_exec_now_ns(trainer->exec);
     if (is_sim(trainer)) {
-        sleep_s(trainer->config.exec.costs->optimizer[trainer->config.exec.position]);
+        sleep_s(trainer->config.exec.costs->optimizer[trainer->config.exec.position] *
+                dp_sim_pace_slowness(trainer->config.exec.pace, report->step));
+        dp_trainer_count_step(trainer, report->step);
     } else {
-        struct dp_optim_report optim;
-        dp_saver_settle(trainer->saver);
-        dp_status status = dp_optim_step(trainer->optim, report->step, &optim, err);
-        if (status == DP_OK) {
-            status = dp_optim_balance(trainer->optim, err);
-        }
-        if (status == DP_OK) {
-            status = rebalance(trainer, report, err);
-        }
+        dp_status status = update(trainer, report, err);
         if (status != DP_OK) {
             return dp_trainer_give_up(trainer, "updating weights", status, err);
         }
-        report->grad_norm = optim.grad_norm;
-        report->lr = optim.lr;
     }
     dp_exec_record(trainer->exec, DP_SPAN_OPTIMIZER, report->step, start_ns);
-    trainer->step_done = report->step;
-    trainer->next_sample += dp_exec_global_batch(trainer->exec);
     int64_t end_ns = dp_exec_now_ns(trainer->exec);
     report->step_ns = end_ns - report->start_ns;
     if (trainer->config.exec.device != NULL) {

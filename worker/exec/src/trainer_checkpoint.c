@@ -135,18 +135,24 @@ static dp_status make_room(struct dp_trainer *trainer, const char *directory, st
     return status;
 }
 
-static void start(struct dp_trainer *trainer, const char *directory, struct dp_error *why)
+void dp_trainer_meta(const struct dp_trainer *trainer, struct dp_archive_meta *ret_meta)
 {
     const struct dp_exec_config *config = &trainer->config.exec;
-    struct dp_archive_meta meta = {.model = config->model,
-                                   .is_trained = true,
-                                   .seed = config->seed,
-                                   .step = trainer->step_done,
-                                   .next_sample = trainer->next_sample,
-                                   .corpus_hash = trainer->config.corpus_hash,
-                                   .sequence = config->sequence,
-                                   .holdout_samples = config->source.holdout_samples,
-                                   .is_shuffled = trainer->config.shuffles};
+    *ret_meta = (struct dp_archive_meta){.model = config->model,
+                                         .is_trained = true,
+                                         .seed = config->seed,
+                                         .step = trainer->step_done,
+                                         .next_sample = trainer->next_sample,
+                                         .corpus_hash = trainer->config.corpus_hash,
+                                         .sequence = config->sequence,
+                                         .holdout_samples = config->source.holdout_samples,
+                                         .is_shuffled = trainer->config.shuffles};
+}
+
+static void start(struct dp_trainer *trainer, const char *directory, struct dp_error *why)
+{
+    struct dp_archive_meta meta;
+    dp_trainer_meta(trainer, &meta);
     struct dp_checkpoint_stage stages[DP_RANK_STAGES_MAX];
     struct dp_checkpoint_state state = {.meta = &meta, .stages = stages};
     state.stage_count = checkpoint_stages(trainer, stages);
@@ -215,73 +221,6 @@ dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *director
     return status;
 }
 
-static dp_status fail_field(const char *path, const char *what, const char *key,
-                            unsigned long long theirs, unsigned long long ours,
-                            struct dp_error *err)
-{
-    return dp_fail(err, DP_INVALID,
-                   "%s was trained with %s %llu, this job has %llu; set %s, or go on from its "
-                   "weights alone, which dpctl checkpoint export makes",
-                   path, what, theirs, ours, key);
-}
-
-// What the numbers of samples stand for.
-static dp_status check_samples(const struct dp_trainer *trainer, const struct dp_archive *archive,
-                               struct dp_error *err)
-{
-    const struct dp_exec_config *config = &trainer->config.exec;
-    const struct dp_archive_meta *meta = &archive->meta;
-    if (meta->seed != config->seed) {
-        return fail_field(archive->path, "a seed of", "[train] seed", meta->seed, config->seed,
-                          err);
-    }
-    if (meta->corpus_hash != trainer->config.corpus_hash) {
-        return dp_fail(err, DP_INVALID,
-                       "%s was trained with another text (its hash is %016llx, that of [data] path "
-                       "is %016llx); set [data] path, or go on from its weights alone, which dpctl "
-                       "checkpoint export makes",
-                       archive->path, (unsigned long long)meta->corpus_hash,
-                       (unsigned long long)trainer->config.corpus_hash);
-    }
-    if (meta->sequence == 0) {
-        return DP_OK; // of an earlier version
-    }
-    if (meta->sequence != config->sequence) {
-        return fail_field(archive->path, "a sequence of", "[train] sequence",
-                          (unsigned long long)meta->sequence, (unsigned long long)config->sequence,
-                          err);
-    }
-    if (meta->holdout_samples != config->source.holdout_samples) {
-        return fail_field(archive->path, "held-out samples:", "[data] holdout",
-                          (unsigned long long)meta->holdout_samples,
-                          (unsigned long long)config->source.holdout_samples, err);
-    }
-    return meta->is_shuffled == trainer->config.shuffles
-               ? DP_OK
-               : fail_field(archive->path, "shuffle =", "[data] shuffle", meta->is_shuffled,
-                            trainer->config.shuffles, err);
-}
-
-static dp_status check(const struct dp_trainer *trainer, const struct dp_archive *archive,
-                       struct dp_error *err)
-{
-    const struct dp_exec_config *config = &trainer->config.exec;
-    const struct dp_archive_meta *meta = &archive->meta;
-    const char *path = archive->path;
-    if (!meta->is_trained) {
-        return dp_archive_check_model(archive, &config->model, err);
-    }
-    dp_status status = check_samples(trainer, archive, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    if (meta->step > trainer->config.steps) {
-        return dp_fail(err, DP_INVALID, "%s has %lld steps; [train] steps = %lld is fewer", path,
-                       (long long)meta->step, (long long)trainer->config.steps);
-    }
-    return dp_archive_check_model(archive, &config->model, err);
-}
-
 // Nothing that could be taken for this run's, or is replaced by it, is another's.
 static dp_status check_run(const struct dp_trainer *trainer, const char *directory,
                            struct dp_error *err)
@@ -326,56 +265,4 @@ dp_status dp_trainer_check_directory(const struct dp_trainer *trainer, const cha
         return dp_fail_in(err, "[checkpoint] directory");
     }
     return seals(trainer) ? check_run(trainer, directory, err) : DP_OK;
-}
-
-static dp_status load_stage(struct dp_trainer *trainer, const struct dp_archive *archive,
-                            int32_t index, struct dp_error *err)
-{
-    int32_t position;
-    struct dp_stage *stage = dp_exec_stage(trainer->exec, index, &position);
-    if (!archive->meta.is_trained) {
-        return dp_checkpoint_load_stage(archive, stage, NULL, NULL, err);
-    }
-    struct dp_device *device = dp_stage_device(stage);
-    size_t bytes = (size_t)dp_stage_parameter_count(stage) * dp_device_real_bytes(device);
-    void *m = NULL, *v = NULL;
-    dp_status status = device->ops->alloc(device, DP_MEMORY_STAGING, bytes, &m, err);
-    if (status == DP_OK) {
-        status = device->ops->alloc(device, DP_MEMORY_STAGING, bytes, &v, err);
-    }
-    if (status == DP_OK) {
-        status = dp_checkpoint_load_stage(archive, stage, m, v, err);
-    }
-    if (status == DP_OK) {
-        dp_optim_set_moments(trainer->optim, index, m, v);
-    }
-    device->ops->free(device, m);
-    device->ops->free(device, v);
-    return status;
-}
-
-dp_status dp_trainer_resume(struct dp_trainer *trainer, const char *path, struct dp_error *err)
-{
-    if (trainer->optim == NULL) {
-        return dp_fail(err, DP_UNSUPPORTED,
-                       "the sim device has no weights; remove [checkpoint] resume");
-    }
-    DP_CLEANUP(dp_archive_close) struct dp_archive archive = {0};
-    dp_status status = dp_archive_open(path, &archive, err);
-    if (status == DP_OK) {
-        status = check(trainer, &archive, err);
-    }
-    int32_t count = dp_exec_stage_count(trainer->exec);
-    for (int32_t i = 0; status == DP_OK && i < count; i++) {
-        status = load_stage(trainer, &archive, i, err);
-    }
-    if (status == DP_OK) {
-        status = dp_optim_refresh(trainer->optim, err);
-    }
-    if (status == DP_OK) {
-        trainer->step_done = archive.meta.step;
-        trainer->next_sample = archive.meta.next_sample;
-        dp_exec_set_samples(trainer->exec, trainer->step_done + 1, trainer->next_sample);
-    }
-    return status;
 }

@@ -15,6 +15,10 @@ struct dp_trainer {
     int64_t saving_step;
     struct dp_trainer_saved saved; // what the last one came to, until it is reported
     struct dp_exec_failure failure;
+    bool has_gradients; // of step_done + 1, all that this rank is to have
+    bool has_norm;      // of the gradients that made step_done; not of a state that was loaded
+    double norm;
+    bool is_in_parts; // weights outside of the optimizer's ranges are not those of step_done
 };
 
 // What the calls of the world group are for: their tags.
@@ -26,6 +30,7 @@ typedef enum trainer_call {
     CALL_FINISH,
     CALL_FAILED,
     CALL_REASON,
+    CALL_TAKE,
 } trainer_call;
 
 // Where this rank's part of the checkpoint under way stands: what ranks add up.
@@ -34,6 +39,13 @@ void dp_trainer_saving_values(struct dp_trainer *trainer, double ret_values[SAVI
 // The next phase, from the sums of all ranks.
 dp_status dp_trainer_saving_next(struct dp_trainer *trainer, const double sums[SAVING_VALUES],
                                  struct dp_error *err);
+
+// Where the training stands, as files and readers are told.
+void dp_trainer_meta(const struct dp_trainer *trainer, struct dp_archive_meta *ret_meta);
+// The part of an update that needs no peer: weights, moments, biases of routers, the step's number.
+void dp_trainer_apply(struct dp_trainer *trainer, int64_t step, double norm,
+                      struct dp_optim_report *ret_optim);
+void dp_trainer_count_step(struct dp_trainer *trainer, int64_t step);
 
 static inline uint64_t trainer_tag(trainer_call call)
 {

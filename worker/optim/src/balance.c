@@ -112,8 +112,7 @@ static void move_bias(const struct held_stage *held, const struct dp_expert_load
     }
 }
 
-static dp_status balance_stage(struct dp_optim *optim, struct held_stage *held,
-                               struct dp_error *err)
+static dp_status sum_stage(struct dp_optim *optim, struct held_stage *held, struct dp_error *err)
 {
     struct stage_loads stage;
     find_layers(held->stage, &stage);
@@ -141,7 +140,6 @@ static dp_status balance_stage(struct dp_optim *optim, struct held_stage *held,
     for (int32_t i = 0; i < stage.count; i++) {
         struct dp_expert_load *load = add_load(optim, held, stage.layers[i]);
         add_up(optim, group, all + (size_t)i * slots, length, load);
-        move_bias(held, load);
     }
     return DP_OK;
 }
@@ -162,17 +160,34 @@ static void keep_loads(struct dp_optim *optim)
     }
 }
 
-dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err)
+dp_status dp_optim_sum_loads(struct dp_optim *optim, struct dp_error *err)
 {
     dp_optim_free_loads(optim);
     for (int32_t i = 0; i < optim->count; i++) {
-        dp_status status = balance_stage(optim, optim->in_order[i], err);
+        dp_status status = sum_stage(optim, optim->in_order[i], err);
         if (status != DP_OK) {
             return status;
         }
     }
-    keep_loads(optim);
     return DP_OK;
+}
+
+void dp_optim_move_biases(struct dp_optim *optim)
+{
+    for (int32_t i = 0; i < optim->load_count; i++) {
+        const struct dp_expert_load *load = &optim->loads[i];
+        move_bias(dp_optim_holder_of(optim, load->layer), load);
+    }
+    keep_loads(optim);
+}
+
+dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err)
+{
+    dp_status status = dp_optim_sum_loads(optim, err);
+    if (status == DP_OK) {
+        dp_optim_move_biases(optim);
+    }
+    return status;
 }
 
 int32_t dp_optim_load_count(const struct dp_optim *optim)

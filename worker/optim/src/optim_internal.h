@@ -45,6 +45,8 @@ struct dp_optim {
 void dp_optim_free_loads(struct dp_optim *optim);
 // Gradients of experts that have copies become their sums over the copies.
 dp_status dp_optim_sum_copies(struct held_stage *held, struct dp_error *err);
+// The stage that has a layer with experts.
+struct held_stage *dp_optim_holder_of(struct dp_optim *optim, int32_t layer);
 size_t dp_optim_moment_width(const struct dp_optim *optim, const struct held_stage *held);
 
 static inline char *real_at(const struct held_stage *held, void *buffer, int64_t index)

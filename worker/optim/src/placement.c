@@ -273,7 +273,7 @@ static const struct segment *experts_segment(const struct dp_optim *optim,
     return NULL;
 }
 
-static struct held_stage *holder_of(struct dp_optim *optim, int32_t layer)
+struct held_stage *dp_optim_holder_of(struct dp_optim *optim, int32_t layer)
 {
     int32_t i = 0;
     while (dp_stage_placement(optim->in_order[i]->stage, layer) == NULL) {
@@ -292,7 +292,7 @@ static dp_status rebalance_layer(struct dp_optim *optim, const struct dp_rebalan
                                  const struct dp_expert_load *load, const double *since,
                                  struct tally *tally, struct dp_error *err)
 {
-    struct held_stage *held = holder_of(optim, load->layer);
+    struct held_stage *held = dp_optim_holder_of(optim, load->layer);
     const int32_t groups = dp_stage_config(held->stage)->model.expert_groups;
     const struct dp_experts_shape shape = {.experts = load->experts,
                                            .slots = load->slots,

@@ -190,11 +190,50 @@ dp_status dp_optim_refresh(struct dp_optim *optim, struct dp_error *err)
     return DP_OK;
 }
 
-static dp_status update(struct dp_optim *optim, struct dp_adamw *adamw, struct dp_error *err)
+dp_status dp_optim_norm(struct dp_optim *optim, int64_t step, double *ret_norm,
+                        struct dp_error *err)
+{
+    double squares = own_sum_squares(optim);
+    dp_status status = dp_group_sum_scalars(&optim->world, dp_transport_tag(0, 0, 0, 0, CALL_NORM),
+                                            &squares, 1, err);
+    if (status != DP_OK) {
+        dp_fail_in(err, "gradient norm");
+        return status;
+    }
+    if (!isfinite(squares)) {
+        return fail_not_finite(optim, step, err);
+    }
+    *ret_norm = sqrt(squares);
+    return DP_OK;
+}
+
+void dp_optim_apply(struct dp_optim *optim, int64_t step, double norm,
+                    struct dp_optim_report *ret_report)
+{
+    DP_CHECK(step > 0);
+    const struct dp_optimizer_spec *spec = &optim->spec;
+    struct dp_optim_report report = {
+        .lr = dp_optim_lr(spec, optim->steps, step), .grad_norm = norm, .grad_scale = 1};
+    if (spec->grad_clip > 0 && report.grad_norm > spec->grad_clip) {
+        report.grad_scale = spec->grad_clip / report.grad_norm;
+    }
+    struct dp_adamw adamw = {.lr = report.lr,
+                             .beta1 = spec->beta1,
+                             .beta2 = spec->beta2,
+                             .eps = spec->eps,
+                             .step = step,
+                             .grad_scale = report.grad_scale,
+                             .bf16_moments = optim->is_bf16};
+    for (int32_t i = 0; i < optim->segment_count; i++) {
+        update_kept(optim, &optim->segments[i], &adamw);
+    }
+    *ret_report = report;
+}
+
+dp_status dp_optim_spread(struct dp_optim *optim, struct dp_error *err)
 {
     for (int32_t i = 0; i < optim->segment_count; i++) {
         const struct segment *segment = &optim->segments[i];
-        update_kept(optim, segment, adamw);
         dp_status status = spread(optim, segment, err);
         if (status != DP_OK) {
             dp_fail_in(err, "update of stage %d", segment->held->index);
@@ -210,31 +249,13 @@ static dp_status update(struct dp_optim *optim, struct dp_adamw *adamw, struct d
 dp_status dp_optim_step(struct dp_optim *optim, int64_t step, struct dp_optim_report *ret_report,
                         struct dp_error *err)
 {
-    DP_CHECK(step > 0);
-    const struct dp_optimizer_spec *spec = &optim->spec;
-    double squares = own_sum_squares(optim);
-    dp_status status = dp_group_sum_scalars(&optim->world, dp_transport_tag(0, 0, 0, 0, CALL_NORM),
-                                            &squares, 1, err);
-    if (status != DP_OK) {
-        dp_fail_in(err, "gradient norm");
-        return status;
+    double norm;
+    struct dp_optim_report report;
+    dp_status status = dp_optim_norm(optim, step, &norm, err);
+    if (status == DP_OK) {
+        dp_optim_apply(optim, step, norm, &report);
+        status = dp_optim_spread(optim, err);
     }
-    if (!isfinite(squares)) {
-        return fail_not_finite(optim, step, err);
-    }
-    struct dp_optim_report report = {
-        .lr = dp_optim_lr(spec, optim->steps, step), .grad_norm = sqrt(squares), .grad_scale = 1};
-    if (spec->grad_clip > 0 && report.grad_norm > spec->grad_clip) {
-        report.grad_scale = spec->grad_clip / report.grad_norm;
-    }
-    struct dp_adamw adamw = {.lr = report.lr,
-                             .beta1 = spec->beta1,
-                             .beta2 = spec->beta2,
-                             .eps = spec->eps,
-                             .step = step,
-                             .grad_scale = report.grad_scale,
-                             .bf16_moments = optim->is_bf16};
-    status = update(optim, &adamw, err);
     if (status == DP_OK) {
         *ret_report = report;
     }

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "dp/tcp.h"
 #include "dp/transport_ops.h"
 
 // Frames, little-endian: magic u32, key u32, tag or note u64, length u64; of a put then also offset
@@ -136,11 +137,6 @@ void dp_socket_wake(struct stream *stream);
 // stream_connect.c
 dp_status dp_socket_connect(struct dp_transport *transport, const char *const *addresses,
                             int64_t deadline_ns, struct dp_error *err);
-
-// tcp.c
-// The "host:port" or "[v6]:port" of a peer as a socket address.
-dp_status dp_tcp_resolve(const char *address, struct sockaddr_storage *ret_address,
-                         socklen_t *ret_length, struct dp_error *err);
 
 // shm.c
 dp_status dp_shm_resolve(const struct stream *stream, const char *address,

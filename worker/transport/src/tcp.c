@@ -37,7 +37,7 @@ dp_status dp_tcp_resolve(const char *address, struct sockaddr_storage *ret_addre
     return DP_OK;
 }
 
-static dp_status listen_on(const char *host, char *ret_address, int *ret_fd, struct dp_error *err)
+dp_status dp_tcp_listen(const char *host, char *ret_address, int *ret_fd, struct dp_error *err)
 {
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -99,7 +99,7 @@ dp_status dp_transport_tcp_listen(const char *host, int32_t rank, int32_t world,
     int listen_fd = -1;
     struct stream *stream = NULL;
     if (status == DP_OK) {
-        status = listen_on(host, ret_address, &listen_fd, err);
+        status = dp_tcp_listen(host, ret_address, &listen_fd, err);
     }
     if (status == DP_OK) {
         status = dp_socket_new(&dp_tcp_ops, rank, world, token, listen_fd, &stream, err);

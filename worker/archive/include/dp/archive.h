@@ -76,6 +76,10 @@ void dp_archive_close(struct dp_archive *archive);
 // What the manifest of a checkpoint of ours says; no other file is looked at.
 dp_status dp_archive_read_meta(const char *path, struct dp_archive_meta *ret_meta,
                                struct dp_error *err);
+// The same as JSON text for others than files, appended; and back, where `where` is for messages.
+void dp_archive_meta_write(const struct dp_archive_meta *meta, struct dp_buf *out);
+dp_status dp_archive_meta_parse(const char *text, size_t length, const char *where,
+                                struct dp_archive_meta *ret_meta, struct dp_error *err);
 // The newest step-N below `directory`; DP_NOT_FOUND where there is none.
 dp_status dp_archive_newest(const char *directory, char **ret_path, struct dp_error *err);
 

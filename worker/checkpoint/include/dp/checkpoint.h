@@ -87,8 +87,30 @@ const struct dp_error *dp_saver_error(const struct dp_saver *saver);
 uint64_t dp_saver_bytes(const struct dp_saver *saver);
 const char *dp_saver_path(const struct dp_saver *saver); // DIRECTORY/step-N
 
+// Where the values of stages come from: a checkpoint, or ranks that hold theirs (dp/state.h).
+struct dp_tensor_source {
+    void *context;                        // borrowed, of the functions
+    char name[DP_PATH_MAX + DP_NAME_MAX]; // "the checkpoint /d/step-120", for messages
+    dp_status lacking;                    // what it is when a tensor is missing
+    bool has_moments;                     // else weights alone
+    // Whether all `count` values of the kind are there; own names are those of dp/model.h.
+    bool (*has)(void *context, const char *own, dp_archive_kind kind, int64_t count);
+    // As dp_archive_read_weight and dp_archive_read_moments.
+    dp_status (*read_weight)(void *context, const char *own, int64_t rows, int64_t cols,
+                             dp_dtype to, void *ret_values, struct dp_error *err);
+    dp_status (*read_moments)(void *context, const char *own, dp_archive_kind kind, int64_t count,
+                              dp_dtype to, void *ret_values, struct dp_error *err);
+};
+struct dp_tensor_source dp_checkpoint_source(const struct dp_archive *archive); // borrowed
+
+// Whether all that the stages need is there; what is missing is named at once.
+dp_status dp_checkpoint_check(const struct dp_tensor_source *source, struct dp_stage *const *stages,
+                              int32_t count, struct dp_error *err);
 // Fills the weights and router biases of a stage, and m and v [parameters of the stage] as reals
 // in device memory (NULL: not wanted). Damage gives DP_INVALID naming file and tensor; the stage is
-// then partly overwritten. Tensors that are missing are named all at once.
+// then partly overwritten.
+dp_status dp_checkpoint_fill_stage(const struct dp_tensor_source *source, struct dp_stage *stage,
+                                   void *m, void *v, struct dp_error *err);
+// Both, from an archive.
 dp_status dp_checkpoint_load_stage(const struct dp_archive *archive, struct dp_stage *stage,
                                    void *m, void *v, struct dp_error *err);

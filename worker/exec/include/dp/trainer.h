@@ -64,6 +64,7 @@ dp_status dp_trainer_check_directory(const struct dp_trainer *trainer, const cha
 
 struct dp_trainer_wish {
     bool stop, checkpoint;
+    bool pause; // train no further and hold the state (dp_trainer_hold)
 };
 
 struct dp_trainer_report {
@@ -115,6 +116,36 @@ dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *director
 // What the thread that writes checkpoints runs (dp_saver_run); NULL on a sim rank. Without such a
 // thread they are written inside checkpoint_finish.
 struct dp_saver *dp_trainer_saver(struct dp_trainer *trainer);
+
+// The state of ranks that hold theirs (dp/state.h), instead of a checkpoint's: every rank of the
+// world calls it once they are connected, and it returns when all have theirs. DP_UNAVAILABLE names
+// all that nobody has. On failure the transport is aborted. A sim rank takes the place alone, and
+// no source.
+struct dp_tensor_source;
+struct dp_archive_meta;
+struct dp_state;
+dp_status dp_trainer_take(struct dp_trainer *trainer, const struct dp_tensor_source *source,
+                          const struct dp_archive_meta *meta, struct dp_error *err);
+
+// What a rank has that trains no further, since it was told to or has lost a peer.
+struct dp_trainer_held {
+    int64_t step;       // whose weights, moments and biases it has, whole
+    bool has_gradients; // of step + 1: dp_trainer_settle can go there
+    // The norm of the gradients that made `step`, where this rank has made it: then every rank has
+    // these gradients, so one that holds step - 1 can settle there.
+    bool has_norm;
+    double norm;
+};
+// After a step, or one that has failed with DP_UNAVAILABLE or DP_TIMEOUT. A checkpoint under way is
+// given up, unless it is sealed; the directory is free for others then. Needs no peer. Nothing
+// trains afterwards.
+void dp_trainer_hold(struct dp_trainer *trainer, struct dp_trainer_held *ret_held);
+// Finishes the update to `step` with the norm that other ranks know; DP_CONFLICT where it cannot.
+// With ZERO1 this rank has no more than its own ranges of the weights then.
+dp_status dp_trainer_settle(struct dp_trainer *trainer, int64_t step, double norm,
+                            struct dp_error *err);
+// What it has; valid until the trainer changes. The caller deinits it.
+void dp_trainer_state(const struct dp_trainer *trainer, struct dp_state *ret_state);
 
 // What went wrong in the last call that failed.
 const struct dp_exec_failure *dp_trainer_failure(const struct dp_trainer *trainer);

@@ -74,6 +74,17 @@ struct dp_optim_report {
 // naming the tensor where it lies in this rank's parts.
 dp_status dp_optim_step(struct dp_optim *optim, int64_t step, struct dp_optim_report *ret_report,
                         struct dp_error *err);
+// Its parts, of which the middle one needs no peer: so a rank has the update whole or not at all.
+// The norm of all gradients; a rank that gets it knows that every rank has all its gradients.
+dp_status dp_optim_norm(struct dp_optim *optim, int64_t step, double *ret_norm,
+                        struct dp_error *err);
+// Updates weights and moments of what this rank keeps moments of, by the norm that all ranks have.
+void dp_optim_apply(struct dp_optim *optim, int64_t step, double norm,
+                    struct dp_optim_report *ret_report);
+// With ZERO1 the parts of the weights reach all; then everything is ready for the next step. When
+// it fails, weights and moments of this rank's ranges (dp_optim_range_at) are those after the
+// update; weights outside of them may not be.
+dp_status dp_optim_spread(struct dp_optim *optim, struct dp_error *err);
 
 // A run of parameters that this rank keeps moments of; what checkpoints are made from.
 struct dp_optim_range {
@@ -113,7 +124,7 @@ void dp_optim_owns(const struct dp_optim *optim, int32_t index, bool *ret_shared
 struct dp_expert_load {
     int32_t layer;         // of the whole model
     int32_t experts;       // of the layer
-    const int64_t *tokens; // [experts] that visited each, over the whole job; dp_optim_balance's
+    const int64_t *tokens; // [experts] that visited each, over the whole job; dp_optim_sum_loads'
     int32_t slots;         // of the layer: dp_stage_slots
     const int32_t *placed; // [slots] the expert in each in that step
     int32_t first, count;  // this rank's own slots
@@ -127,6 +138,9 @@ struct dp_expert_load {
 // model.bias_update towards balance: up where an expert had fewer than the mean, down where it had
 // more (Wang et al., arXiv 2408.15664, algorithm 1). Every rank of the world calls it.
 dp_status dp_optim_balance(struct dp_optim *optim, struct dp_error *err);
+// Its halves: the sums, which are also what the loads below are; then the biases, without peers.
+dp_status dp_optim_sum_loads(struct dp_optim *optim, struct dp_error *err);
+void dp_optim_move_biases(struct dp_optim *optim);
 // Layers with experts that this rank holds; none before the first call.
 int32_t dp_optim_load_count(const struct dp_optim *optim);
 void dp_optim_load_at(const struct dp_optim *optim, int32_t index, struct dp_expert_load *ret_load);
