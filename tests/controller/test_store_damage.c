@@ -413,6 +413,12 @@ static void drop_queue(const char *directory)
     }
 }
 
+static void drop_audit(const char *directory)
+{
+    run_sql(directory, "DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
+                       "DROP INDEX jobs_by_end");
+}
+
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
 {
     const char *directory = *state;
@@ -421,6 +427,7 @@ static void a_lost_job_of_the_first_schema_has_failed(void **state)
     drop_memory(directory);
     drop_reassignments(directory);
     drop_queue(directory);
+    drop_audit(directory);
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"

@@ -22,7 +22,7 @@ def planner_stubs(directory):
         import google.protobuf  # noqa: F401
         import grpc  # noqa: F401
         subprocess.run(["protoc", f"-I{PROTOS}", f"--python_out={directory}",
-                        "dp/v1/plan.proto", "dp/v1/planner.proto"], check=True)
+                        "dp/v1/history.proto", "dp/v1/plan.proto", "dp/v1/planner.proto"], check=True)
     except (ImportError, FileNotFoundError):
         return None
     sys.path.insert(0, str(directory))

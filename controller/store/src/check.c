@@ -7,8 +7,8 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 
-static dp_status run_check(sqlite3 *db, const char *path, struct dp_buf *report,
-                           struct dp_error *err)
+dp_status dp_store_check_all(sqlite3 *db, const char *path, struct dp_buf *report,
+                             struct dp_error *err)
 {
     sqlite3_stmt *check = NULL;
     int code = sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &check, NULL);
@@ -45,7 +45,7 @@ dp_status dp_store_check(const char *directory, struct dp_buf *report, struct dp
         status = dp_store_connect(path, SQLITE_OPEN_READONLY, &db, err);
     }
     if (status == DP_OK) {
-        status = run_check(db, path, report, err);
+        status = dp_store_check_all(db, path, report, err);
     }
     sqlite3_close(db);
     return status;

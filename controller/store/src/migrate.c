@@ -192,10 +192,28 @@ static const char queue_and_attempts[] =
     "CREATE TRIGGER quotas_updated AFTER UPDATE ON quotas WHEN NEW.deleted "
     "  BEGIN DELETE FROM quotas WHERE user = NEW.user; END;";
 
+// Who changed what: never changed and never taken back. And what stays of jobs whose rows are no
+// longer kept: their numbers, so that they are not given again and what still runs of them is known
+// to be over.
+static const char audit_and_retention[] =
+    "CREATE TABLE audit (id INTEGER PRIMARY KEY AUTOINCREMENT, time_ns INTEGER NOT NULL, "
+    "  user TEXT NOT NULL, peer TEXT NOT NULL, door TEXT NOT NULL, verb TEXT NOT NULL, "
+    "  object TEXT NOT NULL, request_id TEXT NOT NULL, before TEXT NOT NULL, "
+    "  after TEXT NOT NULL, outcome TEXT NOT NULL, message TEXT NOT NULL) STRICT;"
+    "CREATE INDEX audit_by_object ON audit (object, id);"
+    "CREATE INDEX audit_by_time ON audit (time_ns);"
+    "CREATE TRIGGER audit_stays BEFORE UPDATE ON audit "
+    "  BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;"
+    "CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit "
+    "  BEGIN SELECT RAISE(ABORT, 'the audit is only added to'); END;"
+    "CREATE TABLE forgotten (number INTEGER PRIMARY KEY) STRICT;"
+    "CREATE INDEX jobs_by_state ON jobs (state, number);"
+    "CREATE INDEX jobs_by_end ON jobs (ended_ns, number);";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},     {fences_and_parts},   {clusters_and_hardware}, {profiles_and_lessons},
     {loads_of_experts}, {communication},      {device_memory},         {tokens_of_corpus},
-    {reassignments},    {queue_and_attempts},
+    {reassignments},    {queue_and_attempts}, {audit_and_retention},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

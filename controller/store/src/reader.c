@@ -288,12 +288,16 @@ dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, si
                               uint64_t *ret_highest, struct dp_error *err)
 {
     int64_t highest = 0;
-    dp_status status =
-        query_integer(store, "SELECT coalesce(max(number), 0) FROM jobs", NULL, 0, &highest, err);
+    dp_status status = query_integer(store,
+                                     "SELECT max(coalesce((SELECT max(number) FROM jobs), 0), "
+                                     "coalesce((SELECT max(number) FROM forgotten), 0))",
+                                     NULL, 0, &highest, err);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf ended = {0};
     ended_states(&ended);
     DP_AUTO_FREE char *sql =
-        dp_asprintf("SELECT number FROM jobs WHERE state IN %s ORDER BY number", ended.bytes);
+        dp_asprintf("SELECT number FROM jobs WHERE state IN %s UNION ALL SELECT number FROM "
+                    "forgotten ORDER BY number",
+                    ended.bytes);
     DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
     if (status == DP_OK) {
         status = query(store, sql, NULL, 0, &statement, err);
@@ -392,6 +396,36 @@ dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t
                 all ? "WHERE id > ?1 ORDER BY id LIMIT ?2"
                     : "WHERE id > ?1 AND job = ?3 ORDER BY id LIMIT ?2",
                 parameters, all ? 2 : 3, ret_events, ret_count, err);
+}
+
+dp_status dp_store_load_audit(struct dp_store *store, const struct dp_store_audit_filter *filter,
+                              struct dp_audit_record **ret_entries, size_t *ret_count,
+                              struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)filter->after},
+                                     {.integer = filter->since_ns},
+                                     {.text = filter->user},
+                                     {.integer = limit_or_all(filter->limit)},
+                                     {.text = filter->object}};
+    bool any = filter->object[0] == '\0';
+    return load(store, DP_RECORD_AUDIT,
+                any ? "WHERE id > ?1 AND time_ns >= ?2 AND (?3 = '' OR user = ?3) "
+                      "ORDER BY id LIMIT ?4"
+                    : "WHERE object = ?5 AND id > ?1 AND time_ns >= ?2 AND "
+                      "(?3 = '' OR user = ?3) ORDER BY id LIMIT ?4",
+                parameters, any ? 4 : 5, ret_entries, ret_count, err);
+}
+
+dp_status dp_store_load_history(struct dp_store *store, const char *user, int64_t since_ns,
+                                uint32_t limit, struct dp_job_record **ret_jobs, size_t *ret_count,
+                                struct dp_error *err)
+{
+    struct parameter parameters[] = {
+        {.integer = since_ns}, {.text = user}, {.integer = limit_or_all(limit)}};
+    return load_jobs(store, false,
+                     "WHERE ended_ns > 0 AND ended_ns >= ?1 AND (?2 = '' OR user = ?2) "
+                     "ORDER BY ended_ns DESC, number DESC LIMIT ?3",
+                     parameters, 3, ret_jobs, ret_count, err);
 }
 
 dp_status dp_store_load_profiles(struct dp_store *store, const char *node, const char *source,

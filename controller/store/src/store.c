@@ -134,7 +134,7 @@ static dp_status write_record(struct dp_store *store, const struct dp_record *re
     if (record->kind == DP_RECORD_JOB) {
         sqlite3_bind_int64(statement, (int)table->columns_count + 1, states_before(job->state));
     }
-    if (record->kind == DP_RECORD_EVENT) {
+    if (record->kind == DP_RECORD_EVENT || record->kind == DP_RECORD_AUDIT) {
         sqlite3_bind_null(statement, 1);
     }
     int code = sqlite3_step(statement);
@@ -308,11 +308,96 @@ static void wait_for_work(struct dp_store *store)
     pthread_mutex_lock(&store->mutex);
 }
 
+void dp_store_retain(struct dp_store *store, const struct dp_store_retention *retention)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->retention = *retention;
+    store->retain_due = true;
+    pthread_cond_signal(&store->wake);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+dp_status dp_store_backup(struct dp_store *store, uint64_t token, const char *path,
+                          struct dp_error *err)
+{
+    pthread_mutex_lock(&store->mutex);
+    bool free_now = store->copy == NULL;
+    if (free_now) {
+        store->copy = dp_store_copy_new(token, path);
+        pthread_cond_signal(&store->wake);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return free_now ? DP_OK
+                    : dp_fail(err, DP_BUSY, "another backup is being made: wait until it is done");
+}
+
+// With the mutex held.
+static void finish(struct dp_store *store, struct dp_transaction *transaction)
+{
+    list_push(&store->finished, transaction);
+    uint64_t one = 1;
+    DP_CHECK(write(store->event_fd, &one, sizeof(one)) == sizeof(one));
+}
+
+static void copy_some(struct dp_store *store)
+{
+    bool done = false;
+    struct dp_error error = {0};
+    pthread_mutex_unlock(&store->mutex);
+    dp_status status = dp_store_copy_some(store->copy, store->writer, &done, &error);
+    pthread_mutex_lock(&store->mutex);
+    if (status == DP_OK && !done) {
+        return;
+    }
+    struct dp_transaction *answer = dp_new(struct dp_transaction);
+    answer->token = dp_store_copy_token(store->copy);
+    if (status != DP_OK) {
+        set_error(answer, &error);
+    }
+    dp_store_copy_free(store->copy);
+    store->copy = NULL;
+    finish(store, answer);
+}
+
+// What fails now is tried again when the owner asks for the next time.
+static void retain_some(struct dp_store *store)
+{
+    struct dp_store_retention retention = store->retention;
+    struct dp_error error = {0};
+    uint64_t jobs = 0;
+    bool more = false;
+    pthread_mutex_unlock(&store->mutex);
+    dp_status status = dp_store_retain_some(store->writer, &retention, &jobs, &more, &error);
+    pthread_mutex_lock(&store->mutex);
+    store->figures.forgotten += jobs;
+    store->figures.retain_failed += status != DP_OK;
+    store->retain_due = status == DP_OK && more;
+}
+
+// With the mutex held, which is let go of meanwhile: a small part of what has time. Whether there
+// was any.
+static bool keep_house(struct dp_store *store)
+{
+    bool any = store->copy != NULL || store->retain_due;
+    if (store->copy != NULL) {
+        copy_some(store);
+    }
+    if (store->retain_due) {
+        retain_some(store);
+    }
+    return any;
+}
+
 static struct dp_transaction *take_group(struct dp_store *store)
 {
     struct dp_transaction_list group = {0};
+    bool kept = keep_house(store);
     while (store->queued.head == NULL && !store->stopping) {
-        wait_for_work(store);
+        kept = kept && keep_house(store);
+        if (!kept) {
+            wait_for_work(store);
+            kept = true;
+        }
     }
     while (store->queued.head != NULL && group.count < DP_STORE_GROUP_MAX) {
         list_push(&group, list_pop(&store->queued));
@@ -344,11 +429,9 @@ static void *write_loop(void *argument)
         store->in_commit = 0;
         while (head != NULL) {
             struct dp_transaction *next = head->next;
-            list_push(&store->finished, head);
+            finish(store, head);
             head = next;
         }
-        uint64_t one = 1;
-        DP_CHECK(write(store->event_fd, &one, sizeof(one)) == sizeof(one));
     }
     pthread_mutex_unlock(&store->mutex);
     write_left(store);
@@ -462,6 +545,7 @@ static void release(struct dp_store *store)
     }
     sqlite3_finalize(store->prune_traces);
     sqlite3_finalize(store->prune_events);
+    dp_store_copy_free(store->copy);
     sqlite3_close(store->reader);
     sqlite3_close(store->writer);
     if (store->event_fd >= 0) {

@@ -14,6 +14,8 @@
 #define DP_STORE_LEFT_MAX 20000 // transactions kept in memory while the disk is full
 #define DP_STORE_LEFT_RETRY_S 1
 #define DP_STORE_SQL_MAX 8192
+#define DP_STORE_RETAIN_ROWS 1000 // taken away in one transaction
+#define DP_STORE_COPY_PAGES 256   // copied between two commits
 
 // How one member of a row travels to one column.
 typedef enum dp_column_type {
@@ -82,6 +84,25 @@ dp_status dp_store_connect(const char *path, int flags, sqlite3 **ret_db, struct
 // Makes the file if it is missing, and proves without changing it that it is ours and whole.
 dp_status dp_store_prepare_file(const char *path, struct dp_error *err);
 
+// Every problem is a line of the report; DP_INVALID when there is one.
+dp_status dp_store_check_all(sqlite3 *db, const char *path, struct dp_buf *report,
+                             struct dp_error *err);
+// The file, or directory, is on disk.
+dp_status dp_store_sync(const char *path, struct dp_error *err);
+
+// backup.c: a copy under way.
+struct dp_store_copy;
+struct dp_store_copy *dp_store_copy_new(uint64_t token, const char *path);
+void dp_store_copy_free(struct dp_store_copy *copy); // accepts NULL
+uint64_t dp_store_copy_token(const struct dp_store_copy *copy);
+// Some pages more, through the connection that writes the original.
+dp_status dp_store_copy_some(struct dp_store_copy *copy, sqlite3 *from, bool *ret_done,
+                             struct dp_error *err);
+
+// retain.c: one transaction. *ret_more: there is more to take away.
+dp_status dp_store_retain_some(sqlite3 *db, const struct dp_store_retention *retention,
+                               uint64_t *ret_jobs, bool *ret_more, struct dp_error *err);
+
 struct dp_transaction {
     uint64_t token;
     struct dp_record *records;
@@ -108,5 +129,8 @@ struct dp_store {
     // What could not be written and is only added to: tried again until it can. The writer's own.
     struct dp_transaction_list left;
     size_t in_commit;
+    bool retain_due;
+    struct dp_store_retention retention;
+    struct dp_store_copy *copy; // the writer's own once it is there
     struct dp_store_figures figures; // queued apart
 };

@@ -190,6 +190,14 @@ static const struct dp_column quota_columns[] = {
     QUOTA(BOOL, deleted),
 };
 
+#define AUDIT(type, member) COLUMN(DP_COLUMN_##type, dp_audit_record, member)
+static const struct dp_column audit_columns[] = {
+    AUDIT(I64, id),         AUDIT(I64, time_ns), AUDIT(TEXT, user),   AUDIT(TEXT, peer),
+    AUDIT(TEXT, door),      AUDIT(TEXT, verb),   AUDIT(TEXT, object), AUDIT(TEXT, request_id),
+    AUDIT(TEXT, before),    AUDIT(TEXT, after),  AUDIT(TEXT, outcome),
+    AUDIT(TEXT, message),
+};
+
 #define TABLE(list, type)                                                                          \
     .row_size = sizeof(struct type), .columns = list, .columns_count = DP_ARRAY_LENGTH(list)
 
@@ -231,6 +239,7 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
     [DP_RECORD_ATTEMPT] = {.name = "attempts",
                            .keys = "job, attempt",
                            TABLE(attempt_columns, dp_attempt_record)},
+    [DP_RECORD_AUDIT] = {.name = "audit", TABLE(audit_columns, dp_audit_record)},
     [DP_RECORD_QUOTA] = {.name = "quotas", .keys = "user", TABLE(quota_columns, dp_quota_record)},
 };
 

@@ -355,6 +355,21 @@ struct dp_decision_record {
     struct dp_buf document;           // dp.decision/1: all answers that were weighed
 };
 
+// A change that somebody asked for. Rows are only ever added.
+struct dp_audit_record {
+    uint64_t id; // given by the store
+    int64_t time_ns;
+    char user[DP_NAME_MAX];     // who they say they are
+    char peer[DP_ADDRESS_MAX];  // where the call came from
+    char door[DP_NAME_MAX];     // "grpc" or "http"
+    char verb[DP_NAME_MAX];     // "CancelJob"
+    char object[DP_NAME_MAX];   // what it is about: a job's id, a node's name
+    char request_id[DP_NAME_MAX];
+    char before[DP_NAME_MAX], after[DP_NAME_MAX]; // what the object was and became, "" = not there
+    char outcome[DP_NAME_MAX];                    // "ok", or a status
+    char message[DP_TEXT_MAX];                    // why it was refused
+};
+
 typedef enum dp_record_kind {
     DP_RECORD_JOB,
     DP_RECORD_RANK,
@@ -368,6 +383,7 @@ typedef enum dp_record_kind {
     DP_RECORD_DECISION,
     DP_RECORD_ATTEMPT,
     DP_RECORD_QUOTA,
+    DP_RECORD_AUDIT,
     DP_RECORD_KIND_COUNT
 } dp_record_kind;
 

@@ -60,9 +60,34 @@ struct dp_store_figures {
     uint64_t transactions, failed;     // of them, and those that were not stored
     double seconds;                    // spent in commits
     uint64_t bucket[DP_STORE_BUCKETS]; // commits by their time
+    uint64_t forgotten;                // jobs that are no longer kept
+    uint64_t retain_failed;            // attempts to take them away
     size_t queued;                     // now
 };
 void dp_store_figures(struct dp_store *store, struct dp_store_figures *ret_figures);
+
+// Of jobs that have ended, which ones are kept.
+struct dp_store_retention {
+    uint64_t jobs_max;      // the newest so many; 0 = any number
+    int64_t before_ns;      // those that ended before this (wall clock) are not; 0 = none
+    int64_t never_since_ns; // those that ended since this are kept whatever else is said
+};
+// Takes away the rows of jobs that are not kept, in small transactions between those of others, on
+// the writer's thread; their numbers stay known as ended. Call it again from time to time: an
+// attempt that fails (a full disk) is counted and made again then.
+void dp_store_retain(struct dp_store *store, const struct dp_store_retention *retention);
+
+// Writes a copy of the database to `path`, which must not exist, some pages between two commits;
+// the pump tells `token` when it is on disk, as of that moment, or why not. DP_BUSY while another
+// one is being made.
+dp_status dp_store_backup(struct dp_store *store, uint64_t token, const char *path,
+                          struct dp_error *err);
+// Puts the database in file `from` (a backup, or a copy made before an upgrade) into `directory`.
+// What was there is kept: ret_kept gets its new path, "" when there was nothing. DP_CONFLICT: a
+// process has the directory, or the file is of a newer version; DP_INVALID: it is damaged or not
+// ours. Nothing is changed then.
+dp_status dp_store_restore(const char *directory, const char *from, char *ret_kept, size_t size,
+                           struct dp_error *err);
 
 // Reads. Arrays are the caller's: dp_*_record_deinit each where it exists, then free().
 
@@ -114,6 +139,22 @@ dp_status dp_store_load_clusters(struct dp_store *store, const char *name, bool 
 dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
                                uint32_t limit, struct dp_event_record **ret_events,
                                size_t *ret_count, struct dp_error *err);
+
+// Changes that people asked for, with an id over `after`, rising; "" = any object, anybody.
+struct dp_store_audit_filter {
+    const char *object, *user;
+    int64_t since_ns; // wall clock
+    uint64_t after;
+    uint32_t limit; // 0 = all
+};
+dp_status dp_store_load_audit(struct dp_store *store, const struct dp_store_audit_filter *filter,
+                              struct dp_audit_record **ret_entries, size_t *ret_count,
+                              struct dp_error *err);
+// Jobs that ended since then (wall clock), the newest end first, without job file and plan; user
+// "" = anybody's.
+dp_status dp_store_load_history(struct dp_store *store, const char *user, int64_t since_ns,
+                                uint32_t limit, struct dp_job_record **ret_jobs, size_t *ret_count,
+                                struct dp_error *err);
 
 // What is known of a node, newest first; node "" = of all nodes, source "" = of both. At most
 // `limit`, 0 = all.

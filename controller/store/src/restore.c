@@ -1,0 +1,118 @@
+// Putting a copy in the place of the database, which no controller may be using.
+#include "store_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/clock.h"
+
+// The copy is whole, ours, and no newer than this program.
+static dp_status examine(const char *path, struct dp_error *err)
+{
+    if (access(path, R_OK) != 0) {
+        return dp_fail_errno(err, errno, "cannot read %s", path);
+    }
+    dp_status status = dp_store_prepare_file(path, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    sqlite3 *db = NULL;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf report = {0};
+    status = dp_store_connect(path, SQLITE_OPEN_READONLY, &db, err);
+    int64_t version = 0;
+    if (status == DP_OK) {
+        status = dp_store_integer(db, "PRAGMA user_version", &version, err);
+    }
+    if (status == DP_OK && version > (int64_t)dp_migrations_count) {
+        status = dp_fail(err, DP_CONFLICT,
+                         "%s has schema %lld and this version knows up to %zu: restore it with the "
+                         "version that made it",
+                         path, (long long)version, dp_migrations_count);
+    }
+    if (status == DP_OK) {
+        status = dp_store_check_all(db, path, &report, err);
+    }
+    sqlite3_close(db);
+    return status;
+}
+
+// What is there stays under another name. Its log is moved into it first; a file that is too
+// damaged for that keeps its log.
+static dp_status keep_old(const char *path, char *ret_kept, size_t size, struct dp_error *err)
+{
+    static const char *const ends[] = {"-wal", "-shm"};
+    ret_kept[0] = '\0';
+    if (access(path, F_OK) != 0) {
+        return DP_OK;
+    }
+    char stamp[32];
+    dp_clock_format_utc(stamp, dp_clock_realtime_ns());
+    snprintf(ret_kept, size, "%s.before-restore-%s", path, stamp);
+    sqlite3 *db = NULL;
+    if (dp_store_connect(path, SQLITE_OPEN_READWRITE, &db, NULL) == DP_OK) {
+        sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+        sqlite3_close(db);
+    }
+    // By a second name: the first one is never missing.
+    if (link(path, ret_kept) != 0) {
+        return dp_fail_errno(err, errno, "cannot keep %s as %s", path, ret_kept);
+    }
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        DP_AUTO_FREE char *from = dp_asprintf("%s%s", path, ends[i]);
+        DP_AUTO_FREE char *to = dp_asprintf("%s%s", ret_kept, ends[i]);
+        if (rename(from, to) != 0 && errno != ENOENT) {
+            return dp_fail_errno(err, errno, "cannot keep %s", from);
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status copy_into(const char *from, const char *to, struct dp_error *err)
+{
+    unlink(to);
+    sqlite3 *db = NULL;
+    dp_status status = dp_store_connect(from, SQLITE_OPEN_READONLY, &db, err);
+    struct dp_store_copy *copy = dp_store_copy_new(0, to);
+    bool done = false;
+    while (status == DP_OK && !done) {
+        status = dp_store_copy_some(copy, db, &done, err);
+    }
+    dp_store_copy_free(copy);
+    sqlite3_close(db);
+    if (status != DP_OK) {
+        unlink(to);
+    }
+    return status;
+}
+
+dp_status dp_store_restore(const char *directory, const char *from, char *ret_kept, size_t size,
+                           struct dp_error *err)
+{
+    dp_status status = examine(from, err);
+    if (status != DP_OK) {
+        return dp_fail_in(err, "restoring %s", from);
+    }
+    status = dp_make_directories(directory, err);
+    DP_AUTO_CLOSE int lock = -1;
+    if (status == DP_OK) {
+        status = dp_store_lock(directory, &lock, err);
+    }
+    if (status != DP_OK) {
+        return status;
+    }
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
+    DP_AUTO_FREE char *fresh = dp_asprintf("%s.restored", path);
+    status = copy_into(from, fresh, err);
+    if (status == DP_OK) {
+        status = keep_old(path, ret_kept, size, err);
+    }
+    if (status == DP_OK && rename(fresh, path) != 0) {
+        status = dp_fail_errno(err, errno, "cannot rename %s", fresh);
+    }
+    return status == DP_OK ? dp_store_sync(directory, err) : status;
+}
