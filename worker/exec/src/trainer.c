@@ -157,12 +157,14 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
                             struct dp_error *err)
 {
     const struct dp_trainer_wish none = {0}, *own = wish != NULL ? wish : &none;
-    double values[4 + SAVING_VALUES] = {loss_sum, own->stop, own->checkpoint, own->pause};
-    dp_trainer_saving_values(trainer, values + 4);
+    // Requests are below 2^53, and one rank speaks for all.
+    double values[5 + SAVING_VALUES] = {loss_sum, own->stop, own->checkpoint, own->pause,
+                                        (double)own->probe};
+    dp_trainer_saving_values(trainer, values + 5);
     dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP),
-                                            values, 4 + SAVING_VALUES, err);
+                                            values, 5 + SAVING_VALUES, err);
     if (status == DP_OK) {
-        status = dp_trainer_saving_next(trainer, values + 4, err);
+        status = dp_trainer_saving_next(trainer, values + 5, err);
     }
     if (status != DP_OK) {
         return status;
@@ -174,6 +176,7 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
     report->agreed.stop = values[1] > 0;
     report->agreed.checkpoint = values[2] > 0;
     report->agreed.pause = values[3] > 0;
+    report->agreed.probe = (uint64_t)values[4];
     return DP_OK;
 }
 

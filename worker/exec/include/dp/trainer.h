@@ -64,7 +64,8 @@ dp_status dp_trainer_check_directory(const struct dp_trainer *trainer, const cha
 
 struct dp_trainer_wish {
     bool stop, checkpoint;
-    bool pause; // train no further and hold the state (dp_trainer_hold)
+    bool pause;     // train no further and hold the state (dp_trainer_hold)
+    uint64_t probe; // request to measure between this step and the next; 0 = none
 };
 
 struct dp_trainer_report {
