@@ -38,10 +38,11 @@ struct dp_replay_result;
 #define DP_STRAGGLER_OPTIMIZER DP_ACTION_KIND_COUNT
 #define DP_STRAGGLER_KINDS (DP_ACTION_KIND_COUNT + 1)
 
-// What a rank did of one kind, for the same stages, within a step. Nanoseconds are those it computed
-// (struct dp_action_span, own_ns).
+// What a rank did of one kind, for the same stages, within a step. Nanoseconds are those it
+// computed (struct dp_action_span, own_ns).
 struct dp_straggler_kind {
     uint8_t kind;            // dp_action_kind or DP_STRAGGLER_OPTIMIZER
+    uint8_t b_kind;          // FB: DP_ACTION_B or DP_ACTION_I; otherwise 0
     uint16_t stage, b_stage; // FB: of its forward and its backward part; otherwise b_stage = stage
     uint32_t count;
     int64_t total_ns, median_ns;
@@ -132,9 +133,9 @@ struct dp_straggler_verdict {
     uint32_t stage; // uneven stage
     // Own / reference of what is slow: time of a rank's work, of a message, of a stage's actions.
     double slowdown;
-    double lost_s;      // of a step, at the rank
-    int64_t onset_step; // the first one that was slow, by the test
-    int64_t step;       // at which this verdict was reached
+    double lost_s;                    // of a step, at the rank
+    int64_t onset_step;               // the first one that was slow, by the test
+    int64_t step;                     // at which this verdict was reached
     char text[DP_STRAGGLER_TEXT_MAX]; // the evidence, for people
 };
 
@@ -171,8 +172,8 @@ void dp_straggler_take_probe(struct dp_straggler *straggler,
 // The answers must carry *ret_request.
 bool dp_straggler_wants_probe(struct dp_straggler *straggler, uint64_t *ret_request);
 
-// Verdicts that have changed, oldest first: one whose state became HEALTHY has recovered. False when
-// there is none.
+// Verdicts that have changed, oldest first: one whose state became HEALTHY has recovered. False
+// when there is none.
 bool dp_straggler_next(struct dp_straggler *straggler, struct dp_straggler_verdict *ret_verdict);
 // Those that stand, at most `max`; returns how many there are.
 size_t dp_straggler_standing(const struct dp_straggler *straggler,

@@ -1,0 +1,211 @@
+// Shared by the detector's own files.
+#pragma once
+
+#include "dp/straggler.h"
+
+enum {
+    BEST_STEPS = DP_STRAGGLER_WINDOW / 2, // of the windows whose best is the own reference
+    PROBE_EVERY = 20,                     // steps between two probes for the same suspicion
+    PROBE_TRIES = 3,
+};
+
+// A ring of the newest values.
+struct window {
+    float values[DP_STRAGGLER_WINDOW];
+    uint32_t count; // that were ever added
+};
+
+// Logarithms of own / reference, step by step, and the test for a change of them.
+struct series {
+    struct window window;
+    float history[DP_STRAGGLER_HISTORY]; // healthy ones, a ring
+    uint32_t history_count;              // ever added
+    double sigma;                        // of the history
+    double sum;                          // of the log likelihood ratios; 0 = no change in sight
+    uint32_t run;                        // samples since it was 0
+    int64_t onset_step;
+};
+
+// What there is a verdict about: a rank's work, its host, a link, a stage, the job.
+struct subject {
+    struct series series;
+    struct dp_straggler_verdict *verdict; // owned; NULL = healthy
+    int64_t probed_step;                  // a probe was asked for
+    uint32_t probes;
+};
+
+// One kind of work of one rank.
+struct work {
+    struct dp_straggler_kind newest;
+    uint32_t group;
+    struct window own;      // ns of one, normalised by tokens
+    struct window relative; // log of own / reference
+    double best_ns;         // median of the best few steps; 0 = not known yet
+    double mean_ns, mean_tokens;
+    double more_ns, more_tokens; // of the step at hand, beyond these means, as a share
+    // Of the step at hand; 0 = none. Normalised by tokens as is best known, and at least and at
+    // most.
+    double value_ns, low_ns, high_ns;
+    double reference_ns; // of others, at most
+    double raw_ns;       // not normalised
+};
+
+// All work of one kind, on whatever rank: the same stages, the same passes.
+struct group {
+    struct dp_straggler_kind kind;
+    uint32_t members;
+    // How time follows tokens, fitted within ranks: sums over steps that fade.
+    double sum_xx, sum_xy, sum_yy, weight;
+    double step_x, step_y, step_count; // of the step at hand
+    double tokens;                     // mean of one action
+    uint32_t tokens_steps;
+    double share_low, share, share_high; // of the time that follows the tokens
+    // Of the step at hand.
+    double planned_ns; // median of its members
+    double median_ns;  // lower median of the values
+    double count;      // mean of the members' counts
+    uint32_t first, present;
+};
+
+struct link {
+    uint32_t peer, edge;
+};
+
+struct slot { // a sample that waits for those of other ranks
+    int64_t step;
+    bool filled;
+    struct dp_straggler_sample sample; // its arrays are owned
+    struct dp_straggler_kind *kinds;
+    struct dp_straggler_link *links;
+    size_t kinds_capacity, links_capacity;
+};
+
+struct rank {
+    struct slot slots[DP_STRAGGLER_PENDING_MAX];
+    struct work *works;
+    size_t works_count;
+    struct link *links;
+    size_t links_count;
+    uint32_t missed; // steps in a row without a sample
+    struct subject work, host, silence;
+    struct window individual, busy, gap, off_core; // of the newest steps
+    double best_gap_ns;                            // of the best few steps
+    bool best_gap_known;
+    // Of the step at hand.
+    const struct dp_straggler_sample *sample; // NULL = none
+    double own_ns, reference_ns, best_ns;     // of a step's work; 0 = not known
+    double raw_log;                           // log of own / reference, not normalised by tokens
+    double forward_log, backward_log;
+    bool alone;                          // nobody does the same
+    double relative_log, individual_log; // NaN = not known
+    double host_log, host_lost_ns;
+};
+
+// A pair of ranks that send each other something.
+struct edge {
+    uint32_t low, high;
+    struct subject subject;
+    struct window own; // ns of a message there and one back
+    double best_ns, planned_ns;
+    bool same_node;
+    // Of the step at hand.
+    double sum_ns[2], messages[2]; // to low, to high
+    double value_ns, bytes;
+    double log, lost_ns;
+};
+
+struct stage {
+    struct subject subject;
+    struct window ratio;
+    double work_ns, planned_ns; // of the step at hand, on one rank
+    uint32_t ranks, only_rank;
+};
+
+struct probe_figures {
+    double gemm;                           // ns of one flop; 0 = none
+    struct dp_straggler_probe_link *links; // owned
+    size_t links_count;
+    bool answered;
+};
+
+struct dp_straggler {
+    struct dp_straggler_config config; // nodes is owned
+    struct rank *ranks;
+    struct group *groups;
+    size_t groups_count;
+    struct edge *edges;
+    size_t edges_count;
+    struct stage *stages;
+    size_t stages_count;
+    struct { // steps that wait, ascending
+        int64_t step;
+        uint32_t reported;
+    } pending[DP_STRAGGLER_PENDING_MAX];
+    uint8_t order[DP_STRAGGLER_PENDING_MAX]; // slots of these, in the order of steps
+    size_t pending_count;
+    uint32_t awaited; // ranks that are not blind
+    int64_t step;     // newest that was looked at
+    uint64_t looked;  // how many
+    double step_ns;   // of the slowest rank, step at hand
+    struct window step_times;
+    // An action of ours.
+    int64_t freeze_step;
+    uint32_t frozen; // steps left
+    double before_ns;
+    char why[DP_NAME_MAX * 2];
+    struct subject data, doing;
+    struct window unevenness, explained; // log of the worst rank's own / reference, by step
+    double agreement[3];                 // fading sums: forward with backward, and their squares
+    // Probes.
+    uint64_t request;
+    bool probing;
+    int64_t asked_step;
+    uint32_t answers;
+    struct probe_figures *figures; // [ranks]
+    // News.
+    struct dp_straggler_verdict *news;
+    size_t news_first, news_count, news_capacity;
+    double *scratch; // [ranks and their works]
+    size_t scratch_size;
+};
+
+// series.c
+void straggler_window_add(struct window *window, double value);
+// NaN of an empty one.
+double straggler_window_median(const struct window *window, uint32_t newest);
+// Mean of those within three deviations of the median.
+double straggler_window_mean(const struct window *window, uint32_t newest);
+double straggler_median(double *values, size_t count); // sorts them; the lower one
+// Lower median of all but the one at `except`, of sorted values.
+double straggler_median_of_others(const double *sorted, size_t count, size_t except);
+// Learns what is healthy, tests what may not be.
+void straggler_series_add(struct series *series, const struct dp_straggler_config *config,
+                          int64_t step, double value, bool healthy);
+// A value that is shown but teaches nothing.
+void straggler_series_show(struct series *series, double value);
+bool straggler_series_changed(const struct series *series,
+                              const struct dp_straggler_config *config);
+bool straggler_series_recovered(const struct series *series,
+                                const struct dp_straggler_config *config);
+void straggler_series_reset(struct series *series);
+
+// compare.c: what the step at hand is compared with.
+void straggler_compare_works(struct dp_straggler *self);
+void straggler_compare_edges(struct dp_straggler *self);
+
+// judge.c
+void straggler_judge(struct dp_straggler *self);
+// The verdict of a subject, made where there is none; what changes is news.
+struct dp_straggler_verdict *straggler_verdict_of(struct subject *subject);
+void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict);
+// Healthy again: tells it, with these words behind.
+void straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why);
+bool straggler_is_suspect(const struct subject *subject);
+
+// whole.c
+void straggler_judge_stages(struct dp_straggler *self);
+void straggler_judge_data(struct dp_straggler *self);
+void straggler_judge_doing(struct dp_straggler *self);
+
+// probe.c
+void straggler_judge_probes(struct dp_straggler *self);

@@ -1,0 +1,337 @@
+// Verdicts about ranks, their hosts and links.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "internal.h"
+
+// Time off the cores that explains so much of what a rank lost makes it the host's.
+static const double explained_share = 0.5;
+
+bool straggler_is_suspect(const struct subject *subject)
+{
+    return subject->verdict != NULL && subject->verdict->state >= DP_STRAGGLER_SUSPECTED;
+}
+
+struct dp_straggler_verdict *straggler_verdict_of(struct subject *subject)
+{
+    if (subject->verdict == NULL) {
+        subject->verdict = dp_new(struct dp_straggler_verdict);
+        subject->verdict->rank = subject->verdict->peer = DP_STRAGGLER_NONE;
+        subject->verdict->stage = DP_STRAGGLER_NONE;
+        subject->verdict->slowdown = 1;
+        subject->probes = 0;
+    }
+    return subject->verdict;
+}
+
+void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict)
+{
+    if (self->news_count == DP_STRAGGLER_NEWS_MAX) {
+        self->news_first++; // nobody listens: the oldest is least of use
+        self->news_count--;
+    }
+    if (self->news_first > 0 && self->news_first + self->news_count == self->news_capacity) {
+        memmove(self->news, self->news + self->news_first, self->news_count * sizeof(*self->news));
+        self->news_first = 0;
+    }
+    if (self->news_first + self->news_count == self->news_capacity) {
+        self->news_capacity = self->news_capacity == 0 ? 4 : 2 * self->news_capacity;
+        self->news = dp_realloc(self->news, self->news_capacity, sizeof(*self->news));
+    }
+    self->news[self->news_first + self->news_count++] = *verdict;
+}
+
+bool dp_straggler_next(struct dp_straggler *straggler, struct dp_straggler_verdict *ret_verdict)
+{
+    if (straggler->news_count == 0) {
+        return false;
+    }
+    *ret_verdict = straggler->news[straggler->news_first++];
+    straggler->news_count--;
+    straggler->news_first = straggler->news_count == 0 ? 0 : straggler->news_first;
+    return true;
+}
+
+void straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why)
+{
+    struct dp_straggler_verdict *verdict = subject->verdict;
+    verdict->state = DP_STRAGGLER_HEALTHY;
+    verdict->step = self->step;
+    snprintf(verdict->text, sizeof(verdict->text), "%s", why);
+    straggler_tell(self, verdict);
+    free(verdict);
+    subject->verdict = NULL;
+    straggler_series_reset(&subject->series);
+}
+
+static void clear_recovered(struct dp_straggler *self, struct subject *subject)
+{
+    char why[DP_STRAGGLER_TEXT_MAX];
+    snprintf(why, sizeof(why),
+             "it was slow from step %lld on; the last %u steps are as fast as others'",
+             (long long)subject->verdict->onset_step, self->config.persist_steps);
+    straggler_clear(self, subject, why);
+}
+
+// The newest value of a series joins it; what is frozen is only shown.
+static void feed(struct dp_straggler *self, struct subject *subject, double value)
+{
+    if (isnan(value)) {
+        return;
+    }
+    if (self->frozen > 0) {
+        straggler_series_show(&subject->series, value);
+        return;
+    }
+    straggler_series_add(&subject->series, &self->config, self->step, value,
+                         !straggler_is_suspect(subject));
+}
+
+static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
+{
+    return lost_ns >= self->config.noticeable * self->step_ns;
+}
+
+static double slowdown_of(const struct series *series)
+{
+    return exp(straggler_window_mean(&series->window, series->run));
+}
+
+static void suspect(struct dp_straggler *self, struct subject *subject, dp_straggler_cause cause,
+                    uint32_t rank, double lost_ns)
+{
+    struct dp_straggler_verdict *verdict = straggler_verdict_of(subject);
+    verdict->state = DP_STRAGGLER_SUSPECTED;
+    verdict->cause = cause;
+    verdict->rank = rank;
+    verdict->slowdown = slowdown_of(&subject->series);
+    verdict->lost_s = lost_ns / 1e9;
+    verdict->onset_step = subject->series.onset_step;
+    verdict->step = self->step;
+}
+
+static double others_off_core(struct dp_straggler *self, uint32_t except)
+{
+    size_t count = 0;
+    for (uint32_t r = 0; r < self->config.ranks; r++) {
+        if (r != except && self->ranks[r].off_core.count > 0) {
+            self->scratch[count++] =
+                straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
+        }
+    }
+    return count == 0 ? 0 : straggler_median(self->scratch, count);
+}
+
+// Time that the rank was ready to compute and had no core, beyond what others had.
+static double off_core_ns(struct dp_straggler *self, uint32_t r)
+{
+    double own = straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
+    return isnan(own) ? 0 : own - others_off_core(self, r);
+}
+
+// Others of its node that are slow, too.
+static uint32_t slow_neighbours(const struct dp_straggler *self, uint32_t r)
+{
+    uint32_t count = 0;
+    for (uint32_t other = 0; self->config.nodes != NULL && other < self->config.ranks; other++) {
+        count += other != r && self->config.nodes[other] == self->config.nodes[r] &&
+                 straggler_is_suspect(&self->ranks[other].work);
+    }
+    return count;
+}
+
+static void describe_work(struct dp_straggler *self, uint32_t r, double off_core)
+{
+    const struct rank *rank = &self->ranks[r];
+    struct dp_straggler_verdict *verdict = rank->work.verdict;
+    double individual = straggler_window_mean(&rank->individual, rank->work.series.run);
+    char own[128] = "";
+    if (!isnan(individual)) {
+        snprintf(own, sizeof(own), ", %.2f times its own best", exp(individual));
+    }
+    char neighbours[96] = "";
+    uint32_t slow = slow_neighbours(self, r);
+    if (slow > 0) {
+        snprintf(neighbours, sizeof(neighbours), "; %u more of its node are slow", slow);
+    }
+    char host[160] = "";
+    if (verdict->cause == DP_STRAGGLER_HOST) {
+        snprintf(host, sizeof(host),
+                 "; %.1f ms of each step it is ready to compute but has no core, so something "
+                 "takes its cores away",
+                 off_core / 1e6);
+    }
+    snprintf(verdict->text, sizeof(verdict->text),
+             "rank %u takes %.2f times as long as %s for the same work since step %lld%s%s%s; "
+             "waits are not counted",
+             r, verdict->slowdown,
+             rank->alone ? "planned, beside how the others changed," : "others",
+             (long long)verdict->onset_step, own, host, neighbours);
+}
+
+static void judge_work(struct dp_straggler *self, uint32_t r)
+{
+    struct rank *rank = &self->ranks[r];
+    double value = rank->relative_log;
+    if (rank->alone && rank->individual_log < value) {
+        value = rank->individual_log;
+    }
+    feed(self, &rank->work, value);
+    if (rank->work.verdict != NULL) {
+        if (straggler_series_recovered(&rank->work.series, &self->config)) {
+            clear_recovered(self, &rank->work);
+        } else {
+            rank->work.verdict->slowdown =
+                exp(straggler_window_mean(&rank->work.series.window, BEST_STEPS));
+        }
+        return;
+    }
+    double lost_ns = rank->own_ns * (1 - 1 / slowdown_of(&rank->work.series));
+    if (!straggler_series_changed(&rank->work.series, &self->config) ||
+        !is_noticeable(self, lost_ns)) {
+        return;
+    }
+    double off_core = off_core_ns(self, r);
+    bool is_host = off_core >= explained_share * lost_ns;
+    suspect(self, &rank->work, is_host ? DP_STRAGGLER_HOST : DP_STRAGGLER_DEVICE, r, lost_ns);
+    describe_work(self, r, off_core);
+    straggler_tell(self, rank->work.verdict);
+}
+
+static void judge_host(struct dp_straggler *self, uint32_t r)
+{
+    struct rank *rank = &self->ranks[r];
+    feed(self, &rank->host, rank->host_log);
+    bool explained = straggler_is_suspect(&rank->work);
+    if (rank->host.verdict != NULL) {
+        if (explained) {
+            straggler_clear(self, &rank->host, "its work is slow, too: see there");
+        } else if (straggler_series_recovered(&rank->host.series, &self->config)) {
+            clear_recovered(self, &rank->host);
+        }
+        return;
+    }
+    if (explained || !straggler_series_changed(&rank->host.series, &self->config) ||
+        !is_noticeable(self, rank->host_lost_ns)) {
+        return;
+    }
+    suspect(self, &rank->host, DP_STRAGGLER_HOST, r, rank->host_lost_ns);
+    struct dp_straggler_verdict *verdict = rank->host.verdict;
+    snprintf(verdict->text, sizeof(verdict->text),
+             "rank %u loses %.1f ms of each step between actions since step %lld, neither "
+             "computing nor waiting for a message, while its actions take what they did: its "
+             "host starts them late (other processes, data, collection of garbage)",
+             r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
+    straggler_tell(self, verdict);
+}
+
+static bool is_explained(const struct dp_straggler *self, const struct edge *edge)
+{
+    const struct rank *low = &self->ranks[edge->low], *high = &self->ranks[edge->high];
+    return straggler_is_suspect(&low->work) || straggler_is_suspect(&low->host) ||
+           straggler_is_suspect(&high->work) || straggler_is_suspect(&high->host);
+}
+
+static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < self->ranks[r].links_count; i++) {
+        const struct edge *edge = &self->edges[self->ranks[r].links[i].edge];
+        count += straggler_is_suspect(&edge->subject) ||
+                 straggler_series_changed(&edge->subject.series, &self->config);
+    }
+    return count;
+}
+
+static void judge_edge(struct dp_straggler *self, struct edge *edge)
+{
+    bool explained = is_explained(self, edge);
+    if (edge->subject.verdict != NULL) {
+        if (explained) {
+            straggler_clear(self, &edge->subject, "one of its ends is slow itself: see there");
+        } else if (straggler_series_recovered(&edge->subject.series, &self->config)) {
+            clear_recovered(self, &edge->subject);
+        }
+        return;
+    }
+    if (explained || !straggler_series_changed(&edge->subject.series, &self->config) ||
+        !is_noticeable(self, edge->lost_ns)) {
+        return;
+    }
+    // What several slow links have in common is at fault.
+    uint32_t low = suspect_edges(self, edge->low), high = suspect_edges(self, edge->high);
+    uint32_t rank = high > low ? edge->high : edge->low;
+    uint32_t peer = rank == edge->low ? edge->high : edge->low;
+    suspect(self, &edge->subject, DP_STRAGGLER_LINK, rank, edge->lost_ns);
+    struct dp_straggler_verdict *verdict = edge->subject.verdict;
+    verdict->peer = peer;
+    char common[96] = "";
+    uint32_t most = low > high ? low : high;
+    if (most > 1) {
+        snprintf(common, sizeof(common), "; rank %u is on all %u links that are slow", rank, most);
+    }
+    snprintf(verdict->text, sizeof(verdict->text),
+             "a message between rank %u and rank %u takes %.2f times as long as before since step "
+             "%lld (%.3f ms there and back, waits not counted), other links have not changed, "
+             "and both ranks compute as fast as others%s",
+             rank, peer, verdict->slowdown, (long long)verdict->onset_step, edge->value_ns / 1e6,
+             common);
+    straggler_tell(self, verdict);
+}
+
+void straggler_judge(struct dp_straggler *self)
+{
+    for (uint32_t r = 0; r < self->config.ranks; r++) {
+        if (self->ranks[r].sample != NULL) {
+            judge_work(self, r);
+            judge_host(self, r);
+        }
+    }
+    for (size_t i = 0; i < self->edges_count; i++) {
+        if (self->edges[i].value_ns > 0) {
+            feed(self, &self->edges[i].subject, self->edges[i].log);
+        }
+    }
+    for (size_t i = 0; i < self->edges_count; i++) {
+        if (self->edges[i].value_ns > 0) {
+            judge_edge(self, &self->edges[i]);
+        }
+    }
+    straggler_judge_stages(self);
+    straggler_judge_data(self);
+    straggler_judge_doing(self);
+}
+
+static size_t keep(const struct subject *subject, struct dp_straggler_verdict *ret_verdicts,
+                   size_t count, size_t max)
+{
+    if (subject->verdict == NULL) {
+        return count;
+    }
+    if (count < max) {
+        ret_verdicts[count] = *subject->verdict;
+    }
+    return count + 1;
+}
+
+size_t dp_straggler_standing(const struct dp_straggler *straggler,
+                             struct dp_straggler_verdict *ret_verdicts, size_t max)
+{
+    size_t count = 0;
+    for (uint32_t r = 0; r < straggler->config.ranks; r++) {
+        const struct rank *rank = &straggler->ranks[r];
+        count = keep(&rank->work, ret_verdicts, count, max);
+        count = keep(&rank->host, ret_verdicts, count, max);
+        count = keep(&rank->silence, ret_verdicts, count, max);
+    }
+    for (size_t i = 0; i < straggler->edges_count; i++) {
+        count = keep(&straggler->edges[i].subject, ret_verdicts, count, max);
+    }
+    for (size_t i = 0; i < straggler->stages_count; i++) {
+        count = keep(&straggler->stages[i].subject, ret_verdicts, count, max);
+    }
+    count = keep(&straggler->data, ret_verdicts, count, max);
+    return keep(&straggler->doing, ret_verdicts, count, max);
+}
