@@ -591,6 +591,19 @@ static void check_sim(const struct check *check)
     }
 }
 
+static void check_policies(const struct check *check)
+{
+    dp_recovery recovery;
+    dp_straggler_policy policy;
+    struct dp_error why = {0};
+    if (dp_recovery_parse(check->spec->recovery.policy, &recovery, &why) != DP_OK) {
+        blame(check, "recovery.policy", NULL, "%s", why.message);
+    }
+    if (dp_straggler_policy_parse(check->spec->straggler.policy, &policy, &why) != DP_OK) {
+        blame(check, "straggler.policy", NULL, "%s", why.message);
+    }
+}
+
 void dp_job_check(const struct dp_job_spec *spec, const struct dp_toml_node *root,
                   struct dp_diags *diags)
 {
@@ -604,5 +617,6 @@ void dp_job_check(const struct dp_job_spec *spec, const struct dp_toml_node *roo
         blame(&check, "train", "set steps, global_batch and sequence",
               "[train] does not say how much to train");
     }
+    check_policies(&check);
     check_sim(&check);
 }

@@ -15,6 +15,7 @@
 #define CHECKPOINT(member) DP_MEMBER(dp_job_spec, checkpoint.member)
 #define QUEUE(member) DP_MEMBER(dp_job_spec, queue.member)
 #define RETRY(member) DP_MEMBER(dp_job_spec, retry.member)
+#define STRAGGLER(member) DP_MEMBER(dp_job_spec, straggler.member)
 #define RESOURCES(member) DP_MEMBER(dp_job_spec, resources.member)
 #define SIM(member) DP_MEMBER(dp_job_spec, sim.member)
 
@@ -251,6 +252,11 @@ static const struct dp_key retry_keys[] = {
      "number"},
 };
 
+static const struct dp_key straggler_keys[] = {
+    {"policy", DP_KEY_TEXT, STRAGGLER(policy), 0, 0, false, false,
+     "when ranks are slow: off, advise (tell what would help), auto (do it)"},
+};
+
 static const struct dp_key resources_keys[] = {
     {"device", DP_KEY_DEVICE, RESOURCES(device), 0, 0, false, false, "cpu, sim or cuda"},
     {"ranks", I32, RESOURCES(ranks), 1, DP_RANKS_MAX, false, false,
@@ -302,6 +308,8 @@ const struct dp_section dp_job_sections[] = {
     SECTION("checkpoint", checkpoint_keys),
     SECTION("queue", queue_keys),
     SECTION("retry", retry_keys),
+    SECTION("recovery", recovery_keys),
+    SECTION("straggler", straggler_keys),
     SECTION("resources", resources_keys),
     SECTION("sim", sim_keys),
     {NULL, NULL, 0},

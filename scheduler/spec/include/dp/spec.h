@@ -168,6 +168,10 @@ struct dp_retry_spec {
     int32_t no_progress; // attempts in a row without a newer checkpoint that end the job; 0 = none
 };
 
+struct dp_straggler_spec {
+    char policy[DP_NAME_MAX]; // of ranks that are slow: dp_straggler_policy_parse
+};
+
 typedef enum dp_device_kind { DP_DEVICE_CPU, DP_DEVICE_SIM, DP_DEVICE_CUDA } dp_device_kind;
 const char *dp_device_kind_text(dp_device_kind kind);
 
@@ -203,6 +207,8 @@ struct dp_job_spec {
     struct dp_checkpoint_spec checkpoint;
     struct dp_queue_spec queue;
     struct dp_retry_spec retry;
+    struct dp_recovery_spec recovery;
+    struct dp_straggler_spec straggler;
     struct dp_resources_spec resources;
     struct dp_sim_spec sim;
 };

@@ -65,6 +65,16 @@ typedef enum dp_expert_placement {
 dp_status dp_expert_placement_parse(const char *text, dp_expert_placement *ret_placement,
                                     struct dp_error *err);
 
+// What is done when ranks are slow.
+typedef enum dp_straggler_policy {
+    DP_STRAGGLERS_ADVISE, // what would help is told
+    DP_STRAGGLERS_OFF,
+    DP_STRAGGLERS_AUTO, // it is done
+} dp_straggler_policy;
+// "advise" (also for ""), "off", "auto".
+dp_status dp_straggler_policy_parse(const char *text, dp_straggler_policy *ret_policy,
+                                    struct dp_error *err);
+
 // What a corpus is made of.
 typedef enum dp_data_format {
     DP_DATA_AUTO,     // as its name and its first bytes say
