@@ -252,6 +252,12 @@ static const struct dp_key retry_keys[] = {
      "number"},
 };
 
+static const struct dp_key recovery_keys[] = {
+    {"policy", DP_KEY_TEXT, DP_MEMBER(dp_job_spec, recovery.policy), 0, 0, false, false,
+     "when ranks are lost: auto (go on with what other ranks hold, else from the newest "
+     "checkpoint), checkpoint, off (the job fails)"},
+};
+
 static const struct dp_key straggler_keys[] = {
     {"policy", DP_KEY_TEXT, STRAGGLER(policy), 0, 0, false, false,
      "when ranks are slow: off, advise (tell what would help), auto (do it)"},

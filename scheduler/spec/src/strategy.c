@@ -18,6 +18,7 @@ static const char *const shard_names[] = {"auto", "none", "zero1", "fsdp", NULL}
 static const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 static const char *const lr_schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const expert_placement_names[] = {"off", "advise", "auto", NULL};
+static const char *const recovery_names[] = {"auto", "checkpoint", "off", NULL};
 static const char *const straggler_policy_names[] = {"advise", "off", "auto", NULL};
 static const char *const moments_names[] = {"fp32", "bf16", NULL};
 static const char *const data_format_names[] = {"auto", "bytes", "gpt2", "megatron", NULL};
@@ -125,6 +126,16 @@ dp_status dp_expert_placement_parse(const char *text, dp_expert_placement *ret_p
         parse_default("placement of experts", text, expert_placement_names, &index, err);
     if (status == DP_OK) {
         *ret_placement = (dp_expert_placement)index;
+    }
+    return status;
+}
+
+dp_status dp_recovery_parse(const char *text, dp_recovery *ret_recovery, struct dp_error *err)
+{
+    int index = 0;
+    dp_status status = parse_default("policy of recovery", text, recovery_names, &index, err);
+    if (status == DP_OK) {
+        *ret_recovery = (dp_recovery)index;
     }
     return status;
 }

@@ -168,6 +168,10 @@ struct dp_retry_spec {
     int32_t no_progress; // attempts in a row without a newer checkpoint that end the job; 0 = none
 };
 
+struct dp_recovery_spec {
+    char policy[DP_NAME_MAX]; // of ranks that are lost: dp_recovery_parse
+};
+
 struct dp_straggler_spec {
     char policy[DP_NAME_MAX]; // of ranks that are slow: dp_straggler_policy_parse
 };

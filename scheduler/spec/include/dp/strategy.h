@@ -65,6 +65,16 @@ typedef enum dp_expert_placement {
 dp_status dp_expert_placement_parse(const char *text, dp_expert_placement *ret_placement,
                                     struct dp_error *err);
 
+// What becomes of a job that loses ranks: "auto" (also for ""), the ranks that are left hold their
+// state and the job goes on from it, or where a part of it is lost from the newest checkpoint;
+// "checkpoint", from the newest checkpoint; "off", it fails.
+typedef enum dp_recovery {
+    DP_RECOVERY_AUTO,
+    DP_RECOVERY_CHECKPOINT,
+    DP_RECOVERY_OFF,
+} dp_recovery;
+dp_status dp_recovery_parse(const char *text, dp_recovery *ret_recovery, struct dp_error *err);
+
 // What is done when ranks are slow.
 typedef enum dp_straggler_policy {
     DP_STRAGGLERS_ADVISE, // what would help is told
