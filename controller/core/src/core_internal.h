@@ -157,6 +157,7 @@ struct core_foreign {
     struct dp_fence fence;
     uint32_t live; // ranks that have not ended
     dp_order_kind told;
+    int64_t told_ns;
 };
 
 struct core_node {
@@ -170,6 +171,7 @@ struct core_node {
     bool fenced;                         // LOST for so long that its ranks have ended
     uint64_t session;
     int64_t seen_ns, connected_ns;
+    int64_t hello_ns; // by its own clock, of the newest hello of this boot
     struct core_foreign *foreign;
     size_t foreign_count;
     struct core_job **jobs; // that have ranks here

@@ -93,8 +93,8 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
 static bool has_live(const struct dp_assignment_level *level)
 {
     for (size_t i = 0; i < level->ranks_count; i++) {
-        if (level->ranks[i].phase != DP_RANK_UNKNOWN &&
-            !dp_rank_phase_ended(level->ranks[i].phase)) {
+        // Of what it found on its disk a node does not know more until the keeper has answered.
+        if (!dp_rank_phase_ended(level->ranks[i].phase)) {
             return true;
         }
     }
@@ -165,6 +165,12 @@ static bool is_over(struct dp_core *core, const struct dp_fence *fence)
     return dp_job_state_ended(job->row.state) || compare_fence(fence, job) < 0;
 }
 
+// An order may still be on its way when a heartbeat leaves the node.
+static bool had_time(const struct dp_core *core, int64_t told_ns)
+{
+    return core->now_ns - told_ns > 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
+}
+
 static void meet_foreign(struct dp_core *core, struct core_node *node,
                          const struct dp_assignment_level *level)
 {
@@ -197,8 +203,11 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
     }
     dp_order_kind wanted =
         foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
-    if (over && !told_later && foreign->told != wanted) {
+    // What it still has after a while did not arrive.
+    bool again = foreign->told != DP_ORDER_NONE && had_time(core, foreign->told_ns);
+    if (over && !told_later && (foreign->told != wanted || again)) {
         foreign->told = wanted;
+        foreign->told_ns = core->now_ns;
         dp_core_send(core, node, wanted, &foreign->fence, "this assignment is over");
     }
 }
@@ -262,13 +271,6 @@ static void merge_all(struct dp_core *core, struct core_node *node, const struct
     }
 }
 
-// An order may still be on its way when a heartbeat leaves the node.
-static bool had_time(const struct dp_core *core, const struct core_member *member)
-{
-    return member->told != DP_ORDER_NONE &&
-           core->now_ns - member->told_ns > 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
-}
-
 static void find_missing(struct dp_core *core, struct core_node *node,
                          const struct dp_levels *levels, bool at_hello)
 {
@@ -286,7 +288,7 @@ static void find_missing(struct dp_core *core, struct core_node *node,
             dp_core_job_end_ranks(job, member->node);
             continue;
         }
-        if (at_hello || had_time(core, member)) {
+        if (at_hello || (member->told != DP_ORDER_NONE && had_time(core, member->told_ns))) {
             miss_assignment(core, job, member);
         }
     }

@@ -273,6 +273,13 @@ static bool is_taken(const struct dp_core *core, const struct core_node *node,
            core->now_ns < dp_core_node_late_ns(core, node);
 }
 
+// A hello that was on its way while a later one of the same agent arrived says what was.
+static bool is_overtaken(const struct core_node *node, const struct dp_hello *hello)
+{
+    return hello->sent_ns != 0 && hello->sent_ns < node->hello_ns &&
+           strcmp(node->row.boot_id, hello->node->boot_id) == 0;
+}
+
 void dp_core_load_node(struct dp_core *core, const struct dp_node_record *row)
 {
     struct core_node *node = dp_core_node_add(core, row->name);
@@ -297,6 +304,10 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
                "this session has said hello under another name: open one for each node");
         return;
     }
+    if (node != NULL && is_overtaken(node, hello)) {
+        refuse(core, session, row->name, DP_CONFLICT, "a newer session of this agent took over");
+        return;
+    }
     if (node != NULL && is_taken(core, node, row)) {
         refuse(core, session, row->name, DP_CONFLICT,
                "another agent is connected under this name: give this one another --name");
@@ -312,6 +323,7 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     }
     dp_core_node_set_session(core, node, session);
     node->connected_ns = core->now_ns;
+    node->hello_ns = hello->sent_ns;
     DP_COPY_TEXT(node->row.boot_id, row->boot_id);
     DP_COPY_TEXT(node->row.instance, row->instance);
     DP_COPY_TEXT(node->row.version, row->version);

@@ -162,6 +162,7 @@ static void on_hello(struct daemon *daemon, struct session *session, const Dp__V
     take_inventory(hello->inventory, &node);
     session->known = true;
     struct dp_core_event event = {.kind = DP_EVENT_HELLO, .hello.node = &node};
+    event.hello.sent_ns = hello->sent_ns;
     event.hello.calibration_error =
         hello->inventory == NULL ? "" : hello->inventory->calibration_error;
     event.hello.levels =

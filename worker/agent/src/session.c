@@ -251,6 +251,7 @@ static dp_status send_hello(struct session *session, struct dp_error *err)
     hello.fence_ms = worker->options.orphan_ms + DP_AGENT_STOP_MS + worker->options.lease_ms;
     session->inventory_due = false;
     session->hello_ns = worker_now_ns();
+    hello.sent_ns = session->hello_ns;
     memset(session->heartbeats, 0, sizeof session->heartbeats);
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HELLO;
     message.hello = &hello;

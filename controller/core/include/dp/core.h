@@ -151,6 +151,7 @@ struct dp_levels { // HEARTBEAT, LEVEL (count = 1)
 
 struct dp_hello {
     struct dp_levels levels;
+    int64_t sent_ns; // by the node's monotonic clock; 0 = not told
     const struct dp_node_record *node;
     const char *calibration_error; // NULL or "" = none
 };
