@@ -12,6 +12,7 @@ typedef enum message_kind {
     MESSAGE_EVALUATE,    // an activation of a held-out micro-batch
     MESSAGE_EXCHANGE,    // between expert-parallel peers
     MESSAGE_WORLD,       // a few numbers, of all ranks
+    MESSAGE_PROBE,       // between neighbours who measure their link
 } message_kind;
 
 #define NO_PEER (-1)

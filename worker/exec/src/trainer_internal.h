@@ -31,6 +31,7 @@ typedef enum trainer_call {
     CALL_FAILED,
     CALL_REASON,
     CALL_TAKE,
+    CALL_PROBE,
 } trainer_call;
 
 // Where this rank's part of the checkpoint under way stands: what ranks add up.
