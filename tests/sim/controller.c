@@ -1,0 +1,379 @@
+// The controller's shell: what comes in becomes events of the core, what the core wants is done.
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "sim.h"
+
+// What an agent's level says, as the wire would hand it over. Scratch that is filled anew.
+static struct dp_rank_level rank_levels[SIM_JOBS_MAX][SIM_SLOTS_MAX];
+static struct dp_assignment_level assignment_levels[SIM_JOBS_MAX];
+
+static void take_finished(const struct sim_report *report, struct dp_rank_finished *finished)
+{
+    finished->ok = report->ok;
+    finished->not_finite = false;
+    finished->peer_lost = report->peer_lost;
+    finished->step = report->step;
+    finished->action[0] = '\0';
+    finished->error[0] = '\0';
+    if (!report->ok) {
+        DP_COPY_TEXT(finished->error, report->peer_lost ? "a peer is gone" : "it went wrong");
+    }
+}
+
+static void take_rank(const struct sim_rank_level *from, struct dp_rank_level *level)
+{
+    level->rank = from->rank;
+    level->stopped = from->stopped;
+    level->phase = (dp_rank_phase)from->phase;
+    level->step = from->step;
+    level->pid = from->pid;
+    level->exit_status = from->exit_status;
+    level->signal = from->signal;
+    level->ready_known = from->ready;
+    DP_COPY_TEXT(level->ready.address, from->ready ? "here:1" : "");
+    level->ready.resumed_step = from->resumed_step;
+    level->finished_known = from->finished;
+    if (from->finished) {
+        take_finished(&from->last, &level->finished);
+    }
+}
+
+static struct dp_fence fence_of(const struct dp_agent_fence *from)
+{
+    struct dp_fence fence = {.attempt = from->attempt, .epoch = from->epoch};
+    DP_COPY_TEXT(fence.job, from->job);
+    return fence;
+}
+
+static struct dp_levels take_levels(const struct sim_message *message)
+{
+    for (uint32_t i = 0; i < message->levels_count; i++) {
+        const struct sim_level *from = &message->levels[i];
+        for (uint32_t k = 0; k < from->ranks_count; k++) {
+            take_rank(&from->ranks[k], &rank_levels[i][k]);
+        }
+        assignment_levels[i] = (struct dp_assignment_level){
+            .fence = fence_of(&from->fence),
+            .ranks = rank_levels[i],
+            .ranks_count = from->ranks_count,
+            .keeper_lost = from->keeper_lost,
+            .keeper_signal = from->keeper_signal,
+            .stopping = from->stopping,
+            .error = from->error,
+        };
+    }
+    return (struct dp_levels){message->session, assignment_levels, message->levels_count,
+                              message->number};
+}
+
+static void give_hello(struct sim *sim, const struct sim_message *message)
+{
+    const struct sim_node *node = &sim->nodes[sim_connection_of(sim, message->session)->node];
+    struct dp_node_record row = {.slots = node->slots,
+                                 .lease_ms = message->lease_ms,
+                                 .fence_ms = message->fence_ms,
+                                 .profile = {(char *)"{}", 2, 0}};
+    DP_COPY_TEXT(row.name, node->name);
+    DP_COPY_TEXT(row.instance, message->instance);
+    snprintf(row.boot_id, sizeof(row.boot_id), "boot-%u", message->boot);
+    struct dp_core_event event = {
+        .kind = DP_EVENT_HELLO,
+        .hello = {.levels = take_levels(message), .sent_ns = message->sent_ns, .node = &row},
+    };
+    sim_controller_event(sim, &event);
+}
+
+static void give_report(struct sim *sim, const struct sim_message *message)
+{
+    const struct sim_report *report = &message->report;
+    struct dp_core_event event = {.kind = DP_EVENT_REPORT};
+    struct dp_report *given = &event.report;
+    given->session = message->session;
+    given->kind = report->kind;
+    given->rank = report->rank;
+    given->fence.attempt = report->key.attempt;
+    given->fence.epoch = report->key.epoch;
+    snprintf(given->fence.job, sizeof(given->fence.job), "job-%u", report->key.job);
+    char path[64];
+    if (report->kind == DP_REPORT_READY) {
+        DP_COPY_TEXT(given->ready.address, "here:1");
+        given->ready.resumed_step = report->step;
+    } else if (report->kind == DP_REPORT_FINISHED) {
+        take_finished(report, &given->finished);
+    } else if (report->kind == DP_REPORT_STEP) {
+        given->step.row.step = report->step;
+        given->step.row.step_ns = sim->jobs[report->key.job].step_ns;
+    } else if (report->kind == DP_REPORT_CHECKPOINT) {
+        snprintf(path, sizeof(path), "checkpoints/job-%u/%llu", report->key.job,
+                 (unsigned long long)report->step);
+        given->checkpoint.step = report->step;
+        given->checkpoint.request = report->request;
+        given->checkpoint.path = path;
+        given->checkpoint.error = report->error ? "the disk is full" : "";
+    }
+    sim_controller_event(sim, &event);
+}
+
+static void note_taken(struct sim *sim, struct sim_node *node)
+{
+    int64_t long_ns = SIM_MS(sim->controller.config.lease_default_ms);
+    if (sim->now_ns - node->taken_ns > long_ns) {
+        node->returned_ns = sim->now_ns;
+    }
+    node->taken_ns = sim->now_ns;
+}
+
+static void give(struct sim *sim, const struct sim_message *message)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_HEARTBEAT};
+    switch (message->kind) {
+    case SIM_HELLO:
+        give_hello(sim, message);
+        return;
+    case SIM_REPORT:
+        give_report(sim, message);
+        return;
+    case SIM_CLOSED:
+        event.kind = DP_EVENT_SESSION_CLOSED;
+        event.session = message->session;
+        break;
+    case SIM_LEVEL:
+        event.kind = DP_EVENT_LEVEL;
+        event.levels = take_levels(message);
+        break;
+    default:
+        event.levels = take_levels(message);
+        break;
+    }
+    sim_controller_event(sim, &event);
+}
+
+// The message stays the caller's.
+void sim_controller_take(struct sim *sim, struct sim_message *message)
+{
+    struct sim_connection *connection = sim_connection_of(sim, message->session);
+    struct sim_controller *controller = &sim->controller;
+    if (connection->dropped[0] && message->kind != SIM_CLOSED) {
+        return;
+    }
+    if (message->kind == SIM_HELLO && connection->controller_life == 0) {
+        connection->controller_life = controller->life;
+        connection->controller_open = connection->known = controller->core != NULL;
+    }
+    bool ours = controller->core != NULL && connection->controller_life == controller->life;
+    if (!ours || !connection->controller_open) {
+        if (connection->agent_open && message->kind != SIM_CLOSED && !controller->dark) {
+            sim_send(sim, sim_message_new(SIM_CLOSED, message->session, 0), false);
+        }
+        return;
+    }
+    if (message->kind == SIM_CLOSED) {
+        connection->controller_open = false;
+    } else {
+        note_taken(sim, &sim->nodes[connection->node]);
+    }
+    if (connection->known) {
+        give(sim, message);
+    }
+}
+
+static void fill_prepare(struct sim *sim, const struct dp_effect *effect,
+                         struct sim_message *message)
+{
+    const struct dp_rank_record *ranks = NULL;
+    size_t count = 0;
+    const struct dp_job_record *job =
+        dp_core_job(sim->controller.core, effect->job, &ranks, &count);
+    struct sim_prepare *prepare = &message->prepare;
+    prepare->world = (uint32_t)count;
+    if (job != NULL && job->checkpoint[0] != '\0') {
+        const char *last = strrchr(job->checkpoint, '/');
+        prepare->resume_step = strtoull(last + 1, NULL, 10);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(ranks[i].node, effect->node) == 0 && prepare->count < SIM_SLOTS_MAX) {
+            prepare->numbers[prepare->count] = ranks[i].rank;
+            prepare->slots[prepare->count++] = ranks[i].slot;
+        }
+    }
+}
+
+static void perform_send(struct sim *sim, const struct dp_effect *effect)
+{
+    sim->tally->orders[effect->order]++;
+    if (effect->order != DP_ORDER_ACK) {
+        SIM_TRACE(sim, "controller tells %s: %s job-%llu (attempt %u, epoch %u) %s", effect->node,
+                  dp_order_kind_text(effect->order), (unsigned long long)effect->job,
+                  effect->fence.attempt, effect->fence.epoch, effect->text);
+        sim_faults_trigger(sim, SIM_AT_ORDER, effect->order);
+    }
+    if (effect->order == DP_ORDER_REFUSE) {
+        sim_close_controller_end(sim, effect->session, true);
+        return;
+    }
+    sim_check_order(sim, effect);
+    const struct sim_connection *connection = sim_connection_of(sim, effect->session);
+    if (!connection->controller_open) {
+        return;
+    }
+    struct sim_message *message = sim_message_new(SIM_ORDER, effect->session, 0);
+    message->order = effect->order;
+    message->fence = effect->fence;
+    message->grace_ms = effect->grace_ms;
+    message->number = effect->request;
+    if (effect->order == DP_ORDER_PREPARE) {
+        fill_prepare(sim, effect, message);
+    }
+    sim_send(sim, message, false);
+}
+
+static void perform(struct sim *sim)
+{
+    struct sim_controller *controller = &sim->controller;
+    const struct dp_effects *effects = &controller->effects;
+    if (effects->store_token != 0) {
+        sim_disk_store(sim, effects);
+    }
+    for (size_t i = 0; i < effects->count; i++) {
+        const struct dp_effect *effect = &effects->items[i];
+        if (effect->kind == DP_EFFECT_SEND) {
+            perform_send(sim, effect);
+        } else if (effect->kind == DP_EFFECT_PLAN) {
+            sim_controller_plan(sim, effect);
+        } else if (effect->kind == DP_EFFECT_REPLY) {
+            sim_users_replied(sim, effect);
+        } else if (effect->kind == DP_EFFECT_LOG) {
+            SIM_TRACE(sim, "controller: %s job-%llu %s %s", effect->event,
+                      (unsigned long long)effect->job, effect->node, effect->text);
+            if (strcmp(effect->event, "job.state") == 0) {
+                sim_check_move(sim, effect);
+            }
+        }
+    }
+    if (effects->store_token != 0) {
+        sim_faults_trigger(sim, SIM_AT_STORE, 0);
+    }
+    int64_t timer_ns = effects->timer_ns == 0 ? 0 : effects->timer_ns - controller->clock_ns;
+    if (timer_ns != controller->timer_ns) {
+        controller->timer_ns = timer_ns;
+        controller->timer_number++;
+        if (timer_ns != 0) {
+            sim_push(sim, timer_ns, SIM_EV_TIMER, 0, controller->timer_number, NULL);
+        }
+    }
+}
+
+void sim_controller_event(struct sim *sim, struct dp_core_event *event)
+{
+    struct sim_controller *controller = &sim->controller;
+    event->now_ns = sim->now_ns + controller->clock_ns;
+    event->wall_ns = sim->now_ns + controller->wall_ns;
+    event->stalled_ns = controller->stood_ns;
+    controller->stood_ns = 0;
+    dp_core_step(controller->core, event, &controller->effects);
+    perform(sim);
+}
+
+void sim_controller_timer(struct sim *sim, uint64_t number)
+{
+    struct sim_controller *controller = &sim->controller;
+    if (number != controller->timer_number) {
+        return;
+    }
+    controller->timer_ns = 0;
+    struct dp_core_event event = {.kind = DP_EVENT_TICK};
+    sim_controller_event(sim, &event);
+}
+
+// The planner sees the free slots of the moment at which it is asked.
+void sim_controller_plan(struct sim *sim, const struct dp_effect *effect)
+{
+    struct sim_controller *controller = &sim->controller;
+    const struct dp_job_record *job = dp_core_job(controller->core, effect->job, NULL, NULL);
+    size_t wanted = (size_t)job->ranks_wanted;
+    controller->plan_job = effect->job;
+    controller->plan_count = 0;
+    // Spread or packed, as it comes.
+    bool spread = sim_chance(sim, 400);
+    for (uint32_t turn = 0; turn < SIM_SLOTS_MAX; turn++) {
+        for (size_t n = 0; n < effect->nodes_count; n++) {
+            const struct dp_free_slots *given = &effect->nodes[n];
+            uint32_t end = spread ? turn + 1 : given->slots_free;
+            for (uint32_t s = turn; s < end && s < given->slots_free &&
+                                    controller->plan_count < wanted && (spread || turn == 0);
+                 s++) {
+                for (uint32_t k = 0; k < sim->nodes_count; k++) {
+                    if (strcmp(sim->nodes[k].name, given->node->name) == 0) {
+                        controller->plan_slots[controller->plan_count++] =
+                            (struct dp_slot){sim->nodes[k].name, given->slots[s]};
+                    }
+                }
+            }
+        }
+    }
+    int64_t slow_ms = sim_chance(sim, 50) ? 4000 : 200;
+    sim_push(sim, sim->now_ns + sim_between(sim, SIM_MS(1), SIM_MS(slow_ms)), SIM_EV_PLANNED, 0,
+             ++controller->plan_number, NULL);
+}
+
+void sim_controller_planned(struct sim *sim, uint64_t number)
+{
+    struct sim_controller *controller = &sim->controller;
+    if (number != controller->plan_number || controller->plan_job == 0) {
+        return;
+    }
+    struct dp_core_event event = {
+        .kind = DP_EVENT_PLAN_DONE,
+        .plan_done = {controller->plan_job, "", 0, controller->plan_slots, controller->plan_count}};
+    if (controller->plan_fails) {
+        event = (struct dp_core_event){.kind = DP_EVENT_PLAN_FAILED,
+                                       .plan_failed.job = controller->plan_job};
+        (void)dp_fail(&event.plan_failed.error, DP_UNSCHEDULABLE, "nothing fits");
+        controller->plan_fails = false;
+    }
+    controller->plan_job = 0;
+    sim_controller_event(sim, &event);
+}
+
+void sim_controller_start(struct sim *sim)
+{
+    struct sim_controller *controller = &sim->controller;
+    controller->life++;
+    controller->dark = false;
+    controller->clock_ns = sim_between(sim, SIM_MS(1000), SIM_MS(1000000000));
+    controller->core = dp_core_new(&controller->config);
+    controller->stall_ns = controller->stood_ns = 0;
+    SIM_TRACE(sim, "the controller starts for the %lluth time",
+              (unsigned long long)controller->life);
+    sim_disk_load(sim);
+}
+
+void sim_controller_deinit(struct sim *sim)
+{
+    dp_core_free(sim->controller.core);
+    dp_effects_deinit(&sim->controller.effects);
+}
+
+void sim_controller_crash(struct sim *sim, bool told, int64_t down_ns)
+{
+    struct sim_controller *controller = &sim->controller;
+    if (controller->core == NULL) {
+        return;
+    }
+    sim_disk_crash(sim);
+    dp_core_free(controller->core);
+    controller->core = NULL;
+    controller->timer_number++;
+    controller->timer_ns = 0;
+    controller->plan_job = 0;
+    controller->dark = !told;
+    sim->tally->restarts++;
+    for (size_t i = 0; i < sim->connections_count; i++) {
+        if (sim->connections[i].controller_life == controller->life) {
+            sim_close_controller_end(sim, i + 1, told);
+        }
+    }
+    sim_push(sim, sim->now_ns + down_ns, SIM_EV_CONTROLLER_UP, 0, 0, NULL);
+}

@@ -1,0 +1,564 @@
+// A whole cluster in virtual time: the controller's core and every node's agent core are the real
+// ones; network, disks, keepers, ranks, users and clocks around them are models. Nothing happens
+// but by an event of one queue, and all that is random comes from one seed, so a seed is a world
+// that can be seen again.
+//
+// What must always hold is checked when it could break: a process starts to train, a row reaches
+// the disk, an order or an answer leaves. See checks.c for the list.
+//
+// One world at a time in a process; one thread.
+#pragma once
+
+#include <setjmp.h>
+#include <stdio.h>
+
+#include "dp/agent_core.h"
+#include "dp/core.h"
+#include "dp/rand.h"
+
+#define SIM_MS(ms) ((int64_t)(ms)*1000000)
+#define SIM_NODES_MAX 6
+#define SIM_SLOTS_MAX 4
+#define SIM_RANKS_MAX 12
+#define SIM_JOBS_MAX 160
+#define SIM_FAULTS_MAX 32
+#define SIM_CALLS_MAX 512
+#define SIM_EVENTS_MIN 1000
+#define SIM_FAULTS_MIN 3
+#define SIM_TRACE_LINES 40
+#define SIM_HEARTBEATS 64
+
+struct sim;
+
+// Identity of an assignment without its text.
+struct sim_key {
+    uint32_t job, attempt, epoch;
+};
+
+typedef enum sim_event_kind {
+    SIM_EV_TO_CONTROLLER, // p = message
+    SIM_EV_TO_AGENT,      // p = message
+    SIM_EV_TO_KEEPER,     // p = frame
+    SIM_EV_FROM_KEEPER,   // p = frame
+    SIM_EV_CONTROLLER_UP,
+    SIM_EV_TIMER, // the core's; b = its number
+    SIM_EV_STORED,
+    SIM_EV_PLANNED, // b = number of the search
+    SIM_EV_NODE_UP,
+    SIM_EV_AGENT_UP,
+    SIM_EV_SESSION,       // a = node, b = number
+    SIM_EV_AGENT_TICK,    // a = node, b = number
+    SIM_EV_KEEPER_TRY,    // the agent looks at a keeper that it is not connected to; p, b = agent
+    SIM_EV_KEEPER_MISSED, // p
+    SIM_EV_KEEPER_LEASE,  // p
+    SIM_EV_KEEPER_FAILED, // p: it could not be started
+    SIM_EV_RANK,          // p = process, b = number: its next move is due
+    SIM_EV_STEP,          // p = run
+    SIM_EV_FAULT,         // a = number of the fault
+    SIM_EV_USER,
+    SIM_EV_KIND_COUNT
+} sim_event_kind;
+
+struct sim_event {
+    int64_t at_ns;
+    uint64_t order;
+    sim_event_kind kind;
+    uint32_t a;
+    uint64_t b;
+    void *p;
+};
+
+struct sim_queue {
+    struct sim_event *heap;
+    size_t count, capacity;
+    uint64_t next_order;
+};
+
+// What a rank says of itself, as it travels and as agents keep it.
+struct sim_report {
+    dp_report_kind kind;
+    struct sim_key key;
+    uint32_t rank;
+    uint64_t step, request;
+    bool ok, peer_lost, error;
+};
+
+struct sim_rank_level {
+    uint32_t rank;
+    dp_agent_phase phase;
+    bool stopped, ready, finished;
+    struct sim_report last; // when finished
+    uint64_t step, resumed_step;
+    int64_t pid;
+    int32_t exit_status, signal;
+};
+
+struct sim_level {
+    struct dp_agent_fence fence;
+    bool keeper_lost, stopping;
+    int32_t keeper_signal;
+    char error[120];
+    uint32_t ranks_count;
+    struct sim_rank_level ranks[SIM_SLOTS_MAX];
+};
+
+typedef enum sim_message_kind {
+    SIM_HELLO,
+    SIM_HEARTBEAT,
+    SIM_LEVEL,
+    SIM_REPORT,
+    SIM_CLOSED, // either way: the other end is gone
+    SIM_ORDER,
+} sim_message_kind;
+
+// What the controller packs into Prepare, and the agent hands on to keepers.
+struct sim_prepare {
+    uint32_t world; // ranks of the job
+    uint64_t resume_step;
+    uint32_t count;
+    uint32_t numbers[SIM_SLOTS_MAX], slots[SIM_SLOTS_MAX];
+};
+
+struct sim_message {
+    sim_message_kind kind;
+    uint64_t session;
+    uint64_t number;   // of a heartbeat, of a request
+    char instance[24]; // HELLO
+    int64_t sent_ns;
+    uint32_t boot, lease_ms, fence_ms;
+    dp_order_kind order;
+    struct dp_fence fence;
+    uint32_t grace_ms;
+    struct sim_prepare prepare;
+    struct sim_report report;
+    uint32_t levels_count;
+    struct sim_level levels[];
+};
+
+// One stream between an agent and the controller.
+struct sim_connection {
+    uint32_t node;
+    bool agent_open, controller_open, known;
+    bool dropped[2]; // what is still on its way to the controller, to the agent is lost
+    uint64_t controller_life;
+    int64_t last_ns[2]; // when the newest message arrives; to the controller, to the agent
+};
+
+typedef enum sim_frame_kind {
+    SIM_FRAME_HELLO,
+    SIM_FRAME_SPAWN,
+    SIM_FRAME_ORDER,
+    SIM_FRAME_STOP,
+    SIM_FRAME_SHUTDOWN,
+    SIM_FRAME_SPAWNED,
+    SIM_FRAME_EXITED,
+    SIM_FRAME_REPORT,
+    SIM_FRAME_SYNCED,
+    SIM_FRAME_EOF,
+} sim_frame_kind;
+
+typedef enum sim_stop {
+    SIM_STOP_NONE,
+    SIM_STOP_ORDERED,
+    SIM_STOP_KEEPER,
+} sim_stop;
+
+// What the agent tells a rank through its keeper.
+struct sim_rank_order {
+    dp_order_kind kind; // START, CHECKPOINT
+    uint64_t request;
+};
+
+struct sim_frame {
+    sim_frame_kind kind;
+    uint64_t link;
+    struct sim_keeper *keeper;
+    uint32_t rank, grace_ms;
+    int64_t pid;
+    bool started;
+    sim_stop stop;
+    int32_t status, signal;
+    struct sim_rank_order order;
+    struct sim_report report;
+};
+
+typedef enum sim_process_state {
+    SIM_RANK_STARTING,
+    SIM_RANK_READY,
+    SIM_RANK_TRAINING,
+    SIM_RANK_ENDING, // it said its last word
+    SIM_RANK_ENDED,
+} sim_process_state;
+
+struct sim_process {
+    int64_t pid;
+    struct sim_keeper *keeper;
+    struct sim_run *run;
+    uint32_t node, rank, slot;
+    sim_process_state state;
+    bool started; // the keeper passed START on
+    sim_stop stop;
+    int64_t kill_ns, next_ns;
+    uint64_t number; // of the next move
+    uint64_t step;
+    bool ready, finished, lasting;
+    struct sim_report last, checkpoint;
+    int32_t status, signal;
+    struct sim_process *next;
+};
+
+struct sim_keeper {
+    struct sim_node *node;
+    struct dp_agent_fence fence;
+    struct sim_key key;
+    // Its directory.
+    struct sim_prepare prepare;
+    bool released, levels_written;
+    // The process.
+    bool alive, ending;
+    int64_t stall_ns, lease_ns, quiet_ns;
+    uint64_t link;
+    struct sim_process *ranks;
+    // What the agent has of it.
+    bool held, over, synced, was_synced, agent_released, is_child;
+    uint64_t agent_link;
+    int64_t last_ns[2];
+    struct sim_keeper *next;
+};
+
+// The ranks of one assignment, over all nodes: they train together or not at all.
+struct sim_run {
+    struct sim_key key;
+    uint32_t world, training;
+    uint64_t step, first_step;
+    bool broken, stepping;
+    struct sim_process *ranks[SIM_RANKS_MAX];
+    uint64_t checkpoint; // asked for; 0 = none
+    struct sim_run *next;
+};
+
+// What is true of a job, whatever anybody believes.
+struct sim_job {
+    uint32_t ranks;
+    uint64_t steps;
+    int64_t step_ns;
+    uint64_t checkpoint_every;
+    struct sim_process *trains[SIM_RANKS_MAX];
+    struct sim_run *runs;
+    dp_job_state state; // of the newest move that was logged
+    bool cancelled;     // a cancellation was acknowledged
+};
+
+struct sim_node {
+    uint32_t index;
+    char name[DP_NAME_MAX];
+    uint32_t slots;
+    bool up; // the machine
+    uint32_t boot;
+    int64_t clock_ns; // what its clock reads at 0
+    double drift;
+    int64_t contact_ns; // its file, by its own clock
+    uint32_t contact_boot;
+    struct sim_keeper *keepers;    // every one that ever was: directories stay
+    uint64_t owner[SIM_SLOTS_MAX]; // job whose processes use the slot
+    uint32_t users[SIM_SLOTS_MAX];
+    // The agent.
+    struct dp_agent_core *core; // NULL = it does not run
+    uint64_t life;
+    int64_t stall_ns, quiet_ns, adopt_ns;
+    struct dp_agent_effects effects;
+    uint64_t tick_number, timer_number;
+    int64_t tick_ns;
+    // Its session.
+    uint64_t session;
+    bool welcomed;
+    int64_t give_up_ns, heard_ns, retry_ns, heartbeat_ns, hello_ns;
+    uint32_t retry_ms, heartbeat_ms;
+    uint64_t sequence;
+    int64_t sent_ns[SIM_HEARTBEATS];
+    // The network around it: to the controller, from it.
+    int64_t blocked_ns[2];
+    int64_t slow_ns, lossy_ns;
+    // When the controller took a word of it last.
+    int64_t taken_ns, returned_ns;
+};
+
+struct sim_row {
+    bool used;
+    struct dp_job_record job;
+    struct dp_rank_record *ranks;
+    size_t ranks_count, ranks_room;
+    char text[16]; // the job file
+};
+
+struct sim_transaction {
+    uint64_t token;
+    bool fails;
+    struct dp_record *records;
+    size_t count;
+    void *rows;
+    struct sim_transaction *next;
+};
+
+typedef enum sim_call_kind {
+    SIM_CALL_SUBMIT,
+    SIM_CALL_CANCEL,
+    SIM_CALL_CHECKPOINT,
+} sim_call_kind;
+
+// A client's request: asked again when the controller went away before it answered.
+struct sim_call {
+    sim_call_kind kind;
+    uint32_t request; // SUBMIT: which; its file and sizes follow from it
+    uint64_t job;
+    bool done, open;
+    uint64_t controller_life;
+    int64_t retry_ns;
+};
+
+typedef enum sim_fault_kind {
+    SIM_FAULT_CONTROLLER_CRASH,
+    SIM_FAULT_CONTROLLER_POWER, // nobody is told that its connections are gone
+    SIM_FAULT_CONTROLLER_STALL,
+    SIM_FAULT_DISK_SLOW,
+    SIM_FAULT_DISK_FAILS,
+    SIM_FAULT_WALL_JUMP,
+    SIM_FAULT_AGENT_CRASH,
+    SIM_FAULT_AGENT_STALL,
+    SIM_FAULT_NODE_POWER,
+    SIM_FAULT_CONNECTION,
+    SIM_FAULT_PARTITION,
+    SIM_FAULT_SLOW_NETWORK,
+    SIM_FAULT_LOSSY_NETWORK,
+    SIM_FAULT_KEEPER_KILL,
+    SIM_FAULT_KEEPER_STALL,
+    SIM_FAULT_LINK,
+    SIM_FAULT_RANK_KILL,
+    SIM_FAULT_RANK_FAILS,
+    SIM_FAULT_DATA_LINK,
+    SIM_FAULT_PLAN_FAILS,
+    SIM_FAULT_SUBMITS,
+    SIM_FAULT_CANCELS,
+    SIM_FAULT_KIND_COUNT
+} sim_fault_kind;
+
+// What a fault waits for, when not for its time.
+typedef enum sim_trigger {
+    SIM_AT_TIME,
+    SIM_AT_ORDER, // the controller sends one of a kind
+    SIM_AT_STORE, // something goes to the disk
+    SIM_AT_MOVE,  // a job moves to a state
+} sim_trigger;
+
+struct sim_fault {
+    sim_fault_kind kind;
+    sim_trigger trigger;
+    uint32_t which, count; // order or state, and how often before
+    int64_t at_ns, for_ns;
+    uint32_t node, detail;
+    bool fired;
+};
+
+struct sim_tally {
+    uint64_t worlds, events, faults, restarts;
+    uint64_t fired[SIM_FAULT_KIND_COUNT];
+    uint64_t orders[DP_ORDER_CHECKPOINT + 1];
+    uint64_t moves[DP_STATE_COUNT][DP_STATE_COUNT];
+    uint64_t hash; // of all that happened
+};
+
+struct sim_controller {
+    struct dp_core *core; // NULL = down
+    uint64_t life;
+    struct dp_core_config config;
+    struct dp_effects effects;
+    bool dark;                  // its machine is off: it does not even refuse
+    int64_t clock_ns;           // monotonic minus virtual time, another one after each start
+    int64_t wall_ns;            // wall minus virtual time
+    int64_t stall_ns, stood_ns; // stands still until; for so long, to be told with the next event
+    int64_t timer_ns;
+    uint64_t timer_number, plan_number, plan_job;
+    struct dp_slot plan_slots[SIM_RANKS_MAX];
+    size_t plan_count;
+    bool plan_fails;
+};
+
+struct sim_disk {
+    struct sim_row rows[SIM_JOBS_MAX + 1]; // by number
+    uint64_t highest;
+    struct dp_node_record nodes[SIM_NODES_MAX];
+    struct sim_transaction *first, **last;
+    uint32_t queued;
+    int64_t free_ns, slow_ns, fails_ns;
+};
+
+struct sim {
+    uint64_t seed;
+    struct sim_queue queue;
+    struct sim_event current;
+    int64_t now_ns, calm_ns, end_ns;
+    struct dp_rand rand;
+    uint64_t faults_masked; // bit = a fault that is left out
+    struct sim_fault faults[SIM_FAULTS_MAX];
+    uint32_t faults_count, faults_fired;
+    uint64_t events;
+    struct sim_controller controller;
+    struct sim_disk disk;
+    struct sim_node nodes[SIM_NODES_MAX];
+    uint32_t nodes_count;
+    struct sim_connection *connections; // by session - 1
+    size_t connections_count, connections_room;
+    struct sim_job jobs[SIM_JOBS_MAX + 1];
+    uint64_t links, pids;
+    struct sim_call calls[SIM_CALLS_MAX];
+    uint32_t calls_count, requests, requests_wanted;
+    uint64_t accepted[SIM_JOBS_MAX + 1]; // job of each request
+    // Of the network and the disk of this world.
+    uint32_t delay_us, disk_us, lease_ms, orphan_ms;
+    struct sim_tally *tally;
+    // A failure.
+    jmp_buf failed;
+    const char *rule;
+    char text[512];
+    bool tracing;
+    FILE *print; // every line of the trace, too; NULL = not
+    char trace[SIM_TRACE_LINES][256];
+    uint64_t traced;
+};
+
+// queue.c
+void sim_push(struct sim *sim, int64_t at_ns, sim_event_kind kind, uint32_t a, uint64_t b, void *p);
+bool sim_pop(struct sim *sim, struct sim_event *ret_event);
+
+// world.c
+void sim_init(struct sim *sim, uint64_t seed, uint64_t faults_masked, struct sim_tally *tally);
+void sim_deinit(struct sim *sim);
+// Until it is over; false when a rule was broken: sim->rule, sim->text.
+bool sim_run(struct sim *sim);
+int64_t sim_between(struct sim *sim, int64_t low, int64_t high);
+bool sim_chance(struct sim *sim, uint32_t per_mille);
+bool sim_is_calm(const struct sim *sim);
+void sim_fail(struct sim *sim, const char *rule, const char *format, ...)
+    __attribute__((format(printf, 3, 4), noreturn));
+void sim_trace_line(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define SIM_TRACE(sim, ...)                                                                        \
+    do {                                                                                           \
+        if ((sim)->tracing) {                                                                      \
+            sim_trace_line((sim), __VA_ARGS__);                                                    \
+        }                                                                                          \
+    } while (0)
+uint32_t sim_job_number(const char *id);
+struct sim_key sim_key_of(const struct dp_agent_fence *fence);
+
+// network.c
+struct sim_connection *sim_connection_of(struct sim *sim, uint64_t session);
+struct sim_message *sim_message_new(sim_message_kind kind, uint64_t session, uint32_t levels);
+// Takes the message.
+void sim_send(struct sim *sim, struct sim_message *message, bool to_controller);
+uint64_t sim_connect(struct sim *sim, uint32_t node);
+void sim_close_agent_end(struct sim *sim, uint64_t session, bool told);
+void sim_close_controller_end(struct sim *sim, uint64_t session, bool told);
+
+// controller.c
+void sim_controller_start(struct sim *sim);
+void sim_controller_crash(struct sim *sim, bool told, int64_t down_ns);
+void sim_controller_event(struct sim *sim, struct dp_core_event *event);
+void sim_controller_take(struct sim *sim, struct sim_message *message);
+void sim_controller_timer(struct sim *sim, uint64_t number);
+void sim_controller_planned(struct sim *sim, uint64_t number);
+void sim_controller_plan(struct sim *sim, const struct dp_effect *effect);
+void sim_controller_deinit(struct sim *sim);
+
+// disk.c
+void sim_disk_store(struct sim *sim, const struct dp_effects *effects);
+// The oldest transaction is done.
+void sim_disk_stored(struct sim *sim);
+// Some of what was on its way is there, and nothing after it.
+void sim_disk_crash(struct sim *sim);
+void sim_disk_load(struct sim *sim);
+void sim_disk_deinit(struct sim *sim);
+
+// node.c
+void sim_node_init(struct sim *sim, uint32_t index);
+void sim_node_deinit(struct sim_node *node);
+int64_t sim_node_clock(const struct sim *sim, const struct sim_node *node);
+void sim_agent_start(struct sim *sim, struct sim_node *node);
+void sim_agent_crash(struct sim *sim, struct sim_node *node, bool told, int64_t down_ns);
+void sim_node_power(struct sim *sim, struct sim_node *node, int64_t down_ns);
+void sim_node_start(struct sim *sim, struct sim_node *node);
+void sim_agent_event(struct sim *sim, struct sim_node *node, struct dp_agent_event *event);
+void sim_agent_tick(struct sim *sim, struct sim_node *node, uint64_t number);
+
+// session.c: the agent's
+void sim_session_init(struct sim *sim, struct sim_node *node);
+void sim_session_leave(struct sim *sim, struct sim_node *node, bool told);
+void sim_session_timer(struct sim *sim, struct sim_node *node, uint64_t number);
+void sim_session_arm(struct sim *sim, struct sim_node *node);
+void sim_session_take(struct sim *sim, struct sim_node *node, struct sim_message *message);
+void sim_session_level(struct sim *sim, struct sim_node *node, const struct dp_agent_fence *fence);
+void sim_session_refuse(struct sim *sim, struct sim_node *node, const struct dp_agent_fence *fence,
+                        const char *text);
+void sim_session_report(struct sim *sim, struct sim_node *node, const struct sim_report *report);
+
+// keeper.c
+struct sim_keeper *sim_keeper_find(struct sim_node *node, const struct dp_agent_fence *fence);
+void sim_keeper_start(struct sim *sim, struct sim_node *node, const struct dp_agent_effect *effect);
+void sim_keeper_adopt(struct sim *sim, struct sim_keeper *keeper);
+bool sim_keepers_settled(const struct sim_node *node);
+void sim_keeper_kill(struct sim *sim, struct sim_keeper *keeper);
+void sim_keeper_stall(struct sim *sim, struct sim_keeper *keeper, int64_t for_ns);
+void sim_keeper_send(struct sim *sim, struct sim_keeper *keeper, const struct sim_frame *frame);
+void sim_keeper_tell(struct sim *sim, struct sim_keeper *keeper, const struct sim_frame *frame);
+void sim_keeper_lose(struct sim *sim, struct sim_keeper *keeper);
+void sim_keeper_agent_gone(struct sim *sim, struct sim_keeper *keeper);
+void sim_keeper_try(struct sim *sim, struct sim_keeper *keeper, uint64_t life);
+void sim_keeper_missed(struct sim *sim, struct sim_keeper *keeper);
+void sim_keeper_lease(struct sim *sim, struct sim_keeper *keeper);
+void sim_keeper_take(struct sim *sim, const struct sim_frame *frame);
+void sim_keeper_check_end(struct sim *sim, struct sim_keeper *keeper);
+void sim_agent_take_frame(struct sim *sim, const struct sim_frame *frame);
+
+// rank.c
+struct sim_process *sim_rank_find(const struct sim_keeper *keeper, uint32_t rank);
+bool sim_rank_alive(const struct sim_process *process);
+void sim_rank_spawn(struct sim *sim, struct sim_keeper *keeper, uint32_t rank);
+void sim_rank_order(struct sim *sim, struct sim_process *process,
+                    const struct sim_rank_order *order);
+void sim_rank_stop(struct sim *sim, struct sim_process *process, uint32_t grace_ms, sim_stop who);
+void sim_rank_end(struct sim *sim, struct sim_process *process, int32_t status, int32_t signal);
+void sim_rank_fail(struct sim *sim, struct sim_process *process, bool peer_lost);
+void sim_rank_moves(struct sim *sim, struct sim_process *process, uint64_t number);
+void sim_run_step(struct sim *sim, struct sim_run *run);
+void sim_run_break(struct sim *sim, struct sim_run *run);
+struct sim_frame sim_rank_spawned(const struct sim_process *process);
+struct sim_frame sim_rank_exited(const struct sim_process *process);
+
+// users.c
+void sim_users_init(struct sim *sim);
+void sim_users_act(struct sim *sim);
+void sim_users_submit(struct sim *sim, uint32_t request);
+void sim_users_burst(struct sim *sim, uint32_t count);
+void sim_users_cancel(struct sim *sim, uint64_t job);
+void sim_users_replied(struct sim *sim, const struct dp_effect *effect);
+bool sim_users_done(const struct sim *sim);
+// Size of a request, which its job file stands for.
+uint32_t sim_request_ranks(const struct sim *sim, uint32_t request);
+
+// faults.c
+void sim_faults_init(struct sim *sim);
+void sim_fault_fire(struct sim *sim, uint32_t number);
+void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which);
+const char *sim_fault_text(sim_fault_kind kind);
+void sim_fault_describe(const struct sim *sim, uint32_t number, char *ret_text, size_t size);
+
+// checks.c
+void sim_check_order(struct sim *sim, const struct dp_effect *effect);
+void sim_check_reply(struct sim *sim, const struct dp_effect *effect, const struct sim_call *call);
+void sim_check_job_row(struct sim *sim, const struct sim_row *row, const struct dp_job_record *job);
+void sim_check_training(struct sim *sim, struct sim_process *process);
+void sim_check_slot(struct sim *sim, const struct sim_process *process);
+void sim_check_move(struct sim *sim, const struct dp_effect *effect);
+void sim_check_silence(struct sim *sim);
+bool sim_is_over(struct sim *sim);
+void sim_check_end(struct sim *sim);
+void sim_fail_unfinished(struct sim *sim);
