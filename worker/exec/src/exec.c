@@ -186,6 +186,7 @@ dp_status dp_exec_new(const struct dp_exec_config *config, struct dp_exec **ret_
         exec->slots[i].full_bytes = exec->slots[i].input_bytes = -1;
     }
     dp_exec_set_samples(exec, 1, 0);
+    exec->times = dp_exec_times_new();
     make_cells(exec);
     status = make_groups(exec, err);
     if (status == DP_OK && config->device != NULL) {
@@ -226,6 +227,7 @@ void dp_exec_free(struct dp_exec *exec)
     }
     dp_workspace_free(exec->workspace);
     dp_exec_moves_free(exec->moves);
+    dp_exec_times_free(exec->times);
     dp_group_exchanger_free(exec->exchanger);
     dp_group_deinit(&exec->peers);
     dp_group_deinit(&exec->world);
@@ -272,6 +274,10 @@ int64_t dp_exec_global_batch(const struct dp_exec *exec)
 void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample)
 {
     exec->sample_origin = sample - step * dp_exec_global_batch(exec);
+    exec->levels.step = step - 1;
+    if (exec->config.meter != NULL) {
+        dp_exec_meter_set_levels(exec->config.meter, &exec->levels);
+    }
 }
 
 const struct dp_exec_failure *dp_exec_failure(const struct dp_exec *exec)

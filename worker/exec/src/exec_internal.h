@@ -78,6 +78,7 @@ struct dp_exec {
     bool *done; // [done_count], what runs[i].done point into
     size_t done_count;
     struct moves *moves;
+    struct times *times;
     struct dp_workspace *workspace; // of all stages; NULL on a sim rank
     struct dp_group world;
     struct dp_group peers;                // expert-parallel
@@ -107,6 +108,25 @@ struct wait {
     int64_t comm_ns;    // it was on its way
     int64_t arrival_ns; // sim: when the last message has arrived by plan
 };
+
+// times.c: where a step's time goes.
+struct action_time {
+    int64_t own_ns;    // to compute
+    int64_t waited_ns; // for messages and peers, before and inside it
+    int64_t gap_ns;    // sim: its host was late by plan
+    int64_t off_core_ns, tokens, planned_ns;
+};
+struct times *dp_exec_times_new(void);
+void dp_exec_times_free(struct times *times); // accepts NULL
+void dp_exec_times_begin(struct times *times, int64_t now_ns);
+void dp_exec_times_action(struct times *times, const struct dp_action *action,
+                          const struct action_time *took);
+void dp_exec_times_message(struct times *times, int32_t peer,
+                           const struct dp_exec_link_time *message);
+// `now_ns`: the last action has ended.
+void dp_exec_times_end(struct times *times, bool is_sim, int64_t now_ns,
+                       struct dp_exec_times *ret_times);
+int64_t dp_exec_thread_cpu_ns(void);
 
 static inline int32_t exec_rank_of(const struct dp_exec *exec, int32_t position)
 {
@@ -146,8 +166,10 @@ dp_status dp_exec_hand_on(struct dp_exec *exec, const struct part *part, bool fo
 // The two ways to run an action. *ret_record gets its times. `at` is its number in exec->runs.
 dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
                                  struct dp_error *err);
+// *ret_time: own, gap and planned time, all by plan.
 dp_status dp_exec_sim_action(struct dp_exec *exec, const struct task *task,
-                             struct dp_exec_record *ret_record, struct dp_error *err);
+                             struct dp_exec_record *ret_record, struct action_time *ret_time,
+                             struct dp_error *err);
 
 // A chunk is alive from the start of its F to the end of its B or I; what it keeps for W lives on.
 void dp_exec_account_start(struct dp_exec *exec, const struct task *task);

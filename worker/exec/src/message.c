@@ -42,6 +42,20 @@ static int64_t hop_ns(const struct dp_exec *exec, int32_t peer, bool forward)
     return (int64_t)(seconds * (double)DP_NS_PER_S);
 }
 
+// By plan on a sim rank, whose messages are empty.
+static void note_message(struct dp_exec *exec, int32_t peer, bool forward, size_t length,
+                         int64_t total_ns, int64_t waiting_ns)
+{
+    struct dp_exec_link_time message = {
+        .bytes = (int64_t)length, .transfer_ns = total_ns, .waiting_ns = waiting_ns};
+    if (exec->config.device == NULL) {
+        const struct dp_sim_costs *costs = exec->config.costs;
+        message.bytes = (int64_t)(forward ? costs->message_bytes_f : costs->message_bytes_b);
+        message.transfer_ns = hop_ns(exec, peer, forward);
+    }
+    dp_exec_times_message(exec->times, exec_rank_of(exec, peer), &message);
+}
+
 dp_status dp_exec_message_receive(struct dp_exec *exec, const struct part *part, bool forward,
                                   void *bytes, size_t length, struct wait *ret_wait,
                                   struct dp_error *err)
@@ -73,6 +87,7 @@ dp_status dp_exec_message_receive(struct dp_exec *exec, const struct part *part,
         comm->count++;
         comm->exposed_ns += exposed_ns;
         comm->total_ns += total_ns > exposed_ns ? total_ns : exposed_ns;
+        note_message(exec, peer, forward, length, total_ns, left_ns - start_ns);
     }
     if (exec->config.device == NULL) {
         int64_t arrival_ns = sent_ns + hop_ns(exec, peer, forward);

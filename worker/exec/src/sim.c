@@ -35,10 +35,12 @@ static void account_plan(struct dp_exec *exec, const struct task *task)
 }
 
 dp_status dp_exec_sim_action(struct dp_exec *exec, const struct task *task,
-                             struct dp_exec_record *ret_record, struct dp_error *err)
+                             struct dp_exec_record *ret_record, struct action_time *ret_time,
+                             struct dp_error *err)
 {
     // A host that is late keeps nothing from arriving meanwhile.
-    exec->free_ns += dp_sim_pace_gap_ns(exec->config.pace, exec->step);
+    ret_time->gap_ns = dp_sim_pace_gap_ns(exec->config.pace, exec->step);
+    exec->free_ns += ret_time->gap_ns;
     dp_clock_sleep_until_ns(exec->free_ns - exec->wall_offset_ns);
     struct wait wait = {.arrival_ns = exec->free_ns};
     dp_status status = DP_OK;
@@ -56,9 +58,11 @@ dp_status dp_exec_sim_action(struct dp_exec *exec, const struct task *task,
     dp_clock_sleep_until_ns(start_ns - exec->wall_offset_ns);
     int64_t now_ns = dp_exec_now_ns(exec);
     start_ns = now_ns - start_ns > LATE_NS ? now_ns : start_ns;
-    double seconds = planned_seconds(exec, task) *
-                     dp_sim_pace_action(exec->config.pace, exec->step, exec->culprit);
-    int64_t end_ns = start_ns + (int64_t)(seconds * (double)DP_NS_PER_S);
+    double planned_ns = planned_seconds(exec, task) * (double)DP_NS_PER_S;
+    double pace = dp_sim_pace_action(exec->config.pace, exec->step, exec->culprit);
+    ret_time->planned_ns = (int64_t)planned_ns;
+    ret_time->own_ns = (int64_t)(planned_ns * pace);
+    int64_t end_ns = start_ns + ret_time->own_ns;
     dp_clock_sleep_until_ns(end_ns - exec->wall_offset_ns);
     ret_record->span.start_ns = now_ns;
     ret_record->span.end_ns = dp_exec_now_ns(exec);

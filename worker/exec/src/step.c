@@ -59,7 +59,7 @@ void dp_exec_account_end(struct dp_exec *exec, const struct task *task)
 }
 
 static void record_action(struct dp_exec *exec, const struct dp_action *action,
-                          struct dp_exec_record *record)
+                          struct dp_exec_record *record, struct action_time *time)
 {
     struct dp_action_span *span = &record->span;
     span->rank = exec->config.position;
@@ -76,9 +76,29 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
     exec->last_end_ns = span->end_ns;
     exec->result.busy_ns += span->end_ns - span->start_ns - record->exchange_ns;
     exec->result.exchange_ns += record->exchange_ns;
+    time->tokens = record->routed_rows;
+    if (exec->config.device != NULL) {
+        time->own_ns = span->own_ns;
+        time->waited_ns = record->idle_ns + record->comm_ns + record->exchange_ns;
+    }
+    dp_exec_times_action(exec->times, action, time);
     if (exec->config.meter != NULL) {
         dp_exec_meter_push(exec->config.meter, record);
     }
+}
+
+// On this device the thread itself computes: what it is not on a core it has been kept from one.
+static dp_status compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *record,
+                                struct action_time *ret_time, struct dp_error *err)
+{
+    int64_t cpu_ns = dp_exec_thread_cpu_ns();
+    dp_status status = dp_exec_compute_action(exec, at, record, err);
+    if (status == DP_OK) {
+        int64_t wall_ns = record->span.end_ns - record->span.start_ns - record->exchange_ns;
+        int64_t off_ns = wall_ns - (dp_exec_thread_cpu_ns() - cpu_ns);
+        ret_time->off_core_ns = off_ns > 0 ? off_ns : 0;
+    }
+    return status;
 }
 
 static dp_status run_action(struct dp_exec *exec, size_t at, struct dp_error *err)
@@ -87,13 +107,15 @@ static dp_status run_action(struct dp_exec *exec, size_t at, struct dp_error *er
     struct dp_exec_record record = {0};
     exec->culprit = at;
     dp_exec_account_start(exec, task);
-    dp_status status = exec->config.device != NULL ? dp_exec_compute_action(exec, at, &record, err)
-                                                   : dp_exec_sim_action(exec, task, &record, err);
+    struct action_time time = {0};
+    dp_status status = exec->config.device != NULL
+                           ? compute_action(exec, at, &record, &time, err)
+                           : dp_exec_sim_action(exec, task, &record, &time, err);
     if (status != DP_OK) {
         return status;
     }
     dp_exec_account_end(exec, task);
-    record_action(exec, task->action, &record);
+    record_action(exec, task->action, &record, &time);
     return DP_OK;
 }
 
@@ -137,6 +159,7 @@ dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_st
     exec->failure = (struct dp_exec_failure){0};
     exec->free_ns = dp_exec_now_ns(exec);
     exec->last_end_ns = exec->free_ns;
+    dp_exec_times_begin(exec->times, exec->free_ns);
     for (size_t i = 0; i < exec->run_count; i++) {
         dp_status status = run_action(exec, i, err);
         if (status != DP_OK) {
@@ -145,6 +168,8 @@ dp_status dp_exec_run_step(struct dp_exec *exec, int64_t step, struct dp_exec_st
     }
     exec->levels.step = step;
     publish(exec);
+    dp_exec_times_end(exec->times, exec->config.device == NULL, exec->last_end_ns,
+                      &exec->result.times);
     *ret_step = exec->result;
     return DP_OK;
 }

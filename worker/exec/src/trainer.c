@@ -221,6 +221,7 @@ dp_status dp_trainer_gradients(struct dp_trainer *trainer, const struct dp_train
     report.busy_ns = step.busy_ns;
     report.exchange_ns = step.exchange_ns;
     memcpy(report.comm, step.comm, sizeof(report.comm));
+    report.times = step.times;
     report.bubble_ns = sync_ns - report.start_ns - step.busy_ns - step.exchange_ns;
     report.peak_chunks = step.peak_chunks;
     report.peak_bytes = step.peak_bytes;

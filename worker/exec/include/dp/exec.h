@@ -83,6 +83,33 @@ struct dp_exec_comm {
     int64_t total_ns, exposed_ns;
 };
 
+// The actions of one kind, for the same stages, in a step.
+struct dp_exec_kind_time {
+    uint8_t kind, b_kind; // dp_action_kind; FB: of its backward part, otherwise 0
+    uint16_t stage, b_stage;
+    int64_t count;
+    int64_t total_ns, median_ns; // computing: waits are not in it
+    int64_t tokens;              // rows that came to this rank's experts in all of them
+    int64_t planned_ns;          // of one; 0 = not known
+};
+
+// Messages of one peer (its global rank) that were received in a step.
+struct dp_exec_link_time {
+    int32_t peer;
+    int64_t count, bytes;
+    int64_t transfer_ns; // from when they were sent until they had arrived
+    int64_t waiting_ns;  // the rank was there, they had not been sent yet
+};
+
+// Borrowed until the next step.
+struct dp_exec_times {
+    const struct dp_exec_kind_time *kinds;
+    const struct dp_exec_link_time *links;
+    size_t kinds_count, links_count;
+    int64_t launch_gap_ns; // between actions, neither computing nor waiting for a message
+    int64_t off_core_ns;   // in actions, the thread was on no core and waited for no peer
+};
+
 // What went wrong in the last failed call, apart from its message.
 struct dp_exec_failure {
     char action[DP_NAME_MAX]; // "F3@2", or "" when it was none
@@ -124,6 +151,7 @@ struct dp_exec_step {
     uint32_t peak_chunks;
     uint64_t peak_bytes;
     struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
+    struct dp_exec_times times;
 };
 // Runs the whole list once. `step` counts from 1; samples are those of that step. Gradients are
 // left in the stages, not yet summed over ranks.

@@ -84,6 +84,7 @@ struct dp_trainer_report {
     // Of the device since it was opened, up to the end of this step; zeros on a sim rank.
     struct dp_device_memory memory;
     struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
+    struct dp_exec_times times; // borrowed until the next step
     bool has_rebalanced; // experts were looked at after this step
     struct dp_rebalance_report rebalance;
     struct dp_trainer_wish agreed; // what any rank wished
