@@ -202,6 +202,9 @@ static dp_status run_steps(struct worker *self, struct dp_trainer *trainer)
         if (status == DP_OK) {
             status = dp_trainer_update(trainer, report, &result->err);
         }
+        if (status == DP_OK && step == trial->probe_after) {
+            status = dp_trainer_probe(trainer, step, &result->probe, &result->err);
+        }
         result->step_done = dp_trainer_step_done(trainer);
         result->skews[step] = skew_of(trainer);
         result->rank_loads[step] = load_of(trainer);
@@ -236,11 +239,17 @@ static dp_status run_trainer(struct worker *self, struct dp_trainer *trainer)
     if (trial->resume != NULL) {
         status = dp_trainer_resume(trainer, trial->resume, &result->err);
     }
+    if (status == DP_OK && trial->begin != NULL) {
+        status = trial->begin(trial->hooks, self->rank, trainer, &result->err);
+    }
     if (trial->tilt > 0) {
         tilt_routers(trainer, (float)trial->tilt);
     }
     if (status == DP_OK) {
         status = run_steps(self, trainer);
+    }
+    if (trial->end != NULL) {
+        status = trial->end(trial->hooks, self->rank, trainer, status, &result->err);
     }
     uint64_t bytes;
     if (status == DP_OK && trial->save != NULL) {
@@ -274,6 +283,9 @@ static void connect_worker(struct worker *self)
         }
     }
     DP_CHECK(pthread_create(&self->comm, NULL, progress, self->transport) == 0);
+    if (self->trial->fault != NULL && self->rank == self->trial->fault_rank) {
+        dp_transport_set_fault(self->transport, self->trial->fault);
+    }
     if (self->trial->delay_us > 0) {
         struct dp_transport_fault fault = {.seed = (uint64_t)self->rank,
                                            .delay_us_max = self->trial->delay_us};
@@ -390,7 +402,8 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                  .save_fp8 = trial->save_fp8,
                  .poison = true,
                  .no_overlap = trial->no_overlap || self->rank == trial->sequential_rank,
-                 .costs = trial->costs},
+                 .costs = trial->costs,
+                 .pace = trial->paces == NULL ? NULL : trial->paces[self->rank]},
         .optimizer = {.lr = trial->lr,
                       .lr_min = trial->lr / 10,
                       .warmup_steps = 2,

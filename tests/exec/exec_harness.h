@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dp/trainer.h"
+#include "dp/trainer_probe.h"
 #include "made_schedule.h"
 #include "slow.h"
 #include "wires.h"
@@ -52,6 +53,9 @@ struct trial {
     int64_t holdout;                  // samples held out
     int32_t delay_us;                 // every message is delayed by up to this
     const struct dp_sim_costs *costs; // of a sim trial
+    // Of its ranks; NULL = as planned.
+    const struct dp_sim_pace *const *paces;
+    int64_t probe_after; // this step, every rank probes; 0 = never
     dp_shard shard;
     bool bf16_moments;
     double bias_update;
@@ -61,6 +65,15 @@ struct trial {
     bool advise;             // experts stay where they are
     int32_t expert_copies;   // slots more on each rank; EP > 1
     double clip;             // of the gradient's norm; 0 = 1
+    // On each rank before its first step, and after the last or the one that failed: what they give
+    // is what has come of the rank. NULL = nothing.
+    dp_status (*begin)(void *context, int32_t rank, struct dp_trainer *trainer,
+                       struct dp_error *err);
+    dp_status (*end)(void *context, int32_t rank, struct dp_trainer *trainer, dp_status status,
+                     struct dp_error *err);
+    void *hooks;
+    const struct dp_transport_fault *fault; // of fault_rank's links; NULL = none
+    int32_t fault_rank;
 };
 
 // Every default of the tests: the tiny model on one rank, 16 samples a step.
@@ -99,6 +112,7 @@ struct trial_rank {
     uint64_t put_bytes;                   // by the alltoall, to other ranks, in all
     uint64_t peer_bytes[TRIAL_RANKS_MAX]; // to each member of its EP group
     struct dp_device_memory memory;       // of its device, at the end
+    struct dp_probe probe;
 };
 
 struct trial_result {

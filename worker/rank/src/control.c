@@ -45,6 +45,8 @@ struct control {
     pthread_cond_t changed;
     struct dp_buf prepare, start; // packed orders that were not asked for yet
     struct control_wish wish;
+    struct control_settle settle;
+    bool has_settle; // that was not asked for yet
     struct queued *first, **last;
     struct dp_exec_meter *meter;
     int32_t pipeline;
@@ -164,6 +166,28 @@ void control_take_checkpoint(struct control *control, uint64_t request)
     pthread_mutex_unlock(&control->lock);
 }
 
+bool control_wait_settle(struct control *control, struct control_settle *ret_settle)
+{
+    pthread_mutex_lock(&control->lock);
+    while (!control->has_settle && !control->wish.stop) {
+        pthread_cond_wait(&control->changed, &control->lock);
+    }
+    const bool settles = !control->wish.stop;
+    *ret_settle = control->settle;
+    control->has_settle = false;
+    pthread_mutex_unlock(&control->lock);
+    return settles;
+}
+
+void control_take_probe(struct control *control, uint64_t request)
+{
+    pthread_mutex_lock(&control->lock);
+    if (control->wish.probe == request) {
+        control->wish.probe = 0;
+    }
+    pthread_mutex_unlock(&control->lock);
+}
+
 static void free_queued(struct queued *item)
 {
     dp_buf_deinit(&item->bytes);
@@ -255,6 +279,12 @@ static const Dp__V1__Fence *fence_of(const Dp__V1__RankOrder *order)
         return order->stop->fence;
     case DP__V1__RANK_ORDER__ORDER_CHECKPOINT:
         return order->checkpoint->fence;
+    case DP__V1__RANK_ORDER__ORDER_PAUSE:
+        return order->pause->fence;
+    case DP__V1__RANK_ORDER__ORDER_PROBE:
+        return order->probe->fence;
+    case DP__V1__RANK_ORDER__ORDER_SETTLE:
+        return order->settle->fence;
     default:
         return NULL;
     }
@@ -290,6 +320,17 @@ static void take_order(struct control *self, const Dp__V1__RankOrder *order, con
     case DP__V1__RANK_ORDER__ORDER_CHECKPOINT:
         self->wish.checkpoint = true;
         self->wish.request = order->checkpoint->request;
+        break;
+    case DP__V1__RANK_ORDER__ORDER_PAUSE:
+        self->wish.pause = true;
+        break;
+    case DP__V1__RANK_ORDER__ORDER_PROBE:
+        self->wish.probe = order->probe->request;
+        break;
+    case DP__V1__RANK_ORDER__ORDER_SETTLE:
+        self->settle =
+            (struct control_settle){(int64_t)order->settle->step, order->settle->grad_norm};
+        self->has_settle = true;
         break;
     default:
         break;

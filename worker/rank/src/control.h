@@ -34,10 +34,22 @@ struct control_wish {
     bool stop;
     bool checkpoint;
     uint64_t request; // of the newest checkpoint order
+    uint64_t probe;   // of the newest order to probe; 0 = none
+    bool pause;
 };
 void control_peek_wish(struct control *control, struct control_wish *ret_wish);
 // The checkpoint that was asked for is made.
 void control_take_checkpoint(struct control *control, uint64_t request);
+
+// Of a rank that holds: waits for an order to settle (true), or to stop (false).
+struct control_settle {
+    int64_t step;
+    double grad_norm;
+};
+bool control_wait_settle(struct control *control, struct control_settle *ret_settle);
+
+// The probe that was asked for is made.
+void control_take_probe(struct control *control, uint64_t request);
 
 // Queues a report; fence and rank are filled in.
 void control_report(struct control *control, dp_link_slot slot, Dp__V1__RankReport *report);

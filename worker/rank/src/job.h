@@ -34,8 +34,12 @@ struct job {
     pthread_t progress, comm;     // of the transport, of the alltoall
     pthread_t saving;             // writes checkpoints; of a rank that computes
     bool is_connected, is_saving;
-    uint64_t save_request; // that the checkpoint under way answers
-    int64_t trace_every;   // steps between two whose spans are reported
+    char host[DP_ADDRESS_MAX]; // where its ports are
+    uint64_t token;            // of its assignment
+    bool takes_state;          // of ranks that hold it, instead of a checkpoint's
+    bool has_lost_peer;        // which closing may wait for in vain
+    uint64_t save_request;     // that the checkpoint under way answers
+    int64_t trace_every;       // steps between two whose spans are reported
 };
 
 // A zeroed job may be deinited.
@@ -50,7 +54,16 @@ int32_t job_expert_slots(const struct job *job);
 dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err);
 // Ends these threads, in good order where all went well.
 void job_disconnect(struct job *job);
+// Measures products and links between two steps, and reports.
+dp_status job_probe(struct job *job, uint64_t request, int64_t step, struct dp_error *err);
 // Trains to the end or to an ordered stop.
 dp_status job_run(struct job *job, struct dp_error *err);
+// Whether a run that has failed so goes on as one that holds its state.
+bool job_may_hold(const struct job *job, dp_status status);
+// Trains no further and serves its state to others until it is told to stop; `why` is "" or the
+// peer that it has lost.
+dp_status job_hold(struct job *job, const char *why, struct dp_error *err);
+// What the sources that the start names hold becomes the state of this rank.
+dp_status job_take(struct job *job, const Dp__V1__RankStart *start, struct dp_error *err);
 // The rank's last word.
 void job_report_finished(struct job *job, dp_status status, const struct dp_error *err);

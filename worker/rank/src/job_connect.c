@@ -177,7 +177,8 @@ dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp
         DP_CHECK(pthread_create(&job->saving, NULL, run_saver, saver) == 0);
         job->is_saving = true;
     }
-    return open_exchange(job, err);
+    status = open_exchange(job, err);
+    return status == DP_OK ? job_take(job, start, err) : status;
 }
 
 void job_disconnect(struct job *job)

@@ -76,6 +76,9 @@ static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
                        prepare->rank, dp_plan_world(&job->plan), job->rank);
     }
     job->attempt = prepare->fence->attempt;
+    job->token = prepare->token;
+    job->takes_state = prepare->takes_state;
+    DP_COPY_TEXT(job->host, prepare->bind_host);
     const char *directory = job->spec.checkpoint.directory;
     DP_COPY_TEXT(job->directory, directory[0] != '\0' ? directory : prepare->checkpoint_directory);
     double every = job->plan.step_s > 0 ? ceil(1.0 / job->plan.step_s) : 1;
@@ -186,6 +189,17 @@ static dp_status plan_rebalances(const struct job *job, struct dp_trainer_config
     return DP_OK;
 }
 
+// From a checkpoint, unless ranks that hold theirs will give it.
+static dp_status resume(struct job *job, const char *ordered, struct dp_error *err)
+{
+    const char *path = ordered[0] != '\0' ? ordered : job->spec.checkpoint.resume;
+    if (path[0] == '\0' || job->takes_state) {
+        return DP_OK;
+    }
+    dp_status status = dp_trainer_resume(job->trainer, path, err);
+    return status == DP_OK ? DP_OK : dp_fail_in(err, "[checkpoint] resume");
+}
+
 static dp_status make_trainer(struct job *job, struct dp_error *err)
 {
     int32_t position = (int32_t)job->rank % job->plan.pipeline;
@@ -231,14 +245,7 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
         config.shuffles = job->spec.data.shuffle > 0;
     }
     status = plan_rebalances(job, &config, err);
-    if (status == DP_OK) {
-        status = dp_trainer_new(&config, &job->trainer, err);
-    }
-    if (status == DP_OK && job->spec.checkpoint.resume[0] != '\0') {
-        status = dp_trainer_resume(job->trainer, job->spec.checkpoint.resume, err);
-        return status == DP_OK ? DP_OK : dp_fail_in(err, "[checkpoint] resume");
-    }
-    return status;
+    return status == DP_OK ? dp_trainer_new(&config, &job->trainer, err) : status;
 }
 
 // A peer that computes for long is not a lost one.
@@ -279,6 +286,9 @@ dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struc
     if (status == DP_OK) {
         set_patience(job);
         status = make_trainer(job, err);
+    }
+    if (status == DP_OK) {
+        status = resume(job, prepare->resume, err);
     }
     if (status == DP_OK) {
         status = dp_trainer_check_directory(job->trainer, job->directory, err);

@@ -19,7 +19,9 @@ static struct dp_trainer_wish wish_of(const struct job *job, struct control_wish
         return (struct dp_trainer_wish){0};
     }
     return (struct dp_trainer_wish){.stop = ret_control->stop,
-                                    .checkpoint = ret_control->checkpoint};
+                                    .checkpoint = ret_control->checkpoint,
+                                    .pause = ret_control->pause,
+                                    .probe = ret_control->probe};
 }
 
 static uint64_t sum_of(const int64_t *values, int32_t count)
@@ -243,8 +245,9 @@ static dp_status save(struct job *job, uint64_t request, struct dp_error *err)
     return status;
 }
 
-// Waits for the checkpoint that is under way. The last of a run is what it was for.
-static dp_status finish_saving(struct job *job, struct dp_error *err)
+// Waits for the checkpoint that is under way. The last of a run is what it was for; of one that
+// others go on with it is not.
+static dp_status finish_saving(struct job *job, bool is_last, struct dp_error *err)
 {
     struct dp_trainer_saved saved = {0};
     dp_status status = dp_trainer_checkpoint_finish(job->trainer, &saved, err);
@@ -252,7 +255,7 @@ static dp_status finish_saving(struct job *job, struct dp_error *err)
         return status;
     }
     report_saved(job, &saved);
-    return saved.status == DP_OK ? DP_OK : dp_fail(err, saved.status, "%s", saved.why);
+    return saved.status == DP_OK || !is_last ? DP_OK : dp_fail(err, saved.status, "%s", saved.why);
 }
 
 static dp_status evaluate(struct job *job, struct dp_error *err)
@@ -274,7 +277,12 @@ static dp_status evaluate(struct job *job, struct dp_error *err)
     return DP_OK;
 }
 
-static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, struct dp_error *err)
+// What a step ended with.
+struct outcome {
+    bool stops, pauses, saved;
+};
+
+static dp_status run_step(struct job *job, struct outcome *ret_outcome, struct dp_error *err)
 {
     struct control_wish ordered;
     struct dp_trainer_wish wish = wish_of(job, &ordered);
@@ -294,10 +302,18 @@ static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, stru
             return status;
         }
     }
-    *ret_stop = report.agreed.stop;
-    *ret_saved = report.agreed.checkpoint || (every > 0 && report.step % every == 0);
-    if (!*ret_saved) {
-        return DP_OK;
+    *ret_outcome = (struct outcome){
+        .stops = report.agreed.stop,
+        .pauses = report.agreed.pause && !report.agreed.stop && !is_last,
+        .saved = report.agreed.checkpoint || (every > 0 && report.step % every == 0)};
+    if (report.agreed.probe > 0) {
+        control_take_probe(job->control, report.agreed.probe);
+        // One that comes too late has nobody left to compare.
+        bool goes_on = !ret_outcome->stops && !ret_outcome->pauses && !is_last;
+        status = goes_on ? job_probe(job, report.agreed.probe, report.step, err) : DP_OK;
+    }
+    if (status != DP_OK || !ret_outcome->saved) {
+        return status;
     }
     status = save(job, ordered.request, err);
     if (report.agreed.checkpoint) {
@@ -306,32 +322,42 @@ static dp_status run_step(struct job *job, bool *ret_stop, bool *ret_saved, stru
     return status;
 }
 
-static dp_status train(struct job *job, struct dp_error *err)
+static dp_status train(struct job *job, struct outcome *ret_outcome, struct dp_error *err)
 {
     control_set_meter(job->control, job->meter, job->plan.pipeline);
-    bool stop = false;
-    bool saved = false;
-    while (!stop && dp_trainer_step_done(job->trainer) < job->spec.train.steps) {
-        dp_status status = run_step(job, &stop, &saved, err);
+    struct outcome outcome = {0};
+    while (!outcome.stops && !outcome.pauses &&
+           dp_trainer_step_done(job->trainer) < job->spec.train.steps) {
+        dp_status status = run_step(job, &outcome, err);
         if (status != DP_OK) {
             return status;
         }
     }
-    if (stop) {
-        return finish_saving(job, err);
+    *ret_outcome = outcome;
+    if (outcome.stops || outcome.pauses) {
+        return finish_saving(job, outcome.stops, err);
     }
-    dp_status status = saved ? DP_OK : save(job, 0, err);
+    dp_status status = outcome.saved ? DP_OK : save(job, 0, err);
     if (status == DP_OK) {
         status = evaluate(job, err);
     }
-    return status == DP_OK ? finish_saving(job, err) : status;
+    return status == DP_OK ? finish_saving(job, true, err) : status;
 }
 
 dp_status job_run(struct job *job, struct dp_error *err)
 {
-    dp_status status = train(job, err);
+    struct outcome outcome = {0};
+    dp_status status = train(job, &outcome, err);
     if (status != DP_OK && job->alltoall != NULL) {
         dp_alltoall_abort(job->alltoall, status, err->message);
+    }
+    if (status == DP_OK && outcome.pauses) {
+        return job_hold(job, "", err);
+    }
+    if (status != DP_OK && job_may_hold(job, status)) {
+        job->has_lost_peer = true;
+        struct dp_error why = *err;
+        return job_hold(job, why.message, err);
     }
     return status;
 }

@@ -185,7 +185,7 @@ int main(int count, char **arguments)
     dp_status status = run_job(&job, &err);
     // The last word leaves first: closing may wait for peers.
     control_free(job.control);
-    if (status != DP_OK) {
+    if (status != DP_OK || job.has_lost_peer) {
         alarm(LAST_WORD_S);
     }
     job_deinit(&job);
