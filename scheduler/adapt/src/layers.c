@@ -1,0 +1,176 @@
+// Layers between stages: exact for one move at a time, repeated from two beginnings.
+//
+// A move takes a layer from one stage to another and shifts those between along; every pair of
+// stages is tried and the best taken, until none is better. Beginnings: as it runs, and the split
+// that is best when nothing but the busiest rank counts (found exactly, where each rank holds one
+// stage).
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "internal.h"
+
+// Ends may have none: the embedding or the head alone.
+static int32_t least_layers(const struct adapt *adapt, int32_t stage)
+{
+    bool is_end = stage == 0 || stage == adapt->stages - 1;
+    int32_t now = adapt->base.layer_begin[stage + 1] - adapt->base.layer_begin[stage];
+    return is_end && (now == 0 || adapt->stages > 2) ? 0 : 1;
+}
+
+// One layer from stage `from` to stage `to`.
+static void move_layer(struct layout *layout, int32_t from, int32_t to)
+{
+    for (int32_t s = from + 1; s <= to; s++) {
+        layout->layer_begin[s]--;
+    }
+    for (int32_t s = to + 1; s <= from; s++) {
+        layout->layer_begin[s]++;
+    }
+}
+
+static bool can_give(const struct adapt *adapt, const struct layout *layout, int32_t stage)
+{
+    return layout->layer_begin[stage + 1] - layout->layer_begin[stage] > least_layers(adapt, stage);
+}
+
+// With layers of unlike prices a move between distant stages shifts those between; every single
+// one is a step of its own then.
+static bool best_move(struct adapt *adapt, struct layout *layout, double *step, int64_t before)
+{
+    int32_t best_from = -1, best_to = -1;
+    double least = *step;
+    for (int32_t from = 0; from < adapt->stages; from++) {
+        if (!can_give(adapt, layout, from)) {
+            continue;
+        }
+        for (int32_t to = 0; to < adapt->stages && !dp_adapt_is_over(adapt, before); to++) {
+            if (to == from) {
+                continue;
+            }
+            move_layer(layout, from, to);
+            double with = dp_adapt_layout_step(adapt, layout);
+            if (with < least * (1 - 1e-9) && dp_adapt_layout_fits(adapt, layout)) {
+                least = with;
+                best_from = from;
+                best_to = to;
+            }
+            move_layer(layout, to, from);
+        }
+    }
+    if (best_from < 0) {
+        return false;
+    }
+    move_layer(layout, best_from, best_to);
+    *step = least;
+    return true;
+}
+
+// What a position takes longer than a healthy one, in the block that is worst for it.
+static double slowness_of(const struct adapt *adapt, const struct layout *layout, int32_t position)
+{
+    double most = 0;
+    for (int32_t r = 0; r < adapt->world; r++) {
+        if (dp_plan_rank_position(adapt->plan, r) == position) {
+            most = fmax(most, adapt->places[layout->place[r]].slow);
+        }
+    }
+    return most;
+}
+
+static double work_of(const struct adapt *adapt, int32_t begin, int32_t end, int32_t stage)
+{
+    const struct dp_adapt_costs *costs = adapt->input->costs;
+    double seconds = 0;
+    for (int kind = 0; kind < DP_ADAPT_KINDS; kind++) {
+        if (kind == DP_ACTION_B) {
+            continue; // I and W
+        }
+        seconds += adapt->prefix[end][kind] - adapt->prefix[begin][kind] + costs->action[kind];
+        seconds += stage == 0 ? costs->first[kind] : 0;
+        seconds += stage == adapt->stages - 1 ? costs->last[kind] : 0;
+    }
+    return seconds;
+}
+
+// least[s][l]: the busiest of stages 0..s that have the first l layers.
+static void even_split(const struct adapt *adapt, struct layout *layout, const double *slow)
+{
+    int32_t layers = adapt->input->costs->layers, stages = adapt->stages;
+    size_t row = (size_t)layers + 1;
+    DP_AUTO_FREE double *least = dp_new_array(double, row *(size_t)stages);
+    DP_AUTO_FREE int32_t *cut = dp_new_array(int32_t, row * (size_t)stages);
+    for (int32_t s = 0; s < stages; s++) {
+        for (int32_t l = 0; l <= layers; l++) {
+            double *best = &least[(size_t)s * row + (size_t)l];
+            *best = INFINITY;
+            for (int32_t from = s == 0 ? 0 : l; from >= 0 && (s > 0 || from == 0); from--) {
+                double before = s == 0 ? 0 : least[(size_t)(s - 1) * row + (size_t)from];
+                double with = fmax(before, slow[s] * work_of(adapt, from, l, s));
+                if (l - from >= least_layers(adapt, s) && with < *best) {
+                    *best = with;
+                    cut[(size_t)s * row + (size_t)l] = from;
+                }
+            }
+        }
+    }
+    if (isfinite(least[(size_t)(stages - 1) * row + (size_t)layers])) {
+        for (int32_t s = stages - 1, l = layers; s > 0; s--) {
+            l = cut[(size_t)s * row + (size_t)l];
+            layout->layer_begin[s] = l;
+        }
+    }
+}
+
+static double descend(struct adapt *adapt, struct layout *layout)
+{
+    int64_t before = adapt->actions;
+    double step = dp_adapt_layout_step(adapt, layout);
+    while (!dp_adapt_is_over(adapt, before) && best_move(adapt, layout, &step, before)) {
+    }
+    return dp_adapt_layout_fits(adapt, layout) ? step : INFINITY;
+}
+
+// With one stage on each rank the split that the busiest rank asks for is another beginning.
+static double descend_from_even(struct adapt *adapt, struct layout *layout)
+{
+    if (adapt->stages != adapt->pipeline) {
+        return INFINITY;
+    }
+    const struct dp_schedule *schedule = &dp_adapt_block_order(adapt, layout, 0)->schedule;
+    DP_AUTO_FREE double *slow = dp_new_array(double, (size_t)adapt->stages);
+    for (int32_t s = 0; s < adapt->stages; s++) {
+        slow[s] = fmax(slowness_of(adapt, layout, schedule->placement[2 * s]),
+                       slowness_of(adapt, layout, schedule->placement[2 * s + 1]));
+    }
+    even_split(adapt, layout, slow);
+    return descend(adapt, layout);
+}
+
+bool dp_adapt_layers(struct adapt *adapt, struct layout *layout, char *ret_why)
+{
+    if (adapt->stages == 1) {
+        snprintf(ret_why, DP_ADAPT_WHY_MAX, "one stage holds all layers");
+        return false;
+    }
+    snprintf(ret_why, DP_ADAPT_WHY_MAX, "no other split of the layers is faster and fits");
+    double now = dp_adapt_layout_step(adapt, layout);
+    struct layout even;
+    dp_adapt_layout_copy(adapt, layout, &even);
+    double from_even = descend_from_even(adapt, &even);
+    struct layout walked;
+    dp_adapt_layout_copy(adapt, layout, &walked);
+    double from_here = descend(adapt, &walked);
+    struct layout *best = from_even < from_here * (1 - 1e-9) ? &even : &walked;
+    bool is_better = fmin(from_even, from_here) < now * (1 - 1e-9);
+    if (is_better) {
+        memcpy(layout->layer_begin, best->layer_begin,
+               ((size_t)adapt->stages + 1) * sizeof(*layout->layer_begin));
+    }
+    dp_adapt_layout_deinit(&even);
+    dp_adapt_layout_deinit(&walked);
+    return is_better;
+}
