@@ -126,17 +126,16 @@ void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *
                         uint32_t grace_ms, struct dp_agent_effects *effects)
 {
     assignment->stopping = true;
-    if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
-        struct dp_agent_effect *effect =
-            dp_agent_effects_add(effects, DP_AGENT_DO_STOP, &assignment->fence);
-        effect->grace_ms = grace_ms;
-    }
     if (assignment->keeper == DP_AGENT_KEEPER_NONE) {
         assignment->keeper = DP_AGENT_KEEPER_GONE;
         end_unstarted(assignment);
         dp_agent_core_level(core, assignment, effects);
     } else if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
         end_unstarted(assignment);
+        // A keeper without ranks goes at once: a later agent that found it would start them.
+        dp_agent_effect_type type = dp_agent_assignment_ended(assignment) ? DP_AGENT_DO_SHUTDOWN
+                                                                          : DP_AGENT_DO_STOP;
+        dp_agent_effects_add(effects, type, &assignment->fence)->grace_ms = grace_ms;
     }
 }
 
