@@ -101,8 +101,8 @@ float top_history_at(const struct top_history *history, top_metric metric, size_
 
 const Dp__V1__StragglerVerdict *top_verdict_of(const Dp__V1__Job *job, uint32_t rank)
 {
-    for (size_t i = 0; i < job->n_verdicts; i++) {
-        const Dp__V1__StragglerVerdict *verdict = job->verdicts[i];
+    for (size_t i = 0; i < job->n_stragglers; i++) {
+        const Dp__V1__StragglerVerdict *verdict = job->stragglers[i];
         bool here = (verdict->has_rank && verdict->rank == rank) ||
                     (verdict->has_peer && verdict->peer == rank);
         if (here && strcmp(verdict->state, "healthy") != 0) {

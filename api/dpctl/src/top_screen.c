@@ -227,8 +227,8 @@ static int draw_verdicts(const struct top_screen *screen)
 {
     const Dp__V1__Job *job = screen->job;
     int shown = 0, y = LINES - 2;
-    for (size_t i = job->n_verdicts; i-- > 0 && shown < VERDICT_LINES && y > HEAD_LINES;) {
-        const Dp__V1__StragglerVerdict *verdict = job->verdicts[i];
+    for (size_t i = job->n_stragglers; i-- > 0 && shown < VERDICT_LINES && y > HEAD_LINES;) {
+        const Dp__V1__StragglerVerdict *verdict = job->stragglers[i];
         char who[64] = "the job";
         if (verdict->has_peer) {
             snprintf(who, sizeof(who), "link %u-%u", verdict->rank, verdict->peer);
