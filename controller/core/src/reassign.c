@@ -22,7 +22,7 @@ void dp_core_reassign_phase(struct dp_core *core, struct core_job *job, core_pha
     job->reassign.phase = phase;
     job->reassign.since_ns = core->now_ns;
     job->deadline_ns = timeout_ns == 0 ? 0 : core->now_ns + timeout_ns;
-    dp_core_job_touch(core, job);
+    dp_core_job_touch(job);
 }
 
 static int64_t prepare_timeout_ns(const struct dp_core *core)
@@ -39,18 +39,15 @@ int64_t dp_core_hold_timeout_ns(const struct dp_core *core, const struct core_jo
 void dp_core_reassign_begin(struct dp_core *core, struct core_job *job,
                             const struct dp_adapt_done *done)
 {
-    job->row.epoch_used++;
-    job->reassign.next =
-        dp_core_side_new(job, done->plan, done->plan_length, done->ranks, done->ranks_count);
+    dp_core_side_prepare(job, done);
     job->reassign.failure = (struct core_failure){0};
     dp_core_decision_make(core, job, done, DP_DECISION_PREPARING);
     dp_core_job_move(core, job, DP_STATE_REASSIGNING, "Reassigning", "%s: %zu ranks are prepared",
                      done->action, done->ranks_count);
     dp_core_reassign_phase(core, job, CORE_PREPARING, prepare_timeout_ns(core));
-    dp_core_job_recount(core, job);
 }
 
-void dp_core_reassign_stop(struct dp_core *core, struct core_job *job)
+void dp_core_reassign_stop(struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
     bool changing = reassign->phase != CORE_STEADY;
@@ -66,9 +63,10 @@ void dp_core_reassign_stop(struct dp_core *core, struct core_job *job)
     reassign->sources_count = 0;
     reassign->request = 0;
     reassign->answer_ns = 0;
+    reassign->away[0] = '\0';
     reassign->phase = CORE_STEADY;
     reassign->failure = (struct core_failure){0};
-    dp_core_job_recount(core, job);
+    dp_core_sides_recount(job);
     if (changing) {
         dp_core_job_changed(job);
     }
@@ -89,8 +87,8 @@ void dp_core_reassign_abandon(struct dp_core *core, struct core_job *job, const 
     vsnprintf(why, sizeof(why), format, args);
     va_end(args);
     dp_core_note(core, job, NULL, true, "job.reassign_abandoned", "%s", why);
-    dp_core_decision_set(core, job, DP_DECISION_ABANDONED, "the job trained on as it was: %s", why);
-    dp_core_reassign_stop(core, job);
+    dp_core_decision_set(job, DP_DECISION_ABANDONED, "the job trained on as it was: %s", why);
+    dp_core_reassign_stop(job);
     run_on(core, job);
 }
 
@@ -103,7 +101,7 @@ void dp_core_reassign_fall(struct dp_core *core, struct core_job *job, const cha
     va_end(args);
     struct core_failure failure = job->reassign.failure;
     dp_core_note(core, job, NULL, true, "job.reassign_failed", "%s", why);
-    dp_core_decision_set(core, job, DP_DECISION_FELL_BACK, "%s", why);
+    dp_core_decision_set(job, DP_DECISION_FELL_BACK, "%s", why);
     job->reassign.phase = CORE_FALLING;
     if (failure.cause == DP_CAUSE_NONE) {
         dp_core_job_blame(core, job, DP_CAUSE_TIMEOUT, "ReassignFailed", "%s", why);
@@ -165,29 +163,13 @@ static void take_sources(struct core_job *job)
 static void switch_over(struct dp_core *core, struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
-    struct core_side *next = reassign->next;
-    dp_core_job_flush_steps(core, job, reassign->step);
+    dp_core_flush_steps(core, job, reassign->step);
     take_sources(job);
-    reassign->next = NULL;
-    dp_core_job_retire(job);
+    dp_core_side_put_in_force(job);
     job->sides->serves = true;
-    job->ranks = next->ranks;
-    job->ranks_count = next->ranks_count;
-    job->members = next->members;
-    job->members_count = next->members_count;
-    dp_buf_clear(&job->row.plan);
-    dp_buf_append(&job->row.plan, next->plan.bytes, next->plan.length);
-    job->row.epoch = next->epoch;
-    next->ranks = NULL;
-    next->members = NULL;
-    dp_core_side_free(next);
     job->base_step = reassign->step;
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        job->ranks[i].step = reassign->step;
-    }
     job->ranks_changed = true;
     dp_core_job_changed(job);
-    dp_core_job_recount(core, job);
     dp_core_note(core, job, NULL, false, "job.switch",
                  "epoch %u takes step %llu from %zu ranks of epoch %u", job->row.epoch,
                  (unsigned long long)reassign->step, reassign->sources_count,
@@ -208,13 +190,24 @@ static void switched(struct dp_core *core, struct core_job *job)
     dp_core_note(core, job, NULL, false, recovered ? "job.recovered" : "job.reassigned",
                  "epoch %u goes on from step %llu after %.3f s on %zu ranks", job->row.epoch,
                  (unsigned long long)step, (double)paused_ns / DP_NS_PER_S, job->ranks_count);
-    dp_core_reassign_stop(core, job);
+    dp_core_reassign_stop(job);
     reassign->paused_ns = 0;
     reassign->recent_first = step + 2; // the first one warms up
     reassign->measured_from = step + 2;
     reassign->decision.measured_pause_ns = paused_ns;
-    dp_core_decision_set(core, job, DP_DECISION_RUNNING, "%s", "");
+    dp_core_decision_set(job, DP_DECISION_RUNNING, "%s", "");
     run_on(core, job);
+}
+
+// A rank that was started takes its state first, and says that it has it by the step.
+static bool all_took(const struct core_job *job)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (job->ranks[i].step < job->row.source_step) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool all_hold(const struct core_job *job)
@@ -274,7 +267,7 @@ static void settling_advance(struct dp_core *core, struct core_job *job)
         return;
     }
     if (!reports_are_in(core, job)) {
-        dp_core_job_touch(core, job);
+        dp_core_job_touch(job);
         return; // the timer looks again
     }
     if (reassign->next == NULL) {
@@ -291,8 +284,9 @@ static void preparing_advance(struct dp_core *core, struct core_job *job)
         dp_core_reassign_abandon(core, job, "it has come to its last step");
         return;
     }
-    if (all_reached(next->ranks, next->ranks_count, DP_RANK_READY)) {
-        dp_core_decision_set(core, job, DP_DECISION_SWITCHING, "%s", "");
+    // Before the first step there is nothing to take over.
+    if (job->row.step > 0 && all_reached(next->ranks, next->ranks_count, DP_RANK_READY)) {
+        dp_core_decision_set(job, DP_DECISION_SWITCHING, "%s", "");
         job->reassign.paused_ns = core->now_ns;
         dp_core_reassign_phase(core, job, CORE_PAUSING, dp_core_hold_timeout_ns(core, job));
     }
@@ -325,7 +319,7 @@ void dp_core_reassign_advance(struct dp_core *core, struct core_job *job)
         }
         break;
     case CORE_SWITCHING:
-        if (all_reached(job->ranks, job->ranks_count, DP_RANK_RUNNING)) {
+        if (all_reached(job->ranks, job->ranks_count, DP_RANK_RUNNING) && all_took(job)) {
             switched(core, job);
         }
         break;
@@ -429,7 +423,7 @@ void dp_core_reassign_load(struct dp_core *core, struct core_job *job)
     reassign->step = job->row.source_step;
     reassign->paused_ns = core->now_ns;
     for (size_t i = 0; i < job->ranks_count; i++) {
-        job->ranks[i].step = reassign->step;
+        job->ranks[i].step = 0;
     }
     dp_core_reassign_phase(core, job, CORE_SWITCHING, prepare_timeout_ns(core));
 }

@@ -60,17 +60,6 @@ static void merge_rank(const struct core_job *job, struct dp_rank_record *rank,
     }
 }
 
-static bool has_live(const struct dp_assignment_level *level)
-{
-    for (size_t i = 0; i < level->ranks_count; i++) {
-        if (level->ranks[i].phase != DP_RANK_UNKNOWN &&
-            !dp_rank_phase_ended(level->ranks[i].phase)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level)
 {
@@ -87,12 +76,12 @@ bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct
             merge_rank(job, &side->ranks[rank], &level->ranks[i], why, sizeof(why));
         }
     }
-    if (level->keeper_lost || (level->error[0] != '\0' && !has_live(level))) {
+    if (level->keeper_lost || (level->error[0] != '\0' && !dp_core_has_live(level))) {
         dp_core_side_end(side, node->row.name);
         snprintf(why, sizeof(why), "node %s: %.*s", node->row.name, DP_TEXT_MAX / 2,
                  level->error[0] != '\0' ? level->error : "the keeper of its ranks was ended");
     }
-    dp_core_job_recount(core, job);
+    dp_core_sides_recount(job);
     if (side == job->reassign.next && why[0] != '\0') {
         next_failed(core, job, why);
     }
@@ -100,58 +89,121 @@ bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct
     return true;
 }
 
-void dp_core_side_miss(struct dp_core *core, struct core_job *job, struct core_side *side,
-                       struct core_member *member, bool at_hello)
+static void miss_next(struct dp_core *core, struct core_job *job, struct core_member *member)
 {
-    bool had_time = member->told != DP_ORDER_NONE &&
-                    core->now_ns - member->told_ns > 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
-    if (!at_hello && !had_time) {
-        return;
-    }
-    if (side == job->reassign.next) {
-        bool was_there = false;
-        for (size_t i = 0; i < side->ranks_count; i++) {
-            was_there = was_there || (strcmp(side->ranks[i].node, member->node) == 0 &&
-                                      side->ranks[i].phase != DP_RANK_UNKNOWN);
-        }
-        if (!was_there) {
-            member->told = DP_ORDER_NONE; // the order was lost
+    struct core_side *side = job->reassign.next;
+    for (size_t i = 0; i < side->ranks_count; i++) {
+        if (strcmp(side->ranks[i].node, member->node) == 0 &&
+            side->ranks[i].phase != DP_RANK_UNKNOWN) {
+            char why[DP_TEXT_MAX];
+            snprintf(why, sizeof(why), "node %s no longer knows of the new ranks of %s",
+                     member->node, job->row.id);
+            dp_core_side_end(side, member->node);
+            next_failed(core, job, why);
             return;
         }
-        char why[DP_TEXT_MAX];
-        snprintf(why, sizeof(why), "node %s no longer knows of the new ranks of %s", member->node,
-                 job->row.id);
-        dp_core_side_end(side, member->node);
-        dp_core_job_recount(core, job);
-        next_failed(core, job, why);
-    } else if (dp_core_side_end(side, member->node)) {
-        member->told = DP_ORDER_RELEASE;
-        dp_core_job_recount(core, job);
     }
-    dp_core_job_advance(core, job);
+    member->told = DP_ORDER_NONE; // the order was lost
 }
 
-void dp_core_sides_lose_node(struct dp_core *core, struct core_job *job,
-                             const struct core_node *node)
+static void find_missing(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                         const struct dp_levels *levels, bool at_hello)
 {
-    struct core_side *next = job->reassign.next;
-    if (next != NULL && dp_core_side_member(next, node->row.name) != NULL) {
-        char why[DP_TEXT_MAX];
-        snprintf(why, sizeof(why), "node %s is silent for longer than its lease of %lld ms",
-                 node->row.name, (long long)dp_core_node_lease_ms(core, node));
-        next_failed(core, job, why);
-    }
-}
-
-void dp_core_sides_fence_node(struct dp_core *core, struct core_job *job,
-                              const struct core_node *node)
-{
-    bool ended = false;
+    // An order may still be on its way when a heartbeat leaves the node.
+    int64_t had_time_ns = core->now_ns - 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
     for (struct core_side *side = job->sides; side != NULL; side = side->next) {
-        ended = dp_core_side_end(side, node->row.name) || ended;
+        struct core_member *member = dp_core_side_member(side, node->row.name);
+        struct dp_fence fence = dp_core_side_fence(job, side);
+        if (member != NULL && (at_hello || member->told_ns < had_time_ns) &&
+            !dp_core_is_listed(levels, &fence)) {
+            dp_core_side_end(side, member->node);
+            member->told = DP_ORDER_RELEASE;
+        }
     }
-    if (ended) {
-        dp_core_job_recount(core, job);
-        dp_core_job_advance(core, job);
+    struct core_side *next = job->reassign.next;
+    struct core_member *member = next == NULL ? NULL : dp_core_side_member(next, node->row.name);
+    if (member != NULL && member->told != DP_ORDER_NONE &&
+        (at_hello || member->told_ns < had_time_ns)) {
+        struct dp_fence fence = dp_core_side_fence(job, next);
+        if (!dp_core_is_listed(levels, &fence)) {
+            miss_next(core, job, member);
+        }
+    }
+}
+
+// Jobs with sides; what is done to one may take it off the list.
+static struct core_job **each_sided(struct dp_core *core, size_t *ret_count)
+{
+    *ret_count = core->sided_count;
+    return dp_core_keep(core, core->sided, core->sided_count * sizeof(struct core_job *));
+}
+
+static bool has_member(const struct core_job *job, const char *node)
+{
+    bool has = job->reassign.next != NULL && dp_core_side_member(job->reassign.next, node) != NULL;
+    for (const struct core_side *side = job->sides; side != NULL && !has; side = side->next) {
+        has = dp_core_side_member(side, node) != NULL;
+    }
+    return has;
+}
+
+void dp_core_sides_missing(struct dp_core *core, const struct core_node *node,
+                           const struct dp_levels *levels, bool at_hello)
+{
+    size_t count = 0;
+    struct core_job **jobs = each_sided(core, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (has_member(jobs[i], node->row.name)) {
+            find_missing(core, jobs[i], node, levels, at_hello);
+            dp_core_sides_recount(jobs[i]);
+            dp_core_job_advance(core, jobs[i]);
+        }
+    }
+}
+
+void dp_core_sides_hello(struct dp_core *core, const struct core_node *node,
+                         const struct dp_levels *levels)
+{
+    for (size_t i = 0; i < levels->count; i++) {
+        const struct dp_assignment_level *level = &levels->assignments[i];
+        struct core_job *job = dp_core_job_by_id(core, level->fence.job);
+        struct core_side *side = job == NULL ? NULL : dp_core_side_find(job, &level->fence);
+        struct core_member *member =
+            side == NULL ? NULL : dp_core_side_member(side, node->row.name);
+        if (member != NULL) {
+            member->told = dp_core_told_before(level);
+            member->told_ns = core->now_ns;
+        }
+    }
+}
+
+void dp_core_sides_lose_node(struct dp_core *core, const struct core_node *node)
+{
+    size_t count = 0;
+    struct core_job **jobs = each_sided(core, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct core_side *next = jobs[i]->reassign.next;
+        if (next != NULL && dp_core_side_member(next, node->row.name) != NULL) {
+            char why[DP_TEXT_MAX];
+            snprintf(why, sizeof(why), "node %s is silent for longer than its lease of %lld ms",
+                     node->row.name, (long long)dp_core_node_lease_ms(core, node));
+            next_failed(core, jobs[i], why);
+        }
+    }
+}
+
+void dp_core_sides_fence_node(struct dp_core *core, const struct core_node *node)
+{
+    size_t count = 0;
+    struct core_job **jobs = each_sided(core, &count);
+    for (size_t i = 0; i < count; i++) {
+        bool ended = false;
+        for (struct core_side *side = jobs[i]->sides; side != NULL; side = side->next) {
+            ended = dp_core_side_end(side, node->row.name) || ended;
+        }
+        if (ended) {
+            dp_core_sides_recount(jobs[i]);
+            dp_core_job_advance(core, jobs[i]);
+        }
     }
 }

@@ -20,23 +20,58 @@ static void set_members(struct core_side *side)
     }
 }
 
-struct core_side *dp_core_side_new(const struct core_job *job, const void *plan, size_t plan_length,
-                                   const struct dp_slot *slots, size_t count)
+static struct core_side *side_new(const struct core_job *job, const struct dp_adapt_done *done)
 {
     struct core_side *side = dp_new(struct core_side);
     side->attempt = job->row.attempt;
     side->epoch = job->row.epoch_used;
-    dp_buf_append(&side->plan, plan, plan_length);
-    side->ranks_count = count;
-    side->ranks = dp_new_array(struct dp_rank_record, count);
-    for (size_t i = 0; i < count; i++) {
+    dp_buf_append(&side->plan, done->plan, done->plan_length);
+    side->ranks_count = done->ranks_count;
+    side->ranks = dp_new_array(struct dp_rank_record, done->ranks_count);
+    for (size_t i = 0; i < done->ranks_count; i++) {
         side->ranks[i].job = job->row.number;
         side->ranks[i].rank = (uint32_t)i;
-        side->ranks[i].slot = slots[i].slot;
-        DP_COPY_TEXT(side->ranks[i].node, slots[i].node);
+        side->ranks[i].slot = done->ranks[i].slot;
+        DP_COPY_TEXT(side->ranks[i].node, done->ranks[i].node);
     }
     set_members(side);
     return side;
+}
+
+// The core's list has those jobs that have sides.
+static void keep_listed(struct core_job *job)
+{
+    struct dp_core *core = job->core;
+    bool listed = job->sides != NULL || job->reassign.next != NULL;
+    if (listed && job->sided == 0) {
+        if (core->sided_count == core->sided_capacity) {
+            core->sided_capacity = core->sided_capacity == 0 ? 4 : core->sided_capacity * 2;
+            core->sided =
+                dp_realloc(core->sided, core->sided_capacity, sizeof(struct core_job *));
+        }
+        core->sided[core->sided_count++] = job;
+        job->sided = core->sided_count;
+    } else if (!listed && job->sided != 0) {
+        struct core_job *last = core->sided[--core->sided_count];
+        core->sided[job->sided - 1] = last;
+        last->sided = job->sided;
+        job->sided = 0;
+    }
+}
+
+void dp_core_side_prepare(struct core_job *job, const struct dp_adapt_done *done)
+{
+    job->row.epoch_used++;
+    job->reassign.next = side_new(job, done);
+    keep_listed(job);
+    dp_core_sides_recount(job);
+}
+
+void dp_core_sides_recount(struct core_job *job)
+{
+    dp_core_job_recount(job);
+    dp_core_reschedule(job->core);
+    dp_core_job_touch(job);
 }
 
 void dp_core_side_free(struct core_side *side)
@@ -52,12 +87,15 @@ void dp_core_side_free(struct core_side *side)
 void dp_core_sides_free(struct core_job *job)
 {
     dp_core_side_free(job->reassign.next);
+    job->reassign.next = NULL;
     while (job->sides != NULL) {
         struct core_side *next = job->sides->next;
         dp_core_side_free(job->sides);
         job->sides = next;
     }
+    keep_listed(job);
     free(job->reassign.sources);
+    dp_decision_record_deinit(&job->reassign.decision);
 }
 
 struct dp_fence dp_core_side_fence(const struct core_job *job, const struct core_side *side)
@@ -130,13 +168,27 @@ static void add_side(struct core_job *job, struct core_side *side)
     end_unreached(side);
     side->next = job->sides;
     job->sides = side;
+    keep_listed(job);
 }
 
 void dp_core_side_give_up(struct core_job *job)
 {
     if (job->reassign.next != NULL) {
-        add_side(job, job->reassign.next);
+        struct core_side *side = job->reassign.next;
         job->reassign.next = NULL;
+        add_side(job, side);
+        dp_core_sides_recount(job);
+    }
+}
+
+// What nodes were told of their ranks goes along with these.
+static void take_over_told(struct core_member *to, const struct core_member *from)
+{
+    if (from != NULL) {
+        to->told = from->told;
+        to->told_ns = from->told_ns;
+        to->reached = from->reached;
+        to->lost = from->lost;
     }
 }
 
@@ -148,13 +200,36 @@ void dp_core_job_retire(struct core_job *job)
         .epoch = job->row.epoch,
         .ranks = job->ranks,
         .ranks_count = job->ranks_count,
-        .members = job->members,
-        .members_count = job->members_count,
     };
+    set_members(side);
+    for (size_t i = 0; i < side->members_count; i++) {
+        take_over_told(&side->members[i], dp_core_job_member(job, side->members[i].node));
+    }
+    dp_core_members_clear(job);
     job->ranks = NULL;
-    job->members = NULL;
-    job->ranks_count = job->members_count = 0;
+    job->ranks_count = 0;
     add_side(job, side);
+}
+
+void dp_core_side_put_in_force(struct core_job *job)
+{
+    struct core_side *next = job->reassign.next;
+    dp_core_job_retire(job);
+    job->reassign.next = NULL;
+    job->ranks = next->ranks;
+    job->ranks_count = next->ranks_count;
+    dp_core_job_set_members(job);
+    for (size_t i = 0; i < job->members_count; i++) {
+        take_over_told(&job->members[i], dp_core_side_member(next, job->members[i].node));
+    }
+    dp_buf_clear(&job->row.plan);
+    dp_buf_append(&job->row.plan, next->plan.bytes, next->plan.length);
+    job->row.epoch = next->epoch;
+    next->ranks = NULL;
+    dp_core_side_free(next);
+    job->lacks_phase = job->lacks_ok = job->lacks_step = 0;
+    keep_listed(job);
+    dp_core_sides_recount(job);
 }
 
 // Whether the job's assignment in force, or an older side than `until`, has the slot, too.
@@ -244,6 +319,33 @@ static void drive_side(struct dp_core *core, struct core_job *job, struct core_s
     }
 }
 
+bool dp_core_sides_may_end(const struct core_job *job)
+{
+    for (const struct core_side *side = job->sides; side != NULL; side = side->next) {
+        for (size_t i = 0; i < side->members_count; i++) {
+            const char *name = side->members[i].node;
+            const struct core_node *node = dp_core_node_find(job->core, name);
+            bool silent = node == NULL || node->state == DP_NODE_LOST;
+            if (!dp_core_side_over(side, name) &&
+                (job->row.outcome == DP_STATE_CANCELLED || !silent)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+void dp_core_sides_insist(struct core_job *job)
+{
+    for (struct core_side *side = job->sides; side != NULL; side = side->next) {
+        for (size_t i = 0; i < side->members_count; i++) {
+            if (!dp_core_side_over(side, side->members[i].node)) {
+                side->members[i].told = DP_ORDER_START;
+            }
+        }
+    }
+}
+
 static bool side_done(const struct dp_core *core, const struct core_side *side)
 {
     for (size_t i = 0; i < side->members_count; i++) {
@@ -280,10 +382,12 @@ void dp_core_sides_drive(struct dp_core *core, struct core_job *job)
         if (!side->serves && side_done(core, side)) {
             *link = side->next;
             dp_core_side_free(side);
+            dp_core_reschedule(core);
         } else {
             link = &side->next;
         }
     }
+    keep_listed(job);
 }
 
 void dp_core_sources_write(const struct dp_state_source *sources, size_t count, struct dp_buf *out)

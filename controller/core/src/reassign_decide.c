@@ -1,0 +1,420 @@
+// What is done about slow ranks and nodes that are to be left: asked for, stored with what it was
+// expected to gain, carried out where the job's policy says so, and measured. A prediction that did
+// not come true lowers the trust in the next one.
+#include "core_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+#include "dp/straggler.h"
+
+// As dp_adapt_trust_after has it.
+#define TRUST_SHARE 0.5 // of the newest prediction in the running ratio
+#define TRUST_LEAST 0.1 // so that it can come back
+
+static int compare_times(const void *left, const void *right)
+{
+    int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+int64_t dp_core_recent_step_ns(const struct core_job *job)
+{
+    const struct core_reassign *reassign = &job->reassign;
+    int64_t times[CORE_RECENT_STEPS];
+    size_t count = 0;
+    for (uint64_t step = job->row.step;
+         step > 0 && step >= reassign->recent_first && count < CORE_RECENT_STEPS; step--) {
+        int64_t time_ns = reassign->recent_ns[step % CORE_RECENT_STEPS];
+        if (time_ns > 0) {
+            times[count++] = time_ns;
+        }
+    }
+    if (count == 0) {
+        return 0;
+    }
+    qsort(times, count, sizeof(*times), compare_times);
+    return times[count / 2];
+}
+
+static const bool *taken_slots(struct dp_core *core, const struct core_job *job,
+                               const struct core_node *node)
+{
+    bool *taken = dp_arena_alloc(&core->effects->arena, node->row.slots + 1);
+    for (size_t k = 0; k < node->jobs_count; k++) {
+        const struct core_job *other = node->jobs[k];
+        bool ended = dp_job_state_ended(other->row.state);
+        for (size_t i = 0; other != job && i < other->ranks_count; i++) {
+            const struct dp_rank_record *rank = &other->ranks[i];
+            if (rank->slot < node->row.slots && strcmp(rank->node, node->row.name) == 0 &&
+                (!ended || !dp_rank_record_over(rank))) {
+                taken[rank->slot] = true;
+            }
+        }
+    }
+    for (size_t k = 0; k < core->sided_count; k++) {
+        if (core->sided[k] != job) {
+            dp_core_sides_slots(core->sided[k], node->row.name, taken, node->row.slots);
+        }
+    }
+    return taken;
+}
+
+static bool is_own(const struct core_job *job, const char *node, uint32_t slot)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (job->ranks[i].slot == slot && strcmp(job->ranks[i].node, node) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Slots that the job's ranks may have: its own, and those that are free. What the node runs of jobs
+// that are not the core's takes some, which have no numbers: the highest are left to it.
+static struct dp_free_slots slots_for(struct dp_core *core, const struct core_job *job,
+                                      const struct core_node *node)
+{
+    const bool *taken = taken_slots(core, job, node);
+    uint32_t *numbers =
+        dp_arena_alloc(&core->effects->arena, (node->row.slots + 1) * sizeof(*numbers));
+    uint32_t count = 0, foreign = 0;
+    for (size_t i = 0; i < node->foreign_count; i++) {
+        if (strcmp(node->foreign[i].fence.job, job->row.id) != 0) {
+            foreign += node->foreign[i].live;
+        }
+    }
+    for (uint32_t slot = node->row.slots; slot-- > 0;) {
+        if (taken[slot]) {
+            continue;
+        }
+        if (foreign > 0 && !is_own(job, node->row.name, slot)) {
+            foreign--;
+            continue;
+        }
+        numbers[count++] = slot;
+    }
+    for (uint32_t i = 0; i < count / 2; i++) {
+        uint32_t kept = numbers[i];
+        numbers[i] = numbers[count - 1 - i];
+        numbers[count - 1 - i] = kept;
+    }
+    return (struct dp_free_slots){&node->row, count, numbers};
+}
+
+static bool may_have(const struct core_job *job, const struct core_node *node)
+{
+    bool ready = node->state == DP_NODE_READY ||
+                 (node->state == DP_NODE_REGISTERING && !job->row.needs_profile && !node->held);
+    return ready && strcmp(node->row.name, job->reassign.away) != 0;
+}
+
+bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
+                       const struct dp_slot *slots, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct core_node *node = dp_core_node_find(core, slots[i].node);
+        if (node == NULL || !may_have(job, node) || slots[i].slot >= node->row.slots ||
+            taken_slots(core, job, node)[slots[i].slot]) {
+            return false;
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (slots[k].slot == slots[i].slot && strcmp(slots[k].node, slots[i].node) == 0) {
+                return false;
+            }
+        }
+    }
+    return count > 0;
+}
+
+void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_adapt_ask *ask)
+{
+    size_t count = 0;
+    FOR_EACH_NODE(core, node)
+    {
+        count += may_have(job, node);
+    }
+    struct dp_free_slots *nodes =
+        dp_arena_alloc(&core->effects->arena, (count + 1) * sizeof(*nodes));
+    count = 0;
+    FOR_EACH_NODE(core, node)
+    {
+        if (may_have(job, node)) {
+            nodes[count] = slots_for(core, job, node);
+            count += nodes[count].slots_free > 0;
+        }
+    }
+    struct dp_adapt_ask *kept = dp_core_keep(core, ask, sizeof(*ask));
+    kept->request = job->reassign.request = core->next_request++;
+    kept->cause = dp_core_keep_text(core, ask->cause);
+    kept->away = dp_core_keep_text(core, ask->away);
+    kept->step_ns = dp_core_recent_step_ns(job);
+    kept->steps_left =
+        job->row.steps_total > job->row.step ? job->row.steps_total - job->row.step : 0;
+    kept->trust = core->trust;
+    job->reassign.answer_ns = core->now_ns + core->config.answer_timeout_ms * DP_NS_PER_MS;
+    dp_core_job_touch(job);
+    struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_ADAPT);
+    effect->job = job->row.number;
+    effect->nodes = nodes;
+    effect->nodes_count = count;
+    effect->adapt = kept;
+}
+
+static bool may_ask(const struct core_job *job)
+{
+    return job->row.state == DP_STATE_RUNNING && job->reassign.phase == CORE_STEADY &&
+           job->reassign.request == 0;
+}
+
+void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
+                             const struct dp_straggler_verdict *verdict)
+{
+    bool slow = verdict->state == DP_STRAGGLER_CONFIRMED ||
+                (verdict->state == DP_STRAGGLER_NOTED &&
+                 (verdict->cause == DP_STRAGGLER_UNEVEN_STAGE ||
+                  verdict->cause == DP_STRAGGLER_UNEVEN_DATA));
+    if (!slow || verdict->cause == DP_STRAGGLER_OWN_DOING || job->row.adapt == DP_JOB_ADAPT_OFF ||
+        !may_ask(job) || core->now_ns < job->reassign.cool_ns) {
+        return;
+    }
+    job->reassign.away[0] = '\0';
+    job->reassign.policy = job->row.adapt;
+    struct dp_adapt_ask ask = {.away = "", .cause = verdict->text};
+    ask.verdict = dp_core_keep(core, verdict, sizeof(*verdict));
+    DP_COPY_TEXT(job->reassign.cause, verdict->text);
+    dp_core_ask(core, job, &ask);
+}
+
+bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node)
+{
+    if (!may_ask(job)) {
+        return false;
+    }
+    DP_COPY_TEXT(job->reassign.away, node);
+    job->reassign.policy = DP_JOB_ADAPT_AUTO;
+    snprintf(job->reassign.cause, sizeof(job->reassign.cause), "node %s is to be left", node);
+    struct dp_adapt_ask ask = {.away = node, .cause = job->reassign.cause};
+    dp_core_ask(core, job, &ask);
+    return true;
+}
+
+void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
+{
+    struct core_job *job = dp_core_job_by_id(core, wish->job);
+    if (job == NULL) {
+        dp_core_refuse_absent(core, wish->reply, wish->job);
+        return;
+    }
+    if (job->row.state != DP_STATE_RUNNING) {
+        dp_core_refuse_stored(core, wish->reply, job, DP_CONFLICT,
+                              "%s is %s: only the ranks of a running job can change", wish->job,
+                              dp_job_state_text(job->row.state));
+        return;
+    }
+    if (!may_ask(job)) {
+        dp_core_reply_error(core, wish->reply, DP_BUSY,
+                            "another layout for %s is being looked for already", wish->job);
+        return;
+    }
+    DP_COPY_TEXT(job->reassign.away, wish->away);
+    job->reassign.policy = wish->advise ? DP_JOB_ADAPT_ADVISE : DP_JOB_ADAPT_AUTO;
+    snprintf(job->reassign.cause, sizeof(job->reassign.cause), "asked for%s%s",
+             wish->away[0] == '\0' ? "" : ": away from node ", wish->away);
+    struct dp_adapt_ask ask = {.away = job->reassign.away, .cause = job->reassign.cause};
+    dp_core_ask(core, job, &ask);
+    dp_core_reply_stored(core, wish->reply, job);
+}
+
+void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
+{
+    struct core_job *job = dp_core_job_number(core, done->job);
+    if (job == NULL || done->request == 0 || job->reassign.request != done->request) {
+        return;
+    }
+    dp_core_job_touch(job);
+    job->reassign.request = 0;
+    job->reassign.answer_ns = 0;
+    if (job->row.state == DP_STATE_REASSIGNING) {
+        dp_core_recover_done(core, job, done);
+        return;
+    }
+    job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+    bool acts = done->ranks_count > 0 && job->reassign.policy == DP_JOB_ADAPT_AUTO;
+    if (acts && job->row.state == DP_STATE_RUNNING &&
+        dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
+        dp_core_reassign_begin(core, job, done);
+    } else {
+        dp_core_decision_make(core, job, done, DP_DECISION_ADVISED);
+    }
+}
+
+void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *failed)
+{
+    struct core_job *job = dp_core_job_number(core, failed->job);
+    if (job == NULL || failed->request == 0 || job->reassign.request != failed->request) {
+        return;
+    }
+    dp_core_job_touch(job);
+    job->reassign.request = 0;
+    job->reassign.answer_ns = 0;
+    if (job->row.state == DP_STATE_REASSIGNING) {
+        dp_core_recover_failed(core, job, failed->error.message);
+        return;
+    }
+    job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+    dp_core_note(core, job, NULL, true, "job.no_answer", "%s: %s", job->reassign.cause,
+                 failed->error.message);
+}
+
+static void store_decision(struct core_job *job)
+{
+    job->reassign.decision_changed = true;
+    dp_core_job_changed(job);
+}
+
+void dp_core_decision_make(struct dp_core *core, struct core_job *job,
+                           const struct dp_adapt_done *done, dp_decision_state state)
+{
+    struct dp_decision_record *decision = &job->reassign.decision;
+    uint64_t number = decision->number + 1;
+    dp_decision_record_deinit(decision);
+    *decision = (struct dp_decision_record){
+        .job = job->row.number,
+        .number = number,
+        .time_ns = core->wall_ns,
+        .state = state,
+        .step = job->row.step,
+        .attempt = job->row.attempt,
+        .epoch = state == DP_DECISION_ADVISED ? 0 : job->row.epoch_used,
+        .before_step_ns = dp_core_recent_step_ns(job),
+        .predicted_step_ns = done->predicted_step_ns,
+        .predicted_pause_ns = done->predicted_pause_ns,
+        .trust_before = core->trust,
+        .trust_after = core->trust,
+    };
+    const char *failed = job->reassign.failure.message;
+    DP_COPY_TEXT(decision->kind, done->kind);
+    DP_COPY_TEXT(decision->action, done->action);
+    DP_COPY_TEXT(decision->cause, failed[0] != '\0' ? failed : job->reassign.cause);
+    dp_buf_append(&decision->document, done->document, done->document_length);
+    dp_core_note(core, job, NULL, false, "job.decision", "%s: %s: %s",
+                 dp_decision_state_text(state), decision->kind, decision->action);
+    store_decision(job);
+}
+
+static bool is_open(const struct dp_decision_record *decision)
+{
+    return decision->number != 0 &&
+           (decision->state == DP_DECISION_PREPARING || decision->state == DP_DECISION_SWITCHING ||
+            decision->state == DP_DECISION_RUNNING);
+}
+
+void dp_core_decision_set(struct core_job *job, dp_decision_state state, const char *format, ...)
+{
+    struct dp_decision_record *decision = &job->reassign.decision;
+    if (!is_open(decision) || decision->state == state) {
+        return;
+    }
+    decision->state = state;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(decision->outcome, sizeof(decision->outcome), format, args);
+    va_end(args);
+    store_decision(job);
+}
+
+// How much of what was promised came true, 0 to 1.
+static double kept_promise(const struct dp_decision_record *decision)
+{
+    double before = (double)decision->before_step_ns, after = (double)decision->measured_step_ns;
+    double promised = before - (double)decision->predicted_step_ns;
+    if (promised <= 0) {
+        return after <= 0 ? 1 : fmin(1, (double)decision->predicted_step_ns / after);
+    }
+    return fmax(0, fmin(1, (before - after) / promised));
+}
+
+static void measured(struct dp_core *core, struct core_job *job)
+{
+    struct dp_decision_record *decision = &job->reassign.decision;
+    decision->measured_step_ns = dp_core_recent_step_ns(job);
+    decision->trust_before = core->trust;
+    if (decision->predicted_step_ns > 0 && decision->before_step_ns > 0 &&
+        strcmp(decision->kind, "recover") != 0) {
+        core->trust = fmax(TRUST_LEAST, (1 - TRUST_SHARE) * core->trust +
+                                            TRUST_SHARE * kept_promise(decision));
+    }
+    decision->trust_after = core->trust;
+    dp_core_decision_set(job, DP_DECISION_MEASURED,
+                         "steps take %.3f ms, %.3f ms were predicted, %.3f ms before",
+                         (double)decision->measured_step_ns / DP_NS_PER_MS,
+                         (double)decision->predicted_step_ns / DP_NS_PER_MS,
+                         (double)decision->before_step_ns / DP_NS_PER_MS);
+    dp_core_note(core, job, NULL, false, "job.decision", "%s: %s; trust in predictions %.2f -> "
+                 "%.2f", decision->kind, decision->outcome, decision->trust_before,
+                 decision->trust_after);
+}
+
+void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
+                           int64_t step_ns)
+{
+    struct core_reassign *reassign = &job->reassign;
+    reassign->recent_ns[step % CORE_RECENT_STEPS] = step_ns;
+    if (reassign->decision.number != 0 && reassign->decision.state == DP_DECISION_RUNNING &&
+        job->row.state == DP_STATE_RUNNING &&
+        step + 1 >= reassign->measured_from + core->config.measured_steps) {
+        measured(core, job);
+    }
+}
+
+void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record *decision)
+{
+    if (decision->state == DP_DECISION_MEASURED && decision->time_ns >= core->trust_ns) {
+        core->trust = decision->trust_after;
+        core->trust_ns = decision->time_ns;
+    }
+    struct core_job *job = dp_core_job_number(core, decision->job);
+    if (job == NULL || decision->number <= job->reassign.decision.number) {
+        return;
+    }
+    struct dp_decision_record *kept = &job->reassign.decision;
+    dp_decision_record_deinit(kept);
+    *kept = *decision;
+    kept->document = (struct dp_buf){0};
+    dp_buf_append(&kept->document, decision->document.bytes, decision->document.length);
+    job->reassign.measured_from = job->row.step + 2;
+    if (job->reassign.phase != CORE_SWITCHING &&
+        (kept->state == DP_DECISION_PREPARING || kept->state == DP_DECISION_SWITCHING)) {
+        dp_core_decision_set(job, DP_DECISION_ABANDONED,
+                             "the controller was started anew meanwhile");
+    }
+}
+
+int64_t dp_core_reassign_timer_ns(const struct core_job *job)
+{
+    const struct core_reassign *reassign = &job->reassign;
+    int64_t due_ns = reassign->answer_ns;
+    if (reassign->phase == CORE_SETTLING) {
+        dp_core_sooner(&due_ns, reassign->since_ns +
+                                    job->core->config.settle_ms * DP_NS_PER_MS);
+    }
+    return due_ns;
+}
+
+void dp_core_ask_deadline(struct dp_core *core, struct core_job *job)
+{
+    struct core_reassign *reassign = &job->reassign;
+    if (reassign->answer_ns == 0 || core->now_ns < reassign->answer_ns) {
+        return;
+    }
+    struct dp_adapt_failed failed = {.job = job->row.number, .request = reassign->request};
+    failed.error.status = DP_TIMEOUT;
+    snprintf(failed.error.message, sizeof(failed.error.message), "no answer within %u s",
+             core->config.answer_timeout_ms / 1000);
+    dp_core_adapt_failed(core, &failed);
+}
