@@ -315,7 +315,7 @@ static const struct {
     uint8_t kind;
 } span_kinds[] = {
     {16, DP_SPAN_GRADIENT_SYNC},
-    {17, DP_SPAN_OPTIMIZER},
+    {DP_WIRE_KIND_OPTIMIZER, DP_SPAN_OPTIMIZER},
     {18, DP_SPAN_WAIT},
     {19, DP_SPAN_OTHER},
 };

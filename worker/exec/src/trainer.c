@@ -266,7 +266,9 @@ static dp_status update(struct dp_trainer *trainer, struct dp_trainer_report *re
     if (status != DP_OK) {
         return status;
     }
+    int64_t start_ns = dp_exec_now_ns(trainer->exec);
     dp_trainer_apply(trainer, report->step, norm, &optim);
+    report->apply_ns = dp_exec_now_ns(trainer->exec) - start_ns;
     report->grad_norm = optim.grad_norm;
     report->lr = optim.lr;
     status = dp_optim_spread(trainer->optim, err);
@@ -279,8 +281,11 @@ dp_status dp_trainer_update(struct dp_trainer *trainer, struct dp_trainer_report
 {
     int64_t start_ns = dp_exec_now_ns(trainer->exec);
     if (is_sim(trainer)) {
-        sleep_s(trainer->config.exec.costs->optimizer[trainer->config.exec.position] *
-                dp_sim_pace_slowness(trainer->config.exec.pace, report->step));
+        double planned = trainer->config.exec.costs->optimizer[trainer->config.exec.position];
+        double seconds = planned * dp_sim_pace_slowness(trainer->config.exec.pace, report->step);
+        sleep_s(seconds);
+        report->apply_planned_ns = (int64_t)(planned * (double)DP_NS_PER_S);
+        report->apply_ns = (int64_t)(seconds * (double)DP_NS_PER_S);
         dp_trainer_count_step(trainer, report->step);
     } else {
         dp_status status = update(trainer, report, err);

@@ -50,6 +50,8 @@ dp_status dp_wire_plan_from_proto(const Dp__V1__Plan *message, struct dp_plan *r
 // The inverse. Lies in `arena`, which has no limit, except strings, which are borrowed from `plan`.
 Dp__V1__Plan *dp_wire_plan_to_proto(const struct dp_plan *plan, struct dp_arena *arena);
 
+// Kinds of Span and KindTime are dp_action_kind, and for the update:
+#define DP_WIRE_KIND_OPTIMIZER 17
 // Spans, whose rank is global on the wire: replica * pipeline + pipeline rank.
 void dp_wire_span_from_proto(const Dp__V1__Span *message, int32_t pipeline, int64_t step,
                              struct dp_action_span *ret_span);

@@ -85,6 +85,8 @@ struct dp_trainer_report {
     struct dp_device_memory memory;
     struct dp_exec_comm comm[DP_EXEC_COMM_KIND_COUNT];
     struct dp_exec_times times; // borrowed until the next step
+    // Of the update what this rank computes alone; planned on a sim rank, else 0.
+    int64_t apply_ns, apply_planned_ns;
     bool has_rebalanced; // experts were looked at after this step
     struct dp_rebalance_report rebalance;
     struct dp_trainer_wish agreed; // what any rank wished
