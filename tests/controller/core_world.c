@@ -19,8 +19,37 @@ static void take_send(struct world *world, const struct dp_effect *effect)
         .status = effect->status,
         .session = effect->session,
         .request = effect->request,
+        .grad_norm = effect->grad_norm,
     };
     DP_COPY_TEXT(sent->node, effect->node);
+}
+
+static void take_ask(struct world *world, const struct dp_effect *effect)
+{
+    const struct dp_adapt_ask *ask = effect->adapt;
+    struct world_asked *asked = &world->asked;
+    *asked = (struct world_asked){
+        .job = effect->job,
+        .request = ask->request,
+        .step = ask->step,
+        .steps_left = ask->steps_left,
+        .recovers = ask->recovers,
+        .lost_count = ask->lost_count,
+        .step_ns = ask->step_ns,
+        .trust = ask->trust,
+        .nodes_count = effect->nodes_count,
+    };
+    DP_CHECK(ask->lost_count <= DP_ARRAY_LENGTH(asked->lost) && effect->nodes_count <= 16);
+    for (size_t i = 0; i < ask->lost_count; i++) {
+        asked->lost[i] = ask->lost[i];
+    }
+    DP_COPY_TEXT(asked->cause, ask->cause);
+    DP_COPY_TEXT(asked->away, ask->away);
+    for (size_t i = 0; i < effect->nodes_count; i++) {
+        DP_COPY_TEXT(asked->nodes[i], effect->nodes[i].node->name);
+        asked->slots[i] = effect->nodes[i].slots_free;
+    }
+    world->asks++;
 }
 
 static void take_reply(struct world *world, const struct dp_effect *effect)
@@ -40,6 +69,10 @@ static void take_effects(struct world *world)
     }
     for (size_t i = 0; i < effects->records_count; i++) {
         world->traces += effects->records[i].kind == DP_RECORD_TRACE;
+        if (effects->records[i].kind == DP_RECORD_DECISION) {
+            world->decision = *(const struct dp_decision_record *)effects->records[i].row;
+            world->decision.document = (struct dp_buf){0};
+        }
     }
     for (size_t i = 0; i < effects->count; i++) {
         const struct dp_effect *effect = &effects->items[i];
@@ -54,6 +87,8 @@ static void take_effects(struct world *world)
             DP_CHECK(world->offered_count <= DP_ARRAY_LENGTH(world->offered));
             memcpy(world->offered, effect->nodes[0].slots,
                    world->offered_count * sizeof(*world->offered));
+        } else if (effect->kind == DP_EFFECT_ADAPT) {
+            take_ask(world, effect);
         } else if (effect->kind == DP_EFFECT_STEP) {
             DP_CHECK(world->steps_count < DP_ARRAY_LENGTH(world->steps));
             world->steps[world->steps_count++] = effect->step;
@@ -137,6 +172,13 @@ void world_init(struct world *world)
 {
     *world = (struct world){.now_ns = 1000 * DP_NS_PER_S};
     dp_core_config_init(&world->config);
+    world->config.start_grace_ms = 0;
+    world->core = dp_core_new(&world->config);
+}
+
+void world_configure(struct world *world)
+{
+    dp_core_free(world->core);
     world->core = dp_core_new(&world->config);
 }
 
@@ -160,6 +202,8 @@ void world_submit(struct world *world, uint64_t reply, int32_t ranks, const char
                    .ranks_wanted = ranks,
                    .ranks_fixed = true,
                    .needs_profile = true,
+                   .recovery = world->recovery,
+                   .adapt = world->adapt,
                    .steps_total = 10,
                    .tokens_per_step = 100},
     };

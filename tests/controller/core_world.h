@@ -13,6 +13,21 @@ struct world_order {
     struct dp_fence fence;
     dp_status status;
     uint64_t session, request;
+    double grad_norm;
+};
+
+// What an ADAPT effect asked.
+struct world_asked {
+    uint64_t job, request, step, steps_left;
+    bool recovers;
+    uint32_t lost[16];
+    size_t lost_count;
+    char cause[DP_TEXT_MAX], away[DP_NAME_MAX];
+    int64_t step_ns;
+    double trust;
+    char nodes[16][DP_NAME_MAX]; // offered
+    uint32_t slots[16];          // how many of each
+    size_t nodes_count;
 };
 
 struct world_reply {
@@ -41,9 +56,16 @@ struct world {
     uint32_t offered[16]; // slots of the first node in it
     size_t offered_count;
     uint64_t sessions; // used so far
+    dp_recovery_policy recovery; // of jobs that are submitted
+    dp_adapt_policy adapt;
+    struct world_asked asked; // newest; request 0 = none yet
+    size_t asks;
+    struct dp_decision_record decision; // newest that was stored; its document is not kept
 };
 
 void world_init(struct world *world);
+// A new core with what `config` says now.
+void world_configure(struct world *world);
 void world_deinit(struct world *world);
 // Gives an event at the present time, takes its effects, and answers those not held.
 void world_step(struct world *world, struct dp_core_event *event);

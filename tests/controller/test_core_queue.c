@@ -90,12 +90,14 @@ static void later_jobs_wait_behind_the_first_that_fits_when_slots_are_free(void 
     (void)state;
     AUTO_WORLD world;
     world_init(&world);
+    world.config.queue = DP_QUEUE_STRICT;
+    world_configure(&world);
     world_hello(&world, "a", 4, NULL, 0);
     world_submit(&world, 1, 2, "");
     world_submit(&world, 2, 4, "");
     world_submit(&world, 3, 1, "");
     assert_waits(&world, 2, "WaitingForRanks", "needs 4 ranks, 2 free of 4 on 1 node");
-    assert_waits(&world, 3, "WaitingForEarlierJobs", "behind job-2");
+    assert_waits(&world, 3, "WaitingForEarlierJobs", "earlier jobs go first");
     world_cancel(&world, 4, "job-2");
     assert_int_equal(world_job(&world, 3)->state, DP_STATE_ASSIGNING);
 }
@@ -105,6 +107,8 @@ static void a_job_that_never_fits_is_not_waited_for(void **state)
     (void)state;
     AUTO_WORLD world;
     world_init(&world);
+    world.config.queue = DP_QUEUE_STRICT;
+    world_configure(&world);
     world_hello(&world, "a", 2, NULL, 0);
     uint64_t session = world_hello(&world, "b", 2, NULL, 0);
     world_submit(&world, 1, 8, "");
@@ -116,7 +120,7 @@ static void a_job_that_never_fits_is_not_waited_for(void **state)
     world_close(&world, session);
     world_submit(&world, 4, 1, "");
     assert_waits(&world, 3, "WaitingForRanks", "needs 4 ranks");
-    assert_waits(&world, 4, "WaitingForEarlierJobs", "behind job-3");
+    assert_waits(&world, 4, "WaitingForEarlierJobs", "earlier jobs go first");
     // With more nodes it is the first again.
     world_hello(&world, "b", 2, NULL, 0);
     world_hello(&world, "c", 4, NULL, 0);
@@ -177,7 +181,7 @@ static void one_job_is_planned_at_a_time(void **state)
     world_hello(&world, "a", 2, NULL, 0);
     assert_int_equal(world.planned_job, 2);
     world_hello(&world, "b", 4, NULL, 0); // now the first fits
-    assert_waits(&world, 1, "WaitingForPlanning", "job-2 is being planned");
+    assert_waits(&world, 1, "WaitingForPlanning", "another job is being planned");
     world_plan(&world);
     assert_int_equal(world.planned_job, 1);
 }

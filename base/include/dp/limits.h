@@ -80,6 +80,10 @@
 #define DP_EXPERT_LOADS_MAX (1u << 18)     // experts of a rank, all its layers
 #define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
 #define DP_JOBS_LISTED_MAX 1000
+#define DP_JOBS_ACTIVE_MAX 20000          // that wait or run
+#define DP_HISTORY_LISTED_MAX 10000       // entries of the audit in one answer
+#define DP_HISTORY_PARTS_MAX 100          // decisions of one job in an answer
+#define DP_BACKUP_CHUNK_BYTES (256u << 10)
 #define DP_REST_CONNECTIONS_MAX 256       // of HTTP clients, idle ones too
 #define DP_REST_CALLS_MAX 192             // requests that wait for their answer, streams too
 #define DP_REST_BODY_BYTES_MAX (8u << 20) // of one request; a message has at most the above

@@ -12,6 +12,10 @@ void dp_core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state o
     job->row.outcome = outcome;
     dp_core_job_move(core, job, DP_STATE_STOPPING, "", "%s", "");
     job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
+    if (job->reassign.phase != CORE_STEADY) {
+        dp_core_decision_set(job, DP_DECISION_ABANDONED, "the job was stopped meanwhile");
+    }
+    dp_core_reassign_stop(job);
     for (size_t i = 0; i < job->members_count; i++) {
         if (!job->members[i].reached) {
             dp_core_job_end_ranks(job, job->members[i].node);
@@ -48,7 +52,23 @@ static void begin_failure(struct dp_core *core, struct core_job *job)
 void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause,
                        const char *reason, const char *format, ...)
 {
+    char message[DP_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof(message), format, args);
+    va_end(args);
     if (is_live(job)) {
+        if (dp_core_recover_takes(core, job, cause, reason, message)) {
+            return;
+        }
+        if (job->reassign.phase == CORE_SWITCHING && cause < DP_CAUSE_NOT_FINITE) {
+            // Whatever breaks while ranks take each other's place is not the job's own doing.
+            cause = DP_CAUSE_NODE;
+            reason = "ReassignFailed";
+        }
+        if (job->reassign.phase != CORE_STEADY) {
+            dp_core_decision_set(job, DP_DECISION_FELL_BACK, "%s", message);
+        }
         begin_failure(core, job);
     }
     if (job->row.state != DP_STATE_STOPPING || job->row.outcome != DP_STATE_FAILED ||
@@ -60,10 +80,7 @@ void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause caus
         job->stop_ns = core->now_ns;
     }
     DP_COPY_TEXT(job->row.reason, reason);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(job->row.message, sizeof(job->row.message), format, args);
-    va_end(args);
+    DP_COPY_TEXT(job->row.message, message);
     dp_core_job_changed(job);
     dp_core_note(core, job, NULL, true, "job.cause", "%s: %s", reason, job->row.message);
 }

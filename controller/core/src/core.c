@@ -21,9 +21,21 @@ void dp_core_config_init(struct dp_core_config *config)
         .stop_grace_ms = 5000,
         .stop_timeout_ms = 60000,
         .checkpoint_timeout_ms = 120000,
+        .pause_timeout_ms = 30000,
+        .answer_timeout_ms = 120000,
+        .cool_down_ms = 60000,
+        .measured_steps = 20,
+        .recoveries_max = 3,
         .store_retry_ms = 1000,
         .save_ms = 5000,
         .active_jobs_max = DP_JOBS_LISTED_MAX,
+        .queue = DP_QUEUE_BEST_EFFORT,
+        .pass_ms = 600000,
+        .backoff_max_ms = 300000,
+        .preempt_ms = 60000,
+        .heartbeats_per_s = 400,
+        .start_grace_ms = 20000,
+        .suspect_ms = 3600000,
     };
 }
 
@@ -32,6 +44,7 @@ struct dp_core *dp_core_new(const struct dp_core_config *config)
     struct dp_core *core = dp_new(struct dp_core);
     core->config = *config;
     core->next_number = core->next_token = 1;
+    core->trust = 1;
     return core;
 }
 
@@ -47,6 +60,24 @@ static void forget_transaction(struct dp_core *core, struct core_transaction *tr
     free(transaction);
 }
 
+static void free_node(struct core_node *node)
+{
+    dp_node_record_deinit(&node->row);
+    free(node->foreign);
+    free(node->jobs);
+    free(node);
+}
+
+// The rows of the step before still spoke of them.
+static void free_gone(struct dp_core *core)
+{
+    while (core->gone_nodes != NULL) {
+        struct core_node *next = core->gone_nodes->next;
+        free_node(core->gone_nodes);
+        core->gone_nodes = next;
+    }
+}
+
 void dp_core_free(struct dp_core *core)
 {
     if (core == NULL) {
@@ -59,17 +90,24 @@ void dp_core_free(struct dp_core *core)
     HASH_CLEAR(by_session, core->nodes_by_session);
     while (core->nodes != NULL) {
         struct core_node *next = core->nodes->next;
-        dp_node_record_deinit(&core->nodes->row);
-        free(core->nodes->foreign);
-        free(core->nodes->jobs);
-        free(core->nodes);
+        free_node(core->nodes);
         core->nodes = next;
     }
     while (core->transactions != NULL) {
         forget_transaction(core, core->transactions);
     }
+    dp_core_quotas_free(core);
+    free_gone(core);
+    while (core->row_replies != NULL) {
+        struct core_reply *next = core->row_replies->next;
+        free(core->row_replies->text);
+        free(core->row_replies);
+        core->row_replies = next;
+    }
+    free(core->marks);
     free(core->ended);
     free(core->timers);
+    free(core->sided);
     free(core->touched);
     free(core);
 }
@@ -78,6 +116,7 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
 {
     if (stored->error.status == DP_OK) {
         job->stored_token = stored->token > job->stored_token ? stored->token : job->stored_token;
+        job->past.attempt = dp_core_job_clean(job) ? 0 : job->past.attempt;
         if (job->row.state == DP_STATE_SUBMITTED && dp_core_job_clean(job)) {
             dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         }
@@ -86,8 +125,59 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
     }
 }
 
+// Rows of no job: what was decided about nodes and quotas.
+static void rows_stored(struct dp_core *core, const struct dp_stored *stored)
+{
+    dp_core_release_rows(core, stored);
+    if (stored->token > core->rows_token) {
+        return;
+    }
+    dp_core_quotas_stored(core, stored);
+    dp_core_admins_stored(core, stored);
+    if (stored->error.status != DP_OK) {
+        core->rows_retry_ns = core->now_ns + core->config.store_retry_ms * DP_NS_PER_MS;
+    }
+}
+
+static void index_stored(struct dp_core *core, const struct dp_stored *stored)
+{
+    size_t answered = 0;
+    while (answered < core->marks_count && core->marks[answered].token <= stored->token) {
+        if (stored->error.status == DP_OK) {
+            core->index_told = core->marks[answered].index;
+        }
+        answered++;
+    }
+    core->marks_count -= answered;
+    if (answered == 0) {
+        return;
+    }
+    memmove(core->marks, core->marks + answered, core->marks_count * sizeof(*core->marks));
+}
+
+// The step changed something that plans rest on.
+static void mark_index(struct dp_core *core)
+{
+    if (core->index == core->index_marked) {
+        return;
+    }
+    core->index_marked = core->index;
+    if (core->marks_count == core->marks_capacity) {
+        core->marks_capacity = core->marks_capacity == 0 ? 16 : core->marks_capacity * 2;
+        core->marks = dp_realloc(core->marks, core->marks_capacity, sizeof(*core->marks));
+    }
+    core->marks[core->marks_count++] = (struct core_mark){dp_core_token(core), core->index};
+}
+
+uint64_t dp_core_index(const struct dp_core *core)
+{
+    return core->index_told;
+}
+
 static void take_stored(struct dp_core *core, const struct dp_stored *stored)
 {
+    rows_stored(core, stored);
+    index_stored(core, stored);
     struct core_transaction *transaction = NULL;
     HASH_FIND(hh, core->transactions, &stored->token, sizeof(stored->token), transaction);
     if (transaction == NULL) {
@@ -113,6 +203,11 @@ static void take_deadlines(struct dp_core *core)
 {
     struct core_timer **late;
     size_t count = dp_core_timers_late(core, &late);
+    if (core->rows_retry_ns != 0 && core->now_ns >= core->rows_retry_ns) {
+        core->rows_retry_ns = 0;
+        dp_core_admins_store(core);
+        dp_core_quotas_store(core);
+    }
     for (size_t i = 0; i < count; i++) {
         if (late[i]->is_node) {
             dp_core_node_deadline(core, DP_CONTAINER(late[i], struct core_node, timer));
@@ -123,11 +218,13 @@ static void take_deadlines(struct dp_core *core)
         dp_core_job_deadline(core, job);
         if (job->retry_ns != 0 && core->now_ns >= job->retry_ns) {
             job->changed = job->ranks_changed = true;
+            job->reassign.decision_changed = job->reassign.decision.number != 0;
         }
     }
 }
 
-static void take_event(struct dp_core *core, const struct dp_core_event *event)
+// What a start finds, and what people ask. Whether it was that.
+static bool take_ask(struct dp_core *core, const struct dp_core_event *event)
 {
     switch (event->kind) {
     case DP_EVENT_LOAD_ENDED:
@@ -138,6 +235,15 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
         break;
     case DP_EVENT_LOAD_JOB:
         dp_core_load_job(core, &event->load_job);
+        break;
+    case DP_EVENT_LOAD_QUOTA:
+        dp_core_load_quota(core, event->load_quota);
+        break;
+    case DP_EVENT_NODE_ASK:
+        dp_core_node_ask(core, &event->node_ask);
+        break;
+    case DP_EVENT_QUOTA_ASK:
+        dp_core_quota_ask(core, &event->quota_ask);
         break;
     case DP_EVENT_SUBMIT:
         dp_core_submit(core, &event->submit);
@@ -151,6 +257,24 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
     case DP_EVENT_HOLD:
         dp_core_hold(core, &event->hold);
         break;
+    case DP_EVENT_REASSIGN:
+        dp_core_reassign_ask(core, &event->reassign);
+        break;
+    case DP_EVENT_LOAD_DECISION:
+        dp_core_load_decision(core, event->load_decision);
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
+static void take_event(struct dp_core *core, const struct dp_core_event *event)
+{
+    if (take_ask(core, event)) {
+        return;
+    }
+    switch (event->kind) {
     case DP_EVENT_HELLO:
         dp_core_hello(core, &event->hello);
         break;
@@ -178,11 +302,13 @@ static void take_event(struct dp_core *core, const struct dp_core_event *event)
     case DP_EVENT_STORED:
         take_stored(core, &event->stored);
         break;
-    case DP_EVENT_LOAD_DECISION:
     case DP_EVENT_ADAPT_DONE:
+        dp_core_adapt_done(core, &event->adapt_done);
+        break;
     case DP_EVENT_ADAPT_FAILED:
-    case DP_EVENT_TICK:
-    case DP_EVENT_KIND_COUNT:
+        dp_core_adapt_failed(core, &event->adapt_failed);
+        break;
+    default: // DP_EVENT_TICK
         break;
     }
 }
@@ -199,7 +325,7 @@ static bool is_told(const struct core_job *job)
             return false;
         }
     }
-    return true;
+    return dp_core_sides_done(job->core, job);
 }
 
 // At the start of a step: the effects of the one before may still have spoken of the job.
@@ -234,17 +360,24 @@ static void store_changes(struct dp_core *core)
 {
     FOR_EACH_TOUCHED(core, job)
     {
-        if (job->changed || job->ranks_changed) {
-            job->row.ranks_count = (uint32_t)job->ranks_count;
-            dp_core_store(core, DP_RECORD_JOB, &job->row);
-            note_transaction(core, job);
-            job->dirty_token = dp_core_token(core);
-            job->retry_ns = 0;
+        if (!job->changed && !job->ranks_changed) {
+            continue;
+        }
+        job->row.ranks_count = (uint32_t)job->ranks_count;
+        dp_core_store(core, DP_RECORD_JOB, &job->row);
+        note_transaction(core, job);
+        job->dirty_token = dp_core_token(core);
+        job->retry_ns = 0;
+        if (job->reassign.decision_changed) {
+            dp_core_store(core, DP_RECORD_DECISION, &job->reassign.decision);
         }
         for (size_t i = 0; job->ranks_changed && i < job->ranks_count; i++) {
             dp_core_store(core, DP_RECORD_RANK, &job->ranks[i]);
         }
-        job->changed = job->ranks_changed = false;
+        if (job->past.attempt != 0) {
+            dp_core_store(core, DP_RECORD_ATTEMPT, &job->past);
+        }
+        job->changed = job->ranks_changed = job->reassign.decision_changed = false;
     }
 }
 
@@ -264,7 +397,12 @@ static int64_t job_due(const struct dp_core *core, const struct core_job *job)
     int64_t due_ns = 0;
     dp_core_sooner(&due_ns, job->deadline_ns);
     dp_core_sooner(&due_ns, job->retry_ns);
-    if (job->row.state == DP_STATE_RUNNING) {
+    dp_core_sooner(&due_ns, job->backoff_ns);
+    if (job->settle_ns > core->now_ns) {
+        dp_core_sooner(&due_ns, job->settle_ns);
+    }
+    dp_core_sooner(&due_ns, dp_core_reassign_timer_ns(job));
+    if (dp_core_job_trains(job)) {
         dp_core_sooner(&due_ns, job->save_ns);
     }
     if (job->row.state == DP_STATE_STOPPING && job->stop_ns > core->now_ns) {
@@ -288,10 +426,13 @@ static void take_stall(struct dp_core *core, int64_t stalled_ns)
     {
         later(&node->seen_ns, stalled_ns);
         later(&node->connected_ns, stalled_ns);
+        later(&node->leave_ns, stalled_ns);
     }
     FOR_EACH_JOB(core, job)
     {
         later(&job->deadline_ns, stalled_ns);
+        later(&job->reassign.since_ns, stalled_ns);
+        later(&job->reassign.answer_ns, stalled_ns);
         for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
             later(&c->deadline_ns, stalled_ns);
         }
@@ -321,6 +462,7 @@ static void finish_step(struct dp_core *core)
         dp_core_schedule(core);
     }
     dp_core_touched_sort(core);
+    mark_index(core);
     store_changes(core);
     FOR_EACH_TOUCHED(core, job)
     {
@@ -340,17 +482,24 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
     core->effects = effects;
     core->now_ns = event->now_ns;
     core->wall_ns = event->wall_ns;
+    if (core->started_ns == 0) {
+        core->started_ns = event->now_ns;
+    }
     if (core->next_request == 0) {
         // Rises over restarts, too: a checkpoint reported for an earlier life's request is older.
         core->next_request = (uint64_t)(event->wall_ns / DP_NS_PER_MS) + 1;
     }
+    free_gone(core);
     forget_ended(core);
     if (event->stalled_ns > 0) {
         take_stall(core, event->stalled_ns);
     }
+    dp_core_audit_begin(core, event);
     take_event(core, event);
+    dp_core_audit_end(core, event);
     take_deadlines(core);
     finish_step(core);
     effects->timer_ns = dp_core_timer_first(core);
+    dp_core_sooner(&effects->timer_ns, core->rows_retry_ns);
     core->effects = NULL;
 }

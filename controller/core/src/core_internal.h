@@ -104,16 +104,16 @@ struct core_reassign {
     // Questions and decisions.
     uint64_t request;       // of the question that is open, 0 = none
     int64_t answer_ns;      // when it is no longer waited for
-    bool asked_to_recover;  // it is about lost ranks
+    char cause[DP_TEXT_MAX]; // it is about this
+    size_t lost_count;      // ranks that the recovery at hand counts as lost
     int64_t cool_ns;        // no straggler is answered before
     char away[DP_NAME_MAX]; // node that is to be left, "" = none
+    dp_adapt_policy policy; // of the question that is open
     struct dp_decision_record decision; // the newest; number 0 = none yet
+    bool decision_changed;              // in this step: to be stored
     uint64_t measured_from;             // the first step that counts for it
     int64_t recent_ns[CORE_RECENT_STEPS]; // times of the newest steps, by step
     uint64_t recent_first;                // step from which they are of this layout
-    // The newest step whose gradient norm is known.
-    uint64_t norm_step;
-    double norm;
 };
 
 struct core_job {
@@ -145,7 +145,20 @@ struct core_job {
     uint32_t corpus_rank;
     struct core_reassign reassign;
     struct core_side *sides; // older assignments whose ranks end, or serve
+    size_t sided;            // place in the core's list of jobs with sides + 1; 0 = not in it
     uint64_t base_step;      // of the assignment in force: its first step warms up
+    // QUEUED
+    struct core_job *ahead, *behind; // in the queue
+    bool queued;
+    bool offered_some, offer_all; // nodes for its plan: those close together, or all
+    int64_t backoff_ns;           // not before; 0 = at once
+    int64_t passed_ns;            // since when others start before it; 0 = none has
+    // STOPPING
+    uint64_t way_for;     // number of the job that it makes way for; 0 = none
+    bool stop_checkpoint; // its ranks write one more checkpoint
+    bool stop_saved;      // and it has been heard of
+    int64_t settle_ns;    // or is no longer waited for; 0 = not yet
+    struct dp_attempt_record past; // to be stored; attempt 0 = none
     size_t touched; // place in the core's list + 1; 0 = not in it
     struct core_timer timer;
     struct core_job *before, *next; // submitted earlier, later
@@ -170,8 +183,16 @@ struct core_node {
     bool held;                           // it is measured: it gets no new work
     bool fenced;                         // LOST for so long that its ranks have ended
     uint64_t session;
+    uint32_t protocol; // of its agent: below 2, nothing can be prepared beside what runs
     int64_t seen_ns, connected_ns;
     int64_t hello_ns; // by its own clock, of the newest hello of this boot
+    bool heard;            // since this controller started
+    uint32_t heartbeat_ms; // asked of it
+    int64_t leave_ns;      // when its jobs have to go; 0 = never
+    uint32_t suspicions;
+    int64_t suspected_ns; // the newest
+    uint64_t admin_token; // of the transaction with what was decided; 0 = answered
+    bool admin_unstored;
     struct core_foreign *foreign;
     size_t foreign_count;
     struct core_job **jobs; // that have ranks here
@@ -199,8 +220,32 @@ struct core_transaction {
     UT_hash_handle hh;
 };
 
+// What the index is once a transaction is on disk.
+struct core_mark {
+    uint64_t token, index;
+};
+
+struct core_quota {
+    struct dp_quota_record row; // deleted: there is none
+    uint32_t used;
+    uint64_t token; // of the transaction that has it; 0 = answered
+    bool unstored;
+    struct core_quota *next; // by user
+};
+
 struct dp_core {
     struct dp_core_config config;
+    struct core_job *queue, *queue_last; // QUEUED, the first to go first
+    struct core_job *planned;            // of them; one at a time
+    struct core_quota *quotas;
+    struct core_reply *row_replies; // that wait for a transaction without jobs
+    struct core_node *gone_nodes;   // forgotten in this step
+    uint64_t index, index_marked, index_told;
+    struct core_mark *marks; // of transactions that are not answered, the oldest first
+    size_t marks_count, marks_capacity;
+    int64_t started_ns;
+    uint64_t rows_token;   // of the newest transaction with what was decided
+    int64_t rows_retry_ns; // it could not be stored: when to try again; 0 = it was
     struct core_job *jobs, *jobs_last; // oldest first
     size_t jobs_count;
     struct core_job *jobs_by_number, *jobs_by_request;
@@ -214,13 +259,18 @@ struct dp_core {
     uint64_t *ended; // numbers, rising
     size_t ended_count, ended_capacity;
     uint64_t next_number, next_token, next_request;
+    struct core_job **sided; // jobs with more than one assignment
+    size_t sided_count, sided_capacity;
     double trust; // in predictions of what a change of ranks gains
+    int64_t trust_ns; // wall clock of what it rests on
     // Of the step at hand, and until the next one begins: jobs that something happened to.
     struct core_job **touched;
     size_t touched_count, touched_capacity;
     bool schedule; // whether jobs that wait may be judged in another way now
     struct dp_effects *effects;
     int64_t now_ns, wall_ns;
+    struct dp_audit_record *audit; // of the event at hand, NULL = nobody asked for it
+    uint64_t audit_reply, audit_number;
 };
 
 #define FOR_EACH_JOB(core, job)                                                                    \
@@ -255,6 +305,8 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name);
 // 0 = not connected.
 void dp_core_node_set_session(struct dp_core *core, struct core_node *node, uint64_t session);
 void dp_core_node_touch_jobs(const struct core_node *node);
+// Out of every list; it lives until the next step.
+void dp_core_node_remove(struct dp_core *core, struct core_node *node);
 // The queue is looked at again in this step.
 void dp_core_reschedule(struct dp_core *core);
 // due_ns 0 = none.
@@ -278,7 +330,84 @@ uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
 // Counts them again: the job has ended, or ranks of it have since.
 void dp_core_job_recount(struct core_job *job);
 
+// queue.c
+void dp_core_submit(struct dp_core *core, const struct dp_submit *submit);
+void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done);
+void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed);
+// By priority, then submission.
+bool dp_core_queue_before(const struct core_job *job, const struct core_job *other);
+void dp_core_queue_add(struct dp_core *core, struct core_job *job);
+void dp_core_queue_remove(struct dp_core *core, struct core_job *job);
+
+// queue_pass.c
+void dp_core_schedule(struct dp_core *core);
+bool dp_core_node_usable(const struct core_job *job, const struct core_node *node);
+uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_node *node);
+
+// queue_nodes.c
+// Sets taken[slot] for each slot that some rank has.
+void dp_core_node_mark_slots(const struct dp_core *core, const struct core_node *node, bool *taken);
+// The nodes that the job's plan may use, in the step's arena.
+size_t dp_core_queue_choose(struct dp_core *core, struct core_job *job,
+                            const struct core_node ***ret_nodes);
+
+// quota.c
+void dp_core_load_quota(struct dp_core *core, const struct dp_quota_record *row);
+void dp_core_quota_ask(struct dp_core *core, const struct dp_quota_ask *ask);
+void dp_core_quotas_free(struct dp_core *core);
+// Counts what is in use; then the others below are right.
+void dp_core_quotas_count(struct dp_core *core);
+void dp_core_quota_take(struct dp_core *core, const struct core_job *job);
+uint32_t dp_core_quota_left(struct dp_core *core, const struct core_job *job);
+// *ret_text says why not.
+bool dp_core_quota_allows(struct dp_core *core, const struct core_job *job, char *ret_text,
+                          size_t size);
+void dp_core_quotas_stored(struct dp_core *core, const struct dp_stored *stored);
+void dp_core_quotas_store(struct dp_core *core);
+
+// preempt.c
+// Has jobs of lower priority make way for this one, which finds `slots_free`. Whether slots come
+// free for it by that.
+bool dp_core_preempt(struct dp_core *core, struct core_job *wanting, uint32_t slots_free);
+
+// retry.c
+// STOPPING: the job will begin again.
+bool dp_core_job_goes_on(const struct core_job *job);
+// STOPPING to QUEUED, with the next attempt.
+void dp_core_job_begin_again(struct dp_core *core, struct core_job *job);
+// It ends: adds to the message what kept it from beginning again.
+void dp_core_job_explain_end(struct core_job *job);
+// Keeps how the attempt went; the reason and message are the row's.
+void dp_core_job_archive(struct dp_core *core, struct core_job *job);
+// Whether the attempt can take no step any more, whatever runs where nobody can be asked.
+bool dp_core_attempt_dead(const struct core_job *job);
+// Stops the attempt after a checkpoint, to begin again when there is room.
+void dp_core_job_make_way(struct dp_core *core, struct core_job *job, const char *reason,
+                          const char *why);
+void dp_core_job_resume_wait(struct dp_core *core, struct core_job *job);
+
+// node_admin.c
+void dp_core_node_ask(struct dp_core *core, const struct dp_node_ask *ask);
+// The state that somebody's decision gives the node; false = none.
+bool dp_core_node_admin_state(const struct dp_core *core, const struct core_node *node,
+                              dp_node_state *ret_state, char ret_reason[DP_TEXT_MAX]);
+// "n7 draining (operator: fan)".
+void dp_core_node_explain(const struct core_node *node, char *ret_text, size_t size);
+// Its jobs go, when the time has come.
+void dp_core_node_leave(struct dp_core *core, struct core_node *node);
+void dp_core_node_load_admin(struct dp_core *core, struct core_node *node);
+void dp_core_admins_stored(struct dp_core *core, const struct dp_stored *stored);
+void dp_core_admins_store(struct dp_core *core);
+// Something speaks against the node: three times within suspect_ms quarantine it, as far as the
+// cluster can spare it.
+void dp_core_node_suspect(struct dp_core *core, struct core_node *node, const char *why);
+// It can do no work: the same at once.
+void dp_core_node_unfit(struct dp_core *core, struct core_node *node, const char *why);
+
 // effects.c
+// The answer's text is `name`; given once the step's transaction is on disk.
+void dp_core_reply_row(struct dp_core *core, uint64_t reply, const char *name);
+void dp_core_release_rows(struct dp_core *core, const struct dp_stored *stored);
 struct dp_effect *dp_core_effect(struct dp_core *core, dp_effect_kind kind);
 // Adds a row to the step's transaction; the row must live until the next step.
 void dp_core_store(struct dp_core *core, dp_record_kind kind, const void *row);
@@ -324,6 +453,8 @@ void dp_core_job_drive(struct dp_core *core, struct core_job *job);
 void dp_core_job_advance(struct dp_core *core, struct core_job *job);
 void dp_core_job_deadline(struct dp_core *core, struct core_job *job);
 void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask);
+// There is no such job, or it has ended and was let go of.
+void dp_core_refuse_absent(struct dp_core *core, uint64_t reply, const char *job);
 void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask);
 void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
                                  uint64_t step, const char *path);
@@ -347,8 +478,10 @@ void dp_core_job_return(struct dp_core *core, struct core_job *job);
 void dp_core_job_explain_wait(struct core_job *job, const char *what);
 
 // reassign_sides.c: assignments beside the one in force
-struct core_side *dp_core_side_new(const struct core_job *job, const void *plan, size_t plan_length,
-                                   const struct dp_slot *slots, size_t count);
+// A new epoch for the job, which begins with nobody told of it.
+void dp_core_side_prepare(struct core_job *job, const struct dp_adapt_done *done);
+// It replaces the assignment in force, whose ranks go to the sides.
+void dp_core_side_put_in_force(struct core_job *job);
 void dp_core_side_free(struct core_side *side);
 void dp_core_sides_free(struct core_job *job); // all of a job's
 // The new one or an older one that the fence names; NULL = none.
@@ -366,7 +499,13 @@ void dp_core_job_retire(struct core_job *job);
 // every slot that they have.
 uint32_t dp_core_sides_slots(const struct core_job *job, const char *node, bool *taken,
                              uint32_t slots);
+// After ranks of them have ended.
+void dp_core_sides_recount(struct core_job *job);
 void dp_core_sides_drive(struct dp_core *core, struct core_job *job);
+// STOPPING: whether its end need not wait for them.
+bool dp_core_sides_may_end(const struct core_job *job);
+// Those that are still there are told to end once more.
+void dp_core_sides_insist(struct core_job *job);
 // Whether all is told and over that can be, so that the job may be forgotten.
 bool dp_core_sides_done(const struct dp_core *core, const struct core_job *job);
 // "RANK HOST:PORT\n" each, and back.
@@ -379,13 +518,14 @@ void dp_core_sources_read(const struct dp_buf *text, struct dp_state_source **re
 // False when the fence is none of the job's.
 bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level);
-// The node does not list the assignment.
-void dp_core_side_miss(struct dp_core *core, struct core_job *job, struct core_side *side,
-                       struct core_member *member, bool at_hello);
-void dp_core_sides_lose_node(struct dp_core *core, struct core_job *job,
-                             const struct core_node *node);
-void dp_core_sides_fence_node(struct dp_core *core, struct core_job *job,
-                              const struct core_node *node);
+void dp_core_sides_lose_node(struct dp_core *core, const struct core_node *node);
+void dp_core_sides_fence_node(struct dp_core *core, const struct core_node *node);
+// Those that the node should have and does not list.
+void dp_core_sides_missing(struct dp_core *core, const struct core_node *node,
+                           const struct dp_levels *levels, bool at_hello);
+// What the node was told in an earlier session shows in what it has.
+void dp_core_sides_hello(struct dp_core *core, const struct core_node *node,
+                         const struct dp_levels *levels);
 
 // reassign.c: ranks change while the job lives
 // RUNNING, or its ranks train while others are prepared.
@@ -408,7 +548,7 @@ void dp_core_reassign_fall(struct dp_core *core, struct core_job *job, const cha
 // A start: what the phase was is read off the row.
 void dp_core_reassign_load(struct dp_core *core, struct core_job *job);
 // The job is about to end or to begin anew: nothing of a change is left.
-void dp_core_reassign_stop(struct dp_core *core, struct core_job *job);
+void dp_core_reassign_stop(struct core_job *job);
 
 // Those that hold are known: they come to one step.
 void dp_core_reassign_settle(struct dp_core *core, struct core_job *job);
@@ -436,25 +576,34 @@ bool dp_core_recover_settled(const struct core_job *job, uint64_t step);
 bool dp_core_recover_serves(const struct core_job *job, const struct dp_rank_record *rank,
                             uint64_t step);
 
+// Of the gradients that made `step`, as its ranks say; 0 = none does.
+double dp_core_recover_norm(const struct core_job *job, uint64_t step);
+
 // reassign_decide.c: what is done about stragglers, and what came of it
+// Whether the job's ranks may have these slots.
+bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
+                       const struct dp_slot *slots, size_t count);
 void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
                              const struct dp_straggler_verdict *verdict);
-// The job's ranks leave the node, training on; false with *ret_why when they cannot now.
+// The job's ranks leave the node, training on; false when they cannot now.
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
+void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish);
 void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done);
 void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *failed);
 void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_adapt_ask *ask);
 void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record *decision);
 void dp_core_decision_make(struct dp_core *core, struct core_job *job,
                            const struct dp_adapt_done *done, dp_decision_state state);
-void dp_core_decision_set(struct dp_core *core, struct core_job *job, dp_decision_state state,
-                          const char *format, ...) __attribute__((format(printf, 4, 5)));
+void dp_core_decision_set(struct core_job *job, dp_decision_state state, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 // A step of the whole job is complete.
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
                            int64_t step_ns);
 // Median of the newest steps of this layout, 0 = not known.
 int64_t dp_core_recent_step_ns(const struct core_job *job);
 int64_t dp_core_reassign_timer_ns(const struct core_job *job); // 0 = none
+// The answer to ADAPT is no longer waited for.
+void dp_core_ask_deadline(struct dp_core *core, struct core_job *job);
 
 // causes.c
 // The job fails, or ends for a better reason than known so far.
@@ -468,12 +617,6 @@ void dp_core_blame_rank(struct dp_core *core, struct core_job *job,
 // Ends as `outcome` when all ranks have ended.
 void dp_core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state outcome);
 
-// queue.c
-void dp_core_submit(struct dp_core *core, const struct dp_submit *submit);
-void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done);
-void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *failed);
-void dp_core_schedule(struct dp_core *core);
-
 // nodes.c
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
@@ -481,6 +624,15 @@ void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *in
 void dp_core_session_closed(struct dp_core *core, uint64_t session);
 void dp_core_hold(struct dp_core *core, const struct dp_hold *hold);
 void dp_core_node_seen(struct dp_core *core, struct core_node *node);
+// Its state follows from what is known of it.
+void dp_core_node_refresh(struct dp_core *core, struct core_node *node);
+// Those whose state hangs on the slots in use.
+void dp_core_nodes_refresh(struct dp_core *core);
+// Jobs with ranks there; what is done to one may take it off the node.
+void dp_core_node_each_job(struct dp_core *core, struct core_node *node,
+                           void (*act)(struct dp_core *core, struct core_job *job,
+                                       const struct core_node *node));
+uint32_t dp_core_node_heartbeat_ms(const struct dp_core *core);
 // Its timer rang, or its times were moved.
 void dp_core_node_deadline(struct dp_core *core, struct core_node *node);
 // The earlier of two times, where 0 is none.
@@ -498,6 +650,12 @@ int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node 
 int64_t dp_core_node_fence_ns(const struct dp_core *core, const struct core_node *node);
 int64_t dp_core_node_lease_ms(const struct dp_core *core, const struct core_node *node);
 
+// audit.c: around an event that somebody asked for
+void dp_core_audit_begin(struct dp_core *core, const struct dp_core_event *event);
+void dp_core_audit_refused(struct dp_core *core, uint64_t reply, dp_status status,
+                           const char *text);
+void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event);
+
 // levels.c
 void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels);
 void dp_core_level(struct dp_core *core, const struct dp_levels *levels);
@@ -505,7 +663,15 @@ void dp_core_level(struct dp_core *core, const struct dp_levels *levels);
 void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
                           const struct dp_levels *levels);
 
+bool dp_core_is_listed(const struct dp_levels *levels, const struct dp_fence *fence);
+// What the node was told in an earlier session shows in what it has.
+dp_order_kind dp_core_told_before(const struct dp_assignment_level *level);
+// Whether the node has ranks of the assignment: then its error is a passing one.
+bool dp_core_has_live(const struct dp_assignment_level *level);
+
 // reports.c
+// Steps that some ranks are silent about are complete with what is known of them.
+void dp_core_flush_steps(struct dp_core *core, struct core_job *job, uint64_t step);
 void dp_core_report(struct dp_core *core, const struct dp_report *report);
 void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
                         const struct dp_rank_ready *ready);

@@ -10,6 +10,7 @@ static const char *const order_texts[] = {
     [DP_ORDER_NONE] = "none", [DP_ORDER_WELCOME] = "welcome", [DP_ORDER_REFUSE] = "refuse",
     [DP_ORDER_ACK] = "ack",   [DP_ORDER_PREPARE] = "prepare", [DP_ORDER_START] = "start",
     [DP_ORDER_STOP] = "stop", [DP_ORDER_RELEASE] = "release", [DP_ORDER_CHECKPOINT] = "checkpoint",
+    [DP_ORDER_PAUSE] = "pause", [DP_ORDER_SETTLE] = "settle",
 };
 
 const char *dp_order_kind_text(dp_order_kind kind)
@@ -104,6 +105,7 @@ void dp_core_reply_error(struct dp_core *core, uint64_t reply, dp_status status,
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    dp_core_audit_refused(core, reply, status, text);
     struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
     effect->reply = reply;
     effect->status = status;
@@ -157,6 +159,7 @@ void dp_core_refuse_stored(struct dp_core *core, uint64_t reply, struct core_job
         dp_core_reply_error(core, reply, status, "%s", text);
         return;
     }
+    dp_core_audit_refused(core, reply, status, text);
     waiting->status = status;
     waiting->text = dp_strdup(text);
 }
@@ -209,6 +212,40 @@ void dp_core_release_replies(struct core_job *job, const struct dp_stored *store
         } else {
             link = &waiting->next;
             continue;
+        }
+        *link = waiting->next;
+        free(waiting->text);
+        free(waiting);
+    }
+}
+
+void dp_core_reply_row(struct dp_core *core, uint64_t reply, const char *name)
+{
+    struct core_reply *waiting = dp_new(struct core_reply);
+    *waiting = (struct core_reply){.reply = reply,
+                                   .token = dp_core_token(core),
+                                   .text = dp_strdup(name),
+                                   .next = core->row_replies};
+    core->row_replies = waiting;
+}
+
+void dp_core_release_rows(struct dp_core *core, const struct dp_stored *stored)
+{
+    struct core_reply **link = &core->row_replies;
+    while (*link != NULL) {
+        struct core_reply *waiting = *link;
+        if (waiting->token != stored->token) {
+            link = &waiting->next;
+            continue;
+        }
+        if (stored->error.status != DP_OK) {
+            dp_core_reply_error(core, waiting->reply, stored->error.status,
+                                "it holds, but is not stored yet and tried again: %s",
+                                stored->error.message);
+        } else if (waiting->reply != 0) {
+            struct dp_effect *effect = dp_core_effect(core, DP_EFFECT_REPLY);
+            effect->reply = waiting->reply;
+            effect->text = dp_core_keep_text(core, waiting->text);
         }
         *link = waiting->next;
         free(waiting->text);

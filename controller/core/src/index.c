@@ -156,7 +156,8 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name)
     }
     struct core_node *node = dp_new(struct core_node);
     DP_COPY_TEXT(node->row.name, name);
-    node->order = core->nodes_count++;
+    node->order = core->nodes_last == NULL ? 0 : core->nodes_last->order + 1;
+    core->nodes_count++;
     node->timer.is_node = true;
     node->state = DP_NODE_LATE;
     node->core = core;
@@ -171,6 +172,23 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name)
         }
     }
     return node;
+}
+
+void dp_core_node_remove(struct dp_core *core, struct core_node *node)
+{
+    struct core_node **link = &core->nodes, *last = NULL;
+    while (*link != node) {
+        last = *link;
+        link = &(*link)->next;
+    }
+    *link = node->next;
+    core->nodes_last = core->nodes_last == node ? last : core->nodes_last;
+    core->nodes_count--;
+    HASH_DELETE(by_name, core->nodes_by_name, node);
+    dp_core_node_set_session(core, node, 0);
+    dp_core_timer_set(core, &node->timer, 0);
+    node->next = core->gone_nodes;
+    core->gone_nodes = node;
 }
 
 void dp_core_reschedule(struct dp_core *core)

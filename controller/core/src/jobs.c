@@ -28,6 +28,7 @@ void dp_core_job_remove(struct core_job *job)
         job->replies = next;
     }
     free_checkpoints(job);
+    dp_core_sides_free(job);
     dp_job_record_deinit(&job->row);
     free(job->ranks);
     free(job->window.rows);
@@ -58,6 +59,11 @@ void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state s
 {
     DP_CHECK(dp_job_state_may_move(job->row.state, state));
     job->row.state = state;
+    core->index++;
+    dp_core_queue_remove(core, job);
+    if (state == DP_STATE_QUEUED) {
+        dp_core_queue_add(core, job);
+    }
     DP_COPY_TEXT(job->row.reason, reason);
     va_list args;
     va_start(args, format);
@@ -99,6 +105,8 @@ static dp_order_kind wanted_order(const struct dp_core *core, struct core_job *j
             return DP_ORDER_PREPARE;
         }
         return all_reached(job, DP_RANK_READY) ? DP_ORDER_START : member->told;
+    case DP_STATE_REASSIGNING:
+        return dp_core_reassign_order(job, member);
     case DP_STATE_STOPPING:
         return core->now_ns >= job->stop_ns ? DP_ORDER_STOP : member->told;
     case DP_STATE_COMPLETED:
@@ -127,13 +135,28 @@ void dp_core_job_drive(struct dp_core *core, struct core_job *job)
         member->told_ns = core->now_ns;
         member->reached = true;
         dp_core_send(core, node, order, &fence, job->row.message);
+        if (order == DP_ORDER_STOP && job->stop_checkpoint) {
+            struct dp_effect *effect = &core->effects->items[core->effects->count - 1];
+            effect->checkpoint = true;
+            effect->grace_ms += core->config.preempt_ms;
+        }
+        if (order == DP_ORDER_SETTLE) {
+            struct dp_effect *effect = &core->effects->items[core->effects->count - 1];
+            effect->request = job->reassign.step;
+            effect->grad_norm = dp_core_recover_norm(job, job->reassign.step);
+        }
     }
+    dp_core_sides_drive(core, job);
 }
 
 // A failed job ends when all is over that can be heard of; one that somebody cancelled is promised
 // to be over altogether.
 static bool may_end(const struct core_job *job)
 {
+    bool again = dp_core_job_goes_on(job);
+    if (again && !dp_core_attempt_dead(job)) {
+        return false;
+    }
     for (size_t i = 0; i < job->members_count; i++) {
         const struct core_node *node = job->members[i].at;
         bool silent = node == NULL || node->state == DP_NODE_LOST;
@@ -142,7 +165,7 @@ static bool may_end(const struct core_job *job)
             return false;
         }
     }
-    return true;
+    return dp_core_sides_may_end(job);
 }
 
 static void finish(struct dp_core *core, struct core_job *job)
@@ -153,15 +176,22 @@ static void finish(struct dp_core *core, struct core_job *job)
                               "%s ended before the checkpoint was written", job->row.id);
     }
     free_checkpoints(job);
+    if (dp_core_job_goes_on(job)) {
+        dp_core_job_begin_again(core, job);
+        return;
+    }
     if (job->row.state == DP_STATE_RUNNING) {
         dp_core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished",
                          job->ranks_count);
+        dp_core_job_archive(core, job);
         return;
     }
+    dp_core_job_explain_end(job);
     char reason[DP_NAME_MAX], message[DP_TEXT_MAX];
     DP_COPY_TEXT(reason, job->row.reason);
     DP_COPY_TEXT(message, job->why[0] == '\0' ? job->row.message : job->why);
     dp_core_job_move(core, job, job->row.outcome, reason, "%s", message);
+    dp_core_job_archive(core, job);
 }
 
 static bool all_ok(struct core_job *job)
@@ -199,6 +229,9 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
         job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
         dp_core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
     }
+    if (job->row.state == DP_STATE_REASSIGNING) {
+        dp_core_reassign_advance(core, job);
+    }
     if (job->row.state == DP_STATE_RUNNING && all_ok(job)) {
         if (is_settled(job)) {
             finish(core, job);
@@ -207,7 +240,12 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
         }
     }
     if (job->row.state == DP_STATE_STOPPING && may_end(job)) {
-        finish(core, job);
+        // What its ranks wrote last is told by reports, which can be slower than their ends.
+        if (job->stop_checkpoint && !job->stop_saved && job->settle_ns == 0) {
+            job->settle_ns = core->now_ns + core->config.settle_ms * DP_NS_PER_MS;
+        } else if (job->settle_ns == 0 || job->stop_saved || core->now_ns >= job->settle_ns) {
+            finish(core, job);
+        }
     }
 }
 
@@ -267,6 +305,7 @@ static void insist(struct dp_core *core, struct core_job *job)
             job->members[i].told = DP_ORDER_START;
         }
     }
+    dp_core_sides_insist(job);
     job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
 }
 
@@ -274,8 +313,19 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
 {
     char waiting[DP_TEXT_MAX / 2];
     expire_checkpoints(core, job);
-    if (job->row.state == DP_STATE_RUNNING && job->save_ns != 0 && core->now_ns >= job->save_ns) {
+    if (job->backoff_ns != 0 && core->now_ns >= job->backoff_ns) {
+        job->backoff_ns = 0;
+        dp_core_reschedule(core);
+    }
+    if (job->settle_ns != 0 && core->now_ns >= job->settle_ns) {
+        dp_core_job_advance(core, job);
+    }
+    if (dp_core_job_trains(job) && job->save_ns != 0 && core->now_ns >= job->save_ns) {
         save_totals(core, job);
+    }
+    dp_core_ask_deadline(core, job);
+    if (job->reassign.phase == CORE_SETTLING) {
+        dp_core_job_advance(core, job);
     }
     if (job->deadline_ns == 0 || core->now_ns < job->deadline_ns) {
         return;
@@ -290,18 +340,20 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
         dp_core_job_advance(core, job);
     } else if (job->row.state == DP_STATE_RUNNING) {
         finish(core, job);
+    } else if (job->row.state == DP_STATE_REASSIGNING) {
+        dp_core_reassign_deadline(core, job);
     } else if (job->row.state == DP_STATE_STOPPING) {
         insist(core, job);
     }
 }
 
 // The core lets go of jobs that have ended.
-static void refuse_absent(struct dp_core *core, const struct dp_ask *ask)
+void dp_core_refuse_absent(struct dp_core *core, uint64_t reply, const char *job)
 {
-    if (dp_core_has_ended(core, dp_core_number_of(ask->job))) {
-        dp_core_reply_error(core, ask->reply, DP_CONFLICT, "%s has ended already", ask->job);
+    if (dp_core_has_ended(core, dp_core_number_of(job))) {
+        dp_core_reply_error(core, reply, DP_CONFLICT, "%s has ended already", job);
     } else {
-        dp_core_reply_error(core, ask->reply, DP_NOT_FOUND, "no job \"%s\"", ask->job);
+        dp_core_reply_error(core, reply, DP_NOT_FOUND, "no job \"%s\"", job);
     }
 }
 
@@ -317,11 +369,26 @@ static void stop_for_cancel(struct dp_core *core, struct core_job *job, const ch
     dp_core_job_advance(core, job);
 }
 
+// It was to begin again; now it will not.
+static void stay_cancelled(struct dp_core *core, struct core_job *job, const char *why)
+{
+    char silent[DP_TEXT_MAX];
+    dp_core_job_describe_lost(core, job, silent, sizeof(silent));
+    job->row.outcome = DP_STATE_CANCELLED;
+    DP_COPY_TEXT(job->row.reason, "Cancelled");
+    DP_COPY_TEXT(job->row.message, why);
+    job->why[0] = '\0';
+    job->stop_ns = core->now_ns;
+    dp_core_job_explain_wait(job, silent);
+    dp_core_job_changed(job);
+    dp_core_job_advance(core, job);
+}
+
 void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
 {
     struct core_job *job = dp_core_job_by_id(core, ask->job);
     if (job == NULL) {
-        refuse_absent(core, ask);
+        dp_core_refuse_absent(core, ask->reply, ask->job);
         return;
     }
     const char *why = ask->reason[0] == '\0' ? "cancelled" : ask->reason;
@@ -338,6 +405,9 @@ void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
         stop_for_cancel(core, job, why);
         break;
     case DP_STATE_STOPPING:
+        if (dp_core_job_goes_on(job)) {
+            stay_cancelled(core, job, why);
+        }
         break;
     default:
         dp_core_refuse_stored(core, ask->reply, job, DP_CONFLICT, "%s has ended already: %s",
@@ -351,10 +421,10 @@ void dp_core_job_checkpoint(struct dp_core *core, const struct dp_ask *ask)
 {
     struct core_job *job = dp_core_job_by_id(core, ask->job);
     if (job == NULL) {
-        refuse_absent(core, ask);
+        dp_core_refuse_absent(core, ask->reply, ask->job);
         return;
     }
-    if (job->row.state != DP_STATE_RUNNING) {
+    if (!dp_core_job_trains(job)) {
         dp_core_refuse_stored(core, ask->reply, job, DP_CONFLICT,
                               "%s is %s: only a running job can write a checkpoint", ask->job,
                               dp_job_state_text(job->row.state));
@@ -408,13 +478,16 @@ static void answer_checkpoints(struct dp_core *core, struct core_job *job, uint6
 void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
                                  uint64_t step, const char *path)
 {
+    job->stop_saved = job->row.state == DP_STATE_STOPPING;
     if (strcmp(job->row.checkpoint, path) != 0) {
         DP_COPY_TEXT(job->row.checkpoint, path);
+        job->row.checkpoint_step = step;
         dp_core_job_changed(job);
         dp_core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
                      (unsigned long long)step, path);
     }
     answer_checkpoints(core, job, request, step, path, NULL);
+    dp_core_job_advance(core, job);
 }
 
 void dp_core_job_checkpoint_failed(struct dp_core *core, struct core_job *job, uint64_t request,
@@ -425,4 +498,6 @@ void dp_core_job_checkpoint_failed(struct dp_core *core, struct core_job *job, u
                  job->row.checkpoint[0] != '\0' ? "what stands is " : "no checkpoint stands",
                  job->row.checkpoint);
     answer_checkpoints(core, job, request, step, NULL, why);
+    job->stop_saved = job->row.state == DP_STATE_STOPPING;
+    dp_core_job_advance(core, job);
 }

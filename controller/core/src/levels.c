@@ -35,6 +35,19 @@ static struct core_job *job_of(struct dp_core *core, const struct core_node *nod
     return job;
 }
 
+// A rank holds for good, though it may come to hold one step more.
+static void merge_held(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
+                       const struct dp_rank_held *held)
+{
+    bool again = rank->is_held && rank->held.step == held->step;
+    rank->is_held = true;
+    rank->held = *held;
+    if (!again) {
+        job->show = true;
+        dp_core_recover_held(core, job, rank);
+    }
+}
+
 static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
                        const struct dp_rank_level *level)
 {
@@ -62,6 +75,12 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
         dp_core_blame_rank(core, job, rank);
     }
     job->recount = job->recount || rank->phase != before;
+    if (job->reassign.phase == CORE_SWITCHING && rank->step < job->row.source_step) {
+        rank->step = level->step < job->row.source_step ? level->step : job->row.source_step;
+    }
+    if (level->held_known && !dp_rank_phase_ended(rank->phase)) {
+        merge_held(core, job, rank, &level->held);
+    }
 }
 
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
@@ -89,8 +108,7 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
     }
 }
 
-// Whether the node still has ranks of the assignment: then its error is a passing one.
-static bool has_live(const struct dp_assignment_level *level)
+bool dp_core_has_live(const struct dp_assignment_level *level)
 {
     for (size_t i = 0; i < level->ranks_count; i++) {
         // Of what it found on its disk a node does not know more until the keeper has answered.
@@ -105,7 +123,7 @@ static bool has_live(const struct dp_assignment_level *level)
 static void take_error(struct dp_core *core, struct core_job *job, const struct core_node *node,
                        const struct dp_assignment_level *level)
 {
-    if (has_live(level)) {
+    if (dp_core_has_live(level)) {
         return;
     }
     bool preparing = job->row.state == DP_STATE_ASSIGNING;
@@ -142,6 +160,19 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
     dp_core_job_advance(core, job);
 }
 
+// False when it is no assignment of the core's jobs.
+static bool merge_known(struct dp_core *core, const struct core_node *node,
+                        const struct dp_assignment_level *level)
+{
+    struct core_job *job = job_of(core, node, &level->fence);
+    if (job != NULL) {
+        merge_level(core, job, node, level);
+        return true;
+    }
+    job = dp_core_job_by_id(core, level->fence.job);
+    return job != NULL && dp_core_side_level(core, job, node, level);
+}
+
 static struct core_foreign *find_foreign(struct core_node *node, const struct dp_fence *fence)
 {
     for (size_t i = 0; i < node->foreign_count; i++) {
@@ -154,6 +185,13 @@ static struct core_foreign *find_foreign(struct core_node *node, const struct dp
     return NULL;
 }
 
+// Ranks in force take their state from it, which an earlier controller had them do.
+static bool serves(const struct core_job *job, const struct dp_fence *fence)
+{
+    return job->row.state == DP_STATE_REASSIGNING && fence->attempt == job->row.attempt &&
+           fence->epoch == job->row.source_epoch;
+}
+
 // Whether the controller knows that nothing of this assignment should run. What it does not know of
 // is left alone: it may belong to a state directory that was lost.
 static bool is_over(struct dp_core *core, const struct dp_fence *fence)
@@ -162,7 +200,14 @@ static bool is_over(struct dp_core *core, const struct dp_fence *fence)
     if (job == NULL) {
         return dp_core_has_ended(core, dp_core_number_of(fence->job));
     }
-    return dp_job_state_ended(job->row.state) || compare_fence(fence, job) < 0;
+    if (serves(job, fence)) {
+        return false;
+    }
+    // A newer epoch that was given out and never came into force was given up by an earlier
+    // controller.
+    return dp_job_state_ended(job->row.state) || compare_fence(fence, job) < 0 ||
+           (fence->attempt == job->row.attempt && fence->epoch > job->row.epoch &&
+            fence->epoch <= job->row.epoch_used);
 }
 
 // An order may still be on its way when a heartbeat leaves the node.
@@ -183,7 +228,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
         foreign = &node->foreign[node->foreign_count++];
         *foreign = (struct core_foreign){.fence = level->fence};
         uint64_t number = dp_core_number_of(level->fence.job);
-        if (!over) {
+        if (!over && !(job != NULL && serves(job, &level->fence))) {
             dp_core_note(core, NULL, node, true, "assignment.unknown",
                          "%s runs %s, which this controller does not know; it is left alone",
                          node->row.name, level->fence.job);
@@ -212,7 +257,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
     }
 }
 
-static bool is_listed(const struct dp_levels *levels, const struct dp_fence *fence)
+bool dp_core_is_listed(const struct dp_levels *levels, const struct dp_fence *fence)
 {
     for (size_t i = 0; i < levels->count; i++) {
         const struct dp_fence *given = &levels->assignments[i].fence;
@@ -248,7 +293,7 @@ static void forget_foreign(struct dp_core *core, struct core_node *node,
 {
     size_t kept = 0;
     for (size_t i = 0; i < node->foreign_count; i++) {
-        if (is_listed(levels, &node->foreign[i].fence)) {
+        if (dp_core_is_listed(levels, &node->foreign[i].fence)) {
             node->foreign[kept++] = node->foreign[i];
         }
     }
@@ -262,11 +307,9 @@ static void merge_all(struct dp_core *core, struct core_node *node, const struct
 {
     forget_foreign(core, node, levels);
     for (size_t i = 0; i < levels->count; i++) {
-        struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
-        if (job != NULL) {
-            merge_level(core, job, node, &levels->assignments[i]);
-        } else {
-            meet_foreign(core, node, &levels->assignments[i]);
+        const struct dp_assignment_level *level = &levels->assignments[i];
+        if (!merge_known(core, node, level)) {
+            meet_foreign(core, node, level);
         }
     }
 }
@@ -281,7 +324,7 @@ static void find_missing(struct dp_core *core, struct core_node *node,
         struct core_job *job = jobs[i];
         struct core_member *member = dp_core_job_member(job, node->row.name);
         struct dp_fence fence = dp_core_job_fence(job);
-        if (member == NULL || is_listed(levels, &fence)) {
+        if (member == NULL || dp_core_is_listed(levels, &fence)) {
             continue;
         }
         if (dp_job_state_ended(job->row.state)) {
@@ -292,6 +335,7 @@ static void find_missing(struct dp_core *core, struct core_node *node,
             miss_assignment(core, job, member);
         }
     }
+    dp_core_sides_missing(core, node, levels, at_hello);
 }
 
 void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
@@ -302,7 +346,9 @@ void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
     }
     dp_core_node_seen(core, node);
     dp_core_send(core, node, DP_ORDER_ACK, NULL, NULL);
-    core->effects->items[core->effects->count - 1].request = levels->sequence;
+    struct dp_effect *ack = &core->effects->items[core->effects->count - 1];
+    ack->request = levels->sequence;
+    node->heartbeat_ms = ack->heartbeat_ms = dp_core_node_heartbeat_ms(core);
     merge_all(core, node, levels);
     find_missing(core, node, levels, false);
 }
@@ -315,15 +361,11 @@ void dp_core_level(struct dp_core *core, const struct dp_levels *levels)
     }
     dp_core_node_seen(core, node);
     for (size_t i = 0; i < levels->count; i++) {
-        struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
-        if (job != NULL) {
-            merge_level(core, job, node, &levels->assignments[i]);
-        }
+        merge_known(core, node, &levels->assignments[i]);
     }
 }
 
-// What the node was told in an earlier session shows in what it has.
-static dp_order_kind told_before(const struct dp_assignment_level *level)
+dp_order_kind dp_core_told_before(const struct dp_assignment_level *level)
 {
     if (level->stopping) {
         return DP_ORDER_STOP;
@@ -345,10 +387,11 @@ void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
         struct core_job *job = job_of(core, node, &levels->assignments[i].fence);
         if (job != NULL) {
             struct core_member *member = dp_core_job_member(job, node->row.name);
-            member->told = told_before(&levels->assignments[i]);
+            member->told = dp_core_told_before(&levels->assignments[i]);
             member->told_ns = core->now_ns;
         }
     }
+    dp_core_sides_hello(core, node, levels);
     merge_all(core, node, levels);
     find_missing(core, node, levels, true);
 }

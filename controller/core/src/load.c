@@ -64,6 +64,7 @@ void dp_core_load_ended(struct dp_core *core, const struct dp_load_ended *ended)
     for (size_t i = 0; i < ended->count; i++) {
         dp_core_add_ended(core, ended->numbers[i]);
     }
+    core->index = core->index_marked = core->index_told = ended->last_event + 1;
     if (ended->highest >= core->next_number) {
         core->next_number = ended->highest + 1;
     }
@@ -76,6 +77,10 @@ static void resume(struct dp_core *core, struct core_job *job)
     case DP_STATE_SUBMITTED:
         dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         break;
+    case DP_STATE_QUEUED:
+        dp_core_job_resume_wait(core, job);
+        dp_core_queue_add(core, job);
+        break;
     case DP_STATE_PLANNED:
         // Nothing was told to anybody yet; the free slots are counted anew.
         job->ranks_count = 0;
@@ -87,6 +92,9 @@ static void resume(struct dp_core *core, struct core_job *job)
         break;
     case DP_STATE_STOPPING:
         job->deadline_ns = core->now_ns + core->config.stop_timeout_ms * DP_NS_PER_MS;
+        break;
+    case DP_STATE_REASSIGNING:
+        dp_core_reassign_load(core, job);
         break;
     default:
         break;

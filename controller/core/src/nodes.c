@@ -13,6 +13,10 @@ static const char *const node_states[DP_NODE_STATE_COUNT] = {
     [DP_NODE_READY] = "READY",
     [DP_NODE_LATE] = "LATE",
     [DP_NODE_LOST] = "LOST",
+    [DP_NODE_DRAINING] = "DRAINING",
+    [DP_NODE_DRAINED] = "DRAINED",
+    [DP_NODE_DOWN] = "DOWN",
+    [DP_NODE_QUARANTINED] = "QUARANTINED",
 };
 
 const char *dp_node_state_text(dp_node_state state)
@@ -22,17 +26,38 @@ const char *dp_node_state_text(dp_node_state state)
 
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node)
 {
-    (void)core;
     uint32_t used = node->used;
+    for (size_t i = 0; i < core->sided_count; i++) {
+        used += dp_core_sides_slots(core->sided[i], node->row.name, NULL, 0);
+    }
     for (size_t i = 0; i < node->foreign_count; i++) {
         used += node->foreign[i].live;
     }
     return used;
 }
 
+// Many nodes say less often that they are there, so that they do not say it to a controller that
+// has no time for anything else.
+uint32_t dp_core_node_heartbeat_ms(const struct dp_core *core)
+{
+    uint64_t asked_ms = core->config.heartbeat_ms;
+    uint64_t share_ms = core->nodes_count * UINT64_C(1000) / core->config.heartbeats_per_s;
+    return (uint32_t)(share_ms > asked_ms ? share_ms : asked_ms);
+}
+
+// A period that grew makes what follows from it grow.
+static int64_t stretch_ms(const struct dp_core *core, const struct core_node *node, int64_t ms)
+{
+    uint32_t asked_ms = core->config.heartbeat_ms;
+    uint32_t told_ms = node->heartbeat_ms > asked_ms ? node->heartbeat_ms : asked_ms;
+    return asked_ms == 0 ? ms : ms * told_ms / asked_ms;
+}
+
 int64_t dp_core_node_lease_ms(const struct dp_core *core, const struct core_node *node)
 {
-    return node->row.lease_ms != 0 ? node->row.lease_ms : core->config.lease_default_ms;
+    int64_t lease_ms = node->row.lease_ms != 0 ? node->row.lease_ms : core->config.lease_default_ms;
+    int64_t least_ms = stretch_ms(core, node, core->config.late_ms);
+    return lease_ms > least_ms ? lease_ms : least_ms;
 }
 
 int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core_node *node)
@@ -42,13 +67,16 @@ int64_t dp_core_node_calibrated_ns(const struct dp_core *core, const struct core
 
 int64_t dp_core_node_late_ns(const struct dp_core *core, const struct core_node *node)
 {
-    return node->seen_ns + core->config.late_ms * DP_NS_PER_MS;
+    return node->seen_ns + stretch_ms(core, node, core->config.late_ms) * DP_NS_PER_MS;
 }
 
 int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node *node)
 {
-    return node->seen_ns +
-           (dp_core_node_lease_ms(core, node) + core->config.lease_margin_ms) * DP_NS_PER_MS;
+    // After a start it may take its time to find the controller again.
+    int64_t grace_ms = node->heard ? 0 : core->config.start_grace_ms;
+    return node->seen_ns + (dp_core_node_lease_ms(core, node) + core->config.lease_margin_ms +
+                            grace_ms) *
+                               DP_NS_PER_MS;
 }
 
 // The node counts from a heartbeat that it sent and this end acknowledged, so from before it was
@@ -69,16 +97,16 @@ static void set_state(struct dp_core *core, struct core_node *node, dp_node_stat
         return;
     }
     node->state = state;
+    core->index++;
     dp_core_reschedule(core);
     bool bad = state == DP_NODE_LATE || state == DP_NODE_LOST;
     dp_core_note(core, NULL, node, bad, "node.state", "%s%s%s", dp_node_state_text(state),
                  reason[0] == '\0' ? "" : ": ", reason);
 }
 
-// Jobs with ranks there; what is done to one may take it off the node.
-static void each_job(struct dp_core *core, struct core_node *node,
-                     void (*act)(struct dp_core *core, struct core_job *job,
-                                 const struct core_node *node))
+void dp_core_node_each_job(struct dp_core *core, struct core_node *node,
+                           void (*act)(struct dp_core *core, struct core_job *job,
+                                       const struct core_node *node))
 {
     size_t count = node->jobs_count;
     struct core_job **jobs = dp_core_keep(core, node->jobs, count * sizeof(struct core_job *));
@@ -104,7 +132,8 @@ static void lose(struct dp_core *core, struct core_node *node)
              (long long)dp_core_node_lease_ms(core, node),
              dp_clock_format_utc(until, core->wall_ns + left_ns));
     set_state(core, node, DP_NODE_LOST, reason);
-    each_job(core, node, dp_core_job_lose_node);
+    dp_core_sides_lose_node(core, node);
+    dp_core_node_each_job(core, node, dp_core_job_lose_node);
 }
 
 static void fence(struct dp_core *core, struct core_node *node)
@@ -113,7 +142,8 @@ static void fence(struct dp_core *core, struct core_node *node)
     node->foreign_count = 0;
     set_state(core, node, DP_NODE_LOST, "not heard of for so long that its ranks have ended");
     dp_core_reschedule(core);
-    each_job(core, node, dp_core_job_fence_node);
+    dp_core_node_each_job(core, node, dp_core_job_fence_node);
+    dp_core_sides_fence_node(core, node);
 }
 
 static void set_registering(struct dp_core *core, struct core_node *node)
@@ -133,9 +163,10 @@ static int64_t node_due(const struct dp_core *core, const struct core_node *node
         core->now_ns < dp_core_node_calibrated_ns(core, node)) {
         dp_core_sooner(&due_ns, dp_core_node_calibrated_ns(core, node));
     }
-    if (node->state != DP_NODE_LATE && node->state != DP_NODE_LOST) {
+    if (node->state != DP_NODE_LOST && core->now_ns < dp_core_node_late_ns(core, node)) {
         dp_core_sooner(&due_ns, dp_core_node_late_ns(core, node));
     }
+    dp_core_sooner(&due_ns, node->leave_ns);
     if (node->state != DP_NODE_LOST) {
         dp_core_sooner(&due_ns, dp_core_node_lost_ns(core, node));
     } else if (!node->fenced) {
@@ -146,6 +177,8 @@ static int64_t node_due(const struct dp_core *core, const struct core_node *node
 
 static void judge_state(struct dp_core *core, struct core_node *node)
 {
+    dp_node_state admin;
+    char reason[DP_TEXT_MAX];
     if (core->now_ns >= dp_core_node_lost_ns(core, node)) {
         if (node->state != DP_NODE_LOST) {
             lose(core, node);
@@ -153,6 +186,8 @@ static void judge_state(struct dp_core *core, struct core_node *node)
         if (!node->fenced && core->now_ns >= dp_core_node_fence_ns(core, node)) {
             fence(core, node);
         }
+    } else if (dp_core_node_admin_state(core, node, &admin, reason)) {
+        set_state(core, node, admin, reason);
     } else if (node->session == 0) {
         set_state(core, node, DP_NODE_LATE, "not connected");
     } else if (core->now_ns >= dp_core_node_late_ns(core, node)) {
@@ -166,23 +201,35 @@ static void judge_state(struct dp_core *core, struct core_node *node)
     }
 }
 
-static void update_state(struct dp_core *core, struct core_node *node)
+void dp_core_node_refresh(struct dp_core *core, struct core_node *node)
 {
     judge_state(core, node);
+    dp_core_node_leave(core, node);
     dp_core_timer_set(core, &node->timer, node_due(core, node));
+}
+
+void dp_core_nodes_refresh(struct dp_core *core)
+{
+    FOR_EACH_NODE(core, node)
+    {
+        if (node->row.admin == DP_ADMIN_DRAIN) {
+            dp_core_node_refresh(core, node);
+        }
+    }
 }
 
 void dp_core_node_seen(struct dp_core *core, struct core_node *node)
 {
     node->seen_ns = core->now_ns;
+    node->heard = true;
     node->row.last_seen_ns = core->wall_ns;
     node->fenced = false;
-    update_state(core, node);
+    dp_core_node_refresh(core, node);
 }
 
 void dp_core_node_deadline(struct dp_core *core, struct core_node *node)
 {
-    update_state(core, node);
+    dp_core_node_refresh(core, node);
     dp_core_reschedule(core);
 }
 
@@ -193,7 +240,7 @@ void dp_core_hold(struct dp_core *core, const struct dp_hold *hold)
         node->held = hold->on;
         // Jobs wait for it as for one that comes up.
         node->connected_ns = hold->on ? core->now_ns : node->connected_ns;
-        update_state(core, node);
+        dp_core_node_refresh(core, node);
         dp_core_reschedule(core);
     }
 }
@@ -203,7 +250,7 @@ void dp_core_session_closed(struct dp_core *core, uint64_t session)
     struct core_node *node = dp_core_node_session(core, session);
     if (node != NULL) {
         dp_core_node_set_session(core, node, 0);
-        update_state(core, node);
+        dp_core_node_refresh(core, node);
     }
 }
 
@@ -288,6 +335,7 @@ void dp_core_load_node(struct dp_core *core, const struct dp_node_record *row)
         // Its lease may have begun when this controller's predecessor ended: it gets all of it.
         node->seen_ns = core->now_ns;
         DP_COPY_TEXT(node->reason, "not heard of since this controller started");
+        dp_core_node_load_admin(core, node);
         dp_core_timer_set(core, &node->timer, node_due(core, node));
         dp_core_reschedule(core);
     }
@@ -323,6 +371,7 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     }
     dp_core_node_set_session(core, node, session);
     node->connected_ns = core->now_ns;
+    node->protocol = hello->protocol;
     node->hello_ns = hello->sent_ns;
     DP_COPY_TEXT(node->row.boot_id, row->boot_id);
     DP_COPY_TEXT(node->row.instance, row->instance);
@@ -332,6 +381,8 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     node->row.fence_ms = row->fence_ms;
     take_inventory(core, node, row, hello->calibration_error);
     dp_core_send(core, node, DP_ORDER_WELCOME, NULL, NULL);
+    node->heartbeat_ms = dp_core_node_heartbeat_ms(core);
+    core->effects->items[core->effects->count - 1].heartbeat_ms = node->heartbeat_ms;
     dp_core_node_seen(core, node);
     dp_core_store(core, DP_RECORD_NODE, &node->row);
     dp_core_hello_levels(core, node, &hello->levels);

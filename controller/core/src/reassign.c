@@ -106,8 +106,10 @@ void dp_core_reassign_fall(struct dp_core *core, struct core_job *job, const cha
     if (failure.cause == DP_CAUSE_NONE) {
         dp_core_job_blame(core, job, DP_CAUSE_TIMEOUT, "ReassignFailed", "%s", why);
     } else {
-        dp_core_job_blame(core, job, failure.cause, failure.reason, "%.*s; the other ranks could "
-                          "not go on: %s", DP_TEXT_MAX / 2, failure.message, why);
+        dp_core_job_blame(core, job, failure.cause, failure.reason,
+                          "%.*s; the other ranks could "
+                          "not go on: %s",
+                          DP_TEXT_MAX / 2, failure.message, why);
     }
     dp_core_job_advance(core, job);
 }
@@ -130,9 +132,8 @@ static void list_waiting(const struct dp_rank_record *ranks, size_t count, dp_ra
     text[0] = '\0';
     for (size_t i = 0; i < count && length + 1 < size; i++) {
         const struct dp_rank_record *rank = &ranks[i];
-        bool waits = phase == DP_RANK_PHASE_COUNT
-                         ? !rank->is_held && !dp_rank_record_over(rank)
-                         : rank->phase < phase;
+        bool waits = phase == DP_RANK_PHASE_COUNT ? !rank->is_held && !dp_rank_record_over(rank)
+                                                  : rank->phase < phase;
         if (waits) {
             int written = snprintf(text + length, size - length, "%srank %u on %s (%s)",
                                    length == 0 ? "" : ", ", rank->rank, rank->node,

@@ -174,10 +174,10 @@ static bool may_ask(const struct core_job *job)
 void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
                              const struct dp_straggler_verdict *verdict)
 {
-    bool slow = verdict->state == DP_STRAGGLER_CONFIRMED ||
-                (verdict->state == DP_STRAGGLER_NOTED &&
-                 (verdict->cause == DP_STRAGGLER_UNEVEN_STAGE ||
-                  verdict->cause == DP_STRAGGLER_UNEVEN_DATA));
+    bool slow =
+        verdict->state == DP_STRAGGLER_CONFIRMED ||
+        (verdict->state == DP_STRAGGLER_NOTED && (verdict->cause == DP_STRAGGLER_UNEVEN_STAGE ||
+                                                  verdict->cause == DP_STRAGGLER_UNEVEN_DATA));
     if (!slow || verdict->cause == DP_STRAGGLER_OWN_DOING || job->row.adapt == DP_JOB_ADAPT_OFF ||
         !may_ask(job) || core->now_ns < job->reassign.cool_ns) {
         return;
@@ -346,8 +346,8 @@ static void measured(struct dp_core *core, struct core_job *job)
     decision->trust_before = core->trust;
     if (decision->predicted_step_ns > 0 && decision->before_step_ns > 0 &&
         strcmp(decision->kind, "recover") != 0) {
-        core->trust = fmax(TRUST_LEAST, (1 - TRUST_SHARE) * core->trust +
-                                            TRUST_SHARE * kept_promise(decision));
+        core->trust = fmax(TRUST_LEAST,
+                           (1 - TRUST_SHARE) * core->trust + TRUST_SHARE * kept_promise(decision));
     }
     decision->trust_after = core->trust;
     dp_core_decision_set(job, DP_DECISION_MEASURED,
@@ -355,9 +355,10 @@ static void measured(struct dp_core *core, struct core_job *job)
                          (double)decision->measured_step_ns / DP_NS_PER_MS,
                          (double)decision->predicted_step_ns / DP_NS_PER_MS,
                          (double)decision->before_step_ns / DP_NS_PER_MS);
-    dp_core_note(core, job, NULL, false, "job.decision", "%s: %s; trust in predictions %.2f -> "
-                 "%.2f", decision->kind, decision->outcome, decision->trust_before,
-                 decision->trust_after);
+    dp_core_note(core, job, NULL, false, "job.decision",
+                 "%s: %s; trust in predictions %.2f -> "
+                 "%.2f",
+                 decision->kind, decision->outcome, decision->trust_before, decision->trust_after);
 }
 
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
@@ -400,8 +401,7 @@ int64_t dp_core_reassign_timer_ns(const struct core_job *job)
     const struct core_reassign *reassign = &job->reassign;
     int64_t due_ns = reassign->answer_ns;
     if (reassign->phase == CORE_SETTLING) {
-        dp_core_sooner(&due_ns, reassign->since_ns +
-                                    job->core->config.settle_ms * DP_NS_PER_MS);
+        dp_core_sooner(&due_ns, reassign->since_ns + job->core->config.settle_ms * DP_NS_PER_MS);
     }
     return due_ns;
 }

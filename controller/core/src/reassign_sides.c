@@ -46,8 +46,7 @@ static void keep_listed(struct core_job *job)
     if (listed && job->sided == 0) {
         if (core->sided_count == core->sided_capacity) {
             core->sided_capacity = core->sided_capacity == 0 ? 4 : core->sided_capacity * 2;
-            core->sided =
-                dp_realloc(core->sided, core->sided_capacity, sizeof(struct core_job *));
+            core->sided = dp_realloc(core->sided, core->sided_capacity, sizeof(struct core_job *));
         }
         core->sided[core->sided_count++] = job;
         job->sided = core->sided_count;

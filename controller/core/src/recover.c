@@ -64,8 +64,8 @@ bool dp_core_recover_serves(const struct core_job *job, const struct dp_rank_rec
     if (!holds(job, rank) || rank->held.address[0] == '\0') {
         return false;
     }
-    return rank->held.step == step || (rank->held.step + 1 == step && rank->held.gradients_whole &&
-                                       norm_of(job, step, &norm));
+    return rank->held.step == step ||
+           (rank->held.step + 1 == step && rank->held.gradients_whole && norm_of(job, step, &norm));
 }
 
 bool dp_core_recover_settled(const struct core_job *job, uint64_t step)
@@ -155,8 +155,10 @@ void dp_core_recover_held(struct dp_core *core, struct core_job *job,
         return;
     }
     if (!told) {
-        dp_core_job_blame(core, job, DP_CAUSE_PEER_LOST, "PeerLost", "rank %u on %s holds step "
-                          "%llu: %s", rank->rank, rank->node, (unsigned long long)rank->held.step,
+        dp_core_job_blame(core, job, DP_CAUSE_PEER_LOST, "PeerLost",
+                          "rank %u on %s holds step "
+                          "%llu: %s",
+                          rank->rank, rank->node, (unsigned long long)rank->held.step,
                           rank->held.why);
         return;
     }
@@ -181,8 +183,9 @@ void dp_core_recover_gather(struct dp_core *core, struct core_job *job, bool at_
         return;
     }
     if (serving == 0 || job->row.step == 0) {
-        dp_core_reassign_fall(core, job, "%s", serving == 0 ? "no rank is left that holds its state"
-                                                            : "no step was complete yet");
+        dp_core_reassign_fall(core, job, "%s",
+                              serving == 0 ? "no rank is left that holds its state"
+                                           : "no step was complete yet");
         return;
     }
     dp_core_reassign_settle(core, job);

@@ -87,6 +87,7 @@ static void flush_step(struct dp_core *core, struct core_job *job)
     const struct dp_step_record *kept = dp_core_keep(core, row, sizeof(*row));
     dp_core_store(core, DP_RECORD_STEP, kept);
     job->row.step_ns = row->step_ns;
+    dp_core_decision_step(core, job, step, row->step_ns);
     if (row->loss_known) {
         job->row.loss = row->loss;
         job->row.loss_known = true;
@@ -99,6 +100,14 @@ static void flush_step(struct dp_core *core, struct core_job *job)
     effect->job = job->row.number;
     effect->step = *row;
     *row = (struct dp_step_record){0};
+}
+
+void dp_core_flush_steps(struct dp_core *core, struct core_job *job, uint64_t step)
+{
+    while (job->window.rows != NULL && job->row.step < step) {
+        flush_step(core, job);
+    }
+    job->row.step = job->row.step < step ? step : job->row.step;
 }
 
 // No more than the job's step when some rank has not gone beyond that.
@@ -182,7 +191,8 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
     rank->load.skew = finite_or_zero(rank->load.skew);
     rank->load.rank = finite_or_zero(rank->load.rank);
     // The first one warms up, also after a checkpoint was loaded.
-    if (step > job->row.resumed_step + 1) {
+    uint64_t base = job->row.resumed_step > job->base_step ? job->row.resumed_step : job->base_step;
+    if (step > base + 1) {
         rank->steps_measured++;
         rank->measured_ns += report->row.step_ns;
         rank->busy_ns += report->busy_ns;

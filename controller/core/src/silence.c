@@ -90,6 +90,9 @@ void dp_core_job_lose_node(struct dp_core *core, struct core_job *job, const str
     dp_core_job_changed(job);
     char text[DP_TEXT_MAX];
     dp_core_job_describe_lost(core, job, text, sizeof(text));
+    if (job->row.state == DP_STATE_REASSIGNING && job->reassign.phase == CORE_PREPARING) {
+        dp_core_reassign_abandon(core, job, "%s", text);
+    }
     switch (job->row.state) {
     case DP_STATE_RUNNING:
         dp_core_job_move(core, job, DP_STATE_LOST, "NodeLost", "%s", text);

@@ -17,6 +17,12 @@
 struct dp_core;
 struct dp_straggler_verdict;
 
+// Who may start while an earlier job that fits into the cluster lacks room.
+typedef enum dp_queue_policy {
+    DP_QUEUE_BEST_EFFORT, // those that find room, for pass_ms; then room is kept for it
+    DP_QUEUE_STRICT,      // nobody
+} dp_queue_policy;
+
 struct dp_core_config {
     uint32_t heartbeat_ms;       // asked of agents
     uint32_t late_ms;            // silence after which a node is LATE
@@ -38,6 +44,13 @@ struct dp_core_config {
     uint32_t store_retry_ms;  // between attempts to store what could not be stored
     uint32_t save_ms;         // between savings of the ranks' running totals
     uint32_t active_jobs_max; // that have not ended
+    dp_queue_policy queue;
+    uint32_t pass_ms;
+    uint32_t backoff_max_ms;   // between two attempts of a job, unless its own first wait is longer
+    uint32_t preempt_ms;       // to write a checkpoint for a job that makes way
+    uint32_t heartbeats_per_s; // of all nodes together: they are asked less often when many
+    uint32_t start_grace_ms;   // after a start: nodes that have not come back yet get it besides
+    uint32_t suspect_ms;       // three suspicions of a node within it quarantine it
 };
 
 void dp_core_config_init(struct dp_core_config *config);
@@ -48,13 +61,17 @@ typedef enum dp_core_event_kind {
     // Before anything else, at a start: what the store has.
     DP_EVENT_LOAD_ENDED, // numbers of ended jobs
     DP_EVENT_LOAD_NODE,
+    DP_EVENT_LOAD_QUOTA,
     DP_EVENT_LOAD_JOB, // one that has not ended, with its ranks
     DP_EVENT_LOAD_DECISION, // the newest of a job that was loaded, and the newest that was measured
     // People.
     DP_EVENT_SUBMIT,
     DP_EVENT_CANCEL,
     DP_EVENT_CHECKPOINT,
+    DP_EVENT_REASSIGN, // another layout for a job that runs
     DP_EVENT_HOLD, // a node gets no new work for a while
+    DP_EVENT_NODE_ASK,
+    DP_EVENT_QUOTA_ASK,
     // Agents; `session` names the stream and is never used again.
     DP_EVENT_HELLO,
     DP_EVENT_HEARTBEAT, // levels of all assignments
@@ -86,6 +103,8 @@ struct dp_submit {
     size_t job_toml_length;
     int32_t ranks_wanted; // at least; at least 1
     bool ranks_fixed, needs_profile;
+    dp_recovery_policy recovery;
+    dp_adapt_policy adapt;
     const char *user; // NULL or "" = nobody in particular
     int32_t priority;
     bool preemptible;
@@ -98,6 +117,38 @@ struct dp_ask { // CANCEL and CHECKPOINT
     uint64_t reply;
     char job[DP_ID_MAX];
     const char *reason; // CANCEL: "" = none
+};
+
+// Answered with the job once the question is asked; what becomes of it is a decision of the job.
+struct dp_reassign {
+    uint64_t reply;
+    char job[DP_ID_MAX];
+    const char *away; // node to leave, "" = none
+    bool advise;      // what would be best is told, and not done
+};
+
+typedef enum dp_node_action {
+    DP_NODE_DRAIN,
+    DP_NODE_UNDRAIN, // whatever was decided about it, it is not any more
+    DP_NODE_SET_DOWN,
+    DP_NODE_QUARANTINE,
+    DP_NODE_FORGET, // a node that is gone for good
+} dp_node_action;
+
+struct dp_node_ask { // the answer names the node in its text
+    uint64_t reply;
+    const char *node, *reason, *by; // "" = not said
+    const char *word;               // the action, for people: "drained"
+    dp_node_action action;
+    int64_t deadline_ms; // DRAIN: its jobs have to be gone by then; 0 = they may end
+    bool force;          // DRAIN: at once
+};
+
+struct dp_quota_ask { // the answer names the user in its text
+    uint64_t reply;
+    const char *user, *by;
+    uint32_t ranks; // at once
+    bool none;      // no bound
 };
 
 struct dp_hold {
@@ -153,6 +204,7 @@ struct dp_hello {
     struct dp_levels levels;
     int64_t sent_ns; // by the node's monotonic clock; 0 = not told
     const struct dp_node_record *node;
+    uint32_t protocol;             // that the agent speaks (dp/method.h)
     const char *calibration_error; // NULL or "" = none
 };
 
@@ -266,6 +318,7 @@ struct dp_load_ended {
     const uint64_t *numbers; // rising
     size_t count;
     uint64_t highest; // job number ever used
+    uint64_t last_event; // id of the newest event there ever was
 };
 
 struct dp_core_event {
@@ -275,6 +328,10 @@ struct dp_core_event {
     // Since the event before, the owner itself stood still for so long: a silence that it could not
     // have heard is nobody's fault.
     int64_t stalled_ns;
+    // NULL, or who asked for this and what it is about: a row of the audit, in the same transaction
+    // as what changes. Time, outcome and what the object was and became are filled in here.
+    const struct dp_audit_record *audit;
+    uint64_t audit_reply; // names the answer whose error is the outcome
     union {
         struct dp_load_ended ended;
         const struct dp_node_record *load_node;
@@ -282,7 +339,11 @@ struct dp_core_event {
         struct dp_load_job load_job;
         struct dp_submit submit;
         struct dp_ask ask;
+        struct dp_reassign reassign;
         struct dp_hold hold;
+        const struct dp_quota_record *load_quota;
+        struct dp_node_ask node_ask;
+        struct dp_quota_ask quota_ask;
         struct dp_hello hello;
         struct dp_levels levels;
         struct dp_inventory_event inventory;
@@ -331,8 +392,8 @@ struct dp_free_slots {
 };
 
 // Another layout is wanted for a job, within the slots of `nodes`: those that are free and its own.
-// Either because ranks are lost: the others hold `step` and serve what they have. Or a rank, link or
-// stage is slow, or a node is to be left: the best answer, which may be none.
+// Either because ranks are lost: the others hold `step` and serve what they have. Or a rank, link
+// or stage is slow, or a node is to be left: the best answer, which may be none.
 struct dp_adapt_ask {
     uint64_t request; // names the question
     bool recovers;
@@ -355,6 +416,8 @@ struct dp_effect {
     const char *node;
     struct dp_fence fence;
     uint32_t grace_ms; // STOP
+    bool checkpoint;   // STOP: after one more checkpoint
+    uint32_t heartbeat_ms; // WELCOME, ACK: asked of the node from now on
     uint64_t request;  // CHECKPOINT order, ACK: its number; reply to a checkpoint: its step
     dp_status status;
     bool warning; // LOG
@@ -428,6 +491,11 @@ typedef enum dp_node_state {
     // Silent past its lease: its jobs are LOST, its used slots stay used until its ranks have
     // surely ended (its fence) or it returns.
     DP_NODE_LOST,
+    // Somebody said so. What is LOST is that before all else.
+    DP_NODE_DRAINING, // no new work; it still has ranks
+    DP_NODE_DRAINED,
+    DP_NODE_DOWN,
+    DP_NODE_QUARANTINED,
     DP_NODE_STATE_COUNT
 } dp_node_state;
 const char *dp_node_state_text(dp_node_state state);
@@ -445,6 +513,12 @@ void dp_core_node_at(const struct dp_core *core, size_t index, struct dp_node_vi
 void dp_core_node_views(const struct dp_core *core, struct dp_node_view *ret_views);
 // And their rows alone, which does not count slots.
 void dp_core_node_rows(const struct dp_core *core, const struct dp_node_record **ret_rows);
+// Rises with everything that plans and the queue rest on: nodes, what is decided about them, states
+// of jobs. As far as it is on disk; not used again after a restart.
+uint64_t dp_core_index(const struct dp_core *core);
+// Quotas by user, with the ranks in use; at most `max`.
+size_t dp_core_quotas(struct dp_core *core, const struct dp_quota_record **ret_rows,
+                      uint32_t *ret_used, size_t max);
 // Of the node with this name; 0 = not connected, or not known.
 uint64_t dp_core_node_session_of(const struct dp_core *core, const char *node);
 dp_node_state dp_core_node_state_of(const struct dp_core *core, const char *node);

@@ -63,16 +63,16 @@ struct dp_fence {
 
 // What is done about ranks that are lost, [recovery] policy.
 typedef enum dp_recovery_policy {
-    DP_RECOVERY_OFF,        // the job fails
-    DP_RECOVERY_CHECKPOINT, // it begins anew from its last checkpoint
-    DP_RECOVERY_AUTO,       // it goes on with what the other ranks hold, else as above
+    DP_JOB_RECOVERY_OFF,        // the job fails
+    DP_JOB_RECOVERY_CHECKPOINT, // it begins anew from its last checkpoint
+    DP_JOB_RECOVERY_AUTO,       // it goes on with what the other ranks hold, else as above
 } dp_recovery_policy;
 
 // What is done about ranks that are slow, [straggler] policy.
 typedef enum dp_adapt_policy {
-    DP_ADAPT_OFF,
-    DP_ADAPT_ADVISE, // the best answer is shown
-    DP_ADAPT_AUTO,   // and carried out
+    DP_JOB_ADAPT_OFF,
+    DP_JOB_ADAPT_ADVISE, // the best answer is shown
+    DP_JOB_ADAPT_AUTO,   // and carried out
 } dp_adapt_policy;
 
 struct dp_job_record {

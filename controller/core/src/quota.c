@@ -1,0 +1,156 @@
+// How many ranks a user may have at once.
+#include "core_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+
+static struct core_quota *find(const struct dp_core *core, const char *user)
+{
+    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+        if (strcmp(quota->row.user, user) == 0) {
+            return quota;
+        }
+    }
+    return NULL;
+}
+
+static struct core_quota *add(struct dp_core *core, const char *user)
+{
+    struct core_quota **link = &core->quotas;
+    while (*link != NULL && strcmp((*link)->row.user, user) < 0) {
+        link = &(*link)->next;
+    }
+    struct core_quota *quota = dp_new(struct core_quota);
+    DP_COPY_TEXT(quota->row.user, user);
+    quota->next = *link;
+    *link = quota;
+    return quota;
+}
+
+void dp_core_quotas_free(struct dp_core *core)
+{
+    while (core->quotas != NULL) {
+        struct core_quota *next = core->quotas->next;
+        free(core->quotas);
+        core->quotas = next;
+    }
+}
+
+void dp_core_load_quota(struct dp_core *core, const struct dp_quota_record *row)
+{
+    struct core_quota *quota = find(core, row->user);
+    quota = quota == NULL ? add(core, row->user) : quota;
+    quota->row = *row;
+}
+
+// Ranks that a job has, or will have when its plan is as it was asked for.
+static uint32_t ranks_of(const struct core_job *job)
+{
+    if (job->row.state == DP_STATE_QUEUED) {
+        return job->planning ? (uint32_t)job->row.ranks_wanted : 0;
+    }
+    return dp_job_state_ended(job->row.state) ? 0 : (uint32_t)job->ranks_count;
+}
+
+void dp_core_quotas_count(struct dp_core *core)
+{
+    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+        quota->used = 0;
+    }
+    FOR_EACH_JOB(core, job)
+    {
+        struct core_quota *quota = core->quotas == NULL ? NULL : find(core, job->row.user);
+        if (quota != NULL) {
+            quota->used += ranks_of(job);
+        }
+    }
+}
+
+uint32_t dp_core_quota_left(struct dp_core *core, const struct core_job *job)
+{
+    const struct core_quota *quota = find(core, job->row.user);
+    if (quota == NULL || quota->row.deleted) {
+        return UINT32_MAX;
+    }
+    return quota->row.ranks > quota->used ? quota->row.ranks - quota->used : 0;
+}
+
+void dp_core_quota_take(struct dp_core *core, const struct core_job *job)
+{
+    struct core_quota *quota = find(core, job->row.user);
+    if (quota != NULL) {
+        quota->used += ranks_of(job);
+    }
+}
+
+bool dp_core_quota_allows(struct dp_core *core, const struct core_job *job, char *ret_text,
+                          size_t size)
+{
+    uint32_t wanted = (uint32_t)job->row.ranks_wanted;
+    if (dp_core_quota_left(core, job) >= wanted) {
+        return true;
+    }
+    const struct core_quota *quota = find(core, job->row.user);
+    snprintf(ret_text, size, "over quota: %s uses %u of %u ranks, and this job needs %u",
+             quota->row.user, quota->used, quota->row.ranks, wanted);
+    return false;
+}
+
+void dp_core_quota_ask(struct dp_core *core, const struct dp_quota_ask *ask)
+{
+    struct core_quota *quota = find(core, ask->user);
+    quota = quota == NULL ? add(core, ask->user) : quota;
+    quota->row.ranks = ask->none ? 0 : ask->ranks;
+    quota->row.deleted = ask->none;
+    quota->row.updated_ns = core->wall_ns;
+    if (ask->none) {
+        dp_core_note(core, NULL, NULL, false, "quota", "%s: no bound%s%s", ask->user,
+                     ask->by[0] == '\0' ? "" : ", by ", ask->by);
+    } else {
+        dp_core_note(core, NULL, NULL, false, "quota", "%s: %u ranks at once%s%s", ask->user,
+                     ask->ranks, ask->by[0] == '\0' ? "" : ", by ", ask->by);
+    }
+    dp_core_store(core, DP_RECORD_QUOTA, &quota->row);
+    quota->token = core->rows_token = dp_core_token(core);
+    dp_core_reply_row(core, ask->reply, ask->user);
+    dp_core_reschedule(core);
+}
+
+// What a full disk kept off is tried again; until then it holds all the same.
+void dp_core_quotas_stored(struct dp_core *core, const struct dp_stored *stored)
+{
+    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+        if (quota->token == stored->token) {
+            quota->token = 0;
+            quota->unstored = stored->error.status != DP_OK;
+        }
+    }
+}
+
+void dp_core_quotas_store(struct dp_core *core)
+{
+    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+        if (quota->unstored) {
+            quota->unstored = false;
+            dp_core_store(core, DP_RECORD_QUOTA, &quota->row);
+            quota->token = core->rows_token = dp_core_token(core);
+        }
+    }
+}
+
+size_t dp_core_quotas(struct dp_core *core, const struct dp_quota_record **ret_rows,
+                      uint32_t *ret_used, size_t max)
+{
+    size_t count = 0;
+    dp_core_quotas_count(core);
+    for (const struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+        if (!quota->row.deleted && count < max) {
+            ret_rows[count] = &quota->row;
+            ret_used[count++] = quota->used;
+        }
+    }
+    return count;
+}
