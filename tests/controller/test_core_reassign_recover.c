@@ -1,0 +1,404 @@
+// Ranks of a job are lost, and the others hold what is needed to go on.
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dp/clock.h"
+#include "dp_test.h"
+#include "reassign_world.h"
+
+static void assert_state(const struct change *change, dp_job_state state)
+{
+    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
+}
+
+// Rank 2 is gone, and the others hold `step`.
+static void lose_rank_2(struct change *change, uint64_t step)
+{
+    change_die(change, 1, 'b', 2, SIGKILL);
+    change_hold(change, 1, "aabb", 11, step, "rank 2 is gone");
+}
+
+static void survivors_hand_over_what_they_hold_and_no_checkpoint_is_needed(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_die(&change, 1, 'b', 2, SIGKILL);
+    assert_state(&change, DP_STATE_REASSIGNING);
+    assert_string_equal(change_job(&change)->reason, "Recovering");
+    change_hold(&change, 1, "aabb", 3, 5, "rank 2 is gone");
+    assert_int_equal(change.world.asks, 0);
+    change_hold(&change, 1, "aabb", 8, 5, "rank 2 is gone");
+    assert_int_equal(change.world.asks, 1);
+    assert_true(change.world.asked.recovers);
+    assert_int_equal(change.world.asked.lost_count, 1);
+    assert_int_equal(change.world.asked.lost[0], 2);
+    assert_int_equal(change.world.asked.step, 5);
+    assert_non_null(strstr(change.world.asked.cause, "SIGKILL"));
+    change_answer(&change, "aabc");
+    assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, ""), 3);
+    change_level(&change, 2, "aabc", DP_RANK_READY, 0);
+    assert_int_equal(change_sent(&change, DP_ORDER_START, 2, ""), 3);
+    struct dp_fence fence = {.job = "job-1", .attempt = 1, .epoch = 2};
+    struct dp_assignment_view view;
+    assert_true(dp_core_assignment(change.world.core, &fence, &view));
+    assert_int_equal(view.sources_count, 3);
+    assert_int_equal(view.sources[2].rank, 3);
+    change_level(&change, 2, "aabc", DP_RANK_RUNNING, 5);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_job(&change)->attempt, 1);
+    assert_int_equal(change_job(&change)->epoch, 2);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "a"), 1);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
+}
+
+static void survivors_that_are_a_step_behind_finish_it(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_die(&change, 1, 'b', 2, SIGKILL);
+    change_hold(&change, 1, "aabb", 1, 6, "rank 2 is gone");
+    change_hold(&change, 1, "aabb", 10, 5, "rank 2 is gone");
+    assert_int_equal(change.world.asks, 0);
+    assert_int_equal(change_sent(&change, DP_ORDER_SETTLE, 1, "a"), 1);
+    assert_int_equal(change_sent(&change, DP_ORDER_SETTLE, 1, "b"), 1);
+    for (size_t i = 0; i < change.world.sent_count; i++) {
+        if (change.world.sent[i].order == DP_ORDER_SETTLE) {
+            assert_int_equal(change.world.sent[i].request, 6);
+            assert_float_equal(change.world.sent[i].grad_norm, 6, 0);
+        }
+    }
+    change_hold(&change, 1, "aabb", 10, 6, "rank 2 is gone");
+    world_pass(&change.world, change.world.config.settle_ms);
+    assert_int_equal(change.world.asks, 1);
+    assert_int_equal(change.world.asked.step, 6);
+    assert_int_equal(change.world.asked.lost_count, 1);
+}
+
+static void a_survivor_that_cannot_come_to_the_step_is_lost_too(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_die(&change, 1, 'b', 2, SIGKILL);
+    change_hold(&change, 1, "aabb", 3, 6, "rank 2 is gone");
+    struct dp_rank_level level = world_rank_level(3, DP_RANK_RUNNING);
+    level.held_known = true;
+    level.held = (struct dp_rank_held){.step = 5, .address = "127.0.0.1:1", .why = "rank 2"};
+    change_rank(&change, 1, 'b', &level);
+    world_pass(&change.world, change.world.config.settle_ms);
+    assert_int_equal(change.world.asked.lost_count, 2);
+    assert_int_equal(change.world.asked.lost[1], 3);
+    assert_int_equal(world_sent(&change.world, DP_ORDER_SETTLE, ""), 0);
+}
+
+static void a_rank_that_does_not_hold_in_time_is_lost_too(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_die(&change, 1, 'b', 2, SIGKILL);
+    change_hold(&change, 1, "aabb", 3, 5, "rank 2 is gone");
+    for (int beat = 0; beat < 32 && change.world.asks == 0; beat++) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
+    }
+    assert_int_equal(change.world.asks, 1);
+    assert_int_equal(change.world.asked.lost_count, 2);
+}
+
+static void the_failure_is_named_when_what_is_left_is_not_enough(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    lose_rank_2(&change, 5);
+    change_refuse(&change, "layers 3-4 were on rank 2 alone");
+    assert_state(&change, DP_STATE_STOPPING);
+    assert_string_equal(change_job(&change)->reason, "RankDied");
+    assert_non_null(strstr(change_job(&change)->message, "SIGKILL"));
+    assert_non_null(strstr(change_job(&change)->message, "layers 3-4 were on rank 2 alone"));
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 2);
+}
+
+static void nothing_is_recovered_where_the_policy_says_so(void **state)
+{
+    (void)state;
+    for (int policy = DP_JOB_RECOVERY_OFF; policy <= DP_JOB_RECOVERY_CHECKPOINT; policy++) {
+        AUTO_CHANGE change;
+        change_init(&change, (dp_recovery_policy)policy, 5);
+        change_die(&change, 1, 'b', 2, SIGKILL);
+        assert_state(&change, DP_STATE_STOPPING);
+        assert_string_equal(change_job(&change)->reason, "RankDied");
+    }
+}
+
+static void a_failure_of_the_jobs_own_is_not_recovered_from(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    // First the consequence, then the cause.
+    change_hold(&change, 1, "aabb", 1, 5, "rank 2 is gone");
+    assert_state(&change, DP_STATE_REASSIGNING);
+    struct dp_rank_level level = world_rank_level(2, DP_RANK_FINISHED);
+    level.finished =
+        (struct dp_rank_finished){.not_finite = true, .error = "the loss is nan", .action = "F3@2"};
+    change_rank(&change, 1, 'b', &level);
+    assert_state(&change, DP_STATE_STOPPING);
+    assert_string_equal(change_job(&change)->reason, "NotFinite");
+}
+
+static void a_lost_node_is_done_without_and_its_slots_stay_taken_until_its_fence(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    world_close(&change.world, change.b);
+    change_hold(&change, 1, "aabb", 3, 5, "rank 2 does not answer");
+    assert_int_equal(change.world.asks, 0); // its ranks may be heard of yet
+    for (int beat = 0; beat < 14; beat++) {
+        world_pass(&change.world, 1000);
+        struct dp_rank_level none = {.rank = 99};
+        change_rank(&change, 7, 'a', &none);
+        change_rank(&change, 7, 'c', &none);
+    }
+    assert_int_equal(world_node_state(&change.world, "b"), DP_NODE_LOST);
+    assert_int_equal(change.world.asks, 1);
+    assert_int_equal(change.world.asked.lost_count, 2);
+    assert_int_equal(change.world.asked.nodes_count, 2);
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_slots_used(&change, "b"), 2);
+    for (int beat = 0; beat < 60; beat++) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
+    }
+    assert_int_equal(change_slots_used(&change, "b"), 0);
+    assert_state(&change, DP_STATE_RUNNING);
+}
+
+static void what_a_node_still_runs_when_it_returns_is_stopped(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    world_close(&change.world, change.b);
+    change_hold(&change, 1, "aabb", 3, 5, "rank 2 does not answer");
+    for (int beat = 0; beat < 14; beat++) {
+        world_pass(&change.world, 1000);
+        struct dp_rank_level none = {.rank = 99};
+        change_rank(&change, 7, 'a', &none);
+        change_rank(&change, 7, 'c', &none);
+    }
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
+    struct dp_rank_level ranks[] = {world_rank_level(2, DP_RANK_RUNNING),
+                                    world_rank_level(3, DP_RANK_RUNNING)};
+    struct dp_assignment_level level = {
+        .fence = {"job-1", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
+    change.b = world_hello(&change.world, "b", 2, &level, 1);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
+    assert_int_equal(change_slots_used(&change, "b"), 2);
+    assert_state(&change, DP_STATE_RUNNING);
+}
+
+static void a_partition_that_heals_while_ranks_train_on_recovers_nothing(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    world_close(&change.world, change.b);
+    for (int beat = 0; beat < 14; beat++) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 1, "aa", DP_RANK_RUNNING, 5);
+    }
+    assert_state(&change, DP_STATE_LOST);
+    struct dp_rank_level ranks[] = {world_rank_level(2, DP_RANK_RUNNING),
+                                    world_rank_level(3, DP_RANK_RUNNING)};
+    struct dp_assignment_level level = {
+        .fence = {"job-1", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
+    change.b = world_hello(&change.world, "b", 2, &level, 1);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change.world.asks, 0);
+}
+
+static void another_rank_that_dies_meanwhile_is_planned_around_too(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    lose_rank_2(&change, 5);
+    change_answer(&change, "aabc");
+    change_level(&change, 2, "aabc", DP_RANK_STARTING, 0);
+    change_die(&change, 1, 'a', 1, SIGKILL);
+    assert_int_equal(change.world.asks, 2);
+    assert_int_equal(change.world.asked.lost_count, 2);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, ""), 3);
+    change_answer(&change, "abcc");
+    assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 3, ""), 3);
+    change_level(&change, 3, "abcc", DP_RANK_READY, 0);
+    change_level(&change, 3, "abcc", DP_RANK_RUNNING, 5);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_job(&change)->epoch, 3);
+}
+
+static void the_same_step_is_recovered_a_few_times_only(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    uint32_t epoch = 1;
+    const char *places = "aabb";
+    while (epoch <= change.world.config.recoveries_max) {
+        change_die(&change, epoch, places[2], 2, SIGSEGV);
+        change_hold(&change, epoch, places, 11, 5, "rank 2 is gone");
+        epoch++;
+        places = "aabc";
+        change_answer(&change, places);
+        change_level(&change, epoch, places, DP_RANK_READY, 0);
+        change_level(&change, epoch, places, DP_RANK_RUNNING, 5);
+        assert_state(&change, DP_STATE_RUNNING);
+    }
+    change_die(&change, epoch, places[2], 2, SIGSEGV);
+    assert_state(&change, DP_STATE_STOPPING);
+    assert_string_equal(change_job(&change)->reason, "RankDied");
+}
+
+static void hello_all(struct change *change, uint32_t old_epoch, const char *old, bool held,
+                      uint32_t new_epoch, const char *new_places, dp_rank_phase phase)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    for (int n = 0; n < 3; n++) {
+        struct dp_rank_level ranks[2][4];
+        struct dp_assignment_level levels[2] = {
+            {.fence = {"job-1", 1, old_epoch}, .ranks = ranks[0], .error = ""},
+            {.fence = {"job-1", 1, new_epoch}, .ranks = ranks[1], .error = ""}};
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            if (old[rank] == 'a' + n) {
+                struct dp_rank_level *level = &ranks[0][levels[0].ranks_count++];
+                *level = world_rank_level(rank, DP_RANK_RUNNING);
+                level->step = 5;
+                level->held_known = held;
+                level->held = (struct dp_rank_held){.step = 5, .address = "127.0.0.1:1"};
+            }
+            if (new_places[rank] == 'a' + n) {
+                ranks[1][levels[1].ranks_count++] = world_rank_level(rank, phase);
+            }
+        }
+        struct dp_assignment_level given[2];
+        size_t count = 0;
+        for (int i = 0; i < 2; i++) {
+            if (levels[i].ranks_count > 0) {
+                given[count++] = levels[i];
+            }
+        }
+        uint64_t session = world_hello(&change->world, names[n], 2, given, count);
+        *(n == 0 ? &change->a : n == 1 ? &change->b : &change->c) = session;
+    }
+}
+
+static void a_controller_that_dies_while_ranks_are_prepared_leaves_none(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
+    change_restart(&change);
+    hello_all(&change, 1, "aabb", false, 2, "aacc", DP_RANK_READY);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "a"), 1);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "c"), 1);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 0);
+}
+
+static void a_controller_that_dies_while_ranks_hold_goes_on_with_them(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_hold(&change, 1, "aabb", 3, 5, "");
+    change_restart(&change);
+    hello_all(&change, 1, "aabb", true, 2, "aacc", DP_RANK_READY);
+    assert_state(&change, DP_STATE_REASSIGNING);
+    // As soon as it is on disk that they have no part in it.
+    hello_all(&change, 1, "aabb", true, 2, "aacc", DP_RANK_READY);
+    assert_true(change_sent(&change, DP_ORDER_STOP, 2, "a") > 0);
+    assert_true(change_sent(&change, DP_ORDER_STOP, 2, "c") > 0);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 0);
+    world_pass(&change.world, change.world.config.settle_ms);
+    assert_true(change.world.asked.recovers);
+    assert_int_equal(change.world.asked.lost_count, 0);
+    change_answer(&change, "aacc");
+    change_level(&change, 3, "aacc", DP_RANK_READY, 0);
+    change_level(&change, 3, "aacc", DP_RANK_RUNNING, 5);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_job(&change)->epoch, 3);
+}
+
+static void a_controller_that_dies_while_ranks_take_over_lets_them(void **state)
+{
+    (void)state;
+    for (int started = 0; started < 2; started++) {
+        AUTO_CHANGE change;
+        change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+        change_ask(&change, 0, "", false);
+        change_answer(&change, "aacc");
+        change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+        change_hold(&change, 1, "aabb", 15, 5, "");
+        change_restart(&change);
+        hello_all(&change, 1, "aabb", true, 2, "aacc",
+                  started == 1 ? DP_RANK_RUNNING : DP_RANK_READY);
+        assert_state(&change, DP_STATE_REASSIGNING);
+        assert_int_equal(change_sent(&change, DP_ORDER_START, 2, ""), started == 1 ? 0 : 2);
+        assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 0);
+        struct dp_fence fence = {.job = "job-1", .attempt = 1, .epoch = 2};
+        struct dp_assignment_view view;
+        assert_true(dp_core_assignment(change.world.core, &fence, &view));
+        assert_int_equal(view.sources_count, 4);
+        assert_string_equal(view.sources[3].address, "127.0.0.1:6003");
+        assert_int_equal(view.state_step, 5);
+        change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
+        assert_state(&change, DP_STATE_RUNNING);
+        // What served until now is met in the next heartbeat, and ends.
+        struct dp_rank_level ranks[] = {world_rank_level(2, DP_RANK_RUNNING),
+                                        world_rank_level(3, DP_RANK_RUNNING)};
+        struct dp_assignment_level level = {
+            .fence = {"job-1", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
+        world_heartbeat(&change.world, change.b, &level, 1);
+        assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(survivors_hand_over_what_they_hold_and_no_checkpoint_is_needed),
+    cmocka_unit_test(survivors_that_are_a_step_behind_finish_it),
+    cmocka_unit_test(a_survivor_that_cannot_come_to_the_step_is_lost_too),
+    cmocka_unit_test(a_rank_that_does_not_hold_in_time_is_lost_too),
+    cmocka_unit_test(the_failure_is_named_when_what_is_left_is_not_enough),
+    cmocka_unit_test(nothing_is_recovered_where_the_policy_says_so),
+    cmocka_unit_test(a_failure_of_the_jobs_own_is_not_recovered_from),
+    cmocka_unit_test(a_lost_node_is_done_without_and_its_slots_stay_taken_until_its_fence),
+    cmocka_unit_test(what_a_node_still_runs_when_it_returns_is_stopped),
+    cmocka_unit_test(a_partition_that_heals_while_ranks_train_on_recovers_nothing),
+    cmocka_unit_test(another_rank_that_dies_meanwhile_is_planned_around_too),
+    cmocka_unit_test(the_same_step_is_recovered_a_few_times_only),
+    cmocka_unit_test(a_controller_that_dies_while_ranks_are_prepared_leaves_none),
+    cmocka_unit_test(a_controller_that_dies_while_ranks_hold_goes_on_with_them),
+    cmocka_unit_test(a_controller_that_dies_while_ranks_take_over_lets_them),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
