@@ -106,6 +106,8 @@ extern const struct dp_rpc_handler session_handler;
 void session_send(struct daemon *daemon, uint64_t session, Dp__V1__ControllerMessage *message);
 // Whether this session has said hello.
 bool session_known(const struct daemon *daemon, uint64_t session);
+// That its agent speaks.
+uint32_t session_protocol(const struct daemon *daemon, uint64_t session);
 
 // service.c: one handler for each method
 extern const struct dp_rpc_handler service_handlers[];

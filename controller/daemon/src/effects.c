@@ -19,12 +19,12 @@ typedef void send_function(struct daemon *daemon, const struct dp_effect *effect
 static void fill_welcome(struct daemon *daemon, const struct dp_effect *effect,
                          struct dp_arena *arena, Dp__V1__ControllerMessage *message)
 {
-    (void)effect;
     Dp__V1__Welcome *welcome = arena_take(arena, sizeof(*welcome));
     dp__v1__welcome__init(welcome);
     welcome->version = (char *)DP_VERSION;
-    welcome->protocol = DP_PROTOCOL_VERSION;
-    welcome->heartbeat_ms = dp_core_config_of(daemon->core)->heartbeat_ms;
+    // An older agent goes on with a controller that says it speaks as it does.
+    welcome->protocol = session_protocol(daemon, effect->session);
+    welcome->heartbeat_ms = effect->heartbeat_ms;
     welcome->controller = daemon->instance;
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME;
     message->welcome = welcome;
@@ -37,6 +37,7 @@ static void fill_ack(struct daemon *daemon, const struct dp_effect *effect, stru
     Dp__V1__Ack *ack = arena_take(arena, sizeof(*ack));
     dp__v1__ack__init(ack);
     ack->sequence = effect->request;
+    ack->heartbeat_ms = effect->heartbeat_ms;
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK;
     message->ack = ack;
 }

@@ -8,29 +8,34 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/hash.h"
 #include "dp/log.h"
 #include "lessons.h"
 
 struct session {
     uint64_t call;
-    bool known; // said hello
-    struct session *next;
+    bool known;        // said hello
+    uint32_t protocol; // that it speaks
+    UT_hash_handle hh; // by call
 };
 
 static struct session *find(const struct daemon *daemon, uint64_t call)
 {
-    for (struct session *session = daemon->sessions; session != NULL; session = session->next) {
-        if (session->call == call) {
-            return session;
-        }
-    }
-    return NULL;
+    struct session *session = NULL;
+    HASH_FIND(hh, daemon->sessions, &call, sizeof(call), session);
+    return session;
 }
 
 bool session_known(const struct daemon *daemon, uint64_t call)
 {
     const struct session *session = find(daemon, call);
     return session != NULL && session->known;
+}
+
+uint32_t session_protocol(const struct daemon *daemon, uint64_t call)
+{
+    const struct session *session = find(daemon, call);
+    return session == NULL ? DP_PROTOCOL_VERSION : session->protocol;
 }
 
 void session_send(struct daemon *daemon, uint64_t call, Dp__V1__ControllerMessage *message)
@@ -75,6 +80,16 @@ static void take_finished(const Dp__V1__RankFinished *from, struct dp_rank_finis
     DP_COPY_TEXT(finished->action, from->action);
 }
 
+static void take_held(const Dp__V1__RankHeld *from, struct dp_rank_held *held)
+{
+    held->step = from->step;
+    held->norm_known = from->norm_known;
+    held->gradients_whole = from->gradients_whole;
+    held->grad_norm = from->grad_norm;
+    DP_COPY_TEXT(held->address, from->address);
+    DP_COPY_TEXT(held->why, from->why);
+}
+
 static void take_rank_level(const Dp__V1__RankLevel *from, struct dp_rank_level *level)
 {
     level->rank = from->rank;
@@ -91,6 +106,10 @@ static void take_rank_level(const Dp__V1__RankLevel *from, struct dp_rank_level 
     level->finished_known = from->finished != NULL;
     if (level->finished_known) {
         take_finished(from->finished, &level->finished);
+    }
+    level->held_known = from->held != NULL;
+    if (level->held_known) {
+        take_held(from->held, &level->held);
     }
 }
 
@@ -135,17 +154,29 @@ static void take_inventory(const Dp__V1__Inventory *from, struct dp_node_record 
     }
 }
 
+// Before anything of it is looked at.
+static bool speaks_too_differently(struct daemon *daemon, const struct session *session,
+                                   const Dp__V1__Hello *hello)
+{
+    if (hello->protocol >= DP_PROTOCOL_OLDEST && hello->protocol <= DP_PROTOCOL_VERSION) {
+        return false;
+    }
+    char text[DP_TEXT_MAX];
+    snprintf(
+        text, sizeof(text),
+        "agent %s is version %s (protocol %u), this controller is %s (protocol %u, agents from "
+        "%u on): install the same version on both, the controller first",
+        hello->node, hello->version, hello->protocol, DP_VERSION, DP_PROTOCOL_VERSION,
+        DP_PROTOCOL_OLDEST);
+    dp_log_warn("agent.other_version", "node=%s version=%s", hello->node, hello->version);
+    dp_rpc_call_fail(daemon->server, session->call, DP_UNSUPPORTED, text);
+    return true;
+}
+
 static void on_hello(struct daemon *daemon, struct session *session, const Dp__V1__Hello *hello,
                      struct dp_arena *arena)
 {
-    if (hello->protocol != DP_PROTOCOL_VERSION) {
-        char text[DP_TEXT_MAX];
-        snprintf(text, sizeof(text),
-                 "agent %s is version %s (protocol %u), this controller is %s (protocol %u): "
-                 "install the same version on both",
-                 hello->node, hello->version, hello->protocol, DP_VERSION, DP_PROTOCOL_VERSION);
-        dp_log_warn("agent.other_version", "node=%s version=%s", hello->node, hello->version);
-        dp_rpc_call_fail(daemon->server, session->call, DP_UNSUPPORTED, text);
+    if (speaks_too_differently(daemon, session, hello)) {
         return;
     }
     if (hello->node[0] == '\0' || strlen(hello->node) >= DP_NAME_MAX) {
@@ -161,7 +192,9 @@ static void on_hello(struct daemon *daemon, struct session *session, const Dp__V
     dp_rpc_call_peer(daemon->server, session->call, node.address, sizeof(node.address));
     take_inventory(hello->inventory, &node);
     session->known = true;
+    session->protocol = hello->protocol;
     struct dp_core_event event = {.kind = DP_EVENT_HELLO, .hello.node = &node};
+    event.hello.protocol = hello->protocol;
     event.hello.sent_ns = hello->sent_ns;
     event.hello.calibration_error =
         hello->inventory == NULL ? "" : hello->inventory->calibration_error;
@@ -369,8 +402,7 @@ static void on_open(void *context, uint64_t call)
     struct daemon *daemon = context;
     struct session *session = dp_new(struct session);
     session->call = call;
-    session->next = daemon->sessions;
-    daemon->sessions = session;
+    HASH_ADD(hh, daemon->sessions, call, sizeof(session->call), session);
 }
 
 static void on_message(void *context, uint64_t call, const void *bytes, size_t length)
@@ -394,15 +426,11 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
 {
     (void)cancelled;
     struct daemon *daemon = context;
-    struct session **link = &daemon->sessions;
-    while (*link != NULL && (*link)->call != call) {
-        link = &(*link)->next;
-    }
-    if (*link == NULL) {
+    DP_AUTO_FREE struct session *session = find(daemon, call);
+    if (session == NULL) {
         return;
     }
-    DP_AUTO_FREE struct session *session = *link;
-    *link = session->next;
+    HASH_DELETE(hh, daemon->sessions, session);
     if (session->known && !daemon->stopping) {
         struct dp_core_event event = {.kind = DP_EVENT_SESSION_CLOSED, .session = call};
         daemon_step(daemon, &event);

@@ -8,8 +8,13 @@
 #include "dp/arena.h"
 #include "dp/json.h"
 
-// Peers that speak another protocol number refuse each other (GetVersion, Hello).
-#define DP_PROTOCOL_VERSION 1u
+// Programs of one machine refuse each other when they speak another protocol (GetVersion). A
+// controller also takes agents of the one before (Hello), so that machines can follow one by one;
+// it asks nothing of them that they do not know:
+//   1  submission to report
+//   2  assignments beside others, pauses, settling, probes; other periods of heartbeats
+#define DP_PROTOCOL_VERSION 2u
+#define DP_PROTOCOL_OLDEST 1u
 
 typedef enum dp_method_id {
     DP_METHOD_GET_VERSION,
