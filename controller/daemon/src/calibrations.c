@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "audit.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
@@ -347,6 +348,10 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
         call_fail(daemon, call, DP_NOT_FOUND, "no node is connected");
         return;
     }
+    struct dp_audit_record audit;
+    audit_fill(daemon, call, DP_METHOD_CALIBRATE, request->user,
+               request->n_node == 1 ? request->node[0] : "nodes", &audit);
+    audit_keep(daemon, &audit, &(struct dp_error){.status = DP_OK});
     calibration->next = daemon->calibrations;
     daemon->calibrations = calibration;
     pump_one(daemon, calibration);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "audit.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -137,16 +138,28 @@ static dp_status newest(struct daemon *daemon, const char *name, struct dp_clust
     return status;
 }
 
-static void submit(struct daemon *daemon, struct cluster_change *change)
+// In one transaction with who wanted it.
+static void submit(struct daemon *daemon, struct cluster_change *change, dp_method_id method,
+                   const char *user, uint64_t before)
 {
+    struct dp_audit_record audit;
+    audit_fill(daemon, change->call, method, user, change->row.name, &audit);
+    if (before > 0) {
+        snprintf(audit.before, sizeof(audit.before), "version %llu", (unsigned long long)before);
+    }
+    if (!change->row.deleted) {
+        snprintf(audit.after, sizeof(audit.after), "version %llu",
+                 (unsigned long long)change->row.version);
+    }
+    DP_COPY_TEXT(audit.outcome, "ok");
     change->token = UINT64_C(1) << 62 | ++daemon->last_cluster_token;
     struct cluster_change **end = &daemon->cluster_changes;
     while (*end != NULL) {
         end = &(*end)->next;
     }
     *end = change;
-    struct dp_record record = {DP_RECORD_CLUSTER, &change->row};
-    dp_store_submit(daemon->store, change->token, &record, 1);
+    struct dp_record records[] = {{DP_RECORD_CLUSTER, &change->row}, {DP_RECORD_AUDIT, &audit}};
+    dp_store_submit(daemon->store, change->token, records, DP_ARRAY_LENGTH(records));
 }
 
 static void reply_applied(struct daemon *daemon, uint64_t call, const struct dp_cluster_record *row,
@@ -240,6 +253,15 @@ static dp_status prepare(struct daemon *daemon, const Dp__V1__ApplyClusterReques
     return status == DP_OK ? describe(ret_before, ret_spec, changes, err) : status;
 }
 
+static void refuse(struct daemon *daemon, uint64_t call, dp_method_id method, const char *user,
+                   const char *name, const struct dp_error *why)
+{
+    struct dp_audit_record audit;
+    audit_fill(daemon, call, method, user, name, &audit);
+    audit_keep(daemon, &audit, why);
+    call_fail_error(daemon, call, why);
+}
+
 static void apply_cluster(struct daemon *daemon, uint64_t call, const void *any,
                           struct dp_arena *arena)
 {
@@ -250,7 +272,7 @@ static void apply_cluster(struct daemon *daemon, uint64_t call, const void *any,
     DP_CLEANUP(dp_cluster_record_deinit) struct dp_cluster_record before = {.version = 0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf changes = {0}, warnings = {0};
     if (prepare(daemon, request, spec, &before, &changes, &err) != DP_OK) {
-        call_fail_error(daemon, call, &err);
+        refuse(daemon, call, DP_METHOD_APPLY_CLUSTER, request->user, spec->name, &err);
         return;
     }
     dp_cluster_spec_warnings(spec, &warnings);
@@ -270,7 +292,7 @@ static void apply_cluster(struct daemon *daemon, uint64_t call, const void *any,
         reply_applied(daemon, call, &change->row, change->changes, change->warnings);
         change_free(change);
     } else {
-        submit(daemon, change);
+        submit(daemon, change, DP_METHOD_APPLY_CLUSTER, request->user, before.version);
     }
 }
 
@@ -393,7 +415,7 @@ static void delete_cluster(struct daemon *daemon, uint64_t call, const void *any
         status = fail_unknown(daemon, request->name, &err);
     }
     if (status != DP_OK) {
-        call_fail_error(daemon, call, &err);
+        refuse(daemon, call, DP_METHOD_DELETE_CLUSTER, request->user, request->name, &err);
         return;
     }
     struct cluster_change *change = dp_new(struct cluster_change);
@@ -402,7 +424,7 @@ static void delete_cluster(struct daemon *daemon, uint64_t call, const void *any
     row.toml = (struct dp_buf){0}; // taken over
     change->row.deleted = true;
     change->row.updated_ns = dp_clock_realtime_ns();
-    submit(daemon, change);
+    submit(daemon, change, DP_METHOD_DELETE_CLUSTER, request->user, change->row.version);
 }
 
 SERVICE_HANDLER(apply_cluster, APPLY_CLUSTER)

@@ -8,6 +8,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "audit.h"
+#include "backups.h"
 #include "calibrations.h"
 #include "clusters.h"
 #include "dp/alloc.h"
@@ -16,11 +18,15 @@
 #include "dp/clock.h"
 #include "dp/log.h"
 #include "dp/rand.h"
+#include "events.h"
 #include "lessons.h"
 
 #define TICK_MS 250
 #define STALL_MS 1000
 #define STOP_GRACE_MS 1000
+#define EVENTS_EVERY_MS 20
+#define RETAIN_EVERY_S 60
+#define RETAIN_YOUNG_S 3600
 
 static void arm_timer(struct daemon *daemon);
 
@@ -91,6 +97,10 @@ static void on_stored(void *context, uint64_t token, const struct dp_error *err)
         clusters_on_stored(context, token, err);
         return;
     }
+    if (backups_is_token(token)) {
+        backups_on_stored(context, token, err);
+        return;
+    }
     struct dp_core_event event = {.kind = DP_EVENT_STORED, .stored = {.token = token}};
     event.stored.error = *err;
     daemon_step(context, &event);
@@ -103,6 +113,11 @@ static void on_store_readable(uv_poll_t *poll, int status, int events)
     struct daemon *daemon = poll->data;
     dp_store_pump(daemon->store, on_stored, daemon);
     watch_pump(daemon);
+    int64_t now_ns = dp_clock_monotonic_ns();
+    if (now_ns - daemon->events_pumped_ns > EVENTS_EVERY_MS * DP_NS_PER_MS) {
+        daemon->events_pumped_ns = now_ns;
+        events_pump(daemon);
+    }
     calibrations_pump(daemon);
 }
 
@@ -131,6 +146,23 @@ static void note_delay(struct loop_delay *delay)
     delay->tick_ns = now_ns;
 }
 
+// What failed before is tried again. What ended a moment ago may still be in the core.
+static void retain(struct daemon *daemon)
+{
+    int64_t now_ns = dp_clock_monotonic_ns(), wall_ns = dp_clock_realtime_ns();
+    if (daemon->retained_ns != 0 && now_ns - daemon->retained_ns < RETAIN_EVERY_S * DP_NS_PER_S) {
+        return;
+    }
+    daemon->retained_ns = now_ns;
+    int64_t days = daemon->options.history_days;
+    struct dp_store_retention retention = {
+        .jobs_max = (uint64_t)daemon->options.history_jobs,
+        .before_ns = days == 0 ? 0 : wall_ns - days * 24 * 3600 * DP_NS_PER_S,
+        .never_since_ns = wall_ns - RETAIN_YOUNG_S * DP_NS_PER_S,
+    };
+    dp_store_retain(daemon->store, &retention);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct daemon *daemon = timer->data;
@@ -138,7 +170,9 @@ static void on_tick(uv_timer_t *timer)
     daemon->stalled_ns = note_alive(daemon, dp_clock_monotonic_ns());
     logs_pump(daemon);
     watch_pump(daemon);
+    events_pump(daemon);
     calibrations_pump(daemon);
+    retain(daemon);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -210,9 +244,10 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
 
 static dp_status serve(struct daemon *daemon, struct dp_error *err)
 {
-    const struct dp_rpc_handler *const others[] = {&session_handler,  &watch_handler,
-                                                   &logs_handler,     &plan_handler,
-                                                   &simulate_handler, &calibrate_handler};
+    const struct dp_rpc_handler *const others[] = {
+        &session_handler,   &watch_handler,     &logs_handler,   &plan_handler,
+        &simulate_handler,  &calibrate_handler, &events_handler, &backup_handler,
+        &audit_handlers[0], &audit_handlers[1]};
     size_t count = service_handlers_count + DP_ARRAY_LENGTH(others) + cluster_handlers_count;
     // Borrowed by the server, which lives as long as the process does.
     static struct dp_rpc_handler handlers[DP_METHOD_COUNT];
@@ -298,6 +333,7 @@ static void stop(struct daemon *daemon)
     }
     dp_rest_server_free(daemon->rest);
     dp_rpc_server_free(daemon->server);
+    backups_stop(daemon);
     dp_store_close(daemon->store);
     dp_core_free(daemon->core);
     lessons_free(daemon);

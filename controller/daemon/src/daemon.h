@@ -13,6 +13,7 @@
 #include "dp/v1/calibration.pb-c.h"
 #include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
+#include "dp/v1/history.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 #include "dp/wire.h"
 #include "tasks.h"
@@ -23,6 +24,7 @@ struct daemon_options {
     const char *address_file; // NULL = none
     const char *http_listen;  // NULL = no HTTP
     const char *http_address_file;
+    long history_days, history_jobs; // of ended jobs, what is kept; 0 = all
 };
 
 // A call whose answer comes from the core.
@@ -61,6 +63,11 @@ struct daemon {
     struct log_stream *log_streams;
     struct lessons *lessons;
     struct calibration *calibrations;
+    struct event_watch *event_watches;
+    int64_t events_pumped_ns, retained_ns;
+    uint64_t events_lagged; // watchers that were dropped
+    struct backup *backups;
+    uint64_t last_backup;
     struct cluster_change *cluster_changes; // not on disk yet, the oldest first
     uint64_t last_calibration, last_cluster_token;
     struct tasks tasks;

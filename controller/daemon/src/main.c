@@ -15,7 +15,9 @@ enum {
     KEY_ADDRESS_FILE,
     KEY_HTTP_PORT,
     KEY_HTTP_ADDRESS_FILE,
-    KEY_CHECK
+    KEY_CHECK,
+    KEY_HISTORY_DAYS,
+    KEY_HISTORY_JOBS
 };
 
 static const struct argp_option options_list[] = {
@@ -26,6 +28,10 @@ static const struct argp_option options_list[] = {
      "serve HTTP there, too (0 = a free port); on loopback only", 0},
     {"http-address-file", KEY_HTTP_ADDRESS_FILE, "FILE", 0,
      "write HTTP's HOST:PORT there once it serves", 0},
+    {"history-days", KEY_HISTORY_DAYS, "DAYS", 0,
+     "how long jobs are kept after their end (90; 0 = for ever)", 0},
+    {"history-jobs", KEY_HISTORY_JOBS, "COUNT", 0,
+     "how many jobs that have ended are kept (100000; 0 = any number)", 0},
     {"check", KEY_CHECK, NULL, 0, "check the database of --state-dir and exit", 0},
     {0},
 };
@@ -42,6 +48,17 @@ static void set_http(struct daemon_options *options, const char *arg)
     bool is_port = strchr(arg, ':') == NULL;
     snprintf(address, sizeof address, "%s%s", is_port ? "127.0.0.1:" : "", arg);
     options->http_listen = address;
+}
+
+static long whole_number(struct argp_state *state, const char *what, const char *text, long max)
+{
+    char *end = NULL;
+    errno = 0;
+    long number = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || number < 0 || number > max) {
+        argp_error(state, "%s takes a whole number from 0 to %ld, not \"%s\"", what, max, text);
+    }
+    return number;
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
@@ -62,6 +79,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_HTTP_ADDRESS_FILE:
         arguments->options.http_address_file = arg;
+        return 0;
+    case KEY_HISTORY_DAYS:
+        arguments->options.history_days = whole_number(state, "--history-days", arg, 36500);
+        return 0;
+    case KEY_HISTORY_JOBS:
+        arguments->options.history_jobs = whole_number(state, "--history-jobs", arg, 10000000);
         return 0;
     case KEY_CHECK:
         arguments->check = true;
@@ -108,7 +131,8 @@ int main(int argc, char **argv)
             "version, 1 any other error.",
     };
     argp_err_exit_status = 2;
-    struct arguments arguments = {.options.listen = "127.0.0.1:0"};
+    struct arguments arguments = {
+        .options = {.listen = "127.0.0.1:0", .history_days = 90, .history_jobs = 100000}};
     argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     dp_log_init("dp-controller", DP_LOG_INFO);
     struct dp_error err = {0};

@@ -3,12 +3,14 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "audit.h"
 #include "calibrations.h"
 #include "daemon.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/spec.h"
+#include "events.h"
 
 #define LIST_DEFAULT 100
 #define HARDWARE_BYTES_MAX (DP_MESSAGE_BYTES_MAX / 2) // of all nodes in one answer
@@ -41,7 +43,10 @@ static void get_version(struct daemon *daemon, uint64_t call, const void *any,
 static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJobRequest *request,
                    const struct dp_job_spec *spec)
 {
-    struct dp_core_event event = {.kind = DP_EVENT_SUBMIT};
+    struct dp_audit_record audit;
+    audit_fill(daemon, call, DP_METHOD_SUBMIT_JOB, request->user, "", &audit);
+    DP_COPY_TEXT(audit.request_id, request->request_id);
+    struct dp_core_event event = {.kind = DP_EVENT_SUBMIT, .audit = &audit, .audit_reply = call};
     struct dp_submit *job = &event.submit;
     DP_CHECK(getrandom(&job->token, sizeof(job->token), 0) == sizeof(job->token));
     job->reply = call;
@@ -62,6 +67,17 @@ static void reply_view(struct daemon *daemon, uint64_t call, struct job_view *vi
                        struct dp_arena *arena)
 {
     call_reply(daemon, call, &message_job(view, JOB_FULL, arena)->base);
+}
+
+// One that makes no job.
+static void keep_submit(struct daemon *daemon, uint64_t call,
+                        const Dp__V1__SubmitJobRequest *request, const char *job,
+                        const struct dp_error *why)
+{
+    struct dp_audit_record audit;
+    audit_fill(daemon, call, DP_METHOD_SUBMIT_JOB, request->user, job, &audit);
+    DP_COPY_TEXT(audit.request_id, request->request_id);
+    audit_keep(daemon, &audit, why);
 }
 
 static bool is_same_file(const struct dp_job_record *job, const Dp__V1__SubmitJobRequest *request)
@@ -91,15 +107,19 @@ static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
     if (status == DP_OK && before != 0) {
         status = view_get(daemon, before, &view, &err);
     }
+    if (status == DP_OK && before != 0 && !is_same_file(view.job, request)) {
+        status =
+            dp_fail(&err, DP_CONFLICT, DP_CORE_REQUEST_TAKEN, request->request_id, view.job->id);
+    }
+    if (status == DP_OK && before == 0) {
+        submit(daemon, call, request, &spec);
+        return;
+    }
+    keep_submit(daemon, call, request, view.job == NULL ? "" : view.job->id, &err);
     if (status != DP_OK) {
         call_fail_error(daemon, call, &err);
-    } else if (before != 0 && !is_same_file(view.job, request)) {
-        dp_fail(&err, DP_CONFLICT, DP_CORE_REQUEST_TAKEN, request->request_id, view.job->id);
-        call_fail_error(daemon, call, &err);
-    } else if (before != 0) {
-        reply_view(daemon, call, &view, arena);
     } else {
-        submit(daemon, call, request, &spec);
+        reply_view(daemon, call, &view, arena);
     }
 }
 
@@ -152,22 +172,28 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
 
 // CANCEL and CHECKPOINT go to the core when it has the job; else the job has ended long ago.
 static void ask_core(struct daemon *daemon, uint64_t call, dp_method_id method, const char *key,
-                     const char *reason)
+                     const char *reason, const char *user)
 {
     struct dp_error err = {0};
     DP_CLEANUP(view_deinit) struct job_view view = {0};
-    if (view_find(daemon, key, &view, &err) != DP_OK) {
-        call_fail_error(daemon, call, &err);
-        return;
+    struct dp_audit_record audit;
+    audit_fill(daemon, call, method, user, key, &audit);
+    if (view_find(daemon, key, &view, &err) == DP_OK) {
+        DP_COPY_TEXT(audit.object, view.job->id);
+        if (!view.in_core) {
+            dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
+                    dp_job_state_text(view.job->state));
+        }
     }
-    if (!view.in_core) {
-        dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
-                dp_job_state_text(view.job->state));
+    if (err.status != DP_OK) {
+        audit_keep(daemon, &audit, &err);
         call_fail_error(daemon, call, &err);
         return;
     }
     bool cancel = method == DP_METHOD_CANCEL_JOB;
-    struct dp_core_event event = {.kind = cancel ? DP_EVENT_CANCEL : DP_EVENT_CHECKPOINT};
+    struct dp_core_event event = {.kind = cancel ? DP_EVENT_CANCEL : DP_EVENT_CHECKPOINT,
+                                  .audit = &audit,
+                                  .audit_reply = call};
     event.ask.reply = call;
     event.ask.reason = reason;
     DP_COPY_TEXT(event.ask.job, view.job->id);
@@ -180,7 +206,7 @@ static void cancel_job(struct daemon *daemon, uint64_t call, const void *any,
 {
     (void)arena;
     const Dp__V1__CancelJobRequest *request = any;
-    ask_core(daemon, call, DP_METHOD_CANCEL_JOB, request->id, request->reason);
+    ask_core(daemon, call, DP_METHOD_CANCEL_JOB, request->id, request->reason, request->user);
 }
 
 static void checkpoint_job(struct daemon *daemon, uint64_t call, const void *any,
@@ -188,7 +214,7 @@ static void checkpoint_job(struct daemon *daemon, uint64_t call, const void *any
 {
     (void)arena;
     const Dp__V1__CheckpointJobRequest *request = any;
-    ask_core(daemon, call, DP_METHOD_CHECKPOINT_JOB, request->id, "");
+    ask_core(daemon, call, DP_METHOD_CHECKPOINT_JOB, request->id, "", request->user);
 }
 
 static Dp__V1__Node *make_node(struct daemon *daemon, const struct dp_node_view *view,
@@ -235,19 +261,6 @@ static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
     call_reply(daemon, call, &response.base);
 }
 
-static Dp__V1__Event *make_event(const struct dp_event_record *from, struct dp_arena *arena)
-{
-    Dp__V1__Event *event = arena_take(arena, sizeof(*event));
-    dp__v1__event__init(event);
-    event->id = from->id;
-    event->time_ns = from->time_ns;
-    event->job = (char *)from->job;
-    event->node = (char *)from->node;
-    event->kind = (char *)from->kind;
-    event->message = (char *)from->message;
-    return event;
-}
-
 static void list_events(struct daemon *daemon, uint64_t call, const void *any,
                         struct dp_arena *arena)
 {
@@ -273,7 +286,7 @@ static void list_events(struct daemon *daemon, uint64_t call, const void *any,
     Dp__V1__ListEventsResponse response = DP__V1__LIST_EVENTS_RESPONSE__INIT;
     response.events = arena_take(arena, count * sizeof(void *));
     for (size_t i = 0; i < count; i++) {
-        response.events[response.n_events++] = make_event(&events[i], arena);
+        response.events[response.n_events++] = event_message(&events[i], arena);
     }
     call_reply(daemon, call, &response.base);
 }

@@ -210,12 +210,26 @@ static const char audit_and_retention[] =
     "CREATE INDEX jobs_by_state ON jobs (state, number);"
     "CREATE INDEX jobs_by_end ON jobs (ended_ns, number);";
 
+static const char verdicts[] =
+    "ALTER TABLE jobs ADD COLUMN straggler_enter REAL NOT NULL DEFAULT 0;"
+    "CREATE TABLE verdicts (id INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL, "
+    "  time_ns INTEGER NOT NULL, attempt INTEGER NOT NULL, epoch INTEGER NOT NULL, "
+    "  state TEXT NOT NULL, cause TEXT NOT NULL, rank INTEGER NOT NULL, peer INTEGER NOT NULL, "
+    "  stage INTEGER NOT NULL, node TEXT NOT NULL, slowdown REAL NOT NULL, lost_s REAL NOT NULL, "
+    "  onset_step INTEGER NOT NULL, step INTEGER NOT NULL, text TEXT NOT NULL) STRICT;"
+    "CREATE INDEX verdicts_by_job ON verdicts (job, id);";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},     {fences_and_parts},   {clusters_and_hardware}, {profiles_and_lessons},
     {loads_of_experts}, {communication},      {device_memory},         {tokens_of_corpus},
-    {reassignments},    {queue_and_attempts}, {audit_and_retention},
+    {reassignments},    {queue_and_attempts}, {audit_and_retention}, {verdicts},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
+
+uint32_t dp_store_schema(void)
+{
+    return (uint32_t)dp_migrations_count;
+}
 
 static dp_status copy_database(sqlite3 *db, const char *target, struct dp_error *err)
 {

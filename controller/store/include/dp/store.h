@@ -170,6 +170,11 @@ dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t
                                   struct dp_decision_record **ret_decisions, size_t *ret_count,
                                   struct dp_error *err);
 
+// What was found about a job's ranks, the newest first; at most `limit`, 0 = all.
+dp_status dp_store_load_verdicts(struct dp_store *store, uint64_t job, uint32_t limit,
+                                 struct dp_verdict_record **ret_verdicts, size_t *ret_count,
+                                 struct dp_error *err);
+
 // Attempts of a job that are over, rising.
 dp_status dp_store_load_attempts(struct dp_store *store, uint64_t job,
                                  struct dp_attempt_record **ret_attempts, size_t *ret_count,
@@ -191,6 +196,9 @@ struct dp_step_summary {
 };
 dp_status dp_store_summarise_steps(struct dp_store *store, uint64_t job,
                                    struct dp_step_summary *ret_summary, struct dp_error *err);
+
+// The schema that this program writes.
+uint32_t dp_store_schema(void);
 
 // A whole integrity check of the database in `directory`, which no process may be using; appends
 // what was found, one line each. DP_INVALID when there is a problem.
