@@ -173,6 +173,13 @@ struct core_foreign {
     int64_t told_ns;
 };
 
+// When a heartbeat was acknowledged: orders keep their order with what acknowledges.
+#define CORE_ACKS_KEPT 32
+struct core_ack {
+    uint64_t sequence;
+    int64_t sent_ns;
+};
+
 struct core_node {
     struct dp_core *core;
     struct dp_node_record row; // its name never changes
@@ -186,6 +193,8 @@ struct core_node {
     uint32_t protocol; // of its agent: below 2, nothing can be prepared beside what runs
     int64_t seen_ns, connected_ns;
     int64_t hello_ns; // by its own clock, of the newest hello of this boot
+    struct core_ack acks[CORE_ACKS_KEPT]; // of this session, by sequence
+    int64_t arrived_ns;                   // orders of before have arrived
     bool heard;            // since this controller started
     uint32_t heartbeat_ms; // asked of it
     int64_t leave_ns;      // when its jobs have to go; 0 = never
@@ -658,6 +667,8 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event);
 
 // levels.c
 void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels);
+// What was told to the node before then has reached it, or never will.
+int64_t dp_core_node_arrived_ns(const struct dp_core *core, const struct core_node *node);
 void dp_core_level(struct dp_core *core, const struct dp_levels *levels);
 // The levels that come with a hello: what they lack is lost.
 void dp_core_hello_levels(struct dp_core *core, struct core_node *node,

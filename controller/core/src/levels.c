@@ -210,10 +210,24 @@ static bool is_over(struct dp_core *core, const struct dp_fence *fence)
             fence->epoch <= job->row.epoch_used);
 }
 
-// An order may still be on its way when a heartbeat leaves the node.
-static bool had_time(const struct dp_core *core, int64_t told_ns)
+int64_t dp_core_node_arrived_ns(const struct dp_core *core, const struct core_node *node)
 {
-    return core->now_ns - told_ns > 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
+    int64_t long_ago_ns = core->now_ns - 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
+    return node->arrived_ns < long_ago_ns ? node->arrived_ns : long_ago_ns;
+}
+
+// An order may still be on its way when a heartbeat leaves the node.
+static void note_arrived(const struct dp_core *core, struct core_node *node,
+                         const struct dp_levels *levels)
+{
+    const struct core_ack *seen = &node->acks[levels->acked % CORE_ACKS_KEPT];
+    if (levels->acked == 0) {
+        node->arrived_ns = core->now_ns;
+    } else if (seen->sequence == levels->acked) {
+        node->arrived_ns = seen->sent_ns;
+    }
+    node->acks[levels->sequence % CORE_ACKS_KEPT] =
+        (struct core_ack){levels->sequence, core->now_ns};
 }
 
 static void meet_foreign(struct dp_core *core, struct core_node *node,
@@ -249,7 +263,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
     dp_order_kind wanted =
         foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
     // What it still has after a while did not arrive.
-    bool again = foreign->told != DP_ORDER_NONE && had_time(core, foreign->told_ns);
+    bool again = foreign->told_ns < dp_core_node_arrived_ns(core, node);
     if (over && !told_later && (foreign->told != wanted || again)) {
         foreign->told = wanted;
         foreign->told_ns = core->now_ns;
@@ -327,11 +341,14 @@ static void find_missing(struct dp_core *core, struct core_node *node,
         if (member == NULL || dp_core_is_listed(levels, &fence)) {
             continue;
         }
+        bool arrived = member->told_ns < dp_core_node_arrived_ns(core, node);
         if (dp_job_state_ended(job->row.state)) {
-            dp_core_job_end_ranks(job, member->node);
+            if (at_hello || arrived) {
+                dp_core_job_end_ranks(job, member->node);
+            }
             continue;
         }
-        if (at_hello || (member->told != DP_ORDER_NONE && had_time(core, member->told_ns))) {
+        if (at_hello || (member->told != DP_ORDER_NONE && arrived)) {
             miss_assignment(core, job, member);
         }
     }
@@ -345,6 +362,7 @@ void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels)
         return;
     }
     dp_core_node_seen(core, node);
+    note_arrived(core, node, levels);
     dp_core_send(core, node, DP_ORDER_ACK, NULL, NULL);
     struct dp_effect *ack = &core->effects->items[core->effects->count - 1];
     ack->request = levels->sequence;
@@ -382,6 +400,9 @@ void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
                           const struct dp_levels *levels)
 {
     node->foreign_count = 0;
+    // What was ordered in earlier sessions came before the hello, or is lost.
+    memset(node->acks, 0, sizeof(node->acks));
+    node->arrived_ns = core->now_ns;
     dp_core_reschedule(core);
     for (size_t i = 0; i < levels->count; i++) {
         struct core_job *job = job_of(core, node, &levels->assignments[i].fence);

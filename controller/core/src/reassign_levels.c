@@ -110,7 +110,7 @@ static void find_missing(struct dp_core *core, struct core_job *job, const struc
                          const struct dp_levels *levels, bool at_hello)
 {
     // An order may still be on its way when a heartbeat leaves the node.
-    int64_t had_time_ns = core->now_ns - 3 * core->config.heartbeat_ms * DP_NS_PER_MS;
+    int64_t had_time_ns = dp_core_node_arrived_ns(core, node);
     for (struct core_side *side = job->sides; side != NULL; side = side->next) {
         struct core_member *member = dp_core_side_member(side, node->row.name);
         struct dp_fence fence = dp_core_side_fence(job, side);

@@ -373,6 +373,7 @@ static void dispatch(struct daemon *daemon, struct session *session,
         event.levels = take_levels(session->call, message->heartbeat->assignments,
                                    message->heartbeat->n_assignments, arena);
         event.levels.sequence = message->heartbeat->sequence;
+        event.levels.acked = message->heartbeat->acked;
         daemon_step(daemon, &event);
         break;
     case DP__V1__AGENT_MESSAGE__MESSAGE_LEVEL:

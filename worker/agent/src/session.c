@@ -45,6 +45,7 @@ struct session {
     int64_t heartbeat_at_ns;
     int64_t hello_ns;
     uint64_t sequence;
+    uint64_t acked; // newest in this stream
     struct heartbeat heartbeats[HEARTBEATS_KEPT]; // of this stream, by sequence
     bool inventory_due;
     struct outbox *outbox;
@@ -129,6 +130,7 @@ static void on_ack(struct session *session, const Dp__V1__Ack *ack)
 {
     const struct heartbeat *heartbeat = &session->heartbeats[ack->sequence % HEARTBEATS_KEPT];
     if (ack->sequence != 0 && heartbeat->sequence == ack->sequence) {
+        session->acked = ack->sequence;
         note_contact(session, heartbeat->sent_ns);
     }
 }
@@ -250,6 +252,7 @@ static dp_status send_hello(struct session *session, struct dp_error *err)
     hello.lease_ms = worker->options.lease_ms;
     hello.fence_ms = worker->options.orphan_ms + DP_AGENT_STOP_MS + worker->options.lease_ms;
     session->inventory_due = false;
+    session->acked = 0;
     session->hello_ns = worker_now_ns();
     hello.sent_ns = session->hello_ns;
     memset(session->heartbeats, 0, sizeof session->heartbeats);
@@ -306,6 +309,7 @@ static void send_heartbeat(struct session *session)
     Dp__V1__Heartbeat heartbeat = DP__V1__HEARTBEAT__INIT;
     Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
     heartbeat.sequence = ++session->sequence;
+    heartbeat.acked = session->acked;
     heartbeat.assignments = levels_all(session->worker->core, &arena, &heartbeat.n_assignments);
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_HEARTBEAT;
     message.heartbeat = &heartbeat;

@@ -198,6 +198,7 @@ struct dp_levels { // HEARTBEAT, LEVEL (count = 1)
     const struct dp_assignment_level *assignments;
     size_t count;
     uint64_t sequence; // of a heartbeat: acknowledged
+    uint64_t acked;    // the newest acknowledgement that the node had; 0 = not told
 };
 
 struct dp_hello {
