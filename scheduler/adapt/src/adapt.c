@@ -87,6 +87,7 @@ static dp_status answer_with(struct adapt *adapt, dp_adapt_kind kind, double sca
     dp_status status = DP_OK;
     struct layout layout;
     dp_adapt_layout_copy(adapt, &adapt->base, &layout);
+    adapt->actions_end = adapt->actions + DP_ADAPT_ACTIONS_MAX;
     if (kind == DP_ADAPT_RESTART) {
         status = dp_adapt_restart(adapt, scale, answer, why, err);
     } else if (searches[kind](adapt, &layout, why)) {

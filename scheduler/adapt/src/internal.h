@@ -55,14 +55,15 @@ struct adapt {
     struct dp_sim_scratch *scratch;
     struct memo *memo;
     size_t memo_count, memo_room;
-    int64_t moves;   // simulations
-    int64_t actions; // in them
+    int64_t moves;       // simulations
+    int64_t actions;     // in them
+    int64_t actions_end; // where the searches for an answer end
     bool ignores_slowness;
     bool is_stopped;
 };
 
-// Actions that one search may simulate: a second or two.
-enum { ADAPT_ACTIONS_MAX = 30000000 };
+// Actions that are simulated for one answer: a second or two.
+enum { DP_ADAPT_ACTIONS_MAX = 40000000 };
 
 // ground.c
 dp_status dp_adapt_ground(struct adapt *adapt, const struct dp_adapt_input *input,
@@ -91,7 +92,8 @@ double dp_adapt_block_step(struct adapt *adapt, const struct layout *layout, int
 // Costs of one block in its order; the caller deinits.
 void dp_adapt_block_costs(struct adapt *adapt, const struct layout *layout, int32_t block,
                           const struct dp_schedule *schedule, struct dp_sim_costs *ret_costs);
-bool dp_adapt_is_over(struct adapt *adapt, int64_t actions_before);
+// Whether a search has used up what it may, or was stopped.
+bool dp_adapt_is_over(struct adapt *adapt);
 
 // The searches: each makes a layout better and says whether it did. `ret_why` (at most
 // DP_ADAPT_WHY_MAX bytes) says why there is none.

@@ -1,9 +1,9 @@
-// Layers between stages: exact for one move at a time, repeated from two beginnings.
+// Layers between stages.
 //
-// A move takes a layer from one stage to another and shifts those between along; every pair of
-// stages is tried and the best taken, until none is better. Beginnings: as it runs, and the split
-// that is best when nothing but the busiest rank counts (found exactly, where each rank holds one
-// stage).
+// Where there are few splits all of them are simulated. Else a move takes a layer from one stage to
+// another and shifts those between along; every pair of stages is tried and the best taken, until
+// none is better. Beginnings: as it runs, and the split that is best when nothing but the busiest
+// rank counts (found exactly, where each rank holds one stage).
 
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +16,7 @@
 // Ends may have none: the embedding or the head alone.
 static int32_t least_layers(const struct adapt *adapt, int32_t stage)
 {
-    bool is_end = stage == 0 || stage == adapt->stages - 1;
-    int32_t now = adapt->base.layer_begin[stage + 1] - adapt->base.layer_begin[stage];
-    return is_end && (now == 0 || adapt->stages > 2) ? 0 : 1;
+    return stage == 0 || stage == adapt->stages - 1 ? 0 : 1;
 }
 
 // One layer from stage `from` to stage `to`.
@@ -39,7 +37,7 @@ static bool can_give(const struct adapt *adapt, const struct layout *layout, int
 
 // With layers of unlike prices a move between distant stages shifts those between; every single
 // one is a step of its own then.
-static bool best_move(struct adapt *adapt, struct layout *layout, double *step, int64_t before)
+static bool best_move(struct adapt *adapt, struct layout *layout, double *step)
 {
     int32_t best_from = -1, best_to = -1;
     double least = *step;
@@ -47,7 +45,7 @@ static bool best_move(struct adapt *adapt, struct layout *layout, double *step, 
         if (!can_give(adapt, layout, from)) {
             continue;
         }
-        for (int32_t to = 0; to < adapt->stages && !dp_adapt_is_over(adapt, before); to++) {
+        for (int32_t to = 0; to < adapt->stages && !dp_adapt_is_over(adapt); to++) {
             if (to == from) {
                 continue;
             }
@@ -125,11 +123,65 @@ static void even_split(const struct adapt *adapt, struct layout *layout, const d
     }
 }
 
+// Splits that are simulated one by one.
+enum { SPLITS_MAX = 800 };
+
+// How many ways there are to cut the layers, or more than SPLITS_MAX.
+static int64_t count_splits(const struct adapt *adapt)
+{
+    // The stages between the ends have one at least: what is left over goes anywhere.
+    int64_t free_layers = adapt->input->costs->layers - (adapt->stages - 2), ways = 1;
+    if (free_layers < 0) {
+        return SPLITS_MAX + 1;
+    }
+    for (int32_t i = 1; i < adapt->stages && ways <= SPLITS_MAX; i++) {
+        ways = ways * (free_layers + i) / i; // exact: a binomial coefficient at each turn
+    }
+    return ways;
+}
+
+struct tried {
+    struct layout layout, best;
+    double step;
+};
+
+static void try_all(struct adapt *adapt, struct tried *tried, int32_t stage)
+{
+    int32_t *begin = tried->layout.layer_begin;
+    if (stage == adapt->stages) {
+        double step = dp_adapt_layout_step(adapt, &tried->layout);
+        if (step < tried->step * (1 - 1e-9) && dp_adapt_layout_fits(adapt, &tried->layout)) {
+            tried->step = step;
+            memcpy(tried->best.layer_begin, begin, ((size_t)adapt->stages + 1) * sizeof(*begin));
+        }
+        return;
+    }
+    int32_t last = adapt->input->costs->layers - (adapt->stages - 1 - stage);
+    for (int32_t l = begin[stage - 1] + least_layers(adapt, stage - 1);
+         l <= last && !dp_adapt_is_over(adapt); l++) {
+        begin[stage] = l;
+        try_all(adapt, tried, stage + 1);
+    }
+}
+
+static bool try_splits(struct adapt *adapt, struct layout *layout)
+{
+    struct tried tried = {.step = dp_adapt_layout_step(adapt, layout)};
+    double now = tried.step;
+    dp_adapt_layout_copy(adapt, layout, &tried.layout);
+    dp_adapt_layout_copy(adapt, layout, &tried.best);
+    try_all(adapt, &tried, 1);
+    memcpy(layout->layer_begin, tried.best.layer_begin,
+           ((size_t)adapt->stages + 1) * sizeof(*layout->layer_begin));
+    dp_adapt_layout_deinit(&tried.layout);
+    dp_adapt_layout_deinit(&tried.best);
+    return tried.step < now;
+}
+
 static double descend(struct adapt *adapt, struct layout *layout)
 {
-    int64_t before = adapt->actions;
     double step = dp_adapt_layout_step(adapt, layout);
-    while (!dp_adapt_is_over(adapt, before) && best_move(adapt, layout, &step, before)) {
+    while (!dp_adapt_is_over(adapt) && best_move(adapt, layout, &step)) {
     }
     return dp_adapt_layout_fits(adapt, layout) ? step : INFINITY;
 }
@@ -157,6 +209,9 @@ bool dp_adapt_layers(struct adapt *adapt, struct layout *layout, char *ret_why)
         return false;
     }
     snprintf(ret_why, DP_ADAPT_WHY_MAX, "no other split of the layers is faster and fits");
+    if (count_splits(adapt) <= SPLITS_MAX) {
+        return try_splits(adapt, layout);
+    }
     double now = dp_adapt_layout_step(adapt, layout);
     struct layout even;
     dp_adapt_layout_copy(adapt, layout, &even);

@@ -129,7 +129,7 @@ bool dp_adapt_order(struct adapt *adapt, struct layout *layout, char *ret_why)
 {
     snprintf(ret_why, DP_ADAPT_WHY_MAX, "the search found no faster order of these stages");
     bool is_better = false;
-    for (int i = 0; i < SEARCHES_MAX && !dp_adapt_is_over(adapt, adapt->actions); i++) {
+    for (int i = 0; i < SEARCHES_MAX && !dp_adapt_is_over(adapt); i++) {
         double step, moves;
         int32_t block = longest_block(adapt, layout, &step);
         struct order *before = layout->own[block];

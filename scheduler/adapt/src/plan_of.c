@@ -122,8 +122,8 @@ static void set_position(const struct dp_sim_rank *rank, const struct dp_sim_cos
     position->input_s = scale * rank->busy[DP_ACTION_I];
     position->weight_s = scale * rank->busy[DP_ACTION_W];
     position->overlapped_s = scale * rank->busy[DP_ACTION_FB];
-    position->bubble_s = scale * rank->bubble;
-    position->hop_s = scale * rank->comm;
+    position->bubble_s = fmax(0, scale * rank->bubble);
+    position->hop_s = fmax(0, scale * rank->comm);
     position->gradient_s = scale * costs->gradient_sync[p];
     position->optimizer_s = scale * costs->optimizer[p];
     position->compute_s = inside > 0 ? position->compute_s * factor : scale * busy;
@@ -149,7 +149,7 @@ static dp_status set_times(struct adapt *adapt, const struct layout *layout, dou
             int32_t r = b * adapt->coupled * adapt->pipeline * adapt->shards + i;
             const struct dp_sim_rank *rank = &result.ranks[dp_plan_rank_position(plan, r)];
             plan->ranks[r].busy_s = scale * dp_sim_rank_busy(rank);
-            plan->ranks[r].bubble_s = scale * rank->bubble;
+            plan->ranks[r].bubble_s = fmax(0, scale * rank->bubble);
             plan->ranks[r].peak_chunks = (int32_t)rank->peak_chunks;
         }
         if (result.step <= longest) {
@@ -165,10 +165,10 @@ static dp_status set_times(struct adapt *adapt, const struct layout *layout, dou
         }
         plan->compute_s = scale * dp_sim_rank_busy(&result.ranks[critical]);
         plan->comm_s = scale * result.ranks[critical].comm;
-        plan->bubble_s = scale * result.ranks[critical].bubble - plan->comm_s;
-        double end = scale * (result.step - result.makespan);
+        plan->bubble_s = fmax(0, scale * result.ranks[critical].bubble - plan->comm_s);
+        double end = fmax(0, scale * (result.step - result.makespan));
         plan->optimizer_s = fmin(end, scale * costs.optimizer[critical]);
-        plan->grad_sync_s = end - plan->optimizer_s;
+        plan->grad_sync_s = fmax(0, end - plan->optimizer_s);
     }
     return DP_OK;
 }

@@ -121,13 +121,12 @@ bool dp_adapt_shift(struct adapt *adapt, struct layout *layout, char *ret_why)
     if (adapt->blocks == 1) {
         return false;
     }
-    int64_t before = adapt->actions;
     bool moved = false;
     DP_AUTO_FREE double *steps = dp_new_array(double, (size_t)adapt->blocks);
     for (int32_t b = 0; b < adapt->blocks; b++) {
         steps[b] = dp_adapt_block_step(adapt, layout, b);
     }
-    while (!dp_adapt_is_over(adapt, before) && move_once(adapt, layout, steps)) {
+    while (!dp_adapt_is_over(adapt) && move_once(adapt, layout, steps)) {
         moved = true;
     }
     return moved;

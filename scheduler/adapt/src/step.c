@@ -246,10 +246,10 @@ double dp_adapt_layout_step(struct adapt *adapt, const struct layout *layout)
     return longest;
 }
 
-bool dp_adapt_is_over(struct adapt *adapt, int64_t actions_before)
+bool dp_adapt_is_over(struct adapt *adapt)
 {
     const struct dp_adapt_limits *limits = &adapt->input->limits;
     adapt->is_stopped =
         adapt->is_stopped || (limits->stop != NULL && limits->stop(limits->context));
-    return adapt->is_stopped || adapt->actions - actions_before > ADAPT_ACTIONS_MAX;
+    return adapt->is_stopped || adapt->actions > adapt->actions_end;
 }

@@ -40,7 +40,7 @@ static void exchange(struct layout *layout, int32_t a, int32_t b)
 }
 
 static bool best_swap(struct adapt *adapt, struct layout *layout, const bool *suspects,
-                      double *step, int64_t before)
+                      double *step)
 {
     int32_t best_a = -1, best_b = -1;
     double least = *step;
@@ -49,7 +49,7 @@ static bool best_swap(struct adapt *adapt, struct layout *layout, const bool *su
         if (layout->place[a] >= adapt->world || !suspects[layout->place[a]]) {
             continue;
         }
-        for (int32_t b = 0; b < adapt->world && !dp_adapt_is_over(adapt, before); b++) {
+        for (int32_t b = 0; b < adapt->world && !dp_adapt_is_over(adapt); b++) {
             if (b == a) {
                 continue;
             }
@@ -81,10 +81,9 @@ bool dp_adapt_swap(struct adapt *adapt, struct layout *layout, char *ret_why)
     snprintf(ret_why, DP_ADAPT_WHY_MAX, "the same work on other ranks of the job takes as long: %s",
              adapt->input->links_count > 0 ? "the link has traffic wherever they stand"
                                            : "all of them have about as much of it");
-    int64_t before = adapt->actions;
     double step = dp_adapt_layout_step(adapt, layout);
     bool is_better = false;
-    for (int i = 0; i < SWAPS_MAX && best_swap(adapt, layout, suspects, &step, before); i++) {
+    for (int i = 0; i < SWAPS_MAX && best_swap(adapt, layout, suspects, &step); i++) {
         is_better = true;
     }
     return is_better;
