@@ -384,6 +384,7 @@ static void drop_memory(const char *directory)
 static void drop_reassignments(const char *directory)
 {
     run_sql(directory, "DROP TRIGGER ranks_fewer; DROP TABLE decisions;"
+                       "ALTER TABLE jobs DROP COLUMN straggler_enter;"
                        "ALTER TABLE jobs DROP COLUMN epoch_used;"
                        "ALTER TABLE jobs DROP COLUMN ranks_count;"
                        "ALTER TABLE jobs DROP COLUMN recovery;"
@@ -415,7 +416,7 @@ static void drop_queue(const char *directory)
 
 static void drop_audit(const char *directory)
 {
-    run_sql(directory, "DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
+    run_sql(directory, "DROP TABLE verdicts; DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
                        "DROP INDEX jobs_by_end");
 }
 

@@ -37,6 +37,7 @@
 #define DP_IMBALANCE_MAX 1024          // fullest expert rank over the mean
 #define DP_CHECKPOINTS_KEPT_MAX (1 << 20)
 #define DP_PRIORITY_MAX 1000000
+#define DP_QUOTA_RANKS_MAX 1000000
 #define DP_RETRIES_MAX 1000000
 #define DP_BACKOFF_S_MAX 86400
 
@@ -175,6 +176,7 @@
 #define DP_STRAGGLER_HISTORY 64       // steps that noise is known by
 #define DP_STRAGGLER_PENDING_MAX 8    // steps that some ranks have not reported yet
 #define DP_STRAGGLER_NEWS_MAX 4096    // verdicts that nobody has fetched
+#define DP_STRAGGLER_THRESHOLD_MAX 100
 #define DP_STRAGGLER_TEXT_MAX 512     // the evidence of a verdict, with the terminator
 
 #define DPCTL_TOP_COLUMNS_MAX 512     // refreshes that `dpctl top` remembers

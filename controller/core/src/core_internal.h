@@ -88,6 +88,15 @@ struct core_failure {
     char message[DP_TEXT_MAX];
 };
 
+#define CORE_VERDICTS_SHOWN 16 // of a job, the newest
+
+struct core_straggler {
+    struct dp_straggler *detector; // of this assignment; NULL = no step yet
+    uint32_t attempt, epoch;
+    struct dp_verdict_record *news; // ring of CORE_VERDICTS_SHOWN; NULL = none yet
+    uint64_t told;                  // ever
+};
+
 #define CORE_RECENT_STEPS 32
 
 struct core_reassign {
@@ -112,6 +121,7 @@ struct core_reassign {
     struct dp_decision_record decision; // the newest; number 0 = none yet
     bool decision_changed;              // in this step: to be stored
     uint64_t measured_from;             // the first step that counts for it
+    uint64_t again_step; // from which what stands then is asked about once more; 0 = not
     int64_t recent_ns[CORE_RECENT_STEPS]; // times of the newest steps, by step
     uint64_t recent_first;                // step from which they are of this layout
 };
@@ -143,6 +153,7 @@ struct core_job {
     // The text of the first rank that was ready: all must have the same.
     uint64_t corpus_hash;
     uint32_t corpus_rank;
+    struct core_straggler straggler;
     struct core_reassign reassign;
     struct core_side *sides; // older assignments whose ranks end, or serve
     size_t sided;            // place in the core's list of jobs with sides + 1; 0 = not in it
@@ -588,6 +599,13 @@ bool dp_core_recover_serves(const struct core_job *job, const struct dp_rank_rec
 // Of the gradients that made `step`, as its ranks say; 0 = none does.
 double dp_core_recover_norm(const struct core_job *job, uint64_t step);
 
+// stragglers.c
+void dp_core_straggler_deinit(struct core_job *job);
+void dp_core_straggler_step(struct dp_core *core, struct core_job *job, uint32_t rank,
+                            const struct dp_step_report *report);
+void dp_core_straggler_probed(struct dp_core *core, struct core_job *job, uint32_t rank,
+                              const struct dp_straggler_probe *figures);
+
 // reassign_decide.c: what is done about stragglers, and what came of it
 // Whether the job's ranks may have these slots.
 bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
@@ -596,6 +614,8 @@ void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
                              const struct dp_straggler_verdict *verdict);
 // The job's ranks leave the node, training on; false when they cannot now.
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
+// Whether every agent of the job knows how.
+bool dp_core_reassign_may(const struct core_job *job);
 void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish);
 void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done);
 void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *failed);

@@ -29,6 +29,7 @@ void dp_core_job_remove(struct core_job *job)
     }
     free_checkpoints(job);
     dp_core_sides_free(job);
+    dp_core_straggler_deinit(job);
     dp_job_record_deinit(&job->row);
     free(job->ranks);
     free(job->window.rows);

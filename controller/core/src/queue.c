@@ -87,6 +87,7 @@ static void fill_row(const struct dp_core *core, struct dp_job_record *row,
     row->no_progress_max = submit->no_progress_max;
     row->recovery = submit->recovery;
     row->adapt = submit->adapt;
+    row->straggler_enter = submit->straggler_enter;
 }
 
 static bool is_full(const struct dp_core *core)

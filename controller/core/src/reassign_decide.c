@@ -110,7 +110,7 @@ static bool may_have(const struct core_job *job, const struct core_node *node)
 {
     bool ready = node->state == DP_NODE_READY ||
                  (node->state == DP_NODE_REGISTERING && !job->row.needs_profile && !node->held);
-    return ready && strcmp(node->row.name, job->reassign.away) != 0;
+    return ready && node->protocol >= 2 && strcmp(node->row.name, job->reassign.away) != 0;
 }
 
 bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
@@ -165,9 +165,21 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     effect->adapt = kept;
 }
 
+// Agents of protocol 1 know nothing of ranks beside others.
+bool dp_core_reassign_may(const struct core_job *job)
+{
+    for (size_t i = 0; i < job->members_count; i++) {
+        const struct core_node *node = job->members[i].at;
+        if (node != NULL && node->session != 0 && node->protocol < 2) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool may_ask(const struct core_job *job)
 {
-    return job->row.state == DP_STATE_RUNNING && job->reassign.phase == CORE_STEADY &&
+    return dp_core_reassign_may(job) && job->row.state == DP_STATE_RUNNING && job->reassign.phase == CORE_STEADY &&
            job->reassign.request == 0;
 }
 
@@ -243,7 +255,10 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
         dp_core_recover_done(core, job, done);
         return;
     }
-    job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+    job->reassign.again_step = done->again_steps == 0 ? 0 : job->row.step + done->again_steps;
+    if (job->reassign.again_step == 0) {
+        job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+    }
     bool acts = done->ranks_count > 0 && job->reassign.policy == DP_JOB_ADAPT_AUTO;
     if (acts && job->row.state == DP_STATE_RUNNING &&
         dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
@@ -361,11 +376,26 @@ static void measured(struct dp_core *core, struct core_job *job)
                  decision->kind, decision->outcome, decision->trust_before, decision->trust_after);
 }
 
+// It did not pay then; now more is known to be lost.
+static void ask_again(struct dp_core *core, struct core_job *job)
+{
+    struct dp_straggler_verdict standing[8];
+    const struct dp_straggler *detector = dp_core_straggler(core, job->row.number);
+    size_t count = detector == NULL ? 0 : dp_straggler_standing(detector, standing, 8);
+    for (size_t i = 0; i < count && i < 8; i++) {
+        dp_core_straggler_found(core, job, &standing[i]);
+    }
+}
+
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
                            int64_t step_ns)
 {
     struct core_reassign *reassign = &job->reassign;
     reassign->recent_ns[step % CORE_RECENT_STEPS] = step_ns;
+    if (reassign->again_step != 0 && step >= reassign->again_step && may_ask(job)) {
+        reassign->again_step = 0;
+        ask_again(core, job);
+    }
     if (reassign->decision.number != 0 && reassign->decision.state == DP_DECISION_RUNNING &&
         job->row.state == DP_STATE_RUNNING &&
         step + 1 >= reassign->measured_from + core->config.measured_steps) {

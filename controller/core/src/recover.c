@@ -127,7 +127,8 @@ bool dp_core_recover_takes(struct dp_core *core, struct core_job *job, dp_cause 
     struct core_reassign *reassign = &job->reassign;
     bool lives = job->row.state == DP_STATE_RUNNING || job->row.state == DP_STATE_LOST ||
                  (job->row.state == DP_STATE_REASSIGNING && reassign->phase < CORE_SWITCHING);
-    if (!lives || job->row.recovery != DP_JOB_RECOVERY_AUTO || !is_passing(cause, reason)) {
+    if (!lives || job->row.recovery != DP_JOB_RECOVERY_AUTO || !is_passing(cause, reason) ||
+        !dp_core_reassign_may(job)) {
         return false;
     }
     if (reassign->recoveries >= core->config.recoveries_max &&

@@ -187,6 +187,7 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
     }
     rank->step = step;
     note_rebalance(core, job, step, &report->rebalance);
+    dp_core_straggler_step(core, job, rank->rank, report);
     rank->load = report->load;
     rank->load.skew = finite_or_zero(rank->load.skew);
     rank->load.rank = finite_or_zero(rank->load.rank);
@@ -292,6 +293,9 @@ void dp_core_report(struct dp_core *core, const struct dp_report *report)
             dp_core_job_checkpoint_done(core, job, report->checkpoint.request,
                                         report->checkpoint.step, report->checkpoint.path);
         }
+        break;
+    case DP_REPORT_PROBE:
+        dp_core_straggler_probed(core, job, rank->rank, report->probe);
         break;
     case DP_REPORT_FINISHED:
         if (!rank->finished) {

@@ -451,6 +451,15 @@ dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t
                 parameters, 2, ret_decisions, ret_count, err);
 }
 
+dp_status dp_store_load_verdicts(struct dp_store *store, uint64_t job, uint32_t limit,
+                                 struct dp_verdict_record **ret_verdicts, size_t *ret_count,
+                                 struct dp_error *err)
+{
+    struct parameter parameters[] = {{.integer = (int64_t)job}, {.integer = limit_or_all(limit)}};
+    return load(store, DP_RECORD_VERDICT, "WHERE job = ? ORDER BY id DESC LIMIT ?", parameters, 2,
+                ret_verdicts, ret_count, err);
+}
+
 dp_status dp_store_load_attempts(struct dp_store *store, uint64_t job,
                                  struct dp_attempt_record **ret_attempts, size_t *ret_count,
                                  struct dp_error *err)

@@ -11,6 +11,7 @@ static const struct {
 } tables[] = {
     {"steps", "step"},       {"traces", "rowid"},     {"ranks", "rank"},
     {"attempts", "attempt"}, {"decisions", "number"}, {"lessons", ""},
+    {"verdicts", "id"},
 };
 
 // Jobs that ended before this are not kept: *ret_before_ns 0 = all are.

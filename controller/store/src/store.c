@@ -134,7 +134,8 @@ static dp_status write_record(struct dp_store *store, const struct dp_record *re
     if (record->kind == DP_RECORD_JOB) {
         sqlite3_bind_int64(statement, (int)table->columns_count + 1, states_before(job->state));
     }
-    if (record->kind == DP_RECORD_EVENT || record->kind == DP_RECORD_AUDIT) {
+    if (record->kind == DP_RECORD_EVENT || record->kind == DP_RECORD_AUDIT ||
+        record->kind == DP_RECORD_VERDICT) {
         sqlite3_bind_null(statement, 1);
     }
     int code = sqlite3_step(statement);
@@ -245,7 +246,8 @@ static void commit(struct dp_store *store, struct dp_transaction *head)
 
 static bool is_added_only(dp_record_kind kind)
 {
-    return kind == DP_RECORD_STEP || kind == DP_RECORD_TRACE || kind == DP_RECORD_EVENT;
+    return kind == DP_RECORD_STEP || kind == DP_RECORD_TRACE || kind == DP_RECORD_EVENT ||
+           kind == DP_RECORD_VERDICT;
 }
 
 // What a failed transaction had of steps, traces and events goes into a new one.

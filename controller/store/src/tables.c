@@ -16,23 +16,23 @@
 
 #define JOB(type, member) COLUMN(DP_COLUMN_##type, dp_job_record, member)
 static const struct dp_column job_columns[] = {
-    JOB(I64, number),          JOB(I64, token),           JOB(TEXT, id),
-    JOB(TEXT, name),           JOB(TEXT, request_id),     JOB(U32, state),
-    JOB(U32, outcome),         JOB(TEXT, reason),         JOB(TEXT, message),
-    JOB(I32, cause_weight),    JOB(U32, attempt),         JOB(U32, epoch),
-    JOB(BLOB, job_toml),       JOB(BLOB, plan),           JOB(I32, ranks_wanted),
-    JOB(BOOL, ranks_fixed),    JOB(BOOL, needs_profile),  JOB(TEXT, device),
-    JOB(I64, submitted_ns),    JOB(I64, started_ns),      JOB(I64, ended_ns),
-    JOB(I64, first_step_ns),   JOB(I64, steps_total),     JOB(I64, tokens_per_step),
-    JOB(TEXT, checkpoint),     JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
-    JOB(F64, holdout_loss),    JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
-    JOB(I64, corpus_tokens),   JOB(U32, epoch_used),      JOB(U32, ranks_count),
-    JOB(U32, recovery),        JOB(U32, adapt),           JOB(U32, source_epoch),
-    JOB(I64, source_step),     JOB(BLOB, sources),        JOB(TEXT, user),
-    JOB(I32, priority),        JOB(BOOL, preemptible),    JOB(U32, retry_max),
-    JOB(U32, retry_backoff_s), JOB(U32, no_progress_max), JOB(U32, faults),
-    JOB(U32, stalled),         JOB(U32, preemptions),     JOB(I64, retry_at_ns),
-    JOB(I64, queued_ns),       JOB(I64, checkpoint_step),
+    JOB(I64, number),        JOB(I64, token),           JOB(TEXT, id),
+    JOB(TEXT, name),         JOB(TEXT, request_id),     JOB(U32, state),
+    JOB(U32, outcome),       JOB(TEXT, reason),         JOB(TEXT, message),
+    JOB(I32, cause_weight),  JOB(U32, attempt),         JOB(U32, epoch),
+    JOB(BLOB, job_toml),     JOB(BLOB, plan),           JOB(I32, ranks_wanted),
+    JOB(BOOL, ranks_fixed),  JOB(BOOL, needs_profile),  JOB(TEXT, device),
+    JOB(I64, submitted_ns),  JOB(I64, started_ns),      JOB(I64, ended_ns),
+    JOB(I64, first_step_ns), JOB(I64, steps_total),     JOB(I64, tokens_per_step),
+    JOB(TEXT, checkpoint),   JOB(F64, unigram_entropy), JOB(I64, corpus_bytes),
+    JOB(F64, holdout_loss),  JOB(BOOL, holdout_known),  JOB(I64, resumed_step),
+    JOB(I64, corpus_tokens), JOB(U32, epoch_used),      JOB(U32, ranks_count),
+    JOB(U32, recovery),      JOB(U32, adapt),           JOB(F64, straggler_enter),
+    JOB(U32, source_epoch),  JOB(I64, source_step),     JOB(BLOB, sources),
+    JOB(TEXT, user),         JOB(I32, priority),        JOB(BOOL, preemptible),
+    JOB(U32, retry_max),     JOB(U32, retry_backoff_s), JOB(U32, no_progress_max),
+    JOB(U32, faults),        JOB(U32, stalled),         JOB(U32, preemptions),
+    JOB(I64, retry_at_ns),   JOB(I64, queued_ns),       JOB(I64, checkpoint_step),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)
@@ -192,10 +192,17 @@ static const struct dp_column quota_columns[] = {
 
 #define AUDIT(type, member) COLUMN(DP_COLUMN_##type, dp_audit_record, member)
 static const struct dp_column audit_columns[] = {
-    AUDIT(I64, id),         AUDIT(I64, time_ns), AUDIT(TEXT, user),   AUDIT(TEXT, peer),
-    AUDIT(TEXT, door),      AUDIT(TEXT, verb),   AUDIT(TEXT, object), AUDIT(TEXT, request_id),
-    AUDIT(TEXT, before),    AUDIT(TEXT, after),  AUDIT(TEXT, outcome),
-    AUDIT(TEXT, message),
+    AUDIT(I64, id),      AUDIT(I64, time_ns), AUDIT(TEXT, user),    AUDIT(TEXT, peer),
+    AUDIT(TEXT, door),   AUDIT(TEXT, verb),   AUDIT(TEXT, object),  AUDIT(TEXT, request_id),
+    AUDIT(TEXT, before), AUDIT(TEXT, after),  AUDIT(TEXT, outcome), AUDIT(TEXT, message),
+};
+
+#define VERDICT(type, member) COLUMN(DP_COLUMN_##type, dp_verdict_record, member)
+static const struct dp_column verdict_columns[] = {
+    VERDICT(I64, id),     VERDICT(I64, job),        VERDICT(I64, time_ns), VERDICT(U32, attempt),
+    VERDICT(U32, epoch),  VERDICT(TEXT, state),     VERDICT(TEXT, cause),  VERDICT(U32, rank),
+    VERDICT(U32, peer),   VERDICT(U32, stage),      VERDICT(TEXT, node),   VERDICT(F64, slowdown),
+    VERDICT(F64, lost_s), VERDICT(I64, onset_step), VERDICT(I64, step),    VERDICT(TEXT, text),
 };
 
 #define TABLE(list, type)                                                                          \
@@ -240,6 +247,7 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
                            .keys = "job, attempt",
                            TABLE(attempt_columns, dp_attempt_record)},
     [DP_RECORD_AUDIT] = {.name = "audit", TABLE(audit_columns, dp_audit_record)},
+    [DP_RECORD_VERDICT] = {.name = "verdicts", TABLE(verdict_columns, dp_verdict_record)},
     [DP_RECORD_QUOTA] = {.name = "quotas", .keys = "user", TABLE(quota_columns, dp_quota_record)},
 };
 

@@ -261,6 +261,8 @@ static const struct dp_key recovery_keys[] = {
 static const struct dp_key straggler_keys[] = {
     {"policy", DP_KEY_TEXT, STRAGGLER(policy), 0, 0, false, false,
      "when ranks are slow: off, advise (tell what would help), auto (do it)"},
+    {"threshold", REAL, STRAGGLER(threshold), 1.11, DP_STRAGGLER_THRESHOLD_MAX, false, false,
+     "how many times as long as others that do the same makes a rank suspected"},
 };
 
 static const struct dp_key resources_keys[] = {

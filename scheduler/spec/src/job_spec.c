@@ -47,6 +47,7 @@ void dp_job_spec_init(struct dp_job_spec *spec)
                       .grad_clip = 1.0},
         .queue = {.preemptible = 1},
         .retry = {.max = 3, .backoff_s = 10, .no_progress = 3},
+        .straggler = {.threshold = 1.2},
         .resources = {.device = DP_DEVICE_CPU, .threads_per_rank = 1, .learn = 1},
         .sim = {.scale = 1.0},
     };

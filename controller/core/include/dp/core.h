@@ -15,6 +15,9 @@
 #include "dp/record.h"
 
 struct dp_core;
+struct dp_straggler;
+struct dp_straggler_probe;
+struct dp_straggler_sample;
 struct dp_straggler_verdict;
 
 // Who may start while an earlier job that fits into the cluster lacks room.
@@ -105,6 +108,7 @@ struct dp_submit {
     bool ranks_fixed, needs_profile;
     dp_recovery_policy recovery;
     dp_adapt_policy adapt;
+    double straggler_enter; // 0 = the default
     const char *user; // NULL or "" = nobody in particular
     int32_t priority;
     bool preemptible;
@@ -222,6 +226,7 @@ typedef enum dp_report_kind {
     DP_REPORT_EVAL,
     DP_REPORT_CHECKPOINT,
     DP_REPORT_FINISHED,
+    DP_REPORT_PROBE,
 } dp_report_kind;
 
 // Experts of a job may have moved to other ranks after a step.
@@ -241,6 +246,9 @@ struct dp_step_report {
     struct dp_rank_memory_parts memory; // zeros = not known
     struct dp_rank_load load;
     struct dp_placement_report rebalance;
+    // By kinds of action and peers; rank, step and its time are filled in by the core. NULL = not
+    // told.
+    const struct dp_straggler_sample *times;
     const void *trace; // packed measured actions, NULL = none
     size_t trace_length;
 };
@@ -264,6 +272,7 @@ struct dp_report {
             const char *error; // "" when it stands
         } checkpoint;
         struct dp_rank_finished finished;
+        const struct dp_straggler_probe *probe; // its rank is filled in by the core
     };
 };
 
@@ -291,7 +300,8 @@ struct dp_adapt_done {
     const char *kind;      // "move-layers"; "ignore" changes nothing
     const char *action;    // in words
     int64_t predicted_step_ns, predicted_pause_ns; // 0 = not known
-    const void *document;                          // dp.decision/1
+    uint64_t again_steps; // it may pay later: ask again after so many, 0 = not
+    const void *document; // dp.decision/1
     size_t document_length;
     const void *plan; // packed dp.v1.Plan; NULL = nothing is to be changed
     size_t plan_length;
@@ -370,6 +380,7 @@ typedef enum dp_order_kind {
     DP_ORDER_STOP, // text = reason
     DP_ORDER_RELEASE,
     DP_ORDER_CHECKPOINT,
+    DP_ORDER_PROBE, // `request`
     DP_ORDER_PAUSE,
     DP_ORDER_SETTLE, // `request` = the step, `grad_norm`
 } dp_order_kind;
@@ -484,6 +495,13 @@ size_t dp_core_jobs_count(const struct dp_core *core);
 void dp_core_job_rows(const struct dp_core *core, const struct dp_job_record **ret_rows);
 // The job with this id that the core holds, else 0.
 uint64_t dp_core_job_find(const struct dp_core *core, const char *id);
+
+// The newest verdicts about the job's ranks, newest first, at most `max`; borrowed until the next
+// step.
+size_t dp_core_verdicts(const struct dp_core *core, uint64_t number,
+                        const struct dp_verdict_record **ret_verdicts, size_t max);
+// What scores its ranks; NULL = it has no steps yet. Borrowed until the next step.
+const struct dp_straggler *dp_core_straggler(const struct dp_core *core, uint64_t number);
 
 typedef enum dp_node_state {
     DP_NODE_REGISTERING, // connected, not calibrated yet

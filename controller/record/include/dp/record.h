@@ -91,6 +91,7 @@ struct dp_job_record {
     uint32_t ranks_count;    // of the epoch in force: what is stored of others goes
     dp_recovery_policy recovery;
     dp_adapt_policy adapt;
+    double straggler_enter; // own / reference from which a rank is suspected; 0 = the default
     char user[DP_NAME_MAX]; // "" = nobody in particular
     int32_t priority;       // higher goes first
     bool preemptible;       // makes way for a higher priority
@@ -337,6 +338,21 @@ typedef enum dp_decision_state {
 } dp_decision_state;
 const char *dp_decision_state_text(dp_decision_state state); // "ADVISED"; static
 
+// What the detector of stragglers found (dp/straggler.h). Rows are only ever added: the newest of a
+// rank, link or stage holds.
+struct dp_verdict_record {
+    uint64_t id; // given by the store
+    uint64_t job;
+    int64_t time_ns;
+    uint32_t attempt, epoch;
+    char state[DP_NAME_MAX], cause[DP_NAME_MAX];
+    uint32_t rank, peer, stage; // UINT32_MAX = none
+    char node[DP_NAME_MAX];     // of the rank
+    double slowdown, lost_s;
+    int64_t onset_step, step;
+    char text[DP_TEXT_MAX];
+};
+
 // What was found about a job's ranks, what answers it, what was expected and what came of it.
 struct dp_decision_record {
     uint64_t job, number; // counts within the job, from 1
@@ -384,6 +400,7 @@ typedef enum dp_record_kind {
     DP_RECORD_ATTEMPT,
     DP_RECORD_QUOTA,
     DP_RECORD_AUDIT,
+    DP_RECORD_VERDICT,
     DP_RECORD_KIND_COUNT
 } dp_record_kind;
 

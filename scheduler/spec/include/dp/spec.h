@@ -174,6 +174,7 @@ struct dp_recovery_spec {
 
 struct dp_straggler_spec {
     char policy[DP_NAME_MAX]; // of ranks that are slow: dp_straggler_policy_parse
+    double threshold;         // how many times as long as others take makes a rank suspected
 };
 
 typedef enum dp_device_kind { DP_DEVICE_CPU, DP_DEVICE_SIM, DP_DEVICE_CUDA } dp_device_kind;

@@ -1,0 +1,200 @@
+// Who slows a job down: its steps go to a detector (dp/straggler.h), whose verdicts become events
+// and rows, and are handed on to whoever answers them.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core_internal.h"
+#include "dp/alloc.h"
+#include "dp/straggler.h"
+
+static void forget(struct core_straggler *straggler)
+{
+    dp_straggler_free(straggler->detector);
+    straggler->detector = NULL;
+}
+
+void dp_core_straggler_deinit(struct core_job *job)
+{
+    forget(&job->straggler);
+    free(job->straggler.news);
+    job->straggler = (struct core_straggler){0};
+}
+
+static struct dp_straggler *new_detector(const struct core_job *job)
+{
+    uint32_t *nodes = dp_new_array(uint32_t, job->ranks_count);
+    for (size_t i = 0; i < job->members_count; i++) {
+        const struct core_member *member = &job->members[i];
+        for (uint32_t k = 0; k < member->ranks; k++) {
+            nodes[job->by_member[member->first + k]] = (uint32_t)i;
+        }
+    }
+    struct dp_straggler_config config;
+    dp_straggler_config_init(&config);
+    config.ranks = (uint32_t)job->ranks_count;
+    config.nodes = nodes;
+    if (job->row.straggler_enter > 1 + config.gap) {
+        config.enter = job->row.straggler_enter;
+    }
+    struct dp_straggler *detector = dp_straggler_new(&config);
+    free(nodes);
+    return detector;
+}
+
+// Ranks of another epoch are others, at other places: nothing that was known holds for them.
+static struct dp_straggler *detector_of(struct core_job *job)
+{
+    struct core_straggler *straggler = &job->straggler;
+    if (straggler->detector != NULL && straggler->attempt == job->row.attempt &&
+        straggler->epoch == job->row.epoch) {
+        return straggler->detector;
+    }
+    forget(straggler);
+    straggler->attempt = job->row.attempt;
+    straggler->epoch = job->row.epoch;
+    straggler->detector = new_detector(job);
+    return straggler->detector;
+}
+
+static const char *node_of(const struct core_job *job, uint32_t rank)
+{
+    return rank < job->ranks_count ? job->ranks[rank].node : "";
+}
+
+static struct dp_verdict_record *next_news(struct core_straggler *straggler)
+{
+    if (straggler->news == NULL) {
+        straggler->news = dp_new_array(struct dp_verdict_record, CORE_VERDICTS_SHOWN);
+    }
+    return &straggler->news[straggler->told++ % CORE_VERDICTS_SHOWN];
+}
+
+static void fill_record(const struct dp_core *core, const struct core_job *job,
+                        const struct dp_straggler_verdict *verdict,
+                        struct dp_verdict_record *ret_record)
+{
+    *ret_record = (struct dp_verdict_record){
+        .job = job->row.number,
+        .time_ns = core->wall_ns,
+        .attempt = job->row.attempt,
+        .epoch = job->row.epoch,
+        .rank = verdict->rank,
+        .peer = verdict->peer,
+        .stage = verdict->stage,
+        .slowdown = verdict->slowdown,
+        .lost_s = verdict->lost_s,
+        .onset_step = verdict->onset_step,
+        .step = verdict->step,
+    };
+    DP_COPY_TEXT(ret_record->state, dp_straggler_state_text(verdict->state));
+    DP_COPY_TEXT(ret_record->cause, dp_straggler_cause_text(verdict->cause));
+    DP_COPY_TEXT(ret_record->node, node_of(job, verdict->rank));
+    DP_COPY_TEXT(ret_record->text, verdict->text);
+}
+
+static const char *event_of(dp_straggler_state state)
+{
+    static const char *const events[] = {
+        [DP_STRAGGLER_HEALTHY] = "straggler.recovered",
+        [DP_STRAGGLER_BLIND] = "straggler.blind",
+        [DP_STRAGGLER_NOTED] = "straggler.noted",
+        [DP_STRAGGLER_SUSPECTED] = "straggler.suspected",
+        [DP_STRAGGLER_CONFIRMED] = "straggler.confirmed",
+    };
+    return events[state];
+}
+
+static void tell(struct dp_core *core, struct core_job *job,
+                 const struct dp_straggler_verdict *verdict)
+{
+    struct dp_verdict_record *record = next_news(&job->straggler);
+    fill_record(core, job, verdict, record);
+    dp_core_store(core, DP_RECORD_VERDICT, dp_core_keep(core, record, sizeof(*record)));
+    const struct core_node *node =
+        record->node[0] != '\0' ? dp_core_node_find(core, record->node) : NULL;
+    dp_core_note(core, job, node, verdict->state >= DP_STRAGGLER_SUSPECTED,
+                 event_of(verdict->state), "%s: %s", record->cause, record->text);
+    job->show = true;
+    dp_core_job_touch(job);
+    dp_core_straggler_found(core, job, verdict);
+}
+
+// Every rank takes part: its figures are compared with the others'.
+static void probe(struct dp_core *core, struct core_job *job, uint64_t request)
+{
+    struct dp_fence fence = dp_core_job_fence(job);
+    for (size_t i = 0; i < job->members_count; i++) {
+        const struct core_node *node = job->members[i].at;
+        if (node != NULL && node->session != 0) {
+            dp_core_send(core, node, DP_ORDER_PROBE, &fence, NULL);
+            core->effects->items[core->effects->count - 1].request = request;
+        }
+    }
+}
+
+static void take_news(struct dp_core *core, struct core_job *job)
+{
+    struct dp_straggler *detector = job->straggler.detector;
+    struct dp_straggler_verdict verdict;
+    while (dp_straggler_next(detector, &verdict)) {
+        tell(core, job, &verdict);
+    }
+    uint64_t request;
+    if (job->row.adapt != DP_JOB_ADAPT_OFF && job->row.state == DP_STATE_RUNNING &&
+        dp_straggler_wants_probe(detector, &request)) {
+        probe(core, job, request);
+    }
+}
+
+void dp_core_straggler_step(struct dp_core *core, struct core_job *job, uint32_t rank,
+                            const struct dp_step_report *report)
+{
+    // The first step warms up, also after a checkpoint was loaded.
+    bool counts = report->row.step > job->row.resumed_step + 1;
+    if (report->times == NULL || job->row.state != DP_STATE_RUNNING || !counts) {
+        return;
+    }
+    struct dp_straggler *detector = detector_of(job);
+    struct dp_straggler_sample sample = *report->times;
+    sample.rank = rank;
+    sample.step = (int64_t)report->row.step;
+    sample.step_ns = report->row.step_ns;
+    dp_straggler_take(detector, &sample);
+    if (report->rebalance.applied && report->rebalance.moved > 0) {
+        dp_straggler_freeze(detector, sample.step, "experts changed places");
+    }
+    take_news(core, job);
+}
+
+void dp_core_straggler_probed(struct dp_core *core, struct core_job *job, uint32_t rank,
+                              const struct dp_straggler_probe *figures)
+{
+    if (job->straggler.detector != NULL) {
+        struct dp_straggler_probe own = *figures;
+        own.rank = rank;
+        dp_straggler_take_probe(detector_of(job), &own);
+        take_news(core, job);
+    }
+}
+
+size_t dp_core_verdicts(const struct dp_core *core, uint64_t number,
+                        const struct dp_verdict_record **ret_verdicts, size_t max)
+{
+    const struct core_job *job = dp_core_job_number(core, number);
+    if (job == NULL || job->straggler.news == NULL) {
+        return 0;
+    }
+    uint64_t told = job->straggler.told;
+    size_t count = told < CORE_VERDICTS_SHOWN ? (size_t)told : CORE_VERDICTS_SHOWN;
+    for (size_t i = 0; i < count && i < max; i++) {
+        ret_verdicts[i] = &job->straggler.news[(told - 1 - i) % CORE_VERDICTS_SHOWN];
+    }
+    return count < max ? count : max;
+}
+
+const struct dp_straggler *dp_core_straggler(const struct dp_core *core, uint64_t number)
+{
+    const struct core_job *job = dp_core_job_number(core, number);
+    return job == NULL ? NULL : job->straggler.detector;
+}
