@@ -26,9 +26,14 @@ golden: dev
 golden-update: dev
 	tests/schedule/golden_render.py build/dev/bin/render_emit --update
 
-# Long forms of the campaigns that run briefly in the suite.
-sim: dev
-	DP_SIM_RUNS=20000 ctest --preset dev -L sim --timeout 3600
+# RUNS worlds from SEED on, on SIM_WORKERS processes: whole clusters in virtual time (tests/sim).
+SEED ?= 1
+RUNS ?= 100000
+SIM_WORKERS ?= 2
+sim:
+	cmake --preset release >/dev/null
+	cmake --build --preset release --target sim_worlds
+	build/release/bin/sim_worlds $(SEED) $(RUNS) $(SIM_WORKERS)
 
 # libFuzzer on every reader of what others write, FUZZ_SECONDS each; then the random campaigns.
 FUZZ_SECONDS ?= 60

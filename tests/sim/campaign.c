@@ -226,10 +226,12 @@ static void print_missing(const struct sim_tally *tally)
 void sim_tally_print(const struct sim_tally *tally, double seconds)
 {
     double worlds = tally->worlds == 0 ? 1 : (double)tally->worlds;
-    printf("%" PRIu64 " worlds, %.0f a second; %.0f events and %.1f faults each; %" PRIu64
-           " restarts of the controller\n",
-           tally->worlds, (double)tally->worlds / seconds, (double)tally->events / worlds,
-           (double)tally->faults / worlds, tally->restarts);
+    printf("%" PRIu64 " worlds", tally->worlds);
+    if (seconds > 0) {
+        printf(", %.0f a second", (double)tally->worlds / seconds);
+    }
+    printf("; %.0f events and %.1f faults each; %" PRIu64 " restarts of the controller\n",
+           (double)tally->events / worlds, (double)tally->faults / worlds, tally->restarts);
     printf("faults:");
     for (int kind = 0; kind < SIM_FAULT_KIND_COUNT; kind++) {
         printf("%s %s %" PRIu64, kind == 0 ? "" : ";", sim_fault_text((sim_fault_kind)kind),

@@ -11,4 +11,5 @@ bool sim_campaign(uint64_t first, uint64_t runs, uint32_t workers, struct sim_ta
 void sim_survey(uint64_t first, uint64_t runs);
 // Tells all of one world on stdout.
 bool sim_show(uint64_t seed);
+// `seconds` 0: without how fast it went.
 void sim_tally_print(const struct sim_tally *tally, double seconds);

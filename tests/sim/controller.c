@@ -65,7 +65,7 @@ static struct dp_levels take_levels(const struct sim_message *message)
         };
     }
     return (struct dp_levels){message->session, assignment_levels, message->levels_count,
-                              message->number};
+                              message->number, message->acked};
 }
 
 static void give_hello(struct sim *sim, const struct sim_message *message)
@@ -150,6 +150,16 @@ static void give(struct sim *sim, const struct sim_message *message)
     sim_controller_event(sim, &event);
 }
 
+// A process that stands still is connected to all the same.
+void sim_controller_accept(struct sim *sim, uint64_t session)
+{
+    struct sim_connection *connection = sim_connection_of(sim, session);
+    if (connection->controller_life == 0 && sim->controller.core != NULL) {
+        connection->controller_life = sim->controller.life;
+        connection->controller_open = true;
+    }
+}
+
 // The message stays the caller's.
 void sim_controller_take(struct sim *sim, struct sim_message *message)
 {
@@ -158,9 +168,9 @@ void sim_controller_take(struct sim *sim, struct sim_message *message)
     if (connection->dropped[0] && message->kind != SIM_CLOSED) {
         return;
     }
-    if (message->kind == SIM_HELLO && connection->controller_life == 0) {
-        connection->controller_life = controller->life;
-        connection->controller_open = connection->known = controller->core != NULL;
+    if (message->kind == SIM_HELLO) {
+        sim_controller_accept(sim, message->session);
+        connection->known = connection->controller_open;
     }
     bool ours = controller->core != NULL && connection->controller_life == controller->life;
     if (!ours || !connection->controller_open) {

@@ -258,7 +258,8 @@ static bool break_ranks(struct sim *sim, const struct sim_fault *fault)
         sim_keeper_kill(sim, keeper);
         break;
     case SIM_FAULT_KEEPER_STALL:
-        sim_keeper_stall(sim, keeper, fault->for_ns);
+        // Longer than an agent waits for it; shorter than what a dead agent leaves of the fence.
+        sim_keeper_stall(sim, keeper, fault->for_ns % SIM_MS(14000));
         break;
     case SIM_FAULT_LINK:
         if (keeper->node->core != NULL) {

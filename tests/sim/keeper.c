@@ -259,6 +259,9 @@ void sim_keeper_missed(struct sim *sim, struct sim_keeper *keeper)
 
 void sim_keeper_stall(struct sim *sim, struct sim_keeper *keeper, int64_t for_ns)
 {
+    if (sim->now_ns < keeper->stall_ns) {
+        return;
+    }
     keeper->stall_ns = sim->now_ns + for_ns;
     sim_push(sim, sim->now_ns + SIM_MS(DP_AGENT_KEEPER_ANSWER_MS), SIM_EV_KEEPER_MISSED,
              keeper->node->index, 0, keeper);

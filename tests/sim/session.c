@@ -106,6 +106,7 @@ static void open_session(struct sim *sim, struct sim_node *node)
 {
     node->session = sim_connect(sim, node->index);
     node->hello_ns = sim_node_clock(sim, node);
+    node->acked = 0;
     node->give_up_ns = sim->now_ns + SIM_MS(WELCOME_MS);
     node->heard_ns = sim->now_ns;
     memset(node->sent_ns, 0, sizeof(node->sent_ns));
@@ -123,6 +124,7 @@ static void send_heartbeat(struct sim *sim, struct sim_node *node)
 {
     struct sim_message *message = all_levels(node, SIM_HEARTBEAT);
     message->number = ++node->sequence;
+    message->acked = node->acked;
     node->sent_ns[node->sequence % SIM_HEARTBEATS] = sim_node_clock(sim, node);
     sim_send(sim, message, true);
     node->heartbeat_ns = sim->now_ns + SIM_MS(node->heartbeat_ms);
@@ -227,6 +229,7 @@ void sim_session_take(struct sim *sim, struct sim_node *node, struct sim_message
     } else if (node->welcomed && message->order == DP_ORDER_ACK) {
         int64_t sent_ns = node->sent_ns[message->number % SIM_HEARTBEATS];
         if (sent_ns != 0 && node->sequence - message->number < SIM_HEARTBEATS) {
+            node->acked = message->number;
             note_contact(sim, node, sent_ns);
         }
     } else if (node->welcomed) {

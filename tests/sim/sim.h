@@ -123,6 +123,7 @@ struct sim_message {
     sim_message_kind kind;
     uint64_t session;
     uint64_t number;   // of a heartbeat, of a request
+    uint64_t acked;    // the newest that was acknowledged
     char instance[24]; // HELLO
     int64_t sent_ns;
     uint32_t boot, lease_ms, fence_ms;
@@ -274,7 +275,7 @@ struct sim_node {
     bool welcomed;
     int64_t give_up_ns, heard_ns, retry_ns, heartbeat_ns, hello_ns;
     uint32_t retry_ms, heartbeat_ms;
-    uint64_t sequence;
+    uint64_t sequence, acked;
     int64_t sent_ns[SIM_HEARTBEATS];
     // The network around it: to the controller, from it.
     int64_t blocked_ns[2];
@@ -463,6 +464,7 @@ void sim_close_controller_end(struct sim *sim, uint64_t session, bool told);
 void sim_controller_start(struct sim *sim);
 void sim_controller_crash(struct sim *sim, bool told, int64_t down_ns);
 void sim_controller_event(struct sim *sim, struct dp_core_event *event);
+void sim_controller_accept(struct sim *sim, uint64_t session);
 void sim_controller_take(struct sim *sim, struct sim_message *message);
 void sim_controller_timer(struct sim *sim, uint64_t number);
 void sim_controller_planned(struct sim *sim, uint64_t number);

@@ -284,6 +284,9 @@ static void run(struct sim *sim)
         sim->now_ns = event->at_ns;
         int64_t until_ns = stands_until(sim, event);
         if (until_ns > sim->now_ns) {
+            if (event->kind == SIM_EV_TO_CONTROLLER) {
+                sim_controller_accept(sim, ((const struct sim_message *)event->p)->session);
+            }
             sim_push(sim, until_ns, event->kind, event->a, event->b, event->p);
             event->kind = SIM_EV_KIND_COUNT;
             continue;
