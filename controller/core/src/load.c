@@ -101,6 +101,18 @@ static void resume(struct dp_core *core, struct core_job *job)
     }
 }
 
+// The row of a node may not have been stored in time; it is waited for like any other.
+static void know_nodes(struct dp_core *core, const struct core_job *job)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (dp_core_node_find(core, job->ranks[i].node) == NULL) {
+            struct dp_node_record row = {0};
+            DP_COPY_TEXT(row.name, job->ranks[i].node);
+            dp_core_load_node(core, &row);
+        }
+    }
+}
+
 void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
 {
     struct core_job *job = dp_core_job_add(core, load->job->number, load->job->request_id);
@@ -118,6 +130,7 @@ void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
         // Steps that every rank has completed are on disk; others are told again.
         job->ranks[i].step = job->row.step;
     }
+    know_nodes(core, job);
     dp_core_job_set_members(job);
     dp_core_reschedule(core);
     for (size_t i = 0; i < job->members_count; i++) {
