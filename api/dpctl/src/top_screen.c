@@ -261,10 +261,10 @@ static void redraw(struct top_screen *screen)
         draw_rank(screen, HEAD_LINES + (int)i, screen->order[screen->first + i]);
     }
     put_line(LINES - 1, A_REVERSE,
-             "q leave   m figure   s %s first   space %s   arrows, page keys: %zu-%zu of %zu",
-             screen->worst_first ? "lowest rank" : "worst", screen->paused ? "go on" : "pause",
+             "%zu-%zu of %zu   q leave   m figure   s %s first   space %s   arrows, page keys",
              count == 0 ? 0 : screen->first + 1,
-             screen->first + rows < count ? screen->first + rows : count, count);
+             screen->first + rows < count ? screen->first + rows : count, count,
+             screen->worst_first ? "lowest rank" : "worst", screen->paused ? "go on" : "pause");
     refresh();
 }
 
