@@ -6,7 +6,10 @@
 
 #include "core_internal.h"
 #include "dp/alloc.h"
+#include "dp/clock.h"
 #include "dp/straggler.h"
+
+#define SUSPECT_AGAIN_NS (60 * DP_NS_PER_S)
 
 static void forget(struct core_straggler *straggler)
 {
@@ -105,16 +108,30 @@ static const char *event_of(dp_straggler_state state)
     return events[state];
 }
 
+// Several ranks of a node that are slow at the same time are one suspicion of it.
+static void suspect_node(struct dp_core *core, struct core_node *node,
+                         const struct dp_straggler_verdict *verdict)
+{
+    bool again = node->suspicions > 0 && core->now_ns - node->suspected_ns < SUSPECT_AGAIN_NS;
+    bool is_the_nodes =
+        verdict->cause == DP_STRAGGLER_DEVICE || verdict->cause == DP_STRAGGLER_HOST;
+    if (verdict->state == DP_STRAGGLER_CONFIRMED && is_the_nodes && !again) {
+        dp_core_node_suspect(core, node, verdict->text);
+    }
+}
+
 static void tell(struct dp_core *core, struct core_job *job,
                  const struct dp_straggler_verdict *verdict)
 {
     struct dp_verdict_record *record = next_news(&job->straggler);
     fill_record(core, job, verdict, record);
     dp_core_store(core, DP_RECORD_VERDICT, dp_core_keep(core, record, sizeof(*record)));
-    const struct core_node *node =
-        record->node[0] != '\0' ? dp_core_node_find(core, record->node) : NULL;
+    struct core_node *node = record->node[0] != '\0' ? dp_core_node_find(core, record->node) : NULL;
     dp_core_note(core, job, node, verdict->state >= DP_STRAGGLER_SUSPECTED,
                  event_of(verdict->state), "%s: %s", record->cause, record->text);
+    if (node != NULL) {
+        suspect_node(core, node, verdict);
+    }
     job->show = true;
     dp_core_job_touch(job);
     dp_core_straggler_found(core, job, verdict);
@@ -142,7 +159,7 @@ static void take_news(struct dp_core *core, struct core_job *job)
     }
     uint64_t request;
     if (job->row.adapt != DP_JOB_ADAPT_OFF && job->row.state == DP_STATE_RUNNING &&
-        dp_straggler_wants_probe(detector, &request)) {
+        dp_core_reassign_may(job) && dp_straggler_wants_probe(detector, &request)) {
         probe(core, job, request);
     }
 }

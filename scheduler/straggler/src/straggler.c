@@ -139,10 +139,6 @@ static void judge_silence(struct dp_straggler *self, uint32_t r)
     struct rank *rank = &self->ranks[r];
     if (rank->sample != NULL) {
         rank->missed = 0;
-        if (rank->silence.verdict != NULL) {
-            self->awaited++;
-            straggler_clear(self, &rank->silence, "it reports again");
-        }
         return;
     }
     rank->missed++;
@@ -256,11 +252,20 @@ static void fill_slot(struct slot *slot, const struct dp_straggler_sample *sampl
 
 void dp_straggler_take(struct dp_straggler *straggler, const struct dp_straggler_sample *sample)
 {
-    if (sample->rank >= straggler->config.ranks || sample->step <= straggler->step) {
+    if (sample->rank >= straggler->config.ranks) {
+        return;
+    }
+    struct rank *rank = &straggler->ranks[sample->rank];
+    if (rank->silence.verdict != NULL && sample->kinds_count > 0) {
+        // It is waited for again, though this step may have been looked at without it.
+        rank->missed = 0;
+        straggler->awaited++;
+        straggler_clear(straggler, &rank->silence, "it reports again");
+    }
+    if (sample->step <= straggler->step) {
         return;
     }
     int at = pending_of(straggler, sample->step);
-    struct rank *rank = &straggler->ranks[sample->rank];
     if (at < 0 || rank->slots[at].filled) {
         return;
     }
