@@ -83,7 +83,7 @@ static void on_hello(struct fake_controller *controller, const Dp__V1__Hello *he
     see_levels(controller, hello->assignments, hello->n_assignments);
     welcome.version = (char *)DP_VERSION;
     welcome.protocol = controller->protocol;
-    welcome.heartbeat_ms = 100;
+    welcome.heartbeat_ms = controller->welcome_ms > 0 ? controller->welcome_ms : 100;
     welcome.controller = (char *)"fake";
     message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME;
     message.welcome = &welcome;
@@ -98,6 +98,7 @@ static void on_heartbeat(struct fake_controller *controller, const Dp__V1__Heart
     see_levels(controller, heartbeat->assignments, heartbeat->n_assignments);
     // 0 is the sequence of no heartbeat.
     ack.sequence = controller->silent ? 0 : heartbeat->sequence;
+    ack.heartbeat_ms = controller->ack_ms;
     message.message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK;
     message.ack = &ack;
     send(controller, &message);

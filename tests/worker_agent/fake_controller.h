@@ -45,9 +45,10 @@ struct fake_controller {
     uint64_t calibrated_request; // of the newest word on a calibration that was ordered
     Dp__V1__CalibrateOutcome calibrated;
     char calibrated_message[512];
-    size_t calibrated_bytes; // of the profile in it
-    bool silent;             // acknowledges no heartbeat
-    bool bad_plans;          // its plans do not fit together
+    size_t calibrated_bytes;     // of the profile in it
+    bool silent;                 // acknowledges no heartbeat
+    uint32_t welcome_ms, ack_ms; // periods of heartbeats that it asks for; 0 = 100, none
+    bool bad_plans;              // its plans do not fit together
     uint32_t fence_ms;
     char node[64];
     size_t assignments; // in the newest hello or heartbeat

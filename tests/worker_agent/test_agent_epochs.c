@@ -245,6 +245,69 @@ static void a_node_left_alone_ends_both_epochs(void **state)
     assert_true(held(fixture, 1)->fenced && held(fixture, 2)->fenced);
 }
 
+static void a_rank_that_was_killed_and_stays_is_told_once_and_no_other(void **state)
+{
+    struct fixture *fixture = *state;
+    run(fixture);
+    step(fixture,
+         (struct dp_agent_event){.type = DP_AGENT_STOP, .fence = fence(1), .grace_ms = 2000});
+    exited(fixture, 1, 5, SIGKILL);
+    fixture->now_ns = (2000 + DP_AGENT_UNKILLABLE_MS) * DP_NS_PER_MS - 1;
+    simple(fixture, DP_AGENT_TICK, 0);
+    assert_false(held(fixture, 1)->ranks[0].unkillable);
+    fixture->now_ns++;
+    simple(fixture, DP_AGENT_TICK, 0);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_LEVEL), 1);
+    assert_true(held(fixture, 1)->ranks[0].unkillable);
+    assert_false(held(fixture, 1)->ranks[1].unkillable);
+    assert_non_null(strstr(held(fixture, 1)->trouble, "UNKILLABLE: rank 4 (process 1004)"));
+    simple(fixture, DP_AGENT_TICK, 0);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_LEVEL), 0);
+    // Its slot is not free, and it is not forgotten.
+    simple(fixture, DP_AGENT_RELEASE, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_FORGET), 0);
+    // What held it has let go.
+    exited(fixture, 1, 4, SIGKILL);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_FORGET), 1);
+}
+
+static void an_agent_that_returns_to_ranks_that_were_killed_waits_for_their_end(void **state)
+{
+    struct fixture *fixture = *state;
+    step(fixture,
+         (struct dp_agent_event){
+             .type = DP_AGENT_FOUND, .fence = fence(1), .numbers = ranks, .numbers_count = 2});
+    for (size_t i = 0; i < 2; i++) {
+        step(fixture, (struct dp_agent_event){.type = DP_AGENT_SPAWNED,
+                                              .fence = fence(1),
+                                              .rank = ranks[i],
+                                              .pid = 1000 + ranks[i],
+                                              .started = true,
+                                              .stopped = true});
+    }
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    fixture->now_ns = (DP_AGENT_STOP_GRACE_MS + DP_AGENT_UNKILLABLE_MS) * DP_NS_PER_MS;
+    simple(fixture, DP_AGENT_TICK, 0);
+    assert_true(held(fixture, 1)->ranks[0].unkillable && held(fixture, 1)->ranks[1].unkillable);
+    exited(fixture, 1, 4, SIGKILL);
+    assert_false(held(fixture, 1)->ranks[0].unkillable);
+    assert_string_equal(held(fixture, 1)->trouble, "");
+}
+
+static void heartbeats_come_as_the_controller_asks_and_often_enough_for_the_node(void **state)
+{
+    (void)state;
+    assert_int_equal(dp_agent_heartbeat_ms(5000, 600000), 5000);
+    assert_int_equal(dp_agent_heartbeat_ms(0, 600000), 1000);
+    // A node that would end its ranks after 8 s says four times in that time that it is there.
+    assert_int_equal(dp_agent_heartbeat_ms(5000, 8000), 2000);
+    assert_int_equal(dp_agent_heartbeat_ms(1, 600000), 100);
+    // Never later than asked, and not all at once.
+    assert_int_equal(dp_agent_heartbeat_wait_ns(5000, 0), 5 * DP_NS_PER_S);
+    assert_int_equal(dp_agent_heartbeat_wait_ns(5000, 0.5), 45 * DP_NS_PER_S / 10);
+    assert_true(dp_agent_heartbeat_wait_ns(5000, 0.999) >= 4 * DP_NS_PER_S);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -261,6 +324,9 @@ int main(void)
         CASE(the_newest_word_of_a_rank_that_holds_is_its_level),
         CASE(an_evaluation_does_not_hide_the_checkpoint_before_it),
         CASE(a_node_left_alone_ends_both_epochs),
+        CASE(a_rank_that_was_killed_and_stays_is_told_once_and_no_other),
+        CASE(an_agent_that_returns_to_ranks_that_were_killed_waits_for_their_end),
+        CASE(heartbeats_come_as_the_controller_asks_and_often_enough_for_the_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

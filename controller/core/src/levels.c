@@ -48,6 +48,22 @@ static void merge_held(struct dp_core *core, struct core_job *job, struct dp_ran
     }
 }
 
+// Whatever keeps a process that was killed (a device, a file system that hangs) keeps others, too.
+static void merge_unkillable(struct dp_core *core, const struct core_job *job,
+                             struct dp_rank_record *rank, bool unkillable)
+{
+    struct core_node *node = dp_core_node_find(core, rank->node);
+    if (unkillable && !rank->unkillable && node != NULL) {
+        char text[DP_TEXT_MAX];
+        snprintf(text, sizeof(text),
+                 "UNKILLABLE: rank %u of %s (process %lld) was killed and does "
+                 "not end",
+                 rank->rank, job->row.id, (long long)rank->pid);
+        dp_core_node_unfit(core, node, text);
+    }
+    rank->unkillable = unkillable;
+}
+
 static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
                        const struct dp_rank_level *level)
 {
@@ -81,6 +97,7 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     if (level->held_known && !dp_rank_phase_ended(rank->phase)) {
         merge_held(core, job, rank, &level->held);
     }
+    merge_unkillable(core, job, rank, level->unkillable);
 }
 
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,

@@ -99,6 +99,7 @@ static void take_rank_level(const Dp__V1__RankLevel *from, struct dp_rank_level 
     level->exit_status = from->exit_status;
     level->signal = from->signal;
     level->stopped = from->stopped;
+    level->unkillable = from->unkillable;
     level->ready_known = from->ready != NULL;
     if (level->ready_known) {
         take_ready(from->ready, &level->ready);

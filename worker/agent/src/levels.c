@@ -50,6 +50,7 @@ static Dp__V1__RankLevel *rank_level(const struct dp_agent_rank *rank, struct dp
     level->signal = rank->signal;
     level->pid = rank->pid;
     level->stopped = rank->stopped;
+    level->unkillable = rank->unkillable;
     return level;
 }
 

@@ -20,6 +20,7 @@ enum option_key {
     OPTION_DATA_HOST = 0x100,
     OPTION_LEASE_MS,
     OPTION_ORPHAN_MS,
+    OPTION_UNKILLABLE_MS,
     OPTION_RANK_PROGRAM,
     OPTION_KEEPER_PROGRAM,
     OPTION_KILL_RANKS,
@@ -40,6 +41,8 @@ static const struct argp_option option_list[] = {
      "the agent ends its ranks when the controller has acknowledged nothing for this long "
      "(600000)",
      0},
+    {"unkillable-ms", OPTION_UNKILLABLE_MS, "N", 0,
+     "a rank that has not ended so long after it was killed is told to be UNKILLABLE (30000)", 0},
     {"rank-program", OPTION_RANK_PROGRAM, "PATH", 0, "dp-rank (default: beside this program)", 0},
     {"keeper-program", OPTION_KEEPER_PROGRAM, "PATH", 0, "dp-keeper (default: beside this program)",
      0},
@@ -110,6 +113,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_ORPHAN_MS:
         options->orphan_ms = number_of(argument, MS_MAX, state);
+        return 0;
+    case OPTION_UNKILLABLE_MS:
+        options->unkillable_ms = number_of(argument, MS_MAX, state);
         return 0;
     case OPTION_RANK_PROGRAM:
         options->rank_program = argument;
@@ -192,6 +198,7 @@ int main(int argc, char **argv)
                                              : (uint32_t)cores,
         .lease_ms = 10000,
         .orphan_ms = 600000,
+        .unkillable_ms = DP_AGENT_UNKILLABLE_MS,
     };
     static const struct argp parser = {
         .options = option_list,

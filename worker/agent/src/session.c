@@ -19,9 +19,7 @@
 #define RETRY_FIRST_MS 200
 #define RETRY_MAX_MS 3000
 #define REFUSED_RETRY_MS 3000
-#define HEARTBEAT_DEFAULT_MS 1000
 #define HEARTBEATS_KEPT 64
-#define HEARTBEAT_MS_MIN 100
 
 struct heartbeat {
     uint64_t sequence;
@@ -59,7 +57,7 @@ struct session *session_new(struct worker *worker)
     session->worker = worker;
     session->outbox = outbox_new(worker);
     session->retry_ms = RETRY_FIRST_MS;
-    session->heartbeat_ms = HEARTBEAT_DEFAULT_MS;
+    session->heartbeat_ms = dp_agent_heartbeat_ms(0, worker->options.orphan_ms);
     if (getrandom(seed, sizeof seed, 0) != sizeof seed) {
         seed[0] = (uint64_t)dp_clock_realtime_ns();
         seed[1] = (uint64_t)getpid();
@@ -126,22 +124,35 @@ static void note_contact(struct session *session, int64_t sent_ns)
     worker_event(session->worker, &event);
 }
 
+static int64_t next_heartbeat_ns(struct session *session)
+{
+    return worker_now_ns() +
+           dp_agent_heartbeat_wait_ns(session->heartbeat_ms, dp_rand_double(&session->rand));
+}
+
+// A period that is shorter than the one before counts from now on.
+static void set_period(struct session *session, uint32_t asked_ms)
+{
+    uint32_t period_ms = dp_agent_heartbeat_ms(asked_ms, session->worker->options.orphan_ms);
+    if (period_ms == session->heartbeat_ms) {
+        return;
+    }
+    session->heartbeat_ms = period_ms;
+    int64_t next_ns = next_heartbeat_ns(session);
+    session->heartbeat_at_ns =
+        next_ns < session->heartbeat_at_ns ? next_ns : session->heartbeat_at_ns;
+}
+
 static void on_ack(struct session *session, const Dp__V1__Ack *ack)
 {
+    if (ack->heartbeat_ms > 0) {
+        set_period(session, ack->heartbeat_ms);
+    }
     const struct heartbeat *heartbeat = &session->heartbeats[ack->sequence % HEARTBEATS_KEPT];
     if (ack->sequence != 0 && heartbeat->sequence == ack->sequence) {
         session->acked = ack->sequence;
         note_contact(session, heartbeat->sent_ns);
     }
-}
-
-// Several fit into the time after which this node ends its ranks.
-static uint32_t heartbeat_ms(const struct session *session, uint32_t wanted_ms)
-{
-    uint32_t max_ms = session->worker->options.orphan_ms / 4;
-    uint32_t given_ms = wanted_ms > 0 ? wanted_ms : HEARTBEAT_DEFAULT_MS;
-    given_ms = given_ms < max_ms ? given_ms : max_ms;
-    return given_ms > HEARTBEAT_MS_MIN ? given_ms : HEARTBEAT_MS_MIN;
 }
 
 static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
@@ -157,8 +168,9 @@ static void on_welcome(struct session *session, const Dp__V1__Welcome *welcome)
     session->welcomed = true;
     session->said_unreachable = false;
     session->retry_ms = RETRY_FIRST_MS;
-    session->heartbeat_ms = heartbeat_ms(session, welcome->heartbeat_ms);
-    session->heartbeat_at_ns = worker_now_ns() + session->heartbeat_ms * DP_NS_PER_MS;
+    session->heartbeat_ms =
+        dp_agent_heartbeat_ms(welcome->heartbeat_ms, session->worker->options.orphan_ms);
+    session->heartbeat_at_ns = next_heartbeat_ns(session);
     dp_log_info("controller.connected", "address=%s version=%s heartbeat_ms=%u",
                 dp_rpc_client_address(session->client), welcome->version, session->heartbeat_ms);
     note_contact(session, session->hello_ns);
@@ -319,7 +331,7 @@ static void send_heartbeat(struct session *session)
         session->heartbeats[heartbeat.sequence % HEARTBEATS_KEPT] =
             (struct heartbeat){.sequence = heartbeat.sequence, .sent_ns = now_ns};
     }
-    session->heartbeat_at_ns = now_ns + session->heartbeat_ms * DP_NS_PER_MS;
+    session->heartbeat_at_ns = next_heartbeat_ns(session);
 }
 
 void session_send_level(struct session *session, const struct dp_agent_fence *fence)

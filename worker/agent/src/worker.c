@@ -320,6 +320,7 @@ dp_status worker_open(struct worker *worker, const struct worker_options *option
     // Ignored, as some starters hand it down, it would hide how keepers ended.
     (void)signal(SIGCHLD, SIG_DFL);
     worker->core = dp_agent_core_new(options->orphan_ms, heard_ns);
+    dp_agent_core_set_unkillable(worker->core, options->unkillable_ms);
     start_handles(worker);
     worker->hardware = hardware_new(worker);
     worker->calibration = calibration_new(worker);

@@ -24,6 +24,7 @@ struct worker_options {
     uint32_t slots;
     uint32_t lease_ms;
     uint32_t orphan_ms;
+    uint32_t unkillable_ms;
     bool kill_ranks_on_exit;
     const char *hardware_root; // a directory with a sys/ of its own; NULL = this machine's
     const char *nvml_library;  // NULL = the usual one

@@ -23,6 +23,7 @@ struct dp_agent_assignment *dp_agent_assignment_new(const struct dp_agent_fence 
     struct dp_agent_assignment *assignment = dp_new(struct dp_agent_assignment);
     assignment->fence = *fence;
     assignment->force_at_ns = INT64_MAX;
+    assignment->gone_by_ns = INT64_MAX;
     return assignment;
 }
 
@@ -70,6 +71,7 @@ struct dp_agent_rank *dp_agent_assignment_add_rank(struct dp_agent_assignment *a
 void dp_agent_rank_end(struct dp_agent_rank *rank, int32_t status, int32_t signal)
 {
     rank->ended = true;
+    rank->unkillable = false;
     rank->exit_status = status;
     rank->signal = signal;
     rank->phase = rank->finished.bytes != NULL ? DP_AGENT_FINISHED : DP_AGENT_DIED;

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,13 @@ struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t heard_ns)
     struct dp_agent_core *core = dp_new(struct dp_agent_core);
     core->orphan_ns = orphan_ms * DP_NS_PER_MS;
     core->heard_ns = heard_ns;
+    core->unkillable_ns = DP_AGENT_UNKILLABLE_MS * DP_NS_PER_MS;
     return core;
+}
+
+void dp_agent_core_set_unkillable(struct dp_agent_core *core, uint32_t unkillable_ms)
+{
+    core->unkillable_ns = unkillable_ms * DP_NS_PER_MS;
 }
 
 void dp_agent_core_free(struct dp_agent_core *core)
@@ -122,6 +129,13 @@ static void end_unstarted(struct dp_agent_assignment *assignment)
     }
 }
 
+void dp_agent_core_expect_end(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                              uint32_t grace_ms)
+{
+    int64_t by_ns = core->now_ns + grace_ms * DP_NS_PER_MS + core->unkillable_ns;
+    assignment->gone_by_ns = by_ns < assignment->gone_by_ns ? by_ns : assignment->gone_by_ns;
+}
+
 void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                         uint32_t grace_ms, struct dp_agent_effects *effects)
 {
@@ -133,9 +147,10 @@ void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *
     } else if (assignment->keeper == DP_AGENT_KEEPER_CONNECTED) {
         end_unstarted(assignment);
         // A keeper without ranks goes at once: a later agent that found it would start them.
-        dp_agent_effect_type type = dp_agent_assignment_ended(assignment) ? DP_AGENT_DO_SHUTDOWN
-                                                                          : DP_AGENT_DO_STOP;
+        dp_agent_effect_type type =
+            dp_agent_assignment_ended(assignment) ? DP_AGENT_DO_SHUTDOWN : DP_AGENT_DO_STOP;
         dp_agent_effects_add(effects, type, &assignment->fence)->grace_ms = grace_ms;
+        dp_agent_core_expect_end(core, assignment, grace_ms);
     }
 }
 
@@ -236,6 +251,29 @@ static void fence_self(struct dp_agent_core *core, struct dp_agent_assignment *a
     dp_agent_core_stop(core, assignment, DP_AGENT_STOP_GRACE_MS, effects);
 }
 
+// A process in an uninterruptible wait (a device, a file system that hangs) outlives every signal.
+static void find_unkillable(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                            struct dp_agent_effects *effects)
+{
+    bool found = false;
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        struct dp_agent_rank *rank = &assignment->ranks[i];
+        if (rank->ended || rank->pid == 0) {
+            continue;
+        }
+        found = rank->unkillable = true;
+        snprintf(
+            assignment->trouble, sizeof assignment->trouble,
+            "UNKILLABLE: rank %u (process %lld) was killed and does not end; what it waits for "
+            "stands in /proc/%lld/stack",
+            rank->rank, (long long)rank->pid, (long long)rank->pid);
+        dp_agent_effects_log(effects, &assignment->fence, "%s", assignment->trouble);
+    }
+    if (found) {
+        dp_agent_core_level(core, assignment, effects);
+    }
+}
+
 static void on_tick(struct dp_agent_core *core, struct dp_agent_assignment *unused,
                     const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
@@ -249,6 +287,10 @@ static void on_tick(struct dp_agent_core *core, struct dp_agent_assignment *unus
         if (event->now_ns >= assignment->force_at_ns) {
             assignment->force_at_ns = INT64_MAX;
             dp_agent_core_stop(core, assignment, DP_AGENT_STOP_GRACE_MS, effects);
+        }
+        if (event->now_ns >= assignment->gone_by_ns) {
+            assignment->gone_by_ns = INT64_MAX;
+            find_unkillable(core, assignment, effects);
         }
     }
     dp_agent_core_settle(core, effects);
@@ -313,6 +355,7 @@ void dp_agent_core_step(struct dp_agent_core *core, const struct dp_agent_event 
                         struct dp_agent_effects *effects)
 {
     drop_used(core);
+    core->now_ns = event->now_ns;
     struct dp_agent_assignment *assignment = dp_agent_core_held(core, &event->fence);
     if (handlers[event->type].needs_assignment && assignment == NULL) {
         dp_agent_effects_log(

@@ -7,6 +7,8 @@
 
 struct dp_agent_core {
     int64_t orphan_ns;
+    int64_t unkillable_ns;
+    int64_t now_ns; // of the event at hand
     bool stream_up;
     int64_t heard_ns; // when the newest word that was acknowledged was sent
     struct dp_agent_assignment *assignments[DP_AGENT_ASSIGNMENTS_MAX];
@@ -67,6 +69,10 @@ void dp_agent_core_stop(struct dp_agent_core *core, struct dp_agent_assignment *
                         uint32_t grace_ms, struct dp_agent_effects *effects);
 // After ranks or a keeper ended: lets go what was released and starts what waited for it.
 void dp_agent_core_settle(struct dp_agent_core *core, struct dp_agent_effects *effects);
+
+// core.c: from now on ranks that were told to end have so long.
+void dp_agent_core_expect_end(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
+                              uint32_t grace_ms);
 
 typedef void (*event_handler)(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                               const struct dp_agent_event *event, struct dp_agent_effects *effects);

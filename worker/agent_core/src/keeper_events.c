@@ -82,6 +82,9 @@ void dp_agent_on_keeper_synced(struct dp_agent_core *core, struct dp_agent_assig
         dp_agent_order_again(assignment, effects);
     } else if (!all_told_to_end(assignment)) {
         dp_agent_core_stop(core, assignment, 0, effects);
+    } else {
+        // In the life before, maybe: how much of their grace is left is not known.
+        dp_agent_core_expect_end(core, assignment, DP_AGENT_STOP_GRACE_MS);
     }
     dp_agent_core_level(core, assignment, effects);
     dp_agent_core_settle(core, effects);
@@ -209,6 +212,9 @@ void dp_agent_on_exited(struct dp_agent_core *core, struct dp_agent_assignment *
     rank->named = true;
     if (rank->ended && rank->pid == event->pid) {
         return;
+    }
+    if (rank->unkillable) {
+        assignment->trouble[0] = '\0';
     }
     rank->pid = event->pid;
     rank->stopped = event->stopped;

@@ -176,7 +176,8 @@ struct dp_rank_finished {
 
 struct dp_rank_level {
     uint32_t rank;
-    bool stopped; // it ended after it had been told to
+    bool stopped;    // it ended after it had been told to
+    bool unkillable; // it was killed and does not end
     dp_rank_phase phase;
     uint64_t step;
     int64_t pid;

@@ -195,6 +195,7 @@ struct dp_rank_record {
     bool stopped;                             // it ended after it had been told to
     bool gone;           // surely not running, whatever became of it; not stored
     uint64_t final_step; // in its last word; not stored
+    bool unkillable;     // it was killed and does not end; a level, not stored
     bool is_held;        // and what it holds; levels, not stored
     struct dp_rank_held held;
     char action[DP_NAME_MAX];

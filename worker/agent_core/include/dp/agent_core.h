@@ -24,6 +24,7 @@
 #include "dp/limits.h"
 
 #define DP_AGENT_STOP_GRACE_MS 5000
+#define DP_AGENT_UNKILLABLE_MS 30000    // a process that was killed so long ago cannot be killed
 #define DP_AGENT_KEEPER_ANSWER_MS 10000 // a keeper that says nothing for so long is unreachable
 // From the moment that the core forces a stop until no rank is left: the grace, or the time until a
 // keeper that does not answer is killed, and then some for signals and the ends of processes.
@@ -60,7 +61,8 @@ struct dp_agent_rank {
     bool started;  // told to run
     bool stopping; // its keeper was told to end it
     bool ended;
-    bool stopped; // ended after it had been told to
+    bool stopped;    // ended after it had been told to
+    bool unkillable; // was killed long ago and has not ended
     int64_t pid;
     int32_t exit_status;
     int32_t signal;
@@ -91,6 +93,7 @@ struct dp_agent_assignment {
     bool releasing;
     bool fenced;                      // ended by this node itself: the controller was away too long
     int64_t force_at_ns;              // a polite stop ends then; INT64_MAX = none
+    int64_t gone_by_ns;               // its ranks, killed, have ended by then; INT64_MAX = none
     struct dp_agent_blob prepare;     // as it was ordered, until the keeper was started
     struct dp_agent_blob start_order; // a RankStart, for ranks that have not had it
     // RankPause and RankSettle, the newest: given again to a keeper that was out of touch. Whoever
@@ -210,9 +213,18 @@ void dp_agent_effects_deinit(struct dp_agent_effects *effects);
 
 struct dp_agent_core;
 
+// How often the controller hears of the node: as it asks (0 = it does not), but several times
+// before the node would end its ranks itself.
+uint32_t dp_agent_heartbeat_ms(uint32_t asked_ms, uint32_t orphan_ms);
+// Until the next one: the period or up to a fifth less, by `chance` in [0, 1). So nodes that began
+// together (a controller that was started again) do not stay together, and none is late.
+int64_t dp_agent_heartbeat_wait_ns(uint32_t period_ms, double chance);
+
 // The node ends its ranks itself when what was sent within the last orphan_ms was not acknowledged.
 // heard_ns starts that clock: now, or what is known from an earlier life.
 struct dp_agent_core *dp_agent_core_new(uint32_t orphan_ms, int64_t heard_ns);
+// Instead of DP_AGENT_UNKILLABLE_MS.
+void dp_agent_core_set_unkillable(struct dp_agent_core *core, uint32_t unkillable_ms);
 void dp_agent_core_free(struct dp_agent_core *core);
 // Appends the effects of one event. An event about an assignment that is not held does nothing but
 // say so.
