@@ -374,6 +374,17 @@ static void close_alltoall(struct worker *self)
     }
 }
 
+// Micro-batches of the replicas before this one.
+static int64_t first_of(const struct trial *trial, int32_t replica)
+{
+    int64_t first = 0;
+    for (int32_t d = 0; d < replica; d++) {
+        first += trial->replica_microbatches != NULL ? trial->replica_microbatches[d]
+                                                     : trial->microbatches;
+    }
+    return first;
+}
+
 static struct dp_trainer_config config_of(const struct worker *self, struct dp_device *device,
                                           struct dp_exec_meter *meter, const int32_t *begin)
 {
@@ -384,6 +395,8 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
                  .replica = self->rank / trial->pipeline,
                  .data = trial->data,
                  .expert = trial->expert,
+                 .first_microbatch = first_of(trial, self->rank / trial->pipeline),
+                 .step_microbatches = (int64_t)trial->data * trial->microbatches,
                  .transport = self->transport,
                  .meter = meter,
                  .device = device,
@@ -534,11 +547,24 @@ void trial_make_schedule(const struct trial *trial, struct dp_schedule *ret_sche
     }
 }
 
+static void make_schedules(const struct trial *trial, struct dp_schedule *ret_schedules)
+{
+    for (int32_t d = 0; d < trial->data; d++) {
+        struct trial own = *trial;
+        if (trial->replica_microbatches != NULL) {
+            own.microbatches = trial->replica_microbatches[d];
+        }
+        trial_make_schedule(&own, &ret_schedules[d]);
+    }
+}
+
 void trial_run(const struct trial *trial, struct trial_result *ret_result)
 {
     struct trial_result result = {.world = trial->pipeline * trial->data};
     DP_CHECK(result.world <= TRIAL_RANKS_MAX && trial->steps < TRIAL_STEPS_MAX);
     trial_make_schedule(trial, &result.schedule);
+    struct dp_schedule schedules[TRIAL_RANKS_MAX];
+    make_schedules(trial, schedules);
     result.ranks = dp_new_array(struct trial_rank, (size_t)result.world);
     struct dp_transport *transports[TRIAL_RANKS_MAX];
     char addresses[TRIAL_RANKS_MAX][DP_ADDRESS_MAX];
@@ -550,7 +576,7 @@ void trial_run(const struct trial *trial, struct trial_result *ret_result)
     }
     for (int32_t i = 0; i < result.world; i++) {
         workers[i] = (struct worker){.trial = trial,
-                                     .schedule = &result.schedule,
+                                     .schedule = &schedules[i / trial->pipeline],
                                      .transport = transports[i],
                                      .addresses = trial->tcp || trial->verbs ? pointers : NULL,
                                      .rank = i,
@@ -562,6 +588,9 @@ void trial_run(const struct trial *trial, struct trial_result *ret_result)
     }
     for (int32_t i = 0; i < result.world; i++) {
         dp_transport_free(transports[i]);
+    }
+    for (int32_t d = 0; d < trial->data; d++) {
+        dp_schedule_deinit(&schedules[d]);
     }
     *ret_result = result;
 }

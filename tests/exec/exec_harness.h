@@ -25,6 +25,9 @@ struct trial {
     int32_t layers;                  // of the model
     int32_t pipeline, data, expert;
     int32_t microbatches; // per replica
+    // [data] of each replica instead, with orders of its own; their sum is data * microbatches.
+    // NULL = all have as many.
+    const int32_t *replica_microbatches;
     int32_t micro_batch_size;
     dp_element element;
     int64_t steps;      // length of the run

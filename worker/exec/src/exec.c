@@ -25,6 +25,15 @@ static dp_status check_config(const struct dp_exec_config *config, struct dp_err
     }
     DP_CHECK(config->position >= 0 && config->position < schedule->pipeline);
     DP_CHECK(config->replica >= 0 && config->replica < config->data);
+    if (config->step_microbatches > 0 &&
+        (config->first_microbatch < 0 ||
+         config->first_microbatch + schedule->microbatches > config->step_microbatches)) {
+        return dp_fail(err, DP_INVALID,
+                       "replica %d runs micro-batches %lld to %lld of a step that has %lld",
+                       config->replica, (long long)config->first_microbatch,
+                       (long long)config->first_microbatch + schedule->microbatches - 1,
+                       (long long)config->step_microbatches);
+    }
     if (config->device == NULL) {
         return dp_sim_costs_check(config->costs, schedule, err);
     }
@@ -267,8 +276,11 @@ struct dp_stage *dp_exec_stage(struct dp_exec *exec, int32_t slot, int32_t *ret_
 
 int64_t dp_exec_global_batch(const struct dp_exec *exec)
 {
-    return (int64_t)exec->config.data * exec->config.schedule->microbatches *
-           exec->config.micro_batch_size;
+    const struct dp_exec_config *config = &exec->config;
+    const int64_t microbatches = config->step_microbatches > 0
+                                     ? config->step_microbatches
+                                     : (int64_t)config->data * config->schedule->microbatches;
+    return microbatches * config->micro_batch_size;
 }
 
 void dp_exec_set_samples(struct dp_exec *exec, int64_t step, int64_t sample)

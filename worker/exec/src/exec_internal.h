@@ -133,6 +133,16 @@ static inline int32_t exec_rank_of(const struct dp_exec *exec, int32_t position)
     return exec->config.replica * exec->config.schedule->pipeline + position;
 }
 
+// Micro-batch m of a replica is row (this + m) of the step's, and counts by its tokens alone: so
+// the loss and its gradient are the mean over all tokens, however rows are shared out.
+static inline int64_t exec_first_microbatch(const struct dp_exec *exec)
+{
+    const struct dp_exec_config *config = &exec->config;
+    return config->step_microbatches > 0
+               ? config->first_microbatch
+               : (int64_t)config->replica * config->schedule->microbatches;
+}
+
 // Not finite, DP_JOB_FAILED; remembers it for dp_exec_failure.
 dp_status dp_exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err);
 

@@ -15,7 +15,7 @@ static dp_status open_forward(struct dp_exec *exec, const struct part *part, str
     const struct dp_exec_config *config = &exec->config;
     struct slot *slot = slot_of(exec, part);
     int64_t batch = dp_exec_global_batch(exec);
-    int64_t row = (int64_t)config->replica * config->schedule->microbatches + part->microbatch;
+    int64_t row = exec_first_microbatch(exec) + part->microbatch;
     struct samples samples = {.first = exec->sample_origin + exec->step * batch +
                                        row * config->micro_batch_size,
                               .count = config->micro_batch_size};

@@ -55,6 +55,11 @@ static dp_status read_spec(struct job *job, const Dp__V1__RankPrepare *prepare,
     return status;
 }
 
+static int32_t replica_of(const struct job *job)
+{
+    return (int32_t)job->rank / job->plan.pipeline;
+}
+
 static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
                            struct dp_error *err)
 {
@@ -65,15 +70,16 @@ static dp_status read_plan(struct job *job, const Dp__V1__RankPrepare *prepare,
     if (status == DP_OK) {
         status = read_spec(job, prepare, err);
     }
-    if (status == DP_OK) {
-        status = dp_plan_schedule(&job->plan, &job->schedule, err);
-    }
     if (status != DP_OK) {
         return status;
     }
     if (prepare->rank != job->rank || (int32_t)job->rank >= dp_plan_world(&job->plan)) {
         return dp_fail(err, DP_INVALID, "the order is for rank %u of %d; this is rank %u",
                        prepare->rank, dp_plan_world(&job->plan), job->rank);
+    }
+    status = dp_plan_replica_schedule(&job->plan, replica_of(job), &job->schedule, err);
+    if (status != DP_OK) {
+        return status;
     }
     job->attempt = prepare->fence->attempt;
     job->token = prepare->token;
@@ -211,31 +217,34 @@ static dp_status make_trainer(struct job *job, struct dp_error *err)
     if (status != DP_OK) {
         return status;
     }
-    struct dp_trainer_config config = {.exec = {.schedule = &job->schedule,
-                                                .position = position,
-                                                .replica = (int32_t)job->rank / job->plan.pipeline,
-                                                .data = job->plan.data,
-                                                .expert = job->plan.expert,
-                                                .transport = job->transport,
-                                                .meter = job->meter,
-                                                .device = job->device,
-                                                .model = job->spec.model,
-                                                .layer_begin = job->plan.layer_begin,
-                                                .micro_batch_size = job->plan.micro_batch_size,
-                                                .sequence = job->spec.train.sequence,
-                                                .expert_slots = job_expert_slots(job),
-                                                .seed = job->spec.train.seed,
-                                                .recompute = job->plan.recompute,
-                                                .fp8 = job->fp8,
-                                                .save_fp8 = job->spec.parallel.save_fp8 > 0,
-                                                .offload = offload,
-                                                .no_overlap = job->spec.parallel.overlap < 0,
-                                                .costs = is_sim(job) ? &job->costs : NULL,
-                                                .pace = job->pace},
-                                       .optimizer = job->spec.optimizer,
-                                       .shard = job->plan.shard,
-                                       .steps = job->spec.train.steps,
-                                       .keep_checkpoints = job->spec.checkpoint.keep};
+    struct dp_trainer_config config = {
+        .exec = {.schedule = &job->schedule,
+                 .position = position,
+                 .replica = replica_of(job),
+                 .data = job->plan.data,
+                 .expert = job->plan.expert,
+                 .first_microbatch = dp_plan_first_microbatch(&job->plan, replica_of(job)),
+                 .step_microbatches = dp_plan_step_microbatches(&job->plan),
+                 .transport = job->transport,
+                 .meter = job->meter,
+                 .device = job->device,
+                 .model = job->spec.model,
+                 .layer_begin = job->plan.layer_begin,
+                 .micro_batch_size = job->plan.micro_batch_size,
+                 .sequence = job->spec.train.sequence,
+                 .expert_slots = job_expert_slots(job),
+                 .seed = job->spec.train.seed,
+                 .recompute = job->plan.recompute,
+                 .fp8 = job->fp8,
+                 .save_fp8 = job->spec.parallel.save_fp8 > 0,
+                 .offload = offload,
+                 .no_overlap = job->spec.parallel.overlap < 0,
+                 .costs = is_sim(job) ? &job->costs : NULL,
+                 .pace = job->pace},
+        .optimizer = job->spec.optimizer,
+        .shard = job->plan.shard,
+        .steps = job->spec.train.steps,
+        .keep_checkpoints = job->spec.checkpoint.keep};
     if (job->corpus != NULL) {
         config.exec.source =
             (struct dp_exec_source){.fill = fill,

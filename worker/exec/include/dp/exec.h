@@ -38,6 +38,9 @@ struct dp_exec_config {
     const struct dp_schedule *schedule; // valid; borrowed
     int32_t position, replica;          // p, d
     int32_t data, expert;               // D, EP
+    // Where replicas have different numbers of micro-batches, of which the schedule has this one's:
+    // those of all replicas before it, and of all; 0, 0 = all have as many.
+    int64_t first_microbatch, step_microbatches;
     struct dp_transport *transport;     // of P * D ranks; borrowed
     struct dp_exec_meter *meter;        // borrowed; NULL = none
 
