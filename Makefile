@@ -1,5 +1,5 @@
 # A thin front for the commands that people type most. Everything real is in CMake and in scripts.
-.PHONY: build test lint fmt golden golden-update sim fuzz soak tsan bench oracles validate clean
+.PHONY: build test lint fmt golden golden-update sim fuzz soak torture tsan bench oracles validate clean
 
 build:
 	cmake --preset release >/dev/null
@@ -51,6 +51,13 @@ soak: build
 	DP_FUZZ_RUNS=10000 ctest --test-dir build/release -R '^alltoall_faults$$' --output-on-failure
 	DP_SOAK_SECONDS=$(SOAK_SECONDS) DP_BIN=$(CURDIR)/build/release/bin DP_SOURCE=$(CURDIR) \
 	    python3 tests/system/test_soak.py
+
+# Jobs that train while everything around them is killed, stopped, cut off or full.
+TORTURE_SECONDS ?= 1800
+TORTURE_SEED ?= 1
+torture: build
+	DP_BIN=$(CURDIR)/build/release/bin DP_SOURCE=$(CURDIR) \
+	    tests/torture/torture.py --seconds $(TORTURE_SECONDS) --seed $(TORTURE_SEED)
 
 tsan:
 	cmake --preset tsan >/dev/null
