@@ -128,6 +128,7 @@ bool dpctl_output_lost(void);
     X(checkpoint, "have a running job write a checkpoint now")                                     \
     X(logs, "output of a job's ranks")                                                             \
     X(top, "live utilisation per rank")                                                            \
+    X(whatif, "what a slow or lost rank would cost a job, and the best answer")                    \
     X(report, "how a job did: loss, predicted against measured")                                   \
     X(experts, "how busy experts are, and where they would lie evenly")                            \
     X(timeline, "what ran when, as a trace for Perfetto")                                          \

@@ -55,7 +55,7 @@ static void put_answer(const struct dp_adapt_answer *answer, struct dp_buf *out)
 {
     char step[DP_PLAN_WORD_MAX], cost[DP_PLAN_WORD_MAX], net[DP_PLAN_WORD_MAX];
     char more[DP_PLAN_WORD_MAX], first[160];
-    snprintf(first, sizeof(first), "%s%-18s %9s %9s %9s %10s  ", answer->chosen ? "* " : "  ",
+    snprintf(first, sizeof(first), "%s%-18s %8s %8s %8s %8s  ", answer->chosen ? "* " : "  ",
              dp_adapt_kind_text(answer->kind),
              answer->possible ? dp_plan_text_seconds(step, answer->after_s) : "-",
              answer->possible ? dp_plan_text_more(more, answer->after_s, answer->before_s) : "-",
@@ -65,7 +65,7 @@ static void put_answer(const struct dp_adapt_answer *answer, struct dp_buf *out)
     dp_buf_printf(&words, "%s%s%s", answer->action,
                   answer->action[0] != '\0' && answer->reason[0] != '\0' ? ": " : "",
                   answer->reason);
-    dp_plan_text_wrap(first, words.bytes, 120, out);
+    dp_plan_text_wrap(first, words.bytes, 100, out);
 }
 
 void dp_adapt_render(const struct dp_adapt_answers *answers, struct dp_buf *out)
@@ -76,7 +76,7 @@ void dp_adapt_render(const struct dp_adapt_answers *answers, struct dp_buf *out)
                   dp_plan_text_seconds(now, best->before_s),
                   dp_plan_text_more(more, best->before_s, answers->healthy_s),
                   dp_plan_text_seconds(healthy, answers->healthy_s));
-    dp_buf_puts(out, "\n  answer                  step   against      once        net  what, and "
+    dp_buf_puts(out, "\n  answer                 step  against     once      net  what, and "
                      "why\n");
     for (int32_t i = 0; i < answers->count; i++) {
         put_answer(&answers->answers[i], out);

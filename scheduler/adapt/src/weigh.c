@@ -132,10 +132,13 @@ static char *objection(const struct adapt *adapt, const struct dp_adapt_answer *
     const struct dp_adapt_limits *limits = &adapt->input->limits;
     double gain = answer->before_s - answer->after_s;
     char a[DP_PLAN_WORD_MAX], b[DP_PLAN_WORD_MAX];
-    if (!(gain > 0) || gain < limits->least_gain_share * answer->before_s) {
+    if (!(gain > 0)) {
+        return dp_strdup("it is no faster");
+    }
+    if (gain < limits->least_gain_share * answer->before_s) {
         return dp_asprintf(
             "it gains %.1f %% of a step, less than the %.3g %% that are worth acting on",
-            100 * fmax(0, gain) / answer->before_s, 100 * limits->least_gain_share);
+            100 * gain / answer->before_s, 100 * limits->least_gain_share);
     }
     if (!(answer->net_s > 0)) {
         return dp_asprintf("%s saved over %lld steps do not pay for its %s",

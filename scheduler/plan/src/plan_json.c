@@ -5,6 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "dp/alloc.h"
+#include "dp/cleanup.h"
+#include "dp/plan_survival.h"
 #include "plan_members.h"
 
 static json_t *lines_json(const char *text)
@@ -228,6 +231,31 @@ static json_t *gains_json(const struct dp_plan *plan)
     return gains;
 }
 
+// What may be lost, and of every stage how many ranks and nodes hold each kind of its tensors; null
+// where this build does not know the plan's order.
+static json_t *survival_json(const struct dp_plan *plan)
+{
+    struct dp_plan_survival survival;
+    DP_AUTO_FREE struct dp_plan_copies *copies = NULL;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    if (dp_plan_survival_of(plan, &survival, NULL) != DP_OK ||
+        dp_plan_copies_of(plan, &copies, NULL) != DP_OK) {
+        return json_null();
+    }
+    json_t *list = json_array();
+    for (int32_t i = 0; i < plan->stages * DP_PLAN_TENSORS_COUNT; i++) {
+        if (copies[i].ranks > 0) {
+            json_array_append_new(
+                list, json_pack("{s:i, s:s, s:i, s:i}", "stage", (int)copies[i].stage, "tensors",
+                                dp_plan_tensors_text(copies[i].tensors), "ranks",
+                                (int)copies[i].ranks, "nodes", (int)copies[i].nodes));
+        }
+    }
+    dp_plan_survival_text(plan, &survival, &text);
+    return json_pack("{s:i, s:i, s:s, s:o}", "any_ranks", (int)survival.ranks, "any_nodes",
+                     (int)survival.nodes, "text", text.bytes, "copies", list);
+}
+
 json_t *dp_plan_to_json(const struct dp_plan *plan)
 {
     json_t *json = json_object();
@@ -238,6 +266,7 @@ json_t *dp_plan_to_json(const struct dp_plan *plan)
     json_object_set_new(json, "error_bar", json_real(plan->error_share));
     set(json, "ranking_error_bar", dp_plan_tie_share(plan));
     json_object_set_new(json, "runners_up", runners_up_json(plan));
+    json_object_set_new(json, "survival", survival_json(plan));
     json_object_set_new(json, "gains", gains_json(plan));
     json_object_set_new(json, "warnings", lines_json(plan->warnings));
     json_object_set_new(json, "provenance", provenance_json(plan->provenance));

@@ -7,6 +7,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/plan_survival.h"
 #include "dp/plan_text.h"
 
 enum { COLUMNS = 100, SCREEN = 40 };
@@ -295,6 +296,18 @@ static void put_memory(const struct dp_plan *plan, struct dp_buf *out)
     dp_buf_deinit(&line);
 }
 
+// Nothing where this build does not know the plan's order.
+static void put_survival(const struct dp_plan *plan, struct dp_buf *out)
+{
+    struct dp_plan_survival survival;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    if (dp_plan_survival_of(plan, &survival, NULL) == DP_OK) {
+        dp_plan_survival_text(plan, &survival, &text);
+        const char *rest = text.bytes + strlen("tolerates ");
+        dp_plan_text_wrap("tolerates  ", rest, COLUMNS, out);
+    }
+}
+
 static void put_gains(const struct dp_plan *plan, struct dp_buf *out)
 {
     struct dp_buf line = {0};
@@ -458,6 +471,7 @@ void dp_plan_render(const struct dp_plan *plan, bool all, struct dp_buf *out)
     put_step(plan, out);
     put_cost(plan, out);
     put_memory(plan, out);
+    put_survival(plan, out);
     put_gains(plan, out);
     // Five lines stand around the runners-up themselves.
     int left = SCREEN - lines_of(out) - lines_of(&text) - 5;
