@@ -10,11 +10,34 @@
 
 #define RECONNECT_MS 3000
 
+const ProtobufCMessage *dp_client_with_user(const struct dp_client *client,
+                                            const ProtobufCMessage *request, void **ret_copy)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(request->descriptor, "user");
+    *ret_copy = NULL;
+    if (field == NULL || field->type != PROTOBUF_C_TYPE_STRING || client->user[0] == '\0') {
+        return request;
+    }
+    char *copy = dp_memdup(request, request->descriptor->sizeof_message);
+    char **user = (char **)(void *)(copy + field->offset);
+    *user = (*user)[0] == '\0' ? (char *)client->user : *user;
+    *ret_copy = copy;
+    return (const ProtobufCMessage *)(const void *)copy;
+}
+
+void dp_client_set_user(struct dp_client *client, const char *user)
+{
+    DP_COPY_TEXT(client->user, user);
+}
+
 dp_status dp_client_call(struct dp_client *client, dp_method_id method,
                          const ProtobufCMessage *request, bool again, struct dp_arena *arena,
                          ProtobufCMessage **ret_answer, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    DP_AUTO_FREE void *copy = NULL;
+    request = dp_client_with_user(client, request, &copy);
     dp_status status = dp_rpc_client_call(client->rpc, method, request, NULL, &bytes, err);
     if (status == DP_UNAVAILABLE && again) {
         // Waiting in vain tells less than the first refusal did.

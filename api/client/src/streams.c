@@ -4,12 +4,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/wire.h"
-
-// Every stream is this; types keep their messages apart.
-struct stream {
-    struct dp_rpc_reader *reader;
-    dp_method_id method;
-};
+#include "streams.h"
 
 struct dp_client_watch {
     struct stream stream;
@@ -23,16 +18,18 @@ struct dp_client_calibration {
     struct stream stream;
 };
 
-static dp_status open_stream(struct dp_client *client, dp_method_id method,
-                             const ProtobufCMessage *request, struct stream *stream,
-                             struct dp_error *err)
+dp_status dp_client_stream_open(struct dp_client *client, dp_method_id method,
+                                const ProtobufCMessage *request, struct stream *stream,
+                                struct dp_error *err)
 {
+    DP_AUTO_FREE void *copy = NULL;
     stream->method = method;
-    return dp_rpc_reader_open(client->rpc, method, request, NULL, &stream->reader, err);
+    return dp_rpc_reader_open(client->rpc, method, dp_client_with_user(client, request, &copy),
+                              NULL, &stream->reader, err);
 }
 
-static dp_status next(struct stream *stream, unsigned timeout_ms, struct dp_arena *arena,
-                      ProtobufCMessage **ret_message, bool *ret_end, struct dp_error *err)
+dp_status dp_client_stream_next(struct stream *stream, unsigned timeout_ms, struct dp_arena *arena,
+                                ProtobufCMessage **ret_message, bool *ret_end, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
     dp_rpc_read read = DP_RPC_IDLE;
@@ -55,7 +52,7 @@ dp_status dp_client_watch_job(struct dp_client *client, const Dp__V1__WatchJobRe
 {
     struct dp_client_watch *watch = dp_new(struct dp_client_watch);
     dp_status status =
-        open_stream(client, DP_METHOD_WATCH_JOB, &request->base, &watch->stream, err);
+        dp_client_stream_open(client, DP_METHOD_WATCH_JOB, &request->base, &watch->stream, err);
     if (status != DP_OK) {
         free(watch);
         return status;
@@ -69,7 +66,8 @@ dp_status dp_client_watch_next(struct dp_client_watch *watch, unsigned timeout_m
                                struct dp_error *err)
 {
     ProtobufCMessage *message = NULL;
-    dp_status status = next(&watch->stream, timeout_ms, arena, &message, ret_end, err);
+    dp_status status =
+        dp_client_stream_next(&watch->stream, timeout_ms, arena, &message, ret_end, err);
     if (status == DP_OK) {
         *ret_event = (Dp__V1__JobEvent *)message;
     }
@@ -88,7 +86,8 @@ dp_status dp_client_read_logs(struct dp_client *client, const Dp__V1__ReadLogsRe
                               struct dp_client_logs **ret_logs, struct dp_error *err)
 {
     struct dp_client_logs *logs = dp_new(struct dp_client_logs);
-    dp_status status = open_stream(client, DP_METHOD_READ_LOGS, &request->base, &logs->stream, err);
+    dp_status status =
+        dp_client_stream_open(client, DP_METHOD_READ_LOGS, &request->base, &logs->stream, err);
     if (status != DP_OK) {
         free(logs);
         return status;
@@ -102,7 +101,8 @@ dp_status dp_client_logs_next(struct dp_client_logs *logs, unsigned timeout_ms,
                               struct dp_error *err)
 {
     ProtobufCMessage *message = NULL;
-    dp_status status = next(&logs->stream, timeout_ms, arena, &message, ret_end, err);
+    dp_status status =
+        dp_client_stream_next(&logs->stream, timeout_ms, arena, &message, ret_end, err);
     if (status == DP_OK) {
         *ret_text = (Dp__V1__LogText *)message;
     }
@@ -121,8 +121,8 @@ dp_status dp_client_calibrate(struct dp_client *client, const Dp__V1__CalibrateR
                               struct dp_client_calibration **ret_calibration, struct dp_error *err)
 {
     struct dp_client_calibration *calibration = dp_new(struct dp_client_calibration);
-    dp_status status =
-        open_stream(client, DP_METHOD_CALIBRATE, &request->base, &calibration->stream, err);
+    dp_status status = dp_client_stream_open(client, DP_METHOD_CALIBRATE, &request->base,
+                                             &calibration->stream, err);
     if (status != DP_OK) {
         free(calibration);
         return status;
@@ -136,7 +136,8 @@ dp_status dp_client_calibrate_next(struct dp_client_calibration *calibration, un
                                    bool *ret_end, struct dp_error *err)
 {
     ProtobufCMessage *message = NULL;
-    dp_status status = next(&calibration->stream, timeout_ms, arena, &message, ret_end, err);
+    dp_status status =
+        dp_client_stream_next(&calibration->stream, timeout_ms, arena, &message, ret_end, err);
     if (status == DP_OK) {
         *ret_event = (Dp__V1__CalibrateEvent *)message;
     }

@@ -1,4 +1,4 @@
-// dpctl jobs, status, cancel, checkpoint, events and nodes.
+// dpctl jobs, status, cancel and checkpoint.
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "dp/clock.h"
 #include "dp/method.h"
 
-enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON, KEY_AFTER };
+enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON };
 
 static const struct argp_option jobs_options[] = {
     {"limit", 'n', "COUNT", 0, "newest COUNT jobs (100)", 0},
@@ -24,15 +24,9 @@ static const struct argp_option cancel_options[] = {
     {"reason", KEY_REASON, "TEXT", 0, "kept with the job", 0},
     {0},
 };
-static const struct argp_option events_options[] = {
-    {"after", KEY_AFTER, "ID", 0, "only events after this one", 0},
-    {"limit", 'n', "COUNT", 0, "at most COUNT (1000)", 0},
-    {0},
-};
-
 struct request {
     const char *id, *reason;
-    long limit, after;
+    long limit;
     bool active, follow, needs_id, takes_id;
 };
 
@@ -48,9 +42,6 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_REASON:
         request->reason = arg;
-        return 0;
-    case KEY_AFTER:
-        request->after = dpctl_number(state, "--after", arg, 0, 1l << 62);
         return 0;
     case 'f':
         request->follow = true;
@@ -297,105 +288,5 @@ dp_status dpctl_cmd_checkpoint(struct dpctl *ctl, int argc, char **argv, struct 
     } else {
         printf("step %llu written to %s\n", (unsigned long long)done->step, done->path);
     }
-    return DP_OK;
-}
-
-dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
-{
-    static const struct dpctl_syntax syntax = {
-        .arguments = "[JOB]",
-        .doc = "What happened, in order: to one job, or to all.",
-        .exits = "0 ok, 4 no such job, 8 no controller",
-        .options = events_options,
-        .handle = handle,
-    };
-    struct request request = {.takes_id = true, .limit = 1000};
-    AUTO_CLIENT struct dp_client *client = NULL;
-    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    Dp__V1__ListEventsRequest list = DP__V1__LIST_EVENTS_REQUEST__INIT;
-    list.job = request.id == NULL ? "" : (char *)request.id;
-    list.after = (uint64_t)request.after;
-    list.limit = (uint32_t)request.limit;
-    Dp__V1__ListEventsResponse *events = NULL;
-    status = dp_client_list_events(client, &list, &arena, &events, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    if (ctl->json) {
-        print_message(ctl, &events->base, "dp.events/1");
-        return DP_OK;
-    }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 6};
-    const char *const heads[] = {"ID", "TIME", "JOB", "NODE", "EVENT", "MESSAGE"};
-    dpctl_heads(&table, heads);
-    for (size_t i = 0; i < events->n_events; i++) {
-        const Dp__V1__Event *event = events->events[i];
-        char time[32];
-        dpctl_cell(&table, "%llu", (unsigned long long)event->id);
-        dpctl_cell(&table, "%s", dp_clock_format_utc(time, event->time_ns));
-        dpctl_cell(&table, "%s", event->job);
-        dpctl_cell(&table, "%s", event->node);
-        dpctl_cell(&table, "%s", event->kind);
-        dpctl_cell(&table, "%s", event->message);
-    }
-    dpctl_table_print(&table);
-    return DP_OK;
-}
-
-// "8 x NVIDIA H100 80GB HBM3"; nodes have one kind.
-static void cell_accelerators(struct dpctl_table *table, const Dp__V1__Hardware *hardware)
-{
-    if (hardware == NULL || hardware->n_gpus == 0) {
-        dpctl_cell(table, "%s", hardware == NULL ? "" : hardware->error);
-    } else {
-        dpctl_cell(table, "%zu x %s", hardware->n_gpus, hardware->gpus[0]->name);
-    }
-}
-
-dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
-{
-    static const struct dpctl_syntax syntax = {
-        .doc = "Lists nodes and what they have.",
-        .exits = "0 ok, 8 no controller",
-        .handle = handle,
-    };
-    struct request request = {0};
-    AUTO_CLIENT struct dp_client *client = NULL;
-    dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    Dp__V1__ListNodesResponse *nodes = NULL;
-    status = dp_client_list_nodes(client, &arena, &nodes, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    if (ctl->json) {
-        print_message(ctl, &nodes->base, "dp.nodes/1");
-        return DP_OK;
-    }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 9, .right = 7u << 2};
-    const char *const heads[] = {"NAME",         "STATE",      "SLOTS", "CORES", "MEMORY",
-                                 "ACCELERATORS", "CALIBRATED", "SEEN",  "REASON"};
-    dpctl_heads(&table, heads);
-    for (size_t i = 0; i < nodes->n_nodes; i++) {
-        const Dp__V1__Node *node = nodes->nodes[i];
-        char bytes[32];
-        dpctl_cell(&table, "%s", node->name);
-        dpctl_cell(&table, "%s", node->state);
-        dpctl_cell(&table, "%u/%u", node->slots_used, node->slots);
-        dpctl_cell(&table, "%u", node->cores);
-        dpctl_cell(&table, "%s", dpctl_bytes(bytes, (double)node->memory_bytes));
-        cell_accelerators(&table, node->hardware);
-        dpctl_cell(&table, "%s", node->calibrated ? "yes" : "no");
-        cell_age(&table, node->last_seen_ns, dp_clock_realtime_ns());
-        dpctl_cell(&table, "%s", node->reason);
-    }
-    dpctl_table_print(&table);
     return DP_OK;
 }

@@ -81,7 +81,7 @@ static dp_status start(struct dpctl *ctl, const struct request *request, const s
     }
     ctl->controller = NULL; // the local cluster, whatever the environment names
     status = connect_controller(ctl, ret_client, err);
-    return status == DP_OK ? submit_job(*ret_client, toml, request->file, NULL, arena, ret_job, err)
+    return status == DP_OK ? submit_job(*ret_client, toml, request->file, NULL, 0, arena, ret_job, err)
                            : status;
 }
 

@@ -9,7 +9,15 @@
 #include "dp/planner.h"
 #include "dp/spec.h"
 
-enum { KEY_WAIT = 1, KEY_SET, KEY_REQUEST_ID, KEY_NO_LEARN };
+enum {
+    KEY_WAIT = 1,
+    KEY_SET,
+    KEY_REQUEST_ID,
+    KEY_NO_LEARN,
+    KEY_CHECK_INDEX,
+    KEY_USER,
+    KEY_PRIORITY
+};
 
 static const struct argp_option submit_options[] = {
     {"wait", KEY_WAIT, NULL, 0, "follow the job; the exit code is the job's", 0},
@@ -18,6 +26,10 @@ static const struct argp_option submit_options[] = {
     {"no-learn", KEY_NO_LEARN, NULL, 0, "do not correct profiles by what this run takes", 0},
     {"request-id", KEY_REQUEST_ID, "ID", 0,
      "submitting again under the same id gives the job that is there", 0},
+    {"priority", KEY_PRIORITY, "N", 0, "jobs of a higher one go first (0)", 0},
+    {"user", KEY_USER, "NAME", 0, "for whom, as quotas see it ($USER)", 0},
+    {"check-index", KEY_CHECK_INDEX, "N", 0,
+     "only while the cluster is as `dpctl plan --against` or the last submit saw it", 0},
     {0},
 };
 static const struct argp_option validate_options[] = {
@@ -26,8 +38,10 @@ static const struct argp_option validate_options[] = {
 };
 
 struct request {
-    const char *file, *request_id;
+    const char *file, *request_id, *user;
+    long check_index;
     struct dpctl_sets sets;
+    char priority[48]; // borrowed by sets
     bool wait, quiet;
 };
 
@@ -46,6 +60,17 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SET:
         dpctl_sets_take(state, arg, &request->sets);
+        return 0;
+    case KEY_USER:
+        request->user = arg;
+        return 0;
+    case KEY_CHECK_INDEX:
+        request->check_index = dpctl_number(state, "--check-index", arg, 1, 1l << 53);
+        return 0;
+    case KEY_PRIORITY:
+        snprintf(request->priority, sizeof(request->priority), "queue.priority=%ld",
+                 dpctl_number(state, "--priority", arg, -DP_PRIORITY_MAX, DP_PRIORITY_MAX));
+        dpctl_sets_take(state, request->priority, &request->sets);
         return 0;
     case KEY_NO_LEARN: {
         static char off[] = "resources.learn=0";
@@ -81,12 +106,16 @@ static dp_status load(const struct request *request, struct dp_diags *ret_proble
     return status;
 }
 
-static void print_submitted(struct dpctl *ctl, const struct request *request, const char *id)
+static void print_submitted(struct dpctl *ctl, const struct request *request,
+                            const Dp__V1__Job *job)
 {
+    const char *id = job->id;
     if (request->quiet) {
         puts(id);
     } else if (ctl->json) {
-        dpctl_print_json(ctl, json_pack("{s:s}", "id", id), "dp.submitted/1");
+        dpctl_print_json(ctl,
+                         json_pack("{s:s, s:I}", "id", job->id, "index", (json_int_t)job->index),
+                         "dp.submitted/1");
     } else if (request->wait) {
         printf("%s submitted\n", id);
     } else {
@@ -103,7 +132,8 @@ dp_status dpctl_cmd_submit(struct dpctl *ctl, int argc, char **argv, struct dp_e
         .arguments = "JOB.toml",
         .doc = "Hands a job to the controller and returns its id.",
         .exits = "0 submitted (with --wait: completed), 3 the job file is wrong, 4 no such file, "
-                 "6 the request id belongs to another job, 8 no controller; with --wait also 7 it "
+                 "6 the request id belongs to another job, or the cluster's index is another, 8 no "
+                 "controller; with --wait also 7 it "
                  "can never fit, 9 it failed, 10 it was cancelled, 130 Ctrl-C",
         .options = submit_options,
         .handle = handle,
@@ -121,12 +151,16 @@ dp_status dpctl_cmd_submit(struct dpctl *ctl, int argc, char **argv, struct dp_e
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__Job *job = NULL;
     if (status == DP_OK) {
-        status = submit_job(client, &toml, request.file, request.request_id, &arena, &job, err);
+        if (request.user != NULL) {
+            dp_client_set_user(client, request.user);
+        }
+        status = submit_job(client, &toml, request.file, request.request_id,
+                            (uint64_t)request.check_index, &arena, &job, err);
     }
     if (status != DP_OK) {
         return status;
     }
-    print_submitted(ctl, &request, job->id);
+    print_submitted(ctl, &request, job);
     if (!request.wait) {
         return DP_OK;
     }

@@ -14,7 +14,14 @@ dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client, s
 {
     char address[DP_ADDRESS_MAX];
     dp_status status = local_find_controller(ctl, address, err);
-    return status == DP_OK ? dp_client_open(address, 3000, ret_client, err) : status;
+    if (status == DP_OK) {
+        status = dp_client_open(address, 3000, ret_client, err);
+    }
+    const char *user = getenv("USER");
+    if (status == DP_OK && user != NULL) {
+        dp_client_set_user(*ret_client, user);
+    }
+    return status;
 }
 
 void connect_cleanup(struct dp_client **client)
@@ -87,8 +94,8 @@ const char *plan_text(char buffer[192], const Dp__V1__Plan *plan)
 }
 
 dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const char *file,
-                     const char *request_id, struct dp_arena *arena, Dp__V1__Job **ret_job,
-                     struct dp_error *err)
+                     const char *request_id, uint64_t check_index, struct dp_arena *arena,
+                     Dp__V1__Job **ret_job, struct dp_error *err)
 {
     char fresh[DP_NAME_MAX];
     uint64_t random[2] = {0};
@@ -100,6 +107,7 @@ dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const 
     Dp__V1__SubmitJobRequest submit = DP__V1__SUBMIT_JOB_REQUEST__INIT;
     submit.job_toml = (ProtobufCBinaryData){toml->length, (uint8_t *)toml->bytes};
     submit.file = (char *)file;
+    submit.check_index = check_index;
     submit.request_id = request_id == NULL ? fresh : (char *)request_id;
     return dp_client_submit_job(client, &submit, arena, ret_job, err);
 }

@@ -5,7 +5,8 @@
 #include "dp/client.h"
 #include "dpctl.h"
 
-// Opens the client of ctl->controller (or the local cluster). Close with dp_client_close.
+// Opens the client of ctl->controller (or the local cluster), for $USER. Close it with
+// dp_client_close.
 dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client,
                              struct dp_error *err);
 void connect_cleanup(struct dp_client **client);
@@ -25,10 +26,11 @@ bool job_state_is_final(Dp__V1__JobState state);
 dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err);
 
 // Hands a job in. Without a request id it gets a fresh one, so that a retry after a broken
-// connection cannot submit it twice. `file` is what errors call the text.
+// connection cannot submit it twice. `file` is what errors call the text. `check_index`: DP_CONFLICT
+// unless it is the cluster's; 0 = whatever that is.
 dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const char *file,
-                     const char *request_id, struct dp_arena *arena, Dp__V1__Job **ret_job,
-                     struct dp_error *err);
+                     const char *request_id, uint64_t check_index, struct dp_arena *arena,
+                     Dp__V1__Job **ret_job, struct dp_error *err);
 
 // Follows a job from after_step on until it ends, with a progress line on stderr. Ctrl-C is
 // DP_INTERRUPTED: the job goes on and err says how to come back. *ret_job lies in arena.

@@ -132,8 +132,15 @@ bool dpctl_output_lost(void);
     X(report, "how a job did: loss, predicted against measured")                                   \
     X(experts, "how busy experts are, and where they would lie evenly")                            \
     X(timeline, "what ran when, as a trace for Perfetto")                                          \
-    X(events, "what happened to a job")                                                            \
-    X(nodes, "list nodes")                                                                         \
+    X(events, "what happened to a job, and what happens")                                          \
+    X(history, "jobs that are over, their attempts and what was decided")                          \
+    X(audit, "who changed what")                                                                   \
+    X(backup, "the controller's database as a file, while it runs")                                \
+    X(restore, "put a backup in the place of a controller's database")                             \
+    X(nodes, "list nodes; set one down, quarantine or forget it")                                  \
+    X(drain, "give a node no new work, and have its jobs leave it")                                \
+    X(undrain, "take that back")                                                                   \
+    X(quota, "how many ranks users may have at once")                                              \
     X(calibrate, "measure nodes, or read a profiler's trace: the figures that plans rest on")      \
     X(doctor, "what on this machine would bite: ports, memory, cores, versions")                   \
     X(version, "versions of dpctl and of the controller")

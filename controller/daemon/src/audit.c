@@ -62,7 +62,7 @@ static void list_audit(struct daemon *daemon, uint64_t call, const void *any,
     uint32_t limit = request->limit == 0 ? LIST_DEFAULT : request->limit;
     limit = limit < DP_HISTORY_LISTED_MAX ? limit : DP_HISTORY_LISTED_MAX;
     struct dp_store_audit_filter filter = {.object = request->object,
-                                           .user = request->user,
+                                           .user = request->of_user,
                                            .since_ns = request->since_ns,
                                            .after = request->after,
                                            .limit = limit + 1};
@@ -174,7 +174,7 @@ static void list_history(struct daemon *daemon, uint64_t call, const void *any,
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     struct dp_error err = {0};
-    dp_status status = dp_store_load_history(daemon->store, request->user, request->since_ns, limit,
+    dp_status status = dp_store_load_history(daemon->store, request->of_user, request->since_ns, limit,
                                              &jobs, &count, &err);
     Dp__V1__ListHistoryResponse response = DP__V1__LIST_HISTORY_RESPONSE__INIT;
     response.entries = arena_take(arena, (count + 1) * sizeof(void *));

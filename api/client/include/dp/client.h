@@ -11,6 +11,7 @@
 #include "dp/v1/calibration.pb-c.h"
 #include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
+#include "dp/v1/history.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 
 struct dp_client;
@@ -26,6 +27,9 @@ void dp_client_close(struct dp_client *client);
 const char *dp_client_address(const struct dp_client *client);
 // What the controller said when the client opened; borrowed.
 const Dp__V1__VersionInfo *dp_client_version(const struct dp_client *client);
+
+// Who asks: what goes into the `user` of every request that has one and does not say so itself.
+void dp_client_set_user(struct dp_client *client, const char *user);
 
 // One function for each RPC that dpctl makes. Reads are tried once more when the connection broke;
 // so is SubmitJob when it has a request_id.
@@ -43,6 +47,20 @@ dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, str
                                    struct dp_error *err);
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
                                Dp__V1__ListNodesResponse **ret_response, struct dp_error *err);
+dp_status dp_client_drain_node(struct dp_client *client, const Dp__V1__DrainNodeRequest *request,
+                               struct dp_arena *arena, Dp__V1__Node **ret_node,
+                               struct dp_error *err);
+dp_status dp_client_undrain_node(struct dp_client *client, const char *node,
+                                 struct dp_arena *arena, Dp__V1__Node **ret_node,
+                                 struct dp_error *err);
+dp_status dp_client_set_node(struct dp_client *client, const Dp__V1__SetNodeRequest *request,
+                             struct dp_arena *arena, Dp__V1__Node **ret_node,
+                             struct dp_error *err);
+dp_status dp_client_set_quota(struct dp_client *client, const Dp__V1__SetQuotaRequest *request,
+                              struct dp_arena *arena, Dp__V1__Quota **ret_quota,
+                              struct dp_error *err);
+dp_status dp_client_list_quotas(struct dp_client *client, struct dp_arena *arena,
+                                Dp__V1__ListQuotasResponse **ret_response, struct dp_error *err);
 dp_status dp_client_get_report(struct dp_client *client, const char *id, struct dp_arena *arena,
                                Dp__V1__JobReport **ret_report, struct dp_error *err);
 dp_status dp_client_get_timeline(struct dp_client *client, const char *id, struct dp_arena *arena,
@@ -107,3 +125,31 @@ dp_status dp_client_list_profiles(struct dp_client *client, const char *node, ui
                                   struct dp_arena *arena,
                                   Dp__V1__ListProfilesResponse **ret_response,
                                   struct dp_error *err);
+
+// Who changed what, and jobs that are over.
+dp_status dp_client_list_audit(struct dp_client *client, const Dp__V1__ListAuditRequest *request,
+                               struct dp_arena *arena, Dp__V1__ListAuditResponse **ret_response,
+                               struct dp_error *err);
+dp_status dp_client_list_history(struct dp_client *client,
+                                 const Dp__V1__ListHistoryRequest *request, struct dp_arena *arena,
+                                 Dp__V1__ListHistoryResponse **ret_response, struct dp_error *err);
+
+// Events as they come, and the database in chunks: streams, as above.
+struct dp_client_events;
+dp_status dp_client_watch_events(struct dp_client *client,
+                                 const Dp__V1__WatchEventsRequest *request,
+                                 struct dp_client_events **ret_events, struct dp_error *err);
+dp_status dp_client_events_next(struct dp_client_events *events, unsigned timeout_ms,
+                                struct dp_arena *arena, Dp__V1__EventBatch **ret_batch,
+                                bool *ret_end, struct dp_error *err);
+// Accepts NULL.
+void dp_client_events_close(struct dp_client_events *events);
+
+struct dp_client_backup;
+dp_status dp_client_backup(struct dp_client *client, struct dp_client_backup **ret_backup,
+                           struct dp_error *err);
+dp_status dp_client_backup_next(struct dp_client_backup *backup, unsigned timeout_ms,
+                                struct dp_arena *arena, Dp__V1__BackupChunk **ret_chunk,
+                                bool *ret_end, struct dp_error *err);
+// Accepts NULL.
+void dp_client_backup_close(struct dp_client_backup *backup);
