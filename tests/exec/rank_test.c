@@ -16,6 +16,7 @@
 #define CHECKPOINT DP__V1__RANK_REPORT__REPORT_CHECKPOINT
 #define EVAL DP__V1__RANK_REPORT__REPORT_EVAL
 #define READY DP__V1__RANK_REPORT__REPORT_READY
+#define PROBE DP__V1__RANK_REPORT__REPORT_PROBE
 #define UTILISATION DP__V1__RANK_REPORT__REPORT_UTILISATION
 
 static double loss_of(const struct fleet *fleet, int32_t rank, size_t step)
@@ -226,6 +227,50 @@ static void a_checkpoint_is_written_on_demand_and_answers_its_request(void **sta
     assert_int_equal(fleet_await_end(&fleet, 1), 0);
     // One request, one checkpoint; a stop that does not ask for one writes none.
     assert_null(fleet_report(&fleet, 0, CHECKPOINT, 2));
+    fleet_deinit(&fleet);
+}
+
+static void order_probe(struct fleet *fleet, int32_t rank, uint64_t request)
+{
+    Dp__V1__RankProbe probe = DP__V1__RANK_PROBE__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    probe.fence = &fleet->fence;
+    probe.request = request;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_PROBE;
+    order.probe = &probe;
+    fleet_order(fleet, rank, &order);
+}
+
+static void all_ranks_probe_after_one_step_and_train_on(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    fleet.spec.train.steps = 100000;
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    fleet_start(&fleet);
+    fleet_await(&fleet, 0, STEP, 2);
+    for (uint64_t request = 7; request <= 8; request++) {
+        // Whichever has its order first: all answer, once.
+        order_probe(&fleet, request == 7, request);
+        order_probe(&fleet, request != 7, request);
+        const Dp__V1__ProbeDone *done[2];
+        for (int32_t rank = 0; rank < 2; rank++) {
+            done[rank] = fleet_await(&fleet, rank, PROBE, request - 6)->probe;
+            assert_int_equal(done[rank]->request, request);
+            assert_int_equal(done[rank]->step, done[0]->step);
+            assert_true(done[rank]->gemm_ns > 0 && done[rank]->gemm_flops > 0);
+            assert_int_equal(done[rank]->n_links, 1);
+            assert_int_equal(done[rank]->links[0]->peer, 1 - rank);
+        }
+        assert_true(done[1]->links[0]->bytes_per_s == done[0]->links[0]->bytes_per_s);
+        fleet_await(&fleet, 1, STEP, done[0]->step + 2);
+    }
+    fleet_stop(&fleet, false);
+    assert_int_equal(fleet_await_end(&fleet, 0), 0);
+    assert_int_equal(fleet_await_end(&fleet, 1), 0);
+    assert_null(fleet_report(&fleet, 0, PROBE, 3));
     fleet_deinit(&fleet);
 }
 
@@ -577,6 +622,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_goes_on_where_the_first_ended),
         cmocka_unit_test(a_stop_ends_all_ranks_after_the_same_step),
         cmocka_unit_test(a_checkpoint_is_written_on_demand_and_answers_its_request),
+        cmocka_unit_test(all_ranks_probe_after_one_step_and_train_on),
         cmocka_unit_test(an_order_of_another_epoch_is_not_obeyed),
         cmocka_unit_test(rows_of_an_earlier_attempt_end_the_job),
         cmocka_unit_test(group_limited_experts_on_two_nodes_train_as_on_one),
