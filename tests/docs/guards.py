@@ -1,4 +1,5 @@
-"""docs/guards.md: fifty threads in order, and every test that it names exists and is run."""
+"""docs/guards.md: fifty threads about exchanges and those about control planes (C1 to C67) in order,
+and every test that is named exists and is run."""
 
 import os
 import pathlib
@@ -6,7 +7,7 @@ import re
 import sys
 
 SOURCE = pathlib.Path(os.environ.get("DP_SOURCE", pathlib.Path(__file__).parents[2]))
-THREADS = 50
+THREADS = {"": 50, "C": 67}
 
 
 def tests_of_the_tree():
@@ -24,23 +25,26 @@ def tests_of_the_tree():
 
 def main():
     known = tests_of_the_tree()
-    rows = re.findall(r"^\| (\d+)([a-z]?) \| (.+?) \| (.+?) \| (.+) \|$",
+    rows = re.findall(r"^\| (C?)(\d+)([a-z]?) \| (.+?) \| (.+?) \| (.+) \|$",
                       (SOURCE / "docs" / "guards.md").read_text(), re.M)
     problems = []
-    numbers = list(dict.fromkeys(int(number) for number, *_ in rows))
-    if numbers != list(range(1, THREADS + 1)):
-        problems.append(f"threads {numbers} instead of 1 to {THREADS}")
+    for kind, count in THREADS.items():
+        numbers = list(dict.fromkeys(int(number) for of, number, *_ in rows if of == kind))
+        missing = sorted(set(range(1, count + 1)) - set(numbers))
+        if numbers != sorted(numbers) or missing or len(numbers) != count:
+            problems.append(f"threads {kind}1 to {kind}{count}: missing or not in order: {missing}")
     named = 0
-    for number, part, _, _, here in rows:
+    for kind, number, part, _, _, here in rows:
+        part = f"{kind}{number}{part}"
         tests = re.findall(r"`(\w+)`", here)
         named += len(tests)
-        if not tests and "needs" not in here:
-            problems.append(f"{number}{part}: neither a test nor a reason")
-        problems += [f"{number}{part}: there is no test {test}" for test in tests
+        if not tests and "needs" not in here and "cannot" not in here:
+            problems.append(f"{part}: neither a test nor a reason")
+        problems += [f"{part}: there is no test {test}" for test in tests
                      if test not in known]
     for problem in problems:
         print(f"docs/guards.md: {problem}")
-    print(f"{len(numbers)} threads, {named} names, {len(known)} tests")
+    print(f"{len(rows)} rows, {named} names, {len(known)} tests")
     return 1 if problems else 0
 
 
