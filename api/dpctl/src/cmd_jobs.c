@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "connect.h"
+#include "decisions.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
@@ -188,6 +189,7 @@ static void print_job(const Dp__V1__Job *job)
     if (job->checkpoint[0] != '\0') {
         printf("checkpoint %s\n", job->checkpoint);
     }
+    dpctl_print_decisions(job->decisions, job->n_decisions);
     print_job_ranks(job);
 }
 

@@ -126,6 +126,7 @@ bool dpctl_output_lost(void);
     X(status, "one job: state, reason, progress, ranks")                                           \
     X(cancel, "end a job")                                                                         \
     X(checkpoint, "have a running job write a checkpoint now")                                     \
+    X(reassign, "look for a better layout of a running job, and change to it")                     \
     X(logs, "output of a job's ranks")                                                             \
     X(top, "live utilisation per rank")                                                            \
     X(whatif, "what a slow or lost rank would cost a job, and the best answer")                    \

@@ -8,10 +8,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "admin.h"
 #include "audit.h"
 #include "backups.h"
 #include "calibrations.h"
 #include "clusters.h"
+#include "decisions.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -22,6 +24,7 @@
 #include "lessons.h"
 
 #define TICK_MS 250
+#define DECISIONS_READ 10000 // the newest, at a start
 #define STALL_MS 1000
 #define STOP_GRACE_MS 1000
 #define EVENTS_EVERY_MS 20
@@ -210,6 +213,23 @@ static dp_status load_jobs(struct daemon *daemon, struct dp_error *err)
     return status;
 }
 
+// The newest of each job, and the newest that was measured: trust goes on from it.
+static dp_status load_decisions(struct daemon *daemon, struct dp_error *err)
+{
+    struct dp_decision_record *decisions = NULL;
+    size_t count = 0;
+    dp_status status =
+        dp_store_load_decisions(daemon->store, 0, DECISIONS_READ, &decisions, &count, err);
+    for (size_t i = 0; i < count; i++) {
+        struct dp_core_event event = {.kind = DP_EVENT_LOAD_DECISION,
+                                      .load_decision = &decisions[i]};
+        daemon_step(daemon, &event);
+        dp_decision_record_deinit(&decisions[i]);
+    }
+    free(decisions);
+    return status;
+}
+
 static dp_status load_nodes(struct daemon *daemon, struct dp_error *err)
 {
     struct dp_node_record *nodes = NULL;
@@ -229,17 +249,28 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
     DP_AUTO_FREE uint64_t *ended = NULL;
     size_t count = 0;
     uint64_t highest = 0;
+    uint64_t last_event = 0;
     dp_status status = dp_store_ended_jobs(daemon->store, &ended, &count, &highest, err);
+    if (status == DP_OK) {
+        status = dp_store_last_event(daemon->store, &last_event, err);
+    }
     if (status != DP_OK) {
         return status;
     }
-    struct dp_core_event event = {.kind = DP_EVENT_LOAD_ENDED, .ended = {ended, count, highest}};
+    struct dp_core_event event = {.kind = DP_EVENT_LOAD_ENDED,
+                                  .ended = {ended, count, highest, last_event}};
     daemon_step(daemon, &event);
     status = lessons_load(daemon, err);
     if (status == DP_OK) {
+        status = admin_load(daemon, err);
+    }
+    if (status == DP_OK) {
         status = load_nodes(daemon, err);
     }
-    return status == DP_OK ? load_jobs(daemon, err) : status;
+    if (status == DP_OK) {
+        status = load_jobs(daemon, err);
+    }
+    return status == DP_OK ? load_decisions(daemon, err) : status;
 }
 
 static dp_status serve(struct daemon *daemon, struct dp_error *err)
@@ -247,8 +278,9 @@ static dp_status serve(struct daemon *daemon, struct dp_error *err)
     const struct dp_rpc_handler *const others[] = {
         &session_handler,   &watch_handler,     &logs_handler,   &plan_handler,
         &simulate_handler,  &calibrate_handler, &events_handler, &backup_handler,
-        &audit_handlers[0], &audit_handlers[1]};
-    size_t count = service_handlers_count + DP_ARRAY_LENGTH(others) + cluster_handlers_count;
+        &audit_handlers[0], &audit_handlers[1], &decision_handlers[0], &decision_handlers[1]};
+    size_t own = service_handlers_count + DP_ARRAY_LENGTH(others);
+    size_t count = own + admin_handlers_count + cluster_handlers_count;
     // Borrowed by the server, which lives as long as the process does.
     static struct dp_rpc_handler handlers[DP_METHOD_COUNT];
     DP_CHECK(count <= DP_METHOD_COUNT);
@@ -256,6 +288,7 @@ static dp_status serve(struct daemon *daemon, struct dp_error *err)
     for (size_t i = 0; i < DP_ARRAY_LENGTH(others); i++) {
         handlers[service_handlers_count + i] = *others[i];
     }
+    memcpy(handlers + own, admin_handlers, admin_handlers_count * sizeof(*handlers));
     memcpy(handlers + count - cluster_handlers_count, cluster_handlers,
            cluster_handlers_count * sizeof(*handlers));
     struct dp_rpc_server_options options = {

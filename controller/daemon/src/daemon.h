@@ -122,6 +122,8 @@ extern const size_t service_handlers_count;
 // Unpacks a request into the arena, or ends the call.
 void *service_unpack(struct daemon *daemon, uint64_t call, const ProtobufCMessageDescriptor *type,
                      const void *bytes, size_t length, struct dp_arena *arena);
+// The node's message, or NULL when the core has no such node.
+Dp__V1__Node *service_node(struct daemon *daemon, const char *name, struct dp_arena *arena);
 // Answers a unary call whose request was unpacked; the arena lives until it returns.
 typedef void service_answer(struct daemon *daemon, uint64_t call, const void *request,
                             struct dp_arena *arena);
@@ -135,13 +137,18 @@ void service_handle(struct daemon *daemon, dp_method_id method, service_answer *
     }
 
 // views.c: what may be told of a job: from the core as far as it is stored, else from the store
+#define VIEW_VERDICTS_MAX 16
 struct job_view {
     const struct dp_job_record *job;
     const struct dp_rank_record *ranks;
     size_t ranks_count;
+    const struct dp_straggler *scores; // of the ranks; NULL = none
+    const struct dp_verdict_record *verdicts[VIEW_VERDICTS_MAX]; // the newest first
+    size_t verdicts_count;
     bool in_core;                    // it has not ended, or just now
     struct dp_job_record *owned_job; // when it came from the store
     struct dp_rank_record *owned_ranks;
+    struct dp_verdict_record *owned_verdicts;
 };
 // By id, name or prefix. What was found in the core is borrowed until its next step.
 dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret_view,
@@ -151,6 +158,9 @@ dp_status view_get(struct daemon *daemon, uint64_t number, struct job_view *ret_
 void view_deinit(struct job_view *view);
 dp_status view_plan(const struct dp_job_record *job, struct dp_arena *arena,
                     Dp__V1__Plan **ret_plan, struct dp_error *err);
+// Of another assignment of the job.
+dp_status view_unpack_plan(const struct dp_job_record *job, const struct dp_buf *packed,
+                           struct dp_arena *arena, Dp__V1__Plan **ret_plan, struct dp_error *err);
 
 // messages.c: rows to messages, in an arena without limit; strings are borrowed
 typedef enum job_detail {
@@ -158,7 +168,22 @@ typedef enum job_detail {
     JOB_LIVE,  // with the plan's sizes and the ranks
     JOB_FULL,  // with everything
 } job_detail;
+// stragglers.c
+// What the report says of kinds of action and links; NULL = nothing.
+const struct dp_straggler_sample *straggler_times(const Dp__V1__StepDone *from,
+                                                  struct dp_arena *arena);
+const struct dp_straggler_probe *straggler_probe(const Dp__V1__ProbeDone *from,
+                                                 struct dp_arena *arena);
+Dp__V1__RankScore *message_score(const struct dp_straggler *scores, uint32_t rank, bool with_kinds,
+                                 struct dp_arena *arena);
+Dp__V1__StragglerVerdict *message_verdict(const struct dp_verdict_record *from,
+                                          struct dp_arena *arena);
+void add_stragglers(const struct job_view *view, struct dp_arena *arena, Dp__V1__Job *message);
+
 Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct dp_arena *arena);
+// What the record does not have: the cluster's index, attempts that are over.
+void message_complete(struct daemon *daemon, uint64_t number, struct dp_arena *arena,
+                      Dp__V1__Job *message);
 Dp__V1__StepPoint *message_step(const struct dp_step_record *step, struct dp_arena *arena);
 Dp__V1__Utilisation *message_usage(const struct dp_usage *usage, struct dp_arena *arena);
 // NULL without experts.

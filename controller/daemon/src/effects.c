@@ -1,4 +1,6 @@
 // Doing what the core decided.
+#include "adapting.h"
+#include "admin.h"
 #include "daemon.h"
 #include "lessons.h"
 
@@ -45,55 +47,98 @@ static void fill_ack(struct daemon *daemon, const struct dp_effect *effect, stru
 static void fill_prepare(struct daemon *daemon, const struct dp_effect *effect,
                          struct dp_arena *arena, Dp__V1__ControllerMessage *message)
 {
-    const struct dp_rank_record *ranks = NULL;
-    size_t count = 0;
-    const struct dp_job_record *job = dp_core_job(daemon->core, effect->job, &ranks, &count);
+    struct dp_assignment_view view;
     struct dp_error err = {0};
     Dp__V1__Prepare *prepare = arena_take(arena, sizeof(*prepare));
     dp__v1__prepare__init(prepare);
-    if (job == NULL || view_plan(job, arena, &prepare->plan, &err) != DP_OK) {
+    if (!dp_core_assignment(daemon->core, &effect->fence, &view) ||
+        view_unpack_plan(view.job, view.plan, arena, &prepare->plan, &err) != DP_OK) {
         dp_log_error("prepare.no_plan", "job=%s reason=\"%s\"", effect->fence.job, err.message);
         return;
     }
     prepare->fence = message_fence(&effect->fence, arena);
-    prepare->ranks = arena_take(arena, count * sizeof(*prepare->ranks));
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(ranks[i].node, effect->node) == 0) {
-            prepare->ranks[prepare->n_ranks++] = ranks[i].rank;
+    prepare->ranks = arena_take(arena, view.ranks_count * sizeof(*prepare->ranks));
+    for (size_t i = 0; i < view.ranks_count; i++) {
+        if (strcmp(view.ranks[i].node, effect->node) == 0) {
+            prepare->ranks[prepare->n_ranks++] = view.ranks[i].rank;
         }
     }
-    prepare->job_toml.data = (uint8_t *)job->job_toml.bytes;
-    prepare->job_toml.len = job->job_toml.length;
-    prepare->token = job->token;
-    prepare->device = (char *)job->device;
+    prepare->job_toml.data = (uint8_t *)view.job->job_toml.bytes;
+    prepare->job_toml.len = view.job->job_toml.length;
+    prepare->token = view.token;
+    prepare->device = (char *)view.job->device;
+    prepare->beside = view.beside;
+    // A later attempt goes on from the newest checkpoint, if there is one.
+    bool resumes = view.job->attempt > 1 && !view.beside;
+    prepare->resume = resumes ? (char *)view.job->checkpoint : (char *)"";
     prepare->checkpoint_directory =
-        dp_arena_printf(arena, "%s/checkpoints/%s", daemon->state_dir, job->id);
+        dp_arena_printf(arena, "%s/checkpoints/%s", daemon->state_dir, view.job->id);
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE;
     message->prepare = prepare;
+}
+
+static Dp__V1__StateSource **make_sources(const struct dp_assignment_view *view,
+                                          struct dp_arena *arena)
+{
+    Dp__V1__StateSource **sources = arena_take(arena, view->sources_count * sizeof(void *));
+    for (size_t i = 0; i < view->sources_count; i++) {
+        sources[i] = arena_take(arena, sizeof(**sources));
+        dp__v1__state_source__init(sources[i]);
+        sources[i]->rank = view->sources[i].rank;
+        sources[i]->address = (char *)view->sources[i].address;
+    }
+    return sources;
 }
 
 static void fill_start(struct daemon *daemon, const struct dp_effect *effect,
                        struct dp_arena *arena, Dp__V1__ControllerMessage *message)
 {
-    const struct dp_rank_record *ranks = NULL;
-    size_t count = 0;
-    if (dp_core_job(daemon->core, effect->job, &ranks, &count) == NULL) {
+    struct dp_assignment_view view;
+    if (!dp_core_assignment(daemon->core, &effect->fence, &view)) {
         return;
     }
     Dp__V1__Start *start = arena_take(arena, sizeof(*start));
     dp__v1__start__init(start);
     start->fence = message_fence(&effect->fence, arena);
-    start->n_endpoints = count;
-    start->endpoints = arena_take(arena, count * sizeof(void *));
-    for (size_t i = 0; i < count; i++) {
+    start->n_endpoints = view.ranks_count;
+    start->endpoints = arena_take(arena, view.ranks_count * sizeof(void *));
+    for (size_t i = 0; i < view.ranks_count; i++) {
         Dp__V1__Endpoint *endpoint = arena_take(arena, sizeof(*endpoint));
         dp__v1__endpoint__init(endpoint);
-        endpoint->rank = ranks[i].rank;
-        endpoint->address = (char *)ranks[i].address;
+        endpoint->rank = view.ranks[i].rank;
+        endpoint->address = (char *)view.ranks[i].address;
         start->endpoints[i] = endpoint;
     }
+    start->sources = make_sources(&view, arena);
+    start->n_sources = view.sources_count;
+    start->state_step = view.state_step;
+    start->state_token = view.state_token;
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_START;
     message->start = start;
+}
+
+static void fill_pause(struct daemon *daemon, const struct dp_effect *effect,
+                       struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__Pause *pause = arena_take(arena, sizeof(*pause));
+    dp__v1__pause__init(pause);
+    pause->fence = message_fence(&effect->fence, arena);
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PAUSE;
+    message->pause = pause;
+}
+
+static void fill_settle(struct daemon *daemon, const struct dp_effect *effect,
+                        struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__Settle *settle = arena_take(arena, sizeof(*settle));
+    dp__v1__settle__init(settle);
+    settle->fence = message_fence(&effect->fence, arena);
+    settle->step = effect->request;
+    settle->grad_norm = effect->grad_norm;
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_SETTLE;
+    message->settle = settle;
 }
 
 static void fill_stop(struct daemon *daemon, const struct dp_effect *effect, struct dp_arena *arena,
@@ -105,6 +150,7 @@ static void fill_stop(struct daemon *daemon, const struct dp_effect *effect, str
     stop->fence = message_fence(&effect->fence, arena);
     stop->grace_ms = effect->grace_ms;
     stop->reason = (char *)effect->text;
+    stop->checkpoint = effect->checkpoint;
     message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP;
     message->stop = stop;
 }
@@ -132,6 +178,18 @@ static void fill_checkpoint(struct daemon *daemon, const struct dp_effect *effec
     message->checkpoint = checkpoint;
 }
 
+static void fill_probe(struct daemon *daemon, const struct dp_effect *effect,
+                       struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__Probe *probe = arena_take(arena, sizeof(*probe));
+    dp__v1__probe__init(probe);
+    probe->fence = message_fence(&effect->fence, arena);
+    probe->request = effect->request;
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_PROBE;
+    message->probe = probe;
+}
+
 static send_function *const fillers[] = {
     [DP_ORDER_WELCOME] = fill_welcome,
     [DP_ORDER_ACK] = fill_ack,
@@ -140,6 +198,9 @@ static send_function *const fillers[] = {
     [DP_ORDER_STOP] = fill_stop,
     [DP_ORDER_RELEASE] = fill_release,
     [DP_ORDER_CHECKPOINT] = fill_checkpoint,
+    [DP_ORDER_PAUSE] = fill_pause,
+    [DP_ORDER_SETTLE] = fill_settle,
+    [DP_ORDER_PROBE] = fill_probe,
 };
 
 static void perform_send(struct daemon *daemon, const struct dp_effect *effect)
@@ -189,7 +250,9 @@ static void reply_job(struct daemon *daemon, const struct dp_effect *effect)
         call_fail_error(daemon, effect->reply, &err);
         return;
     }
-    call_reply(daemon, effect->reply, &message_job(&view, JOB_LIVE, &arena)->base);
+    Dp__V1__Job *job = message_job(&view, JOB_LIVE, &arena);
+    message_complete(daemon, effect->job, &arena, job);
+    call_reply(daemon, effect->reply, &job->base);
 }
 
 static void perform_reply(struct daemon *daemon, const struct dp_effect *effect)
@@ -200,6 +263,8 @@ static void perform_reply(struct daemon *daemon, const struct dp_effect *effect)
     }
     if (effect->status != DP_OK) {
         call_fail(daemon, effect->reply, effect->status, effect->text);
+    } else if (admin_is_method(pending->method)) {
+        admin_reply(daemon, pending->method, effect->reply, effect->text);
     } else if (pending->method == DP_METHOD_CHECKPOINT_JOB) {
         reply_checkpoint(daemon, effect);
     } else {
@@ -274,6 +339,7 @@ void effects_perform(struct daemon *daemon, const struct dp_effects *effects)
             perform_log(effect);
             break;
         case DP_EFFECT_ADAPT:
+            adapting_start(daemon, effect);
             break;
         }
     }

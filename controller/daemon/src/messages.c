@@ -1,7 +1,10 @@
 #include <string.h>
 
 #include "daemon.h"
+#include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cleanup.h"
+#include "dp/log.h"
 
 void *arena_take(struct dp_arena *arena, size_t bytes)
 {
@@ -62,7 +65,8 @@ Dp__V1__StepPoint *message_step(const struct dp_step_record *step, struct dp_are
     return message;
 }
 
-static void add_ranks(const struct job_view *view, struct dp_arena *arena, Dp__V1__Job *message)
+static void add_ranks(const struct job_view *view, bool with_kinds, struct dp_arena *arena,
+                      Dp__V1__Job *message)
 {
     message->ranks = arena_take(arena, view->ranks_count * sizeof(void *));
     for (size_t i = 0; i < view->ranks_count; i++) {
@@ -78,6 +82,7 @@ static void add_ranks(const struct job_view *view, struct dp_arena *arena, Dp__V
             rank->utilisation = message_usage(&from->usage, arena);
         }
         rank->load = message_load(&from->load, arena);
+        rank->score = message_score(view->scores, from->rank, with_kinds, arena);
         message->ranks[message->n_ranks++] = rank;
     }
 }
@@ -134,15 +139,53 @@ Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct 
     message->step_s = (double)job->step_ns / 1e9;
     message->tokens_per_s = tokens_per_s(job->tokens_per_step, job->step_ns);
     message->checkpoint = (char *)job->checkpoint;
+    message->user = (char *)job->user;
+    message->priority = job->priority;
+    message->retry_at_ns = job->retry_at_ns;
+    message->faults = job->faults;
+    message->preemptions = job->preemptions;
     if (detail != JOB_BRIEF) {
         add_plan(job, detail, arena, message);
-        add_ranks(view, arena, message);
+        add_ranks(view, detail == JOB_FULL, arena, message);
+        add_stragglers(view, arena, message);
     }
     if (detail == JOB_FULL) {
         message->job_toml.data = (uint8_t *)job->job_toml.bytes;
         message->job_toml.len = job->job_toml.length;
     }
     return message;
+}
+
+static Dp__V1__Attempt *make_attempt(const struct dp_attempt_record *from, struct dp_arena *arena)
+{
+    Dp__V1__Attempt *attempt = arena_take(arena, sizeof(*attempt));
+    dp__v1__attempt__init(attempt);
+    attempt->attempt = from->attempt;
+    attempt->started_ns = from->started_ns;
+    attempt->ended_ns = from->ended_ns;
+    attempt->first_step = from->first_step;
+    attempt->last_step = from->last_step;
+    attempt->checkpoint_step = from->checkpoint_step;
+    attempt->reason = dp_arena_strdup(arena, from->reason);
+    attempt->message = dp_arena_strdup(arena, from->message);
+    return attempt;
+}
+
+void message_complete(struct daemon *daemon, uint64_t number, struct dp_arena *arena,
+                      Dp__V1__Job *message)
+{
+    DP_AUTO_FREE struct dp_attempt_record *attempts = NULL;
+    size_t count = 0;
+    struct dp_error err = {0};
+    message->index = dp_core_index(daemon->core);
+    if (dp_store_load_attempts(daemon->store, number, &attempts, &count, &err) != DP_OK) {
+        dp_log_warn("attempts.unreadable", "job=%s reason=\"%s\"", message->id, err.message);
+        return;
+    }
+    message->attempts = arena_take(arena, count * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        message->attempts[message->n_attempts++] = make_attempt(&attempts[i], arena);
+    }
 }
 
 Dp__V1__Hardware *node_hardware(const struct dp_node_record *node, struct dp_arena *arena)

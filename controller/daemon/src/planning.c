@@ -53,13 +53,11 @@ static void planning_free(struct task *task)
     free(planning);
 }
 
-// The planner counts the free slots of a node from 0; they have numbers.
-static void number_slots(struct planning *planning)
+void plan_nodes_number(const struct plan_nodes *nodes, struct dp_plan *plan)
 {
-    const struct plan_nodes *nodes = &planning->nodes;
-    int32_t world = dp_plan_world(&planning->plan);
+    int32_t world = dp_plan_world(plan);
     for (int32_t r = 0; r < world; r++) {
-        struct dp_plan_rank *rank = &planning->plan.ranks[r];
+        struct dp_plan_rank *rank = &plan->ranks[r];
         size_t n = 0;
         while (n < nodes->count && strcmp(nodes->nodes[n].name, rank->node) != 0) {
             n++;
@@ -82,7 +80,7 @@ static void tell_core(struct task *task)
     }
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf packed = {0};
-    number_slots(planning);
+    plan_nodes_number(&planning->nodes, &planning->plan);
     dp_wire_pack(&dp_wire_plan_to_proto(&planning->plan, &arena)->base, &packed);
     size_t world = (size_t)dp_plan_world(&planning->plan);
     struct dp_slot *slots = arena_take(&arena, world * sizeof(*slots));
@@ -128,15 +126,14 @@ static void take_profile(struct plan_nodes *nodes, const struct dp_node_record *
     DP_COPY_TEXT(nodes->profile_node, node->name);
 }
 
-static void init_nodes(struct plan_nodes *nodes, size_t count_max)
+void plan_nodes_init(struct plan_nodes *nodes, size_t count_max)
 {
     nodes->nodes = dp_new_array(struct dp_planner_node, count_max);
     nodes->slots = dp_new_array(uint32_t *, count_max);
 }
 
-// `numbers` of the free slots, NULL = from 0.
-static void add_node(struct plan_nodes *nodes, const struct dp_node_record *node, uint32_t slots,
-                     const uint32_t *numbers)
+void plan_nodes_add(struct plan_nodes *nodes, const struct dp_node_record *node, uint32_t slots,
+                    const uint32_t *numbers)
 {
     if (slots == 0) {
         return;
@@ -160,10 +157,10 @@ void plan_nodes_connected(struct daemon *daemon, struct plan_nodes *ret_nodes)
     size_t count = dp_core_nodes_count(daemon->core);
     DP_AUTO_FREE struct dp_node_view *views = dp_new_array(struct dp_node_view, count);
     dp_core_node_views(daemon->core, views);
-    init_nodes(ret_nodes, count);
+    plan_nodes_init(ret_nodes, count);
     for (size_t i = 0; i < count; i++) {
         if (views[i].state == DP_NODE_READY || views[i].state == DP_NODE_REGISTERING) {
-            add_node(ret_nodes, views[i].node, views[i].node->slots, NULL);
+            plan_nodes_add(ret_nodes, views[i].node, views[i].node->slots, NULL);
         }
     }
     lessons_apply(daemon, ret_nodes);
@@ -207,12 +204,12 @@ void planning_start(struct daemon *daemon, uint64_t number, const struct dp_free
 {
     struct planning *planning = planning_new(daemon, TASK_JOB, 0);
     planning->job = number;
-    init_nodes(&planning->nodes, nodes_count);
+    plan_nodes_init(&planning->nodes, nodes_count);
     const struct dp_job_record *job = dp_core_job(daemon->core, number, NULL, NULL);
     planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &planning->spec,
                    &planning->task.error);
     for (size_t i = 0; i < nodes_count; i++) {
-        add_node(&planning->nodes, nodes[i].node, nodes[i].slots_free, nodes[i].slots);
+        plan_nodes_add(&planning->nodes, nodes[i].node, nodes[i].slots_free, nodes[i].slots);
     }
     lessons_apply(daemon, &planning->nodes);
     task_submit(&planning->task);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon.h"
+#include "decisions.h"
 #include "dp/cleanup.h"
 #include "dp/planner.h"
 #include "dp/spec.h"
@@ -206,6 +207,7 @@ static void fill(struct daemon *daemon, const struct job_view *view,
 {
     const struct dp_job_record *job = view->job;
     report->job = message_job(view, JOB_FULL, arena);
+    decisions_show(daemon, job->number, report->job, arena);
     report->unigram_entropy = job->unigram_entropy;
     report->corpus_bytes = job->corpus_bytes;
     report->corpus_of_tokens = job->corpus_tokens > 0;

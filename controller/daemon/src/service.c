@@ -6,6 +6,7 @@
 #include "audit.h"
 #include "calibrations.h"
 #include "daemon.h"
+#include "decisions.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
@@ -40,6 +41,49 @@ static void get_version(struct daemon *daemon, uint64_t call, const void *any,
     call_reply(daemon, call, &info.base);
 }
 
+// The parser has checked the words; what is not known is the default.
+static void take_policies(const struct dp_job_spec *spec, struct dp_submit *job)
+{
+    dp_recovery recovery = DP_RECOVERY_AUTO;
+    dp_straggler_policy policy = DP_STRAGGLERS_ADVISE;
+    struct dp_error ignored = {0};
+    dp_recovery_parse(spec->recovery.policy, &recovery, &ignored);
+    dp_straggler_policy_parse(spec->straggler.policy, &policy, &ignored);
+    job->recovery = recovery == DP_RECOVERY_OFF          ? DP_JOB_RECOVERY_OFF
+                    : recovery == DP_RECOVERY_CHECKPOINT ? DP_JOB_RECOVERY_CHECKPOINT
+                                                         : DP_JOB_RECOVERY_AUTO;
+    job->adapt = policy == DP_STRAGGLERS_OFF    ? DP_JOB_ADAPT_OFF
+                 : policy == DP_STRAGGLERS_AUTO ? DP_JOB_ADAPT_AUTO
+                                                : DP_JOB_ADAPT_ADVISE;
+}
+
+// Names that a checked job file has are known.
+static dp_recovery_policy recovery_of(const struct dp_job_spec *spec)
+{
+    static const dp_recovery_policy policies[] = {
+        [DP_RECOVERY_AUTO] = DP_JOB_RECOVERY_AUTO,
+        [DP_RECOVERY_CHECKPOINT] = DP_JOB_RECOVERY_CHECKPOINT,
+        [DP_RECOVERY_OFF] = DP_JOB_RECOVERY_OFF,
+    };
+    dp_recovery recovery = DP_RECOVERY_AUTO;
+    struct dp_error err = {0};
+    dp_recovery_parse(spec->recovery.policy, &recovery, &err);
+    return policies[recovery];
+}
+
+static dp_adapt_policy adapt_of(const struct dp_job_spec *spec)
+{
+    static const dp_adapt_policy policies[] = {
+        [DP_STRAGGLERS_ADVISE] = DP_JOB_ADAPT_ADVISE,
+        [DP_STRAGGLERS_OFF] = DP_JOB_ADAPT_OFF,
+        [DP_STRAGGLERS_AUTO] = DP_JOB_ADAPT_AUTO,
+    };
+    dp_straggler_policy policy = DP_STRAGGLERS_ADVISE;
+    struct dp_error err = {0};
+    dp_straggler_policy_parse(spec->straggler.policy, &policy, &err);
+    return policies[policy];
+}
+
 static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJobRequest *request,
                    const struct dp_job_spec *spec)
 {
@@ -57,8 +101,19 @@ static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJob
     job->job_toml_length = request->job_toml.len;
     job->ranks_wanted = dp_job_spec_ranks(spec, &job->ranks_fixed);
     job->needs_profile = spec->resources.device != DP_DEVICE_SIM;
+    job->recovery = recovery_of(spec);
+    job->adapt = adapt_of(spec);
     job->steps_total = (uint64_t)spec->train.steps;
     job->tokens_per_step = (uint64_t)spec->train.global_batch * (uint64_t)spec->train.sequence;
+    job->straggler_enter = spec->straggler.threshold;
+    job->user = request->user;
+    job->check_index = request->check_index;
+    take_policies(spec, job);
+    job->priority = spec->queue.priority;
+    job->preemptible = spec->queue.preemptible != 0;
+    job->retry_max = (uint32_t)spec->retry.max;
+    job->retry_backoff_s = (uint32_t)spec->retry.backoff_s;
+    job->no_progress_max = (uint32_t)spec->retry.no_progress;
     daemon_expect(daemon, call, DP_METHOD_SUBMIT_JOB);
     daemon_step(daemon, &event);
 }
@@ -66,7 +121,10 @@ static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJob
 static void reply_view(struct daemon *daemon, uint64_t call, struct job_view *view,
                        struct dp_arena *arena)
 {
-    call_reply(daemon, call, &message_job(view, JOB_FULL, arena)->base);
+    Dp__V1__Job *job = message_job(view, JOB_FULL, arena);
+    message_complete(daemon, view->job->number, arena, job);
+    decisions_show(daemon, view->job->number, job, arena);
+    call_reply(daemon, call, &job->base);
 }
 
 // One that makes no job.
@@ -94,8 +152,8 @@ static void submit_job(struct daemon *daemon, uint64_t call, const void *any,
     struct dp_error err = {0};
     struct dp_job_spec spec;
     uint64_t before = 0;
-    if (strlen(request->request_id) >= DP_NAME_MAX) {
-        call_fail(daemon, call, DP_INVALID, "request_id has more than 63 characters");
+    if (strlen(request->request_id) >= DP_NAME_MAX || strlen(request->user) >= DP_NAME_MAX) {
+        call_fail(daemon, call, DP_INVALID, "request_id or user has more than 63 bytes");
         return;
     }
     dp_status status =
@@ -234,10 +292,27 @@ static Dp__V1__Node *make_node(struct daemon *daemon, const struct dp_node_view 
     node->version = (char *)view->node->version;
     node->last_seen_ns = view->node->last_seen_ns;
     node->calibrated = view->node->profile.length > 0;
+    node->admin_by = (char *)view->node->admin_by;
+    node->admin_since_ns = view->node->admin_since_ns;
+    node->drain_deadline_ns = view->node->drain_deadline_ns;
+    node->place = (char *)view->node->place;
     node->jobs =
         arena_take(arena, dp_core_node_jobs_max(daemon->core, node->name) * sizeof(char *));
     node->n_jobs = dp_core_node_jobs(daemon->core, node->name, (const char **)node->jobs);
     return node;
+}
+
+Dp__V1__Node *service_node(struct daemon *daemon, const char *name, struct dp_arena *arena)
+{
+    size_t count = dp_core_nodes_count(daemon->core);
+    struct dp_node_view *views = arena_take(arena, count * sizeof(*views));
+    dp_core_node_views(daemon->core, views);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(views[i].node->name, name) == 0) {
+            return make_node(daemon, &views[i], arena);
+        }
+    }
+    return NULL;
 }
 
 static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,

@@ -290,6 +290,7 @@ static void take_step(const Dp__V1__StepDone *from, struct dp_arena *arena,
     }
     step->load = (struct dp_rank_load){from->expert_skew, from->skew_layer, from->skew_expert,
                                        from->rank_load};
+    step->times = straggler_times(from, arena);
     if (from->n_spans > 0) {
         size_t length = protobuf_c_message_get_packed_size(&from->base);
         uint8_t *packed = arena_take(arena, length);
@@ -326,6 +327,10 @@ static bool take_report(const Dp__V1__RankReport *from, struct dp_arena *arena,
         report->checkpoint.request = from->checkpoint->request;
         report->checkpoint.path = from->checkpoint->path;
         report->checkpoint.error = from->checkpoint->error;
+        return true;
+    case DP__V1__RANK_REPORT__REPORT_PROBE:
+        report->kind = DP_REPORT_PROBE;
+        report->probe = straggler_probe(from->probe, arena);
         return true;
     case DP__V1__RANK_REPORT__REPORT_FINISHED:
         report->kind = DP_REPORT_FINISHED;

@@ -10,6 +10,7 @@ const char *task_kind_text(task_kind kind)
 {
     static const char *const texts[TASK_KIND_COUNT] = {
         [TASK_JOB] = "job",
+        [TASK_ADAPT] = "adapt",
         [TASK_VALIDATE] = "validate",
         [TASK_PLAN] = "plan",
         [TASK_SIMULATE] = "simulate",

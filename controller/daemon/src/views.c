@@ -11,6 +11,9 @@ static bool from_core(struct daemon *daemon, uint64_t number, struct job_view *v
     const struct dp_job_record *job =
         dp_core_job(daemon->core, number, &view->ranks, &view->ranks_count);
     view->in_core = job != NULL;
+    view->scores = dp_core_straggler(daemon->core, number);
+    view->verdicts_count =
+        dp_core_verdicts(daemon->core, number, view->verdicts, VIEW_VERDICTS_MAX);
     view->job = view->in_core && dp_core_job_stored(daemon->core, number) ? job : NULL;
     return view->job != NULL;
 }
@@ -27,6 +30,14 @@ static dp_status from_store(struct daemon *daemon, struct dp_job_record *row, st
     dp_status status = dp_store_load_ranks(daemon->store, row->number, &view->owned_ranks,
                                            &view->ranks_count, err);
     view->ranks = view->owned_ranks;
+    size_t count = 0;
+    if (status == DP_OK) {
+        status = dp_store_load_verdicts(daemon->store, row->number, VIEW_VERDICTS_MAX,
+                                        &view->owned_verdicts, &count, err);
+    }
+    for (size_t i = 0; i < count; i++) {
+        view->verdicts[view->verdicts_count++] = &view->owned_verdicts[i];
+    }
     if (status != DP_OK) {
         view_deinit(view);
     }
@@ -73,22 +84,29 @@ void view_deinit(struct job_view *view)
     }
     free(view->owned_job);
     free(view->owned_ranks);
+    free(view->owned_verdicts);
     *view = (struct job_view){0};
 }
 
-dp_status view_plan(const struct dp_job_record *job, struct dp_arena *arena,
-                    Dp__V1__Plan **ret_plan, struct dp_error *err)
+dp_status view_unpack_plan(const struct dp_job_record *job, const struct dp_buf *packed,
+                           struct dp_arena *arena, Dp__V1__Plan **ret_plan, struct dp_error *err)
 {
-    if (job->plan.length == 0) {
+    if (packed->length == 0) {
         return dp_fail(err, DP_NOT_FOUND, "%s has no plan yet: it is %s", job->id,
                        dp_job_state_text(job->state));
     }
     ProtobufCMessage *message = NULL;
-    dp_status status = dp_wire_unpack(&dp__v1__plan__descriptor, job->plan.bytes, job->plan.length,
+    dp_status status = dp_wire_unpack(&dp__v1__plan__descriptor, packed->bytes, packed->length,
                                       arena, &message, err);
     if (status != DP_OK) {
         return dp_fail_in(err, "the plan of %s", job->id);
     }
     *ret_plan = (Dp__V1__Plan *)message;
     return DP_OK;
+}
+
+dp_status view_plan(const struct dp_job_record *job, struct dp_arena *arena,
+                    Dp__V1__Plan **ret_plan, struct dp_error *err)
+{
+    return view_unpack_plan(job, &job->plan, arena, ret_plan, err);
 }

@@ -45,6 +45,13 @@ dp_status dp_client_cancel_job(struct dp_client *client, const char *id, const c
 dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, struct dp_arena *arena,
                                    Dp__V1__CheckpointJobResponse **ret_response,
                                    struct dp_error *err);
+// Another layout is looked for; what becomes of it is a decision of the job.
+dp_status dp_client_reassign_job(struct dp_client *client,
+                                 const Dp__V1__ReassignJobRequest *request, struct dp_arena *arena,
+                                 Dp__V1__Job **ret_job, struct dp_error *err);
+dp_status dp_client_list_decisions(struct dp_client *client, const char *id, struct dp_arena *arena,
+                                   Dp__V1__ListDecisionsResponse **ret_response,
+                                   struct dp_error *err);
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
                                Dp__V1__ListNodesResponse **ret_response, struct dp_error *err);
 dp_status dp_client_drain_node(struct dp_client *client, const Dp__V1__DrainNodeRequest *request,
