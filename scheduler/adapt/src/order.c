@@ -29,32 +29,29 @@ static dp_status give_costs(void *context, const struct dp_schedule *shape,
 }
 
 // In the units of dp_adapt_block_costs, whose chunks weigh as their layers do: what runs now, and
-// as much more as the memory has room for. False = no limit.
-static bool fill_cap(struct adapt *adapt, const struct layout *layout, int32_t block,
-                     const struct dp_schedule *schedule, uint64_t *ret_cap)
+// as much more as the memory has room for; no more where that is not known.
+static dp_status fill_cap(struct adapt *adapt, const struct layout *layout, int32_t block,
+                          const struct dp_schedule *schedule, uint64_t *ret_cap)
 {
     DP_CLEANUP(dp_sim_costs_deinit) struct dp_sim_costs costs;
     DP_CLEANUP(dp_sim_result_deinit) struct dp_sim_result now = {0};
     dp_adapt_block_costs(adapt, layout, block, schedule, &costs);
-    if (adapt->plan->positions == NULL ||
-        dp_simulate(schedule, &costs, false, &now, NULL) != DP_OK) {
-        return false;
+    dp_status status = dp_simulate(schedule, &costs, false, &now, NULL);
+    for (int32_t p = 0; p < adapt->pipeline && status == DP_OK; p++) {
+        const struct dp_plan_position *position =
+            adapt->plan->positions == NULL ? NULL : &adapt->plan->positions[p];
+        double more = 0;
+        if (position != NULL && position->memory_limit_bytes > 0) {
+            double chunks = position->memory.activations + position->memory.deferred;
+            double room = position->memory_limit_bytes - dp_memory_total(&position->memory);
+            more = chunks > 0 ? fmax(0, room) / chunks : 0;
+        }
+        ret_cap[p] = (uint64_t)((double)now.ranks[p].peak_bytes * (1 + fmin(more, 1e6)));
     }
-    bool is_limited = false;
-    for (int32_t p = 0; p < adapt->pipeline; p++) {
-        const struct dp_plan_position *position = &adapt->plan->positions[p];
-        double chunks = position->memory.activations + position->memory.deferred;
-        double room = position->memory_limit_bytes - dp_memory_total(&position->memory);
-        bool has_limit = position->memory_limit_bytes > 0 && chunks > 0;
-        double more = has_limit ? fmax(0, room) / chunks : 1e6;
-        ret_cap[p] = (uint64_t)((double)now.ranks[p].peak_bytes * (1 + more));
-        is_limited = is_limited || has_limit;
-    }
-    return is_limited;
+    return status;
 }
 
-static struct order *search(struct adapt *adapt, const struct layout *layout, int32_t block,
-                            double *ret_moves)
+static struct order *search(struct adapt *adapt, const struct layout *layout, int32_t block)
 {
     struct question question = {adapt, layout, block};
     const struct dp_schedule *now = &dp_adapt_block_order(adapt, layout, block)->schedule;
@@ -64,9 +61,12 @@ static struct order *search(struct adapt *adapt, const struct layout *layout, in
         .microbatches = layout->count[block],
         .costs = give_costs,
         .context = &question,
-        .memory_cap = fill_cap(adapt, layout, block, now, cap) ? cap : NULL,
+        .memory_cap = cap,
         .shape = now,
     };
+    if (fill_cap(adapt, layout, block, now, cap) != DP_OK) {
+        return NULL;
+    }
     const struct dp_adapt_limits *limits = &adapt->input->limits;
     const struct dp_auto_options options = {
         .moves_max = limits->moves_max > 0 ? limits->moves_max : MOVES,
@@ -78,7 +78,6 @@ static struct order *search(struct adapt *adapt, const struct layout *layout, in
         return NULL;
     }
     adapt->moves += result.moves;
-    *ret_moves = (double)result.moves;
     struct order *order = dp_adapt_order_add(adapt, &result.schedule);
     dp_auto_result_deinit(&result);
     return order;
@@ -130,10 +129,10 @@ bool dp_adapt_order(struct adapt *adapt, struct layout *layout, char *ret_why)
     snprintf(ret_why, DP_ADAPT_WHY_MAX, "the search found no faster order of these stages");
     bool is_better = false;
     for (int i = 0; i < SEARCHES_MAX && !dp_adapt_is_over(adapt); i++) {
-        double step, moves;
+        double step;
         int32_t block = longest_block(adapt, layout, &step);
         struct order *before = layout->own[block];
-        struct order *found = search(adapt, layout, block, &moves);
+        struct order *found = search(adapt, layout, block);
         if (found == NULL) {
             snprintf(ret_why, DP_ADAPT_WHY_MAX,
                      "the order is too long to be searched, or the "

@@ -1,0 +1,415 @@
+// Which answer is best for what, and what it is weighed against.
+
+#include "adapt_support.h"
+
+static void slow_one(int32_t rank, double factor, double slow[16])
+{
+    for (int i = 0; i < 16; i++) {
+        slow[i] = 1;
+    }
+    slow[rank] = factor;
+}
+
+static void choose(const struct dp_adapt_input *input, struct dp_adapt_answers *ret_answers)
+{
+    struct dp_error err = {0};
+    assert_ok(dp_adapt_choose(input, ret_answers, &err), &err);
+}
+
+static void a_step_is_what_the_closed_form_of_1f1b_says(void **state)
+{
+    (void)state;
+    // (M + P - 1) (F + B) of even stages; a slow rank's work bounds the rest:
+    // M x (F + B) on it, and what fills and drains the pipeline once around it.
+    struct dp_error err = {0};
+    const struct sizes sizes = {"1f1b", 4, 1, 1, 8, 8, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    double step, slow[16];
+    assert_ok(dp_adapt_step(&input, &plan, &step, &err), &err);
+    assert_true(fabs(step - (8 + 3) * 6) < 1e-9);
+    slow_one(3, 2, slow);
+    input.slow = slow;
+    assert_ok(dp_adapt_step(&input, &plan, &step, &err), &err);
+    assert_true(fabs(step - (8 * 12 + 3 * 6)) < 1e-9);
+    // Sums and the update follow the slowest.
+    for (int p = 0; p < 4; p++) {
+        costs.gradient_s[p] = 2;
+        costs.optimizer_s[p] = 1;
+    }
+    assert_ok(dp_adapt_step(&input, &plan, &step, &err), &err);
+    assert_true(fabs(step - (8 * 12 + 3 * 6 + 3)) < 1e-9);
+}
+
+static void micro_batches_move_to_the_replica_that_is_done_first(void **state)
+{
+    (void)state;
+    // One rank a replica: m_k x o_k is the step, the least max of it over m_0 + m_1 = 12 with
+    // o = (2, 1) is 8 at (4, 8) (facts of Malleus: minimise max m_k o_k).
+    const struct sizes sizes = {"1f1b", 1, 2, 1, 6, 4, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    double slow[16];
+    slow_one(0, 2, slow);
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    const struct dp_adapt_answer *best = &answers.answers[answers.best];
+    assert_int_equal(best->kind, DP_ADAPT_SHIFT);
+    assert_true(fabs(best->before_s - 6 * 24) < 1e-9);
+    assert_true(fabs(best->after_s - 8 * 12) < 1e-9);
+    assert_true(fabs(answers.healthy_s - 6 * 12) < 1e-9);
+    assert_int_equal(best->plan->replicas[0].microbatches, 4);
+    assert_int_equal(best->plan->replicas[1].microbatches, 8);
+    // What it says is what the plan takes.
+    double step;
+    struct dp_error err = {0};
+    assert_ok(dp_adapt_step(&input, best->plan, &step, &err), &err);
+    assert_true(fabs(step - best->after_s) < 1e-9);
+}
+
+static void replicas_that_share_expert_groups_keep_the_same_micro_batches(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"1f1b", 2, 2, 2, 8, 8, 0, 2};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    double slow[16];
+    slow_one(0, 2, slow);
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    const struct dp_adapt_answer *shift = answer_of(&answers, DP_ADAPT_SHIFT);
+    assert_false(shift->possible);
+    assert_non_null(strstr(shift->reason, "expert groups couple"));
+    // The slow rank's peer waits for it in every action: both replicas are as slow as it.
+    slow[2] = 2;
+    const int32_t counts[] = {8, 8};
+    const struct way way = {&plan, &costs, plan.layer_begin, counts, slow, NULL};
+    assert_true(fabs(shift->before_s - simulate_way(&way)) < 1e-9);
+}
+
+static void layers_leave_a_slow_rank_and_go_where_memory_takes_them(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"1f1b", 2, 1, 1, 16, 9, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    double slow[16];
+    slow_one(1, 2, slow);
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    // x_i l_i alike: 6 layers at 1, 3 at 2.
+    const struct dp_adapt_answer *layers = answer_of(&answers, DP_ADAPT_LAYERS);
+    assert_true(layers->possible);
+    assert_int_equal(layers->plan->layer_begin[1], 6);
+    assert_string_equal(layers->action, "layers of the stages 6,3");
+
+    // A rank that has room for one layer more takes one.
+    plan.positions = dp_new_array(struct dp_plan_position, 2);
+    for (int p = 0; p < 2; p++) {
+        plan.positions[p].memory.weights = 100.0 * (p == 0 ? 4 : 5);
+        plan.positions[p].memory_limit_bytes = 510;
+    }
+    dp_adapt_answers_deinit(&answers);
+    choose(&input, &answers);
+    layers = answer_of(&answers, DP_ADAPT_LAYERS);
+    assert_int_equal(layers->plan->layer_begin[1], 5);
+}
+
+static void a_slow_link_gets_the_edge_with_the_least_traffic(void **state)
+{
+    (void)state;
+    // Four ranks in a row: the link between 1 and 2 is slow. With rank 2's place at an end (facts
+    // 2.5 S3b) fewer messages of the pipeline cross it, or none do.
+    const struct sizes sizes = {"1f1b", 4, 1, 1, 8, 8, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    const struct dp_adapt_link links[] = {{1, 2, {10, 0}}, {2, 1, {10, 0}}};
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    input.links = links;
+    input.links_count = 2;
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    const struct dp_adapt_answer *swap = answer_of(&answers, DP_ADAPT_SWAP);
+    assert_true(swap->possible);
+    assert_true(fabs(swap->after_s - answers.healthy_s) < 1e-9);
+    int32_t at[2];
+    for (int32_t r = 0; r < 4; r++) {
+        for (int i = 0; i < 2; i++) {
+            if (strcmp(swap->plan->ranks[r].node, i == 0 ? "n1" : "n2") == 0) {
+                at[i] = r;
+            }
+        }
+    }
+    assert_true(abs(at[0] - at[1]) > 1);
+}
+
+static void a_spare_takes_the_slow_ranks_stage_and_costs_its_state(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"1f1b", 4, 1, 1, 8, 8, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    double slow[16];
+    slow_one(2, 3, slow);
+    const struct dp_adapt_spare spares[] = {{.node = "old", .slot = 3, .slow = 1.5},
+                                            {.node = "new", .slot = 1}};
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    input.spares = spares;
+    input.spares_count = 2;
+    input.acting = (struct dp_adapt_acting){
+        .switch_s = 3, .state_bytes = 100, .local_bytes_per_s = 1000, .network_bytes_per_s = 50};
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    const struct dp_adapt_answer *best = answer_of(&answers, DP_ADAPT_SPARE);
+    assert_string_equal(best->plan->ranks[2].node, "new");
+    assert_int_equal(best->plan->ranks[2].slot, 1);
+    assert_true(fabs(best->after_s - answers.healthy_s) < 1e-9);
+    // Two layers over the network, 2 s each; the others' within their nodes at the same time.
+    assert_true(fabs(best->cost_s - (3 + 2 * 100.0 / 50)) < 1e-9);
+    assert_true(fabs(best->net_s - ((best->before_s - best->after_s) * 1000 - best->cost_s)) <
+                1e-6);
+}
+
+static void experts_are_re_placed_when_their_loads_are_the_cause(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"1f1b", 2, 2, 2, 8, 8, 0, 4};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    // Experts 0 and 1 have all rows and lie on rank 0 of the group: twice its mean. Spread, each
+    // rank has one of them.
+    const double load[] = {10, 10, 0, 0};
+    const int32_t held[] = {0, 1, 2, 3};
+    const struct dp_adapt_experts experts = {.shape = {4, 4, 1, 1, 2},
+                                             .layers = 1,
+                                             .load = load,
+                                             .held = held,
+                                             .share = 0.5,
+                                             .move_s = 1};
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    input.experts = &experts;
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    const struct dp_adapt_answer *best = &answers.answers[answers.best];
+    assert_int_equal(best->kind, DP_ADAPT_EXPERTS);
+    assert_true(fabs(best->before_s - 1.5 * answers.healthy_s) < 1e-9);
+    assert_true(fabs(best->after_s - answers.healthy_s) < 1e-9);
+    assert_null(best->plan);
+}
+
+// The rules of weighing.
+
+struct bench {
+    struct dp_plan plan;
+    struct dp_adapt_costs costs;
+    double slow[16];
+    struct dp_adapt_spare spare;
+    struct dp_adapt_input input;
+};
+
+// 33 s lost in each step of 99, and a spare that costs 100 s.
+static void set_up(struct bench *bench)
+{
+    *bench = (struct bench){.plan = plan_of(&(struct sizes){"1f1b", 1, 1, 1, 11, 3, 0, 1}),
+                            .spare = {.node = "new"}};
+    bench->costs = even_costs(&bench->plan, 1, 1, 0);
+    slow_one(0, 1.5, bench->slow);
+    bench->input = input_of(&bench->plan, &bench->costs, bench->slow);
+    bench->input.spares = &bench->spare;
+    bench->input.spares_count = 1;
+    bench->input.acting.switch_s = 100;
+}
+
+static void tear_down(struct bench *bench)
+{
+    dp_plan_deinit(&bench->plan);
+    dp_adapt_costs_deinit(&bench->costs);
+}
+
+static dp_adapt_kind best_of(const struct dp_adapt_input *input, const char *reason)
+{
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(input, &answers);
+    const struct dp_adapt_answer *spare = answer_of(&answers, DP_ADAPT_SPARE);
+    assert_true(spare->possible);
+    if (strstr(spare->reason, reason) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", reason, spare->reason);
+    }
+    return answers.answers[answers.best].kind;
+}
+
+static void nothing_is_done_before_the_time_lost_has_reached_the_cost(void **state)
+{
+    (void)state;
+    DP_CLEANUP(tear_down) struct bench bench;
+    set_up(&bench);
+    bench.input.excess_s = 99;
+    assert_int_equal(best_of(&bench.input, "in 1 steps"), DP_ADAPT_IGNORE);
+    bench.input.excess_s = 0; // 33 s lost in each step: 99 after three, 132 after four
+    assert_int_equal(best_of(&bench.input, "in 4 steps"), DP_ADAPT_IGNORE);
+    bench.input.excess_s = 100;
+    assert_int_equal(best_of(&bench.input, "saves"), DP_ADAPT_SPARE);
+    // A node that is known to stay slow for long needs no such patience; for short, no answer.
+    bench.input.excess_s = 0;
+    bench.input.expected_steps = 10;
+    assert_int_equal(best_of(&bench.input, "saves"), DP_ADAPT_SPARE);
+    bench.input.expected_steps = 3;
+    assert_int_equal(best_of(&bench.input, "do not pay"), DP_ADAPT_IGNORE);
+}
+
+// The rule costs at most twice what knowing would have: for every duration of a slowness, what is
+// lost by waiting and then acting over the least of acting at once and not at all.
+static void waiting_costs_at_most_twice_what_knowing_would(void **state)
+{
+    (void)state;
+    DP_CLEANUP(tear_down) struct bench bench;
+    set_up(&bench);
+    const double each = 33, cost = 100;
+    for (int64_t lasts = 1; lasts <= 40; lasts++) {
+        double paid = 0;
+        bool acted = false;
+        for (int64_t step = 0; step < lasts && !acted; step++) {
+            bench.input.excess_s = paid;
+            acted = best_of(&bench.input, "") == DP_ADAPT_SPARE;
+            paid += acted ? cost : each;
+        }
+        double knowing = fmin((double)lasts * each, cost);
+        assert_true(paid <= 2 * knowing + each);
+    }
+}
+
+static void gains_trust_and_cool_down_bound_what_is_done(void **state)
+{
+    (void)state;
+    DP_CLEANUP(tear_down) struct bench bench;
+    set_up(&bench);
+    assert_int_equal(best_of(&bench.input, "saves"), DP_ADAPT_SPARE);
+    bench.input.limits.since_action_steps = 49;
+    assert_int_equal(best_of(&bench.input, "cooling down: 49 of 50"), DP_ADAPT_IGNORE);
+    bench.input.limits.since_action_steps = 50;
+    assert_int_equal(best_of(&bench.input, "saves"), DP_ADAPT_SPARE);
+    bench.input.remaining_steps = 3;
+    assert_int_equal(best_of(&bench.input, "do not pay"), DP_ADAPT_IGNORE);
+    bench.input.remaining_steps = 4;
+    assert_int_equal(best_of(&bench.input, "saves"), DP_ADAPT_SPARE);
+    bench.input.trust = 0.5;
+    assert_int_equal(best_of(&bench.input, "do not pay"), DP_ADAPT_IGNORE);
+    bench.input = input_of(&bench.plan, &bench.costs, bench.slow);
+    bench.input.spares = &bench.spare;
+    bench.input.spares_count = 1;
+    bench.slow[0] = 1.06;
+    bench.spare.slow = 1.05;
+    assert_int_equal(best_of(&bench.input, "worth acting on"), DP_ADAPT_IGNORE);
+}
+
+static void a_wrong_prediction_lowers_trust_and_a_right_one_brings_it_back(void **state)
+{
+    (void)state;
+    assert_true(fabs(dp_adapt_trust_after(1, 10, 6, 6) - 1) < 1e-12);
+    assert_true(fabs(dp_adapt_trust_after(1, 10, 6, 10) - 0.5) < 1e-12);
+    assert_true(fabs(dp_adapt_trust_after(0.5, 10, 6, 12) - 0.25) < 1e-12);
+    assert_true(fabs(dp_adapt_trust_after(0.5, 10, 6, 8) - 0.5) < 1e-12);
+    assert_true(fabs(dp_adapt_trust_after(0.5, 10, 6, 2) - 0.75) < 1e-12);
+    double trust = 1;
+    for (int i = 0; i < 20; i++) {
+        trust = dp_adapt_trust_after(trust, 10, 6, 11);
+    }
+    assert_true(trust >= 0.1 && trust < 0.11);
+}
+
+static void figures_are_scaled_to_the_step_that_was_measured(void **state)
+{
+    (void)state;
+    DP_CLEANUP(tear_down) struct bench bench;
+    set_up(&bench);
+    bench.input.measured_step_s = 198;
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&bench.input, &answers);
+    const struct dp_adapt_answer *spare = answer_of(&answers, DP_ADAPT_SPARE);
+    assert_true(fabs(spare->before_s - 198) < 1e-9);
+    assert_true(fabs(spare->after_s - 132) < 1e-9);
+    assert_true(fabs(spare->plan->step_s - 132) < 1e-9);
+    double parts = spare->plan->compute_s + spare->plan->bubble_s + spare->plan->comm_s +
+                   spare->plan->grad_sync_s + spare->plan->optimizer_s;
+    assert_true(fabs(parts - 132) < 1e-9);
+    // Tokens of a step are as many as before.
+    assert_true(fabs(spare->plan->tokens_per_s * 132 - 1000) < 1e-6);
+}
+
+static void the_same_question_gets_the_same_answer_bit_for_bit(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"dualpipe", 4, 2, 1, 10, 12, 0, 2};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1.2, 0.9);
+    double slow[16];
+    slow_one(5, 1.7, slow);
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    struct dp_buf texts[2] = {{0}};
+    for (int i = 0; i < 2; i++) {
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        DP_AUTO_JSON json_t *json = dp_adapt_to_json(&answers);
+        dp_json_write(json, 0, &texts[i]);
+        dp_adapt_render(&answers, &texts[i]);
+    }
+    assert_string_equal(texts[0].bytes, texts[1].bytes);
+    dp_buf_deinit(&texts[0]);
+    dp_buf_deinit(&texts[1]);
+}
+
+static bool always(void *context)
+{
+    (void)context;
+    return true;
+}
+
+static void what_does_not_fit_is_refused_and_a_stop_is_heard(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_CLEANUP(tear_down) struct bench bench;
+    set_up(&bench);
+    struct dp_adapt_answers answers = {0};
+    bench.slow[0] = 0;
+    assert_refused(dp_adapt_choose(&bench.input, &answers, &err), DP_INVALID, &err, "rank 0");
+    bench.slow[0] = 2;
+    bench.input.trust = 1.5;
+    assert_refused(dp_adapt_choose(&bench.input, &answers, &err), DP_INVALID, &err, "trust");
+    bench.input.trust = 1;
+    bench.costs.layers = 2;
+    assert_refused(dp_adapt_choose(&bench.input, &answers, &err), DP_INVALID, &err, "layers");
+    bench.costs.layers = 3;
+    const struct dp_adapt_link nowhere = {0, 7, {1, 0}};
+    bench.input.links = &nowhere;
+    bench.input.links_count = 1;
+    assert_refused(dp_adapt_choose(&bench.input, &answers, &err), DP_INVALID, &err, "rank 7");
+    bench.input.links_count = 0;
+    bench.input.limits.stop = always;
+    assert_int_equal(dp_adapt_choose(&bench.input, &answers, &err), DP_INTERRUPTED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_what_the_closed_form_of_1f1b_says),
+        cmocka_unit_test(micro_batches_move_to_the_replica_that_is_done_first),
+        cmocka_unit_test(replicas_that_share_expert_groups_keep_the_same_micro_batches),
+        cmocka_unit_test(layers_leave_a_slow_rank_and_go_where_memory_takes_them),
+        cmocka_unit_test(a_slow_link_gets_the_edge_with_the_least_traffic),
+        cmocka_unit_test(a_spare_takes_the_slow_ranks_stage_and_costs_its_state),
+        cmocka_unit_test(experts_are_re_placed_when_their_loads_are_the_cause),
+        cmocka_unit_test(nothing_is_done_before_the_time_lost_has_reached_the_cost),
+        cmocka_unit_test(waiting_costs_at_most_twice_what_knowing_would),
+        cmocka_unit_test(gains_trust_and_cool_down_bound_what_is_done),
+        cmocka_unit_test(a_wrong_prediction_lowers_trust_and_a_right_one_brings_it_back),
+        cmocka_unit_test(figures_are_scaled_to_the_step_that_was_measured),
+        cmocka_unit_test(the_same_question_gets_the_same_answer_bit_for_bit),
+        cmocka_unit_test(what_does_not_fit_is_refused_and_a_stop_is_heard),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
