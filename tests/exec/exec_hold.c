@@ -73,9 +73,9 @@ static void *run_trial(void *argument)
     return NULL;
 }
 
-void holders_begin(struct holders *holders, const struct trial *trial)
+void holders_begin(struct holders *holders, const struct trial *trial, int32_t dead)
 {
-    *holders = (struct holders){.trial = *trial, .dead = -1};
+    *holders = (struct holders){.trial = *trial, .dead = dead};
     pthread_mutex_init(&holders->lock, NULL);
     pthread_cond_init(&holders->changed, NULL);
     holders->trial.end = hold;

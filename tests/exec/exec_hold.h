@@ -31,7 +31,7 @@ struct holders {
 };
 
 // Runs a trial by a thread of its own up to where all its ranks hold. Whatever became of them.
-void holders_begin(struct holders *holders, const struct trial *trial);
+void holders_begin(struct holders *holders, const struct trial *trial, int32_t dead);
 // As a controller does: the newest step that a living rank has; those that are behind settle there.
 // Returns it.
 int64_t holders_settle(struct holders *holders);
