@@ -137,6 +137,18 @@ static void a_rank_recovers_and_is_found_again(void **state)
     }
 }
 
+static void what_a_slow_rank_leaves_behind_is_not_taken_for_uneven_data(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    for (int64_t step = 1; step <= 90; step++) {
+        four_replicas(detector, step, step >= 30 && step < 48 ? 2 : 1);
+    }
+    assert_true(next_is(detector, DP_STRAGGLER_SUSPECTED, DP_STRAGGLER_DEVICE, 2));
+    assert_true(next_is(detector, DP_STRAGGLER_HEALTHY, DP_STRAGGLER_DEVICE, 2));
+    assert_true(is_quiet(detector));
+}
+
 static void no_data_is_not_healthy(void **state)
 {
     (void)state;
@@ -400,6 +412,7 @@ int main(void)
         cmocka_unit_test(scores_are_told_though_nobody_is_suspected),
         cmocka_unit_test(a_few_slow_steps_are_no_straggler),
         cmocka_unit_test(a_rank_recovers_and_is_found_again),
+        cmocka_unit_test(what_a_slow_rank_leaves_behind_is_not_taken_for_uneven_data),
         cmocka_unit_test(no_data_is_not_healthy),
         cmocka_unit_test(a_stage_that_is_slow_everywhere_is_the_plans_fault),
         cmocka_unit_test(a_stage_that_was_planned_to_be_slow_is_nobodys_fault),

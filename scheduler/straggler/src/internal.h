@@ -200,6 +200,8 @@ struct dp_straggler_verdict *straggler_verdict_of(struct subject *subject);
 void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict);
 // Healthy again: tells it, with these words behind.
 void straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why);
+// Time in a step that the rank was ready to compute and had no core, beyond what others had.
+double straggler_off_core_ns(struct dp_straggler *self, uint32_t r);
 bool straggler_is_suspect(const struct subject *subject);
 
 // whole.c

@@ -124,8 +124,7 @@ static double others_off_core(struct dp_straggler *self, uint32_t except)
     return count == 0 ? 0 : straggler_median(self->scratch, count);
 }
 
-// Time that the rank was ready to compute and had no core, beyond what others had.
-static double off_core_ns(struct dp_straggler *self, uint32_t r)
+double straggler_off_core_ns(struct dp_straggler *self, uint32_t r)
 {
     double own = straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
     return isnan(own) ? 0 : own - others_off_core(self, r);
@@ -193,7 +192,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
         !is_noticeable(self, lost_ns)) {
         return;
     }
-    double off_core = off_core_ns(self, r);
+    double off_core = straggler_off_core_ns(self, r);
     bool is_host = off_core >= explained_share * lost_ns;
     suspect(self, &rank->work, is_host ? DP_STRAGGLER_HOST : DP_STRAGGLER_DEVICE, r, lost_ns);
     describe_work(self, r, off_core);

@@ -6,6 +6,9 @@
 #include "dp/alloc.h"
 #include "internal.h"
 
+// Of a rank's work, that it has no core for it.
+static const double taken_share = 0.1;
+
 // Nothing disturbs a probe, so half of what makes a suspicion agrees with it. Greyhound takes 1.1
 // of the median for links, too.
 static double agrees(const struct dp_straggler *self)
@@ -152,8 +155,19 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
         confirm(self, work, what);
     }
     struct subject *host = &rank->host;
-    if (host->verdict != NULL && host->verdict->state == DP_STRAGGLER_SUSPECTED && !slow) {
+    if (host->verdict == NULL || host->verdict->state != DP_STRAGGLER_SUSPECTED) {
+        return;
+    }
+    double busy = straggler_window_median(&rank->busy, BEST_STEPS);
+    if (!slow) {
         confirm(self, host, "its products alone are as fast as on others");
+    } else if (straggler_off_core_ns(self, r) >= taken_share * busy) {
+        // Without cores the host's work is slow wherever it is.
+        snprintf(what, sizeof(what),
+                 "a product alone takes %.2f times as long as on others, and it is kept from its "
+                 "cores while it computes, too",
+                 ratio);
+        confirm(self, host, what);
     }
 }
 

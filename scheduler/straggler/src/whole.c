@@ -178,12 +178,21 @@ static void sum_data(struct dp_straggler *self, double *ret_worst, double *ret_l
     }
 }
 
+static bool some_rank_is_suspect(const struct dp_straggler *self)
+{
+    for (uint32_t r = 0; r < self->config.ranks; r++) {
+        if (straggler_is_suspect(&self->ranks[r].work)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool some_rank_is_slow(const struct dp_straggler *self)
 {
     for (uint32_t r = 0; r < self->config.ranks; r++) {
-        if (straggler_is_suspect(&self->ranks[r].work) ||
-            straggler_window_median(&self->ranks[r].work.series.window, BEST_STEPS) >=
-                log(self->config.enter)) {
+        if (straggler_window_median(&self->ranks[r].work.series.window, BEST_STEPS) >=
+            log(self->config.enter)) {
             return true;
         }
     }
@@ -219,6 +228,12 @@ void straggler_judge_data(struct dp_straggler *self)
     double worst, left;
     sum_data(self, &worst, &left);
     if (isnan(worst)) {
+        return;
+    }
+    if (some_rank_is_suspect(self)) {
+        // What one rank made of these steps says nothing of the data.
+        self->unevenness.count = self->explained.count = 0;
+        self->agreement[0] = self->agreement[1] = self->agreement[2] = 0;
         return;
     }
     straggler_window_add(&self->unevenness, worst);
