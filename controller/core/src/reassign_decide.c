@@ -41,8 +41,8 @@ int64_t dp_core_recent_step_ns(const struct core_job *job)
     return times[count / 2];
 }
 
-static const bool *taken_slots(struct dp_core *core, const struct core_job *job,
-                               const struct core_node *node)
+static bool *taken_slots(struct dp_core *core, const struct core_job *job,
+                         const struct core_node *node)
 {
     bool *taken = dp_arena_alloc(&core->effects->arena, node->row.slots + 1);
     for (size_t k = 0; k < node->jobs_count; k++) {
@@ -110,25 +110,58 @@ static bool may_have(const struct core_job *job, const struct core_node *node)
 {
     bool ready = node->state == DP_NODE_READY ||
                  (node->state == DP_NODE_REGISTERING && !job->row.needs_profile && !node->held);
-    return ready && node->protocol >= 2 && strcmp(node->row.name, job->reassign.away) != 0;
+    return ready && strcmp(node->row.name, job->reassign.away) != 0;
+}
+
+// Slots of a node that are somebody's, or were asked about before.
+struct asked_slots {
+    const struct core_node *node;
+    bool *taken;
+    struct asked_slots *next;
+};
+
+static struct asked_slots *asked_of(struct dp_core *core, const struct core_job *job,
+                                    const struct core_node *node, struct asked_slots **list)
+{
+    struct asked_slots **link = list;
+    while (*link != NULL && (*link)->node != node) {
+        link = &(*link)->next;
+    }
+    struct asked_slots *asked = *link;
+    if (asked == NULL) {
+        asked = dp_arena_alloc(&core->effects->arena, sizeof(*asked));
+        asked->node = node;
+        asked->taken = taken_slots(core, job, node);
+    } else {
+        *link = asked->next;
+    }
+    asked->next = *list; // first: most often it is the next one's, too
+    *list = asked;
+    return asked;
 }
 
 bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
                        const struct dp_slot *slots, size_t count)
 {
+    struct asked_slots *list = NULL;
     for (size_t i = 0; i < count; i++) {
         const struct core_node *node = dp_core_node_find(core, slots[i].node);
-        if (node == NULL || !may_have(job, node) || slots[i].slot >= node->row.slots ||
-            taken_slots(core, job, node)[slots[i].slot]) {
+        if (node == NULL || !may_have(job, node) || slots[i].slot >= node->row.slots) {
             return false;
         }
-        for (size_t k = 0; k < i; k++) {
-            if (slots[k].slot == slots[i].slot && strcmp(slots[k].node, slots[i].node) == 0) {
-                return false;
-            }
+        bool *taken = &asked_of(core, job, node, &list)->taken[slots[i].slot];
+        if (*taken) {
+            return false;
         }
+        *taken = true;
     }
     return count > 0;
+}
+
+// Agents of protocol 1 know nothing of ranks beside others.
+static bool may_be_offered(const struct core_job *job, const struct core_node *node)
+{
+    return may_have(job, node) && node->protocol >= 2;
 }
 
 void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_adapt_ask *ask)
@@ -136,14 +169,14 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     size_t count = 0;
     FOR_EACH_NODE(core, node)
     {
-        count += may_have(job, node);
+        count += may_be_offered(job, node);
     }
     struct dp_free_slots *nodes =
         dp_arena_alloc(&core->effects->arena, (count + 1) * sizeof(*nodes));
     count = 0;
     FOR_EACH_NODE(core, node)
     {
-        if (may_have(job, node)) {
+        if (may_be_offered(job, node)) {
             nodes[count] = slots_for(core, job, node);
             count += nodes[count].slots_free > 0;
         }
@@ -165,7 +198,6 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     effect->adapt = kept;
 }
 
-// Agents of protocol 1 know nothing of ranks beside others.
 bool dp_core_reassign_may(const struct core_job *job)
 {
     for (size_t i = 0; i < job->members_count; i++) {
@@ -179,8 +211,8 @@ bool dp_core_reassign_may(const struct core_job *job)
 
 static bool may_ask(const struct core_job *job)
 {
-    return dp_core_reassign_may(job) && job->row.state == DP_STATE_RUNNING && job->reassign.phase == CORE_STEADY &&
-           job->reassign.request == 0;
+    return dp_core_reassign_may(job) && job->row.state == DP_STATE_RUNNING &&
+           job->reassign.phase == CORE_STEADY && job->reassign.request == 0;
 }
 
 void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
@@ -231,6 +263,11 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
     if (!may_ask(job)) {
         dp_core_reply_error(core, wish->reply, DP_BUSY,
                             "another layout for %s is being looked for already", wish->job);
+        return;
+    }
+    if (wish->away[0] != '\0' && dp_core_job_member(job, wish->away) == NULL) {
+        dp_core_reply_error(core, wish->reply, DP_CONFLICT, "%s has no rank on node %s", wish->job,
+                            wish->away);
         return;
     }
     DP_COPY_TEXT(job->reassign.away, wish->away);
@@ -346,12 +383,9 @@ void dp_core_decision_set(struct core_job *job, dp_decision_state state, const c
 // How much of what was promised came true, 0 to 1.
 static double kept_promise(const struct dp_decision_record *decision)
 {
-    double before = (double)decision->before_step_ns, after = (double)decision->measured_step_ns;
+    double before = (double)decision->before_step_ns;
     double promised = before - (double)decision->predicted_step_ns;
-    if (promised <= 0) {
-        return after <= 0 ? 1 : fmin(1, (double)decision->predicted_step_ns / after);
-    }
-    return fmax(0, fmin(1, (before - after) / promised));
+    return fmax(0, fmin(1, (before - (double)decision->measured_step_ns) / promised));
 }
 
 static void measured(struct dp_core *core, struct core_job *job)
@@ -359,8 +393,8 @@ static void measured(struct dp_core *core, struct core_job *job)
     struct dp_decision_record *decision = &job->reassign.decision;
     decision->measured_step_ns = dp_core_recent_step_ns(job);
     decision->trust_before = core->trust;
-    if (decision->predicted_step_ns > 0 && decision->before_step_ns > 0 &&
-        strcmp(decision->kind, "recover") != 0) {
+    // Where nothing was to be gained, nothing was promised.
+    if (decision->predicted_step_ns > 0 && decision->predicted_step_ns < decision->before_step_ns) {
         core->trust = fmax(TRUST_LEAST,
                            (1 - TRUST_SHARE) * core->trust + TRUST_SHARE * kept_promise(decision));
     }

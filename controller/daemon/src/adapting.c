@@ -117,7 +117,9 @@ static void run_recover(struct adapting *adapting)
         plan_nodes_number(&adapting->nodes, &adapting->next);
     }
     adapting->changes = true;
-    adapting->predicted_s = adapting->next.step_s;
+    if (adapting->plan.step_s > 0) {
+        adapting->predicted_s = adapting->step_s * adapting->next.step_s / adapting->plan.step_s;
+    }
 }
 
 // Which ranks the verdict says are slow, and which link.
