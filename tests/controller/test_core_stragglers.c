@@ -1,0 +1,172 @@
+// Who slows a job down, as the core tells it from what ranks report: events, rows, probes.
+#include <string.h>
+
+#include "core_world.h"
+#include "dp/check.h"
+#include "dp/straggler.h"
+#include "dp_test.h"
+
+#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
+#define MS INT64_C(1000000)
+
+// Four ranks that do the same; one takes `factor` times as long.
+static void all_report(struct world *world, const uint64_t sessions[2], uint64_t step,
+                       uint32_t slow, double factor)
+{
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        int64_t one = rank == slow ? (int64_t)(10e6 * factor) : 10 * MS;
+        struct dp_straggler_kind kind = {.kind = DP_ACTION_F,
+                                         .count = 8,
+                                         .total_ns = 8 * one,
+                                         .median_ns = one};
+        struct dp_straggler_sample times = {.kinds = &kind, .kinds_count = 1};
+        struct dp_report report = {.kind = DP_REPORT_STEP};
+        report.step.row = (struct dp_step_record){.step = step, .step_ns = 8 * 10 * MS};
+        report.step.times = &times;
+        world_report(world, sessions[rank / 2], rank, &report);
+    }
+}
+
+static void all_probe(struct world *world, const uint64_t sessions[2], uint64_t request,
+                      uint32_t slow)
+{
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct dp_straggler_probe probe = {.request = request,
+                                           .gemm_ns = rank == slow ? 2000 : 1000,
+                                           .gemm_flops = 1e6};
+        struct dp_report report = {.kind = DP_REPORT_PROBE, .probe = &probe};
+        world_report(world, sessions[rank / 2], rank, &report);
+    }
+}
+
+static uint64_t probe_request(const struct world *world)
+{
+    for (size_t i = 0; i < world->sent_count; i++) {
+        if (world->sent[i].order == DP_ORDER_PROBE) {
+            return world->sent[i].request;
+        }
+    }
+    return 0;
+}
+
+static void a_slow_rank_is_suspected_then_probed_then_confirmed(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_ADVISE;
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    const struct dp_verdict_record *verdicts[4];
+    uint64_t step = 1;
+    for (; step <= 30; step++) {
+        all_report(&world, sessions, step, 2, 1);
+    }
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 0);
+    for (; step <= 42; step++) {
+        all_report(&world, sessions, step, 2, 1.5);
+    }
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 1);
+    assert_string_equal(verdicts[0]->state, "suspected");
+    assert_string_equal(verdicts[0]->cause, "device");
+    assert_int_equal(verdicts[0]->rank, 2);
+    assert_int_equal(verdicts[0]->onset_step, 31);
+    assert_string_equal(verdicts[0]->node, "b");
+    assert_int_equal(world_sent(&world, DP_ORDER_PROBE, "a"), 1);
+    assert_int_equal(world_sent(&world, DP_ORDER_PROBE, "b"), 1);
+    all_probe(&world, sessions, probe_request(&world), 2);
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 2);
+    assert_string_equal(verdicts[0]->state, "confirmed"); // the newest first
+    for (; step <= 60; step++) {
+        all_report(&world, sessions, step, 2, 1);
+    }
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 3);
+    assert_string_equal(verdicts[0]->state, "healthy");
+    assert_int_equal(world_sent(&world, DP_ORDER_PROBE, ""), 2); // and no more
+}
+
+static void figures_of_another_probe_confirm_nothing(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_ADVISE;
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    for (uint64_t step = 1; step <= 45; step++) {
+        all_report(&world, sessions, step, 0, step > 30 ? 3 : 1);
+    }
+    all_probe(&world, sessions, probe_request(&world) + 1, 0);
+    const struct dp_verdict_record *verdicts[4];
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 1);
+    assert_string_equal(verdicts[0]->state, "suspected");
+}
+
+static void with_policy_off_nobody_is_probed(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_OFF;
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    for (uint64_t step = 1; step <= 60; step++) {
+        all_report(&world, sessions, step, 1, step > 30 ? 2 : 1);
+    }
+    const struct dp_verdict_record *verdicts[4];
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 1);
+    assert_int_equal(world_sent(&world, DP_ORDER_PROBE, ""), 0);
+}
+
+static void steps_that_are_told_again_are_no_more_evidence(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_ADVISE;
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    for (uint64_t step = 1; step <= 33; step++) {
+        for (int again = 0; again < 6; again++) {
+            all_report(&world, sessions, step, 3, step > 30 ? 2 : 1);
+        }
+    }
+    const struct dp_verdict_record *verdicts[4];
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 0);
+}
+
+static void ranks_that_tell_no_times_are_not_called_healthy(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_ADVISE;
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    for (uint64_t step = 1; step <= 60; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct dp_straggler_kind kind = {.kind = DP_ACTION_F, .count = 1, .total_ns = MS};
+            struct dp_straggler_sample times = {.kinds = &kind, .kinds_count = 1};
+            struct dp_report report = {.kind = DP_REPORT_STEP};
+            report.step.row = (struct dp_step_record){.step = step, .step_ns = 10 * MS};
+            report.step.times = rank == 3 ? NULL : &times;
+            world_report(&world, sessions[rank / 2], rank, &report);
+        }
+    }
+    const struct dp_verdict_record *verdicts[4];
+    assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 1);
+    assert_string_equal(verdicts[0]->state, "no data");
+    assert_int_equal(verdicts[0]->rank, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_rank_is_suspected_then_probed_then_confirmed),
+        cmocka_unit_test(figures_of_another_probe_confirm_nothing),
+        cmocka_unit_test(with_policy_off_nobody_is_probed),
+        cmocka_unit_test(steps_that_are_told_again_are_no_more_evidence),
+        cmocka_unit_test(ranks_that_tell_no_times_are_not_called_healthy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
