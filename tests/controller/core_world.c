@@ -19,6 +19,9 @@ static void take_send(struct world *world, const struct dp_effect *effect)
         .status = effect->status,
         .session = effect->session,
         .request = effect->request,
+        .checkpoint = effect->checkpoint,
+        .grace_ms = effect->grace_ms,
+        .heartbeat_ms = effect->heartbeat_ms,
         .grad_norm = effect->grad_norm,
     };
     DP_COPY_TEXT(sent->node, effect->node);
@@ -60,6 +63,19 @@ static void take_reply(struct world *world, const struct dp_effect *effect)
     DP_COPY_TEXT(reply->text, effect->text);
 }
 
+static void take_offers(struct world *world, const struct dp_effect *effect)
+{
+    world->offers_count = 0;
+    for (size_t i = 0; i < effect->nodes_count; i++) {
+        for (uint32_t k = 0; k < effect->nodes[i].slots_free; k++) {
+            DP_CHECK(world->offers_count < WORLD_OFFERS_MAX);
+            struct world_slot *offer = &world->offers[world->offers_count++];
+            DP_COPY_TEXT(offer->node, effect->nodes[i].node->name);
+            offer->slot = effect->nodes[i].slots[k];
+        }
+    }
+}
+
 static void take_effects(struct world *world)
 {
     const struct dp_effects *effects = &world->effects;
@@ -83,10 +99,7 @@ static void take_effects(struct world *world)
         } else if (effect->kind == DP_EFFECT_PLAN) {
             assert_int_equal(world->planned_job, 0);
             world->planned_job = effect->job;
-            world->offered_count = effect->nodes[0].slots_free;
-            DP_CHECK(world->offered_count <= DP_ARRAY_LENGTH(world->offered));
-            memcpy(world->offered, effect->nodes[0].slots,
-                   world->offered_count * sizeof(*world->offered));
+            take_offers(world, effect);
         } else if (effect->kind == DP_EFFECT_ADAPT) {
             take_ask(world, effect);
         } else if (effect->kind == DP_EFFECT_STEP) {
@@ -128,12 +141,10 @@ void world_plan(struct world *world)
     size_t count = 0;
     const struct dp_job_record *job = world_job(world, world->planned_job);
     size_t wanted = job == NULL ? 0 : (size_t)job->ranks_wanted; // it may be gone by now
-    for (size_t i = 0; i < dp_core_nodes_count(world->core); i++) {
-        struct dp_node_view view;
-        dp_core_node_at(world->core, i, &view);
-        for (uint32_t s = view.slots_used; s < view.node->slots && count < wanted; s++) {
-            slots[count++] = (struct dp_slot){view.node->name, s};
-        }
+    DP_CHECK(wanted <= DP_ARRAY_LENGTH(slots));
+    while (count < wanted && count < world->offers_count) {
+        const struct world_slot *offer = &world->offers[count];
+        slots[count++] = (struct dp_slot){offer->node, offer->slot};
     }
     struct dp_core_event event = {
         .kind = DP_EVENT_PLAN_DONE,
@@ -230,7 +241,8 @@ uint64_t world_hello(struct world *world, const char *name, uint32_t slots,
     struct dp_core_event event = {
         .kind = DP_EVENT_HELLO,
         .hello = {.levels = {.session = session, .assignments = levels, .count = count},
-                  .node = &node}};
+                  .node = &node,
+                  .protocol = 2}};
     world_step(world, &event);
     return session;
 }

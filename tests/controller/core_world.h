@@ -6,6 +6,7 @@
 
 #define WORLD_SENT_MAX 512
 #define WORLD_REPLIES_MAX 64
+#define WORLD_OFFERS_MAX 1024
 
 struct world_order {
     dp_order_kind order;
@@ -14,6 +15,8 @@ struct world_order {
     dp_status status;
     uint64_t session, request;
     double grad_norm;
+    bool checkpoint;
+    uint32_t grace_ms, heartbeat_ms;
 };
 
 // What an ADAPT effect asked.
@@ -28,6 +31,11 @@ struct world_asked {
     char nodes[16][DP_NAME_MAX]; // offered
     uint32_t slots[16];          // how many of each
     size_t nodes_count;
+};
+
+struct world_slot {
+    char node[DP_NAME_MAX];
+    uint32_t slot;
 };
 
 struct world_reply {
@@ -53,8 +61,8 @@ struct world {
     size_t steps_count;
     size_t traces;        // stored
     uint64_t planned_job; // of the PLAN effect not answered yet, 0 = none
-    uint32_t offered[16]; // slots of the first node in it
-    size_t offered_count;
+    struct world_slot offers[WORLD_OFFERS_MAX]; // in it, node by node
+    size_t offers_count;
     uint64_t sessions; // used so far
     dp_recovery_policy recovery; // of jobs that are submitted
     dp_adapt_policy adapt;

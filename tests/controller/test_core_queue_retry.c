@@ -1,0 +1,381 @@
+// Attempts that end and begin again: what burns them, how long they wait, and when it is enough.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "crew.h"
+#include "dp/alloc.h"
+#include "dp/clock.h"
+#include "dp_test.h"
+
+static const struct dp_job_record *row(const struct crew *crew, uint64_t job)
+{
+    const struct dp_job_record *found = world_job(&crew->world, job);
+    assert_non_null(found);
+    return found;
+}
+
+static void assert_said(const struct crew *crew, uint64_t job, const char *reason, const char *part)
+{
+    const struct dp_job_record *found = row(crew, job);
+    assert_string_equal(found->reason, reason);
+    if (strstr(found->message, part) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", part, found->message);
+    }
+}
+
+// Seconds from now until the next attempt may begin.
+static double wait_s(const struct crew *crew, uint64_t job)
+{
+    int64_t wall_ns = crew->world.now_ns + 1000 * DP_NS_PER_S;
+    return (double)(row(crew, job)->retry_at_ns - wall_ns) / 1e9;
+}
+
+static void a_killed_rank_begins_again_from_the_newest_checkpoint_until_max_is_used_up(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit submit = crew_job(4);
+    uint64_t job = crew_submit(&crew, &submit);
+    for (uint32_t fault = 1; fault <= 2; fault++) {
+        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+        assert_int_equal(row(&crew, job)->attempt, fault);
+        crew_checkpoint(&crew, job, 20 * fault);
+        crew_kill_rank(&crew, job, 9);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+        assert_int_equal(row(&crew, job)->attempt, fault + 1);
+        assert_int_equal(row(&crew, job)->faults, fault);
+        assert_int_equal(row(&crew, job)->step, 20 * fault);
+        assert_int_equal(crew_running(&crew, job), 0);
+        crew_pass(&crew, 15000);
+    }
+    assert_int_equal(row(&crew, job)->epoch, 1);
+    crew_checkpoint(&crew, job, 60);
+    crew_kill_rank(&crew, job, 9);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_FAILED);
+    assert_said(&crew, job, "RankDied", "it was fault 3, and [retry] max = 2");
+}
+
+static void infrastructure_faults_burn_no_retry(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit submit = crew_job(4);
+    submit.retry_max = 0;
+    uint64_t job = crew_submit(&crew, &submit);
+    for (uint32_t i = 1; i <= 5; i++) {
+        crew_checkpoint(&crew, job, 10 * i);
+        struct dp_assignment_level level = {
+            .fence = world_fence("job-1"), .keeper_lost = true, .keeper_signal = 9, .error = ""};
+        level.fence.attempt = i;
+        world_send_level(&crew.world, crew.nodes[1].session, &level);
+        crew_settle(&crew);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+        crew_pass(&crew, 15000);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    }
+    assert_int_equal(row(&crew, job)->faults, 0);
+    assert_int_equal(row(&crew, job)->attempt, 6);
+    // Its own fault is one too many.
+    crew_kill_rank(&crew, job, 11);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_FAILED);
+}
+
+static void fail_first_rank(struct crew *crew, bool not_finite, bool running)
+{
+    struct dp_rank_level rank = world_rank_level(0, DP_RANK_FINISHED);
+    rank.finished.ok = false;
+    rank.finished.not_finite = not_finite;
+    DP_COPY_TEXT(rank.finished.error, not_finite ? "the loss is NaN" : "no such file");
+    rank.ready_known = running;
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = &rank, .ranks_count = 1};
+    world_send_level(&crew->world, crew->nodes[0].session, &level);
+}
+
+static void assert_ends_for_good(struct crew *crew)
+{
+    assert_int_equal(row(crew, 1)->attempt, 1);
+    crew_pass(crew, 100000);
+    const struct dp_job_record *found = world_job(&crew->world, 1);
+    assert_true(found == NULL || (found->attempt == 1 && found->state == DP_STATE_FAILED));
+}
+
+static void what_would_end_the_same_way_is_not_tried_again(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        AUTO_CREW crew;
+        crew_init(&crew, NULL);
+        crew_nodes(&crew, 1, 2);
+        struct dp_submit submit = crew_job(2);
+        if (i == 0) {
+            crew_submit(&crew, &submit);
+            fail_first_rank(&crew, true, true);
+            assert_said(&crew, 1, "NotFinite", "the loss is NaN");
+            assert_ends_for_good(&crew);
+            continue;
+        }
+        // Before it has trained, what a rank says is about its input.
+        crew.world.hold_plan = true;
+        crew_submit(&crew, &submit);
+        crew.world.hold_plan = false;
+        world_plan(&crew.world);
+        if (i == 1) {
+            fail_first_rank(&crew, false, false);
+        } else {
+            struct dp_assignment_level level = {.fence = world_fence("job-1"),
+                                                .error = "no room for the job's files"};
+            world_send_level(&crew.world, crew.nodes[0].session, &level);
+        }
+        assert_ends_for_good(&crew);
+    }
+}
+
+static void the_wait_doubles_up_to_its_cap_and_jobs_do_not_rise_together(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    struct dp_core_config config;
+    dp_core_config_init(&config);
+    config.start_grace_ms = 0;
+    config.backoff_max_ms = 60000;
+    crew_init(&crew, &config);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit submit = crew_job(2);
+    submit.retry_max = 100;
+    submit.no_progress_max = 0;
+    uint64_t jobs[2] = {crew_submit(&crew, &submit), crew_submit(&crew, &submit)};
+    double want_s = 10;
+    for (int fault = 0; fault < 6; fault++) {
+        crew_kill_rank(&crew, jobs[0], 9);
+        crew_kill_rank(&crew, jobs[1], 9);
+        for (int i = 0; i < 2; i++) {
+            assert_string_equal(row(&crew, jobs[i])->reason, "Backoff");
+            assert_true(wait_s(&crew, jobs[i]) >= 0.75 * want_s &&
+                        wait_s(&crew, jobs[i]) <= 1.25 * want_s);
+        }
+        assert_true(fabs(wait_s(&crew, jobs[0]) - wait_s(&crew, jobs[1])) > 1e-3);
+        // Not a moment earlier.
+        int64_t left_ms = (int64_t)(1e3 * wait_s(&crew, jobs[0])) - 10;
+        crew_pass(&crew, left_ms);
+        assert_int_equal(row(&crew, jobs[0])->state, DP_STATE_QUEUED);
+        crew_pass(&crew, (int64_t)(0.5 * 1e3 * want_s) + 1000);
+        assert_int_equal(row(&crew, jobs[0])->state, DP_STATE_RUNNING);
+        assert_int_equal(row(&crew, jobs[1])->state, DP_STATE_RUNNING);
+        want_s = want_s * 2 < 60 ? want_s * 2 : 60;
+    }
+}
+
+static void attempts_in_a_row_without_a_newer_checkpoint_end_the_job_and_are_named(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    struct dp_submit submit = crew_job(2);
+    submit.retry_max = 100;
+    uint64_t job = crew_submit(&crew, &submit);
+    crew_kill_rank(&crew, job, 9); // one without progress
+    crew_pass(&crew, 15000);
+    crew_checkpoint(&crew, job, 20); // and one with: counted from here
+    crew_kill_rank(&crew, job, 9);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+        crew_pass(&crew, 60000);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+        crew_kill_rank(&crew, job, 9);
+    }
+    assert_int_equal(row(&crew, job)->state, DP_STATE_FAILED);
+    assert_said(&crew, job, "NoProgress",
+                "attempts 3 to 5 ended without a checkpoint newer than that of step 20");
+    assert_said(&crew, job, "NoProgress", "the last one by RankDied: rank 0 on n0");
+}
+
+static void a_job_that_wants_no_recovery_fails_at_its_first_fault(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    struct dp_submit submit = crew_job(2);
+    submit.recovery = DP_JOB_RECOVERY_OFF;
+    uint64_t job = crew_submit(&crew, &submit);
+    crew_kill_rank(&crew, job, 9);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_FAILED);
+    assert_int_equal(row(&crew, job)->attempt, 1);
+}
+
+static void cancel(struct crew *crew, const char *job)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_CANCEL, .ask = {.reason = "enough"}};
+    DP_COPY_TEXT(event.ask.job, job);
+    world_step(&crew->world, &event);
+    crew_settle(crew);
+}
+
+// At every edge that an attempt and the next one have.
+static void a_cancel_holds_at_every_edge_of_an_attempt(void **state)
+{
+    (void)state;
+    enum { QUEUED, PLANNING, ASSIGNING, RUNNING, STOPPING, WAITING, AGAIN, PREEMPTED, EDGES };
+    for (int edge = 0; edge < EDGES; edge++) {
+        AUTO_CREW crew;
+        crew_init(&crew, NULL);
+        struct dp_submit submit = crew_job(2);
+        crew.world.hold_plan = edge == PLANNING || edge == ASSIGNING;
+        if (edge == QUEUED) {
+            crew_submit(&crew, &submit);
+            crew_nodes(&crew, 1, 2);
+            cancel(&crew, "job-1");
+            continue;
+        }
+        crew_nodes(&crew, 1, 2);
+        crew_submit(&crew, &submit);
+        if (edge == ASSIGNING) {
+            world_plan(&crew.world);
+        }
+        crew.stays = edge == STOPPING || edge == PREEMPTED;
+        if (edge == STOPPING || edge == WAITING || edge == AGAIN) {
+            crew_kill_rank(&crew, 1, 9);
+        }
+        if (edge == AGAIN) {
+            crew_pass(&crew, 15000);
+            assert_int_equal(row(&crew, 1)->attempt, 2);
+        }
+        if (edge == PREEMPTED) {
+            crew_ask(&crew, "n0", DP_NODE_DRAIN, 0, true);
+            assert_int_equal(row(&crew, 1)->state, DP_STATE_STOPPING);
+        }
+        cancel(&crew, "job-1");
+        crew.stays = false;
+        crew.world.hold_plan = false;
+        if (edge == PLANNING) {
+            world_plan(&crew.world);
+        }
+        crew_pass(&crew, 200000);
+        const struct dp_job_record *found = world_job(&crew.world, 1);
+        assert_true(found == NULL || found->state == DP_STATE_CANCELLED);
+        assert_int_equal(crew_running(&crew, 1), 0);
+        // Its slots are free, and a second job gets them.
+        crew_ask(&crew, "n0", DP_NODE_UNDRAIN, 0, false);
+        uint64_t next = crew_submit(&crew, &submit);
+        assert_int_equal(row(&crew, next)->state, DP_STATE_RUNNING);
+    }
+}
+
+static void what_an_old_attempt_still_says_changes_nothing(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    struct dp_submit submit = crew_job(2);
+    uint64_t job = crew_submit(&crew, &submit);
+    crew_checkpoint(&crew, job, 20);
+    crew_kill_rank(&crew, job, 9);
+    crew_pass(&crew, 15000);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    struct dp_rank_level late = world_rank_level(1, DP_RANK_DIED);
+    late.signal = 11;
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = &late, .ranks_count = 1};
+    world_send_level(&crew.world, crew.nodes[0].session, &level);
+    struct dp_report report = {.kind = DP_REPORT_CHECKPOINT,
+                               .fence = world_fence("job-1"),
+                               .checkpoint = {.step = 90, .path = "/old", .error = ""}};
+    world_report(&crew.world, crew.nodes[0].session, 0, &report);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(row(&crew, job)->checkpoint_step, 20);
+}
+
+static void ranks_of_a_silent_node_are_waited_for_unless_they_can_do_nothing(void **state)
+{
+    (void)state;
+    for (int alone = 0; alone < 2; alone++) {
+        AUTO_CREW crew;
+        crew_init(&crew, NULL);
+        crew_nodes(&crew, 3, 2);
+        struct dp_submit submit = crew_job(alone ? 2 : 4);
+        uint64_t job = crew_submit(&crew, &submit);
+        crew_checkpoint(&crew, job, 20);
+        // n0 is silent from now on; its lease is 10 s and its fence 60 s.
+        crew_lose(&crew, 0);
+        crew_pass(&crew, 20000);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_LOST);
+        if (!alone) {
+            // Its rank on n1 has ended: the two on n0 can take no step without it.
+            crew_kill_rank(&crew, job, 9);
+            crew_pass(&crew, 15000);
+        } else {
+            crew_pass(&crew, 30000);
+            assert_int_equal(row(&crew, job)->state, DP_STATE_LOST);
+            crew_pass(&crew, 40000); // the fence has passed
+        }
+        assert_int_equal(row(&crew, job)->attempt, 2);
+        assert_int_equal(row(&crew, job)->faults, alone ? 0 : row(&crew, job)->faults);
+        assert_true(row(&crew, job)->state == DP_STATE_RUNNING);
+    }
+}
+
+// What the store has is what the next controller begins with.
+static void reload(struct crew *crew, uint64_t job)
+{
+    struct dp_job_record kept = *row(crew, job);
+    kept.job_toml = kept.plan = kept.sources = (struct dp_buf){0};
+    world_configure(&crew->world);
+    crew->world.tokens_count = 0;
+    struct dp_core_event ended = {.kind = DP_EVENT_LOAD_ENDED, .ended.highest = job};
+    world_step(&crew->world, &ended);
+    struct dp_core_event event = {.kind = DP_EVENT_LOAD_JOB, .load_job.job = &kept};
+    world_step(&crew->world, &event);
+    for (size_t i = 0; i < crew->nodes_count; i++) {
+        crew->nodes[i].session = world_hello(&crew->world, crew->nodes[i].name, 2, NULL, 0);
+    }
+    crew_settle(crew);
+}
+
+static void a_wait_goes_on_under_the_next_controller(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    struct dp_submit submit = crew_job(2);
+    uint64_t job = crew_submit(&crew, &submit);
+    crew_checkpoint(&crew, job, 20);
+    crew_kill_rank(&crew, job, 9);
+    double left_s = wait_s(&crew, job);
+    crew_pass(&crew, 3000);
+    reload(&crew, job);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+    assert_int_equal(row(&crew, job)->attempt, 2);
+    crew_pass(&crew, (int64_t)(1e3 * left_s) - 3500);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+    crew_pass(&crew, 1000);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(row(&crew, job)->faults, 1);
+    assert_string_equal(row(&crew, job)->checkpoint, "/c/job-1/step-20");
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_killed_rank_begins_again_from_the_newest_checkpoint_until_max_is_used_up),
+    cmocka_unit_test(infrastructure_faults_burn_no_retry),
+    cmocka_unit_test(what_would_end_the_same_way_is_not_tried_again),
+    cmocka_unit_test(the_wait_doubles_up_to_its_cap_and_jobs_do_not_rise_together),
+    cmocka_unit_test(attempts_in_a_row_without_a_newer_checkpoint_end_the_job_and_are_named),
+    cmocka_unit_test(a_job_that_wants_no_recovery_fails_at_its_first_fault),
+    cmocka_unit_test(a_cancel_holds_at_every_edge_of_an_attempt),
+    cmocka_unit_test(what_an_old_attempt_still_says_changes_nothing),
+    cmocka_unit_test(ranks_of_a_silent_node_are_waited_for_unless_they_can_do_nothing),
+    cmocka_unit_test(a_wait_goes_on_under_the_next_controller),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
