@@ -283,6 +283,7 @@ static void take_inventory(struct dp_core *core, struct core_node *node,
     node->row.memory_bytes = row->memory_bytes;
     DP_COPY_TEXT(node->row.accelerator, row->accelerator);
     DP_COPY_TEXT(node->row.data_host, row->data_host);
+    DP_COPY_TEXT(node->row.place, row->place);
     keep_profile(core, node, row);
     dp_buf_clear(&node->row.profile);
     dp_buf_append(&node->row.profile, row->profile.bytes, row->profile.length);

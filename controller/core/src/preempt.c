@@ -34,7 +34,8 @@ static double cost_of(const struct dp_core *core, const struct core_job *job)
     if (!saves && job->row.started_ns != 0 && core->wall_ns > job->row.started_ns) {
         lost_ns += core->wall_ns - job->row.started_ns;
     }
-    return (double)lost_ns / 1e9 * (double)job->ranks_count;
+    // And something for every job that begins again, however small.
+    return (double)lost_ns / 1e9 * (double)job->ranks_count + (double)AGAIN_NS / 1e9;
 }
 
 static bool may_make_way(const struct core_job *job, const struct core_job *wanting)
