@@ -73,6 +73,7 @@ static void without_a_free_slot_fewer_replicas_share_the_step(void **state)
     recover(&loss, &recovery);
     assert_int_equal(recovery.kind, DP_ADAPT_ON_FEWER);
     assert_int_equal(recovery.plan.data, 3);
+    assert_false(recovery.is_anew);
     int32_t most = 0, least = 100;
     for (int32_t d = 0; d < 3; d++) {
         int32_t count = dp_plan_replica_microbatches(&recovery.plan, d);
@@ -163,6 +164,7 @@ static void the_planner_finds_another_depth_when_a_pipeline_does_not_fit_any_mor
     recover(&loss, &recovery);
     assert_int_equal(recovery.kind, DP_ADAPT_ON_FEWER);
     assert_int_equal(dp_plan_world(&recovery.plan), 2);
+    assert_true(recovery.is_anew);
     holds_together(&loss, &recovery.plan);
     assert_non_null(strstr(recovery.action, "giving up"));
 }

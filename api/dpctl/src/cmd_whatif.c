@@ -24,10 +24,6 @@ enum {
     KEY_SET
 };
 
-// Before a cluster has measured its own.
-static const double assumed_pause_s = 2, assumed_restart_s = 30, assumed_checkpoint_s = 10;
-static const double assumed_local_bytes_per_s = 1e9;
-
 static const struct argp_option options[] = {
     {"slow", KEY_SLOW, "WHAT:FACTOR", 0, "rank=3:1.5 or node=NAME:2, comma separated (repeatable)",
      0},
@@ -169,14 +165,9 @@ static struct dp_adapt_input input_of(const struct whatif_request *request,
         .trust = 1,
     };
     dp_adapt_limits_init(&input.limits);
-    double network = costs->network.bytes_per_second;
-    input.acting = (struct dp_adapt_acting){
-        .switch_s = request->pause_s,
-        .local_bytes_per_s = assumed_local_bytes_per_s,
-        .network_bytes_per_s = network > 0 ? network : assumed_local_bytes_per_s,
-        .checkpoint_s = assumed_checkpoint_s,
-        .restart_s = request->restart_s,
-    };
+    dp_adapt_acting_init(&input.acting, costs);
+    input.acting.switch_s = request->pause_s >= 0 ? request->pause_s : input.acting.switch_s;
+    input.acting.restart_s = request->restart_s >= 0 ? request->restart_s : input.acting.restart_s;
     return input;
 }
 
@@ -345,7 +336,7 @@ dp_status dpctl_cmd_whatif(struct dpctl *ctl, int argc, char **argv, struct dp_e
         .options = options,
         .handle = handle,
     };
-    struct whatif_request request = {.pause_s = assumed_pause_s, .restart_s = assumed_restart_s};
+    struct whatif_request request = {.pause_s = -1, .restart_s = -1};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     DP_CLEANUP(whatif_job_deinit) struct whatif_job job = {0};
     dp_status status = whatif_job_load(ctl, &request, &job, err);

@@ -12,9 +12,9 @@ struct whatif_request {
     struct dpctl_sets sets;
     const char *slow[DP_SETS_MAX], *links[DP_SETS_MAX], *lose[DP_SETS_MAX];
     int slow_count, links_count, lose_count;
-    int64_t steps;  // that are left; 0 = as the job says
-    double pause_s; // of a change, without its state; < 0 = the default
-    double restart_s;
+    int64_t steps;    // that are left; 0 = as the job says
+    double pause_s;   // of a change, without its state; < 0 = the default
+    double restart_s; // < 0 = the default
 };
 
 // The job as it runs or would run, and where else its ranks could stand.

@@ -113,7 +113,7 @@ static void run_recover(struct adapting *adapting)
     adapting->next = recovery.plan;
     recovery.plan = (struct dp_plan){0};
     recovery.has_plan = false;
-    if (recovery.kind == DP_ADAPT_ON_FEWER) {
+    if (recovery.is_anew) {
         plan_nodes_number(&adapting->nodes, &adapting->next);
     }
     adapting->changes = true;
@@ -208,6 +208,7 @@ static void run_choose(struct adapting *adapting)
     input.spares_count = list_spares(adapting, &spares);
     input.spares = spares;
     dp_adapt_limits_init(&input.limits);
+    dp_adapt_acting_init(&input.acting, &costs);
     input.limits.stop = task_asked_to_stop;
     input.limits.context = &adapting->task;
     if (adapting->verdict_known) {

@@ -19,6 +19,18 @@ void dp_adapt_costs_init(struct dp_adapt_costs *ret_costs, int32_t layers, int32
     };
 }
 
+void dp_adapt_acting_init(struct dp_adapt_acting *ret_acting, const struct dp_adapt_costs *costs)
+{
+    double network = costs->network.bytes_per_second;
+    *ret_acting = (struct dp_adapt_acting){
+        .switch_s = 2,
+        .local_bytes_per_s = 1e9,
+        .network_bytes_per_s = network > 0 ? network : 1e9,
+        .checkpoint_s = 10,
+        .restart_s = 30,
+    };
+}
+
 void dp_adapt_costs_deinit(struct dp_adapt_costs *costs)
 {
     free(costs->layer);

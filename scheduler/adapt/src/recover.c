@@ -177,7 +177,7 @@ static dp_status fewer_replicas(const struct dp_adapt_loss *loss, struct dp_plan
 
 // The faster of fewer replicas and what the planner makes of what is left.
 static dp_status on_fewer(const struct dp_adapt_loss *loss, struct dp_plan *ret_plan,
-                          struct dp_buf *words, struct dp_error *err)
+                          bool *ret_is_anew, struct dp_buf *words, struct dp_error *err)
 {
     DP_CLEANUP(dp_plan_deinit) struct dp_plan fewer = {0}, anew = {0};
     const char *gave = "";
@@ -203,6 +203,7 @@ static dp_status on_fewer(const struct dp_adapt_loss *loss, struct dp_plan *ret_
     }
     dp_buf_printf(words, "%s%s", takes_anew && gave[0] != '\0' ? ", giving up " : "",
                   takes_anew ? gave : "");
+    *ret_is_anew = takes_anew;
     *ret_plan = *taken;
     *taken = (struct dp_plan){0};
     return DP_OK;
@@ -260,7 +261,7 @@ dp_status dp_adapt_recover(const struct dp_adapt_loss *loss, struct dp_adapt_rec
         words.length = 0;
         dp_buf_printf(&why, "; %zu free slots do not take them all", loss->spares_count);
         recovery.kind = DP_ADAPT_ON_FEWER;
-        status = on_fewer(loss, &recovery.plan, &words, &refusal);
+        status = on_fewer(loss, &recovery.plan, &recovery.is_anew, &words, &refusal);
         recovery.has_plan = status == DP_OK;
     }
     if (status == DP_INTERRUPTED) {

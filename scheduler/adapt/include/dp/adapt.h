@@ -104,6 +104,11 @@ struct dp_adapt_acting {
     double restart_s;    // from the end of the ranks to the first step of a new attempt
 };
 
+// What to assume before a cluster has measured its own: 2 s for a change, 1 GB/s within a node, the
+// network of the costs between nodes (1 GB/s where it has no bandwidth), 10 s to write a checkpoint
+// and 30 s to start again.
+void dp_adapt_acting_init(struct dp_adapt_acting *ret_acting, const struct dp_adapt_costs *costs);
+
 struct dp_adapt_limits {
     double least_gain_share;     // of a step; below it nothing is done; 0.03
     int64_t cool_down_steps;     // after an action; 50
@@ -163,7 +168,8 @@ struct dp_adapt_answer {
     char *action;             // what would be done, in words; owned
     char *reason;             // why it was not taken, or why it was; owned
     // What would be run, with its predictions; NULL where nothing is planned anew (ignore,
-    // experts, what is not possible). Owned.
+    // experts, what is not possible). Slots are those of ranks and spares, but of RESTART counted
+    // from first_slot of each node of input->resources. Owned.
     struct dp_plan *plan;
 };
 
@@ -217,7 +223,10 @@ struct dp_adapt_loss {
 
 struct dp_adapt_recovery {
     dp_adapt_recovery_kind kind;
-    bool has_plan;       // not when what is left cannot run the job at all
+    bool has_plan; // not when what is left cannot run the job at all
+    // The planner made it: slots are counted from first_slot of each node of loss->resources.
+    // Otherwise they are those of living ranks and spares.
+    bool is_anew;
     struct dp_plan plan; // what to run; owned
     char *action;        // in words; owned
     char *reason;        // why this one: what is lost, what would not do; owned
