@@ -100,6 +100,19 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     merge_unkillable(core, job, rank, level->unkillable);
 }
 
+static void suspect(struct dp_core *core, const struct core_node *node, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void suspect(struct dp_core *core, const struct core_node *node, const char *format, ...)
+{
+    char why[DP_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof(why), format, args);
+    va_end(args);
+    dp_core_node_suspect(core, dp_core_node_find(core, node->row.name), why);
+}
+
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level)
 {
@@ -113,6 +126,9 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
         dp_core_job_blame(core, job, DP_CAUSE_NODE, "KeeperLost",
                           "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
                           job->row.id, node->row.name, how);
+        if (!dp_core_job_over(job, node->row.name)) {
+            suspect(core, node, "the keeper of %s's ranks was ended%s", job->row.id, how);
+        }
     }
     for (size_t i = 0; i < job->ranks_count; i++) {
         struct dp_rank_record *rank = &job->ranks[i];
@@ -150,6 +166,9 @@ static void take_error(struct dp_core *core, struct core_job *job, const struct 
                       : preparing ? "PrepareFailed"
                                   : "NodeFailed",
                       "node %s: %s", node->row.name, level->error);
+    if (!silent && !preparing && !dp_core_job_over(job, node->row.name)) {
+        suspect(core, node, "%s: %s", job->row.id, level->error);
+    }
     // What did not start will not end either.
     dp_core_job_end_ranks(job, node->row.name);
 }
