@@ -16,6 +16,7 @@
 #include "temporary.h"
 
 #define DEADLINE_MS 60000
+#define FLEET_TOKEN 99u
 
 static void write_text(const char *path)
 {
@@ -67,6 +68,7 @@ void fleet_init(struct fleet *fleet)
     spec->parallel.micro_batch_size = 2;
     DP_COPY_TEXT(spec->parallel.schedule, "gpipe");
     spec->resources.device = DP_DEVICE_CPU;
+    DP_COPY_TEXT(spec->recovery.policy, "off");
     dp__v1__fence__init(&fleet->fence);
     fleet->fence.job = (char *)"job-1";
     fleet->fence.attempt = 1;
@@ -178,7 +180,8 @@ void fleet_prepare(struct fleet *fleet)
         prepare.plan = dp_wire_plan_to_proto(&fleet->plan, &arena);
         prepare.bind_host = (char *)"127.0.0.1";
         prepare.checkpoint_directory = fleet->directory;
-        prepare.token = 99;
+        prepare.token = FLEET_TOKEN + fleet->fence.epoch;
+        prepare.takes_state = fleet->from != NULL;
         Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
         order.order_case = DP__V1__RANK_ORDER__ORDER_PREPARE;
         order.prepare = &prepare;
@@ -205,6 +208,30 @@ static char *on_node(const struct fleet *fleet, const char *address, int32_t ran
     return dp_arena_printf(arena, "%s;node=%c", address, 'a' + rank * fleet->nodes / fleet->count);
 }
 
+// The newest word of each rank that holds and has not ended.
+static void add_sources(const struct fleet *fleet, struct dp_arena *arena, Dp__V1__RankStart *start)
+{
+    start->sources = dp_arena_alloc(arena, FLEET_RANKS_MAX * sizeof(*start->sources));
+    for (int32_t i = 0; i < fleet->from->count; i++) {
+        const Dp__V1__RankReport *held = NULL, *next;
+        for (size_t n = 1;
+             (next = fleet_report(fleet->from, i, DP__V1__RANK_REPORT__REPORT_HELD, n)) != NULL;
+             n++) {
+            held = next;
+        }
+        if (held == NULL || fleet->from->ranks[i].ended) {
+            continue;
+        }
+        Dp__V1__StateSource *source = dp_arena_alloc(arena, sizeof(*source));
+        dp__v1__state_source__init(source);
+        source->rank = (uint32_t)i;
+        source->address = held->held->address;
+        start->sources[start->n_sources++] = source;
+    }
+    start->state_step = fleet->state_step;
+    start->state_token = FLEET_TOKEN + fleet->from->fence.epoch;
+}
+
 void fleet_start(struct fleet *fleet)
 {
     DP_AUTO_FREE char *detour = NULL;
@@ -228,6 +255,9 @@ void fleet_start(struct fleet *fleet)
     Dp__V1__RankStart start = DP__V1__RANK_START__INIT;
     start.n_endpoints = (size_t)fleet->count;
     start.endpoints = pointers;
+    if (fleet->from != NULL) {
+        add_sources(fleet, &arena, &start);
+    }
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
     order.order_case = DP__V1__RANK_ORDER__ORDER_START;
     order.start = &start;
@@ -238,6 +268,38 @@ void fleet_start(struct fleet *fleet)
     }
 }
 
+// Those that have not ended.
+static void order_all(struct fleet *fleet, Dp__V1__RankOrder *order)
+{
+    for (int32_t i = 0; i < fleet->count; i++) {
+        if (!fleet->ranks[i].ended) {
+            fleet_order(fleet, i, order);
+        }
+    }
+}
+
+void fleet_pause(struct fleet *fleet)
+{
+    Dp__V1__RankPause pause = DP__V1__RANK_PAUSE__INIT;
+    pause.fence = &fleet->fence;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_PAUSE;
+    order.pause = &pause;
+    order_all(fleet, &order);
+}
+
+void fleet_settle(struct fleet *fleet, int32_t rank, uint64_t step, double grad_norm)
+{
+    Dp__V1__RankSettle settle = DP__V1__RANK_SETTLE__INIT;
+    settle.fence = &fleet->fence;
+    settle.step = step;
+    settle.grad_norm = grad_norm;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_SETTLE;
+    order.settle = &settle;
+    fleet_order(fleet, rank, &order);
+}
+
 void fleet_stop(struct fleet *fleet, bool checkpoint)
 {
     Dp__V1__RankStop stop = DP__V1__RANK_STOP__INIT;
@@ -246,9 +308,7 @@ void fleet_stop(struct fleet *fleet, bool checkpoint)
     Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
     order.order_case = DP__V1__RANK_ORDER__ORDER_STOP;
     order.stop = &stop;
-    for (int32_t i = 0; i < fleet->count; i++) {
-        fleet_order(fleet, i, &order);
-    }
+    order_all(fleet, &order);
 }
 
 const Dp__V1__RankReport *fleet_report(const struct fleet *fleet, int32_t rank,

@@ -33,7 +33,10 @@ struct fleet {
     const char *preload; // a library that every rank loads first; NULL = none
     bool has_stale_rank; // the last rank is of the attempt before
     int32_t nodes;       // ranks are as if on so many nodes, in equal shares; 0 = on one
-    bool has_detour;     // peers reach the last rank by tcp through the process `detour`
+    // Its ranks take what this one's hold, those that are left, of that step; NULL = of none.
+    const struct fleet *from;
+    uint64_t state_step;
+    bool has_detour; // peers reach the last rank by tcp through the process `detour`
     pid_t detour;
 };
 
@@ -51,6 +54,8 @@ void fleet_prepare(struct fleet *fleet);
 void fleet_start(struct fleet *fleet);
 void fleet_order(struct fleet *fleet, int32_t rank, Dp__V1__RankOrder *order);
 void fleet_stop(struct fleet *fleet, bool checkpoint);
+void fleet_pause(struct fleet *fleet);
+void fleet_settle(struct fleet *fleet, int32_t rank, uint64_t step, double grad_norm);
 // Takes reports until the rank has sent one of the kind that is the `number`-th (from 1), which is
 // returned; fails the test when the rank ends without it or after a minute.
 const Dp__V1__RankReport *fleet_await(struct fleet *fleet, int32_t rank,
