@@ -29,6 +29,7 @@ static void see_rank(const Dp__V1__RankLevel *rank, struct fake_rank_view *view)
     view->exit_status = rank->exit_status;
     view->signal = rank->signal;
     view->stopped = rank->stopped;
+    view->unkillable = rank->unkillable;
     view->step = rank->step;
     view->ready = rank->ready != NULL;
     view->finished = rank->finished != NULL;

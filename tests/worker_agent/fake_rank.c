@@ -1,5 +1,6 @@
 // Stands in for dp-rank: speaks frames, and behaves or misbehaves as DP_FAKE_RANK says. Words:
 //   ready start steps=N finish fail sample   the usual life, in this order
+//   train                                    a step every 20 ms, for ever
 //   pause settle probe hold                  waits for that order; tells what it holds; answers
 //   print=TEXT state flood=KIB               output
 //   exit=N crash ignore-term handle-term grandchild sleep
@@ -160,6 +161,15 @@ static void do_steps(const char *argument)
     }
 }
 
+static void do_train(const char *argument)
+{
+    (void)argument;
+    for (;;) {
+        do_steps("1");
+        dp_clock_sleep_until_ns(dp_clock_monotonic_ns() + 20 * DP_NS_PER_MS);
+    }
+}
+
 static void do_sample(const char *argument)
 {
     (void)argument;
@@ -307,6 +317,7 @@ static const struct {
     {"probe", do_probe},
     {"hold", do_hold},
     {"steps", do_steps},
+    {"train", do_train},
     {"sample", do_sample},
     {"finish", do_finish},
     {"fail", do_fail},

@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/arena.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
 #include "dp/rand.h"
@@ -108,7 +110,20 @@ bool directory_has_keeper(const char *directory)
     return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
 }
 
-pid_t directory_keeper_pid(const char *directory)
+// Who listens on its socket, as the kernel knows it; 0 when nobody can be asked.
+static pid_t listener_of(const char *directory)
+{
+    DP_AUTO_CLOSE int fd = -1;
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (dp_link_connect(directory, KEEPER_SOCKET, &fd, NULL) != DP_OK ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+        return 0;
+    }
+    return peer.pid;
+}
+
+static pid_t written_in(const char *directory)
 {
     DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.pid", directory);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
@@ -116,8 +131,29 @@ pid_t directory_keeper_pid(const char *directory)
         return 0;
     }
     long pid = strtol(text.bytes, NULL, 10);
-    // Who holds the lock is the one who wrote its number, and lives.
-    return pid > 1 && pid <= INT32_MAX && directory_has_keeper(directory) ? (pid_t)pid : 0;
+    return pid > 1 && pid <= INT32_MAX ? (pid_t)pid : 0;
+}
+
+// A keeper works in its directory, and nobody else does.
+static bool works_in(pid_t pid, const char *directory)
+{
+    DP_AUTO_FREE char *link = dp_asprintf("/proc/%d/cwd", (int)pid);
+    struct stat its, ours;
+    return stat(link, &its) == 0 && stat(directory, &ours) == 0 && its.st_dev == ours.st_dev &&
+           its.st_ino == ours.st_ino;
+}
+
+pid_t directory_keeper_pid(const char *directory)
+{
+    // A number in a file may be damaged, or belong to a stranger by now.
+    const pid_t candidates[] = {listener_of(directory), written_in(directory)};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(candidates); i++) {
+        if (candidates[i] > 1 && works_in(candidates[i], directory) &&
+            directory_has_keeper(directory)) {
+            return candidates[i];
+        }
+    }
+    return 0;
 }
 
 static bool is_released(const char *directory)

@@ -9,7 +9,6 @@
 #include "dp/log.h"
 #include "worker.h"
 
-#define SOCKET_NAME "keeper.sock"
 #define ANSWER_NS (DP_AGENT_KEEPER_ANSWER_MS * DP_NS_PER_MS)
 
 static struct keeper_conn *conn_new(struct worker *worker, const struct dp_agent_fence *fence)
@@ -92,14 +91,8 @@ static dp_status start_process(struct keeper_conn *conn, struct dp_error *err)
     DP_AUTO_FREE char *log = dp_asprintf("%s/keeper.log", conn->directory);
     DP_AUTO_FREE char *lease = dp_asprintf("%u", options->lease_ms);
     char *arguments[] = {
-        (char *)options->keeper_program,
-        (char *)"--directory",
-        conn->directory,
-        (char *)"--socket",
-        (char *)SOCKET_NAME,
-        (char *)"--lease-ms",
-        lease,
-        NULL,
+        (char *)options->keeper_program, (char *)"--directory", conn->directory, (char *)"--socket",
+        (char *)KEEPER_SOCKET,           (char *)"--lease-ms",  lease,           NULL,
     };
     return child_start(arguments, NULL, log, &conn->child, err);
 }
@@ -197,7 +190,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 static void connect_to(struct keeper_conn *conn)
 {
     int fd;
-    if (dp_link_connect(conn->directory, SOCKET_NAME, &fd, NULL) != DP_OK) {
+    if (dp_link_connect(conn->directory, KEEPER_SOCKET, &fd, NULL) != DP_OK) {
         return;
     }
     dp_link_init(&conn->link, fd, 4 * DP_LINK_OUT_BYTES_MAX);
@@ -241,7 +234,7 @@ static void on_ended(struct keeper_conn *conn, int status)
     struct worker *worker = conn->worker;
     conn->over = true;
     // A keeper that was killed could not remove its socket.
-    DP_AUTO_FREE char *socket_path = dp_asprintf("%s/%s", conn->directory, SOCKET_NAME);
+    DP_AUTO_FREE char *socket_path = dp_asprintf("%s/%s", conn->directory, KEEPER_SOCKET);
     (void)unlink(socket_path);
     if (conn->released) {
         return;

@@ -140,6 +140,8 @@ void hardware_free(struct hardware *hardware);
 // NULL = not known yet. Texts are borrowed.
 Dp__V1__Hardware *hardware_message(const struct hardware *hardware, struct dp_arena *arena);
 
+#define KEEPER_SOCKET "keeper.sock" // in its directory
+
 // directory.c: STATE/jobs/JOB.ATTEMPT.EPOCH, one for each assignment.
 dp_status directory_lock(const char *state_dir, int *ret_fd, struct dp_error *err);
 char *directory_of(const char *state_dir, const struct dp_agent_fence *fence);
