@@ -14,6 +14,7 @@
 #include "dp/exec.h"
 #include "dp/log.h"
 #include "dp/wire.h"
+#include "job_times.h"
 #include "utilisation.h"
 
 #define SAMPLE_NS (DP_NS_PER_S / 2)
@@ -30,6 +31,7 @@ struct queued {
     Dp__V1__MemoryParts memory;
     Dp__V1__StepComm comm[DP_EXEC_COMM_KIND_COUNT];
     Dp__V1__StepComm *comm_list[DP_EXEC_COMM_KIND_COUNT];
+    struct job_times times;
     bool with_spans;
 };
 
@@ -198,6 +200,7 @@ static void free_queued(struct queued *item)
         free(item->step.layers[i]);
     }
     free(item->step.layers);
+    job_times_deinit(&item->times);
     free(item);
 }
 
@@ -258,6 +261,7 @@ void control_report_step(struct control *control, const Dp__V1__StepDone *step, 
         item->comm[i] = *step->comm[i]; // kinds are texts that stay
         item->comm_list[i] = &item->comm[i];
     }
+    job_times_copy(step, &item->times, &item->step);
     item->with_spans = with_spans;
     append(control, item);
 }

@@ -4,6 +4,7 @@
 #include "dp/cleanup.h"
 #include "dp/log.h"
 #include "job.h"
+#include "job_times.h"
 
 static bool speaks_for_all(const struct job *job)
 {
@@ -163,6 +164,19 @@ static Dp__V1__MemoryParts memory_parts(const struct dp_device_memory *from)
     return parts;
 }
 
+// The lowest one, which the rank's mirror has, too.
+static uint32_t first_stage(const struct job *job)
+{
+    int32_t stages[DP_RANK_STAGES_MAX];
+    int32_t position = (int32_t)job->rank % job->plan.pipeline;
+    int32_t count = dp_schedule_rank_stages(&job->schedule, position, stages);
+    int32_t first = stages[0];
+    for (int32_t i = 1; i < count; i++) {
+        first = stages[i] < first ? stages[i] : first;
+    }
+    return (uint32_t)first;
+}
+
 static void report_step(struct job *job, const struct dp_trainer_report *step)
 {
     Dp__V1__StepDone done = DP__V1__STEP_DONE__INIT;
@@ -207,6 +221,8 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
     done.n_expert_tokens = traced ? loads.tokens_count : 0;
     done.layers = loads.list;
     done.n_layers = traced ? loads.count : 0;
+    DP_CLEANUP(job_times_deinit) struct job_times times = {0};
+    job_times_tell(step, first_stage(job), &times, &done);
     control_report_step(job->control, &done, traced);
 }
 
