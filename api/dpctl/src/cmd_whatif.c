@@ -176,6 +176,7 @@ static void show_answers(struct dpctl *ctl, const struct whatif_request *request
 {
     if (ctl->json) {
         json_t *json = dp_adapt_to_json(answers);
+        json_object_del(json, "schema");
         json_object_set_new(json, "job", json_string(job->name));
         json_object_set_new(json, "slow", texts_json(request->slow, request->slow_count));
         json_object_set_new(json, "slow_links", texts_json(request->links, request->links_count));

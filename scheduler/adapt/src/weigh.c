@@ -63,13 +63,16 @@ static double per_byte(double bytes_per_s)
 }
 
 // Every rank of the new epoch takes its layers over from whoever has them, on its own node if
-// someone does; all at the same time, so the one that takes longest counts.
+// someone does; all at the same time, so the one that takes longest counts. The sim device's have
+// nothing to hand over.
 static double transfer_s(const struct adapt *adapt, const struct layout *layout)
 {
     const struct dp_adapt_acting *acting = &adapt->input->acting;
     const struct order *order = dp_adapt_block_order((struct adapt *)adapt, &adapt->base, 0);
     struct holders holders = {adapt, order->schedule.placement};
-    double bytes = layer_bytes(adapt), longest = 0;
+    const struct dp_job_spec *spec = adapt->input->spec;
+    bool has_state = spec == NULL || spec->resources.device != DP_DEVICE_SIM;
+    double bytes = has_state ? layer_bytes(adapt) : 0, longest = 0;
     for (int32_t r = 0; r < adapt->world; r++) {
         int32_t position = dp_plan_rank_position(adapt->plan, r);
         int32_t stages[DP_RANK_STAGES_MAX];

@@ -74,7 +74,8 @@ static bool is_shared_out(const struct dp_plan *plan, dp_plan_tensors tensors)
            (plan->shard == DP_SHARD_ZERO1 && tensors == DP_PLAN_MOMENTS);
 }
 
-// Ranks of the stage's positions that hold this part and are not lost.
+// Ranks of the stage's positions that hold this part and are not lost; `rank` becomes one that is,
+// or without losses one of them all.
 static void count_part(struct ground *ground, const int32_t *placement, dp_plan_tensors tensors,
                        int32_t part, const bool *lost, struct dp_plan_copies *ret_copies)
 {
@@ -87,7 +88,9 @@ static void count_part(struct ground *ground, const int32_t *placement, dp_plan_
         for (int32_t i = part; i < of_position; i += parts) {
             int32_t rank =
                 (i / shards * plan->pipeline + placement[direction]) * shards + i % shards;
-            ret_copies->rank = rank;
+            if (lost == NULL || lost[rank]) {
+                ret_copies->rank = rank;
+            }
             if (lost != NULL && lost[rank]) {
                 continue;
             }
