@@ -178,9 +178,10 @@ static ssize_t read_stream(void *context, uint64_t position, char *bytes, size_t
         request->queue_lines -= bytes[i] == '\n';
     }
     dp_buf_consume(queue, length);
-    request->writable_due = request->send_refused &&
-                            request->queue_lines <= DP_STREAM_QUEUE_MAX / 2 &&
-                            queue->length <= DP_MESSAGE_BYTES_MAX;
+    bool room =
+        request->queue_lines <= DP_STREAM_QUEUE_MAX / 2 && queue->length <= DP_MESSAGE_BYTES_MAX;
+    request->writable_due =
+        (request->send_refused && room) || (request->wake && queue->length == 0);
     return (ssize_t)length;
 }
 
@@ -221,6 +222,14 @@ dp_status dp_rest_call_send(struct dp_rest_server *server, uint64_t id,
         dp_rest_resume(request);
     }
     return DP_OK;
+}
+
+void dp_rest_call_wake(struct dp_rest_server *server, uint64_t id)
+{
+    struct rest_request *request = find(server, id);
+    if (request != NULL) {
+        request->wake = true;
+    }
 }
 
 size_t dp_rest_call_queued(const struct dp_rest_server *server, uint64_t id)

@@ -258,7 +258,7 @@ static void tell_writable(struct dp_rest_server *server)
     HASH_ITER(hh, server->calls, request, next)
     {
         if (request->writable_due && !request->left && !request->finished) {
-            request->writable_due = request->send_refused = false;
+            request->writable_due = request->send_refused = request->wake = false;
             const struct dp_rest_handler *handler = request->route->handler;
             if (handler->on_writable != NULL) {
                 handler->on_writable(server->context, request->id);

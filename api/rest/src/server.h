@@ -62,6 +62,7 @@ struct rest_request {
     size_t queue_lines;
     bool finished, failed;
     bool send_refused, writable_due;
+    bool wake; // on_writable is due once nothing waits any more
     UT_hash_handle hh; // calls by id
 };
 

@@ -59,6 +59,7 @@ struct rpc_call {
     bool headers_sent;
     bool send_broken;  // a write failed: only the close is to come
     bool send_refused; // on_writable is owed
+    bool wake;         // also once nothing waits any more
     bool ending;       // the trailer is set; sent when the queue is empty
     bool ended;        // the status batch was started
     bool cut;          // the server stopped before the call had its answer

@@ -168,9 +168,11 @@ static void on_sent(struct rpc_tag *tag, bool success)
         drop_queue(call);
     }
     write_next(call);
-    if (call->send_refused && call->queued_count <= server->queue_messages_max / 2 &&
-        call->queued_bytes <= server->queue_bytes_max / 2 && !call->closed && !call->ending) {
-        call->send_refused = false;
+    bool room = call->queued_count <= server->queue_messages_max / 2 &&
+                call->queued_bytes <= server->queue_bytes_max / 2;
+    bool due = (call->send_refused && room) || (call->wake && call->queued_count == 0);
+    if (due && !call->closed && !call->ending) {
+        call->send_refused = call->wake = false;
         call->handler->on_writable(server->context, call->id);
     }
     tag_back(call);
@@ -352,6 +354,14 @@ dp_status dp_rpc_call_send(struct dp_rpc_server *server, uint64_t id,
     enqueue(call, bytes, length);
     write_next(call);
     return DP_OK;
+}
+
+void dp_rpc_call_wake(struct dp_rpc_server *server, uint64_t id)
+{
+    struct rpc_call *call = find(server, id);
+    if (call != NULL && call->handler->on_writable != NULL) {
+        call->wake = true;
+    }
 }
 
 size_t dp_rpc_call_queued(const struct dp_rpc_server *server, uint64_t id)

@@ -11,7 +11,7 @@ void dp_core_config_init(struct dp_core_config *config)
     *config = (struct dp_core_config){
         .heartbeat_ms = 1000,
         .late_ms = 3500,
-        .lease_margin_ms = 3000,
+        .lease_margin_ms = 2000,
         .lease_default_ms = 10000,
         .fence_default_ms = 900000,
         .calibrate_ms = 60000,
@@ -28,7 +28,7 @@ void dp_core_config_init(struct dp_core_config *config)
         .recoveries_max = 3,
         .store_retry_ms = 1000,
         .save_ms = 5000,
-        .active_jobs_max = DP_JOBS_LISTED_MAX,
+        .active_jobs_max = DP_JOBS_ACTIVE_MAX,
         .queue = DP_QUEUE_BEST_EFFORT,
         .pass_ms = 600000,
         .backoff_max_ms = 300000,

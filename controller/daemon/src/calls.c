@@ -28,6 +28,15 @@ size_t call_queued(const struct daemon *daemon, uint64_t call)
                                  : dp_rpc_call_queued(daemon->server, call);
 }
 
+void call_wake(struct daemon *daemon, uint64_t call)
+{
+    if (dp_rest_is_call(call)) {
+        dp_rest_call_wake(daemon->rest, call);
+    } else {
+        dp_rpc_call_wake(daemon->server, call);
+    }
+}
+
 void call_finish(struct daemon *daemon, uint64_t call)
 {
     if (dp_rest_is_call(call)) {

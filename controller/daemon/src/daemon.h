@@ -89,6 +89,7 @@ void daemon_expect(struct daemon *daemon, uint64_t call, dp_method_id method);
 void call_reply(struct daemon *daemon, uint64_t call, const ProtobufCMessage *message);
 dp_status call_send(struct daemon *daemon, uint64_t call, const ProtobufCMessage *message);
 size_t call_queued(const struct daemon *daemon, uint64_t call);
+void call_wake(struct daemon *daemon, uint64_t call);
 void call_finish(struct daemon *daemon, uint64_t call);
 void call_fail(struct daemon *daemon, uint64_t call, dp_status status, const char *message);
 void call_fail_error(struct daemon *daemon, uint64_t call, const struct dp_error *err);

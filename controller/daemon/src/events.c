@@ -7,17 +7,22 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/log.h"
 
-#define EVENTS_AT_ONCE 128
-#define QUEUED_MAX 8 // batches that wait for a reader
+#define EVENTS_AT_ONCE 64
+#define QUEUED_MAX 4 // batches that wait for a reader
 #define LAG_MS 10000 // a full queue for so long is a reader that does not read
 #define ALIVE_MS 10000
 
 struct event_watch {
     uint64_t call, index;
+    // Index behind each of the newest batches, as a ring: what still waits when it is dropped does
+    // not get there.
+    uint64_t sent[QUEUED_MAX + 2];
+    size_t sent_count;
     char job[DP_ID_MAX]; // "" = of everything
     int64_t sent_ns;     // when the last batch was
     int64_t full_ns;     // since when its queue has been full, 0 = it is not
@@ -55,7 +60,10 @@ static bool send_batch(struct daemon *daemon, struct event_watch *watch,
     if (!silent && call_send(daemon, watch->call, &batch.base) != DP_OK) {
         return false;
     }
-    watch->sent_ns = silent ? watch->sent_ns : now_ns;
+    if (!silent) {
+        watch->sent_ns = now_ns;
+        watch->sent[++watch->sent_count % DP_ARRAY_LENGTH(watch->sent)] = index;
+    }
     watch->index = index;
     return true;
 }
@@ -63,10 +71,13 @@ static bool send_batch(struct daemon *daemon, struct event_watch *watch,
 static void drop(struct daemon *daemon, const struct event_watch *watch)
 {
     char text[128];
-    snprintf(text, sizeof(text), "lagged: resume from index %llu",
-             (unsigned long long)watch->index);
+    // One more may be on its way, and not arrive.
+    size_t waiting = call_queued(daemon, watch->call) + 1;
+    size_t newest = watch->sent_count > waiting ? watch->sent_count - waiting : 0;
+    uint64_t index = watch->sent[newest % DP_ARRAY_LENGTH(watch->sent)];
+    snprintf(text, sizeof(text), "lagged: resume from index %llu", (unsigned long long)index);
     dp_log_warn("events.lagged", "call=%llu index=%llu", (unsigned long long)watch->call,
-                (unsigned long long)watch->index);
+                (unsigned long long)index);
     daemon->events_lagged++;
     call_fail(daemon, watch->call, DP_UNAVAILABLE, text);
 }
@@ -79,6 +90,7 @@ static bool has_room(struct daemon *daemon, struct event_watch *watch)
         watch->full_ns = 0;
         return true;
     }
+    call_wake(daemon, watch->call);
     if (watch->full_ns == 0) {
         watch->full_ns = now_ns;
     } else if (now_ns - watch->full_ns > LAG_MS * DP_NS_PER_MS) {
@@ -162,7 +174,8 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
         return;
     }
     struct event_watch *watch = dp_new(struct event_watch);
-    *watch = (struct event_watch){.call = call, .index = index, .next = daemon->event_watches};
+    *watch = (struct event_watch){
+        .call = call, .index = index, .sent = {index}, .next = daemon->event_watches};
     DP_COPY_TEXT(watch->job, view.job == NULL ? "" : view.job->id);
     daemon->event_watches = watch;
     struct shared shared = {0};
@@ -172,8 +185,15 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
 
 static void on_writable(void *context, uint64_t call)
 {
-    (void)call;
-    events_pump(context);
+    struct daemon *daemon = context;
+    struct shared shared = {0};
+    for (struct event_watch *watch = daemon->event_watches; watch != NULL; watch = watch->next) {
+        if (watch->call == call) {
+            pump_one(daemon, watch, &shared);
+            break;
+        }
+    }
+    free(shared.events);
 }
 
 static void on_closed(void *context, uint64_t call, bool cancelled)

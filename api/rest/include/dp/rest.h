@@ -92,6 +92,7 @@ void dp_rest_call_reply_json(struct dp_rest_server *server, uint64_t call, char 
                              size_t length);
 dp_status dp_rest_call_send(struct dp_rest_server *server, uint64_t call,
                             const ProtobufCMessage *message);
+void dp_rest_call_wake(struct dp_rest_server *server, uint64_t call);
 size_t dp_rest_call_queued(const struct dp_rest_server *server, uint64_t call);
 void dp_rest_call_finish(struct dp_rest_server *server, uint64_t call);
 void dp_rest_call_fail(struct dp_rest_server *server, uint64_t call, dp_status status,

@@ -89,6 +89,9 @@ dp_status dp_rpc_call_send(struct dp_rpc_server *server, uint64_t call,
                            const ProtobufCMessage *message);
 // Messages still waiting in the queue; 0 when the call is over.
 size_t dp_rpc_call_queued(const struct dp_rpc_server *server, uint64_t call);
+// Streams: on_writable runs once when no message waits any more, for a sender that keeps fewer
+// waiting than the queue takes. To be asked for while some do.
+void dp_rpc_call_wake(struct dp_rpc_server *server, uint64_t call);
 // Streams: ends the call with OK once the queue has been sent.
 void dp_rpc_call_finish(struct dp_rpc_server *server, uint64_t call);
 // Ends the call with an error; what still waits in the queue is dropped. status must not be DP_OK.
