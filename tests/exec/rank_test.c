@@ -1,4 +1,5 @@
 // The program dp-rank from its first order to its last word.
+#include <arpa/inet.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -227,6 +228,36 @@ static void a_checkpoint_is_written_on_demand_and_answers_its_request(void **sta
     assert_int_equal(fleet_await_end(&fleet, 1), 0);
     // One request, one checkpoint; a stop that does not ask for one writes none.
     assert_null(fleet_report(&fleet, 0, CHECKPOINT, 2));
+    fleet_deinit(&fleet);
+}
+
+static bool can_be_bound(const char *address)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const char *port = strrchr(address, ':');
+    assert_non_null(port);
+    to.sin_port = htons((uint16_t)atoi(port + 1));
+    int one = 1;
+    DP_AUTO_CLOSE int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    // What would let a stranger in beside one that is not listening.
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
+    return bind(fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
+}
+
+static void ports_are_held_from_the_moment_they_are_told(void **state)
+{
+    (void)state;
+    struct fleet fleet;
+    fleet_init(&fleet);
+    DP_COPY_TEXT(fleet.spec.parallel.transport, "tcp");
+    fleet_spawn(&fleet);
+    fleet_prepare(&fleet);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        assert_false(can_be_bound(fleet_await(&fleet, rank, READY, 1)->ready->address));
+    }
+    fleet_start(&fleet);
+    assert_true(fleet_await(&fleet, 0, FINISHED, 1)->finished->ok);
     fleet_deinit(&fleet);
 }
 
@@ -622,6 +653,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_goes_on_where_the_first_ended),
         cmocka_unit_test(a_stop_ends_all_ranks_after_the_same_step),
         cmocka_unit_test(a_checkpoint_is_written_on_demand_and_answers_its_request),
+        cmocka_unit_test(ports_are_held_from_the_moment_they_are_told),
         cmocka_unit_test(all_ranks_probe_after_one_step_and_train_on),
         cmocka_unit_test(an_order_of_another_epoch_is_not_obeyed),
         cmocka_unit_test(rows_of_an_earlier_attempt_end_the_job),

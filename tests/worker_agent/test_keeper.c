@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -187,7 +188,14 @@ static void a_rank_starts_with_clean_signals_descriptors_and_session(void **stat
     (void)signal(SIGUSR1, SIG_IGN);
     (void)signal(SIGTSTP, SIG_IGN);
     (void)signal(SIGCHLD, SIG_IGN);
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    struct rlimit most = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &most), 0);
     int leaked = open("/dev/null", O_RDONLY); // NOLINT: without O_CLOEXEC on purpose
+    // As far up as there may be some, so that nobody can count his way there in time.
+    int high = fcntl(leaked, F_DUPFD, most.rlim_cur < (1 << 20) ? (int)most.rlim_cur - 1 : 1 << 20);
+    assert_true(high > leaked);
     struct keeper keeper = {.directory = harness_directory()};
     keeper.pid = start_process(keeper.directory, "60000", "100000");
     (void)signal(SIGUSR1, SIG_DFL);
@@ -195,6 +203,8 @@ static void a_rank_starts_with_clean_signals_descriptors_and_session(void **stat
     (void)signal(SIGCHLD, SIG_DFL);
     sigprocmask(SIG_SETMASK, &before, NULL);
     close(leaked);
+    close(high);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     connect_agent(&keeper);
     pid_t pid = spawn_rank(&keeper, 0, "state exit=0");
     (void)await_exit(&keeper, 0);
@@ -216,6 +226,24 @@ static void the_directory_is_private(void **state)
     struct stat info;
     assert_int_equal(stat(keeper.directory, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
+    keeper_close(&keeper);
+}
+
+static void a_socket_left_behind_does_not_block_the_next_keeper(void **state)
+{
+    (void)state;
+    struct keeper keeper = keeper_open();
+    DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.sock", keeper.directory);
+    assert_int_equal(kill(keeper.pid, SIGKILL), 0);
+    (void)harness_wait(keeper.pid);
+    dp_link_deinit(&keeper.link);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    keeper.pid = start_process(keeper.directory, "60000", "100000");
+    connect_agent(&keeper);
+    (void)await(&keeper, DP_LINK_SYNCED, 0);
+    (void)spawn_rank(&keeper, 0, "exit=3");
+    assert_int_equal(await_exit(&keeper, 0).status, 3);
     keeper_close(&keeper);
 }
 
@@ -564,6 +592,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_starts_with_clean_signals_descriptors_and_session),
         cmocka_unit_test(the_directory_is_private),
+        cmocka_unit_test(a_socket_left_behind_does_not_block_the_next_keeper),
         cmocka_unit_test(how_a_rank_ended_is_told),
         cmocka_unit_test(the_last_words_of_a_rank_come_before_its_end),
         cmocka_unit_test(a_program_that_is_not_there_is_told_with_its_name),
