@@ -149,6 +149,7 @@ dp_status dp_state_reader_open(const struct dp_state_reader_config *config,
         struct source *source = &reader->sources[i];
         source->fd = -1;
         source->rank = config->sources[i].rank;
+        source->silent_ms = config->silent_ms > 0 ? config->silent_ms : DP_STATE_SILENT_MS;
         if (!DP_COPY_TEXT(source->address, config->sources[i].address)) {
             reader->count = i;
             return dp_fail(err, DP_INVALID, "the address of rank %d that holds is too long",

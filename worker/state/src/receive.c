@@ -42,9 +42,9 @@ static dp_status await(const struct source *source, short events, int64_t deadli
     }
 }
 
-static int64_t silence_ends_ns(void)
+static int64_t silence_ends_ns(const struct source *source)
 {
-    return dp_clock_monotonic_ns() + DP_STATE_SILENT_MS * DP_NS_PER_MS;
+    return dp_clock_monotonic_ns() + source->silent_ms * DP_NS_PER_MS;
 }
 
 static dp_status send_all(const struct source *source, const void *bytes, size_t length,
@@ -57,7 +57,7 @@ static dp_status send_all(const struct source *source, const void *bytes, size_t
             return fail_io(source, errno, "has gone", err);
         }
         if (sent < 0) {
-            dp_status status = await(source, POLLOUT, silence_ends_ns(), err);
+            dp_status status = await(source, POLLOUT, silence_ends_ns(source), err);
             if (status != DP_OK) {
                 return status;
             }
@@ -83,7 +83,7 @@ static dp_status take_all(const struct source *source, void *ret_bytes, size_t l
         }
         if (got < 0) {
             dp_status status =
-                await(source, POLLIN, deadline_ns > 0 ? deadline_ns : silence_ends_ns(), err);
+                await(source, POLLIN, deadline_ns > 0 ? deadline_ns : silence_ends_ns(source), err);
             if (status != DP_OK) {
                 return status;
             }

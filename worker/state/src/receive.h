@@ -6,7 +6,8 @@
 struct source {
     int32_t rank;
     char address[DP_ADDRESS_MAX];
-    int fd; // -1: it is none any more
+    int fd;            // -1: it is none any more
+    int64_t silent_ms; // that it may be
     struct dp_state table;
     uint64_t asked_bytes; // of values, so far
 };

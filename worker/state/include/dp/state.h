@@ -76,6 +76,7 @@ struct dp_state_reader_config {
     uint64_t token; // of the assignment that holds
     int64_t step;   // that a source holds, or it is none
     int64_t deadline_ns; // until when sources may be met
+    int64_t silent_ms;   // a source that says nothing for so long is lost; 0 = DP_STATE_SILENT_MS
 };
 
 struct dp_state_reader;
