@@ -140,7 +140,8 @@ bool dp_core_recover_takes(struct dp_core *core, struct core_job *job, dp_cause 
     }
     remember(job, cause, reason, message);
     // One that was counted as lost has ended, too: that changes nothing.
-    bool planned = reassign->phase == CORE_ASKING || reassign->phase == CORE_READYING;
+    bool planned = reassign->phase == CORE_ASKING || reassign->phase == CORE_READYING ||
+                   (reassign->phase == CORE_SETTLING && reassign->next == NULL);
     if (reassign->phase == CORE_GATHERING || (planned && count_lost(job) == reassign->lost_count)) {
         return true;
     }
@@ -190,6 +191,7 @@ void dp_core_recover_gather(struct dp_core *core, struct core_job *job, bool at_
         return;
     }
     dp_core_reassign_settle(core, job);
+    job->reassign.lost_count = count_lost(job);
     dp_core_reassign_advance(core, job);
 }
 
