@@ -446,6 +446,40 @@ static void unequal_shares_of_a_step_change_no_loss(void **state)
     trial_result_deinit(&whole);
 }
 
+// Experts that lie elsewhere than at the start, with copies, keep their names; and a rank that is
+// lost while they move leaves every other one with what it had or what it got.
+static void experts_that_have_moved_are_found(void **state)
+{
+    (void)state;
+    const struct layout peers = {"dualpipe", 2, 2, 2, DP_SHARD_NONE, true};
+    struct trial before = trial_of(&latent, &peers, DP_F32);
+    before.expert_copies = 1;
+    before.tilt = 0.5; // the first expert of each layer is chosen more
+    struct trial_result whole;
+    trial_run(&before, &whole); // experts stay
+    trial_expect_ok(&whole);
+    before.rebalance_every = 1;
+    struct trial_result moving;
+    trial_run(&before, &moving);
+    expect_curve(&moving, &whole, 0, SAME_CURVE, "experts move");
+    int64_t moved = 0;
+    for (int64_t step = 1; step <= HELD; step++) {
+        moved += moving.ranks[0].reports[step].rebalance.moved;
+    }
+    assert_true(moved > 0);
+    trial_result_deinit(&moving);
+    struct trial after = trial_of(&latent, &layouts[3], DP_F32);
+    move(before, after, &whole, SAME_CURVE, "with experts that have moved");
+    if (!TRIAL_UNDER_TSAN) {
+        int32_t settled = 0;
+        const int64_t most = messages_of(&before, 0, 2);
+        for (int64_t back = 0; back < dp_fuzz_runs(6); back++) {
+            break_at(&before, &after, &whole, false, 2, most - back, 0, &settled);
+        }
+    }
+    trial_result_deinit(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +488,7 @@ int main(void)
         cmocka_unit_test(whenever_a_link_is_lost_shards_come_together_again),
         cmocka_unit_test(what_no_rank_has_any_more_is_named_all_at_once),
         cmocka_unit_test(other_steps_and_tokens_are_no_sources),
+        cmocka_unit_test(experts_that_have_moved_are_found),
         cmocka_unit_test(unequal_shares_of_a_step_change_no_loss),
         cmocka_unit_test(whenever_a_rank_is_lost_the_others_hold_a_whole_step),
         cmocka_unit_test(the_same_layout_goes_on_with_the_same_bits),

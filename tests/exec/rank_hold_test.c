@@ -187,21 +187,23 @@ static uint64_t settle(struct fleet *fleet)
 static void when_a_rank_is_killed_the_others_hold_what_it_had_too(void **state)
 {
     (void)state;
-    static const struct layout both = {"dualpipe", 2, 1, 2, "none"};
+    // Experts that are shared out over replicas lie on both positions of the pipeline.
+    static const struct layout both[] = {{"dualpipe", 2, 1, 2, "none"},
+                                         {"dualpipe", 2, 2, 2, "none"}};
     static const struct layout next[] = {{"dualpipe", 2, 1, 2, "none"}, {"1f1b", 2, 1, 1, "none"}};
     double wanted[STEPS + 1];
     undisturbed(wanted);
     unsigned seed = 5;
-    for (long i = 0; i < dp_fuzz_runs(3); i++) {
+    for (long i = 0; i < dp_fuzz_runs(4); i++) {
         struct fleet old, new;
         const int32_t victim = (int32_t)(i % 4);
-        make(&old, &both);
+        make(&old, &both[i % 2]);
         begin(&old);
         fleet_await(&old, victim, STEP, 3);
         dp_clock_sleep_until_ns(dp_clock_monotonic_ns() + rand_r(&seed) % 20 * DP_NS_PER_MS);
         kill(old.ranks[victim].pid, SIGKILL);
         assert_int_equal(WTERMSIG(fleet_await_end(&old, victim)), SIGKILL);
-        make_next(&new, &next[i % 2], &old);
+        make_next(&new, &next[i / 2 % 2], &old);
         new.state_step = settle(&old);
         fleet_start(&new);
         finish(&new);
