@@ -201,6 +201,41 @@ static void a_stage_that_is_slow_everywhere_is_the_plans_fault(void **state)
     assert_true(is_quiet(detector));
 }
 
+// One pipeline: rank 1 alone has stage 1, and was slow from the beginning.
+static void a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    struct dp_straggler_verdict verdict;
+    bool noted = false, confirmed = false;
+    for (int64_t step = 1; step <= 100 && !confirmed; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct hand hand;
+            by_hand(&hand, rank, (uint16_t)rank, step, rank == 1 ? 1.5 : 1);
+            dp_straggler_take(detector, &hand.sample);
+        }
+        uint64_t request;
+        if (dp_straggler_wants_probe(detector, &request)) {
+            for (uint32_t rank = 0; rank < 4; rank++) {
+                struct dp_straggler_probe probe = {.request = request,
+                                                   .rank = rank,
+                                                   .gemm_ns = rank == 1 ? 1500 : 1000,
+                                                   .gemm_flops = 1e6};
+                dp_straggler_take_probe(detector, &probe);
+            }
+        }
+        while (dp_straggler_next(detector, &verdict)) {
+            noted = noted || verdict.cause == DP_STRAGGLER_UNEVEN_STAGE;
+            confirmed = verdict.state == DP_STRAGGLER_CONFIRMED;
+        }
+    }
+    assert_true(noted && confirmed);
+    assert_int_equal(verdict.cause, DP_STRAGGLER_DEVICE);
+    assert_int_equal(verdict.rank, 1);
+    assert_true(fabs(verdict.slowdown - 1.5) < 0.01);
+    assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+}
+
 // A plan that knew of it has nothing to mend.
 static void a_stage_that_was_planned_to_be_slow_is_nobodys_fault(void **state)
 {
@@ -415,6 +450,7 @@ int main(void)
         cmocka_unit_test(what_a_slow_rank_leaves_behind_is_not_taken_for_uneven_data),
         cmocka_unit_test(no_data_is_not_healthy),
         cmocka_unit_test(a_stage_that_is_slow_everywhere_is_the_plans_fault),
+        cmocka_unit_test(a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe),
         cmocka_unit_test(a_stage_that_was_planned_to_be_slow_is_nobodys_fault),
         cmocka_unit_test(sequences_of_uneven_length_are_no_ranks_fault),
         cmocka_unit_test(what_begins_with_our_own_action_is_our_own_doing),

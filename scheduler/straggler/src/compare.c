@@ -155,6 +155,7 @@ static void take_kinds(struct dp_straggler *self)
             work->newest = *kind;
             work->raw_ns = work->value_ns = of_one(kind);
             group->present++;
+            group->newest_rank = r;
             group->count += kind->count;
         }
     }

@@ -65,6 +65,7 @@ struct group {
     double median_ns;  // lower median of the values
     double count;      // mean of the members' counts
     uint32_t first, present;
+    uint32_t newest_rank; // one of those that do it
 };
 
 struct link {

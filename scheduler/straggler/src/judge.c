@@ -163,10 +163,9 @@ static void describe_work(struct dp_straggler *self, uint32_t r, double off_core
                  off_core / 1e6);
     }
     snprintf(verdict->text, sizeof(verdict->text),
-             "rank %u takes %.2f times as long as %s for the same work since step %lld%s%s%s; "
-             "waits are not counted",
+             "rank %u takes %.2f times as long as %s since step %lld%s%s%s; waits are not counted",
              r, verdict->slowdown,
-             rank->alone ? "planned, beside how the others changed," : "others",
+             rank->alone ? "before, beside how others have changed," : "others for the same work",
              (long long)verdict->onset_step, own, host, neighbours);
 }
 

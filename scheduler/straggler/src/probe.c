@@ -23,9 +23,14 @@ static bool wants(const struct dp_straggler *self, const struct subject *subject
            (subject->probes == 0 || self->step >= subject->probed_step + PROBE_EVERY);
 }
 
-static bool mark(const struct dp_straggler *self, struct subject *subject)
+// A stage that one rank alone has, slow as long as it is known: the stage, or the rank.
+static bool wants_stage(const struct stage *stage)
 {
-    bool wanted = wants(self, subject);
+    return stage->subject.verdict != NULL && stage->ranks == 1 && stage->subject.probes == 0;
+}
+
+static bool mark(const struct dp_straggler *self, struct subject *subject, bool wanted)
+{
     if (wanted) {
         subject->probes++;
         subject->probed_step = self->step;
@@ -40,11 +45,17 @@ bool dp_straggler_wants_probe(struct dp_straggler *straggler, uint64_t *ret_requ
     }
     bool wanted = false;
     for (uint32_t r = 0; r < straggler->config.ranks; r++) {
-        wanted = mark(straggler, &straggler->ranks[r].work) || wanted;
-        wanted = mark(straggler, &straggler->ranks[r].host) || wanted;
+        struct subject *work = &straggler->ranks[r].work, *host = &straggler->ranks[r].host;
+        wanted = mark(straggler, work, wants(straggler, work)) || wanted;
+        wanted = mark(straggler, host, wants(straggler, host)) || wanted;
     }
     for (size_t i = 0; i < straggler->edges_count; i++) {
-        wanted = mark(straggler, &straggler->edges[i].subject) || wanted;
+        struct subject *edge = &straggler->edges[i].subject;
+        wanted = mark(straggler, edge, wants(straggler, edge)) || wanted;
+    }
+    for (size_t i = 0; i < straggler->stages_count; i++) {
+        struct stage *stage = &straggler->stages[i];
+        wanted = mark(straggler, &stage->subject, wants_stage(stage)) || wanted;
     }
     if (!wanted) {
         return false;
@@ -171,6 +182,32 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
     }
 }
 
+// What was taken for the rank's best was slow already.
+static void correct_best(struct rank *rank, double ratio)
+{
+    for (size_t i = 0; i < rank->works_count; i++) {
+        rank->works[i].best_ns /= ratio;
+    }
+}
+
+static void judge_stage(struct dp_straggler *self, struct stage *stage)
+{
+    if (stage->subject.verdict == NULL || stage->ranks != 1) {
+        return;
+    }
+    double ratio = gemm_ratio(self, stage->only_rank);
+    if (ratio >= agrees(self)) {
+        char why[DP_STRAGGLER_TEXT_MAX];
+        correct_best(&self->ranks[stage->only_rank], ratio);
+        stage->ratio.count = 0;
+        snprintf(why, sizeof(why),
+                 "not the stage: rank %u, which alone has it, takes %.2f times as long as others "
+                 "for a product alone",
+                 stage->only_rank, ratio);
+        straggler_clear(self, &stage->subject, why);
+    }
+}
+
 static void judge_link(struct dp_straggler *self, struct edge *edge)
 {
     if (edge->subject.verdict == NULL || edge->subject.verdict->state != DP_STRAGGLER_SUSPECTED) {
@@ -197,6 +234,9 @@ void straggler_judge_probes(struct dp_straggler *self)
     }
     for (size_t i = 0; i < self->edges_count; i++) {
         judge_link(self, &self->edges[i]);
+    }
+    for (size_t i = 0; i < self->stages_count; i++) {
+        judge_stage(self, &self->stages[i]);
     }
 }
 

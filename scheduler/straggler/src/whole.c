@@ -32,6 +32,7 @@ static void add_work(struct dp_straggler *self, uint32_t index, const struct gro
     stage->planned_ns +=
         group->planned_ns > 0 ? share * ranks * group->count * group->planned_ns : NAN;
     stage->ranks = group->present > stage->ranks ? group->present : stage->ranks;
+    stage->only_rank = group->newest_rank;
 }
 
 // What a stage takes on all ranks that have it, by the lower median of them: one slow rank does not
@@ -88,18 +89,10 @@ static bool was_always_so(const struct dp_straggler *self, size_t index)
     if (self->stages[index].ranks > 1) {
         return true;
     }
-    for (uint32_t r = 0; r < self->config.ranks; r++) {
-        const struct rank *rank = &self->ranks[r];
-        for (size_t i = 0; i < rank->works_count; i++) {
-            const struct work *work = &rank->works[i];
-            if (work->newest.stage == index && work->newest.kind != DP_STRAGGLER_OPTIMIZER &&
-                straggler_window_median(&rank->individual, BEST_STEPS) >
-                    log(self->config.enter - self->config.gap)) {
-                return false;
-            }
-        }
-    }
-    return true;
+    const struct rank *rank = &self->ranks[self->stages[index].only_rank];
+    return !straggler_is_suspect(&rank->work) &&
+           !(straggler_window_median(&rank->individual, BEST_STEPS) >
+             log(self->config.enter - self->config.gap));
 }
 
 static void judge_stage(struct dp_straggler *self, size_t index, bool planned, double *values)
