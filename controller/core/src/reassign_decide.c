@@ -464,8 +464,9 @@ int64_t dp_core_reassign_timer_ns(const struct core_job *job)
 {
     const struct core_reassign *reassign = &job->reassign;
     int64_t due_ns = reassign->answer_ns;
-    if (reassign->phase == CORE_SETTLING) {
-        dp_core_sooner(&due_ns, reassign->since_ns + job->core->config.settle_ms * DP_NS_PER_MS);
+    int64_t settled_ns = reassign->since_ns + job->core->config.settle_ms * DP_NS_PER_MS;
+    if (reassign->phase == CORE_SETTLING && job->core->now_ns < settled_ns) {
+        dp_core_sooner(&due_ns, settled_ns);
     }
     return due_ns;
 }
