@@ -114,6 +114,7 @@ struct core_reassign {
     uint64_t request;       // of the question that is open, 0 = none
     int64_t answer_ns;      // when it is no longer waited for
     char cause[DP_TEXT_MAX]; // it is about this
+    uint32_t asks;          // for a layout, since ranks were last lost
     size_t lost_count;      // ranks that the recovery at hand counts as lost
     int64_t cool_ns;        // no straggler is answered before
     char away[DP_NAME_MAX]; // node that is to be left, "" = none

@@ -362,6 +362,9 @@ void dp_core_reassign_deadline(struct dp_core *core, struct core_job *job)
     case CORE_SETTLING:
         dp_core_recover_unsettled(core, job);
         break;
+    case CORE_ASKING:
+        dp_core_recover_ask(core, job);
+        break;
     case CORE_READYING:
         dp_core_reassign_fall(core, job, "not ready after %u s: %s",
                               core->config.prepare_timeout_ms / 1000, waiting);

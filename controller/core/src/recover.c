@@ -10,6 +10,9 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
+#define ASKS_MAX 60 // for one layout after the other that does not fit, half a second apart
+#define ASK_AGAIN_MS 500
+
 // What another rank at the same place would not run into, too.
 static bool is_passing(dp_cause cause, const char *reason)
 {
@@ -114,6 +117,7 @@ static void gather(struct dp_core *core, struct core_job *job)
         dp_core_job_move(core, job, DP_STATE_REASSIGNING, "Recovering", "%s",
                          reassign->failure.message);
     }
+    reassign->asks = 0;
     if (reassign->paused_ns == 0) {
         reassign->paused_ns = core->now_ns;
     }
@@ -167,7 +171,8 @@ void dp_core_recover_held(struct dp_core *core, struct core_job *job,
     if (job->row.state == DP_STATE_RUNNING || job->row.state == DP_STATE_LOST ||
         job->reassign.phase == CORE_PREPARING) {
         // An earlier controller told it to; what that had in mind is not known.
-        job->reassign.failure = (struct core_failure){0};
+        job->reassign.failure = (struct core_failure){
+            .message = "its ranks hold, as they were told before this controller was started"};
         gather(core, job);
     }
 }
@@ -231,6 +236,7 @@ void dp_core_recover_ask(struct dp_core *core, struct core_job *job)
     };
     ask.lost = list_lost(core, job, &ask.lost_count);
     job->reassign.lost_count = ask.lost_count;
+    job->reassign.asks++;
     dp_core_reassign_phase(core, job, CORE_ASKING, 0);
     dp_core_ask(core, job, &ask);
 }
@@ -246,7 +252,12 @@ void dp_core_recover_done(struct dp_core *core, struct core_job *job,
         return;
     }
     if (!dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
-        dp_core_recover_ask(core, job); // somebody else was given them meanwhile
+        // Somebody else was given them meanwhile, or a node of them is late: once more in a moment.
+        if (job->reassign.asks < ASKS_MAX) {
+            dp_core_reassign_phase(core, job, CORE_ASKING, ASK_AGAIN_MS * DP_NS_PER_MS);
+        } else {
+            dp_core_recover_failed(core, job, "the places that it was to have are not free");
+        }
         return;
     }
     dp_core_side_prepare(job, done);

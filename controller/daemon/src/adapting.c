@@ -83,6 +83,27 @@ static size_t list_spares(const struct adapting *adapting, struct dp_adapt_spare
     return count;
 }
 
+// All of its ranks hold, and none is lost: an earlier controller told them to.
+static void run_again(struct adapting *adapting)
+{
+    adapting->kind = "resume";
+    DP_COPY_TEXT(adapting->action, "the same layout, from what its ranks hold");
+    adapting->next = adapting->plan;
+    adapting->plan = (struct dp_plan){0};
+    adapting->changes = true;
+}
+
+static bool is_whole(const struct adapting *adapting)
+{
+    int32_t world = dp_plan_world(&adapting->plan);
+    for (int32_t r = 0; r < world; r++) {
+        if (adapting->lost[r]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void run_recover(struct adapting *adapting)
 {
     DP_AUTO_FREE struct dp_adapt_spare *spares = NULL;
@@ -227,7 +248,9 @@ static void run(struct task *task)
     if (task->error.status != DP_OK) {
         return; // the job file or the plan could not be read
     }
-    if (adapting->recovers || adapting->leaves) {
+    if (adapting->recovers && is_whole(adapting)) {
+        run_again(adapting);
+    } else if (adapting->recovers || adapting->leaves) {
         run_recover(adapting);
     } else {
         run_choose(adapting);

@@ -1,0 +1,263 @@
+"""Ranks of a job change while it trains: moved on purpose, or because some were lost."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import unittest
+
+from support import SIM_JOB, ClusterTest, wait_for
+
+# Slow enough to be caught in the middle, quick enough to end.
+CPU_JOB = {"parallel_microbatches": 4, "train_steps": 60, "checkpoint_every_steps": 0,
+           "straggler_policy": "off"}
+REPLICAS = {**CPU_JOB, "parallel_pipeline": 2, "parallel_data": 2}
+LOSS_SAME = 1e-4
+
+
+def parent(pid):
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rsplit(")", 1)[1].split()[1])
+
+
+def wake(*pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+class Reassign(ClusterTest):
+    nodes, slots = 3, 2
+
+    def losses(self, job):
+        return {s["step"]: s["loss"] for s in self.cluster.json("report", job)["steps"]}
+
+    def events(self, job):
+        return self.cluster.json("events", job)["events"]
+
+    def saw(self, job, kind):
+        return any(event["kind"] == kind for event in self.events(job))
+
+    def undisturbed(self, **changes):
+        job = self.cluster.submit(**changes)
+        self.cluster.wait_state(job, "COMPLETED")
+        return self.losses(job)
+
+    def same_curve(self, job, reference):
+        """Every step is there once, and its loss is what it would have been."""
+        losses = self.losses(job)
+        self.assertEqual(sorted(losses), sorted(reference))
+        for step, loss in reference.items():
+            self.assertLess(abs(losses[step] - loss), LOSS_SAME, msg=f"step {step}")
+
+    def decision(self, job):
+        decisions = self.cluster.job(job).get("decisions") or [{}]
+        return decisions[-1]
+
+    def wait_decision(self, job, state):
+        return wait_for(f"{job} has decided: {state}", lambda: (
+            lambda d: d if d.get("state") == f"DECISION_{state}" else None)(self.decision(job)))
+
+    def recovers(self, job, kill):
+        """The ranks that kill() is given are ended; the job completes in its first attempt."""
+        cluster = self.cluster
+        cluster.wait_step(job, 10)
+        kill(cluster.job(job)["ranks"])
+        done = cluster.wait_state(job, "COMPLETED", "FAILED")
+        self.assertEqual((done["state"], done["message"]),
+                         ("JOB_COMPLETED", "all 4 ranks finished"))
+        self.assertEqual(done["attempt"], 1)
+        self.assertGreater(done["epoch"], 1)
+        self.assertTrue(self.saw(job, "job.recovered"))
+        return done
+
+    def kill_rank(self, number):
+        return lambda ranks: os.kill(ranks[number]["pid"], signal.SIGKILL)
+
+    # Moved on purpose.
+
+    def start_sim(self):
+        cluster = self.cluster.up()
+        job = cluster.submit(parallel_pipeline=4, parallel_schedule="dualpipe",
+                             straggler_policy="off", **SIM_JOB)
+        cluster.wait_step(job, 3)
+        return job, cluster.job(job)["ranks"]
+
+    def reassign(self, job, ranks):
+        self.cluster.dpctl("reassign", job, "--away", ranks[3]["node"])
+
+    def settles_elsewhere(self, job, ranks):
+        """The job goes on elsewhere, and of the ranks before none is left."""
+        cluster = self.cluster
+        before = {rank["pid"] for rank in ranks}
+        step = cluster.job(job)["step"]
+        try:
+            after = wait_for("the job goes on elsewhere", lambda: (
+                lambda j: j if j["state"] == "JOB_RUNNING" and j["epoch"] > 1 and
+                j["step"] > step + 3 else None)(cluster.job(job)), 120)
+        except AssertionError as error:
+            events = "\n".join(f"{e['kind']}: {e['message']}" for e in self.events(job))
+            raise AssertionError(f"{error}\n{events}\n{cluster.logs()}") from error
+        self.assertEqual(after["attempt"], 1)
+        wait_for("the old ranks are gone",
+                 lambda: not before & set(cluster.processes("dp-rank")))
+        self.assertEqual(len(cluster.processes("dp-rank")), 4)
+        cluster.dpctl("cancel", job)
+        cluster.wait_state(job, "CANCELLED")
+        steps = [s["step"] for s in cluster.json("report", job)["steps"]]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.leaves_no_rank()
+        used = sum(n["slots_used"] for n in cluster.json("nodes")["nodes"])
+        self.assertEqual(used, 0)
+        self.leaves_nothing()
+        return after
+
+    def test_ranks_leave_a_node_and_the_job_trains_on(self):
+        job, ranks = self.start_sim()
+        self.reassign(job, ranks)
+        decision = self.wait_decision(job, "MEASURED")
+        self.assertEqual(decision["kind"], "leave-node")
+        self.assertGreater(decision["measured_step_s"], 0)
+        self.assertGreater(decision["measured_pause_s"], 0)
+        text = self.cluster.dpctl("status", job).stdout
+        self.assertIn("leave-node", text)
+        self.assertIn("stood still for", text)
+        listed = self.cluster.json("status", job)["decisions"]
+        self.assertEqual([d["number"] for d in listed], ["1"] if isinstance(
+            listed[0]["number"], str) else [1])
+        after = self.settles_elsewhere(job, ranks)
+        self.assertNotIn(ranks[3]["node"], [rank["node"] for rank in after["ranks"]])
+
+    def test_a_job_that_does_not_run_or_a_node_that_it_has_not_is_refused(self):
+        job, ranks = self.start_sim()
+        used = {rank["node"] for rank in ranks}
+        free = next(n["name"] for n in self.cluster.json("nodes")["nodes"]
+                    if n["name"] not in used)
+        refused = self.cluster.dpctl("reassign", job, "--away", free, check=6).stderr
+        self.assertIn(f"no rank on node {free}", refused)
+        self.cluster.dpctl("cancel", job)
+        self.cluster.wait_state(job, "CANCELLED")
+        self.cluster.dpctl("reassign", job, check=6)
+
+    def test_the_loss_curve_is_the_same_when_ranks_are_moved(self):
+        cluster = self.cluster.up()
+        reference = self.undisturbed(**REPLICAS)
+        job = cluster.submit(**REPLICAS)
+        cluster.wait_step(job, 10)
+        self.reassign(job, cluster.job(job)["ranks"])
+        cluster.wait_state(job, "COMPLETED")
+        self.assertTrue(self.saw(job, "job.reassigned"))
+        self.same_curve(job, reference)
+
+    # Ranks that are lost.
+
+    def test_a_replica_makes_up_for_a_killed_rank(self):
+        self.cluster.up()
+        reference = self.undisturbed(**REPLICAS)
+        job = self.cluster.submit(**REPLICAS)
+        done = self.recovers(job, self.kill_rank(1))
+        self.same_curve(job, reference)
+        self.assertEqual(done["decisions"][-1]["kind"], "recover")
+        self.assertIn("SIGKILL", done["decisions"][-1]["cause"])
+
+    def test_the_mirror_of_a_bidirectional_pipeline_makes_up_for_a_killed_rank(self):
+        changes = {**CPU_JOB, "parallel_pipeline": 4, "parallel_data": 1,
+                   "parallel_schedule": "dualpipe", "parallel_microbatches": 8}
+        self.cluster.up()
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        self.recovers(job, self.kill_rank(2))
+        self.same_curve(job, reference)
+
+    def test_a_lost_node_is_replaced_by_a_spare_one(self):
+        def kill_node(ranks):
+            node = ranks[3]["node"]
+            parents = {parent(rank["pid"]) for rank in ranks if rank["node"] == node}
+            os.kill(self.cluster.pid(node), signal.SIGKILL)
+            for pid in parents:
+                os.kill(pid, signal.SIGKILL)
+            self.lost = node
+
+        self.cluster.up()
+        changes = {**REPLICAS, "train_steps": 200}
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        done = self.recovers(job, kill_node)
+        self.assertNotIn(self.lost, [rank["node"] for rank in done["ranks"]])
+        self.same_curve(job, reference)
+
+    def test_without_a_copy_the_job_goes_on_from_its_checkpoint(self):
+        changes = {**CPU_JOB, "parallel_pipeline": 2, "parallel_schedule": "1f1b",
+                   "parallel_microbatches": 8, "checkpoint_every_steps": 5, "retry_backoff_s": 1}
+        self.cluster.up()
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        self.cluster.wait_step(job, 12)
+        self.kill_rank(1)(self.cluster.job(job)["ranks"])
+        done = self.cluster.wait_state(job, "COMPLETED", "FAILED")
+        self.assertEqual(done["state"], "JOB_COMPLETED")
+        self.assertEqual(done["attempt"], 2)
+        self.same_curve(job, reference)
+
+    # The controller dies in the middle.
+
+    def restart_controller(self):
+        os.kill(self.cluster.pid("controller"), signal.SIGKILL)
+        self.cluster.up()
+
+    def new_ranks(self, ranks):
+        old = {rank["pid"] for rank in ranks}
+        return wait_for("the new ranks are there", lambda: (
+            lambda new: sorted(new) if len(new) == 4 else None)(
+                set(self.cluster.processes("dp-rank")) - old))
+
+    def test_a_controller_that_dies_while_ranks_are_prepared_leaves_none(self):
+        cluster = self.cluster
+        job, ranks = self.start_sim()
+        self.reassign(job, ranks)
+        new = self.new_ranks(ranks)
+        for pid in new:
+            os.kill(pid, signal.SIGSTOP)
+        wait_for("they are prepared", lambda: self.decision(job).get("state"))
+        prepared = self.decision(job)["state"] == "DECISION_PREPARING"
+        self.restart_controller()
+        wake(*new)
+        if prepared:
+            wait_for("the new ranks are gone",
+                     lambda: not set(new) & set(cluster.processes("dp-rank")))
+            step = cluster.job(job)["step"]
+            cluster.wait_step(job, step + 3)
+            self.assertEqual(cluster.job(job)["epoch"], 1)
+            self.reassign(job, ranks)
+        self.settles_elsewhere(job, ranks)
+
+    def hold_up(self, job, ranks):
+        """One old rank stands still, so that the others hold and the job waits for it."""
+        os.kill(ranks[0]["pid"], signal.SIGSTOP)
+        self.reassign(job, ranks)
+        new = self.new_ranks(ranks)
+        self.wait_decision(job, "SWITCHING")
+        return new
+
+    def test_a_controller_that_dies_while_ranks_hold_goes_on_with_them(self):
+        job, ranks = self.start_sim()
+        self.hold_up(job, ranks)
+        self.restart_controller()
+        wake(ranks[0]["pid"])
+        self.settles_elsewhere(job, ranks)
+
+    def test_a_controller_that_dies_while_ranks_take_over_lets_them(self):
+        job, ranks = self.start_sim()
+        new = self.hold_up(job, ranks)
+        os.kill(new[0], signal.SIGSTOP)
+        wake(ranks[0]["pid"])
+        wait_for("the switch", lambda: self.saw(job, "job.switch"))
+        self.restart_controller()
+        wake(new[0])
+        after = self.settles_elsewhere(job, ranks)
+        self.assertEqual(after["epoch"], 2)
+        self.assertEqual({rank["pid"] for rank in after["ranks"]}, set(new))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
