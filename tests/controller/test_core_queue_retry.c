@@ -322,6 +322,24 @@ static void ranks_of_a_silent_node_are_waited_for_unless_they_can_do_nothing(voi
     }
 }
 
+static void ranks_that_nobody_can_ask_are_waited_for_before_the_next_attempt(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit submit = crew_job(2);
+    uint64_t job = crew_submit(&crew, &submit);
+    crew.stays = true;
+    crew_ask(&crew, "n0", DP_NODE_DRAIN, 0, true);
+    crew_lose(&crew, 0); // before it has ended its ranks, which are the whole job
+    crew_pass(&crew, 50000);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_STOPPING);
+    crew_pass(&crew, 30000); // its fence of 60 s has passed
+    assert_int_equal(row(&crew, job)->attempt, 2);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+}
+
 // What the store has is what the next controller begins with.
 static void reload(struct crew *crew, uint64_t job)
 {
@@ -372,6 +390,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_cancel_holds_at_every_edge_of_an_attempt),
     cmocka_unit_test(what_an_old_attempt_still_says_changes_nothing),
     cmocka_unit_test(ranks_of_a_silent_node_are_waited_for_unless_they_can_do_nothing),
+    cmocka_unit_test(ranks_that_nobody_can_ask_are_waited_for_before_the_next_attempt),
     cmocka_unit_test(a_wait_goes_on_under_the_next_controller),
 };
 

@@ -118,7 +118,7 @@ class Failing(CheckpointTest):
     def test_the_last_checkpoint_of_a_run_fails_the_job(self):
         cluster = self.cluster.up()
         directory = cluster.root / "saved"
-        job = self.start(directory, train_steps=400, checkpoint_every_steps=0)
+        job = self.start(directory, train_steps=400, checkpoint_every_steps=0, retry_max=0)
         cluster.wait_step(job, 1)
         if directory.exists():
             directory.rename(cluster.root / "aside")
@@ -196,7 +196,7 @@ class Held(CheckpointTest):
         cluster = self.cluster.up()
         directory = cluster.root / "saved"
         for victim in range(2):
-            job = self.start(directory)
+            job = self.start(directory, recovery_policy="off")
             self.await_event(job, "job.checkpoint")
             self.hold()
             step, stands = self.partial(directory), cluster.job(job)["checkpoint"]

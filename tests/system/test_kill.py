@@ -14,7 +14,7 @@ class Kill(ClusterTest):
     def start(self, **changes):
         self.cluster.up()
         job = self.cluster.submit(parallel_pipeline=4, parallel_schedule="dualpipe",
-                                  **{**SIM_JOB, **changes})
+                                  **{"recovery_policy": "off", **SIM_JOB, **changes})
         self.cluster.wait_step(job, 2)
         return job
 

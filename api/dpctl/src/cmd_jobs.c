@@ -152,6 +152,42 @@ static void print_job_ranks(const Dp__V1__Job *job)
     dpctl_table_print(&table);
 }
 
+// How a job came to its present attempt.
+static void print_attempts(const Dp__V1__Job *job)
+{
+    if (job->attempt < 2 || job->n_attempts == 0) {
+        return;
+    }
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 5, .right = 3u << 1};
+    const char *const heads[] = {"ATTEMPT", "FROM STEP", "TO STEP", "ENDED", "WHY"};
+    dpctl_heads(&table, heads);
+    for (size_t i = 0; i < job->n_attempts; i++) {
+        const Dp__V1__Attempt *attempt = job->attempts[i];
+        char time[32];
+        dpctl_cell(&table, "%u", attempt->attempt);
+        dpctl_cell(&table, "%llu", (unsigned long long)attempt->first_step);
+        dpctl_cell(&table, "%llu", (unsigned long long)attempt->last_step);
+        dpctl_cell(&table, "%s", dp_clock_format_utc(time, attempt->ended_ns));
+        dpctl_cell(&table, "%s%s%s", attempt->reason, attempt->reason[0] == '\0' ? "" : ": ",
+                   attempt->message);
+    }
+    puts("");
+    dpctl_table_print(&table);
+}
+
+static void print_queue(const Dp__V1__Job *job)
+{
+    if (job->user[0] != '\0' || job->priority != 0) {
+        printf("queue      %s%spriority %d", job->user, job->user[0] == '\0' ? "" : ", ",
+               job->priority);
+        if (job->preemptions > 0) {
+            char times[64];
+            printf(", made way %s", dpctl_count(times, job->preemptions, "time"));
+        }
+        puts("");
+    }
+}
+
 static void print_job(const Dp__V1__Job *job)
 {
     char time[32];
@@ -161,6 +197,7 @@ static void print_job(const Dp__V1__Job *job)
         printf("%s\n", job->message);
     }
     printf("submitted  %s\n", dp_clock_format_utc(time, job->submitted_ns));
+    print_queue(job);
     if (job->started_ns != 0) {
         printf("running    %s  attempt %u, epoch %u\n", dp_clock_format_utc(time, job->started_ns),
                job->attempt, job->epoch);
@@ -189,6 +226,7 @@ static void print_job(const Dp__V1__Job *job)
     if (job->checkpoint[0] != '\0') {
         printf("checkpoint %s\n", job->checkpoint);
     }
+    print_attempts(job);
     dpctl_print_decisions(job->decisions, job->n_decisions);
     print_job_ranks(job);
 }

@@ -30,6 +30,9 @@ dp_status dpctl_cmd_plan(struct dpctl *ctl, int argc, char **argv, struct dp_err
     if (status != DP_OK) {
         return status;
     }
+    if (request.against != NULL) {
+        return plan_against(ctl, &request, question, err);
+    }
     if (request.compare != NULL) {
         return plan_compare(ctl, &request, question, err);
     }

@@ -30,7 +30,8 @@ enum {
     KEY_EXPORT,
     KEY_ALL,
     KEY_RANK_FILE,
-    KEY_OUT
+    KEY_OUT,
+    KEY_AGAINST
 };
 
 static const struct argp_option options[] = {
@@ -52,6 +53,7 @@ static const struct argp_option options[] = {
     {"pareto", KEY_PARETO, NULL, 0,
      "what a plan with less memory costs, up to three times the step", 2},
     {"map", KEY_MAP, NULL, 0, "which rank stands where", 2},
+    {"against", KEY_AGAINST, "JOB", 0, "what would change of a job that the controller has", 2},
     {"export", KEY_EXPORT, "FORM", 0,
      "the choice for others: megatron (arguments), torch (a Python file), env (variables) or "
      "openmpi (a rank file)",
@@ -75,13 +77,19 @@ static void check_request(struct argp_state *state, const struct plan_request *r
         argp_error(state, "give either --cluster or --gpu");
     }
     int forms = (request->rank >= 0) + request->pareto + (request->compare != NULL) + request->map +
-                (request->format != NULL);
+                (request->format != NULL) + (request->against != NULL);
     if (request->format != NULL && !plan_export_knows(request->format)) {
         argp_error(state, "--export is megatron, torch, env or openmpi, not \"%s\"",
                    request->format);
     }
     if (forms > 1) {
-        argp_error(state, "one of --explain, --compare, --pareto, --map and --export at a time");
+        argp_error(state,
+                   "one of --explain, --compare, --pareto, --map, --export and --against at a "
+                   "time");
+    }
+    if (request->against != NULL && (request->gpu != NULL || request->cluster != NULL)) {
+        argp_error(state, "--against is about the controller's own nodes: leave out --gpu and "
+                          "--cluster");
     }
     if (request->rank_file != NULL && (request->compare != NULL || request->pareto)) {
         argp_error(state, "--rank-file is of one plan: it does not go with --compare or --pareto");
@@ -108,6 +116,8 @@ static const char **text_slot(struct plan_request *request, int key)
         return &request->rank_file;
     case KEY_OUT:
         return &request->out;
+    case KEY_AGAINST:
+        return &request->against;
     default:
         return NULL;
     }
@@ -182,7 +192,7 @@ void plan_request_parse(struct dpctl *ctl, int argc, char **argv, struct plan_re
                "  dpctl plan --model deepseek-v3 --gpu h800 --gpus 2048 --global-batch 15360\n"
                "  dpctl plan --model mixtral-8x7b --gpu h100 --gpus 64 --compare 1f1b,dualpipe\n",
         .exits = "0 a plan, 3 the job or the cluster is wrong, 4 no such file or model, 7 nothing "
-                 "fits",
+                 "fits; with --against also 20 something would change",
         .options = options,
         .handle = handle,
     };
@@ -190,7 +200,7 @@ void plan_request_parse(struct dpctl *ctl, int argc, char **argv, struct plan_re
     const char *before = ctl->controller;
     dpctl_parse(ctl, &syntax, ret_request, argc, argv);
     // Planning needs no controller, so one that the environment names is not asked.
-    ret_request->is_remote = ctl->controller != before;
+    ret_request->is_remote = ctl->controller != before || ret_request->against != NULL;
 }
 
 static dp_status spec_of_model(const struct plan_request *request, struct dp_job_spec *ret_spec,

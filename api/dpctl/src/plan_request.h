@@ -8,7 +8,7 @@
 
 struct plan_request {
     const char *file, *cluster, *profile, *model, *gpu; // about what
-    const char *out, *rank_file, *compare, *format;
+    const char *out, *rank_file, *compare, *format, *against;
     int32_t gpus, global_batch, sequence;
     int32_t rank; // to explain; -1 = none
     bool all, pareto, map, ignore_memory;
@@ -63,6 +63,9 @@ typedef dp_status plan_verb(struct dpctl *ctl, const struct plan_request *reques
                             struct dp_error *err);
 plan_verb plan_show, plan_export, plan_explain, plan_map, plan_pareto;
 bool plan_export_knows(const char *format);
+// What would change of a job that runs: DP_PLAN_DIFFERS when something would.
+dp_status plan_against(struct dpctl *ctl, const struct plan_request *request,
+                       const struct plan_question *question, struct dp_error *err);
 // Asks several times by itself.
 dp_status plan_compare(struct dpctl *ctl, const struct plan_request *request,
                        const struct plan_question *question, struct dp_error *err);
