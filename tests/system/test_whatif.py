@@ -69,8 +69,8 @@ class WhatIf(ClusterTest):
     def test_a_job_that_runs_is_asked_about_by_its_id(self):
         self.cluster.up()
         job = self.cluster.submit(**{**SIM_JOB, "parallel_pipeline": 4,
-                                     "parallel_microbatches": 8, "parallel_micro_batch_size": 1,
-                                     "train_global_batch": 8})
+                                     "parallel_schedule": "dualpipe", "parallel_microbatches": 8,
+                                     "parallel_micro_batch_size": 1, "train_global_batch": 8})
         running = self.cluster.wait_step(job, 3)
         answer = self.ask(job, "--slow", "rank=1:2")
         self.holds_the_contract(answer)
