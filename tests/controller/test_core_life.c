@@ -411,6 +411,75 @@ static void what_was_decided_is_stored_when_the_disk_is_back(void **state)
     assert_int_equal(crew.world.tokens_count, 1); // and is tried again
 }
 
+static void a_node_that_starts_anew_inherits_no_old_heartbeat(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    crew_lose(&crew, 0);
+    crew_pass(&crew, 11000); // a moment before it is lost
+    assert_int_equal(view_of(&crew, "n0").state, DP_NODE_LATE);
+    hello(&crew, "n0", "another agent", 2);
+    assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
+    crew_lose(&crew, 0);
+    crew_pass(&crew, 3000);
+    assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
+    crew_pass(&crew, 8000);
+    assert_int_equal(view_of(&crew, "n0").state, DP_NODE_LATE);
+}
+
+static void a_heartbeat_that_was_missed_and_came_costs_nothing(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    uint64_t job = submit(&crew, 4);
+    uint64_t session = crew.nodes[1].session;
+    for (int i = 0; i < 3; i++) {
+        crew_lose(&crew, 1);
+        crew_pass(&crew, 8000);
+        assert_int_equal(view_of(&crew, "n1").state, DP_NODE_LATE);
+        crew.nodes[1].session = session;
+        crew_pass(&crew, 2000);
+        assert_int_equal(view_of(&crew, "n1").state, DP_NODE_READY);
+    }
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(row(&crew, job)->attempt, 1);
+    assert_int_equal(view_of(&crew, "n1").slots_used, 2);
+}
+
+static void the_clocks_of_agents_count_for_nothing(void **state)
+{
+    (void)state;
+    static const int64_t skews_ns[] = {-3600 * DP_NS_PER_S, 3600 * DP_NS_PER_S, INT64_MIN / 2,
+                                       INT64_MAX / 2};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(skews_ns); i++) {
+        AUTO_CREW crew;
+        crew_init(&crew, NULL);
+        struct dp_node_record node = {.name = "n0",
+                                      .instance = "a",
+                                      .slots = 2,
+                                      .lease_ms = 10000,
+                                      .fence_ms = 60000,
+                                      .last_seen_ns = skews_ns[i]};
+        node.profile = (struct dp_buf){.bytes = (char *)"{}", .length = 2};
+        struct dp_core_event event = {.kind = DP_EVENT_HELLO,
+                                      .hello = {.levels.session = ++crew.world.sessions,
+                                                .node = &node,
+                                                .sent_ns = skews_ns[i]}};
+        world_step(&crew.world, &event);
+        assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
+        assert_int_equal(view_of(&crew, "n0").node->last_seen_ns,
+                         crew.world.now_ns + 1000 * DP_NS_PER_S);
+        world_pass(&crew.world, 3000);
+        assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
+        world_pass(&crew.world, 12000);
+        assert_int_equal(view_of(&crew, "n0").state, DP_NODE_LOST);
+    }
+}
+
 static void two_hundred_nodes_lost_at_once_are_one_step(void **state)
 {
     (void)state;
@@ -450,6 +519,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_work),
     cmocka_unit_test(a_forgotten_node_is_gone_and_one_that_may_run_something_is_not),
     cmocka_unit_test(what_was_decided_is_stored_when_the_disk_is_back),
+    cmocka_unit_test(a_node_that_starts_anew_inherits_no_old_heartbeat),
+    cmocka_unit_test(a_heartbeat_that_was_missed_and_came_costs_nothing),
+    cmocka_unit_test(the_clocks_of_agents_count_for_nothing),
     cmocka_unit_test(two_hundred_nodes_lost_at_once_are_one_step),
 };
 

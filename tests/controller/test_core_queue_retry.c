@@ -340,6 +340,100 @@ static void ranks_that_nobody_can_ask_are_waited_for_before_the_next_attempt(voi
     assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
 }
 
+static void a_job_of_the_same_name_inherits_nothing(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    struct dp_submit submit = crew_job(2);
+    uint64_t first = crew_submit(&crew, &submit);
+    crew_checkpoint(&crew, first, 20);
+    crew.stays = true;
+    cancel(&crew, "job-1");
+    // The same again, while the first still ends.
+    uint64_t second = crew_submit(&crew, &submit);
+    assert_true(second != first);
+    assert_string_equal(row(&crew, second)->name, row(&crew, first)->name);
+    assert_int_equal(row(&crew, second)->state, DP_STATE_QUEUED);
+    crew.stays = false;
+    crew_pass(&crew, 130000);
+    assert_int_equal(row(&crew, second)->state, DP_STATE_RUNNING);
+    assert_string_equal(row(&crew, second)->checkpoint, "");
+    // What the first had is said once more: it is not the second's.
+    struct dp_rank_level dead = world_rank_level(0, DP_RANK_DIED);
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = &dead, .ranks_count = 1};
+    world_send_level(&crew.world, crew.nodes[0].session, &level);
+    assert_int_equal(row(&crew, second)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_running(&crew, second), 2);
+}
+
+static void more_nodes_than_are_wanted_do_a_new_attempt_no_harm(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 1);
+    struct dp_submit submit = crew_job(2);
+    uint64_t job = crew_submit(&crew, &submit);
+    crew_checkpoint(&crew, job, 20);
+    crew_kill_rank(&crew, job, 9);
+    crew_nodes(&crew, 3, 1); // while it waits to begin again
+    crew_pass(&crew, 15000);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_running(&crew, job), 2);
+    // One of the others breaks: nothing happens to the job.
+    crew_lose(&crew, 4);
+    crew_pass(&crew, 30000);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(row(&crew, job)->attempt, 2);
+}
+
+static void a_node_that_takes_its_time_restarts_nobody(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit submit = crew_job(4);
+    crew.world.hold_plan = true;
+    crew_submit(&crew, &submit);
+    crew.world.hold_plan = false;
+    world_plan(&crew.world);
+    // Only n0 prepares.
+    struct world_order orders[2];
+    size_t count = 0;
+    for (size_t i = 0; i < crew.world.sent_count && count < 2; i++) {
+        if (crew.world.sent[i].order == DP_ORDER_PREPARE) {
+            orders[count++] = crew.world.sent[i];
+        }
+    }
+    assert_int_equal(count, 2);
+    crew.world.sent_count = 0;
+    world_level(&crew.world, crew.nodes[0].session, 0, 1, DP_RANK_READY);
+    struct dp_rank_level ready[2] = {world_rank_level(0, DP_RANK_READY),
+                                     world_rank_level(1, DP_RANK_READY)};
+    struct dp_rank_level starting[2] = {world_rank_level(2, DP_RANK_STARTING),
+                                        world_rank_level(3, DP_RANK_STARTING)};
+    struct dp_assignment_level levels[2] = {
+        {.fence = orders[0].fence, .ranks = ready, .ranks_count = 2, .error = ""},
+        {.fence = orders[1].fence, .ranks = starting, .ranks_count = 2, .error = ""}};
+    for (int second = 0; second < 100; second++) {
+        world_pass(&crew.world, 1000);
+        for (size_t n = 0; n < 2; n++) {
+            world_heartbeat(&crew.world, crew.nodes[n].session, &levels[n], 1);
+        }
+    }
+    // Nobody was told to stop, or to prepare once more, meanwhile.
+    assert_int_equal(row(&crew, 1)->state, DP_STATE_ASSIGNING);
+    assert_int_equal(row(&crew, 1)->attempt, 1);
+    assert_int_equal(world_sent(&crew.world, DP_ORDER_STOP, ""), 0);
+    assert_int_equal(world_sent(&crew.world, DP_ORDER_PREPARE, ""), 0);
+    world_level(&crew.world, crew.nodes[1].session, 2, 3, DP_RANK_READY);
+    assert_int_equal(world_sent(&crew.world, DP_ORDER_START, ""), 2);
+}
+
 // What the store has is what the next controller begins with.
 static void reload(struct crew *crew, uint64_t job)
 {
@@ -391,6 +485,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_an_old_attempt_still_says_changes_nothing),
     cmocka_unit_test(ranks_of_a_silent_node_are_waited_for_unless_they_can_do_nothing),
     cmocka_unit_test(ranks_that_nobody_can_ask_are_waited_for_before_the_next_attempt),
+    cmocka_unit_test(a_job_of_the_same_name_inherits_nothing),
+    cmocka_unit_test(more_nodes_than_are_wanted_do_a_new_attempt_no_harm),
+    cmocka_unit_test(a_node_that_takes_its_time_restarts_nobody),
     cmocka_unit_test(a_wait_goes_on_under_the_next_controller),
 };
 
