@@ -190,6 +190,7 @@ void sim_survey(uint64_t first, uint64_t runs)
     for (uint64_t seed = first; seed < first + runs; seed++) {
         if (!run_world(seed, 0, &tally)) {
             printf("seed %" PRIu64 ": %s: %s\n", seed, world.rule, world.text);
+            fflush(stdout);
         }
     }
 }

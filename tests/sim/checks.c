@@ -6,6 +6,8 @@
 //              by two processes
 //   slots      processes of one job alone use a slot
 //   fence      no rank runs when its node's fence has passed
+//   timer      the core does not ask for a timer that does nothing
+//   quotas     nobody gets more than his quota
 //   answers    each call is answered once; a request has one job; a cancellation is kept
 //   liveness   once faults stop, every job ends, nothing is left anywhere, every node is READY
 #include <stdlib.h>
@@ -139,7 +141,10 @@ static void check_ended(struct sim *sim, const struct dp_job_record *job)
         bool asked = !silent || job->state == DP_STATE_CANCELLED;
         for (const struct sim_keeper *k = node->keepers; k != NULL && asked; k = k->next) {
             for (const struct sim_process *p = k->ranks; p != NULL; p = p->next) {
-                if (k->key.job == job->number && sim_rank_alive(p)) {
+                // What is left of older epochs has held, and ends by itself or by order.
+                bool newest = k->key.attempt == job->attempt && k->key.epoch == job->epoch;
+                if (k->key.job == job->number && sim_rank_alive(p) &&
+                    (newest || job->state == DP_STATE_CANCELLED)) {
                     sim_fail(sim, "rows", "%s is %s, and rank %u of it runs on %s", job->id,
                              dp_job_state_text(job->state), p->rank, node->name);
                 }
@@ -226,6 +231,28 @@ void sim_check_silence(struct sim *sim)
                 }
             }
         }
+    }
+}
+
+// A quota that became smaller takes nothing away, so what was within it once stays.
+void sim_check_quotas(struct sim *sim)
+{
+    const struct dp_quota_record *rows[SIM_USERS];
+    uint32_t used[SIM_USERS];
+    if (sim->controller.core == NULL) {
+        return;
+    }
+    size_t count = dp_core_quotas(sim->controller.core, rows, used, SIM_USERS);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t user = (uint32_t)strtoul(rows[i]->user + 1, NULL, 10) % SIM_USERS;
+        bool grew = used[i] > sim->quota_used[user];
+        sim->quota_used[user] = used[i];
+        if (!rows[i]->deleted && grew && used[i] > rows[i]->ranks &&
+            rows[i]->ranks == sim->quota_ranks[user]) {
+            sim_fail(sim, "quotas", "%s uses %u ranks of %u", rows[i]->user, used[i],
+                     rows[i]->ranks);
+        }
+        sim->quota_ranks[user] = rows[i]->deleted ? UINT32_MAX : rows[i]->ranks;
     }
 }
 

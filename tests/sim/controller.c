@@ -5,6 +5,8 @@
 #include "dp/alloc.h"
 #include "sim.h"
 
+#define TICKS_MAX 20 // in one moment
+
 // What an agent's level says, as the wire would hand it over. Scratch that is filled anew.
 static struct dp_rank_level rank_levels[SIM_JOBS_MAX][SIM_SLOTS_MAX];
 static struct dp_assignment_level assignment_levels[SIM_JOBS_MAX];
@@ -22,6 +24,16 @@ static void take_finished(const struct sim_report *report, struct dp_rank_finish
     }
 }
 
+static void take_held(const struct sim_report *report, struct dp_rank_held *held)
+{
+    held->step = report->step;
+    held->norm_known = report->norm_known;
+    held->gradients_whole = report->gradients_whole;
+    held->grad_norm = 1;
+    DP_COPY_TEXT(held->address, "there:1");
+    DP_COPY_TEXT(held->why, report->peer_lost ? "a peer is gone" : "");
+}
+
 static void take_rank(const struct sim_rank_level *from, struct dp_rank_level *level)
 {
     level->rank = from->rank;
@@ -37,6 +49,10 @@ static void take_rank(const struct sim_rank_level *from, struct dp_rank_level *l
     level->finished_known = from->finished;
     if (from->finished) {
         take_finished(&from->last, &level->finished);
+    }
+    level->held_known = from->holds;
+    if (from->holds) {
+        take_held(&from->held, &level->held);
     }
 }
 
@@ -80,7 +96,10 @@ static void give_hello(struct sim *sim, const struct sim_message *message)
     snprintf(row.boot_id, sizeof(row.boot_id), "boot-%u", message->boot);
     struct dp_core_event event = {
         .kind = DP_EVENT_HELLO,
-        .hello = {.levels = take_levels(message), .sent_ns = message->sent_ns, .node = &row},
+        .hello = {.levels = take_levels(message),
+                  .sent_ns = message->sent_ns,
+                  .protocol = 2,
+                  .node = &row},
     };
     sim_controller_event(sim, &event);
 }
@@ -90,8 +109,11 @@ static void give_report(struct sim *sim, const struct sim_message *message)
     const struct sim_report *report = &message->report;
     struct dp_core_event event = {.kind = DP_EVENT_REPORT};
     struct dp_report *given = &event.report;
+    if (report->kind == SIM_REPORT_HELD) {
+        return; // its level says it
+    }
     given->session = message->session;
-    given->kind = report->kind;
+    given->kind = (dp_report_kind)report->kind;
     given->rank = report->rank;
     given->fence.attempt = report->key.attempt;
     given->fence.epoch = report->key.epoch;
@@ -102,6 +124,8 @@ static void give_report(struct sim *sim, const struct sim_message *message)
         given->ready.resumed_step = report->step;
     } else if (report->kind == DP_REPORT_FINISHED) {
         take_finished(report, &given->finished);
+    } else if (report->kind == DP_REPORT_USAGE) {
+        given->usage.step = report->step;
     } else if (report->kind == DP_REPORT_STEP) {
         given->step.row.step = report->step;
         given->step.row.step_ns = sim->jobs[report->key.job].step_ns;
@@ -189,25 +213,52 @@ void sim_controller_take(struct sim *sim, struct sim_message *message)
     }
 }
 
-static void fill_prepare(struct sim *sim, const struct dp_effect *effect,
-                         struct sim_message *message)
+static void fill_prepare(const struct dp_assignment_view *view, const struct dp_effect *effect,
+                         struct sim_prepare *prepare)
 {
-    const struct dp_rank_record *ranks = NULL;
-    size_t count = 0;
-    const struct dp_job_record *job =
-        dp_core_job(sim->controller.core, effect->job, &ranks, &count);
-    struct sim_prepare *prepare = &message->prepare;
-    prepare->world = (uint32_t)count;
-    if (job != NULL && job->checkpoint[0] != '\0') {
-        const char *last = strrchr(job->checkpoint, '/');
+    prepare->world = (uint32_t)view->ranks_count;
+    prepare->beside = view->beside;
+    const char *last = strrchr(view->job->checkpoint, '/');
+    if (view->job->attempt > 1 && !view->beside && last != NULL) {
         prepare->resume_step = strtoull(last + 1, NULL, 10);
     }
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(ranks[i].node, effect->node) == 0 && prepare->count < SIM_SLOTS_MAX) {
-            prepare->numbers[prepare->count] = ranks[i].rank;
-            prepare->slots[prepare->count++] = ranks[i].slot;
+    for (size_t i = 0; i < view->ranks_count; i++) {
+        if (strcmp(view->ranks[i].node, effect->node) == 0 && prepare->count < SIM_SLOTS_MAX) {
+            prepare->numbers[prepare->count] = view->ranks[i].rank;
+            prepare->slots[prepare->count++] = view->ranks[i].slot;
         }
     }
+}
+
+static void fill_start(const struct dp_assignment_view *view, struct sim_rank_order *order)
+{
+    order->step = view->state_step;
+    order->source_epoch = view->job->source_epoch;
+    for (size_t i = 0; i < view->sources_count; i++) {
+        order->sources |= UINT32_C(1) << view->sources[i].rank;
+    }
+}
+
+// False when there is nothing to be said any more.
+static bool fill_order(struct sim *sim, const struct dp_effect *effect, struct sim_message *message)
+{
+    struct sim_rank_order *order = &message->rank_order;
+    order->kind = effect->order;
+    order->request = effect->request;
+    order->step = effect->request; // SETTLE
+    if (effect->order != DP_ORDER_PREPARE && effect->order != DP_ORDER_START) {
+        return true;
+    }
+    struct dp_assignment_view view;
+    if (!dp_core_assignment(sim->controller.core, &effect->fence, &view)) {
+        return false;
+    }
+    if (effect->order == DP_ORDER_PREPARE) {
+        fill_prepare(&view, effect, &message->prepare);
+    } else {
+        fill_start(&view, order);
+    }
+    return true;
 }
 
 static void perform_send(struct sim *sim, const struct dp_effect *effect)
@@ -233,10 +284,13 @@ static void perform_send(struct sim *sim, const struct dp_effect *effect)
     message->fence = effect->fence;
     message->grace_ms = effect->grace_ms;
     message->number = effect->request;
-    if (effect->order == DP_ORDER_PREPARE) {
-        fill_prepare(sim, effect, message);
+    message->checkpoint = effect->checkpoint;
+    message->heartbeat_ms = effect->heartbeat_ms;
+    if (fill_order(sim, effect, message)) {
+        sim_send(sim, message, false);
+    } else {
+        free(message);
     }
-    sim_send(sim, message, false);
 }
 
 static void perform(struct sim *sim)
@@ -251,7 +305,9 @@ static void perform(struct sim *sim)
         if (effect->kind == DP_EFFECT_SEND) {
             perform_send(sim, effect);
         } else if (effect->kind == DP_EFFECT_PLAN) {
-            sim_controller_plan(sim, effect);
+            sim_planner_plan(sim, effect);
+        } else if (effect->kind == DP_EFFECT_ADAPT) {
+            sim_planner_ask(sim, effect);
         } else if (effect->kind == DP_EFFECT_REPLY) {
             sim_users_replied(sim, effect);
         } else if (effect->kind == DP_EFFECT_LOG) {
@@ -293,57 +349,12 @@ void sim_controller_timer(struct sim *sim, uint64_t number)
         return;
     }
     controller->timer_ns = 0;
+    controller->ticks = sim->now_ns == controller->ticked_ns ? controller->ticks + 1 : 0;
+    controller->ticked_ns = sim->now_ns;
+    if (controller->ticks > TICKS_MAX) {
+        sim_fail(sim, "timer", "the core wants to be woken again and again at the same moment");
+    }
     struct dp_core_event event = {.kind = DP_EVENT_TICK};
-    sim_controller_event(sim, &event);
-}
-
-// The planner sees the free slots of the moment at which it is asked.
-void sim_controller_plan(struct sim *sim, const struct dp_effect *effect)
-{
-    struct sim_controller *controller = &sim->controller;
-    const struct dp_job_record *job = dp_core_job(controller->core, effect->job, NULL, NULL);
-    size_t wanted = (size_t)job->ranks_wanted;
-    controller->plan_job = effect->job;
-    controller->plan_count = 0;
-    // Spread or packed, as it comes.
-    bool spread = sim_chance(sim, 400);
-    for (uint32_t turn = 0; turn < SIM_SLOTS_MAX; turn++) {
-        for (size_t n = 0; n < effect->nodes_count; n++) {
-            const struct dp_free_slots *given = &effect->nodes[n];
-            uint32_t end = spread ? turn + 1 : given->slots_free;
-            for (uint32_t s = turn; s < end && s < given->slots_free &&
-                                    controller->plan_count < wanted && (spread || turn == 0);
-                 s++) {
-                for (uint32_t k = 0; k < sim->nodes_count; k++) {
-                    if (strcmp(sim->nodes[k].name, given->node->name) == 0) {
-                        controller->plan_slots[controller->plan_count++] =
-                            (struct dp_slot){sim->nodes[k].name, given->slots[s]};
-                    }
-                }
-            }
-        }
-    }
-    int64_t slow_ms = sim_chance(sim, 50) ? 4000 : 200;
-    sim_push(sim, sim->now_ns + sim_between(sim, SIM_MS(1), SIM_MS(slow_ms)), SIM_EV_PLANNED, 0,
-             ++controller->plan_number, NULL);
-}
-
-void sim_controller_planned(struct sim *sim, uint64_t number)
-{
-    struct sim_controller *controller = &sim->controller;
-    if (number != controller->plan_number || controller->plan_job == 0) {
-        return;
-    }
-    struct dp_core_event event = {
-        .kind = DP_EVENT_PLAN_DONE,
-        .plan_done = {controller->plan_job, "", 0, controller->plan_slots, controller->plan_count}};
-    if (controller->plan_fails) {
-        event = (struct dp_core_event){.kind = DP_EVENT_PLAN_FAILED,
-                                       .plan_failed.job = controller->plan_job};
-        (void)dp_fail(&event.plan_failed.error, DP_UNSCHEDULABLE, "nothing fits");
-        controller->plan_fails = false;
-    }
-    controller->plan_job = 0;
     sim_controller_event(sim, &event);
 }
 
@@ -363,6 +374,7 @@ void sim_controller_start(struct sim *sim)
 void sim_controller_deinit(struct sim *sim)
 {
     dp_core_free(sim->controller.core);
+    sim_planner_forget(sim);
     dp_effects_deinit(&sim->controller.effects);
 }
 
@@ -378,6 +390,7 @@ void sim_controller_crash(struct sim *sim, bool told, int64_t down_ns)
     controller->timer_number++;
     controller->timer_ns = 0;
     controller->plan_job = 0;
+    sim_planner_forget(sim);
     controller->dark = !told;
     sim->tally->restarts++;
     for (size_t i = 0; i < sim->connections_count; i++) {

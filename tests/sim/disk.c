@@ -4,12 +4,15 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "sim.h"
 
 static const size_t row_sizes[DP_RECORD_KIND_COUNT] = {
-    [DP_RECORD_JOB] = sizeof(struct dp_job_record),
+    [DP_RECORD_JOB] = sizeof(struct dp_job_record) + SIM_SOURCES_MAX,
     [DP_RECORD_RANK] = sizeof(struct dp_rank_record),
     [DP_RECORD_NODE] = sizeof(struct dp_node_record),
+    [DP_RECORD_DECISION] = sizeof(struct dp_decision_record),
+    [DP_RECORD_QUOTA] = sizeof(struct dp_quota_record),
 };
 
 static void commit_job(struct sim *sim, const struct dp_job_record *job)
@@ -19,6 +22,9 @@ static void commit_job(struct sim *sim, const struct dp_job_record *job)
     sim_check_job_row(sim, row, job);
     row->used = true;
     row->job = *job;
+    sim->jobs[job->number].recovery = job->recovery; // its ranks read it in the job file
+    memcpy(row->sources, job->sources.bytes, job->sources.length);
+    row->job.sources.bytes = row->sources;
     // What is stored of ranks beyond those of the epoch in force goes.
     row->ranks_count = job->ranks_count < row->ranks_count ? job->ranks_count : row->ranks_count;
     disk->highest = job->number > disk->highest ? job->number : disk->highest;
@@ -46,6 +52,21 @@ static void commit_node(struct sim *sim, const struct dp_node_record *node)
     }
 }
 
+static void commit_decision(struct sim *sim, const struct dp_decision_record *decision)
+{
+    struct sim_row *row = &sim->disk.rows[decision->job];
+    if (row->decision == NULL) {
+        row->decision = dp_new(struct dp_decision_record);
+    }
+    *row->decision = *decision;
+    row->decision->document = (struct dp_buf){0};
+}
+
+static void commit_quota(struct sim *sim, const struct dp_quota_record *quota)
+{
+    sim->disk.quotas[strtoul(quota->user + 1, NULL, 10) % SIM_USERS] = *quota;
+}
+
 static void commit(struct sim *sim, const struct sim_transaction *transaction)
 {
     for (size_t i = 0; i < transaction->count && !transaction->fails; i++) {
@@ -54,8 +75,12 @@ static void commit(struct sim *sim, const struct sim_transaction *transaction)
             commit_job(sim, record->row);
         } else if (record->kind == DP_RECORD_RANK) {
             commit_rank(sim, record->row);
-        } else {
+        } else if (record->kind == DP_RECORD_NODE) {
             commit_node(sim, record->row);
+        } else if (record->kind == DP_RECORD_DECISION) {
+            commit_decision(sim, record->row);
+        } else {
+            commit_quota(sim, record->row);
         }
     }
 }
@@ -76,16 +101,25 @@ static void drop_first(struct sim_disk *disk)
 // Borrowed texts outlive the world, so rows need no deep copy.
 static void copy_row(const struct sim_disk *disk, const struct dp_record *record, void *to)
 {
-    memcpy(to, record->row, row_sizes[record->kind]);
-    if (record->kind == DP_RECORD_JOB) {
+    if (record->kind != DP_RECORD_JOB) {
+        memcpy(to, record->row, row_sizes[record->kind]);
+    } else {
         struct dp_job_record *job = to;
+        *job = *(const struct dp_job_record *)record->row;
+        char *sources = (char *)(job + 1);
+        DP_CHECK(job->sources.length <= SIM_SOURCES_MAX);
+        if (job->sources.length > 0) {
+            memcpy(sources, job->sources.bytes, job->sources.length);
+        }
+        job->sources = (struct dp_buf){sources, job->sources.length, 0};
         struct sim_row *row = (struct sim_row *)&disk->rows[job->number];
         if (job->job_toml.length > 0 && job->job_toml.length < sizeof(row->text)) {
             memcpy(row->text, job->job_toml.bytes, job->job_toml.length);
         }
         job->job_toml = (struct dp_buf){row->text, job->job_toml.length, 0};
         job->plan = (struct dp_buf){0};
-    } else if (record->kind == DP_RECORD_NODE) {
+    }
+    if (record->kind == DP_RECORD_NODE) {
         struct dp_node_record *node = to;
         node->profile = (struct dp_buf){(char *)"{}", 2, 0};
         node->hardware = (struct dp_buf){0};
@@ -167,6 +201,11 @@ static void load_jobs(struct sim *sim)
             struct dp_core_event job = {.kind = DP_EVENT_LOAD_JOB,
                                         .load_job = {&row->job, row->ranks, row->ranks_count}};
             sim_controller_event(sim, &job);
+            if (row->decision != NULL) {
+                struct dp_core_event event = {.kind = DP_EVENT_LOAD_DECISION,
+                                              .load_decision = row->decision};
+                sim_controller_event(sim, &event);
+            }
         }
     }
 }
@@ -191,6 +230,13 @@ void sim_disk_load(struct sim *sim)
             sim_controller_event(sim, &node);
         }
     }
+    for (uint32_t user = 0; user < SIM_USERS; user++) {
+        if (sim->disk.quotas[user].user[0] != '\0') {
+            struct dp_core_event quota = {.kind = DP_EVENT_LOAD_QUOTA,
+                                          .load_quota = &sim->disk.quotas[user]};
+            sim_controller_event(sim, &quota);
+        }
+    }
     load_jobs(sim);
 }
 
@@ -201,5 +247,6 @@ void sim_disk_deinit(struct sim *sim)
     }
     for (uint64_t number = 0; number <= SIM_JOBS_MAX; number++) {
         free(sim->disk.rows[number].ranks);
+        free(sim->disk.rows[number].decision);
     }
 }

@@ -27,6 +27,9 @@ static const char *const texts[SIM_FAULT_KIND_COUNT] = {
     [SIM_FAULT_PLAN_FAILS] = "a plan fails",
     [SIM_FAULT_SUBMITS] = "a burst of submissions",
     [SIM_FAULT_CANCELS] = "a burst of cancellations",
+    [SIM_FAULT_REASSIGNS] = "other layouts are wanted",
+    [SIM_FAULT_DRAINS] = "something is decided about a node",
+    [SIM_FAULT_QUOTAS] = "a quota is changed",
 };
 
 const char *sim_fault_text(sim_fault_kind kind)
@@ -287,6 +290,16 @@ static bool press(struct sim *sim, const struct sim_fault *fault)
         sim->controller.plan_fails = true;
     } else if (fault->kind == SIM_FAULT_SUBMITS) {
         sim_users_burst(sim, 2 + fault->detail % 12);
+    } else if (fault->kind == SIM_FAULT_DRAINS) {
+        sim_users_node(sim, fault->node, fault->detail);
+    } else if (fault->kind == SIM_FAULT_QUOTAS) {
+        sim_users_quota(sim, fault->detail);
+    } else if (fault->kind == SIM_FAULT_REASSIGNS) {
+        for (uint64_t job = 1; job <= sim->disk.highest; job++) {
+            if (sim->jobs[job].state == DP_STATE_RUNNING) {
+                sim_users_reassign(sim, job, fault->detail);
+            }
+        }
     } else {
         for (uint32_t i = 0; i < 1 + fault->detail % 8 && sim->disk.highest > 0; i++) {
             sim_users_cancel(sim, 1 + (fault->detail / 8 + i) % sim->disk.highest);

@@ -121,7 +121,9 @@ static void tell_agent(struct sim *sim, const struct sim_keeper *keeper, dp_agen
 
 static void give_frame(struct sim *sim, const struct sim_frame *frame)
 {
-    static const dp_agent_report kinds[] = {
+    static const dp_agent_report kinds[SIM_REPORT_HELD + 1] = {
+        [DP_REPORT_USAGE] = DP_AGENT_REPORT_SAMPLE,
+        [SIM_REPORT_HELD] = DP_AGENT_REPORT_HELD,
         [DP_REPORT_READY] = DP_AGENT_REPORT_READY,
         [DP_REPORT_STEP] = DP_AGENT_REPORT_STEP,
         [DP_REPORT_CHECKPOINT] = DP_AGENT_REPORT_CHECKPOINT,
@@ -151,7 +153,7 @@ static void give_frame(struct sim *sim, const struct sim_frame *frame)
 
 // What a keeper knows of a rank, as its replay or the file that it left says it.
 static size_t rank_frames(struct sim_keeper *keeper, const struct sim_process *process,
-                          struct sim_frame frames[static 4])
+                          struct sim_frame frames[static 5])
 {
     size_t count = 0;
     frames[count++] = sim_rank_spawned(process);
@@ -161,6 +163,10 @@ static size_t rank_frames(struct sim_keeper *keeper, const struct sim_process *p
                                                      .key = keeper->key,
                                                      .rank = process->rank,
                                                      .step = keeper->prepare.resume_step};
+    }
+    if (process->holds) {
+        frames[count] = (struct sim_frame){.kind = SIM_FRAME_REPORT, .rank = process->rank};
+        frames[count++].report = process->held;
     }
     if (process->finished) {
         frames[count] = (struct sim_frame){.kind = SIM_FRAME_REPORT, .rank = process->rank};
@@ -174,7 +180,7 @@ static size_t rank_frames(struct sim_keeper *keeper, const struct sim_process *p
 
 static void replay_file(struct sim *sim, struct sim_keeper *keeper)
 {
-    struct sim_frame frames[4];
+    struct sim_frame frames[5];
     for (struct sim_process *process = keeper->ranks; process != NULL; process = process->next) {
         size_t count = rank_frames(keeper, process, frames);
         for (size_t i = 0; i < count; i++) {
@@ -349,7 +355,7 @@ void sim_keeper_lease(struct sim *sim, struct sim_keeper *keeper)
 
 static void take_hello(struct sim *sim, struct sim_keeper *keeper, uint64_t link)
 {
-    struct sim_frame frames[4];
+    struct sim_frame frames[5];
     keeper->link = link;
     keeper->quiet_ns = 0;
     for (struct sim_process *process = keeper->ranks; process != NULL; process = process->next) {

@@ -144,6 +144,7 @@ static void arm_tick(struct sim *sim, struct sim_node *node)
             continue;
         }
         due_ns = assignment->force_at_ns < due_ns ? assignment->force_at_ns : due_ns;
+        due_ns = assignment->gone_by_ns < due_ns ? assignment->gone_by_ns : due_ns;
         int64_t orphan_ns = node->contact_ns + SIM_MS(sim->orphan_ms);
         due_ns = !assignment->fenced && orphan_ns < due_ns ? orphan_ns : due_ns;
     }

@@ -107,7 +107,17 @@ static void push_step(struct sim *sim, struct sim_run *run)
     sim_push(sim, sim->now_ns + step_ns + sim_between(sim, 0, step_ns / 8), SIM_EV_STEP, 0, 0, run);
 }
 
-static void begin(struct sim *sim, struct sim_process *process)
+// It does not train any more, whatever else it does.
+static void leave_run(struct sim *sim, struct sim_process *process)
+{
+    struct sim_run *run = process->run;
+    if (process->state == SIM_RANK_TRAINING) {
+        run->training--;
+        sim->jobs[run->key.job].trains[process->rank] = NULL;
+    }
+}
+
+static void train(struct sim *sim, struct sim_process *process)
 {
     struct sim_run *run = process->run;
     process->state = SIM_RANK_TRAINING;
@@ -123,10 +133,101 @@ static void begin(struct sim *sim, struct sim_process *process)
     }
 }
 
-static void order_checkpoint(struct sim_process *process, uint64_t request)
+static void begin(struct sim *sim, struct sim_process *process)
+{
+    if (process->keeper->prepare.beside) {
+        process->state = SIM_RANK_TAKING;
+        move_later(sim, process, 20, 900);
+    } else {
+        train(sim, process);
+    }
+}
+
+static void hold(struct sim *sim, struct sim_process *process, bool peer_lost)
+{
+    SIM_TRACE(sim, "rank %u of job-%u holds step %llu%s", process->rank, process->keeper->key.job,
+              (unsigned long long)process->step, peer_lost ? ": a peer is gone" : "");
+    leave_run(sim, process);
+    process->state = SIM_RANK_HELD;
+    process->holds = true;
+    bool ahead = process->step > process->run->step;
+    process->held = (struct sim_report){.kind = SIM_REPORT_HELD,
+                                        .step = process->step,
+                                        .peer_lost = peer_lost,
+                                        .norm_known = ahead || !process->run->ahead,
+                                        .gradients_whole = !ahead};
+    report(sim, process, &process->held);
+}
+
+static void settle(struct sim *sim, struct sim_process *process, uint64_t step)
+{
+    if (process->state == SIM_RANK_HELD) {
+        if (process->held.step + 1 == step && process->held.gradients_whole) {
+            process->step = process->held.step = step;
+            process->held.gradients_whole = false;
+            process->held.norm_known = true;
+        }
+        report(sim, process, &process->held);
+    }
+}
+
+// Its state, from whoever holds it: each part of the model must be there at the right step.
+static bool take(const struct sim *sim, const struct sim_process *process)
+{
+    const struct sim_run *old = sim->jobs[process->keeper->key.job].runs;
+    while (old != NULL && (old->key.attempt != process->keeper->key.attempt ||
+                           old->key.epoch != process->start.source_epoch)) {
+        old = old->next;
+    }
+    uint32_t parts = old == NULL ? 1 : (old->world + 1) / 2;
+    for (uint32_t part = 0; part < parts; part++) {
+        bool found = false;
+        for (uint32_t rank = part; old != NULL && rank < old->world; rank += parts) {
+            const struct sim_process *source = old->ranks[rank];
+            found = found ||
+                    ((process->start.sources >> rank & 1) != 0 && source != NULL &&
+                     source->state == SIM_RANK_HELD && source->held.step == process->start.step);
+        }
+        if (!found) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void take_state(struct sim *sim, struct sim_process *process)
+{
+    if (!take(sim, process)) {
+        sim_rank_fail(sim, process, true);
+        return;
+    }
+    process->step = process->start.step;
+    process->run->step = process->run->first_step = process->start.step;
+    struct sim_report usage = {.kind = DP_REPORT_USAGE, .step = process->step};
+    report(sim, process, &usage);
+    train(sim, process);
+}
+
+static void take_order(struct sim *sim, struct sim_process *process,
+                       const struct sim_rank_order *order)
 {
     struct sim_run *run = process->run;
-    run->checkpoint = request > run->checkpoint ? request : run->checkpoint;
+    switch (order->kind) {
+    case DP_ORDER_CHECKPOINT:
+        run->checkpoint = order->request > run->checkpoint ? order->request : run->checkpoint;
+        break;
+    case DP_ORDER_PAUSE:
+        run->pauses = true;
+        break;
+    case DP_ORDER_STOP:
+        run->stops = true;
+        break;
+    case DP_ORDER_SETTLE:
+        settle(sim, process, order->step);
+        break;
+    default:
+        break;
+    }
 }
 
 void sim_rank_order(struct sim *sim, struct sim_process *process,
@@ -135,14 +236,15 @@ void sim_rank_order(struct sim *sim, struct sim_process *process,
     if (process->state == SIM_RANK_ENDED) {
         return;
     }
-    if (order->kind == DP_ORDER_CHECKPOINT) {
-        order_checkpoint(process, order->request);
+    if (order->kind != DP_ORDER_START) {
+        take_order(sim, process, order);
         return;
     }
     if (process->started) {
         return;
     }
     process->started = true;
+    process->start = *order;
     struct sim_frame frame = sim_rank_spawned(process);
     sim_keeper_tell(sim, process->keeper, &frame);
     if (process->state == SIM_RANK_READY) {
@@ -165,26 +267,26 @@ void sim_rank_stop(struct sim *sim, struct sim_process *process, uint32_t grace_
     }
 }
 
-// It does not train any more, whatever else it does.
-static void leave_run(struct sim *sim, struct sim_process *process)
-{
-    struct sim_run *run = process->run;
-    if (process->state == SIM_RANK_TRAINING) {
-        run->training--;
-        sim->jobs[run->key.job].trains[process->rank] = NULL;
-    }
-}
-
 void sim_run_break(struct sim *sim, struct sim_run *run)
 {
     if (run->broken) {
         return;
     }
     run->broken = true;
+    // Some may have completed the step at which the others miss a peer.
+    bool whole = run->stepping && run->training == run->world;
+    run->ahead = whole && run->step + 1 < sim->jobs[run->key.job].steps && sim_chance(sim, 400);
     for (uint32_t i = 0; i < run->world; i++) {
         struct sim_process *process = run->ranks[i];
-        if (process != NULL && process->state == SIM_RANK_TRAINING &&
-            process->stop == SIM_STOP_NONE) {
+        if (process == NULL || process->state != SIM_RANK_TRAINING) {
+            continue;
+        }
+        if (run->ahead && sim_chance(sim, 500)) {
+            process->step = run->step + 1;
+            struct sim_report step = {.kind = DP_REPORT_STEP, .step = process->step};
+            report(sim, process, &step);
+        }
+        if (process->stop == SIM_STOP_NONE) {
             move_later(sim, process, 50, 1500);
         }
     }
@@ -195,8 +297,10 @@ void sim_rank_end(struct sim *sim, struct sim_process *process, int32_t status, 
     if (!sim_rank_alive(process)) {
         return;
     }
-    bool trained = process->state == SIM_RANK_TRAINING;
-    bool early = trained || process->state < SIM_RANK_TRAINING;
+    bool early = process->state <= SIM_RANK_TRAINING;
+    if (early) {
+        sim_run_break(sim, process->run);
+    }
     leave_run(sim, process);
     process->state = SIM_RANK_ENDED;
     process->number++;
@@ -205,9 +309,6 @@ void sim_rank_end(struct sim *sim, struct sim_process *process, int32_t status, 
     process->keeper->node->users[process->slot]--;
     SIM_TRACE(sim, "rank %u of job-%u ends on n%u: status %d, signal %d", process->rank,
               process->keeper->key.job, process->node, status, signal);
-    if (early) {
-        sim_run_break(sim, process->run);
-    }
     struct sim_frame frame = sim_rank_exited(process);
     sim_keeper_tell(sim, process->keeper, &frame);
     sim_keeper_check_end(sim, process->keeper);
@@ -228,8 +329,8 @@ void sim_rank_fail(struct sim *sim, struct sim_process *process, bool peer_lost)
 {
     SIM_TRACE(sim, "rank %u of job-%u fails%s", process->rank, process->keeper->key.job,
               peer_lost ? ": it misses a peer" : "");
-    say_last(sim, process, false, peer_lost);
     sim_run_break(sim, process->run);
+    say_last(sim, process, false, peer_lost);
 }
 
 static void get_ready(struct sim *sim, struct sim_process *process)
@@ -244,6 +345,21 @@ static void get_ready(struct sim *sim, struct sim_process *process)
     }
 }
 
+static void miss_peers(struct sim *sim, struct sim_process *process)
+{
+    struct sim_run *run = process->run;
+    if (!run->broken && run->training == run->world) {
+        return;
+    }
+    bool began = run->step > run->first_step || process->keeper->prepare.beside;
+    if (began && sim->jobs[run->key.job].recovery == DP_JOB_RECOVERY_AUTO) {
+        sim_run_break(sim, run);
+        hold(sim, process, true);
+    } else {
+        sim_rank_fail(sim, process, true);
+    }
+}
+
 void sim_rank_moves(struct sim *sim, struct sim_process *process, uint64_t number)
 {
     if (number != process->number || !sim_rank_alive(process)) {
@@ -253,10 +369,10 @@ void sim_rank_moves(struct sim *sim, struct sim_process *process, uint64_t numbe
         sim_rank_end(sim, process, 0, sim->now_ns >= process->kill_ns ? 9 : 15);
     } else if (process->state == SIM_RANK_STARTING) {
         get_ready(sim, process);
+    } else if (process->state == SIM_RANK_TAKING) {
+        take_state(sim, process);
     } else if (process->state == SIM_RANK_TRAINING) {
-        if (process->run->broken || process->run->training < process->run->world) {
-            sim_rank_fail(sim, process, true);
-        }
+        miss_peers(sim, process);
     } else if (process->state == SIM_RANK_ENDING) {
         sim_rank_end(sim, process, process->last.ok ? 0 : 1, 0);
     }
@@ -288,14 +404,18 @@ void sim_run_step(struct sim *sim, struct sim_run *run)
         struct sim_report step = {.kind = DP_REPORT_STEP, .step = run->step};
         report(sim, process, &step);
     }
+    bool last = run->step >= sim->jobs[run->key.job].steps || run->stops;
+    run->checkpoint = run->stops && run->checkpoint == 0 ? 1 : run->checkpoint;
     write_checkpoint(sim, run);
-    if (run->step < sim->jobs[run->key.job].steps) {
+    if (!last && !run->pauses) {
         push_step(sim, run);
         return;
     }
     for (uint32_t i = 0; i < run->world; i++) {
-        if (run->ranks[i]->state == SIM_RANK_TRAINING) {
+        if (run->ranks[i]->state == SIM_RANK_TRAINING && last) {
             say_last(sim, run->ranks[i], true, false);
+        } else if (run->ranks[i]->state == SIM_RANK_TRAINING) {
+            hold(sim, run->ranks[i], false);
         }
     }
 }

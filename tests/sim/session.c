@@ -72,6 +72,10 @@ static void fill_rank(const struct dp_agent_rank *rank, struct sim_rank_level *l
         memcpy(&ready, rank->ready.bytes, sizeof(ready));
         level->resumed_step = ready.step;
     }
+    level->holds = rank->held.bytes != NULL;
+    if (level->holds) {
+        memcpy(&level->held, rank->held.bytes, sizeof(level->held));
+    }
     level->finished = rank->finished.bytes != NULL;
     if (level->finished) {
         memcpy(&level->last, rank->finished.bytes, sizeof(level->last));
@@ -164,13 +168,18 @@ static void note_contact(struct sim *sim, struct sim_node *node, int64_t sent_ns
     sim_agent_event(sim, node, &event);
 }
 
-static void on_welcome(struct sim *sim, struct sim_node *node)
+static void set_period(const struct sim *sim, struct sim_node *node, uint32_t wanted_ms)
 {
     uint32_t max_ms = sim->orphan_ms / 4;
-    uint32_t given_ms = sim->controller.config.heartbeat_ms;
+    uint32_t given_ms = wanted_ms > 0 ? wanted_ms : sim->controller.config.heartbeat_ms;
+    node->heartbeat_ms = given_ms < max_ms ? given_ms : max_ms;
+}
+
+static void on_welcome(struct sim *sim, struct sim_node *node, uint32_t heartbeat_ms)
+{
     node->welcomed = true;
     node->retry_ms = RETRY_FIRST_MS;
-    node->heartbeat_ms = given_ms < max_ms ? given_ms : max_ms;
+    set_period(sim, node, heartbeat_ms);
     node->heartbeat_ns = sim->now_ns + SIM_MS(node->heartbeat_ms);
     note_contact(sim, node, node->hello_ns);
     struct dp_agent_event event = {.type = DP_AGENT_STREAM_UP};
@@ -186,11 +195,10 @@ static void on_order(struct sim *sim, struct sim_node *node, const struct sim_me
         [DP_ORDER_STOP] = DP_AGENT_STOP,
         [DP_ORDER_RELEASE] = DP_AGENT_RELEASE,
         [DP_ORDER_CHECKPOINT] = DP_AGENT_CHECKPOINT,
+        [DP_ORDER_PROBE] = DP_AGENT_PROBE,
+        [DP_ORDER_PAUSE] = DP_AGENT_PAUSE,
+        [DP_ORDER_SETTLE] = DP_AGENT_SETTLE,
     };
-    struct sim_rank_order order;
-    memset(&order, 0, sizeof(order));
-    order.kind = message->order;
-    order.request = message->number;
     struct dp_agent_event event = {.type = types[message->order], .grace_ms = message->grace_ms};
     (void)DP_COPY_TEXT(event.fence.job, message->fence.job);
     event.fence.attempt = message->fence.attempt;
@@ -200,9 +208,11 @@ static void on_order(struct sim *sim, struct sim_node *node, const struct sim_me
         event.numbers_count = message->prepare.count;
         event.bytes = &message->prepare;
         event.length = sizeof(message->prepare);
-    } else if (message->order == DP_ORDER_START || message->order == DP_ORDER_CHECKPOINT) {
-        event.bytes = &order;
-        event.length = sizeof(order);
+        event.beside = message->prepare.beside;
+    } else if (message->order != DP_ORDER_RELEASE &&
+               (message->order != DP_ORDER_STOP || message->checkpoint)) {
+        event.bytes = &message->rank_order;
+        event.length = sizeof(message->rank_order);
     }
     SIM_TRACE(sim, "%s takes %s of %s.%u.%u", node->name, dp_order_kind_text(message->order),
               event.fence.job, event.fence.attempt, event.fence.epoch);
@@ -225,8 +235,9 @@ void sim_session_take(struct sim *sim, struct sim_node *node, struct sim_message
     }
     node->heard_ns = sim->now_ns;
     if (message->order == DP_ORDER_WELCOME) {
-        on_welcome(sim, node);
+        on_welcome(sim, node, message->heartbeat_ms);
     } else if (node->welcomed && message->order == DP_ORDER_ACK) {
+        set_period(sim, node, message->heartbeat_ms);
         int64_t sent_ns = node->sent_ns[message->number % SIM_HEARTBEATS];
         if (sent_ns != 0 && node->sequence - message->number < SIM_HEARTBEATS) {
             node->acked = message->number;

@@ -44,6 +44,7 @@ typedef enum sim_event_kind {
     SIM_EV_TIMER, // the core's; b = its number
     SIM_EV_STORED,
     SIM_EV_PLANNED, // b = number of the search
+    SIM_EV_ADAPTED, // p = question, b = life
     SIM_EV_NODE_UP,
     SIM_EV_AGENT_UP,
     SIM_EV_SESSION,       // a = node, b = number
@@ -75,19 +76,23 @@ struct sim_queue {
 };
 
 // What a rank says of itself, as it travels and as agents keep it.
+#define SIM_REPORT_HELD 64 // beside dp_report_kind: what a rank holds
+
 struct sim_report {
-    dp_report_kind kind;
+    int kind;
     struct sim_key key;
     uint32_t rank;
     uint64_t step, request;
     bool ok, peer_lost, error;
+    bool norm_known, gradients_whole; // HELD; peer_lost: nobody told it to
 };
 
 struct sim_rank_level {
     uint32_t rank;
     dp_agent_phase phase;
-    bool stopped, ready, finished;
+    bool stopped, ready, finished, holds, unkillable;
     struct sim_report last; // when finished
+    struct sim_report held; // when it holds
     uint64_t step, resumed_step;
     int64_t pid;
     int32_t exit_status, signal;
@@ -113,10 +118,19 @@ typedef enum sim_message_kind {
 
 // What the controller packs into Prepare, and the agent hands on to keepers.
 struct sim_prepare {
-    uint32_t world; // ranks of the job
+    uint32_t world; // ranks of the assignment
+    bool beside;    // takes its state from ranks of an older epoch
     uint64_t resume_step;
     uint32_t count;
     uint32_t numbers[SIM_SLOTS_MAX], slots[SIM_SLOTS_MAX];
+};
+
+// What a rank is told through its agent and keeper.
+struct sim_rank_order {
+    dp_order_kind kind; // START, STOP after a checkpoint, CHECKPOINT, PROBE, PAUSE, SETTLE
+    uint64_t request, step;
+    uint32_t source_epoch; // START beside others: who serves what it takes
+    uint32_t sources;      // bit = rank of that epoch
 };
 
 struct sim_message {
@@ -127,10 +141,13 @@ struct sim_message {
     char instance[24]; // HELLO
     int64_t sent_ns;
     uint32_t boot, lease_ms, fence_ms;
+    uint32_t heartbeat_ms; // asked of the node
     dp_order_kind order;
     struct dp_fence fence;
     uint32_t grace_ms;
+    bool checkpoint;
     struct sim_prepare prepare;
+    struct sim_rank_order rank_order;
     struct sim_report report;
     uint32_t levels_count;
     struct sim_level levels[];
@@ -164,12 +181,6 @@ typedef enum sim_stop {
     SIM_STOP_KEEPER,
 } sim_stop;
 
-// What the agent tells a rank through its keeper.
-struct sim_rank_order {
-    dp_order_kind kind; // START, CHECKPOINT
-    uint64_t request;
-};
-
 struct sim_frame {
     sim_frame_kind kind;
     uint64_t link;
@@ -186,7 +197,9 @@ struct sim_frame {
 typedef enum sim_process_state {
     SIM_RANK_STARTING,
     SIM_RANK_READY,
+    SIM_RANK_TAKING, // its state from others
     SIM_RANK_TRAINING,
+    SIM_RANK_HELD,   // it serves what it has
     SIM_RANK_ENDING, // it said its last word
     SIM_RANK_ENDED,
 } sim_process_state;
@@ -202,8 +215,9 @@ struct sim_process {
     int64_t kill_ns, next_ns;
     uint64_t number; // of the next move
     uint64_t step;
-    bool ready, finished, lasting;
-    struct sim_report last, checkpoint;
+    bool ready, finished, holds;
+    struct sim_report last, held;
+    struct sim_rank_order start;
     int32_t status, signal;
     struct sim_process *next;
 };
@@ -232,7 +246,8 @@ struct sim_run {
     struct sim_key key;
     uint32_t world, training;
     uint64_t step, first_step;
-    bool broken, stepping;
+    bool broken, stepping, pauses, stops;
+    bool ahead; // as it broke, some ranks had completed one step more
     struct sim_process *ranks[SIM_RANKS_MAX];
     uint64_t checkpoint; // asked for; 0 = none
     struct sim_run *next;
@@ -244,6 +259,7 @@ struct sim_job {
     uint64_t steps;
     int64_t step_ns;
     uint64_t checkpoint_every;
+    dp_recovery_policy recovery;
     struct sim_process *trains[SIM_RANKS_MAX];
     struct sim_run *runs;
     dp_job_state state; // of the newest move that was logged
@@ -284,9 +300,14 @@ struct sim_node {
     int64_t taken_ns, returned_ns;
 };
 
+#define SIM_USERS 3
+#define SIM_SOURCES_MAX 1024
+
 struct sim_row {
     bool used;
     struct dp_job_record job;
+    char sources[SIM_SOURCES_MAX];
+    struct dp_decision_record *decision; // the newest; NULL = none
     struct dp_rank_record *ranks;
     size_t ranks_count, ranks_room;
     char text[16]; // the job file
@@ -305,6 +326,9 @@ typedef enum sim_call_kind {
     SIM_CALL_SUBMIT,
     SIM_CALL_CANCEL,
     SIM_CALL_CHECKPOINT,
+    SIM_CALL_REASSIGN,
+    SIM_CALL_NODE,
+    SIM_CALL_QUOTA,
 } sim_call_kind;
 
 // A client's request: asked again when the controller went away before it answered.
@@ -312,6 +336,8 @@ struct sim_call {
     sim_call_kind kind;
     uint32_t request; // SUBMIT: which; its file and sizes follow from it
     uint64_t job;
+    uint32_t node, detail; // REASSIGN: to be left; NODE: what is done with it
+    dp_node_action action;
     bool done, open;
     uint64_t controller_life;
     int64_t retry_ns;
@@ -340,6 +366,9 @@ typedef enum sim_fault_kind {
     SIM_FAULT_PLAN_FAILS,
     SIM_FAULT_SUBMITS,
     SIM_FAULT_CANCELS,
+    SIM_FAULT_REASSIGNS,
+    SIM_FAULT_DRAINS,
+    SIM_FAULT_QUOTAS,
     SIM_FAULT_KIND_COUNT
 } sim_fault_kind;
 
@@ -363,9 +392,18 @@ struct sim_fault {
 struct sim_tally {
     uint64_t worlds, events, faults, restarts;
     uint64_t fired[SIM_FAULT_KIND_COUNT];
-    uint64_t orders[DP_ORDER_CHECKPOINT + 1];
+    uint64_t orders[DP_ORDER_SETTLE + 1];
     uint64_t moves[DP_STATE_COUNT][DP_STATE_COUNT];
     uint64_t hash; // of all that happened
+};
+
+// Another layout that the core asks for.
+struct sim_question {
+    uint64_t job, request;
+    bool recovers, fails;
+    struct dp_slot slots[SIM_RANKS_MAX];
+    size_t count; // 0 = all stays as it is
+    struct sim_question *next;
 };
 
 struct sim_controller {
@@ -378,7 +416,10 @@ struct sim_controller {
     int64_t wall_ns;            // wall minus virtual time
     int64_t stall_ns, stood_ns; // stands still until; for so long, to be told with the next event
     int64_t timer_ns;
+    int64_t ticked_ns;
+    uint32_t ticks; // at that moment
     uint64_t timer_number, plan_number, plan_job;
+    struct sim_question *questions; // that are open
     struct dp_slot plan_slots[SIM_RANKS_MAX];
     size_t plan_count;
     bool plan_fails;
@@ -388,6 +429,7 @@ struct sim_disk {
     struct sim_row rows[SIM_JOBS_MAX + 1]; // by number
     uint64_t highest;
     struct dp_node_record nodes[SIM_NODES_MAX];
+    struct dp_quota_record quotas[SIM_USERS];
     struct sim_transaction *first, **last;
     uint32_t queued;
     int64_t free_ns, slow_ns, fails_ns;
@@ -413,7 +455,8 @@ struct sim {
     uint64_t links, pids;
     struct sim_call calls[SIM_CALLS_MAX];
     uint32_t calls_count, requests, requests_wanted;
-    uint64_t accepted[SIM_JOBS_MAX + 1]; // job of each request
+    uint64_t accepted[SIM_JOBS_MAX + 1];                    // job of each request
+    uint32_t quota_used[SIM_USERS], quota_ranks[SIM_USERS]; // as they were seen last
     // Of the network and the disk of this world.
     uint32_t delay_us, disk_us, lease_ms, orphan_ms;
     struct sim_tally *tally;
@@ -467,8 +510,13 @@ void sim_controller_event(struct sim *sim, struct dp_core_event *event);
 void sim_controller_accept(struct sim *sim, uint64_t session);
 void sim_controller_take(struct sim *sim, struct sim_message *message);
 void sim_controller_timer(struct sim *sim, uint64_t number);
-void sim_controller_planned(struct sim *sim, uint64_t number);
-void sim_controller_plan(struct sim *sim, const struct dp_effect *effect);
+
+// planner.c
+void sim_planner_plan(struct sim *sim, const struct dp_effect *effect);
+void sim_planner_planned(struct sim *sim, uint64_t number);
+void sim_planner_ask(struct sim *sim, const struct dp_effect *effect);
+void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_t life);
+void sim_planner_forget(struct sim *sim);
 void sim_controller_deinit(struct sim *sim);
 
 // disk.c
@@ -541,10 +589,14 @@ void sim_users_act(struct sim *sim);
 void sim_users_submit(struct sim *sim, uint32_t request);
 void sim_users_burst(struct sim *sim, uint32_t count);
 void sim_users_cancel(struct sim *sim, uint64_t job);
+void sim_users_reassign(struct sim *sim, uint64_t job, uint32_t detail);
+void sim_users_node(struct sim *sim, uint32_t node, uint32_t detail);
+void sim_users_quota(struct sim *sim, uint32_t detail);
 void sim_users_replied(struct sim *sim, const struct dp_effect *effect);
 bool sim_users_done(const struct sim *sim);
 // Size of a request, which its job file stands for.
 uint32_t sim_request_ranks(const struct sim *sim, uint32_t request);
+dp_recovery_policy sim_request_recovery(const struct sim *sim, uint32_t request);
 
 // faults.c
 void sim_faults_init(struct sim *sim);
@@ -556,6 +608,7 @@ void sim_fault_describe(const struct sim *sim, uint32_t number, char *ret_text, 
 // checks.c
 void sim_check_order(struct sim *sim, const struct dp_effect *effect);
 void sim_check_reply(struct sim *sim, const struct dp_effect *effect, const struct sim_call *call);
+void sim_check_quotas(struct sim *sim);
 void sim_check_job_row(struct sim *sim, const struct sim_row *row, const struct dp_job_record *job);
 void sim_check_training(struct sim *sim, struct sim_process *process);
 void sim_check_slot(struct sim *sim, const struct sim_process *process);

@@ -21,6 +21,14 @@ uint32_t sim_request_ranks(const struct sim *sim, uint32_t request)
     return draw % 8 == 0 ? most : 1 + (uint32_t)(draw / 8 % ((most + 1) / 2));
 }
 
+dp_recovery_policy sim_request_recovery(const struct sim *sim, uint32_t request)
+{
+    uint64_t draw = dp_rand_mix(sim->seed + 2, request) % 4;
+    return draw == 0   ? DP_JOB_RECOVERY_OFF
+           : draw == 1 ? DP_JOB_RECOVERY_CHECKPOINT
+                       : DP_JOB_RECOVERY_AUTO;
+}
+
 void sim_users_init(struct sim *sim)
 {
     sim->requests_wanted = (uint32_t)sim_between(sim, 3, 14);
@@ -35,6 +43,20 @@ static struct sim_call *new_call(struct sim *sim, sim_call_kind kind)
     struct sim_call *call = &sim->calls[sim->calls_count++];
     *call = (struct sim_call){.kind = kind};
     return call;
+}
+
+static const char *const users[SIM_USERS] = {"u0", "u1", "u2"};
+
+static void choose(const struct sim *sim, uint32_t request, struct dp_submit *submit)
+{
+    uint64_t draw = dp_rand_mix(sim->seed + 1, request);
+    submit->user = users[draw % SIM_USERS];
+    submit->priority = draw / 4 % 4 == 0 ? (int32_t)(draw / 16 % 5) - 2 : 0;
+    submit->preemptible = draw / 128 % 4 != 0;
+    submit->retry_max = (uint32_t)(draw / 512 % 3);
+    submit->retry_backoff_s = 1 + (uint32_t)(draw / 2048 % 3);
+    submit->no_progress_max = (uint32_t)(draw / 8192 % 4);
+    submit->recovery = sim_request_recovery(sim, request);
 }
 
 static void give_submit(struct sim *sim, const struct sim_call *call, uint64_t reply)
@@ -55,6 +77,61 @@ static void give_submit(struct sim *sim, const struct sim_call *call, uint64_t r
                    .needs_profile = true,
                    .steps_total = 1},
     };
+    choose(sim, call->request, &event.submit);
+    sim_controller_event(sim, &event);
+}
+
+static void give_node(struct sim *sim, const struct sim_call *call, uint64_t reply)
+{
+    struct dp_core_event event = {
+        .kind = DP_EVENT_NODE_ASK,
+        .node_ask = {.reply = reply,
+                     .node = sim->nodes[call->node].name,
+                     .reason = "fan",
+                     .by = "u0",
+                     .word = "changed",
+                     .action = call->action,
+                     .deadline_ms = call->detail % 3 == 0 ? 5000 : 0,
+                     .force = call->detail % 5 == 0},
+    };
+    SIM_TRACE(sim, "a user asks action %d of %s", (int)call->action, event.node_ask.node);
+    sim_controller_event(sim, &event);
+}
+
+static void give_quota(struct sim *sim, const struct sim_call *call, uint64_t reply)
+{
+    struct dp_core_event event = {
+        .kind = DP_EVENT_QUOTA_ASK,
+        .quota_ask = {.reply = reply,
+                      .user = users[call->node % SIM_USERS],
+                      .by = "root",
+                      .ranks = call->detail,
+                      .none = call->detail == 0},
+    };
+    SIM_TRACE(sim, "%s may use %u ranks", event.quota_ask.user, call->detail);
+    sim_controller_event(sim, &event);
+}
+
+static void give_job(struct sim *sim, const struct sim_call *call, uint64_t reply)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_REASSIGN};
+    struct dp_ask *ask = &event.ask;
+    char *id = event.reassign.job;
+    if (call->kind == SIM_CALL_REASSIGN) {
+        event.reassign.reply = reply;
+        event.reassign.away = call->detail % 2 == 0 ? "" : sim->nodes[call->node].name;
+        event.reassign.advise = call->detail % 8 == 0;
+    } else {
+        event.kind = call->kind == SIM_CALL_CANCEL ? DP_EVENT_CANCEL : DP_EVENT_CHECKPOINT;
+        ask->reply = reply;
+        ask->reason = "";
+        id = ask->job;
+    }
+    snprintf(id, DP_ID_MAX, "job-%llu", (unsigned long long)call->job);
+    static const char *const wishes[] = {[SIM_CALL_CANCEL] = "to cancel",
+                                         [SIM_CALL_CHECKPOINT] = "a checkpoint of",
+                                         [SIM_CALL_REASSIGN] = "another layout for"};
+    SIM_TRACE(sim, "a user wants %s %s", wishes[call->kind], id);
     sim_controller_event(sim, &event);
 }
 
@@ -72,15 +149,13 @@ static void ask(struct sim *sim, struct sim_call *call)
     if (call->kind == SIM_CALL_SUBMIT) {
         SIM_TRACE(sim, "a user submits r-%u", call->request);
         give_submit(sim, call, reply);
-        return;
+    } else if (call->kind == SIM_CALL_NODE) {
+        give_node(sim, call, reply);
+    } else if (call->kind == SIM_CALL_QUOTA) {
+        give_quota(sim, call, reply);
+    } else {
+        give_job(sim, call, reply);
     }
-    struct dp_core_event event = {.kind = call->kind == SIM_CALL_CANCEL ? DP_EVENT_CANCEL
-                                                                        : DP_EVENT_CHECKPOINT,
-                                  .ask = {.reply = reply, .reason = ""}};
-    snprintf(event.ask.job, sizeof(event.ask.job), "job-%llu", (unsigned long long)call->job);
-    SIM_TRACE(sim, "a user wants %s %s",
-              call->kind == SIM_CALL_CANCEL ? "to cancel" : "a checkpoint of", event.ask.job);
-    sim_controller_event(sim, &event);
 }
 
 void sim_users_submit(struct sim *sim, uint32_t request)
@@ -98,6 +173,65 @@ void sim_users_cancel(struct sim *sim, uint64_t job)
     if (call != NULL) {
         call->job = job;
         ask(sim, call);
+    }
+}
+
+void sim_users_reassign(struct sim *sim, uint64_t job, uint32_t detail)
+{
+    struct sim_call *call = new_call(sim, SIM_CALL_REASSIGN);
+    if (call != NULL) {
+        call->job = job;
+        call->node = detail % sim->nodes_count;
+        call->detail = detail / SIM_NODES_MAX;
+        ask(sim, call);
+    }
+}
+
+static void act_on_node(struct sim *sim, uint32_t node, dp_node_action action, uint32_t detail)
+{
+    struct sim_call *call = new_call(sim, SIM_CALL_NODE);
+    if (call != NULL) {
+        call->node = node;
+        call->action = action;
+        call->detail = detail;
+        ask(sim, call);
+    }
+}
+
+void sim_users_node(struct sim *sim, uint32_t node, uint32_t detail)
+{
+    static const dp_node_action actions[] = {DP_NODE_DRAIN, DP_NODE_DRAIN, DP_NODE_SET_DOWN,
+                                             DP_NODE_QUARANTINE, DP_NODE_UNDRAIN};
+    act_on_node(sim, node, actions[detail % 5], detail / 5);
+}
+
+void sim_users_quota(struct sim *sim, uint32_t detail)
+{
+    struct sim_call *call = new_call(sim, SIM_CALL_QUOTA);
+    if (call != NULL) {
+        call->node = detail % SIM_USERS;
+        call->detail = detail / SIM_USERS % 8;
+        ask(sim, call);
+    }
+}
+
+// At the end of all troubles what was decided about nodes and users is taken back.
+static void make_peace(struct sim *sim)
+{
+    if (sim->controller.core == NULL || sim->now_ns < sim->controller.stall_ns) {
+        return;
+    }
+    for (uint32_t n = 0; n < sim->nodes_count; n++) {
+        dp_node_state state = dp_core_node_state_of(sim->controller.core, sim->nodes[n].name);
+        if (state >= DP_NODE_DRAINING && sim->calls_count < SIM_CALLS_MAX / 2) {
+            act_on_node(sim, n, DP_NODE_UNDRAIN, 1);
+        }
+    }
+    for (uint32_t user = 0; user < SIM_USERS; user++) {
+        const struct dp_quota_record *quota = &sim->disk.quotas[user];
+        if (quota->user[0] != '\0' && !quota->deleted) {
+            sim_users_quota(sim, user);
+        }
     }
 }
 
@@ -142,6 +276,9 @@ static void act_on_some_job(struct sim *sim)
 void sim_users_act(struct sim *sim)
 {
     ask_again(sim);
+    if (sim_is_calm(sim)) {
+        make_peace(sim);
+    }
     bool more = sim->requests < sim->requests_wanted;
     // A quiet world goes on until it is worth something.
     bool filler = !more && sim_is_calm(sim) && sim->events < SIM_EVENTS_MIN && sim_is_over(sim) &&

@@ -156,6 +156,7 @@ static int64_t stands_until(const struct sim *sim, const struct sim_event *event
     case SIM_EV_TIMER:
     case SIM_EV_STORED:
     case SIM_EV_PLANNED:
+    case SIM_EV_ADAPTED:
         return sim->controller.stall_ns;
     case SIM_EV_TO_AGENT:
     case SIM_EV_FROM_KEEPER:
@@ -250,7 +251,10 @@ static void take(struct sim *sim, const struct sim_event *event)
         take_stored(sim, event->b);
         break;
     case SIM_EV_PLANNED:
-        sim_controller_planned(sim, event->b);
+        sim_planner_planned(sim, event->b);
+        break;
+    case SIM_EV_ADAPTED:
+        sim_planner_adapted(sim, event->p, event->b);
         break;
     case SIM_EV_RANK:
         sim_rank_moves(sim, event->p, event->b);
@@ -263,6 +267,7 @@ static void take(struct sim *sim, const struct sim_event *event)
         break;
     case SIM_EV_USER:
         sim_check_silence(sim);
+        sim_check_quotas(sim);
         sim_users_act(sim);
         break;
     default:
