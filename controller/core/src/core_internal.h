@@ -181,6 +181,7 @@ struct core_job {
 struct core_foreign {
     struct dp_fence fence;
     uint32_t live; // ranks that have not ended
+    bool ours;     // of a job that is, or was, this controller's
     dp_order_kind told;
     int64_t told_ns;
 };
@@ -649,6 +650,9 @@ void dp_core_job_stop(struct dp_core *core, struct core_job *job, dp_job_state o
 
 // nodes.c
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node);
+// Whether ranks of an assignment are left there that the core gave out and no longer holds, as
+// after a restart: nobody knows which slots they have. Not those of the job with the id `but`.
+bool dp_core_node_has_leftover(const struct core_node *node, const char *but);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
 void dp_core_session_closed(struct dp_core *core, uint64_t session);

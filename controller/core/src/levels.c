@@ -288,6 +288,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
             }
         }
     }
+    foreign->ours = over || job != NULL;
     uint32_t live = foreign->live;
     foreign->live = 0;
     for (size_t i = 0; i < level->ranks_count; i++) {

@@ -36,6 +36,17 @@ uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_n
     return used;
 }
 
+bool dp_core_node_has_leftover(const struct core_node *node, const char *but)
+{
+    for (size_t i = 0; i < node->foreign_count; i++) {
+        const struct core_foreign *foreign = &node->foreign[i];
+        if (foreign->ours && foreign->live > 0 && strcmp(foreign->fence.job, but) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // Many nodes say less often that they are there, so that they do not say it to a controller that
 // has no time for anything else.
 uint32_t dp_core_node_heartbeat_ms(const struct dp_core *core)

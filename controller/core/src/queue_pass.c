@@ -50,7 +50,8 @@ bool dp_core_node_usable(const struct core_job *job, const struct core_node *nod
 uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_node *node)
 {
     uint32_t used = dp_core_node_slots_used(core, node);
-    return node->row.slots > used ? node->row.slots - used : 0;
+    bool unknown = dp_core_node_has_leftover(node, "");
+    return node->row.slots > used && !unknown ? node->row.slots - used : 0;
 }
 
 // What there is for one kind of job: those that need calibrated nodes, or the others.

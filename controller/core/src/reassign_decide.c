@@ -88,6 +88,9 @@ static struct dp_free_slots slots_for(struct dp_core *core, const struct core_jo
             foreign += node->foreign[i].live;
         }
     }
+    if (dp_core_node_has_leftover(node, job->row.id)) {
+        foreign = node->row.slots;
+    }
     for (uint32_t slot = node->row.slots; slot-- > 0;) {
         if (taken[slot]) {
             continue;
@@ -150,7 +153,9 @@ bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
             return false;
         }
         bool *taken = &asked_of(core, job, node, &list)->taken[slots[i].slot];
-        if (*taken) {
+        bool unknown = dp_core_node_has_leftover(node, job->row.id) &&
+                       !is_own(job, node->row.name, slots[i].slot);
+        if (*taken || unknown) {
             return false;
         }
         *taken = true;
