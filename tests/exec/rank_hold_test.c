@@ -216,6 +216,39 @@ static void when_a_rank_is_killed_the_others_hold_what_it_had_too(void **state)
     }
 }
 
+// A slow replica gets less of each step, in the midst of the run.
+static void replicas_with_other_shares_go_on_with_the_same_losses(void **state)
+{
+    (void)state;
+    static const struct layout layout = {"1f1b", 2, 1, 2, "none"};
+    static const int32_t shares[] = {6, 2};
+    double wanted[STEPS + 1];
+    undisturbed(wanted);
+    struct fleet old, new;
+    make(&old, &layout);
+    begin(&old);
+    make(&new, &layout);
+    new.spec.data = old.spec.data;
+    new.from = &old;
+    new.fence.epoch++;
+    fleet_spawn(&new);
+    struct dp_error err;
+    assert_ok(dp_plan_share_microbatches(&new.plan, shares, &err), &err);
+    fleet_prepare(&new);
+    fleet_await(&old, 0, STEP, 2);
+    fleet_pause(&old);
+    new.state_step = await_pause(&old);
+    fleet_start(&new);
+    finish(&new);
+    fleet_stop(&old, false);
+    finish(&old);
+    expect_steps(&new, new.state_step);
+    expect_losses(&new, new.state_step, wanted);
+    assert_int_equal(fleet_report(&new, 0, STEP, 1)->step->tokens, 8 * 32);
+    fleet_deinit(&new);
+    fleet_deinit(&old);
+}
+
 static void a_checkpoint_under_way_is_finished_before_ranks_hold(void **state)
 {
     (void)state;
@@ -309,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_are_told_to_hold_give_their_state_to_others),
         cmocka_unit_test(when_a_rank_is_killed_the_others_hold_what_it_had_too),
+        cmocka_unit_test(replicas_with_other_shares_go_on_with_the_same_losses),
         cmocka_unit_test(a_checkpoint_under_way_is_finished_before_ranks_hold),
         cmocka_unit_test(sim_ranks_go_on_from_where_others_stood),
         cmocka_unit_test(a_start_without_sources_is_refused_where_state_is_to_come),
