@@ -40,8 +40,10 @@ static void merge_held(struct dp_core *core, struct core_job *job, struct dp_ran
                        const struct dp_rank_held *held)
 {
     bool again = rank->is_held && rank->held.step == held->step;
+    bool spent = again && !rank->held.gradients_whole;
     rank->is_held = true;
     rank->held = *held;
+    rank->held.gradients_whole = held->gradients_whole && !spent;
     if (!again) {
         job->show = true;
         dp_core_recover_held(core, job, rank);
@@ -365,6 +367,34 @@ static void merge_all(struct dp_core *core, struct core_node *node, const struct
     }
 }
 
+static bool lags(const struct core_job *job, const char *node)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (strcmp(job->ranks[i].node, node) == 0 && job->ranks[i].phase < DP_RANK_RUNNING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// An order that has arrived shows in the levels; one that does not was lost.
+static void order_again(struct core_job *job, struct core_member *member)
+{
+    bool reassigning = job->row.state == DP_STATE_REASSIGNING;
+    bool starts = job->row.state == DP_STATE_ASSIGNING ||
+                  (reassigning && job->reassign.phase == CORE_SWITCHING);
+    struct core_member before = *member;
+    before.told = DP_ORDER_START;
+    if (member->told == DP_ORDER_START && starts && lags(job, member->node)) {
+        member->told = DP_ORDER_PREPARE;
+        dp_core_job_touch(job);
+    } else if (reassigning && (member->told == DP_ORDER_PAUSE || member->told == DP_ORDER_SETTLE) &&
+               dp_core_reassign_order(job, &before) == member->told) {
+        member->told = DP_ORDER_START;
+        dp_core_job_touch(job);
+    }
+}
+
 static void find_missing(struct dp_core *core, struct core_node *node,
                          const struct dp_levels *levels, bool at_hello)
 {
@@ -375,10 +405,16 @@ static void find_missing(struct dp_core *core, struct core_node *node,
         struct core_job *job = jobs[i];
         struct core_member *member = dp_core_job_member(job, node->row.name);
         struct dp_fence fence = dp_core_job_fence(job);
-        if (member == NULL || dp_core_is_listed(levels, &fence)) {
+        if (member == NULL) {
             continue;
         }
         bool arrived = member->told_ns < dp_core_node_arrived_ns(core, node);
+        if (dp_core_is_listed(levels, &fence)) {
+            if (arrived && !at_hello) {
+                order_again(job, member);
+            }
+            continue;
+        }
         if (dp_job_state_ended(job->row.state)) {
             if (at_hello || arrived) {
                 dp_core_job_end_ranks(job, member->node);

@@ -220,7 +220,7 @@ void dp_core_job_make_way(struct dp_core *core, struct core_job *job, const char
 void dp_core_job_resume_wait(struct dp_core *core, struct core_job *job)
 {
     int64_t left_ns = job->row.retry_at_ns - core->wall_ns;
-    int64_t most_ns = (int64_t)DP_BACKOFF_S_MAX * DP_NS_PER_S;
+    int64_t most_ns = backoff_ns(core, job); // clocks of the wall jump
     if (job->row.retry_at_ns != 0 && left_ns > 0) {
         job->backoff_ns = core->now_ns + (left_ns < most_ns ? left_ns : most_ns);
     }
