@@ -98,6 +98,7 @@ struct core_straggler {
 };
 
 #define CORE_RECENT_STEPS 32
+#define CORE_NOW_STEPS 8 // what a step takes now
 
 struct core_reassign {
     core_phase phase;
@@ -284,7 +285,8 @@ struct dp_core {
     struct core_job **sided; // jobs with more than one assignment
     size_t sided_count, sided_capacity;
     double trust; // in predictions of what a change of ranks gains
-    int64_t trust_ns; // wall clock of what it rests on
+    int64_t trust_ns;  // wall clock of what it rests on
+    int64_t switch_ns; // how long jobs stand still while ranks change, as measured; 0 = not known
     // Of the step at hand, and until the next one begins: jobs that something happened to.
     struct core_job **touched;
     size_t touched_count, touched_capacity;
@@ -630,8 +632,8 @@ void dp_core_decision_set(struct core_job *job, dp_decision_state state, const c
 // A step of the whole job is complete.
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
                            int64_t step_ns);
-// Median of the newest steps of this layout, 0 = not known.
-int64_t dp_core_recent_step_ns(const struct core_job *job);
+// Median of the newest steps of this layout, at most CORE_RECENT_STEPS; 0 = not known.
+int64_t dp_core_recent_step_ns(const struct core_job *job, size_t steps);
 int64_t dp_core_reassign_timer_ns(const struct core_job *job); // 0 = none
 // The answer to ADAPT is no longer waited for.
 void dp_core_ask_deadline(struct dp_core *core, struct core_job *job);

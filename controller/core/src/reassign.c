@@ -33,7 +33,8 @@ static int64_t prepare_timeout_ns(const struct dp_core *core)
 // Ranks hold at the end of a step at the earliest, and steps may take long.
 int64_t dp_core_hold_timeout_ns(const struct dp_core *core, const struct core_job *job)
 {
-    return core->config.pause_timeout_ms * DP_NS_PER_MS + 4 * dp_core_recent_step_ns(job);
+    return core->config.pause_timeout_ms * DP_NS_PER_MS +
+           4 * dp_core_recent_step_ns(job, CORE_NOW_STEPS);
 }
 
 void dp_core_reassign_begin(struct dp_core *core, struct core_job *job,
@@ -192,6 +193,9 @@ static void switched(struct dp_core *core, struct core_job *job)
                  "epoch %u goes on from step %llu after %.3f s on %zu ranks", job->row.epoch,
                  (unsigned long long)step, (double)paused_ns / DP_NS_PER_S, job->ranks_count);
     dp_core_reassign_stop(job);
+    if (paused_ns > 0 && !recovered) {
+        core->switch_ns = core->switch_ns == 0 ? paused_ns : (core->switch_ns + paused_ns) / 2;
+    }
     reassign->paused_ns = 0;
     reassign->recent_first = step + 2; // the first one warms up
     reassign->measured_from = step + 2;

@@ -15,6 +15,7 @@
 // As dp_adapt_trust_after has it.
 #define TRUST_SHARE 0.5 // of the newest prediction in the running ratio
 #define TRUST_LEAST 0.1 // so that it can come back
+#define VERDICTS_MAX 32 // about one job that are answered together
 
 static int compare_times(const void *left, const void *right)
 {
@@ -22,13 +23,13 @@ static int compare_times(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-int64_t dp_core_recent_step_ns(const struct core_job *job)
+int64_t dp_core_recent_step_ns(const struct core_job *job, size_t steps)
 {
     const struct core_reassign *reassign = &job->reassign;
     int64_t times[CORE_RECENT_STEPS];
     size_t count = 0;
-    for (uint64_t step = job->row.step;
-         step > 0 && step >= reassign->recent_first && count < CORE_RECENT_STEPS; step--) {
+    for (uint64_t step = job->row.step; step > 0 && step >= reassign->recent_first && count < steps;
+         step--) {
         int64_t time_ns = reassign->recent_ns[step % CORE_RECENT_STEPS];
         if (time_ns > 0) {
             times[count++] = time_ns;
@@ -190,7 +191,8 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     kept->request = job->reassign.request = core->next_request++;
     kept->cause = dp_core_keep_text(core, ask->cause);
     kept->away = dp_core_keep_text(core, ask->away);
-    kept->step_ns = dp_core_recent_step_ns(job);
+    kept->step_ns = dp_core_recent_step_ns(job, CORE_NOW_STEPS);
+    kept->switch_ns = core->switch_ns;
     kept->steps_left =
         job->row.steps_total > job->row.step ? job->row.steps_total - job->row.step : 0;
     kept->trust = core->trust;
@@ -220,23 +222,44 @@ static bool may_ask(const struct core_job *job)
            job->reassign.phase == CORE_STEADY && job->reassign.request == 0;
 }
 
+static bool calls_for_an_answer(const struct dp_straggler_verdict *verdict)
+{
+    bool uneven =
+        verdict->cause == DP_STRAGGLER_UNEVEN_STAGE || verdict->cause == DP_STRAGGLER_UNEVEN_DATA;
+    return verdict->cause != DP_STRAGGLER_OWN_DOING &&
+           (verdict->state == DP_STRAGGLER_CONFIRMED ||
+            (verdict->state == DP_STRAGGLER_NOTED && uneven));
+}
+
+// One answer is for all that stands.
+static void ask_about_stragglers(struct dp_core *core, struct core_job *job, const char *cause)
+{
+    struct dp_straggler_verdict *standing =
+        dp_arena_alloc(&core->effects->arena, VERDICTS_MAX * sizeof(*standing));
+    const struct dp_straggler *detector = dp_core_straggler(core, job->row.number);
+    size_t count = detector == NULL ? 0 : dp_straggler_standing(detector, standing, VERDICTS_MAX);
+    struct dp_adapt_ask ask = {.away = "", .cause = cause, .verdicts = standing};
+    for (size_t i = 0; i < count && i < VERDICTS_MAX; i++) {
+        if (calls_for_an_answer(&standing[i])) {
+            standing[ask.verdicts_count++] = standing[i];
+        }
+    }
+    if (ask.verdicts_count > 0) {
+        job->reassign.away[0] = '\0';
+        job->reassign.policy = job->row.adapt;
+        dp_core_ask(core, job, &ask);
+    }
+}
+
 void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
                              const struct dp_straggler_verdict *verdict)
 {
-    bool slow =
-        verdict->state == DP_STRAGGLER_CONFIRMED ||
-        (verdict->state == DP_STRAGGLER_NOTED && (verdict->cause == DP_STRAGGLER_UNEVEN_STAGE ||
-                                                  verdict->cause == DP_STRAGGLER_UNEVEN_DATA));
-    if (!slow || verdict->cause == DP_STRAGGLER_OWN_DOING || job->row.adapt == DP_JOB_ADAPT_OFF ||
-        !may_ask(job) || core->now_ns < job->reassign.cool_ns) {
-        return;
+    if (calls_for_an_answer(verdict) && job->row.adapt != DP_JOB_ADAPT_OFF && may_ask(job) &&
+        core->now_ns >= job->reassign.cool_ns) {
+        // What comes with the same steps is waited for: it is asked about at the next one.
+        DP_COPY_TEXT(job->reassign.cause, verdict->text);
+        job->reassign.again_step = job->row.step + 1;
     }
-    job->reassign.away[0] = '\0';
-    job->reassign.policy = job->row.adapt;
-    struct dp_adapt_ask ask = {.away = "", .cause = verdict->text};
-    ask.verdict = dp_core_keep(core, verdict, sizeof(*verdict));
-    DP_COPY_TEXT(job->reassign.cause, verdict->text);
-    dp_core_ask(core, job, &ask);
 }
 
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node)
@@ -338,7 +361,11 @@ void dp_core_decision_make(struct dp_core *core, struct core_job *job,
                            const struct dp_adapt_done *done, dp_decision_state state)
 {
     struct dp_decision_record *decision = &job->reassign.decision;
-    uint64_t number = decision->number + 1;
+    // That nothing pays yet is said once.
+    bool again = state == DP_DECISION_ADVISED && decision->state == state &&
+                 done->ranks_count == 0 && strcmp(decision->kind, done->kind) == 0 &&
+                 decision->attempt == job->row.attempt;
+    uint64_t number = decision->number + (again && decision->number != 0 ? 0 : 1);
     dp_decision_record_deinit(decision);
     *decision = (struct dp_decision_record){
         .job = job->row.number,
@@ -348,7 +375,7 @@ void dp_core_decision_make(struct dp_core *core, struct core_job *job,
         .step = job->row.step,
         .attempt = job->row.attempt,
         .epoch = state == DP_DECISION_ADVISED ? 0 : job->row.epoch_used,
-        .before_step_ns = dp_core_recent_step_ns(job),
+        .before_step_ns = dp_core_recent_step_ns(job, CORE_NOW_STEPS),
         .predicted_step_ns = done->predicted_step_ns,
         .predicted_pause_ns = done->predicted_pause_ns,
         .trust_before = core->trust,
@@ -396,7 +423,7 @@ static double kept_promise(const struct dp_decision_record *decision)
 static void measured(struct dp_core *core, struct core_job *job)
 {
     struct dp_decision_record *decision = &job->reassign.decision;
-    decision->measured_step_ns = dp_core_recent_step_ns(job);
+    decision->measured_step_ns = dp_core_recent_step_ns(job, core->config.measured_steps);
     decision->trust_before = core->trust;
     // Where nothing was to be gained, nothing was promised.
     if (decision->predicted_step_ns > 0 && decision->predicted_step_ns < decision->before_step_ns) {
@@ -415,17 +442,6 @@ static void measured(struct dp_core *core, struct core_job *job)
                  decision->kind, decision->outcome, decision->trust_before, decision->trust_after);
 }
 
-// It did not pay then; now more is known to be lost.
-static void ask_again(struct dp_core *core, struct core_job *job)
-{
-    struct dp_straggler_verdict standing[8];
-    const struct dp_straggler *detector = dp_core_straggler(core, job->row.number);
-    size_t count = detector == NULL ? 0 : dp_straggler_standing(detector, standing, 8);
-    for (size_t i = 0; i < count && i < 8; i++) {
-        dp_core_straggler_found(core, job, &standing[i]);
-    }
-}
-
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
                            int64_t step_ns)
 {
@@ -433,7 +449,7 @@ void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t 
     reassign->recent_ns[step % CORE_RECENT_STEPS] = step_ns;
     if (reassign->again_step != 0 && step >= reassign->again_step && may_ask(job)) {
         reassign->again_step = 0;
-        ask_again(core, job);
+        ask_about_stragglers(core, job, reassign->cause);
     }
     if (reassign->decision.number != 0 && reassign->decision.state == DP_DECISION_RUNNING &&
         job->row.state == DP_STATE_RUNNING &&
@@ -447,6 +463,7 @@ void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record
     if (decision->state == DP_DECISION_MEASURED && decision->time_ns >= core->trust_ns) {
         core->trust = decision->trust_after;
         core->trust_ns = decision->time_ns;
+        core->switch_ns = decision->measured_pause_ns;
     }
     struct core_job *job = dp_core_job_number(core, decision->job);
     if (job == NULL || decision->number <= job->reassign.decision.number) {

@@ -24,11 +24,11 @@ struct adapting {
     struct dp_plan plan;     // in force
     struct plan_nodes nodes; // that may be used, the job's own slots among them
     bool *lost;              // [world]
-    bool verdict_known;
-    struct dp_straggler_verdict verdict;
+    struct dp_straggler_verdict *verdicts;
+    size_t verdicts_count;
     struct dp_adapt_measured *measured;
     size_t measured_count;
-    double step_s, trust;
+    double step_s, switch_s, trust;
     int64_t steps_left, step;
     // What came of it.
     const char *kind; // static
@@ -49,6 +49,7 @@ static void adapting_free(struct task *task)
     dp_buf_deinit(&adapting->document);
     free(adapting->lost);
     free(adapting->measured);
+    free(adapting->verdicts);
     free(adapting);
 }
 
@@ -143,26 +144,41 @@ static void run_recover(struct adapting *adapting)
     }
 }
 
-// Which ranks the verdict says are slow, and which link.
-static size_t apply_verdict(const struct adapting *adapting, double *slow,
-                            struct dp_adapt_link *ret_link, const struct dp_adapt_costs *costs)
+// Which ranks verdicts say are slow, and which links: room for one of each.
+static size_t apply_verdicts(const struct adapting *adapting, const struct dp_adapt_costs *costs,
+                             double *slow, struct dp_adapt_link *ret_links)
 {
-    const struct dp_straggler_verdict *verdict = &adapting->verdict;
     int32_t world = dp_plan_world(&adapting->plan);
-    if (!adapting->verdict_known || verdict->rank >= (uint32_t)world) {
-        return 0;
+    size_t links = 0;
+    for (size_t i = 0; i < adapting->verdicts_count; i++) {
+        const struct dp_straggler_verdict *verdict = &adapting->verdicts[i];
+        if (verdict->rank >= (uint32_t)world || verdict->slowdown <= 1) {
+            continue;
+        }
+        if (verdict->cause != DP_STRAGGLER_LINK) {
+            slow[verdict->rank] = verdict->slowdown;
+            continue;
+        }
+        struct dp_sim_hop hop = costs->network;
+        hop.latency *= verdict->slowdown;
+        hop.bytes_per_second /= verdict->slowdown;
+        bool known = verdict->peer < (uint32_t)world;
+        ret_links[links++] = (struct dp_adapt_link){
+            .from = known ? (int32_t)verdict->peer : -1, .to = (int32_t)verdict->rank, .hop = hop};
     }
-    if (verdict->cause != DP_STRAGGLER_LINK) {
-        slow[verdict->rank] = verdict->slowdown > 1 ? verdict->slowdown : 1;
-        return 0;
+    return links;
+}
+
+// Seconds that were lost so far, by what loses most.
+static double excess(const struct adapting *adapting)
+{
+    double most = 0;
+    for (size_t i = 0; i < adapting->verdicts_count; i++) {
+        const struct dp_straggler_verdict *verdict = &adapting->verdicts[i];
+        double lost = verdict->lost_s * (double)(adapting->step - verdict->onset_step + 1);
+        most = lost > most ? lost : most;
     }
-    struct dp_sim_hop hop = costs->network;
-    hop.latency *= verdict->slowdown;
-    hop.bytes_per_second /= verdict->slowdown > 1 ? verdict->slowdown : 1;
-    bool known = verdict->peer < (uint32_t)world;
-    *ret_link = (struct dp_adapt_link){
-        .from = known ? (int32_t)verdict->peer : -1, .to = (int32_t)verdict->rank, .hop = hop};
-    return 1;
+    return most;
 }
 
 static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answers)
@@ -206,8 +222,9 @@ static void run_choose(struct adapting *adapting)
     for (int32_t r = 0; r < world; r++) {
         slow[r] = 1;
     }
-    struct dp_adapt_link link;
-    size_t links = apply_verdict(adapting, slow, &link, &costs);
+    DP_AUTO_FREE struct dp_adapt_link *links =
+        dp_new_array(struct dp_adapt_link, adapting->verdicts_count);
+    size_t links_count = apply_verdicts(adapting, &costs, slow, links);
     if (adapting->measured_count > 0 &&
         dp_adapt_costs_measure(&costs, &adapting->plan, slow, adapting->measured,
                                adapting->measured_count, err) != DP_OK) {
@@ -218,8 +235,8 @@ static void run_choose(struct adapting *adapting)
         .plan = &adapting->plan,
         .costs = &costs,
         .slow = slow,
-        .links = &link,
-        .links_count = links,
+        .links = links,
+        .links_count = links_count,
         .measured_step_s = adapting->step_s,
         .remaining_steps = adapting->steps_left,
         .trust = adapting->trust,
@@ -232,9 +249,9 @@ static void run_choose(struct adapting *adapting)
     dp_adapt_acting_init(&input.acting, &costs);
     input.limits.stop = task_asked_to_stop;
     input.limits.context = &adapting->task;
-    if (adapting->verdict_known) {
-        input.excess_s =
-            adapting->verdict.lost_s * (double)(adapting->step - adapting->verdict.onset_step + 1);
+    input.excess_s = excess(adapting);
+    if (adapting->switch_s > 0) {
+        input.acting.switch_s = adapting->switch_s;
     }
     DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
     if (dp_adapt_choose(&input, &answers, err) == DP_OK) {
@@ -370,6 +387,7 @@ void adapting_start(struct daemon *daemon, const struct dp_effect *effect)
         .recovers = ask->recovers,
         .leaves = !ask->recovers && ask->away[0] != '\0',
         .step_s = (double)ask->step_ns / DP_NS_PER_S,
+        .switch_s = (double)ask->switch_ns / DP_NS_PER_S,
         .trust = ask->trust,
         .steps_left = (int64_t)ask->steps_left,
         .step = (int64_t)job->step,
@@ -390,9 +408,7 @@ void adapting_start(struct daemon *daemon, const struct dp_effect *effect)
         take_lost(adapting, ask);
         take_measured(adapting, (size_t)dp_plan_world(&adapting->plan));
     }
-    if (ask->verdict != NULL) {
-        adapting->verdict = *ask->verdict;
-        adapting->verdict_known = true;
-    }
+    adapting->verdicts_count = ask->verdicts_count;
+    adapting->verdicts = dp_memdup(ask->verdicts, ask->verdicts_count * sizeof(*ask->verdicts));
     task_submit(&adapting->task);
 }

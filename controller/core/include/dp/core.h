@@ -413,10 +413,12 @@ struct dp_adapt_ask {
     const uint32_t *lost; // rising: ranks whose state cannot be had
     size_t lost_count;
     uint64_t step;
-    const struct dp_straggler_verdict *verdict; // NULL = none
+    const struct dp_straggler_verdict *verdicts; // that stand
+    size_t verdicts_count;
     const char *away;                           // node to leave, "" = none
     const char *cause;                          // in words
-    int64_t step_ns;                            // measured, 0 = not known
+    int64_t step_ns;   // measured, as are the next: 0 = not known
+    int64_t switch_ns; // how long a job stood still while its ranks changed
     uint64_t steps_left;
     double trust; // in predictions, 0 to 1
 };
