@@ -408,6 +408,10 @@ void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
     case DP_STATE_STOPPING:
         if (dp_core_job_goes_on(job)) {
             stay_cancelled(core, job, why);
+        } else {
+            // Whatever better reason for its failure is found: it does not begin again.
+            job->row.recovery = DP_JOB_RECOVERY_OFF;
+            dp_core_job_changed(job);
         }
         break;
     default:
