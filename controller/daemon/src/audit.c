@@ -174,8 +174,8 @@ static void list_history(struct daemon *daemon, uint64_t call, const void *any,
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     struct dp_error err = {0};
-    dp_status status = dp_store_load_history(daemon->store, request->of_user, request->since_ns, limit,
-                                             &jobs, &count, &err);
+    dp_status status = dp_store_load_history(daemon->store, request->of_user, request->since_ns,
+                                             limit, &jobs, &count, &err);
     Dp__V1__ListHistoryResponse response = DP__V1__LIST_HISTORY_RESPONSE__INIT;
     response.entries = arena_take(arena, (count + 1) * sizeof(void *));
     for (size_t i = 0; i < count && status == DP_OK; i++) {

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -189,6 +190,18 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
     if (backup->token == 0) {
         free_backup(daemon, backup);
     }
+}
+
+void backups_start(struct daemon *daemon)
+{
+    DP_AUTO_FREE char *pattern = dp_asprintf("%s/backup-*.tmp", daemon->state_dir);
+    glob_t found = {0};
+    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            unlink(found.gl_pathv[i]);
+        }
+    }
+    globfree(&found);
 }
 
 void backups_stop(struct daemon *daemon)

@@ -391,6 +391,7 @@ static dp_status start(struct daemon *daemon, struct dp_error *err)
     if (daemon->state_dir == NULL) {
         return dp_fail_errno(err, errno, "%s", daemon->options.state_dir);
     }
+    backups_start(daemon);
     status = load(daemon, err);
     if (status == DP_OK) {
         status = serve(daemon, err);
@@ -411,6 +412,8 @@ dp_status daemon_run(const struct daemon_options *options, struct dp_error *err)
     snprintf(daemon->instance, sizeof(daemon->instance), "%016llx", (unsigned long long)random);
     struct dp_core_config config;
     dp_core_config_init(&config);
+    config.queue = options->queue_strict ? DP_QUEUE_STRICT : DP_QUEUE_BEST_EFFORT;
+    config.pass_ms = (uint32_t)options->queue_pass_s * 1000;
     daemon->core = dp_core_new(&config);
     tasks_init(&daemon->tasks);
     signal(SIGPIPE, SIG_IGN);

@@ -14,7 +14,7 @@
 
 #define EVENTS_AT_ONCE 64
 #define QUEUED_MAX 4 // batches that wait for a reader
-#define LAG_MS 10000 // a full queue for so long is a reader that does not read
+#define LAG_MS 5000  // a full queue for so long is a reader that does not read
 #define ALIVE_MS 10000
 
 struct event_watch {

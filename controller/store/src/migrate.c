@@ -257,10 +257,16 @@ static dp_status apply(sqlite3 *db, const struct dp_migration *migration, size_t
 {
     DP_AUTO_FREE char *mark = dp_asprintf("PRAGMA user_version = %zu", version);
     dp_status status = dp_store_execute(db, "BEGIN IMMEDIATE", err);
+    int64_t found = 0;
     if (status == DP_OK) {
+        // Another process may have been here since the version was read.
+        status = dp_store_integer(db, "PRAGMA user_version", &found, err);
+    }
+    bool done = found >= (int64_t)version;
+    if (status == DP_OK && !done) {
         status = dp_store_execute(db, migration->sql, err);
     }
-    if (status == DP_OK) {
+    if (status == DP_OK && !done) {
         status = dp_store_execute(db, mark, err);
     }
     if (status == DP_OK) {
