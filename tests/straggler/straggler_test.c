@@ -178,6 +178,12 @@ static void no_data_is_not_healthy(void **state)
     assert_true(dp_straggler_next(detector, &verdict));
     assert_int_equal(verdict.state, DP_STRAGGLER_HEALTHY);
     assert_int_equal(verdict.rank, 3);
+    struct hand hand;
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        by_hand(&hand, rank, 0, 63, 1);
+        dp_straggler_take(detector, &hand.sample);
+    }
+    assert_int_equal(dp_straggler_step(detector), 62); // it is waited for again
 }
 
 // Two pipelines of two stages: rank 1 holds stage 1 and is twice as slow on purpose.
@@ -247,6 +253,76 @@ static void a_stage_that_was_planned_to_be_slow_is_nobodys_fault(void **state)
             by_hand(&hand, rank, rank % 2, step, rank % 2 == 1 ? 1.5 : 1);
             hand.kinds[0].planned_ns = rank % 2 == 1 ? 15 * MS : 10 * MS;
             hand.kinds[1].planned_ns = rank % 2 == 1 ? 30 * MS : 20 * MS;
+            dp_straggler_take(detector, &hand.sample);
+        }
+    }
+    assert_true(is_quiet(detector));
+}
+
+// Slower than its peers by plan, as a smaller accelerator is.
+static void a_rank_that_was_planned_to_be_slower_is_not_suspected(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    for (int64_t step = 1; step <= 60; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct hand hand;
+            double factor = rank == 2 ? 1.5 : 1;
+            by_hand(&hand, rank, 0, step, factor);
+            hand.kinds[0].planned_ns = (int64_t)(10e6 * factor);
+            hand.kinds[1].planned_ns = (int64_t)(20e6 * factor);
+            dp_straggler_take(detector, &hand.sample);
+        }
+    }
+    assert_true(is_quiet(detector));
+    struct dp_straggler_score score;
+    dp_straggler_score(detector, 2, &score);
+    assert_true(fabs(score.relative - 1) < 1e-6);
+}
+
+static void what_costs_next_to_nothing_is_left_alone(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    for (int64_t step = 1; step <= 80; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct hand hand;
+            by_hand(&hand, rank, 0, step, rank == 2 && step > 30 ? 1.5 : 1);
+            hand.sample.step_ns = 10000 * MS; // of which it computes 2 or 4 %
+            dp_straggler_take(detector, &hand.sample);
+        }
+    }
+    assert_true(is_quiet(detector));
+}
+
+static void a_rank_is_not_blamed_while_an_action_of_ours_settles(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    for (int64_t step = 1; step <= 80; step++) {
+        if (step == 31) {
+            dp_straggler_freeze(detector, 30, "experts changed places");
+        }
+        four_replicas(detector, step, step > 30 && step <= 40 ? 3 : 1);
+    }
+    assert_true(is_quiet(detector));
+}
+
+// Forwards and backwards of the same rank have nothing to do with each other: noise, not data.
+static void wide_noise_is_not_uneven_data(void **state)
+{
+    (void)state;
+    struct dp_rand rand;
+    dp_rand_init(&rand, 5);
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    for (int64_t step = 1; step <= 120; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct hand hand;
+            by_hand(&hand, rank, 0, step, 1);
+            for (int i = 0; i < 2; i++) {
+                double noise = exp(0.3 * dp_rand_normal(&rand));
+                hand.kinds[i].total_ns = (int64_t)((double)hand.kinds[i].total_ns * noise);
+            }
             dp_straggler_take(detector, &hand.sample);
         }
     }
@@ -383,6 +459,102 @@ static void waiting_for_a_slow_neighbour_is_no_slow_link(void **state)
     assert_true(is_quiet(detector));
 }
 
+// A chain of four; messages of the pairs from `first` on take `factor` times as long.
+static void chain(struct dp_straggler *detector, int64_t step, uint32_t first, uint32_t last,
+                  double factor)
+{
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct hand hand;
+        by_hand(&hand, rank, (uint16_t)rank, step, 1);
+        for (uint32_t side = 0; side < 2; side++) {
+            uint32_t peer = side == 0 ? rank - 1 : rank + 1;
+            uint32_t low = side == 0 ? rank - 1 : rank;
+            if (peer < 4) {
+                bool slow = low >= first && low <= last;
+                hand.links[hand.sample.links_count++] = (struct dp_straggler_link){
+                    .peer = peer,
+                    .count = 8,
+                    .bytes = 8 << 20,
+                    .transfer_ns = (int64_t)(16e6 * (slow ? factor : 1))};
+            }
+        }
+        hand.sample.links = hand.links;
+        dp_straggler_take(detector, &hand.sample);
+    }
+}
+
+static void links_that_all_become_slow_blame_none_of_them(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    for (int64_t step = 1; step <= 60; step++) {
+        chain(detector, step, 0, 3, step > 30 ? 3 : 1);
+    }
+    assert_true(is_quiet(detector));
+}
+
+static void a_link_is_confirmed_when_it_is_slow_alone_too(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+        for (int64_t step = 1; step <= 45; step++) {
+            chain(detector, step, 1, 1, step > 30 ? 3 : 1);
+        }
+        struct dp_straggler_verdict verdict;
+        assert_true(dp_straggler_next(detector, &verdict));
+        assert_int_equal(verdict.cause, DP_STRAGGLER_LINK);
+        assert_int_equal(verdict.rank + verdict.peer, 1 + 2);
+        uint64_t request = 0;
+        assert_true(dp_straggler_wants_probe(detector, &request));
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct dp_straggler_probe_link link = {.peer = rank + 1,
+                                                   .latency_ns = 1000,
+                                                   .bytes_per_s =
+                                                       rank == 1 && slow == 1 ? 0.5e9 : 1e9};
+            struct dp_straggler_probe probe = {.request = request,
+                                               .rank = rank,
+                                               .gemm_ns = 1000,
+                                               .gemm_flops = 1e6,
+                                               .links = &link,
+                                               .links_count = rank < 3};
+            dp_straggler_take_probe(detector, &probe);
+        }
+        assert_int_equal(dp_straggler_next(detector, &verdict), slow == 1);
+        assert_true(slow == 0 || verdict.state == DP_STRAGGLER_CONFIRMED);
+    }
+}
+
+// Both links of rank 1 become slow: what they have in common is named.
+static void the_end_that_slow_links_have_in_common_is_named(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(6);
+    for (int64_t step = 1; step <= 45; step++) {
+        chain(detector, step, 0, 1, step > 30 ? 3 : 1);
+        for (uint32_t rank = 4; rank < 6; rank++) { // other links, as many as these
+            struct hand hand;
+            by_hand(&hand, rank, (uint16_t)rank, step, 1);
+            for (uint32_t i = 0; i < 2; i++) {
+                hand.links[i] = (struct dp_straggler_link){.peer = rank == 4 ? 5 - 5 * i : 4 - i,
+                                                           .count = 8,
+                                                           .bytes = 8 << 20,
+                                                           .transfer_ns = 16 * MS};
+            }
+            hand.sample.links = hand.links;
+            hand.sample.links_count = 2;
+            dp_straggler_take(detector, &hand.sample);
+        }
+    }
+    struct dp_straggler_verdict verdict;
+    for (int i = 0; i < 2; i++) {
+        assert_true(dp_straggler_next(detector, &verdict));
+        assert_int_equal(verdict.cause, DP_STRAGGLER_LINK);
+        assert_int_equal(verdict.rank, 1);
+    }
+    assert_true(is_quiet(detector));
+}
+
 static void samples_that_make_no_sense_are_left_alone(void **state)
 {
     (void)state;
@@ -458,6 +630,13 @@ int main(void)
         cmocka_unit_test(a_probe_that_finds_nothing_confirms_nothing),
         cmocka_unit_test(a_slow_rank_without_a_mirror_is_told_by_its_change),
         cmocka_unit_test(waiting_for_a_slow_neighbour_is_no_slow_link),
+        cmocka_unit_test(a_rank_that_was_planned_to_be_slower_is_not_suspected),
+        cmocka_unit_test(what_costs_next_to_nothing_is_left_alone),
+        cmocka_unit_test(a_rank_is_not_blamed_while_an_action_of_ours_settles),
+        cmocka_unit_test(wide_noise_is_not_uneven_data),
+        cmocka_unit_test(links_that_all_become_slow_blame_none_of_them),
+        cmocka_unit_test(a_link_is_confirmed_when_it_is_slow_alone_too),
+        cmocka_unit_test(the_end_that_slow_links_have_in_common_is_named),
         cmocka_unit_test(samples_that_make_no_sense_are_left_alone),
         cmocka_unit_test(steps_of_ranks_that_run_apart_are_compared_in_order),
     };

@@ -223,8 +223,8 @@ void straggler_judge_data(struct dp_straggler *self)
     if (isnan(worst)) {
         return;
     }
-    if (some_rank_is_suspect(self)) {
-        // What one rank made of these steps says nothing of the data.
+    if (self->frozen > 0 || some_rank_is_suspect(self)) {
+        // What one rank, or we, made of these steps says nothing of the data.
         self->unevenness.count = self->explained.count = 0;
         self->agreement[0] = self->agreement[1] = self->agreement[2] = 0;
         return;
