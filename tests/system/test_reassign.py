@@ -58,14 +58,14 @@ class Reassign(ClusterTest):
         return wait_for(f"{job} has decided: {state}", lambda: (
             lambda d: d if d.get("state") == f"DECISION_{state}" else None)(self.decision(job)))
 
-    def recovers(self, job, kill):
+    def recovers(self, job, kill, ranks=4):
         """The ranks that kill() is given are ended; the job completes in its first attempt."""
         cluster = self.cluster
         cluster.wait_step(job, 10)
         kill(cluster.job(job)["ranks"])
         done = cluster.wait_state(job, "COMPLETED", "FAILED")
         self.assertEqual((done["state"], done["message"]),
-                         ("JOB_COMPLETED", "all 4 ranks finished"))
+                         ("JOB_COMPLETED", f"all {ranks} ranks finished"))
         self.assertEqual(done["attempt"], 1)
         self.assertGreater(done["epoch"], 1)
         self.assertTrue(self.saw(job, "job.recovered"))
@@ -149,6 +149,36 @@ class Reassign(ClusterTest):
         self.assertTrue(self.saw(job, "job.reassigned"))
         self.same_curve(job, reference)
 
+    # Ranks that are slow.
+
+    def start_slow(self, policy, until=400):
+        """A node takes three times as long from step 20 on."""
+        cluster = self.cluster.up()
+        path = cluster.job_file(parallel_pipeline=4, parallel_schedule="1f1b", model_layers=8,
+                                straggler_policy=policy, **{**SIM_JOB, "train_steps": until})
+        path.write_text(path.read_text() + 'slow = ["node=node-0:3@20"]\nnoise = 0.02\n')
+        job = cluster.dpctl("submit", "-q", path).stdout.strip()
+        cluster.wait_step(job, 3)
+        if "node-0" not in [rank["node"] for rank in cluster.job(job)["ranks"]]:
+            self.skipTest("the slow node was not used")
+        return job
+
+    def test_a_job_leaves_a_slow_node_by_itself_and_is_as_fast_as_predicted(self):
+        job = self.start_slow("auto", until=100000)
+        decision = self.wait_decision(job, "MEASURED")
+        self.assertLess(decision["measured_step_s"], 0.7 * decision["before_step_s"])
+        self.assertLess(abs(decision["measured_step_s"] / decision["predicted_step_s"] - 1), 0.3)
+        self.assertGreater(decision["trust_after"], 0.7)
+        self.assertEqual(self.cluster.job(job)["attempt"], 1)
+
+    def test_what_would_help_is_told_and_not_done_by_advice(self):
+        job = self.start_slow("advise", until=100000)
+        decision = wait_for("advice", lambda: (
+            lambda d: d if d.get("kind") not in (None, "ignore") else None)(self.decision(job)))
+        self.assertEqual(decision["state"], "DECISION_ADVISED")
+        self.assertLess(decision["predicted_step_s"], decision["before_step_s"])
+        self.assertEqual(self.cluster.job(job)["epoch"], 1)
+
     # Ranks that are lost.
 
     def test_a_replica_makes_up_for_a_killed_rank(self):
@@ -169,20 +199,26 @@ class Reassign(ClusterTest):
         self.recovers(job, self.kill_rank(2))
         self.same_curve(job, reference)
 
-    def test_a_lost_node_is_replaced_by_a_spare_one(self):
-        def kill_node(ranks):
-            node = ranks[3]["node"]
-            parents = {parent(rank["pid"]) for rank in ranks if rank["node"] == node}
-            os.kill(self.cluster.pid(node), signal.SIGKILL)
-            for pid in parents:
-                os.kill(pid, signal.SIGKILL)
-            self.lost = node
+    def kill_node(self, ranks):
+        self.lost = ranks[3]["node"]
+        parents = {parent(rank["pid"]) for rank in ranks if rank["node"] == self.lost}
+        os.kill(self.cluster.pid(self.lost), signal.SIGKILL)
+        for pid in parents:
+            os.kill(pid, signal.SIGKILL)
 
+    def test_a_lost_node_is_replaced_by_a_spare_one(self):
         self.cluster.up()
-        changes = {**REPLICAS, "train_steps": 200}
-        reference = self.undisturbed(**changes)
-        job = self.cluster.submit(**changes)
-        done = self.recovers(job, kill_node)
+        reference = self.undisturbed(**REPLICAS)
+        job = self.cluster.submit(**REPLICAS)
+        done = self.recovers(job, self.kill_node)
+        self.assertNotIn(self.lost, [rank["node"] for rank in done["ranks"]])
+        self.same_curve(job, reference)
+
+    def test_without_a_spare_node_the_job_goes_on_with_fewer_ranks(self):
+        self.cluster.up(nodes=2)
+        reference = self.undisturbed(**REPLICAS)
+        job = self.cluster.submit(**REPLICAS)
+        done = self.recovers(job, self.kill_node, ranks=2)
         self.assertNotIn(self.lost, [rank["node"] for rank in done["ranks"]])
         self.same_curve(job, reference)
 
