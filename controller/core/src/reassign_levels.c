@@ -70,6 +70,13 @@ bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct
     }
     char why[DP_TEXT_MAX] = "";
     member->reached = true;
+    // An order that has arrived shows in the level; one that does not was lost.
+    bool lost = (member->told == DP_ORDER_STOP && !level->stopping) ||
+                member->told == DP_ORDER_RELEASE;
+    if (lost && member->told_ns < dp_core_node_arrived_ns(core, node)) {
+        member->told = DP_ORDER_START;
+        dp_core_job_touch(job);
+    }
     for (size_t i = 0; i < level->ranks_count; i++) {
         uint32_t rank = level->ranks[i].rank;
         if (rank < side->ranks_count && strcmp(side->ranks[rank].node, node->row.name) == 0) {
