@@ -25,6 +25,8 @@ struct daemon_options {
     const char *http_listen;  // NULL = no HTTP
     const char *http_address_file;
     long history_days, history_jobs; // of ended jobs, what is kept; 0 = all
+    bool queue_strict;
+    long queue_pass_s;
 };
 
 // A call whose answer comes from the core.

@@ -17,7 +17,9 @@ enum {
     KEY_HTTP_ADDRESS_FILE,
     KEY_CHECK,
     KEY_HISTORY_DAYS,
-    KEY_HISTORY_JOBS
+    KEY_HISTORY_JOBS,
+    KEY_QUEUE,
+    KEY_QUEUE_PASS
 };
 
 static const struct argp_option options_list[] = {
@@ -32,6 +34,12 @@ static const struct argp_option options_list[] = {
      "how long jobs are kept after their end (90; 0 = for ever)", 0},
     {"history-jobs", KEY_HISTORY_JOBS, "COUNT", 0,
      "how many jobs that have ended are kept (100000; 0 = any number)", 0},
+    {"queue", KEY_QUEUE, "ORDER", 0,
+     "best-effort (default): jobs that find room pass one that lacks it, for a while; strict: "
+     "nobody does",
+     0},
+    {"queue-pass", KEY_QUEUE_PASS, "SECONDS", 0,
+     "best-effort: how long a job may be passed before room is kept for it (600)", 0},
     {"check", KEY_CHECK, NULL, 0, "check the database of --state-dir and exit", 0},
     {0},
 };
@@ -86,6 +94,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_HISTORY_JOBS:
         arguments->options.history_jobs = whole_number(state, "--history-jobs", arg, 10000000);
         return 0;
+    case KEY_QUEUE:
+        arguments->options.queue_strict = strcmp(arg, "strict") == 0;
+        if (!arguments->options.queue_strict && strcmp(arg, "best-effort") != 0) {
+            argp_error(state, "--queue is strict or best-effort, not \"%s\"", arg);
+        }
+        return 0;
+    case KEY_QUEUE_PASS:
+        arguments->options.queue_pass_s = whole_number(state, "--queue-pass", arg, 1000000);
+        return 0;
     case KEY_CHECK:
         arguments->check = true;
         return 0;
@@ -131,8 +148,10 @@ int main(int argc, char **argv)
             "version, 1 any other error.",
     };
     argp_err_exit_status = 2;
-    struct arguments arguments = {
-        .options = {.listen = "127.0.0.1:0", .history_days = 90, .history_jobs = 100000}};
+    struct arguments arguments = {.options = {.listen = "127.0.0.1:0",
+                                              .history_days = 90,
+                                              .history_jobs = 100000,
+                                              .queue_pass_s = 600}};
     argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     dp_log_init("dp-controller", DP_LOG_INFO);
     struct dp_error err = {0};
