@@ -46,7 +46,7 @@ static void try_split(struct search *search)
 {
     int32_t data = search->way.plan->data;
     for (int32_t d = 0; d < data; d++) {
-        for (int32_t n = 1; n <= search->total - data + 1; n++) {
+        for (int32_t n = data == 1 ? search->total : 1; n <= search->total - data + 1; n++) {
             search->table[d][n] = replica_step(search, d, n);
         }
     }
@@ -212,10 +212,84 @@ static void the_choice_recovers_what_exhaustive_simulation_says_can_be_recovered
     assert_true(shares[0] >= 0.85);
 }
 
+// Sharing alone: the best of every sharing, for families whose numbers are all legal, even, or
+// multiples of the pipeline's depth.
+static void the_sharing_of_micro_batches_is_the_best_there_is(void **state)
+{
+    (void)state;
+    static const struct sizes sizes[] = {
+        {"1f1b", 2, 3, 1, 5, 4, 0, 2},     {"gpipe", 3, 3, 1, 4, 6, 0, 2},
+        {"dualpipe", 2, 3, 1, 8, 4, 0, 2}, {"interleaved", 2, 3, 1, 6, 8, 2, 2},
+        {"zb-h1", 2, 2, 1, 8, 4, 0, 2},
+    };
+    struct dp_rand rand;
+    dp_rand_init(&rand, 11);
+    for (size_t i = 0; i < 4 * sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct dp_error err = {0};
+        DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes[i / 4]);
+        DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = some_costs(&rand, &plan);
+        struct search search = {.best = INFINITY, .total = plan.data * plan.microbatches};
+        search.way = (struct way){.plan = &plan, .costs = &costs, .layer_begin = plan.layer_begin};
+        for (int32_t r = 0; r < plan.pipeline * plan.data; r++) {
+            search.place_slow[r] = between(&rand, 0, 2) == 0 ? 1 + 2 * dp_rand_double(&rand) : 1;
+        }
+        search.place_slow[0] = 2;
+        try_split(&search);
+        struct dp_adapt_input input = input_of(&plan, &costs, search.place_slow);
+        input.limits.moves_max = 1;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        assert_ok(dp_adapt_choose(&input, &answers, &err), &err);
+        const struct dp_adapt_answer *shift = answer_of(&answers, DP_ADAPT_SHIFT);
+        double found = shift->possible ? shift->after_s : shift->before_s;
+        if (fabs(found / search.best - 1) > 1e-9) {
+            fail_msg("%s: %g, the best sharing takes %g", plan.schedule, found, search.best);
+        }
+    }
+}
+
+// More splits than are tried one by one: single moves beside all of them.
+static void layers_that_move_one_by_one_come_near_the_best_split(void **state)
+{
+    (void)state;
+    static const struct sizes sizes[] = {{"1f1b", 4, 1, 1, 6, 22, 0, 2},
+                                         {"dualpipe", 4, 1, 1, 8, 20, 0, 2},
+                                         {"dualpipev", 2, 1, 1, 4, 21, 0, 2},
+                                         {"zb-h1", 4, 1, 1, 6, 22, 0, 2}};
+    struct dp_rand rand;
+    dp_rand_init(&rand, 12);
+    double least = 1;
+    for (size_t i = 0; i < 3 * sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct dp_error err = {0};
+        DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes[i / 3]);
+        DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = some_costs(&rand, &plan);
+        struct search search = {.best = INFINITY, .total = plan.microbatches};
+        search.way = (struct way){.plan = &plan, .costs = &costs};
+        search.way.layer_begin = search.layer_begin;
+        for (int32_t r = 0; r < plan.pipeline; r++) {
+            search.place_slow[r] = 1;
+        }
+        search.place_slow[between(&rand, 0, plan.pipeline - 1)] = 1.2 + 1.8 * dp_rand_double(&rand);
+        split_layers(&search, 1);
+        struct dp_adapt_input input = input_of(&plan, &costs, search.place_slow);
+        input.limits.moves_max = 1;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        assert_ok(dp_adapt_choose(&input, &answers, &err), &err);
+        const struct dp_adapt_answer *layers = answer_of(&answers, DP_ADAPT_LAYERS);
+        double share = layers->possible
+                           ? (layers->before_s - layers->after_s) / (layers->before_s - search.best)
+                           : 0;
+        least = share < least ? share : least;
+    }
+    print_message("recovered of what a split of the layers can: at least %.3f\n", least);
+    assert_true(least >= 0.85);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_choice_recovers_what_exhaustive_simulation_says_can_be_recovered),
+        cmocka_unit_test(the_sharing_of_micro_batches_is_the_best_there_is),
+        cmocka_unit_test(layers_that_move_one_by_one_come_near_the_best_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
