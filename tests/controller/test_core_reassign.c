@@ -300,7 +300,32 @@ static void slots_that_were_given_away_meanwhile_are_not_taken(void **state)
     assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
 }
 
+static void two_changes_at_once_are_one(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 7, "", false);
+    change_ask(&change, 8, "", false);
+    assert_int_equal(world_reply(&change.world, 8)->status, DP_BUSY);
+    change_answer(&change, "aacc");
+    assert_int_equal(change_job(&change)->epoch_used, 2);
+    // The same answer again is an answer to nothing, and so is one to an older question.
+    change_answer(&change, "ccaa");
+    assert_int_equal(change_job(&change)->epoch_used, 2);
+    assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, ""), 2);
+    change_ask(&change, 9, "", false);
+    assert_int_equal(world_reply(&change.world, 9)->status, DP_CONFLICT);
+    // What was given up is never given out again.
+    change_die(&change, 2, 'c', 3, SIGKILL);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "aacc");
+    assert_int_equal(change_job(&change)->epoch_used, 3);
+    assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 3, ""), 2);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(two_changes_at_once_are_one),
     cmocka_unit_test(the_old_ranks_train_until_the_new_ones_are_ready),
     cmocka_unit_test(the_new_ranks_start_with_what_the_old_ones_hold),
     cmocka_unit_test(slots_of_both_epochs_are_used_until_the_old_ranks_are_over),
