@@ -16,6 +16,7 @@
 #include "dp/clock.h"
 #include "dp/log.h"
 #include "dp/profile.h"
+#include "dp/sealed.h"
 #include "worker.h"
 
 // Together less than the minute that a controller waits for a node's figures. Once it knows that
@@ -85,6 +86,8 @@ struct calibration *calibration_new(struct worker *worker)
     calibration->wanted = status != DP_OK;
     if (status != DP_OK && status != DP_NOT_FOUND) {
         dp_log_warn("profile.unreadable", "reason=\"%s\" next=\"calibrating again\"", err.message);
+        (void)dp_sealed_put_aside(calibration->file, &err);
+        worker_note(worker, err.message);
     }
     return calibration;
 }

@@ -9,6 +9,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
+#include "dp/rand.h"
 #include "worker.h"
 
 #define LINE_BYTES 128 // always written whole, over the line before
@@ -22,6 +23,18 @@ static void read_boot_id(char *ret_boot_id, size_t size)
     }
 }
 
+// With a hash: a digit that was damaged would be another time.
+static void write_line(const char *boot_id, int64_t heard_ns, char *ret_line)
+{
+    char words[LINE_BYTES];
+    int used = snprintf(words, sizeof words, "dp.contact/2 %s %" PRId64, boot_id, heard_ns);
+    memset(ret_line, ' ', LINE_BYTES);
+    int end = snprintf(ret_line, LINE_BYTES, "%s %016" PRIx64, words,
+                       dp_hash64(words, (uint64_t)used, 0));
+    ret_line[end] = ' ';
+    ret_line[LINE_BYTES - 1] = '\n';
+}
+
 // The monotonic clock goes on through the lives of agents, but starts anew with the machine.
 static int64_t read_line(const struct contact *contact)
 {
@@ -29,8 +42,13 @@ static int64_t read_line(const struct contact *contact)
     char boot_id[sizeof contact->boot_id];
     int64_t heard_ns;
     ssize_t got = pread(contact->fd, line, LINE_BYTES, 0);
-    if (got != LINE_BYTES || sscanf(line, "dp.contact/1 %63s %" SCNd64, boot_id, &heard_ns) != 2 ||
-        strcmp(boot_id, contact->boot_id) != 0 || heard_ns > worker_now_ns()) {
+    char again[LINE_BYTES + 1] = "";
+    if (got != LINE_BYTES || sscanf(line, "dp.contact/2 %63s %" SCNd64, boot_id, &heard_ns) != 2) {
+        return INT64_MIN;
+    }
+    write_line(boot_id, heard_ns, again);
+    if (memcmp(line, again, LINE_BYTES) != 0 || strcmp(boot_id, contact->boot_id) != 0 ||
+        heard_ns > worker_now_ns()) {
         return INT64_MIN;
     }
     return heard_ns;
@@ -54,10 +72,7 @@ dp_status contact_open(const char *state_dir, struct contact *contact, int64_t *
 void contact_note(struct contact *contact, int64_t heard_ns)
 {
     char line[LINE_BYTES];
-    memset(line, ' ', sizeof line);
-    int used = snprintf(line, sizeof line, "dp.contact/1 %s %" PRId64, contact->boot_id, heard_ns);
-    line[used] = ' ';
-    line[sizeof line - 1] = '\n';
+    write_line(contact->boot_id, heard_ns, line);
     if (pwrite(contact->fd, line, sizeof line, 0) != sizeof line) {
         dp_log_warn("contact.not_noted", "reason=\"%s\"", strerror(errno));
     }

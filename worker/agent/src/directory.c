@@ -15,13 +15,13 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/log.h"
-#include "dp/rand.h"
+#include "dp/sealed.h"
 #include "dp/wire.h"
 #include "worker.h"
 
 #define ASSIGNMENT_FILE "assignment"
+#define ASSIGNMENT_KIND "dp.assignment/1"
 #define RELEASED_FILE "released"
-#define HEADER_BYTES 64
 #define RELEASED_KEPT 64
 
 dp_status directory_lock(const char *state_dir, int *ret_fd, struct dp_error *err)
@@ -49,16 +49,6 @@ char *directory_of(const char *state_dir, const struct dp_agent_fence *fence)
     return dp_asprintf("%s/jobs/%s.%u.%u", state_dir, fence->job, fence->attempt, fence->epoch);
 }
 
-// A header with length and hash, so that half a file or a flipped bit is noticed.
-static void write_header(char *header, const void *bytes, size_t length)
-{
-    memset(header, ' ', HEADER_BYTES);
-    int used = snprintf(header, HEADER_BYTES, "dp.assignment/1 %zu %016" PRIx64, length,
-                        dp_hash64(bytes, length, 0));
-    header[used] = ' ';
-    header[HEADER_BYTES - 1] = '\n';
-}
-
 dp_status directory_make(const char *directory, const void *prepare, size_t length,
                          struct dp_error *err)
 {
@@ -72,35 +62,8 @@ dp_status directory_make(const char *directory, const void *prepare, size_t leng
     if (status != DP_OK) {
         return status;
     }
-    char header[HEADER_BYTES];
-    write_header(header, prepare, length);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf file = {0};
-    dp_buf_append(&file, header, sizeof header);
-    dp_buf_append(&file, prepare, length);
     DP_AUTO_FREE char *path = dp_asprintf("%s/" ASSIGNMENT_FILE, directory);
-    return dp_write_file(path, file.bytes, file.length, err);
-}
-
-static dp_status read_assignment(const char *directory, struct dp_buf *ret_prepare,
-                                 struct dp_error *err)
-{
-    DP_AUTO_FREE char *path = dp_asprintf("%s/" ASSIGNMENT_FILE, directory);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf file = {0};
-    dp_status status = dp_read_file(path, DP_MESSAGE_BYTES_MAX + HEADER_BYTES, &file, err);
-    if (status != DP_OK) {
-        return status;
-    }
-    char header[HEADER_BYTES];
-    if (file.length >= HEADER_BYTES) {
-        write_header(header, file.bytes + HEADER_BYTES, file.length - HEADER_BYTES);
-    }
-    if (file.length < HEADER_BYTES || memcmp(header, file.bytes, HEADER_BYTES) != 0) {
-        DP_AUTO_FREE char *aside = dp_asprintf("%s.corrupt", path);
-        (void)rename(path, aside);
-        return dp_fail(err, DP_INVALID, "%s was damaged; it was renamed to %s", path, aside);
-    }
-    dp_buf_append(ret_prepare, file.bytes + HEADER_BYTES, file.length - HEADER_BYTES);
-    return DP_OK;
+    return dp_sealed_write(path, ASSIGNMENT_KIND, prepare, length, err);
 }
 
 bool directory_has_keeper(const char *directory)
@@ -261,7 +224,8 @@ static void found(struct worker *worker, const struct dp_agent_fence *fence, con
     DP_CLEANUP(dp_buf_deinit) struct dp_buf prepare = {0};
     struct dp_error err = {0};
     ProtobufCMessage *message = NULL;
-    dp_status status = read_assignment(directory, &prepare, &err);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" ASSIGNMENT_FILE, directory);
+    dp_status status = dp_sealed_read(path, ASSIGNMENT_KIND, DP_MESSAGE_BYTES_MAX, &prepare, &err);
     if (status == DP_OK) {
         status = dp_wire_unpack(&dp__v1__prepare__descriptor, prepare.bytes, prepare.length, &arena,
                                 &message, &err);
@@ -269,6 +233,7 @@ static void found(struct worker *worker, const struct dp_agent_fence *fence, con
     if (status != DP_OK) {
         // The keeper still knows which ranks it holds.
         dp_log_warn("assignment.unreadable", "directory=%s reason=\"%s\"", directory, err.message);
+        worker_note(worker, err.message);
         dp_buf_clear(&prepare);
     }
     const Dp__V1__Prepare *known = (const Dp__V1__Prepare *)message;

@@ -1,10 +1,12 @@
 #include <string.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/arena.h"
 #include "dp/cleanup.h"
 #include "dp/limits.h"
 #include "dp/log.h"
+#include "dp/sealed.h"
 #include "dp/wire.h"
 #include "worker.h"
 
@@ -186,12 +188,24 @@ dp_status keeper_frame(struct keeper_conn *conn, const struct dp_link_frame *fra
     return handlers[frame->type](conn, frame, err);
 }
 
+// A keeper of the version before wrote frames alone; none begins as a seal does, whose first
+// letters would be a length that no frame has.
+static dp_status read_levels(const char *path, struct dp_buf *buf, struct dp_error *err)
+{
+    dp_status status = dp_read_file(path, DP_KEEPER_LEVELS_BYTES_MAX, buf, err);
+    if (status == DP_OK && (buf->length < 3 || memcmp(buf->bytes, "dp.", 3) == 0)) {
+        dp_buf_clear(buf);
+        status = dp_sealed_read(path, DP_LINK_LEVELS_KIND, DP_KEEPER_LEVELS_BYTES_MAX, buf, err);
+    }
+    return status;
+}
+
 void keeper_replay_file(struct keeper_conn *conn)
 {
-    DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.levels", conn->directory);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/" DP_LINK_LEVELS_FILE, conn->directory);
     struct dp_link link = {.fd = -1};
     struct dp_error err = {0};
-    dp_status status = dp_read_file(path, DP_KEEPER_LEVELS_BYTES_MAX, &link.in, &err);
+    dp_status status = read_levels(path, &link.in, &err);
     struct dp_link_frame frame = {.type = DP_LINK_HELLO};
     while (status == DP_OK && frame.type != DP_LINK_NONE) {
         status = dp_link_next(&link, &frame, &err);
@@ -199,10 +213,12 @@ void keeper_replay_file(struct keeper_conn *conn)
             status = keeper_frame(conn, &frame, &err);
         }
     }
+    if (status == DP_INVALID && access(path, F_OK) == 0) {
+        status = dp_sealed_put_aside(path, &err);
+    }
     if (status != DP_OK && status != DP_NOT_FOUND) {
-        DP_AUTO_FREE char *aside = dp_asprintf("%s.corrupt", path);
-        (void)rename(path, aside);
         dp_log_warn("levels.unreadable", "path=%s reason=\"%s\"", path, err.message);
+        worker_note(conn->worker, err.message);
     }
     dp_link_deinit(&link);
 }

@@ -43,7 +43,7 @@ struct session {
     int64_t heartbeat_at_ns;
     int64_t hello_ns;
     uint64_t sequence;
-    uint64_t acked; // newest in this stream
+    uint64_t acked;                               // newest in this stream
     struct heartbeat heartbeats[HEARTBEATS_KEPT]; // of this stream, by sequence
     bool inventory_due;
     struct outbox *outbox;
@@ -260,6 +260,8 @@ static dp_status send_hello(struct session *session, struct dp_error *err)
     hello.version = (char *)DP_VERSION;
     hello.protocol = DP_PROTOCOL_VERSION;
     hello.inventory = levels_inventory(worker, &arena);
+    hello.notes = worker->notes;
+    hello.n_notes = worker->notes_count;
     hello.assignments = levels_all(worker->core, &arena, &hello.n_assignments);
     hello.lease_ms = worker->options.lease_ms;
     hello.fence_ms = worker->options.orphan_ms + DP_AGENT_STOP_MS + worker->options.lease_ms;

@@ -189,6 +189,13 @@ void worker_event(struct worker *worker, struct dp_agent_event *event)
     worker->performing = false;
 }
 
+void worker_note(struct worker *worker, const char *text)
+{
+    if (worker->notes_count < WORKER_NOTES_MAX) {
+        worker->notes[worker->notes_count++] = dp_strdup(text);
+    }
+}
+
 static void on_tick(uv_timer_t *timer);
 
 void worker_hurry(struct worker *worker)
@@ -364,6 +371,9 @@ void worker_close(struct worker *worker)
         hardware_free(worker->hardware);
         dp_agent_core_free(worker->core);
         dp_buf_deinit(&worker->profile);
+        for (size_t i = 0; i < worker->notes_count; i++) {
+            free(worker->notes[i]);
+        }
         contact_close(&worker->contact);
     }
     dp_cleanup_close(&worker->lock_fd);

@@ -30,6 +30,8 @@ struct worker_options {
     const char *nvml_library;  // NULL = the usual one
 };
 
+#define WORKER_NOTES_MAX 16
+
 struct session;
 struct keeper_conn;
 struct calibration;
@@ -59,6 +61,8 @@ struct worker {
     struct pending_event *pending; // events that came up meanwhile
     int64_t adopt_until_ns; // the controller hears nothing before keepers were asked, or then
     int64_t ticked_ns;
+    char *notes[WORKER_NOTES_MAX]; // owned
+    size_t notes_count;
     bool ending;
     int64_t end_by_ns;
 };
@@ -71,6 +75,8 @@ void worker_close(struct worker *worker);
 // Gives an event (its time is set here) to the core and performs what follows. One that comes up
 // while effects are performed waits until they are done; it may have no bytes.
 void worker_event(struct worker *worker, struct dp_agent_event *event);
+// The controller hears of it with the next hello: files that were damaged.
+void worker_note(struct worker *worker, const char *text);
 // Looks after everything that is due, soon.
 void worker_hurry(struct worker *worker);
 int64_t worker_now_ns(void);

@@ -4,12 +4,12 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/log.h"
+#include "dp/sealed.h"
 #include "keeper.h"
 
 // Room for the largest that one rank's replay can be, above a usual queue.
 #define AGENT_OUT_BYTES_MAX (8u * DP_FRAME_BYTES_MAX)
 #define REPLAY_BELOW_BYTES (1u << 20)
-#define LEVELS_FILE "keeper.levels"
 
 static void drop(struct keeper *keeper, const char *why)
 {
@@ -102,7 +102,8 @@ void agent_write_levels(const struct keeper *keeper)
         rank_write(keeper->ranks[i], &levels);
     }
     struct dp_error err = {0};
-    if (dp_write_file(LEVELS_FILE, levels.bytes, levels.length, &err) != DP_OK) {
+    if (dp_sealed_write(DP_LINK_LEVELS_FILE, DP_LINK_LEVELS_KIND, levels.bytes, levels.length,
+                        &err) != DP_OK) {
         dp_log_error("levels.not_written", "reason=\"%s\"", err.message);
     }
 }

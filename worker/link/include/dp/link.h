@@ -127,6 +127,10 @@ bool dp_link_wants_write(const struct dp_link *link);
 // Appends the frame's bytes to buf: frames in files and tests.
 void dp_link_frame_write(const struct dp_link_frame *frame, struct dp_buf *buf);
 
+// What a keeper knew, as frames: for an agent that comes when it is gone (dp/sealed.h).
+#define DP_LINK_LEVELS_FILE "keeper.levels"
+#define DP_LINK_LEVELS_KIND "dp.levels/1"
+
 // Payloads. Encoders append to buf; decoders refuse anything that does not fit exactly with
 // DP_INVALID, and what they return is borrowed from the frame unless it says otherwise.
 
