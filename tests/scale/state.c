@@ -173,6 +173,22 @@ dp_status state_fill_events(const char *directory, uint32_t events, size_t bytes
     return close_filler(filler, err);
 }
 
+dp_status state_fill_nodes(const char *directory, uint32_t nodes, struct dp_error *err)
+{
+    DP_AUTO_FREE struct filler *filler = dp_new(struct filler);
+    dp_status status = open_filler(directory, filler, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < nodes; i++) {
+        struct dp_node_record node = {.slots = 8, .cores = 64, .lease_ms = 30000};
+        snprintf(node.name, sizeof(node.name), "%063u", i);
+        DP_COPY_TEXT(node.accelerator, "cpu");
+        add(filler, DP_RECORD_NODE, &node, sizeof(node));
+    }
+    return close_filler(filler, err);
+}
+
 static dp_status read_address(const char *path, struct controller *controller, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
@@ -218,11 +234,34 @@ dp_status controller_start(const char *program, const char *directory,
     return status;
 }
 
-void controller_stop(struct controller *controller)
+static void end(struct controller *controller, int signal_number)
 {
-    kill(controller->pid, SIGTERM);
+    kill(controller->pid, signal_number);
     waitpid(controller->pid, NULL, 0);
     controller->pid = 0;
+}
+
+void controller_stop(struct controller *controller)
+{
+    end(controller, SIGTERM);
+}
+
+void controller_kill(struct controller *controller)
+{
+    end(controller, SIGKILL);
+}
+
+uint32_t controller_log_count(const char *directory, const char *text)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/log", directory);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf log = {0};
+    uint32_t count = 0;
+    if (dp_read_file(path, 64u << 20, &log, NULL) == DP_OK && log.bytes != NULL) {
+        for (const char *at = log.bytes; (at = strstr(at, text)) != NULL; at++) {
+            count++;
+        }
+    }
+    return count;
 }
 
 double controller_cpu_s(const struct controller *controller)

@@ -19,6 +19,9 @@ dp_status state_fill_ended(const char *directory, uint32_t jobs, const char *tom
 dp_status state_fill_events(const char *directory, uint32_t events, size_t bytes,
                             struct dp_error *err);
 
+// That many nodes with names of 63 letters.
+dp_status state_fill_nodes(const char *directory, uint32_t nodes, struct dp_error *err);
+
 struct controller {
     pid_t pid;
     char address[128];
@@ -29,5 +32,9 @@ dp_status controller_start(const char *program, const char *directory,
                            struct controller *ret_controller, struct dp_error *err);
 // SIGTERM, and the wait for its end.
 void controller_stop(struct controller *controller);
+// SIGKILL, and the wait for its end.
+void controller_kill(struct controller *controller);
+// How often the log says that.
+uint32_t controller_log_count(const char *directory, const char *text);
 double controller_cpu_s(const struct controller *controller); // user and system, all threads
 uint64_t controller_rss_bytes(const struct controller *controller);
