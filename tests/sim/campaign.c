@@ -184,15 +184,18 @@ bool sim_campaign(uint64_t first, uint64_t runs, uint32_t workers, struct sim_ta
     return passed;
 }
 
-void sim_survey(uint64_t first, uint64_t runs)
+bool sim_survey(uint64_t first, uint64_t runs, bool all)
 {
     struct sim_tally tally = {0};
-    for (uint64_t seed = first; seed < first + runs; seed++) {
+    bool passed = true;
+    for (uint64_t seed = first; seed < first + runs && (passed || all); seed++) {
         if (!run_world(seed, 0, &tally)) {
             printf("seed %" PRIu64 ": %s: %s\n", seed, world.rule, world.text);
             fflush(stdout);
+            passed = false;
         }
     }
+    return passed;
 }
 
 bool sim_show(uint64_t seed)

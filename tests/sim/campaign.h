@@ -7,8 +7,8 @@
 // rule, the faults that matter, the last events, the command that repeats it. `ret_tally` sums up
 // those that passed.
 bool sim_campaign(uint64_t first, uint64_t runs, uint32_t workers, struct sim_tally *ret_tally);
-// Goes on after failures, and names each in a line on stdout.
-void sim_survey(uint64_t first, uint64_t runs);
+// Names each failure in a line on stdout; `all`: goes on after one. False when there was one.
+bool sim_survey(uint64_t first, uint64_t runs, bool all);
 // Tells all of one world on stdout.
 bool sim_show(uint64_t seed);
 // `seconds` 0: without how fast it went.

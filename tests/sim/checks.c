@@ -143,8 +143,7 @@ static void check_ended(struct sim *sim, const struct dp_job_record *job)
             for (const struct sim_process *p = k->ranks; p != NULL; p = p->next) {
                 // What is left of older epochs has held, and ends by itself or by order.
                 bool newest = k->key.attempt == job->attempt && k->key.epoch == job->epoch;
-                if (k->key.job == job->number && sim_rank_alive(p) &&
-                    (newest || job->state == DP_STATE_CANCELLED)) {
+                if (k->key.job == job->number && sim_rank_alive(p) && newest) {
                     sim_fail(sim, "rows", "%s is %s, and rank %u of it runs on %s", job->id,
                              dp_job_state_text(job->state), p->rank, node->name);
                 }
@@ -234,25 +233,26 @@ void sim_check_silence(struct sim *sim)
     }
 }
 
-// A quota that became smaller takes nothing away, so what was within it once stays.
-void sim_check_quotas(struct sim *sim)
+// As a job is given slots; a quota that becomes smaller takes nothing away.
+static void check_quota(struct sim *sim, const char *user)
 {
-    const struct dp_quota_record *rows[SIM_USERS];
-    uint32_t used[SIM_USERS];
-    if (sim->controller.core == NULL) {
-        return;
+    const struct dp_quota_record *quotas[SIM_USERS];
+    const struct dp_job_record *jobs[SIM_JOBS_MAX];
+    uint32_t counted[SIM_USERS], used = 0;
+    const struct dp_core *core = sim->controller.core;
+    size_t quotas_count = dp_core_quotas((struct dp_core *)core, quotas, counted, SIM_USERS);
+    dp_core_job_rows(core, jobs);
+    for (size_t i = 0; i < dp_core_jobs_count(core); i++) {
+        const struct dp_rank_record *ranks = NULL;
+        size_t count = 0;
+        bool holds = jobs[i]->state >= DP_STATE_PLANNED && !dp_job_state_ended(jobs[i]->state);
+        dp_core_job(core, jobs[i]->number, &ranks, &count);
+        used += holds && strcmp(jobs[i]->user, user) == 0 ? (uint32_t)count : 0;
     }
-    size_t count = dp_core_quotas(sim->controller.core, rows, used, SIM_USERS);
-    for (size_t i = 0; i < count; i++) {
-        uint32_t user = (uint32_t)strtoul(rows[i]->user + 1, NULL, 10) % SIM_USERS;
-        bool grew = used[i] > sim->quota_used[user];
-        sim->quota_used[user] = used[i];
-        if (!rows[i]->deleted && grew && used[i] > rows[i]->ranks &&
-            rows[i]->ranks == sim->quota_ranks[user]) {
-            sim_fail(sim, "quotas", "%s uses %u ranks of %u", rows[i]->user, used[i],
-                     rows[i]->ranks);
+    for (size_t i = 0; i < quotas_count; i++) {
+        if (strcmp(quotas[i]->user, user) == 0 && !quotas[i]->deleted && used > quotas[i]->ranks) {
+            sim_fail(sim, "quotas", "%s is given %u ranks of %u", user, used, quotas[i]->ranks);
         }
-        sim->quota_ranks[user] = rows[i]->deleted ? UINT32_MAX : rows[i]->ranks;
     }
 }
 
@@ -287,6 +287,10 @@ void sim_check_move(struct sim *sim, const struct dp_effect *effect)
                  (unsigned long long)effect->job, dp_job_state_text(to));
     }
     job->state = to;
+    const struct dp_job_record *row = dp_core_job(sim->controller.core, effect->job, NULL, NULL);
+    if (to == DP_STATE_ASSIGNING && row != NULL) {
+        check_quota(sim, row->user);
+    }
     sim_faults_trigger(sim, SIM_AT_MOVE, to);
 }
 

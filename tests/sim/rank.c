@@ -143,6 +143,17 @@ static void begin(struct sim *sim, struct sim_process *process)
     }
 }
 
+static void say_last(struct sim *sim, struct sim_process *process, bool ok, bool peer_lost)
+{
+    leave_run(sim, process);
+    process->state = SIM_RANK_ENDING;
+    process->finished = true;
+    process->last = (struct sim_report){
+        .kind = DP_REPORT_FINISHED, .step = process->step, .ok = ok, .peer_lost = peer_lost};
+    report(sim, process, &process->last);
+    move_later(sim, process, 1, 60);
+}
+
 static void hold(struct sim *sim, struct sim_process *process, bool peer_lost)
 {
     SIM_TRACE(sim, "rank %u of job-%u holds step %llu%s", process->rank, process->keeper->key.job,
@@ -221,6 +232,9 @@ static void take_order(struct sim *sim, struct sim_process *process,
         break;
     case DP_ORDER_STOP:
         run->stops = true;
+        if (process->state == SIM_RANK_HELD) {
+            say_last(sim, process, true, false);
+        }
         break;
     case DP_ORDER_SETTLE:
         settle(sim, process, order->step);
@@ -312,17 +326,6 @@ void sim_rank_end(struct sim *sim, struct sim_process *process, int32_t status, 
     struct sim_frame frame = sim_rank_exited(process);
     sim_keeper_tell(sim, process->keeper, &frame);
     sim_keeper_check_end(sim, process->keeper);
-}
-
-static void say_last(struct sim *sim, struct sim_process *process, bool ok, bool peer_lost)
-{
-    leave_run(sim, process);
-    process->state = SIM_RANK_ENDING;
-    process->finished = true;
-    process->last = (struct sim_report){
-        .kind = DP_REPORT_FINISHED, .step = process->step, .ok = ok, .peer_lost = peer_lost};
-    report(sim, process, &process->last);
-    move_later(sim, process, 1, 60);
 }
 
 void sim_rank_fail(struct sim *sim, struct sim_process *process, bool peer_lost)

@@ -455,8 +455,7 @@ struct sim {
     uint64_t links, pids;
     struct sim_call calls[SIM_CALLS_MAX];
     uint32_t calls_count, requests, requests_wanted;
-    uint64_t accepted[SIM_JOBS_MAX + 1];                    // job of each request
-    uint32_t quota_used[SIM_USERS], quota_ranks[SIM_USERS]; // as they were seen last
+    uint64_t accepted[SIM_JOBS_MAX + 1]; // job of each request
     // Of the network and the disk of this world.
     uint32_t delay_us, disk_us, lease_ms, orphan_ms;
     struct sim_tally *tally;
@@ -608,7 +607,6 @@ void sim_fault_describe(const struct sim *sim, uint32_t number, char *ret_text, 
 // checks.c
 void sim_check_order(struct sim *sim, const struct dp_effect *effect);
 void sim_check_reply(struct sim *sim, const struct dp_effect *effect, const struct sim_call *call);
-void sim_check_quotas(struct sim *sim);
 void sim_check_job_row(struct sim *sim, const struct sim_row *row, const struct dp_job_record *job);
 void sim_check_training(struct sim *sim, struct sim_process *process);
 void sim_check_slot(struct sim *sim, const struct sim_process *process);

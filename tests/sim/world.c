@@ -267,7 +267,6 @@ static void take(struct sim *sim, const struct sim_event *event)
         break;
     case SIM_EV_USER:
         sim_check_silence(sim);
-        sim_check_quotas(sim);
         sim_users_act(sim);
         break;
     default:

@@ -1,6 +1,7 @@
 // sim_worlds SEED RUNS [WORKERS] - runs that many worlds
 // sim_worlds SEED show           - tells all of one
 // sim_worlds SEED survey RUNS    - a line for each that fails
+// sim_worlds SEED find RUNS      - a line for the first
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 int main(int count, char **arguments)
 {
     if (count < 3) {
-        fprintf(stderr, "use: %s SEED RUNS [WORKERS] | SEED show | SEED survey RUNS\n",
+        fprintf(stderr, "use: %s SEED RUNS [WORKERS] | SEED show | SEED survey|find RUNS\n",
                 arguments[0]);
         return 2;
     }
@@ -19,9 +20,9 @@ int main(int count, char **arguments)
     if (strcmp(arguments[2], "show") == 0) {
         return sim_show(seed) ? 0 : 1;
     }
-    if (strcmp(arguments[2], "survey") == 0 && count > 3) {
-        sim_survey(seed, strtoull(arguments[3], NULL, 10));
-        return 0;
+    bool all = strcmp(arguments[2], "survey") == 0;
+    if ((all || strcmp(arguments[2], "find") == 0) && count > 3) {
+        return sim_survey(seed, strtoull(arguments[3], NULL, 10), all) ? 0 : 1;
     }
     struct timespec begin, end;
     struct sim_tally tally = {0};
