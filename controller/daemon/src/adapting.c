@@ -28,6 +28,8 @@ struct adapting {
     size_t verdicts_count;
     struct dp_adapt_measured *measured;
     size_t measured_count;
+    double *rank_load; // [world]: rows that came to its experts over the mean; NULL = no experts
+    double skew;       // the fullest expert's
     double step_s, switch_s, trust;
     int64_t steps_left, step;
     // What came of it.
@@ -49,6 +51,7 @@ static void adapting_free(struct task *task)
     dp_buf_deinit(&adapting->document);
     free(adapting->lost);
     free(adapting->measured);
+    free(adapting->rank_load);
     free(adapting->verdicts);
     free(adapting);
 }
@@ -139,9 +142,6 @@ static void run_recover(struct adapting *adapting)
         plan_nodes_number(&adapting->nodes, &adapting->next);
     }
     adapting->changes = true;
-    if (adapting->plan.step_s > 0) {
-        adapting->predicted_s = adapting->step_s * adapting->next.step_s / adapting->plan.step_s;
-    }
 }
 
 // Which ranks verdicts say are slow, and which links: room for one of each.
@@ -208,6 +208,21 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
     }
 }
 
+// Whether data are the cause, and what the loads of experts say then.
+static bool find_experts(const struct adapting *adapting, struct dp_adapt_experts *ret_experts)
+{
+    bool is_cause = false;
+    for (size_t i = 0; i < adapting->verdicts_count; i++) {
+        is_cause = is_cause || adapting->verdicts[i].cause == DP_STRAGGLER_UNEVEN_DATA;
+    }
+    if (!is_cause || adapting->rank_load == NULL || adapting->plan.expert <= 1) {
+        return false;
+    }
+    dp_adapt_experts_of_ranks(&adapting->plan, &adapting->spec.model, adapting->rank_load,
+                              adapting->skew, adapting->spec.parallel.expert_copies, ret_experts);
+    return true;
+}
+
 static void run_choose(struct adapting *adapting)
 {
     struct dp_error *err = &adapting->task.error;
@@ -250,6 +265,8 @@ static void run_choose(struct adapting *adapting)
     input.limits.stop = task_asked_to_stop;
     input.limits.context = &adapting->task;
     input.excess_s = excess(adapting);
+    struct dp_adapt_experts experts;
+    input.experts = find_experts(adapting, &experts) ? &experts : NULL;
     if (adapting->switch_s > 0) {
         input.acting.switch_s = adapting->switch_s;
     }
@@ -356,6 +373,25 @@ static void take_measured(struct adapting *adapting, size_t world)
     }
 }
 
+// Loads of the newest step, when every rank has told its own.
+static void take_loads(struct adapting *adapting, size_t world)
+{
+    const struct dp_rank_record *ranks;
+    size_t count;
+    dp_core_job(adapting->task.daemon->core, adapting->job, &ranks, &count);
+    double *loads = dp_new_array(double, world);
+    bool known = count == world;
+    for (size_t r = 0; known && r < world; r++) {
+        known = ranks[r].load.skew > 0;
+        loads[r] = ranks[r].load.rank;
+        adapting->skew = ranks[r].load.skew > adapting->skew ? ranks[r].load.skew : adapting->skew;
+    }
+    adapting->rank_load = known ? loads : NULL;
+    if (!known) {
+        free(loads);
+    }
+}
+
 static void take_lost(struct adapting *adapting, const struct dp_adapt_ask *ask)
 {
     size_t world = (size_t)dp_plan_world(&adapting->plan);
@@ -407,6 +443,7 @@ void adapting_start(struct daemon *daemon, const struct dp_effect *effect)
     if (status == DP_OK) {
         take_lost(adapting, ask);
         take_measured(adapting, (size_t)dp_plan_world(&adapting->plan));
+        take_loads(adapting, (size_t)dp_plan_world(&adapting->plan));
     }
     adapting->verdicts_count = ask->verdicts_count;
     adapting->verdicts = dp_memdup(ask->verdicts, ask->verdicts_count * sizeof(*ask->verdicts));
