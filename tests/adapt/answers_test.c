@@ -201,6 +201,35 @@ static void experts_are_re_placed_when_their_loads_are_the_cause(void **state)
     assert_null(best->plan);
 }
 
+static void of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_model_spec model;
+    assert_ok(dp_model_preset("tiny-moe", &model, &err), &err);
+    const struct sizes sizes = {"1f1b", 2, 2, 2, 8, 8, 0, 4};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    const double rank_load[] = {1.6, 1.6, 0.4, 0.4};
+    struct dp_adapt_experts experts;
+    // The fullest expert has five times the mean of tiny-moe's 8, so 1.25 times a rank's four.
+    assert_int_equal(model.experts, 8);
+    dp_adapt_experts_of_ranks(&plan, &model, rank_load, 5, 0, &experts);
+    assert_true(fabs(experts.reachable - 1.25) < 1e-12);
+    assert_true(experts.share > 0 && experts.share < 1);
+    experts.share = 0.5;
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    input.experts = &experts;
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    const struct dp_adapt_answer *answer = answer_of(&answers, DP_ADAPT_EXPERTS);
+    assert_true(fabs(answer->before_s / answers.healthy_s - 1.3) < 1e-9);
+    assert_true(fabs(answer->after_s / answers.healthy_s - 1.125) < 1e-9);
+    // A slot for a copy halves the fullest expert.
+    dp_adapt_experts_of_ranks(&plan, &model, rank_load, 5, 1, &experts);
+    assert_true(fabs(experts.reachable - 1) < 1e-12);
+}
+
 // The rules of weighing.
 
 struct bench {
@@ -403,6 +432,7 @@ int main(void)
         cmocka_unit_test(a_slow_link_gets_the_edge_with_the_least_traffic),
         cmocka_unit_test(a_spare_takes_the_slow_ranks_stage_and_costs_its_state),
         cmocka_unit_test(experts_are_re_placed_when_their_loads_are_the_cause),
+        cmocka_unit_test(of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do),
         cmocka_unit_test(nothing_is_done_before_the_time_lost_has_reached_the_cost),
         cmocka_unit_test(waiting_costs_at_most_twice_what_knowing_would),
         cmocka_unit_test(gains_trust_and_cool_down_bound_what_is_done),

@@ -1,5 +1,6 @@
 // Loads of experts: what they make of ranks, and what a new placement would.
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,6 +50,41 @@ static dp_status check(const struct adapt *adapt, const struct dp_adapt_experts 
     return status;
 }
 
+void dp_adapt_experts_of_ranks(const struct dp_plan *plan, const struct dp_model_spec *model,
+                               const double *rank_load, double skew, int32_t copies,
+                               struct dp_adapt_experts *ret_experts)
+{
+    struct dp_layer_parts parts;
+    dp_model_layer_parts(model, model->layers - 1, &parts);
+    double active = (double)dp_layer_parts_active(&parts);
+    double common = (double)dp_layer_parts_common(&parts);
+    double of_rank = fmax(1, (double)model->experts / plan->expert);
+    *ret_experts = (struct dp_adapt_experts){
+        .rank_load = rank_load,
+        .reachable = fmax(1, skew / of_rank / (1 + copies)),
+        .share = active > 0 ? 1 - common / active : 0,
+    };
+}
+
+static dp_status fill_from_ranks(struct adapt *adapt, const struct dp_adapt_experts *experts,
+                                 struct dp_error *err)
+{
+    adapt->load_now = dp_new_array(double, (size_t)adapt->world);
+    adapt->load_after = dp_new_array(double, (size_t)adapt->world);
+    for (int32_t r = 0; r < adapt->world; r++) {
+        double load = experts->rank_load[r];
+        if (!(load >= 0) || !isfinite(load) || !(experts->share >= 0 && experts->share <= 1) ||
+            !(experts->reachable >= 1)) {
+            return dp_fail(err, DP_INVALID,
+                           "rank %d has %g times the mean's rows, %g at best, in %g of its time", r,
+                           load, experts->reachable, experts->share);
+        }
+        adapt->load_now[r] = 1 + experts->share * (load - 1);
+        adapt->load_after[r] = 1 + experts->share * (fmin(load, experts->reachable) - 1);
+    }
+    return DP_OK;
+}
+
 static double factor_of(const struct dp_adapt_experts *experts, double sum)
 {
     return 1 + experts->share * (sum / experts->layers - 1);
@@ -59,6 +95,9 @@ dp_status dp_adapt_experts_fill(struct adapt *adapt, struct dp_error *err)
     const struct dp_adapt_experts *experts = adapt->input->experts;
     if (experts == NULL) {
         return DP_OK;
+    }
+    if (experts->load == NULL) {
+        return fill_from_ranks(adapt, experts, err);
     }
     dp_status status = check(adapt, experts, err);
     if (status != DP_OK) {

@@ -84,15 +84,26 @@ struct dp_adapt_link {
     struct dp_sim_hop hop;
 };
 
-// Loads of experts, where they are the cause.
+// Loads of experts, where they are the cause: of every expert, or in sum of every rank.
 struct dp_adapt_experts {
     struct dp_experts_shape shape; // of one layer and group
     int32_t layers;
-    const double *load;  // [layers][shape.experts]; borrowed
+    const double *load;  // [layers][shape.experts]; NULL = only ranks are known; borrowed
     const int32_t *held; // [layers][shape.slots]: as they lie now; borrowed
-    double share;        // of a chunk's time that follows the rows of its experts
-    double move_s;       // once, to move them
+    // Without `load`: rows that came to each rank's experts over the mean of its group, [world],
+    // and the least that the fullest rank can come to. Borrowed.
+    const double *rank_load;
+    double reachable;
+    double share;  // of a chunk's time that follows the rows of its experts
+    double move_s; // once, to move them
 };
+// From what ranks report: rank_load as above, borrowed, and `skew`, the fullest expert of a layer
+// over the mean of its experts. The share is that of the operations of a token that are routed
+// experts'; the fullest rank has at least the fullest expert's rows, over its copies if `copies`
+// slots of each rank are for such.
+void dp_adapt_experts_of_ranks(const struct dp_plan *plan, const struct dp_model_spec *model,
+                               const double *rank_load, double skew, int32_t copies,
+                               struct dp_adapt_experts *ret_experts);
 
 // What acting costs, as measured; 0 = nothing.
 struct dp_adapt_acting {
