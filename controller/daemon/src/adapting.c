@@ -159,10 +159,12 @@ static size_t apply_verdicts(const struct adapting *adapting, const struct dp_ad
             slow[verdict->rank] = verdict->slowdown;
             continue;
         }
-        struct dp_sim_hop hop = costs->network;
+        bool known = verdict->peer < (uint32_t)world;
+        bool near = known && strcmp(adapting->plan.ranks[verdict->rank].node,
+                                    adapting->plan.ranks[verdict->peer].node) == 0;
+        struct dp_sim_hop hop = near ? costs->local : costs->network;
         hop.latency *= verdict->slowdown;
         hop.bytes_per_second /= verdict->slowdown;
-        bool known = verdict->peer < (uint32_t)world;
         ret_links[links++] = (struct dp_adapt_link){
             .from = known ? (int32_t)verdict->peer : -1, .to = (int32_t)verdict->rank, .hop = hop};
     }
