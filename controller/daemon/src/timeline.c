@@ -179,28 +179,55 @@ static dp_status simulate_replica(struct drawing *drawing,
     return status;
 }
 
-// As many replicas as one message takes, and at least one.
+// Orders of as many replicas as one message takes, and of at least one; each may have its own.
+struct orders {
+    struct dp_schedule *items;
+    int32_t count;
+    size_t spans; // of all
+};
+
+static void orders_deinit(struct orders *orders)
+{
+    for (int32_t d = 0; d < orders->count; d++) {
+        dp_schedule_deinit(&orders->items[d]);
+    }
+    free(orders->items);
+}
+
+static dp_status expand(const struct dp_plan *plan, struct orders *orders, struct dp_error *err)
+{
+    orders->items = dp_new_array(struct dp_schedule, (size_t)plan->data);
+    for (int32_t d = 0; d < plan->data; d++) {
+        struct dp_schedule *schedule = &orders->items[d];
+        dp_status status = dp_plan_replica_schedule(plan, d, schedule, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        // Each rank may have two more after its actions.
+        size_t spans = dp_schedule_action_count(schedule) + 2 * (size_t)plan->pipeline;
+        if (d > 0 && orders->spans + spans > PREDICTED_SPANS_MAX) {
+            dp_schedule_deinit(schedule);
+            break;
+        }
+        orders->spans += spans;
+        orders->count++;
+    }
+    return DP_OK;
+}
+
 static dp_status predict(struct drawing *drawing, struct dp_error *err)
 {
-    struct dp_schedule schedule = {0};
-    dp_status status = dp_plan_schedule(&drawing->plan, &schedule, err);
-    if (status != DP_OK) {
-        return status;
-    }
+    DP_CLEANUP(orders_deinit) struct orders orders = {0};
+    dp_status status = expand(&drawing->plan, &orders, err);
     struct dp_planner_resources resources = {
         .nodes = drawing->nodes,
         .nodes_count = drawing->nodes_count,
         .profile = drawing->profile_known ? &drawing->profile : NULL,
     };
-    // Each rank may have two more after its actions.
-    size_t spans = dp_schedule_action_count(&schedule) + 2 * (size_t)drawing->plan.pipeline;
-    size_t fit = PREDICTED_SPANS_MAX / spans;
-    fit = fit == 0 ? 1 : fit < (size_t)drawing->plan.data ? fit : (size_t)drawing->plan.data;
-    drawing->timeline.predicted = arena_take(&drawing->arena, spans * fit * sizeof(void *));
-    for (int32_t d = 0; status == DP_OK && d < (int32_t)fit; d++) {
-        status = simulate_replica(drawing, &resources, d, &schedule, err);
+    drawing->timeline.predicted = arena_take(&drawing->arena, orders.spans * sizeof(void *));
+    for (int32_t d = 0; status == DP_OK && d < orders.count; d++) {
+        status = simulate_replica(drawing, &resources, d, &orders.items[d], err);
     }
-    dp_schedule_deinit(&schedule);
     return status;
 }
 
