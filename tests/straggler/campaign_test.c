@@ -158,10 +158,98 @@ static void what_becomes_slow_is_found_within_12_steps_with_its_cause(void **sta
            (double)sum / (double)runs, late, FOUND_WITHIN);
 }
 
+static int64_t wild(struct dp_rand *rand)
+{
+    static const int64_t values[] = {0, 1, -1, INT64_C(86400000000000), 1000000, INT32_MAX};
+    return values[dp_rand_below(rand, 6)];
+}
+
+static void make_wild(struct dp_rand *rand, uint32_t ranks, struct dp_straggler_kind *kinds,
+                      struct dp_straggler_link *links, struct dp_straggler_sample *ret_sample)
+{
+    for (int i = 0; i < 6; i++) {
+        kinds[i] = (struct dp_straggler_kind){.kind = (uint8_t)dp_rand_below(rand, 6),
+                                              .b_kind = (uint8_t)dp_rand_below(rand, 3),
+                                              .stage = (uint16_t)dp_rand_below(rand, 5),
+                                              .b_stage = (uint16_t)dp_rand_below(rand, 5),
+                                              .count = (uint32_t)wild(rand),
+                                              .total_ns = wild(rand),
+                                              .median_ns = wild(rand),
+                                              .planned_ns = wild(rand) & INT64_MAX,
+                                              .tokens = (uint64_t)wild(rand) & INT64_MAX};
+        links[i] = (struct dp_straggler_link){.peer = (uint32_t)dp_rand_below(rand, ranks + 1),
+                                              .count = (uint32_t)wild(rand),
+                                              .bytes = (uint64_t)wild(rand) & INT64_MAX,
+                                              .transfer_ns = wild(rand),
+                                              .waiting_ns = wild(rand)};
+    }
+    *ret_sample = (struct dp_straggler_sample){.rank = (uint32_t)dp_rand_below(rand, ranks + 1),
+                                               .step_ns = wild(rand),
+                                               .launch_gap_ns = wild(rand),
+                                               .off_core_ns = wild(rand),
+                                               .kinds = kinds,
+                                               .kinds_count = dp_rand_below(rand, 7),
+                                               .links = links,
+                                               .links_count = dp_rand_below(rand, 7)};
+}
+
+static void look_at_all(struct dp_straggler *detector, uint32_t ranks)
+{
+    struct dp_straggler_verdict verdicts[8];
+    while (dp_straggler_next(detector, &verdicts[0])) {
+        assert_non_null(memchr(verdicts[0].text, '\0', sizeof(verdicts[0].text)));
+    }
+    dp_straggler_standing(detector, verdicts, 8);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        struct dp_straggler_score score;
+        struct dp_straggler_kind_score kinds[4];
+        dp_straggler_score(detector, rank, &score);
+        dp_straggler_kind_scores(detector, rank, kinds, 4);
+    }
+}
+
+static void whatever_ranks_report_breaks_nothing(void **state)
+{
+    (void)state;
+    long runs = dp_fuzz_runs(40);
+    for (uint64_t seed = 1; seed <= (uint64_t)runs; seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, dp_rand_mix(seed, 13));
+        uint32_t ranks = 1 + (uint32_t)dp_rand_below(&rand, 5);
+        struct dp_straggler_config config;
+        dp_straggler_config_init(&config);
+        config.ranks = ranks;
+        DP_CLEANUP(cleanup_straggler)
+        struct dp_straggler *detector = dp_straggler_new(&config);
+        int64_t step = 1;
+        for (int i = 0; i < 1000; i++) {
+            struct dp_straggler_kind kinds[6];
+            struct dp_straggler_link links[6];
+            struct dp_straggler_sample sample;
+            make_wild(&rand, ranks, kinds, links, &sample);
+            step += dp_rand_below(&rand, 3) == 0;
+            sample.step = step + (int64_t)dp_rand_below(&rand, 12) - 4;
+            dp_straggler_take(detector, &sample);
+            uint64_t request = dp_rand_below(&rand, 4);
+            dp_straggler_wants_probe(detector, &request);
+            struct dp_straggler_probe probe = {.request = request,
+                                               .rank = (uint32_t)dp_rand_below(&rand, ranks + 1),
+                                               .gemm_ns = wild(&rand),
+                                               .gemm_flops = (double)wild(&rand)};
+            dp_straggler_take_probe(detector, &probe);
+            if (dp_rand_below(&rand, 50) == 0) {
+                dp_straggler_freeze(detector, step, "something was done");
+            }
+        }
+        look_at_all(detector, ranks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_runs_of_two_hours_raise_no_alarm),
+        cmocka_unit_test(whatever_ranks_report_breaks_nothing),
         cmocka_unit_test(what_becomes_slow_is_found_within_12_steps_with_its_cause),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
