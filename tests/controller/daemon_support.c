@@ -139,6 +139,8 @@ static void on_message(void *context, const void *bytes, size_t length)
     Dp__V1__ControllerMessage *got = (Dp__V1__ControllerMessage *)message;
     if (got->message_case != DP__V1__CONTROLLER_MESSAGE__MESSAGE_ACK) {
         agent->got[agent->got_count++] = got;
+    } else {
+        agent->acked++;
     }
 }
 

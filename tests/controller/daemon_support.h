@@ -36,6 +36,7 @@ struct fake_agent {
     struct dp_arena arena; // holds what came
     Dp__V1__ControllerMessage *got[64];
     size_t got_count, taken;
+    uint64_t acked; // acknowledgements that came
 };
 
 void agent_connect(struct fake_agent *agent, const struct daemon_process *process,
