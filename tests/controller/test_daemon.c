@@ -11,6 +11,7 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/utf8.h"
 
 #define AUTO_CLIENT __attribute__((cleanup(close_client)))
 #define AUTO_AGENT __attribute__((cleanup(agent_close)))
@@ -392,6 +393,39 @@ static bool next_log(struct dp_client_logs *logs, struct fake_agent *agent, stru
     return !end;
 }
 
+static void output_arrives_whole_in_characters_and_from_the_oldest_byte_kept(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    start_job(client, &agent, &arena);
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    static const char said[] = "żółw🐢\n";
+    // The first thousand bytes were rotated away; then it comes byte by byte.
+    for (size_t i = 0; i <= strlen(said); i++) {
+        Dp__V1__ReadLog read =
+            *agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        assert_int_equal(read.offset, i == 0 ? 0 : 1000 + i);
+        read.offset = 1000 + i;
+        send_log(&agent, &read, said + i, i < strlen(said) ? 1 : 0);
+    }
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf heard = {0};
+    Dp__V1__LogText *text;
+    while (next_log(logs, &agent, &arena, &text)) {
+        assert_true(dp_utf8_valid(text->data.data, text->data.len));
+        dp_buf_append(&heard, text->data.data, text->data.len);
+    }
+    assert_string_equal(heard.bytes, said);
+    dp_client_logs_close(logs);
+}
+
 static void logs_of_all_ranks_come_by_rank_when_they_are_not_followed(void **state)
 {
     struct daemon_process *process = *state;
@@ -653,6 +687,7 @@ static const struct CMUnitTest tests[] = {
     DAEMON_TEST(a_job_runs_from_submission_to_report),
     DAEMON_TEST(a_job_goes_on_when_its_controller_is_killed_and_started_again),
     DAEMON_TEST(logs_are_read_from_the_node_that_has_them),
+    DAEMON_TEST(output_arrives_whole_in_characters_and_from_the_oldest_byte_kept),
     DAEMON_TEST(logs_of_all_ranks_come_by_rank_when_they_are_not_followed),
     DAEMON_TEST(a_long_tail_comes_whole_to_a_slow_reader),
     DAEMON_TEST(an_end_that_the_full_disk_does_not_take_is_not_told),

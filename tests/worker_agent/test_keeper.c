@@ -11,6 +11,7 @@
 #include "dp/alloc.h"
 #include "dp/link.h"
 #include "dp/rand.h"
+#include "dp/sealed.h"
 #include "dp_test.h"
 #include "harness.h"
 
@@ -505,7 +506,7 @@ static void read_levels(const struct keeper *keeper, struct dp_link *ret_link)
     struct dp_error err = {0};
     DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.levels", keeper->directory);
     *ret_link = (struct dp_link){.fd = -1};
-    assert_ok(dp_read_file(path, 1 << 24, &ret_link->in, &err), &err);
+    assert_ok(dp_sealed_read(path, DP_LINK_LEVELS_KIND, 1 << 24, &ret_link->in, &err), &err);
 }
 
 static void without_an_agent_the_ranks_end_and_their_ends_are_written_down(void **state)

@@ -7,6 +7,7 @@
 #include "cluster.h"
 #include "dp/alloc.h"
 #include "dp/clock.h"
+#include "dp/rand.h"
 #include "dp_test.h"
 
 static bool keeper_is_lost(struct fake_controller *controller)
@@ -156,10 +157,12 @@ static void age_contact(struct cluster *cluster)
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     DP_AUTO_FREE char *path = dp_asprintf("%s/contact", cluster->state_dir);
     assert_ok(dp_read_file(path, 4096, &text, &err), &err);
-    assert_int_equal(sscanf(text.bytes, "dp.contact/1 %63s %lld", boot_id, &heard_ns), 2);
-    int used = snprintf(text.bytes, text.length, "dp.contact/1 %s %lld", boot_id,
-                        heard_ns - 600 * DP_NS_PER_S);
-    text.bytes[used] = ' ';
+    assert_int_equal(sscanf(text.bytes, "dp.contact/2 %63s %lld", boot_id, &heard_ns), 2);
+    DP_AUTO_FREE char *words =
+        dp_asprintf("dp.contact/2 %s %lld", boot_id, heard_ns - 600 * DP_NS_PER_S);
+    int used = snprintf(text.bytes, text.length, "%s %016llx", words,
+                        (unsigned long long)dp_hash64(words, strlen(words), 0));
+    memset(text.bytes + used, ' ', text.length - 1 - (size_t)used);
     assert_ok(dp_write_file(path, text.bytes, text.length, &err), &err);
 }
 

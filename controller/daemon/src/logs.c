@@ -100,16 +100,35 @@ static void ask(struct daemon *daemon, struct log_stream *stream, struct log_cur
     session_send(daemon, session, &message);
 }
 
+// What can be sent now: no character is cut whose end is still to come.
+static size_t sendable(const struct log_stream *stream, const struct log_cursor *cursor)
+{
+    const struct dp_buf *data = &cursor->data;
+    size_t length = data->length < DP_LOG_CHUNK_BYTES_MAX ? data->length : DP_LOG_CHUNK_BYTES_MAX;
+    bool is_last = cursor->at_end && (cursor->ended || !stream->follow);
+    if (is_last && length == data->length) {
+        return length;
+    }
+    for (size_t back = 1; back <= 3 && back <= length; back++) {
+        unsigned char c = (unsigned char)data->bytes[length - back];
+        if ((c & 0xc0) != 0x80) {
+            size_t needs = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+            return needs > back ? length - back : length;
+        }
+    }
+    return length;
+}
+
 // False while the reader has no room; on_writable or the tick come back to it.
 static bool flush(struct daemon *daemon, const struct log_stream *stream, struct log_cursor *cursor)
 {
-    while (cursor->data.length > 0) {
+    size_t length;
+    while ((length = sendable(stream, cursor)) > 0) {
         Dp__V1__LogText text = DP__V1__LOG_TEXT__INIT;
         text.rank = cursor->rank;
         text.node = (char *)cursor->node;
         text.data.data = (uint8_t *)cursor->data.bytes;
-        text.data.len = cursor->data.length < DP_LOG_CHUNK_BYTES_MAX ? cursor->data.length
-                                                                     : DP_LOG_CHUNK_BYTES_MAX;
+        text.data.len = length;
         if (call_send(daemon, stream->call, &text.base) != DP_OK) {
             return false;
         }
@@ -250,10 +269,12 @@ static void take_chunk(struct log_stream *stream, struct log_cursor *cursor,
         give_up(stream, cursor, DP_NOT_FOUND, chunk->error);
         return;
     }
-    if (chunk->offset != cursor->offset) {
+    if (chunk->offset < cursor->offset) {
         return; // asked for again
     }
-    cursor->offset += chunk->data.len;
+    // Later than asked: what was there has been rotated away.
+    cursor->cut = cursor->cut || chunk->offset > cursor->offset;
+    cursor->offset = chunk->offset + chunk->data.len;
     cursor->at_end = chunk->data.len == 0;
     cursor->ended = chunk->end;
     dp_buf_append(&cursor->data, chunk->data.data, chunk->data.len);
