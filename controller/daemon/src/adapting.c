@@ -79,7 +79,9 @@ static size_t list_spares(const struct adapting *adapting, struct dp_adapt_spare
                 struct dp_adapt_spare *spare = &spares[count++];
                 DP_COPY_TEXT(spare->node, nodes->nodes[n].name);
                 spare->slot = slot;
-                spare->memory_bytes = nodes->nodes[n].memory_bytes;
+                // Ranks that compute nothing hold nothing, however large their model is.
+                bool has_state = adapting->spec.resources.device != DP_DEVICE_SIM;
+                spare->memory_bytes = has_state ? nodes->nodes[n].memory_bytes : 0;
             }
         }
     }
