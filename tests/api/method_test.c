@@ -4,17 +4,18 @@
 
 #include "dp/check.h"
 #include "dp/method.h"
-#include "dp/v1/cluster.pb-c.h"
 #include "dp/v1/calibration.pb-c.h"
+#include "dp/v1/cluster.pb-c.h"
+#include "dp/v1/history.pb-c.h"
 #include "dp/v1/planner.pb-c.h"
 #include "sample.h"
 
 static void every_rpc_of_the_protos_is_one_row(void **state)
 {
     static const ProtobufCServiceDescriptor *const services[] = {
-        &dp__v1__controller__descriptor, &dp__v1__agent_service__descriptor,
-        &dp__v1__planner__descriptor, &dp__v1__clusters__descriptor,
-        &dp__v1__calibration__descriptor};
+        &dp__v1__controller__descriptor,  &dp__v1__agent_service__descriptor,
+        &dp__v1__planner__descriptor,     &dp__v1__clusters__descriptor,
+        &dp__v1__calibration__descriptor, &dp__v1__history__descriptor};
     unsigned rows = 0;
     for (size_t s = 0; s < DP_ARRAY_LENGTH(services); s++) {
         for (unsigned i = 0; i < services[s]->n_methods; i++) {
@@ -86,7 +87,8 @@ static void a_message_becomes_json_with_the_names_of_the_proto(void **state)
     level.phase = DP__V1__RANK_PHASE__RANK_DIED;
     level.signal = 9;
     assert_json(&level.base, "{\"rank\":0,\"phase\":\"RANK_DIED\",\"step\":0,\"exit_status\":0,"
-                             "\"signal\":9,\"pid\":0,\"stopped\":false}");
+                             "\"signal\":9,\"pid\":0,\"stopped\":false,"
+                             "\"unkillable\":false}");
     (void)state;
 }
 
