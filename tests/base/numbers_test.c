@@ -3,7 +3,9 @@
 #include "dp_test.h"
 
 #include <math.h>
+#include <time.h>
 
+#include "dp/check.h"
 #include "dp/clock.h"
 #include "dp/rand.h"
 
@@ -89,6 +91,36 @@ static void times_are_written_in_utc(void **state)
                         "2000-02-29T00:00:00.001Z");
 }
 
+// Around the hours that New York has twice and not at all in 2026.
+static void times_do_not_depend_on_the_local_time_and_its_changes(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t second;
+        const char *text;
+    } times[] = {{1772949599, "2026-03-08T05:59:59.000Z"},
+                 {1772953200, "2026-03-08T07:00:00.000Z"},
+                 {1793509200, "2026-11-01T05:00:00.000Z"},
+                 {1793512800, "2026-11-01T06:00:00.000Z"}};
+    static const char *const zones[] = {"America/New_York", "Asia/Kolkata", "UTC"};
+    const char *before = getenv("TZ");
+    for (size_t z = 0; z < DP_ARRAY_LENGTH(zones); z++) {
+        assert_int_equal(setenv("TZ", zones[z], 1), 0);
+        tzset();
+        for (size_t i = 0; i < DP_ARRAY_LENGTH(times); i++) {
+            char buffer[32];
+            assert_string_equal(dp_clock_format_utc(buffer, times[i].second * DP_NS_PER_S),
+                                times[i].text);
+        }
+    }
+    if (before == NULL) {
+        unsetenv("TZ");
+    } else {
+        setenv("TZ", before, 1);
+    }
+    tzset();
+}
+
 static void the_monotonic_clock_does_not_go_back(void **state)
 {
     (void)state;
@@ -112,6 +144,7 @@ int main(void)
         cmocka_unit_test(equal_seeds_repeat_and_mixed_ones_differ),
         cmocka_unit_test(the_hash_is_fnv_1a),
         cmocka_unit_test(times_are_written_in_utc),
+        cmocka_unit_test(times_do_not_depend_on_the_local_time_and_its_changes),
         cmocka_unit_test(the_monotonic_clock_does_not_go_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
