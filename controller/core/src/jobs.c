@@ -169,6 +169,18 @@ static bool may_end(const struct core_job *job)
     return dp_core_sides_may_end(job);
 }
 
+// What ranks said of their last steps may have been lost; their last words were not.
+static void take_final_step(struct core_job *job)
+{
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        least = job->ranks[i].final_step < least ? job->ranks[i].final_step : least;
+    }
+    if (job->ranks_count > 0 && least > job->row.step) {
+        job->row.step = least;
+    }
+}
+
 static void finish(struct dp_core *core, struct core_job *job)
 {
     for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {
@@ -182,6 +194,7 @@ static void finish(struct dp_core *core, struct core_job *job)
         return;
     }
     if (job->row.state == DP_STATE_RUNNING) {
+        take_final_step(job);
         dp_core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished",
                          job->ranks_count);
         dp_core_job_archive(core, job);
