@@ -129,6 +129,10 @@ static dp_status add_newest_steps(struct dp_store *store, struct dp_job_record *
         } else if (code != SQLITE_DONE) {
             status = dp_store_fail(err, store->reader, code, sql);
         }
+        // What its ranks reported last may have been lost with a node or a full disk.
+        if (jobs[i].state == DP_STATE_COMPLETED && jobs[i].step < jobs[i].steps_total) {
+            jobs[i].step = jobs[i].steps_total;
+        }
         sqlite3_reset(statement);
     }
     return status;
