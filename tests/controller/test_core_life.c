@@ -353,6 +353,53 @@ static void a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_wor
     assert_int_equal(row(&crew, waits)->state, DP_STATE_RUNNING);
 }
 
+static void a_node_may_return_with_another_address_and_other_hardware(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    uint64_t job = submit(&crew, 2);
+    struct dp_rank_level ranks[2] = {world_rank_level(0, DP_RANK_RUNNING),
+                                     world_rank_level(1, DP_RANK_RUNNING)};
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    static const char *const addresses[] = {"10.0.0.9:1234", "[fe80::1]:99", "10.0.0.10:1"};
+    static const char *const hardware[] = {"one GPU", "two GPUs, another driver", ""};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct dp_node_record node = {
+            .name = "n0", .slots = 4 + i, .cores = 8 * i, .lease_ms = 10000, .fence_ms = 60000};
+        snprintf(node.instance, sizeof(node.instance), "life %u", i);
+        DP_COPY_TEXT(node.address, addresses[i]);
+        DP_COPY_TEXT(node.data_host, addresses[i]);
+        node.profile = (struct dp_buf){.bytes = (char *)"{}", .length = 2};
+        node.hardware =
+            (struct dp_buf){.bytes = (char *)hardware[i], .length = strlen(hardware[i])};
+        world_close(&crew.world, crew.nodes[0].session);
+        crew.nodes[0].session = ++crew.world.sessions;
+        struct dp_core_event event = {
+            .kind = DP_EVENT_HELLO,
+            .hello = {
+                .levels = {.session = crew.nodes[0].session, .assignments = &level, .count = 1},
+                .node = &node,
+                .protocol = 2}};
+        world_step(&crew.world, &event);
+        crew_settle(&crew);
+        struct dp_node_view view = view_of(&crew, "n0");
+        assert_int_equal(dp_core_nodes_count(crew.world.core), 1);
+        assert_int_equal(view.state, DP_NODE_READY);
+        assert_string_equal(view.node->address, addresses[i]);
+        assert_int_equal(view.node->slots, 4 + i);
+        assert_int_equal(view.node->cores, 8 * i);
+        assert_int_equal(view.node->hardware.length, strlen(hardware[i]));
+        assert_memory_equal(view.node->hardware.bytes, hardware[i], strlen(hardware[i]));
+        assert_int_equal(view.slots_used, 2);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    }
+    crew_finish(&crew, job);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_COMPLETED);
+}
+
 static void a_forgotten_node_is_gone_and_one_that_may_run_something_is_not(void **state)
 {
     (void)state;
@@ -516,6 +563,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_quarantine_leaves_what_running_jobs_need_and_takes_few),
     cmocka_unit_test(many_nodes_are_asked_less_often_and_leases_follow),
     cmocka_unit_test(nodes_have_time_to_come_back_after_a_start),
+    cmocka_unit_test(a_node_may_return_with_another_address_and_other_hardware),
     cmocka_unit_test(a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_work),
     cmocka_unit_test(a_forgotten_node_is_gone_and_one_that_may_run_something_is_not),
     cmocka_unit_test(what_was_decided_is_stored_when_the_disk_is_back),

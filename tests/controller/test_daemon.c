@@ -279,6 +279,31 @@ static void a_job_runs_from_submission_to_report(void **state)
     assert_reported(client);
 }
 
+static void an_agent_of_the_protocol_before_runs_its_jobs(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    assert_true(DP_PROTOCOL_OLDEST < DP_PROTOCOL_VERSION);
+    agent_connect(&agent, process, DP_PROTOCOL_OLDEST, NULL);
+    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    fence.job = (char *)"job-1";
+    // Met again in the middle of its job.
+    agent_close(&agent);
+    agent_connect(&agent, process, DP_PROTOCOL_OLDEST,
+                  agent_make_level(&fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING));
+    // It goes on with a controller that says it speaks as it does, and with no other.
+    const Dp__V1__Welcome *welcome =
+        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME)->welcome;
+    assert_int_equal(welcome->protocol, DP_PROTOCOL_OLDEST);
+    run_steps(&agent, &fence, 1, 3);
+    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    assert_string_equal(get_state(client, "job-1", &arena), "COMPLETED");
+}
+
 static void a_job_goes_on_when_its_controller_is_killed_and_started_again(void **state)
 {
     struct daemon_process *process = *state;
@@ -685,6 +710,7 @@ static const struct CMUnitTest tests[] = {
     DAEMON_TEST(an_agent_of_another_protocol_is_refused_with_both_versions),
     DAEMON_TEST(a_session_that_does_not_begin_with_hello_is_ended),
     DAEMON_TEST(a_job_runs_from_submission_to_report),
+    DAEMON_TEST(an_agent_of_the_protocol_before_runs_its_jobs),
     DAEMON_TEST(a_job_goes_on_when_its_controller_is_killed_and_started_again),
     DAEMON_TEST(logs_are_read_from_the_node_that_has_them),
     DAEMON_TEST(output_arrives_whole_in_characters_and_from_the_oldest_byte_kept),
