@@ -12,7 +12,9 @@ from support import BIN, SOURCE, Cluster, job_text
 COMMANDS = {"run": False, "local": False, "plan": True, "schedule": False, "model": False,
             "cluster": True, "validate": False, "submit": True, "jobs": True, "status": True,
             "cancel": True, "checkpoint": True, "logs": True, "top": True, "report": True,
-            "timeline": True, "experts": True, "events": True, "nodes": True, "calibrate": True, "doctor": True,
+            "timeline": True, "experts": True, "events": True, "history": True, "audit": True,
+            "backup": True, "restore": False, "nodes": True, "drain": True, "undrain": True,
+            "quota": True, "whatif": True, "reassign": True, "calibrate": True, "doctor": True,
             "version": True}
 SIZES = ("-P", 4, "-M", 8)
 
