@@ -248,6 +248,54 @@ static void another_rank_that_dies_meanwhile_is_planned_around_too(void **state)
     assert_int_equal(change_job(&change)->epoch, 3);
 }
 
+static void new_ranks_that_fail_while_the_old_ones_hold_are_tried_again(void **state)
+{
+    (void)state;
+    for (int lost = 0; lost < 2; lost++) {
+        AUTO_CHANGE change;
+        change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+        if (lost == 1) {
+            lose_rank_2(&change, 5);
+            change_answer(&change, "aabc");
+        } else {
+            change_ask(&change, 0, "", false);
+            change_answer(&change, "aabc");
+            change_level(&change, 2, "aabc", DP_RANK_READY, 0);
+            change_hold(&change, 1, "aabb", 3, 5, "");
+        }
+        change_die(&change, 2, 'c', 3, SIGKILL);
+        if (lost == 0) {
+            change_hold(&change, 1, "aabb", 12, 5, "");
+        }
+        assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "a"), 1);
+        assert_true(change.world.asked.recovers);
+        assert_int_equal(change.world.asked.lost_count, lost);
+        change_answer(&change, "aacc");
+        change_level(&change, 3, "aacc", DP_RANK_READY, 0);
+        change_level(&change, 3, "aacc", DP_RANK_RUNNING, 5);
+        assert_state(&change, DP_STATE_RUNNING);
+        assert_int_equal(change_job(&change)->epoch, 3);
+        assert_int_equal(change_job(&change)->attempt, 1);
+    }
+}
+
+static void new_ranks_that_fail_again_and_again_end_the_attempt(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    lose_rank_2(&change, 5);
+    for (uint32_t epoch = 2; change_job(&change)->state == DP_STATE_REASSIGNING; epoch++) {
+        assert_true(epoch < 10);
+        change_answer(&change, "aabc");
+        change_die(&change, epoch, 'c', 3, SIGKILL);
+    }
+    assert_state(&change, DP_STATE_STOPPING);
+    assert_string_equal(change_job(&change)->reason, "RankDied");
+    assert_non_null(strstr(change_job(&change)->message, "rank 2 on b"));
+    assert_non_null(strstr(change_job(&change)->message, "rank 3 on c"));
+}
+
 static void the_same_step_is_recovered_a_few_times_only(void **state)
 {
     (void)state;
@@ -392,6 +440,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_a_node_still_runs_when_it_returns_is_stopped),
     cmocka_unit_test(a_partition_that_heals_while_ranks_train_on_recovers_nothing),
     cmocka_unit_test(another_rank_that_dies_meanwhile_is_planned_around_too),
+    cmocka_unit_test(new_ranks_that_fail_while_the_old_ones_hold_are_tried_again),
+    cmocka_unit_test(new_ranks_that_fail_again_and_again_end_the_attempt),
     cmocka_unit_test(the_same_step_is_recovered_a_few_times_only),
     cmocka_unit_test(a_controller_that_dies_while_ranks_are_prepared_leaves_none),
     cmocka_unit_test(a_controller_that_dies_while_ranks_hold_goes_on_with_them),

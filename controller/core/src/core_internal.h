@@ -116,6 +116,7 @@ struct core_reassign {
     int64_t answer_ns;      // when it is no longer waited for
     char cause[DP_TEXT_MAX]; // it is about this
     uint32_t asks;          // for a layout, since ranks were last lost
+    uint32_t tries;         // of new ranks, since the old ones hold
     size_t lost_count;      // ranks that the recovery at hand counts as lost
     int64_t cool_ns;        // no straggler is answered before
     char away[DP_NAME_MAX]; // node that is to be left, "" = none
@@ -594,6 +595,8 @@ void dp_core_recover_ask(struct dp_core *core, struct core_job *job);
 void dp_core_recover_done(struct dp_core *core, struct core_job *job,
                           const struct dp_adapt_done *done);
 void dp_core_recover_failed(struct dp_core *core, struct core_job *job, const char *why);
+// New ranks have failed, and the old ones hold, or are about to: others are tried.
+void dp_core_recover_next_failed(struct dp_core *core, struct core_job *job, const char *why);
 // Ranks that hold come to one step: whether all of `step` that can.
 bool dp_core_recover_settled(const struct core_job *job, uint64_t step);
 // Whether the rank's state of `step` can be had, now or after SETTLE.

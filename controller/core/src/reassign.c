@@ -42,6 +42,7 @@ void dp_core_reassign_begin(struct dp_core *core, struct core_job *job,
 {
     dp_core_side_prepare(job, done);
     job->reassign.failure = (struct core_failure){0};
+    job->reassign.tries = 0;
     dp_core_decision_make(core, job, done, DP_DECISION_PREPARING);
     dp_core_job_move(core, job, DP_STATE_REASSIGNING, "Reassigning", "%s: %zu ranks are prepared",
                      done->action, done->ranks_count);
@@ -197,6 +198,7 @@ static void switched(struct dp_core *core, struct core_job *job)
         core->switch_ns = core->switch_ns == 0 ? paused_ns : (core->switch_ns + paused_ns) / 2;
     }
     reassign->paused_ns = 0;
+    reassign->tries = 0;
     reassign->recent_first = step + 2; // the first one warms up
     reassign->measured_from = step + 2;
     reassign->decision.measured_pause_ns = paused_ns;
@@ -250,7 +252,8 @@ void dp_core_reassign_settle(struct dp_core *core, struct core_job *job)
     uint64_t step = 0;
     for (size_t i = 0; i < job->ranks_count; i++) {
         const struct dp_rank_record *rank = &job->ranks[i];
-        if (rank->is_held && !dp_rank_record_over(rank) && rank->held.step > step) {
+        if (rank->is_held && rank->held.address[0] != '\0' && !dp_rank_record_over(rank) &&
+            rank->held.step > step) {
             step = rank->held.step;
         }
     }
@@ -258,11 +261,16 @@ void dp_core_reassign_settle(struct dp_core *core, struct core_job *job)
     dp_core_reassign_phase(core, job, CORE_SETTLING, dp_core_hold_timeout_ns(core, job));
 }
 
-// Reports of the last steps may be behind the levels.
+// Reports of the last steps may be behind the levels. What lost ranks had to say is not waited for.
 static bool reports_are_in(const struct dp_core *core, const struct core_job *job)
 {
-    return job->row.step >= job->reassign.step ||
-           core->now_ns - job->reassign.since_ns >= core->config.settle_ms * DP_NS_PER_MS;
+    uint64_t step = job->reassign.step;
+    bool in = true;
+    for (size_t i = 0; i < job->ranks_count && job->row.step < step; i++) {
+        const struct dp_rank_record *rank = &job->ranks[i];
+        in = in && (rank->step >= step || !dp_core_recover_serves(job, rank, step));
+    }
+    return in || core->now_ns - job->reassign.since_ns >= core->config.settle_ms * DP_NS_PER_MS;
 }
 
 static void settling_advance(struct dp_core *core, struct core_job *job)
@@ -345,7 +353,7 @@ void dp_core_reassign_deadline(struct dp_core *core, struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
     const struct core_side *next = reassign->next;
-    char waiting[DP_TEXT_MAX / 2] = "";
+    char waiting[DP_TEXT_MAX / 2] = "", why[DP_TEXT_MAX];
     if (next != NULL) {
         list_waiting(next->ranks, next->ranks_count, DP_RANK_READY, waiting, sizeof(waiting));
     }
@@ -370,8 +378,9 @@ void dp_core_reassign_deadline(struct dp_core *core, struct core_job *job)
         dp_core_recover_ask(core, job);
         break;
     case CORE_READYING:
-        dp_core_reassign_fall(core, job, "not ready after %u s: %s",
-                              core->config.prepare_timeout_ms / 1000, waiting);
+        snprintf(why, sizeof(why), "not ready after %u s: %s",
+                 core->config.prepare_timeout_ms / 1000, waiting);
+        dp_core_recover_next_failed(core, job, why);
         break;
     case CORE_SWITCHING:
         switching_deadline(core, job);

@@ -9,14 +9,11 @@
 
 static void next_failed(struct dp_core *core, struct core_job *job, const char *why)
 {
-    switch (job->reassign.phase) {
-    case CORE_PREPARING:
+    if (job->reassign.phase == CORE_PREPARING) {
         dp_core_reassign_abandon(core, job, "%s", why);
-        break;
-    default:
+    } else {
         // The job's ranks hold by now, or are about to.
-        dp_core_reassign_fall(core, job, "%s", why);
-        break;
+        dp_core_recover_next_failed(core, job, why);
     }
 }
 
@@ -71,8 +68,8 @@ bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct
     char why[DP_TEXT_MAX] = "";
     member->reached = true;
     // An order that has arrived shows in the level; one that does not was lost.
-    bool lost = (member->told == DP_ORDER_STOP && !level->stopping) ||
-                member->told == DP_ORDER_RELEASE;
+    bool lost =
+        (member->told == DP_ORDER_STOP && !level->stopping) || member->told == DP_ORDER_RELEASE;
     if (lost && member->told_ns < dp_core_node_arrived_ns(core, node)) {
         member->told = DP_ORDER_START;
         dp_core_job_touch(job);

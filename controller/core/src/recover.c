@@ -12,6 +12,7 @@
 
 #define ASKS_MAX 60 // for one layout after the other that does not fit, half a second apart
 #define ASK_AGAIN_MS 500
+#define TRIES_MAX 3 // of new ranks that fail before they take over
 
 // What another rank at the same place would not run into, too.
 static bool is_passing(dp_cause cause, const char *reason)
@@ -173,6 +174,27 @@ void dp_core_recover_held(struct dp_core *core, struct core_job *job,
         // An earlier controller told it to; what that had in mind is not known.
         job->reassign.failure = (struct core_failure){
             .message = "its ranks hold, as they were told before this controller was started"};
+        gather(core, job);
+    }
+}
+
+void dp_core_recover_next_failed(struct dp_core *core, struct core_job *job, const char *why)
+{
+    struct core_reassign *reassign = &job->reassign;
+    if (reassign->tries >= TRIES_MAX) {
+        dp_core_reassign_fall(core, job, "%s", why);
+        return;
+    }
+    reassign->tries++;
+    dp_core_note(core, job, NULL, true, "job.reassign_again", "%s", why);
+    dp_core_decision_set(job, DP_DECISION_ABANDONED, "%s", why);
+    if (reassign->failure.cause == DP_CAUSE_NONE) {
+        DP_COPY_TEXT(reassign->failure.message, why);
+    }
+    if (reassign->phase == CORE_READYING) {
+        dp_core_side_give_up(job);
+        dp_core_recover_ask(core, job);
+    } else {
         gather(core, job);
     }
 }
