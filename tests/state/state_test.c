@@ -265,6 +265,14 @@ static void put_u32(unsigned char *at, uint32_t value)
     memcpy(at, &value, sizeof value); // of machines as those that run here
 }
 
+static void put_hello(unsigned char *bytes)
+{
+    const uint64_t token = TOKEN;
+    put_u32(bytes, 0x54535044u);
+    put_u32(bytes + 4, 1);
+    memcpy(bytes + 8, &token, sizeof token);
+}
+
 // True: the server has closed the connection without a word.
 static bool is_dropped(int fd)
 {
@@ -290,10 +298,7 @@ static void strangers_are_dropped_and_harm_nobody(void **state)
         // A hello that is right but for one bit of its first 24 bytes is none; one that is right
         // may ask for what is not there.
         unsigned char bytes[64] = {0};
-        const uint64_t token = TOKEN;
-        put_u32(bytes, 0x54535044u);
-        put_u32(bytes + 4, 1);
-        memcpy(bytes + 8, &token, sizeof token);
+        put_hello(bytes);
         const bool is_known = i % 2 == 1;
         const size_t at = dp_rand_below(&rand, 24);
         if (!is_known) {
@@ -320,6 +325,38 @@ static void strangers_are_dropped_and_harm_nobody(void **state)
     tear_down(&serving);
 }
 
+// The first value behind what there is, more than an answer may have, none, and sums that wrap.
+static void questions_for_what_is_not_there_are_not_answered(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t question, part;
+        uint64_t first, count;
+    } questions[] = {{2, 0, COUNT - 1, 2},  {2, 0, COUNT, 1},
+                     {2, 1, 0, SMALL + 1},  {2, 0, 0, (1u << 20) / sizeof(float) + 1},
+                     {2, 0, 0, 0},          {2, 0, UINT64_MAX, 2},
+                     {2, 0, 2, UINT64_MAX}, {2, 4, 0, 1},
+                     {3, 0, 0, 1}};
+    struct serving serving;
+    set_up(&serving);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(questions); i++) {
+        unsigned char bytes[64] = {0}, hello[32];
+        put_hello(bytes);
+        put_u32(bytes + 32, questions[i].question);
+        put_u32(bytes + 36, questions[i].part);
+        memcpy(bytes + 40, &questions[i].first, sizeof questions[i].first);
+        memcpy(bytes + 48, &questions[i].count, sizeof questions[i].count);
+        const int fd = dial(serving.addresses[0]);
+        assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+        assert_int_equal(recv(fd, hello, sizeof hello, MSG_WAITALL), sizeof hello);
+        if (!is_dropped(fd)) {
+            fail_msg("question %zu was answered", i);
+        }
+        close(fd);
+    }
+    tear_down(&serving);
+}
+
 // Tables that are cut off or changed anywhere are refused, or say what a table can say.
 static void tables_are_checked(void **state)
 {
@@ -340,6 +377,9 @@ static void tables_are_checked(void **state)
         DP_AUTO_FREE char *cut = dp_memdup(table.bytes, length); // of its length, for the sanitizer
         assert_int_not_equal(dp_state_parse_table(cut, length, &parsed, &err), DP_OK);
     }
+    dp_buf_append(&table, "", 1); // and one with a byte behind it
+    assert_int_equal(dp_state_parse_table(table.bytes, table.length, &parsed, &err), DP_INVALID);
+    table.length--;
     dp_rand_init(&rand, 5);
     for (long i = 0; i < dp_fuzz_runs(2000); i++) {
         DP_AUTO_FREE char *changed = dp_memdup(table.bytes, table.length);
@@ -363,6 +403,7 @@ int main(void)
         cmocka_unit_test(a_source_that_fails_in_the_midst_is_left_out),
         cmocka_unit_test(what_the_last_source_takes_along_is_told),
         cmocka_unit_test(strangers_are_dropped_and_harm_nobody),
+        cmocka_unit_test(questions_for_what_is_not_there_are_not_answered),
         cmocka_unit_test(tables_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
