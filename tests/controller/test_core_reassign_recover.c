@@ -228,6 +228,28 @@ static void a_partition_that_heals_while_ranks_train_on_recovers_nothing(void **
     assert_int_equal(change.world.asks, 0);
 }
 
+static void a_partition_while_others_are_prepared_gives_up_these_alone(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
+    world_close(&change.world, change.b);
+    for (int beat = 0; beat < 14; beat++) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 1, "aa", DP_RANK_RUNNING, 5);
+        struct dp_rank_level none = {.rank = 99};
+        change_rank(&change, 7, 'c', &none);
+    }
+    // Its ranks may train on with the others.
+    assert_state(&change, DP_STATE_LOST);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, ""), 2);
+    assert_int_equal(change_sent(&change, DP_ORDER_PAUSE, 1, ""), 0);
+    assert_int_equal(change.world.decision.state, DP_DECISION_ABANDONED);
+}
+
 static void another_rank_that_dies_meanwhile_is_planned_around_too(void **state)
 {
     (void)state;
@@ -439,6 +461,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_lost_node_is_done_without_and_its_slots_stay_taken_until_its_fence),
     cmocka_unit_test(what_a_node_still_runs_when_it_returns_is_stopped),
     cmocka_unit_test(a_partition_that_heals_while_ranks_train_on_recovers_nothing),
+    cmocka_unit_test(a_partition_while_others_are_prepared_gives_up_these_alone),
     cmocka_unit_test(another_rank_that_dies_meanwhile_is_planned_around_too),
     cmocka_unit_test(new_ranks_that_fail_while_the_old_ones_hold_are_tried_again),
     cmocka_unit_test(new_ranks_that_fail_again_and_again_end_the_attempt),
