@@ -138,6 +138,8 @@ static void check_ended(struct sim *sim, const struct dp_job_record *job)
         int64_t lease_ns = SIM_MS(sim->lease_ms);
         bool silent =
             sim->now_ns - node->taken_ns > lease_ns || sim->now_ns - node->returned_ns < lease_ns;
+        const struct dp_core *core = sim->controller.core;
+        silent = silent || core == NULL || dp_core_node_state_of(core, node->name) == DP_NODE_LOST;
         bool asked = !silent || job->state == DP_STATE_CANCELLED;
         for (const struct sim_keeper *k = node->keepers; k != NULL && asked; k = k->next) {
             for (const struct sim_process *p = k->ranks; p != NULL; p = p->next) {

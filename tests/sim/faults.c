@@ -68,6 +68,9 @@ static void draw(struct sim *sim, struct sim_fault *fault, int64_t until_ns)
     // Short ones more often than those that outlast leases.
     int64_t most_ms = sim_chance(sim, 650) ? 3000 : 40000;
     fault->for_ns = sim_between(sim, SIM_MS(20), SIM_MS(most_ms));
+    if (fault->kind == SIM_FAULT_PARTITION && sim_chance(sim, 300)) {
+        fault->for_ns = sim_between(sim, SIM_MS(30000), SIM_MS(80000)); // beyond the fence
+    }
     uint32_t how = (uint32_t)sim_between(sim, 0, 99);
     if (how < 15) {
         fault->trigger = SIM_AT_ORDER;

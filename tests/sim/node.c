@@ -153,6 +153,7 @@ static void arm_tick(struct sim *sim, struct sim_node *node)
     }
     node->tick_ns = due_ns;
     int64_t lag_ns = sim_between(sim, 1, SIM_MS(TICK_LAG_MS));
+    lag_ns += world_time(node, due_ns) <= sim->now_ns ? SIM_MS(1000) : 0;
     sim_push(sim, world_time(node, due_ns) + lag_ns, SIM_EV_AGENT_TICK, node->index,
              ++node->tick_number, NULL);
 }

@@ -1,0 +1,149 @@
+"""The cores with one rule broken each: worlds must find every one of them, or the rules see nothing.
+
+use: mutants.py BUILD [RUNS] - BUILD is a build folder with sim_worlds in it. Each mutant is a copy
+of one source with one piece of text replaced, linked before the library that holds the right one.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(os.environ.get("DP_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
+CORE, AGENT = "controller/core/src/", "worker/agent_core/src/"
+RUNS = 1000
+TIMEOUT_S = 200
+
+# What is broken; file; what stands there, once; what stands there instead.
+MUTANTS = [
+    ("the agent does not fence itself", AGENT + "core.c",
+     "event->now_ns - core->heard_ns > core->orphan_ns;", "false;"),
+    ("a later agent starts ranks that were stopped", AGENT + "core.c",
+     "dp_agent_assignment_ended(assignment) ? DP_AGENT_DO_SHUTDOWN\n"
+     "                                                                          "
+     ": DP_AGENT_DO_STOP;", "DP_AGENT_DO_STOP;"),
+    ("a new attempt starts beside the older one", AGENT + "core.c",
+     "bool spared = newer->beside && older->fence.attempt == newer->fence.attempt;",
+     "bool spared = true;"),
+    ("answers leave before they are stored", CORE + "effects.c",
+     "if (reply == 0 || dp_core_job_clean(job)) {", "if (true) {"),
+    ("orders leave before they are stored", CORE + "jobs.c",
+     "    if (!dp_core_job_clean(job)) {\n        return;\n    }\n    struct dp_fence fence",
+     "    struct dp_fence fence"),
+    ("the controller does not look at attempts and epochs", CORE + "levels.c",
+     "    if (fence->attempt != job->row.attempt) {", "    return 0;\n    if (false) {"),
+    ("news instead of levels: heartbeats say nothing", CORE + "levels.c",
+     "    merge_all(core, node, levels);\n    find_missing(core, node, levels, false);", ""),
+    ("what a heartbeat lacks is not missed", CORE + "levels.c",
+     "    find_missing(core, node, levels, false);", ""),
+    ("foreign assignments are forgotten", CORE + "levels.c",
+     "    dp_order_kind wanted =\n        foreign->live > 0", "    return;\n"
+     "    dp_order_kind wanted =\n        foreign->live > 0"),
+    ("an order has arrived after some time", CORE + "levels.c",
+     "        node->arrived_ns = seen->sent_ns;", "        node->arrived_ns = core->now_ns;"),
+    ("lost orders are not repeated", CORE + "levels.c",
+     "            if (arrived && !at_hello) {", "            if (false) {"),
+    ("a node that is silent has no ranks any more", CORE + "silence.c",
+     "            rank->phase = DP_RANK_UNKNOWN;", "            rank->phase = DP_RANK_DIED;"),
+    ("a silent keeper's ranks are dead", CORE + "levels.c",
+     "        if (!dp_rank_phase_ended(level->ranks[i].phase)) {\n            return true;",
+     "        if (level->ranks[i].phase > DP_RANK_UNKNOWN &&\n"
+     "            !dp_rank_phase_ended(level->ranks[i].phase)) {\n            return true;"),
+    ("a hello that was overtaken is believed", CORE + "nodes.c",
+     "    return hello->sent_ns != 0 && ", "    return false && "),
+    ("slots of leftovers are given away", CORE + "nodes.c",
+     "if (foreign->ours && foreign->live > 0 && ", "if (false && "),
+    ("the new ranks start before the old ones hold", CORE + "reassign.c",
+     "        if (all_hold(job)) {", "        if (true) {"),
+    ("an attempt begins again before the older one is over", CORE + "jobs.c",
+     "    if (again && !dp_core_attempt_dead(job)) {\n        return false;",
+     "    if (again) {\n        return true;"),
+    ("quotas are ignored", CORE + "quota.c",
+     "return quota->row.ranks > quota->used ? quota->row.ranks - quota->used : 0;",
+     "return UINT32_MAX;"),
+    ("a cancellation is forgotten when a better reason is found", CORE + "jobs.c",
+     "            job->row.recovery = DP_JOB_RECOVERY_OFF;\n", ""),
+    ("what could not be stored is not tried again", CORE + "core.c",
+     "job->retry_ns = core->now_ns + core->config.store_retry_ms * DP_NS_PER_MS;",
+     "job->retry_ns = 0;"),
+    ("ranks that failed have finished", CORE + "jobs.c",
+     "if (rank->phase != DP_RANK_FINISHED || !rank->ok || rank->stopped) {",
+     "if (rank->phase != DP_RANK_FINISHED) {"),
+    ("a request id is not looked up", CORE + "queue.c",
+     "struct core_job *job = dp_core_job_by_request(core, submit->request_id);",
+     "struct core_job *job = NULL;"),
+    ("nodes of jobs are not known after a restart", CORE + "load.c",
+     "        if (dp_core_node_find(core, job->ranks[i].node) == NULL) {", "        if (false) {"),
+]
+
+
+def commands(build):
+    """How each source is compiled, and how sim_worlds is linked."""
+    entries = json.loads((build / "compile_commands.json").read_text())
+    compile_of = {os.path.realpath(e["file"]): e for e in entries}
+    lines = subprocess.run(["ninja", "-C", str(build), "-t", "commands", "sim_worlds"],
+                           capture_output=True, text=True, check=True).stdout.splitlines()
+    return compile_of, next(line for line in reversed(lines) if "-o bin/sim_worlds" in line)
+
+
+def make(build, folder, number, mutant, compile_of, link):
+    """Returns the mutant's program, or why there is none."""
+    _, name, before, after = mutant
+    text = (SOURCE / name).read_text()
+    if text.count(before) != 1:
+        return None, f"{name}: {text.count(before)} times: {before!r}"
+    copy, made = folder / f"{number}.c", folder / f"{number}.o"
+    copy.write_text(text.replace(before, after))
+    entry = compile_of[os.path.realpath(SOURCE / name)]
+    words = shlex.split(entry["command"])
+    words[words.index("-o") + 1] = str(made)
+    words[words.index("-c") + 1] = str(copy)
+    subprocess.run(words + ["-w"], cwd=entry["directory"], check=True)
+    program = folder / f"mutant_{number}"
+    subprocess.run(link.replace("-o bin/sim_worlds", f"-o {program} {made}"), cwd=build, check=True,
+                   shell=True)
+    return program, ""
+
+
+def judge(program, runs):
+    """The rule that the mutant breaks, in words; None when it survives."""
+    try:
+        done = subprocess.run([str(program), "1", "find", str(runs)], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return "it does not come to an end"
+    if done.returncode == 0:
+        return None
+    last = (done.stdout + done.stderr).strip().splitlines()
+    return last[0] if last else f"exit status {done.returncode}"
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    runs = int(sys.argv[2]) if len(sys.argv) > 2 else RUNS
+    folder = build / "mutants"
+    folder.mkdir(exist_ok=True)
+    compile_of, link = commands(build)
+    problems = []
+
+    def run(numbered):
+        number, mutant = numbered
+        program, why = make(build, folder, number, mutant, compile_of, link)
+        return mutant[0], (judge(program, runs) if program else None), why
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(run, numbered) for numbered in enumerate(MUTANTS)]
+        for future in concurrent.futures.as_completed(futures):
+            what, found, why = future.result()
+            print(f"{what}: {found or why or 'SURVIVES'}"[:200], flush=True)
+            if found is None:
+                problems.append(f"{what}: {why or f'not found in {runs} worlds'}")
+    print("\n".join(problems) or f"all {len(MUTANTS)} were found")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
