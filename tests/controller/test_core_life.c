@@ -195,6 +195,27 @@ static void lose_keeper(struct crew *crew, size_t node, uint64_t job)
     crew_settle(crew);
 }
 
+static void a_node_with_a_rank_that_cannot_be_killed_is_quarantined_at_once(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    (void)submit(&crew, 1);
+    size_t at = view_of(&crew, "n0").slots_used > 0 ? 0 : 1;
+    const char *name = at == 0 ? "n0" : "n1";
+    struct dp_rank_level rank = world_rank_level(0, DP_RANK_RUNNING);
+    rank.unkillable = true;
+    rank.pid = 1234;
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = &rank, .ranks_count = 1, .error = ""};
+    world_send_level(&crew.world, crew.nodes[at].session, &level);
+    crew_settle(&crew);
+    assert_int_equal(view_of(&crew, name).state, DP_NODE_QUARANTINED);
+    assert_non_null(strstr(view_of(&crew, name).reason, "UNKILLABLE: rank 0 of job-1"));
+    assert_non_null(strstr(view_of(&crew, name).reason, "1234"));
+}
+
 static void three_suspicions_quarantine_a_node(void **state)
 {
     (void)state;
@@ -559,6 +580,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_was_decided_stays_over_restarts_reboots_and_silence),
     cmocka_unit_test(a_deadline_goes_on_under_the_next_controller),
     cmocka_unit_test(only_silence_ends_by_itself),
+    cmocka_unit_test(a_node_with_a_rank_that_cannot_be_killed_is_quarantined_at_once),
     cmocka_unit_test(three_suspicions_quarantine_a_node),
     cmocka_unit_test(a_quarantine_leaves_what_running_jobs_need_and_takes_few),
     cmocka_unit_test(many_nodes_are_asked_less_often_and_leases_follow),
