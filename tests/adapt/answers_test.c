@@ -230,6 +230,31 @@ static void of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do(v
     assert_true(fabs(experts.reachable - 1) < 1e-12);
 }
 
+static void memory_bounds_where_ranks_go_unless_they_hold_nothing(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"1f1b", 2, 1, 1, 8, 8, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
+    double slow[16];
+    slow_one(1, 2, slow);
+    plan.positions = dp_new_array(struct dp_plan_position, 2);
+    plan.positions[0].memory.weights = plan.positions[1].memory.weights = 400;
+    const struct dp_adapt_spare spare = {.node = "small", .memory_bytes = 399};
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    input.spares = &spare;
+    input.spares_count = 1;
+    input.spec = spec; // no resources: no restart
+    for (int device = 0; device < 2; device++) {
+        spec->resources.device = device == 0 ? DP_DEVICE_CPU : DP_DEVICE_SIM;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        const struct dp_adapt_answer *answer = answer_of(&answers, DP_ADAPT_SPARE);
+        assert_int_equal(answer->possible, device == 1);
+    }
+}
+
 // The rules of weighing.
 
 struct bench {
@@ -433,6 +458,7 @@ int main(void)
         cmocka_unit_test(a_spare_takes_the_slow_ranks_stage_and_costs_its_state),
         cmocka_unit_test(experts_are_re_placed_when_their_loads_are_the_cause),
         cmocka_unit_test(of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do),
+        cmocka_unit_test(memory_bounds_where_ranks_go_unless_they_hold_nothing),
         cmocka_unit_test(nothing_is_done_before_the_time_lost_has_reached_the_cost),
         cmocka_unit_test(waiting_costs_at_most_twice_what_knowing_would),
         cmocka_unit_test(gains_trust_and_cool_down_bound_what_is_done),

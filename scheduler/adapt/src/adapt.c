@@ -146,12 +146,13 @@ static dp_status ask_all(struct adapt *adapt, double before, double scale,
 
 static dp_status check_input(const struct dp_adapt_input *input, struct dp_error *err)
 {
-    if (!(input->trust >= 0 && input->trust <= 1) || !(input->excess_s >= 0) ||
+    if (!(input->trust >= 0 && input->trust <= 1) || isnan(input->excess_s) ||
         !(input->measured_step_s >= 0)) {
-        return dp_fail(err, DP_INVALID,
-                       "trust %g, %g s lost, steps of %g s: trust is 0 to 1, the others are not "
-                       "negative",
-                       input->trust, input->excess_s, input->measured_step_s);
+        return dp_fail(
+            err, DP_INVALID,
+            "trust %g, %g s lost, steps of %g s: trust is 0 to 1, the others are numbers, "
+            "steps not negative",
+            input->trust, input->excess_s, input->measured_step_s);
     }
     return DP_OK;
 }

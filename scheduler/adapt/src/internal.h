@@ -75,6 +75,8 @@ struct order *dp_adapt_order_of(struct adapt *adapt, int32_t microbatches);
 struct order *dp_adapt_order_add(struct adapt *adapt, struct dp_schedule *schedule);
 
 // layout.c
+// Whether ranks hold weights, moments and chunks: the sim device's do not.
+bool dp_adapt_has_state(const struct adapt *adapt);
 void dp_adapt_layout_copy(const struct adapt *adapt, const struct layout *from,
                           struct layout *ret_layout);
 void dp_adapt_layout_deinit(struct layout *layout);

@@ -85,10 +85,16 @@ static double bytes_at(struct adapt *adapt, const struct layout *layout, int32_t
            m->runtime;
 }
 
+bool dp_adapt_has_state(const struct adapt *adapt)
+{
+    const struct dp_job_spec *spec = adapt->input->spec;
+    return spec == NULL || spec->resources.device != DP_DEVICE_SIM;
+}
+
 bool dp_adapt_layout_fits(struct adapt *adapt, const struct layout *layout)
 {
     const struct dp_plan *plan = adapt->plan;
-    if (plan->positions == NULL) {
+    if (plan->positions == NULL || !dp_adapt_has_state(adapt)) {
         return true;
     }
     for (int32_t r = 0; r < adapt->world; r++) {

@@ -32,10 +32,13 @@ static int32_t count_lost(const struct dp_adapt_loss *loss)
     return count;
 }
 
-// Whether the memory of a place takes what a rank holds.
-static bool takes(const struct dp_adapt_spare *spare, const struct dp_plan_rank *rank)
+// Whether the memory of a place takes what a rank holds; the sim device's hold nothing.
+static bool takes(const struct dp_adapt_loss *loss, const struct dp_adapt_spare *spare,
+                  int32_t rank)
 {
-    return spare->memory_bytes <= 0 || rank->memory_bytes <= spare->memory_bytes;
+    bool is_sim = loss->spec != NULL && loss->spec->resources.device == DP_DEVICE_SIM;
+    return is_sim || spare->memory_bytes <= 0 ||
+           loss->plan->ranks[rank].memory_bytes <= spare->memory_bytes;
 }
 
 // The fastest free place that takes the rank; -1 = none.
@@ -46,7 +49,7 @@ static int64_t find_spare(const struct dp_adapt_loss *loss, const bool *taken, i
         const struct dp_adapt_spare *spare = &loss->spares[i];
         double slow = spare->slow > 0 ? spare->slow : 1;
         double least = best < 0 ? INFINITY : fmax(loss->spares[best].slow, 1);
-        if (!taken[i] && takes(spare, &loss->plan->ranks[rank]) && slow < least) {
+        if (!taken[i] && takes(loss, spare, rank) && slow < least) {
             best = (int64_t)i;
         }
     }

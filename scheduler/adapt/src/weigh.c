@@ -70,9 +70,7 @@ static double transfer_s(const struct adapt *adapt, const struct layout *layout)
     const struct dp_adapt_acting *acting = &adapt->input->acting;
     const struct order *order = dp_adapt_block_order((struct adapt *)adapt, &adapt->base, 0);
     struct holders holders = {adapt, order->schedule.placement};
-    const struct dp_job_spec *spec = adapt->input->spec;
-    bool has_state = spec == NULL || spec->resources.device != DP_DEVICE_SIM;
-    double bytes = has_state ? layer_bytes(adapt) : 0, longest = 0;
+    double bytes = dp_adapt_has_state(adapt) ? layer_bytes(adapt) : 0, longest = 0;
     for (int32_t r = 0; r < adapt->world; r++) {
         int32_t position = dp_plan_rank_position(adapt->plan, r);
         int32_t stages[DP_RANK_STAGES_MAX];
@@ -121,7 +119,7 @@ static void say(struct dp_adapt_answer *answer, char *reason)
 static int64_t wait_steps(const struct dp_adapt_input *input, const struct dp_adapt_answer *answer,
                           double healthy_s)
 {
-    double left = answer->cost_s - input->excess_s, each = answer->before_s - healthy_s;
+    double left = answer->cost_s - fmax(0, input->excess_s), each = answer->before_s - healthy_s;
     if (input->expected_steps > 0 || left <= 0) {
         return 0;
     }
@@ -157,7 +155,7 @@ static char *objection(const struct adapt *adapt, const struct dp_adapt_answer *
         return dp_asprintf(
             "too early: %s lost so far, less than the %s that it costs; in %lld steps "
             "if it stays like this",
-            dp_plan_text_seconds(a, adapt->input->excess_s),
+            dp_plan_text_seconds(a, fmax(0, adapt->input->excess_s)),
             dp_plan_text_seconds(b, answer->cost_s), (long long)answer->wait_steps);
     }
     return NULL;

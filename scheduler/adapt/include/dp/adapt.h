@@ -147,7 +147,7 @@ struct dp_adapt_input {
     double measured_step_s; // 0 = not known: predictions are as simulated; else scaled to it
     int64_t remaining_steps;
     int64_t expected_steps; // that the slowness lasts, by the history of its node; 0 = not known
-    double excess_s;        // lost so far: sum of (step - step before the onset)
+    double excess_s;        // lost so far: sum of (step - step before the onset); under 0 = nothing
     double trust;           // in predictions, 0 to 1
     struct dp_adapt_acting acting;
     struct dp_adapt_limits limits;
