@@ -149,6 +149,54 @@ static void what_a_slow_rank_leaves_behind_is_not_taken_for_uneven_data(void **s
     assert_true(is_quiet(detector));
 }
 
+// Alone with its stage in a new layout, on the device that was confirmed to be slow in the old one.
+static void what_is_known_to_be_slow_stands_and_is_no_news_until_it_recovers(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    struct dp_straggler_verdict known = {.state = DP_STRAGGLER_CONFIRMED,
+                                         .cause = DP_STRAGGLER_DEVICE,
+                                         .rank = 3,
+                                         .peer = DP_STRAGGLER_NONE,
+                                         .stage = DP_STRAGGLER_NONE,
+                                         .slowdown = 2};
+    dp_straggler_know(detector, 1, &known);
+    struct dp_straggler_verdict standing;
+    for (int64_t step = 1; step <= 80; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct hand hand;
+            by_hand(&hand, rank, (uint16_t)rank, step, rank == 1 && step <= 60 ? 2 : 1);
+            dp_straggler_take(detector, &hand.sample);
+        }
+        if (step == 60) {
+            assert_true(is_quiet(detector));
+            assert_int_equal(dp_straggler_standing(detector, &standing, 1), 1);
+            assert_int_equal(standing.rank, 1);
+            assert_true(fabs(standing.slowdown - 2) < 0.01);
+        }
+    }
+    assert_true(next_is(detector, DP_STRAGGLER_HEALTHY, DP_STRAGGLER_DEVICE, 1));
+    assert_true(is_quiet(detector));
+}
+
+static void a_change_has_to_last_some_time_too(void **state)
+{
+    (void)state;
+    struct dp_straggler_config config;
+    dp_straggler_config_init(&config);
+    config.ranks = 4;
+    config.persist_s = 20; // at 0.4 s a step
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = dp_straggler_new(&config);
+    for (int64_t step = 1; step <= 30 + 49; step++) {
+        four_replicas(detector, step, step > 30 ? 2 : 1);
+    }
+    assert_true(is_quiet(detector));
+    for (int64_t step = 80; step <= 81; step++) {
+        four_replicas(detector, step, 2);
+    }
+    assert_true(next_is(detector, DP_STRAGGLER_SUSPECTED, DP_STRAGGLER_DEVICE, 2));
+}
+
 static void no_data_is_not_healthy(void **state)
 {
     (void)state;
@@ -620,6 +668,8 @@ int main(void)
         cmocka_unit_test(a_few_slow_steps_are_no_straggler),
         cmocka_unit_test(a_rank_recovers_and_is_found_again),
         cmocka_unit_test(what_a_slow_rank_leaves_behind_is_not_taken_for_uneven_data),
+        cmocka_unit_test(what_is_known_to_be_slow_stands_and_is_no_news_until_it_recovers),
+        cmocka_unit_test(a_change_has_to_last_some_time_too),
         cmocka_unit_test(no_data_is_not_healthy),
         cmocka_unit_test(a_stage_that_is_slow_everywhere_is_the_plans_fault),
         cmocka_unit_test(a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe),

@@ -90,9 +90,18 @@ struct core_failure {
 
 #define CORE_VERDICTS_SHOWN 16 // of a job, the newest
 
+struct core_place {
+    char node[DP_NAME_MAX];
+    uint32_t slot;
+};
+
 struct core_straggler {
     struct dp_straggler *detector; // of this assignment; NULL = no step yet
     uint32_t attempt, epoch;
+    struct core_place *places;   // [ranks], where those of this assignment run
+    size_t places_count;
+    double words;                   // events that may be told now
+    int64_t words_ns;               // when that was known
     struct dp_verdict_record *news; // ring of CORE_VERDICTS_SHOWN; NULL = none yet
     uint64_t told;                  // ever
 };
@@ -164,6 +173,7 @@ struct core_job {
     // QUEUED
     struct core_job *ahead, *behind; // in the queue
     bool queued;
+    bool fresh; // nothing was said to it yet
     bool offered_some, offer_all; // nodes for its plan: those close together, or all
     int64_t backoff_ns;           // not before; 0 = at once
     int64_t passed_ns;            // since when others start before it; 0 = none has
@@ -261,6 +271,10 @@ struct dp_core {
     struct dp_core_config config;
     struct core_job *queue, *queue_last; // QUEUED, the first to go first
     struct core_job *planned;            // of them; one at a time
+    size_t fresh;                        // of them
+    // What the newest pass over the queue came to.
+    uint32_t last_told, last_free[2]; // by needs_profile
+    bool last_closed;
     struct core_quota *quotas;
     struct core_reply *row_replies; // that wait for a transaction without jobs
     struct core_node *gone_nodes;   // forgotten in this step
@@ -363,9 +377,14 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
 bool dp_core_queue_before(const struct core_job *job, const struct core_job *other);
 void dp_core_queue_add(struct dp_core *core, struct core_job *job);
 void dp_core_queue_remove(struct dp_core *core, struct core_job *job);
+// It is told anew what it waits for.
+void dp_core_queue_freshen(struct dp_core *core, struct core_job *job);
 
 // queue_pass.c
 void dp_core_schedule(struct dp_core *core);
+// Whether those who have come in since need no pass: they are behind others that lack room, and
+// nothing else has changed.
+bool dp_core_schedule_fresh(struct dp_core *core);
 bool dp_core_node_usable(const struct core_job *job, const struct core_node *node);
 uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_node *node);
 

@@ -6,15 +6,25 @@
 
 #include "core_internal.h"
 #include "dp/alloc.h"
+#include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/straggler.h"
 
 #define SUSPECT_AGAIN_NS (60 * DP_NS_PER_S)
 
+// Of a job: so many events at once, then one in so long. What stands is told by the job itself.
+enum { WORDS_MAX = 30 };
+#define WORD_NS (10 * DP_NS_PER_S)
+// Of ranks that are known to be slow when a new assignment begins.
+enum { KNOWN_MAX = 64 };
+
 static void forget(struct core_straggler *straggler)
 {
     dp_straggler_free(straggler->detector);
+    free(straggler->places);
     straggler->detector = NULL;
+    straggler->places = NULL;
+    straggler->places_count = 0;
 }
 
 void dp_core_straggler_deinit(struct core_job *job)
@@ -45,7 +55,50 @@ static struct dp_straggler *new_detector(const struct core_job *job)
     return detector;
 }
 
-// Ranks of another epoch are others, at other places: nothing that was known holds for them.
+static void keep_places(struct core_job *job)
+{
+    struct core_straggler *straggler = &job->straggler;
+    straggler->places = dp_new_array(struct core_place, job->ranks_count);
+    straggler->places_count = job->ranks_count;
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        DP_COPY_TEXT(straggler->places[i].node, job->ranks[i].node);
+        straggler->places[i].slot = job->ranks[i].slot;
+    }
+}
+
+// What stands about ranks, and where they ran.
+static size_t known_slow(const struct core_straggler *straggler,
+                         struct dp_straggler_verdict *ret_known, struct core_place *ret_places)
+{
+    if (straggler->detector == NULL) {
+        return 0;
+    }
+    size_t standing = dp_straggler_standing(straggler->detector, ret_known, KNOWN_MAX);
+    size_t count = 0;
+    for (size_t i = 0; i < standing && i < KNOWN_MAX; i++) {
+        if (ret_known[i].rank < straggler->places_count) {
+            ret_places[count] = straggler->places[ret_known[i].rank];
+            ret_known[count++] = ret_known[i];
+        }
+    }
+    return count;
+}
+
+// Who runs where a rank of the assignment before was slow begins with that.
+static void take_over(struct core_job *job, const struct dp_straggler_verdict *known,
+                      const struct core_place *places, size_t count)
+{
+    for (size_t k = 0; k < count; k++) {
+        for (uint32_t i = 0; i < job->ranks_count; i++) {
+            if (job->ranks[i].slot == places[k].slot &&
+                strcmp(job->ranks[i].node, places[k].node) == 0) {
+                dp_straggler_know(job->straggler.detector, i, &known[k]);
+            }
+        }
+    }
+}
+
+// Ranks of another epoch are others; what was found about the places where they run holds.
 static struct dp_straggler *detector_of(struct core_job *job)
 {
     struct core_straggler *straggler = &job->straggler;
@@ -53,10 +106,16 @@ static struct dp_straggler *detector_of(struct core_job *job)
         straggler->epoch == job->row.epoch) {
         return straggler->detector;
     }
+    DP_AUTO_FREE struct dp_straggler_verdict *known =
+        dp_new_array(struct dp_straggler_verdict, KNOWN_MAX);
+    struct core_place places[KNOWN_MAX];
+    size_t count = known_slow(straggler, known, places);
     forget(straggler);
     straggler->attempt = job->row.attempt;
     straggler->epoch = job->row.epoch;
     straggler->detector = new_detector(job);
+    keep_places(job);
+    take_over(job, known, places, count);
     return straggler->detector;
 }
 
@@ -120,15 +179,32 @@ static void suspect_node(struct dp_core *core, struct core_node *node,
     }
 }
 
+// Steps of milliseconds on a crowded machine would fill the table of events.
+static bool may_speak(const struct dp_core *core, struct core_straggler *straggler)
+{
+    double earned = straggler->words_ns == 0
+                        ? WORDS_MAX
+                        : (double)(core->now_ns - straggler->words_ns) / (double)WORD_NS;
+    straggler->words_ns = core->now_ns;
+    straggler->words = fmin(straggler->words + earned, WORDS_MAX);
+    if (straggler->words < 1) {
+        return false;
+    }
+    straggler->words -= 1;
+    return true;
+}
+
 static void tell(struct dp_core *core, struct core_job *job,
                  const struct dp_straggler_verdict *verdict)
 {
     struct dp_verdict_record *record = next_news(&job->straggler);
     fill_record(core, job, verdict, record);
-    dp_core_store(core, DP_RECORD_VERDICT, dp_core_keep(core, record, sizeof(*record)));
     struct core_node *node = record->node[0] != '\0' ? dp_core_node_find(core, record->node) : NULL;
-    dp_core_note(core, job, node, verdict->state >= DP_STRAGGLER_SUSPECTED,
-                 event_of(verdict->state), "%s: %s", record->cause, record->text);
+    if (may_speak(core, &job->straggler)) {
+        dp_core_store(core, DP_RECORD_VERDICT, dp_core_keep(core, record, sizeof(*record)));
+        dp_core_note(core, job, node, verdict->state >= DP_STRAGGLER_SUSPECTED,
+                     event_of(verdict->state), "%s: %s", record->cause, record->text);
+    }
     if (node != NULL) {
         suspect_node(core, node, verdict);
     }

@@ -287,6 +287,7 @@ static void take_plans(struct dp_straggler *self)
         const struct group *group = &self->groups[work->group];
         work->raw_ns *= group->planned_ns > 0 ? group->planned_ns / planned_of(work) : 1;
         take_out_tokens(group, work);
+        work->value_ns /= rank->known > 0 ? rank->known : 1; // what the stage takes elsewhere
     }
 }
 

@@ -89,6 +89,7 @@ struct rank {
     size_t links_count;
     uint32_t missed; // steps in a row without a sample
     struct subject work, host, silence;
+    double known; // how slow it was known to be from the beginning; 0 = not
     struct window individual, busy, gap, off_core; // of the newest steps
     double best_gap_ns;                            // of the best few steps
     bool best_gap_known;
@@ -106,8 +107,10 @@ struct rank {
 struct edge {
     uint32_t low, high;
     struct subject subject;
-    struct window own; // ns of a message there and one back
-    double best_ns, planned_ns;
+    struct window own;                   // ns of a message there and one back
+    float history[DP_STRAGGLER_HISTORY]; // the same while it was healthy, a ring
+    uint32_t history_count;              // ever added
+    double best_ns;                      // median of the history; 0 = not known yet
     bool same_node;
     // Of the step at hand.
     double sum_ns[2], messages[2]; // to low, to high
@@ -184,8 +187,9 @@ void straggler_series_add(struct series *series, const struct dp_straggler_confi
                           int64_t step, double value, bool healthy);
 // A value that is shown but teaches nothing.
 void straggler_series_show(struct series *series, double value);
-bool straggler_series_changed(const struct series *series,
-                              const struct dp_straggler_config *config);
+// `step_ns`: what a step takes.
+bool straggler_series_changed(const struct series *series, const struct dp_straggler_config *config,
+                              double step_ns);
 bool straggler_series_recovered(const struct series *series,
                                 const struct dp_straggler_config *config);
 void straggler_series_reset(struct series *series);
@@ -203,6 +207,9 @@ void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict
 void straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why);
 // Time in a step that the rank was ready to compute and had no core, beyond what others had.
 double straggler_off_core_ns(struct dp_straggler *self, uint32_t r);
+// So much of the rank's work it had no core for, that what it and its messages take tells of
+// nothing else.
+bool straggler_lacks_cores(const struct rank *rank);
 bool straggler_is_suspect(const struct subject *subject);
 
 // whole.c

@@ -8,6 +8,8 @@
 
 // Time off the cores that explains so much of what a rank lost makes it the host's.
 static const double explained_share = 0.5;
+// Of its work: a rank that is kept from its cores for so much of it.
+static const double lacking_share = 0.25;
 
 bool straggler_is_suspect(const struct subject *subject)
 {
@@ -24,6 +26,20 @@ struct dp_straggler_verdict *straggler_verdict_of(struct subject *subject)
         subject->probes = 0;
     }
     return subject->verdict;
+}
+
+void dp_straggler_know(struct dp_straggler *straggler, uint32_t rank,
+                       const struct dp_straggler_verdict *verdict)
+{
+    bool lasts = verdict->state >= DP_STRAGGLER_SUSPECTED && verdict->slowdown > 1 &&
+                 (verdict->cause == DP_STRAGGLER_DEVICE || verdict->cause == DP_STRAGGLER_HOST);
+    if (rank >= straggler->config.ranks || straggler->looked > 0 || !lasts) {
+        return;
+    }
+    struct rank *known = &straggler->ranks[rank];
+    *straggler_verdict_of(&known->work) = *verdict;
+    known->work.verdict->rank = rank;
+    known->known = verdict->slowdown;
 }
 
 void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict)
@@ -89,6 +105,19 @@ static void feed(struct dp_straggler *self, struct subject *subject, double valu
                          !straggler_is_suspect(subject));
 }
 
+// A single long step is no time that a change has lasted.
+static double typical_step_ns(const struct dp_straggler *self)
+{
+    double median = straggler_window_median(&self->step_times, BEST_STEPS);
+    return isnan(median) ? self->step_ns : median;
+}
+
+bool straggler_lacks_cores(const struct rank *rank)
+{
+    double off_core = straggler_window_median(&rank->off_core, BEST_STEPS);
+    return off_core >= lacking_share * straggler_window_median(&rank->busy, BEST_STEPS);
+}
+
 static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
 {
     return lost_ns >= self->config.noticeable * self->step_ns;
@@ -107,7 +136,7 @@ static void suspect(struct dp_straggler *self, struct subject *subject, dp_strag
     verdict->cause = cause;
     verdict->rank = rank;
     verdict->slowdown = slowdown_of(&subject->series);
-    verdict->lost_s = lost_ns / 1e9;
+    verdict->lost_s = fmax(lost_ns, 0) / 1e9;
     verdict->onset_step = subject->series.onset_step;
     verdict->step = self->step;
 }
@@ -180,14 +209,14 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
     if (rank->work.verdict != NULL) {
         if (straggler_series_recovered(&rank->work.series, &self->config)) {
             clear_recovered(self, &rank->work);
-        } else {
+        } else if (rank->work.series.window.count > 0) {
             rank->work.verdict->slowdown =
                 exp(straggler_window_mean(&rank->work.series.window, BEST_STEPS));
         }
         return;
     }
     double lost_ns = rank->own_ns * (1 - 1 / slowdown_of(&rank->work.series));
-    if (!straggler_series_changed(&rank->work.series, &self->config) ||
+    if (!straggler_series_changed(&rank->work.series, &self->config, typical_step_ns(self)) ||
         !is_noticeable(self, lost_ns)) {
         return;
     }
@@ -211,7 +240,8 @@ static void judge_host(struct dp_straggler *self, uint32_t r)
         }
         return;
     }
-    if (explained || !straggler_series_changed(&rank->host.series, &self->config) ||
+    if (explained ||
+        !straggler_series_changed(&rank->host.series, &self->config, typical_step_ns(self)) ||
         !is_noticeable(self, rank->host_lost_ns)) {
         return;
     }
@@ -229,7 +259,8 @@ static bool is_explained(const struct dp_straggler *self, const struct edge *edg
 {
     const struct rank *low = &self->ranks[edge->low], *high = &self->ranks[edge->high];
     return straggler_is_suspect(&low->work) || straggler_is_suspect(&low->host) ||
-           straggler_is_suspect(&high->work) || straggler_is_suspect(&high->host);
+           straggler_is_suspect(&high->work) || straggler_is_suspect(&high->host) ||
+           straggler_lacks_cores(low) || straggler_lacks_cores(high);
 }
 
 static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
@@ -237,8 +268,9 @@ static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
     uint32_t count = 0;
     for (size_t i = 0; i < self->ranks[r].links_count; i++) {
         const struct edge *edge = &self->edges[self->ranks[r].links[i].edge];
-        count += straggler_is_suspect(&edge->subject) ||
-                 straggler_series_changed(&edge->subject.series, &self->config);
+        count +=
+            straggler_is_suspect(&edge->subject) ||
+            straggler_series_changed(&edge->subject.series, &self->config, typical_step_ns(self));
     }
     return count;
 }
@@ -248,13 +280,14 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
     bool explained = is_explained(self, edge);
     if (edge->subject.verdict != NULL) {
         if (explained) {
-            straggler_clear(self, &edge->subject, "one of its ends is slow itself: see there");
+            straggler_clear(self, &edge->subject, "one of its ends is slow itself, or lacks cores");
         } else if (straggler_series_recovered(&edge->subject.series, &self->config)) {
             clear_recovered(self, &edge->subject);
         }
         return;
     }
-    if (explained || !straggler_series_changed(&edge->subject.series, &self->config) ||
+    if (explained ||
+        !straggler_series_changed(&edge->subject.series, &self->config, typical_step_ns(self)) ||
         !is_noticeable(self, edge->lost_ns)) {
         return;
     }

@@ -9,7 +9,7 @@
 static const double false_alarm_steps = 1e9;
 // One sample is worth at most this share of an alarm, whatever its value.
 static const double share_max = 0.25;
-static const double sigma_first = 0.05, sigma_min = 0.02, sigma_max = 0.5;
+static const double sigma_first = 0.05, sigma_min = 0.02, sigma_max = 2;
 static const double mad_to_sigma = 1.4826; // of a normal distribution
 enum { HISTORY_MIN = 12, SIGMA_EVERY = 8 };
 
@@ -134,9 +134,11 @@ void straggler_series_add(struct series *series, const struct dp_straggler_confi
     }
 }
 
-bool straggler_series_changed(const struct series *series, const struct dp_straggler_config *config)
+bool straggler_series_changed(const struct series *series, const struct dp_straggler_config *config,
+                              double step_ns)
 {
     return series->sum >= log(false_alarm_steps) && series->run >= config->persist_steps &&
+           series->run * step_ns >= config->persist_s * 1e9 &&
            straggler_window_mean(&series->window, series->run) >= log(config->enter);
 }
 

@@ -72,6 +72,21 @@ static void learn_best(struct window *window, double value, bool healthy, double
     }
 }
 
+// What is usual of a link, not what was best: short messages are late by chance, some of them much.
+static void learn_edge(struct edge *edge)
+{
+    edge->history[edge->history_count++ % DP_STRAGGLER_HISTORY] = (float)edge->value_ns;
+    if (edge->history_count % BEST_STEPS == 0) {
+        double values[DP_STRAGGLER_HISTORY];
+        size_t count =
+            edge->history_count < DP_STRAGGLER_HISTORY ? edge->history_count : DP_STRAGGLER_HISTORY;
+        for (size_t i = 0; i < count; i++) {
+            values[i] = edge->history[i];
+        }
+        edge->best_ns = straggler_median(values, count);
+    }
+}
+
 static void learn_rank(struct rank *rank)
 {
     bool healthy = rank->work.series.sum == 0 || rank->work.series.run < BEST_STEPS / 2;
@@ -79,7 +94,9 @@ static void learn_rank(struct rank *rank)
     for (size_t i = 0; i < rank->works_count; i++) {
         struct work *work = &rank->works[i];
         if (work->value_ns > 0) {
-            learn_best(&work->own, work->high_ns, healthy, &work->best_ns);
+            bool first = rank->known > 0 && work->best_ns == 0;
+            learn_best(&work->own, work->high_ns, healthy || first, &work->best_ns);
+            work->best_ns /= first ? rank->known : 1; // it was slow when this was learned
             if (work->reference_ns > 0) {
                 straggler_window_add(&work->relative, log(work->low_ns / work->reference_ns));
             }
@@ -113,7 +130,10 @@ static void learn(struct dp_straggler *self)
         bool healthy =
             edge->subject.series.run < BEST_STEPS / 2 && !straggler_is_suspect(&edge->subject);
         if (edge->value_ns > 0) {
-            learn_best(&edge->own, edge->value_ns, healthy, &edge->best_ns);
+            straggler_window_add(&edge->own, edge->value_ns);
+        }
+        if (edge->value_ns > 0 && healthy) {
+            learn_edge(edge);
         }
     }
     straggler_window_add(&self->step_times, self->step_ns);

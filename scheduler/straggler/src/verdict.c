@@ -7,6 +7,7 @@ void dp_straggler_config_init(struct dp_straggler_config *config)
         .enter = 1.2,
         .gap = 0.1,
         .persist_steps = 8,
+        .persist_s = 0.5,
         .warm_up_steps = 5,
         .freeze_steps = 10,
         .blind_steps = 12,

@@ -99,7 +99,7 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
 {
     struct stage *stage = &self->stages[index];
     double others = others_figure(self, index, planned, values);
-    if (stage->ranks == 0 || others <= 0) {
+    if (stage->ranks == 0 || others <= 0 || straggler_lacks_cores(&self->ranks[stage->only_rank])) {
         return;
     }
     straggler_window_add(&stage->ratio, log(stage_figure(stage, planned) / others));
@@ -123,7 +123,7 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
     verdict->cause = DP_STRAGGLER_UNEVEN_STAGE;
     verdict->stage = (uint32_t)index;
     verdict->slowdown = ratio;
-    verdict->lost_s = lost_ns / 1e9;
+    verdict->lost_s = fmax(lost_ns, 0) / 1e9;
     verdict->onset_step = verdict->step = self->step;
     snprintf(verdict->text, sizeof(verdict->text),
              "stage %zu takes %.2f times as long as %s on all %u ranks that have it, and it was "
@@ -262,6 +262,7 @@ static void forget_best(struct dp_straggler *self)
     }
     for (size_t i = 0; i < self->edges_count; i++) {
         self->edges[i].best_ns = 0;
+        self->edges[i].history_count = 0;
     }
 }
 

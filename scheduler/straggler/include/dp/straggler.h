@@ -94,12 +94,13 @@ struct dp_straggler_config {
     double enter;           // own / reference from which a rank is suspected
     double gap;             // it has recovered below enter - gap
     uint32_t persist_steps; // that a change must have lasted
+    double persist_s;       // and so long
     uint32_t warm_up_steps; // of the beginning, nobody is blamed for them
     uint32_t freeze_steps;  // after an action of our own
     uint32_t blind_steps;   // without a word of a rank, while others go on
     double noticeable;      // share of a step that must be lost
 };
-// 1.2, 0.1, 8, 5, 10, 12, 0.03.
+// 1.2, 0.1, 8 steps and 0.5 s, 5, 10, 12, 0.03.
 void dp_straggler_config_init(struct dp_straggler_config *config);
 
 typedef enum dp_straggler_state {
@@ -165,6 +166,10 @@ void dp_straggler_take(struct dp_straggler *straggler, const struct dp_straggler
 // An action of our own (ranks changed places, a probe, a profile) begins with the step after
 // `step`: what changes now is blamed on it. `why` for people.
 void dp_straggler_freeze(struct dp_straggler *straggler, int64_t step, const char *why);
+// Before the first step: the rank is known to be slow, by a verdict about the device or the host
+// that it runs on now. It stands, and is no news, until the rank recovers.
+void dp_straggler_know(struct dp_straggler *straggler, uint32_t rank,
+                       const struct dp_straggler_verdict *verdict);
 // A rank's figures; verdicts follow when all have answered that were not silent.
 void dp_straggler_take_probe(struct dp_straggler *straggler,
                              const struct dp_straggler_probe *probe);
