@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dp/adapt.h"
 #include "dp/clock.h"
 #include "dp_test.h"
 #include "reassign_world.h"
@@ -127,6 +128,8 @@ static void an_answer_is_measured_over_twenty_steps_and_believed_in_accordingly(
     assert_int_equal(change.world.decision.measured_step_ns, DP_NS_PER_MS * 3 / 4);
     assert_float_equal(change.world.decision.trust_before, 1, 0);
     assert_float_equal(change.world.decision.trust_after, 0.75, 1e-12);
+    // Who makes predictions sees it the same way.
+    assert_float_equal(dp_adapt_trust_after(1, 1e-3, 0.5e-3, 0.75e-3), 0.75, 1e-12);
     change_ask(&change, 0, "", true);
     assert_float_equal(change.world.asked.trust, 0.75, 1e-12);
 }

@@ -7,11 +7,18 @@
 #include "dp/alloc.h"
 
 static const char *const order_texts[] = {
-    [DP_ORDER_NONE] = "none", [DP_ORDER_WELCOME] = "welcome", [DP_ORDER_REFUSE] = "refuse",
-    [DP_ORDER_ACK] = "ack",   [DP_ORDER_PREPARE] = "prepare", [DP_ORDER_START] = "start",
-    [DP_ORDER_STOP] = "stop", [DP_ORDER_RELEASE] = "release", [DP_ORDER_CHECKPOINT] = "checkpoint",
+    [DP_ORDER_NONE] = "none",
+    [DP_ORDER_WELCOME] = "welcome",
+    [DP_ORDER_REFUSE] = "refuse",
+    [DP_ORDER_ACK] = "ack",
+    [DP_ORDER_PREPARE] = "prepare",
+    [DP_ORDER_START] = "start",
+    [DP_ORDER_STOP] = "stop",
+    [DP_ORDER_RELEASE] = "release",
+    [DP_ORDER_CHECKPOINT] = "checkpoint",
     [DP_ORDER_PROBE] = "probe",
-    [DP_ORDER_PAUSE] = "pause", [DP_ORDER_SETTLE] = "settle",
+    [DP_ORDER_PAUSE] = "pause",
+    [DP_ORDER_SETTLE] = "settle",
 };
 
 const char *dp_order_kind_text(dp_order_kind kind)

@@ -9,11 +9,8 @@ const double task_bucket_s[TASK_BUCKETS - 1] = {0.001, 0.01, 0.1, 0.5, 2, 10, 60
 const char *task_kind_text(task_kind kind)
 {
     static const char *const texts[TASK_KIND_COUNT] = {
-        [TASK_JOB] = "job",
-        [TASK_ADAPT] = "adapt",
-        [TASK_VALIDATE] = "validate",
-        [TASK_PLAN] = "plan",
-        [TASK_SIMULATE] = "simulate",
+        [TASK_JOB] = "job",   [TASK_ADAPT] = "adapt",       [TASK_VALIDATE] = "validate",
+        [TASK_PLAN] = "plan", [TASK_SIMULATE] = "simulate",
     };
     return texts[kind];
 }

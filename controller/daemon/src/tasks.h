@@ -11,7 +11,7 @@
 struct daemon;
 
 typedef enum task_kind {
-    TASK_JOB, // a plan for a job of the queue: the core decides how many
+    TASK_JOB,   // a plan for a job of the queue: the core decides how many
     TASK_ADAPT, // another layout for a job that runs
     TASK_VALIDATE,
     TASK_PLAN,

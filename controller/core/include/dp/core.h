@@ -39,14 +39,14 @@ struct dp_core_config {
     uint32_t stop_grace_ms;      // between the polite end of a rank and the forced one
     uint32_t stop_timeout_ms;    // after which ranks that do not end are told again, and named
     uint32_t checkpoint_timeout_ms;
-    uint32_t pause_timeout_ms;   // for all ranks to hold, beside the time of some steps
-    uint32_t answer_timeout_ms;  // for the answer to ADAPT
-    uint32_t cool_down_ms;       // after an answer to a straggler, until the next one of the job
-    uint32_t measured_steps;     // that an answer is measured over
-    uint32_t recoveries_max;     // from the same step, then from the checkpoint
-    uint32_t store_retry_ms;  // between attempts to store what could not be stored
-    uint32_t save_ms;         // between savings of the ranks' running totals
-    uint32_t active_jobs_max; // that have not ended
+    uint32_t pause_timeout_ms;  // for all ranks to hold, beside the time of some steps
+    uint32_t answer_timeout_ms; // for the answer to ADAPT
+    uint32_t cool_down_ms;      // after an answer to a straggler, until the next one of the job
+    uint32_t measured_steps;    // that an answer is measured over
+    uint32_t recoveries_max;    // from the same step, then from the checkpoint
+    uint32_t store_retry_ms;    // between attempts to store what could not be stored
+    uint32_t save_ms;           // between savings of the ranks' running totals
+    uint32_t active_jobs_max;   // that have not ended
     dp_queue_policy queue;
     uint32_t pass_ms;
     uint32_t backoff_max_ms;   // between two attempts of a job, unless its own first wait is longer
@@ -65,14 +65,14 @@ typedef enum dp_core_event_kind {
     DP_EVENT_LOAD_ENDED, // numbers of ended jobs
     DP_EVENT_LOAD_NODE,
     DP_EVENT_LOAD_QUOTA,
-    DP_EVENT_LOAD_JOB, // one that has not ended, with its ranks
+    DP_EVENT_LOAD_JOB,      // one that has not ended, with its ranks
     DP_EVENT_LOAD_DECISION, // the newest of a job that was loaded, and the newest that was measured
     // People.
     DP_EVENT_SUBMIT,
     DP_EVENT_CANCEL,
     DP_EVENT_CHECKPOINT,
     DP_EVENT_REASSIGN, // another layout for a job that runs
-    DP_EVENT_HOLD, // a node gets no new work for a while
+    DP_EVENT_HOLD,     // a node gets no new work for a while
     DP_EVENT_NODE_ASK,
     DP_EVENT_QUOTA_ASK,
     // Agents; `session` names the stream and is never used again.
@@ -109,7 +109,7 @@ struct dp_submit {
     dp_recovery_policy recovery;
     dp_adapt_policy adapt;
     double straggler_enter; // 0 = the default
-    const char *user; // NULL or "" = nobody in particular
+    const char *user;       // NULL or "" = nobody in particular
     int32_t priority;
     bool preemptible;
     uint32_t retry_max, retry_backoff_s, no_progress_max; // as in the row
@@ -297,9 +297,9 @@ struct dp_plan_failed {
 
 // What answers the question of an ADAPT effect.
 struct dp_adapt_done {
-    uint64_t job, request; // as in the effect
-    const char *kind;      // "move-layers"; "ignore" changes nothing
-    const char *action;    // in words
+    uint64_t job, request;                         // as in the effect
+    const char *kind;                              // "move-layers"; "ignore" changes nothing
+    const char *action;                            // in words
     int64_t predicted_step_ns, predicted_pause_ns; // 0 = not known
     uint64_t again_steps; // it may pay later: ask again after so many, 0 = not
     const void *document; // dp.decision/1
@@ -329,7 +329,7 @@ struct dp_load_job {
 struct dp_load_ended {
     const uint64_t *numbers; // rising
     size_t count;
-    uint64_t highest; // job number ever used
+    uint64_t highest;    // job number ever used
     uint64_t last_event; // id of the newest event there ever was
 };
 
@@ -415,8 +415,8 @@ struct dp_adapt_ask {
     uint64_t step;
     const struct dp_straggler_verdict *verdicts; // that stand
     size_t verdicts_count;
-    const char *away;                           // node to leave, "" = none
-    const char *cause;                          // in words
+    const char *away;  // node to leave, "" = none
+    const char *cause; // in words
     int64_t step_ns;   // measured, as are the next: 0 = not known
     int64_t switch_ns; // how long a job stood still while its ranks changed
     uint64_t steps_left;
@@ -430,10 +430,10 @@ struct dp_effect {
     uint64_t session, reply, job;
     const char *node;
     struct dp_fence fence;
-    uint32_t grace_ms; // STOP
-    bool checkpoint;   // STOP: after one more checkpoint
+    uint32_t grace_ms;     // STOP
+    bool checkpoint;       // STOP: after one more checkpoint
     uint32_t heartbeat_ms; // WELCOME, ACK: asked of the node from now on
-    uint64_t request;  // CHECKPOINT order, ACK: its number; reply to a checkpoint: its step
+    uint64_t request;      // CHECKPOINT order, ACK: its number; reply to a checkpoint: its step
     dp_status status;
     bool warning; // LOG
     const char *event;
