@@ -128,6 +128,18 @@ class Reassign(ClusterTest):
         after = self.settles_elsewhere(job, ranks)
         self.assertNotIn(ranks[3]["node"], [rank["node"] for rank in after["ranks"]])
 
+    def test_a_drained_node_is_left_while_the_job_trains(self):
+        job, ranks = self.start_sim()
+        node = ranks[3]["node"]
+        self.cluster.dpctl("drain", node, "--reason", "fan")
+        self.wait_decision(job, "MEASURED")
+        wait_for(f"{node} is drained", lambda: next(
+            n["state"] for n in self.cluster.json("nodes")["nodes"]
+            if n["name"] == node) == "DRAINED")
+        self.cluster.dpctl("undrain", node)
+        after = self.settles_elsewhere(job, ranks)
+        self.assertNotIn(node, [rank["node"] for rank in after["ranks"]])
+
     def test_a_job_that_does_not_run_or_a_node_that_it_has_not_is_refused(self):
         job, ranks = self.start_sim()
         used = {rank["node"] for rank in ranks}
