@@ -64,6 +64,8 @@ void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state s
     dp_core_queue_remove(core, job);
     if (state == DP_STATE_QUEUED) {
         dp_core_queue_add(core, job);
+    } else if (state != DP_STATE_SUBMITTED) {
+        dp_core_reschedule(core);
     }
     DP_COPY_TEXT(job->row.reason, reason);
     va_list args;
@@ -77,7 +79,6 @@ void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state s
     }
     dp_core_job_changed(job);
     dp_core_job_recount(job);
-    dp_core_reschedule(core);
     bool bad = state == DP_STATE_FAILED || state == DP_STATE_LOST;
     dp_core_note(core, job, NULL, bad, "job.state", "%s%s%s%s%s", dp_job_state_text(state),
                  reason[0] == '\0' ? "" : " ", reason, job->row.message[0] == '\0' ? "" : ": ",
@@ -221,11 +222,12 @@ static bool all_ok(struct core_job *job)
     return job->ranks_count > 0;
 }
 
-// The levels of ranks can be faster than the reports of their last steps.
+// The levels of ranks can be faster than the reports of their last steps; after a restart, last
+// words are told again.
 static bool is_settled(const struct core_job *job)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
-        if (job->ranks[i].step < job->ranks[i].final_step) {
+        if (!job->ranks[i].finished || job->ranks[i].step < job->ranks[i].final_step) {
             return false;
         }
     }
@@ -329,6 +331,7 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
     expire_checkpoints(core, job);
     if (job->backoff_ns != 0 && core->now_ns >= job->backoff_ns) {
         job->backoff_ns = 0;
+        dp_core_queue_freshen(core, job);
         dp_core_reschedule(core);
     }
     if (job->settle_ns != 0 && core->now_ns >= job->settle_ns) {

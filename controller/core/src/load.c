@@ -129,6 +129,8 @@ void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
     for (size_t i = 0; i < job->ranks_count; i++) {
         // Steps that every rank has completed are on disk; others are told again.
         job->ranks[i].step = job->row.step;
+        // Its last word has more than the row.
+        job->ranks[i].finished = job->ranks[i].finished && dp_job_state_ended(job->row.state);
     }
     know_nodes(core, job);
     dp_core_job_set_members(job);

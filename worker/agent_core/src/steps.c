@@ -59,12 +59,16 @@ static void send_blob(const struct dp_agent_blob *blob, struct dp_agent_effects 
     }
 }
 
+// Steps come last: with the last of them a job is over, and what comes later is not looked at.
 void dp_agent_steps_send(const struct dp_agent_steps *steps, struct dp_agent_effects *effects)
 {
-    for (size_t i = 0; steps != NULL && i < steps->count; i++) {
-        send_blob(&steps->items[(steps->first + i) % DP_LINK_STEPS_KEPT], effects);
+    if (steps == NULL) {
+        return;
     }
-    for (size_t i = 0; steps != NULL && i < DP_AGENT_LASTING_COUNT; i++) {
+    for (size_t i = 0; i < DP_AGENT_LASTING_COUNT; i++) {
         send_blob(&steps->lasting[i], effects);
+    }
+    for (size_t i = 0; i < steps->count; i++) {
+        send_blob(&steps->items[(steps->first + i) % DP_LINK_STEPS_KEPT], effects);
     }
 }
