@@ -457,7 +457,7 @@ static void finish_step(struct dp_core *core)
             job->recount = false;
         }
     }
-    if (core->schedule) {
+    if (core->schedule || (core->fresh > 0 && !dp_core_schedule_fresh(core))) {
         core->schedule = false;
         dp_core_schedule(core);
     }

@@ -27,6 +27,13 @@ void dp_core_queue_add(struct dp_core *core, struct core_job *job)
     *(job->ahead == NULL ? &core->queue : &job->ahead->behind) = job;
     *(job->behind == NULL ? &core->queue_last : &job->behind->ahead) = job;
     job->queued = true;
+    dp_core_queue_freshen(core, job);
+}
+
+void dp_core_queue_freshen(struct dp_core *core, struct core_job *job)
+{
+    core->fresh += job->queued && !job->fresh;
+    job->fresh = job->queued;
 }
 
 void dp_core_queue_remove(struct dp_core *core, struct core_job *job)
@@ -38,6 +45,8 @@ void dp_core_queue_remove(struct dp_core *core, struct core_job *job)
     *(job->behind == NULL ? &core->queue_last : &job->behind->ahead) = job->ahead;
     job->ahead = job->behind = NULL;
     job->queued = false;
+    core->fresh -= job->fresh;
+    job->fresh = false;
     if (core->planned == job) {
         core->planned = NULL;
     }

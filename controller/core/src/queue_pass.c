@@ -13,7 +13,8 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-#define TOLD_MAX 16 // jobs that are told in numbers what they lack; the others wait behind them
+#define TOLD_MAX 16   // jobs that are told in numbers what they lack; the others wait behind them
+#define DEPTH_MAX 256 // jobs that lack room behind which nobody is looked for who does not
 
 static void wait_for(struct core_job *job, const char *reason, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -41,10 +42,15 @@ static void wait_behind(struct core_job *job)
     }
 }
 
-bool dp_core_node_usable(const struct core_job *job, const struct core_node *node)
+static bool usable(bool needs_profile, const struct core_node *node)
 {
     return node->state == DP_NODE_READY ||
-           (node->state == DP_NODE_REGISTERING && !job->row.needs_profile && !node->held);
+           (node->state == DP_NODE_REGISTERING && !needs_profile && !node->held);
+}
+
+bool dp_core_node_usable(const struct core_job *job, const struct core_node *node)
+{
+    return usable(job->row.needs_profile, node);
 }
 
 uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_node *node)
@@ -56,7 +62,6 @@ uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_n
 
 // What there is for one kind of job: those that need calibrated nodes, or the others.
 struct supply {
-    bool counted;
     uint32_t nodes, free, total;     // nodes that the job can use now
     uint32_t nodes_here, slots_here; // and those that are only late, or soon calibrated
     uint32_t nodes_known;
@@ -71,7 +76,7 @@ struct pass {
     struct core_job *planned;  // is being planned: one at a time, two could want the same slots
     struct core_job *first;    // the first that fits into the cluster and lacks room
     bool closed;               // none behind it may start
-    uint32_t told;
+    uint32_t told, depth;
 };
 
 static void count_uncalibrated(const struct dp_core *core, const struct core_node *node,
@@ -88,17 +93,12 @@ static void count_uncalibrated(const struct dp_core *core, const struct core_nod
     }
 }
 
-static struct supply *measure(struct pass *pass, const struct core_job *job)
+static void measure(const struct dp_core *core, bool needs_profile, struct supply *supply)
 {
-    struct supply *supply = &pass->supplies[job->row.needs_profile];
-    if (supply->counted) {
-        return supply;
-    }
-    const struct dp_core *core = pass->core;
     FOR_EACH_NODE(core, node)
     {
         supply->nodes_known++;
-        if (dp_core_node_usable(job, node)) {
+        if (usable(needs_profile, node)) {
             supply->nodes++;
             supply->free += dp_core_node_slots_free(core, node);
             supply->total += node->row.slots;
@@ -111,8 +111,6 @@ static struct supply *measure(struct pass *pass, const struct core_job *job)
     }
     supply->nodes_here += supply->nodes;
     supply->slots_here += supply->total;
-    supply->counted = true;
-    return supply;
 }
 
 // Of the slots that are free, these are spoken for.
@@ -197,7 +195,7 @@ typedef enum verdict {
 
 static verdict judge(struct pass *pass, struct core_job *job)
 {
-    const struct supply *supply = measure(pass, job);
+    const struct supply *supply = &pass->supplies[job->row.needs_profile];
     uint32_t wanted = (uint32_t)job->row.ranks_wanted;
     bool enough = supply->free >= wanted, fits = supply->slots_here >= wanted;
     // More ranks may be used than are wanted at least, so nodes that come up are waited for.
@@ -214,6 +212,7 @@ static verdict judge(struct pass *pass, struct core_job *job)
         wait_for_room(pass, job, supply);
     }
     pass->told++;
+    pass->depth += fits;
     return fits ? LACKS_ROOM : NEVER_FITS;
 }
 
@@ -302,7 +301,7 @@ static void lead(struct pass *pass, struct core_job *job)
     bool strict = core->config.queue == DP_QUEUE_STRICT;
     bool passed =
         job->passed_ns != 0 && core->now_ns >= job->passed_ns + core->config.pass_ms * DP_NS_PER_MS;
-    bool freed = dp_core_preempt(pass->core, job, measure(pass, job)->free);
+    bool freed = dp_core_preempt(pass->core, job, pass->supplies[job->row.needs_profile].free);
     pass->first = job;
     pass->closed = strict || passed || freed;
     if (freed) {
@@ -317,6 +316,7 @@ static void look_at(struct pass *pass, struct core_job *job)
     }
     if (pass->closed) {
         wait_behind(job);
+        pass->told++;
         return;
     }
     verdict found = judge(pass, job);
@@ -324,6 +324,25 @@ static void look_at(struct pass *pass, struct core_job *job)
         start(pass, job);
     } else if (found == LACKS_ROOM && pass->first == NULL) {
         lead(pass, job);
+    }
+}
+
+// Nobody behind can start any more, and nobody has to be told why.
+static bool is_over(const struct pass *pass)
+{
+    bool none = pass->supplies[0].free == 0 && pass->supplies[1].free == 0;
+    return pass->told >= TOLD_MAX && (pass->closed || none || pass->depth >= DEPTH_MAX);
+}
+
+// The rest of the queue: those who have come in since.
+static void wait_rest(struct dp_core *core)
+{
+    for (struct core_job *job = core->queue_last; core->fresh > 0; job = job->ahead) {
+        if (job->fresh) {
+            wait_behind(job);
+            job->fresh = false;
+            core->fresh--;
+        }
     }
 }
 
@@ -335,12 +354,36 @@ void dp_core_schedule(struct dp_core *core)
     }
     struct pass pass = {.core = core, .planned = core->planned};
     dp_core_quotas_count(core);
+    measure(core, false, &pass.supplies[0]);
+    measure(core, true, &pass.supplies[1]);
     if (pass.planned != NULL) {
-        measure(&pass, &(struct core_job){.row.needs_profile = false});
-        measure(&pass, &(struct core_job){.row.needs_profile = true});
         reserve(&pass, (uint32_t)pass.planned->row.ranks_wanted);
     }
-    for (struct core_job *job = core->queue; job != NULL; job = job->behind) {
+    for (struct core_job *job = core->queue; job != NULL && !is_over(&pass); job = job->behind) {
+        core->fresh -= job->fresh;
+        job->fresh = false;
         look_at(&pass, job);
     }
+    wait_rest(core);
+    core->last_closed = pass.closed || pass.depth >= DEPTH_MAX;
+    core->last_told = pass.told;
+    core->last_free[0] = pass.supplies[0].free;
+    core->last_free[1] = pass.supplies[1].free;
+}
+
+bool dp_core_schedule_fresh(struct dp_core *core)
+{
+    size_t left = core->fresh;
+    const struct core_job *job = core->queue_last;
+    while (left > 0 && job != NULL && job->fresh && core->last_told >= TOLD_MAX &&
+           (core->last_closed ||
+            core->last_free[job->row.needs_profile] < (uint32_t)job->row.ranks_wanted)) {
+        job = job->ahead;
+        left--;
+    }
+    if (left > 0) {
+        return false;
+    }
+    wait_rest(core);
+    return true;
 }

@@ -60,9 +60,12 @@ void dp_core_quotas_count(struct dp_core *core)
     for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
         quota->used = 0;
     }
+    if (core->quotas == NULL) {
+        return;
+    }
     FOR_EACH_JOB(core, job)
     {
-        struct core_quota *quota = core->quotas == NULL ? NULL : find(core, job->row.user);
+        struct core_quota *quota = find(core, job->row.user);
         if (quota != NULL) {
             quota->used += ranks_of(job);
         }
