@@ -167,14 +167,14 @@ static const char *event_of(dp_straggler_state state)
     return events[state];
 }
 
-// Several ranks of a node that are slow at the same time are one suspicion of it.
+// Several ranks of a node that are slow at the same time are one suspicion of it. Others that take
+// its cores are no fault of its hardware.
 static void suspect_node(struct dp_core *core, struct core_node *node,
                          const struct dp_straggler_verdict *verdict)
 {
     bool again = node->suspicions > 0 && core->now_ns - node->suspected_ns < SUSPECT_AGAIN_NS;
-    bool is_the_nodes =
-        verdict->cause == DP_STRAGGLER_DEVICE || verdict->cause == DP_STRAGGLER_HOST;
-    if (verdict->state == DP_STRAGGLER_CONFIRMED && is_the_nodes && !again) {
+    if (verdict->state == DP_STRAGGLER_CONFIRMED && verdict->cause == DP_STRAGGLER_DEVICE &&
+        !again) {
         dp_core_node_suspect(core, node, verdict->text);
     }
 }
