@@ -416,7 +416,8 @@ static void drop_queue(const char *directory)
 
 static void drop_audit(const char *directory)
 {
-    run_sql(directory, "DROP TABLE verdicts; DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
+    run_sql(directory, "DROP TABLE verdicts;"
+                       "DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
                        "DROP INDEX jobs_by_end");
 }
 
