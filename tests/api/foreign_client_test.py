@@ -161,6 +161,24 @@ class ForeignClient(unittest.TestCase):
         events.cancel()
         self.cancelled(1)
 
+    def test_a_client_that_pings_as_often_as_agents_may_keeps_its_idle_stream(self):
+        # Servers that keep gRPC's defaults hang up on the third such ping: "Too many pings".
+        with grpc.insecure_channel(self.server.address, options=[
+                ("grpc.enable_http_proxy", 0), ("grpc.keepalive_time_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_pings_without_data", 0)]) as channel:
+            events = channel.unary_stream(
+                "/dp.v1.Controller/WatchJob",
+                request_serializer=controller.WatchJobRequest.SerializeToString,
+                response_deserializer=controller.JobEvent.FromString)(
+                    controller.WatchJobRequest(id="forever"), timeout=22)
+            with self.assertRaises(grpc.RpcError) as caught:
+                for _ in events:
+                    pass
+        # It ended by its own deadline, after four pings.
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED,
+                         caught.exception.details())
+
     def test_a_client_that_dies_is_noticed_by_the_server(self):
         other = grpc.insecure_channel(self.server.address, options=[
             ("grpc.use_local_subchannel_pool", 1)])

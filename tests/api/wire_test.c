@@ -1,6 +1,7 @@
 #include "dp_test.h"
 
 #include <math.h>
+#include <pthread.h>
 
 #include "dp/alloc.h"
 #include "dp/method.h"
@@ -532,6 +533,48 @@ static void damaged_bytes_never_do_harm(void **state)
     (void)state;
 }
 
+static void *unpack_nested(void *context)
+{
+    struct dp_buf *bytes = context;
+    struct dp_error err = {0};
+    dp_status status = unpack(&dp__v1__job_report__descriptor, bytes->bytes, bytes->length, &err);
+    return (void *)(intptr_t)status;
+}
+
+static void deep_messages_are_refused_on_a_small_stack(void **state)
+{
+    (void)state;
+    // Messages in messages, deeper than any of ours.
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    for (int depth = 0; depth < 20000; depth++) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf outer = {0};
+        uint8_t tag = 1 << 3 | 2;
+        dp_buf_append(&outer, &tag, 1);
+        for (size_t length = bytes.length;; length >>= 7) {
+            uint8_t byte = (uint8_t)(length < 0x80 ? length : (length & 0x7f) | 0x80);
+            dp_buf_append(&outer, &byte, 1);
+            if (length < 0x80) {
+                break;
+            }
+        }
+        dp_buf_append(&outer, bytes.bytes == NULL ? "" : bytes.bytes, bytes.length);
+        struct dp_buf before = bytes;
+        bytes = outer;
+        outer = before;
+    }
+    pthread_attr_t attributes;
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    // As small as the sanitizers' frames allow.
+    assert_int_equal(pthread_attr_setstacksize(&attributes, 256 << 10), 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, &attributes, unpack_nested, &bytes), 0);
+    void *result = NULL;
+    assert_int_equal(pthread_join(thread, &result), 0);
+    dp_status refused = (dp_status)(intptr_t)result;
+    assert_true(refused == DP_INVALID || refused == DP_TOO_LARGE);
+    pthread_attr_destroy(&attributes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -550,6 +593,7 @@ int main(void)
         cmocka_unit_test(a_plan_that_does_not_fit_together_is_refused),
         cmocka_unit_test(a_span_keeps_its_meaning),
         cmocka_unit_test(damaged_bytes_never_do_harm),
+        cmocka_unit_test(deep_messages_are_refused_on_a_small_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
