@@ -94,8 +94,8 @@ static void print_event(struct dpctl *ctl, const Dp__V1__Event *event)
 
 struct follower {
     struct dpctl *ctl;
-    struct dp_client *client;
-    struct dp_client_events *events; // NULL = none is open
+    struct dp_client *client; // NULL, as the next: none is open
+    struct dp_client_events *events;
     const char *job;
     uint64_t index;
     int64_t broken_since_ns; // 0 = it is not
@@ -104,6 +104,7 @@ struct follower {
 static void follower_deinit(struct follower *follower)
 {
     dp_client_events_close(follower->events);
+    dp_client_close(follower->client);
 }
 
 static dp_status open_events(struct follower *follower, struct dp_error *err)
@@ -114,18 +115,26 @@ static dp_status open_events(struct follower *follower, struct dp_error *err)
     return dp_client_watch_events(follower->client, &ask, &follower->events, err);
 }
 
+static bool is_given_up(const struct follower *follower)
+{
+    return dp_clock_monotonic_ns() - follower->broken_since_ns > RECONNECT_S * DP_NS_PER_S;
+}
+
 // The stream broke, or this reader was too slow: goes on from the last index, for a while.
 static dp_status open_again(struct follower *follower, struct dp_error *err)
 {
     int64_t now_ns = dp_clock_monotonic_ns();
     follower->broken_since_ns = follower->broken_since_ns == 0 ? now_ns : follower->broken_since_ns;
-    if (now_ns - follower->broken_since_ns > RECONNECT_S * DP_NS_PER_S) {
+    if (is_given_up(follower)) {
         return dp_fail_in(err, "no events for %d s; go on with --after %llu", RECONNECT_S,
                           (unsigned long long)follower->index);
     }
     dp_client_events_close(dp_steal(follower->events));
+    dp_client_close(dp_steal(follower->client));
     dp_clock_sleep_until_ns(now_ns + POLL_MS * DP_NS_PER_MS);
-    return open_events(follower, err);
+    // A controller that was started anew may serve elsewhere.
+    dp_status status = connect_controller(follower->ctl, &follower->client, err);
+    return status == DP_OK ? open_events(follower, err) : status;
 }
 
 static dp_status take_batch(struct follower *follower, bool *ret_end, struct dp_error *err)
@@ -146,6 +155,7 @@ static dp_status take_batch(struct follower *follower, bool *ret_end, struct dp_
     return DP_OK;
 }
 
+// Takes the client over.
 static dp_status follow(struct dpctl *ctl, struct dp_client *client, const struct request *request,
                         struct dp_error *err)
 {
@@ -159,18 +169,16 @@ static dp_status follow(struct dpctl *ctl, struct dp_client *client, const struc
         if (status == DP_OK) {
             status = take_batch(&follower, &end, err);
         }
-        bool broken = status == DP_UNAVAILABLE || status == DP_TIMEOUT || end;
-        if (broken && open_again(&follower, err) != DP_OK && err->status != DP_UNAVAILABLE) {
-            return err->status;
+        if (status == DP_OK && !end) {
+            continue;
         }
-        if (broken &&
-            dp_clock_monotonic_ns() - follower.broken_since_ns > RECONNECT_S * DP_NS_PER_S) {
-            return status == DP_OK ? DP_UNAVAILABLE : status;
-        }
-        if (!broken && status != DP_OK) {
+        if (status != DP_OK && status != DP_UNAVAILABLE && status != DP_TIMEOUT) {
             return status;
         }
-        status = broken && follower.events == NULL ? DP_UNAVAILABLE : DP_OK;
+        status = open_again(&follower, err);
+        if (status != DP_OK && is_given_up(&follower)) {
+            return status;
+        }
     }
     return dp_fail(err, DP_INTERRUPTED, "stopped; go on with `dpctl events -f --after %llu`",
                    (unsigned long long)follower.index);
@@ -197,5 +205,6 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
     if (status != DP_OK) {
         return status;
     }
-    return request.follow ? follow(ctl, client, &request, err) : list(ctl, client, &request, err);
+    return request.follow ? follow(ctl, dp_steal(client), &request, err)
+                          : list(ctl, client, &request, err);
 }

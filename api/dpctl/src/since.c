@@ -7,6 +7,8 @@
 
 #include "dp/clock.h"
 
+#define SECOND_MAX INT64_C(4000000000) // in 2096: the last that messages carry as nanoseconds
+
 // Seconds of a unit, 0 = no such unit.
 static int64_t unit_s(const char *unit)
 {
@@ -28,8 +30,9 @@ int64_t dpctl_since(struct argp_state *state, const char *text)
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
         struct tm tm = {0};
         const char *end = strptime(text, formats[i], &tm);
-        if (end != NULL && *end == '\0') {
-            return (int64_t)timegm(&tm) * DP_NS_PER_S;
+        int64_t second = end != NULL && *end == '\0' ? (int64_t)timegm(&tm) : -1;
+        if (second >= 0 && second <= SECOND_MAX) {
+            return second * DP_NS_PER_S;
         }
     }
     char *unit = NULL;

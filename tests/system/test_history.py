@@ -1,0 +1,125 @@
+"""What was and who did it, with real daemons: events that are followed, history, audit, backups."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from support import BIN, SIM_JOB, ClusterTest
+
+LITTLE = {**SIM_JOB, "train_steps": 5, "sim_scale": 0.1}
+
+
+class History(ClusterTest):
+    def follow(self, *args):
+        """`events -f` as a process whose lines are events."""
+        cluster = self.cluster
+        process = subprocess.Popen([str(BIN / "dpctl"), "events", "-f", *args, "-o", "json"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=cluster.env)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def read_until(self, process, job, text):
+        events = []
+        for line in process.stdout:
+            event = json.loads(line)
+            self.assertEqual(event["schema"], "dp.event/1")
+            events.append(event)
+            if event["job"] == job and event["message"].startswith(text):
+                return events
+        self.fail(f"the stream ended before {text}: {process.stderr.read()}")
+
+    def test_events_are_followed_and_resumed_without_gap_or_repetition(self):
+        cluster = self.cluster.up()
+        process = self.follow()
+        first = cluster.submit(**LITTLE)
+        events = self.read_until(process, first, "COMPLETED")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=60), 130)
+        last = events[-1]["id"]
+        self.assertIn(f"--after {last}", process.stderr.read())
+        second = cluster.submit(**LITTLE)
+        more = self.read_until(self.follow("--after", str(last)), second, "COMPLETED")
+        ids = [event["id"] for event in events + more]
+        self.assertEqual(ids, list(range(ids[0], ids[0] + len(ids))))
+        # Of one job alone; and what was, without -f, is the same.
+        own = self.read_until(self.follow("--after", str(last), second), second, "COMPLETED")
+        self.assertEqual({event["job"] for event in own}, {second})
+        self.assertEqual([e for e in more if e["job"] == second], own)
+        listed = cluster.json("events", second)["events"]
+        self.assertEqual([e["id"] for e in listed][:len(own)], [e["id"] for e in own])
+
+    def test_a_follower_outlives_a_controller_that_is_killed(self):
+        cluster = self.cluster.up()
+        process = self.follow()
+        first = cluster.submit(**LITTLE)
+        events = self.read_until(process, first, "COMPLETED")
+        os.kill(cluster.pid("controller"), signal.SIGKILL)
+        cluster.up()
+        second = cluster.submit(**LITTLE)
+        events += self.read_until(process, second, "COMPLETED")
+        ids = [event["id"] for event in events]
+        self.assertEqual(ids, list(range(ids[0], ids[0] + len(ids))))
+
+    def test_history_and_audit_say_what_was_and_who_did_it(self):
+        cluster = self.cluster.up()
+        done = cluster.submit(**LITTLE)
+        cluster.wait_state(done, "COMPLETED")
+        cancelled = cluster.submit(**SIM_JOB)
+        cluster.wait_state(cancelled, "RUNNING")
+        http = cluster.json("local", "status")["http_address"]
+        subprocess.run(["curl", "-fsS", "--noproxy", "*", "-X", "POST", "-d",
+                        '{"user": "web", "reason": "enough"}', "-H",
+                        "Content-Type: application/json",
+                        f"http://{http}/v1/jobs/{cancelled}/cancel"], check=True,
+                       capture_output=True)
+        cluster.wait_state(cancelled, "CANCELLED")
+        history = cluster.json("history")["entries"]
+        self.assertEqual([(e["job"]["id"], e["job"]["state"]) for e in history],
+                         [(cancelled, "JOB_CANCELLED"), (done, "JOB_COMPLETED")])
+        self.assertEqual(cluster.json("history", "--user", "nobody-else")["entries"], [])
+        self.assertEqual(cluster.json("history", "--since", "2095-01-01")["entries"], [])
+        self.assertIn("enough", cluster.dpctl("history", "--since", "1h").stdout)
+        entries = cluster.json("audit", "--object", cancelled)["entries"]
+        self.assertEqual([(e["verb"], e["door"], e["outcome"]) for e in entries],
+                         [("SubmitJob", "grpc", "ok"), ("CancelJob", "http", "ok")])
+        self.assertEqual(entries[1]["user"], "web")
+        self.assertEqual((entries[1]["before"], entries[1]["after"]),
+                         ("RUNNING 1.1", "STOPPING 1.1"))
+        self.assertEqual(len(cluster.json("audit", "--user", "web")["entries"]), 1)
+        cluster.dpctl("audit", "--since", "yesterday", check=2)
+
+    def test_a_backup_brings_back_what_was(self):
+        cluster = self.cluster.up()
+        before = cluster.submit(**LITTLE)
+        cluster.wait_state(before, "COMPLETED")
+        file = str(cluster.root / "copy.db")
+        made = cluster.json("backup", file)
+        self.assertEqual(made["bytes"], pathlib.Path(file).stat().st_size)
+        self.assertRegex(made["hash"], r"^0x[0-9a-f]{16}$")
+        after = cluster.submit(**LITTLE)
+        cluster.wait_state(after, "COMPLETED")
+        state = next(pathlib.Path(cluster.root).rglob("controller.db")).parent
+        self.assertIn("in use by", cluster.dpctl("restore", file, "--state", state,
+                                                 check=6).stderr)
+        cluster.down()
+        kept = cluster.json("restore", file, "--state", state)["kept"]
+        self.assertTrue(pathlib.Path(kept).is_file())
+        cluster.up()
+        self.assertEqual([j["id"] for j in cluster.json("jobs")["jobs"]], [before])
+        cluster.dpctl("status", after, check=4)
+        # And the other way round.
+        cluster.down()
+        cluster.dpctl("restore", kept, "--state", state)
+        cluster.up()
+        self.assertEqual([j["id"] for j in cluster.json("jobs")["jobs"]], [after, before])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
