@@ -18,7 +18,7 @@ def tests_of_the_tree():
         defined = set(re.findall(r"^static void (\w+)\(void \*\*(?:state)?\)", text, re.M))
         # Beside its definition, a test that runs stands in a table.
         names |= {name for name in defined if len(re.findall(rf"\b{name}\b", text)) > 1}
-    for path in (SOURCE / "tests").rglob("test_*.py"):
+    for path in (*(SOURCE / "tests").rglob("test_*.py"), *(SOURCE / "tests").rglob("*_test.py")):
         names |= set(re.findall(r"^    def (test_\w+)\(self\)", path.read_text(), re.M))
     return names
 
