@@ -254,6 +254,17 @@ void crew_finish(struct crew *crew, uint64_t job)
     crew_settle(crew);
 }
 
+void crew_tidy(struct crew *crew)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < crew->work_count; i++) {
+        if (!dp_rank_phase_ended(crew->work[i].phase)) {
+            crew->work[kept++] = crew->work[i];
+        }
+    }
+    crew->work_count = kept;
+}
+
 void crew_kill_rank(struct crew *crew, uint64_t job, int signal)
 {
     for (size_t i = 0; i < crew->work_count; i++) {

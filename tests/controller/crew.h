@@ -51,6 +51,8 @@ uint64_t crew_submit(struct crew *crew, const struct dp_submit *submit);
 void crew_settle(struct crew *crew);
 // Time passes with heartbeats, so that nobody is late.
 void crew_pass(struct crew *crew, int64_t ms);
+// Forgets what is over, to have room for more.
+void crew_tidy(struct crew *crew);
 // Every rank of the job finishes.
 void crew_finish(struct crew *crew, uint64_t job);
 // A rank of the job is ended by a signal; the others miss it. Returns its node.

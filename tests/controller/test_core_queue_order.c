@@ -274,6 +274,38 @@ static void room_that_was_made_is_kept_for_whom_it_was_made(void **state)
     assert_int_equal(row(&crew, low)->preemptions, 1);
 }
 
+// Those far behind are not looked at while nothing can come free for them, and come all the same.
+static void a_long_queue_is_gone_through_to_its_end(void **state)
+{
+    (void)state;
+    enum { JOBS = 400 };
+    static uint64_t jobs[JOBS];
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i] = submit(&crew, 2, 0, "");
+    }
+    for (int i = 1; i < JOBS; i++) {
+        const struct dp_job_record *found = row(&crew, jobs[i]);
+        assert_int_equal(found->state, DP_STATE_QUEUED);
+        assert_true(strcmp(found->reason, "WaitingForRanks") == 0 ||
+                    strcmp(found->reason, "WaitingForEarlierJobs") == 0);
+    }
+    for (int i = 0; i < JOBS; i++) {
+        assert_int_equal(row(&crew, jobs[i])->state, DP_STATE_RUNNING);
+        crew_finish(&crew, jobs[i]);
+        crew_tidy(&crew);
+    }
+    // One of a higher priority that comes in at the end of such a queue is its first.
+    for (int i = 0; i < 40; i++) {
+        jobs[i] = submit(&crew, 2, 3, "");
+    }
+    uint64_t urgent = submit(&crew, 2, 4, "");
+    assert_int_equal(row(&crew, urgent)->state, DP_STATE_RUNNING);
+    assert_int_equal(row(&crew, jobs[0])->preemptions, 1);
+}
+
 static void an_index_that_has_moved_refuses_a_submission(void **state)
 {
     (void)state;
@@ -470,6 +502,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_writes_no_checkpoint_in_time_goes_all_the_same),
     cmocka_unit_test(nobody_makes_way_for_its_like_or_in_vain),
     cmocka_unit_test(room_that_was_made_is_kept_for_whom_it_was_made),
+    cmocka_unit_test(a_long_queue_is_gone_through_to_its_end),
     cmocka_unit_test(an_index_that_has_moved_refuses_a_submission),
     cmocka_unit_test(close_nodes_are_offered_first),
     cmocka_unit_test(preemptions_are_bounded_gangs_are_whole_and_quotas_are_kept),

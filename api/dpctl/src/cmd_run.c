@@ -81,8 +81,10 @@ static dp_status start(struct dpctl *ctl, const struct request *request, const s
     }
     ctl->controller = NULL; // the local cluster, whatever the environment names
     status = connect_controller(ctl, ret_client, err);
-    return status == DP_OK ? submit_job(*ret_client, toml, request->file, NULL, 0, arena, ret_job, err)
-                           : status;
+    if (status == DP_OK) {
+        status = submit_job(*ret_client, toml, request->file, NULL, 0, arena, ret_job, err);
+    }
+    return status;
 }
 
 static dp_status follow_and_report(struct dpctl *ctl, struct dp_client *client, const char *id,

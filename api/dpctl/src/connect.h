@@ -26,8 +26,8 @@ bool job_state_is_final(Dp__V1__JobState state);
 dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err);
 
 // Hands a job in. Without a request id it gets a fresh one, so that a retry after a broken
-// connection cannot submit it twice. `file` is what errors call the text. `check_index`: DP_CONFLICT
-// unless it is the cluster's; 0 = whatever that is.
+// connection cannot submit it twice. `file` is what errors call the text. `check_index`:
+// DP_CONFLICT unless it is the cluster's; 0 = whatever that is.
 dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const char *file,
                      const char *request_id, uint64_t check_index, struct dp_arena *arena,
                      Dp__V1__Job **ret_job, struct dp_error *err);
