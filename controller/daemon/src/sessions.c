@@ -146,6 +146,7 @@ static void take_inventory(const Dp__V1__Inventory *from, struct dp_node_record 
     node->memory_bytes = from->memory_bytes;
     DP_COPY_TEXT(node->accelerator, from->accelerator);
     DP_COPY_TEXT(node->data_host, from->data_host);
+    DP_COPY_TEXT(node->place, from->place);
     // Borrowed: the core copies it.
     node->profile.bytes = (char *)from->profile_json.data;
     node->profile.length = from->profile_json.len;

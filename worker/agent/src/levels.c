@@ -105,6 +105,7 @@ Dp__V1__Inventory *levels_inventory(const struct worker *worker, struct dp_arena
     inventory->memory_bytes = (uint64_t)info.totalram * info.mem_unit;
     inventory->accelerator = (char *)"cpu";
     inventory->data_host = (char *)worker->options.data_host;
+    inventory->place = (char *)worker->options.place;
     inventory->profile_json.data = (uint8_t *)worker->profile.bytes;
     inventory->profile_json.len = worker->profile.length;
     inventory->calibration_error = (char *)calibration_error(worker->calibration);

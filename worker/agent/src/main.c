@@ -26,6 +26,7 @@ enum option_key {
     OPTION_KILL_RANKS,
     OPTION_HARDWARE_ROOT,
     OPTION_NVML,
+    OPTION_PLACE,
 };
 
 static const struct argp_option option_list[] = {
@@ -35,6 +36,8 @@ static const struct argp_option option_list[] = {
      "host:port, or a file that holds it and is read at each connection", 0},
     {"slots", OPTION_SLOTS, "N", 0, "ranks this node takes (default: its cores)", 0},
     {"data-host", OPTION_DATA_HOST, "HOST", 0, "where ranks bind their ports (127.0.0.1)", 0},
+    {"place", OPTION_PLACE, "OUTER/INNER", 0,
+     "what the node hangs on, such as switch-2/rack-7: jobs get nodes that are close together", 0},
     {"lease-ms", OPTION_LEASE_MS, "N", 0,
      "ranks end after this long without an agent; the node counts as lost (10000)", 0},
     {"orphan-ms", OPTION_ORPHAN_MS, "N", 0,
@@ -104,6 +107,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_SLOTS:
         options->slots = number_of(argument, DP_NODE_SLOTS_MAX, state);
+        return 0;
+    case OPTION_PLACE:
+        options->place = argument;
         return 0;
     case OPTION_DATA_HOST:
         options->data_host = argument;
@@ -193,6 +199,7 @@ int main(int argc, char **argv)
     struct worker_options options = {
         .name = host,
         .data_host = "127.0.0.1",
+        .place = "",
         .slots = cores < 1                   ? 1
                  : cores > DP_NODE_SLOTS_MAX ? DP_NODE_SLOTS_MAX
                                              : (uint32_t)cores,

@@ -19,6 +19,7 @@ struct worker_options {
     const char *name;
     const char *controller; // host:port, or @FILE that holds it
     const char *data_host;
+    const char *place; // "outer/inner"; "" = not said
     const char *rank_program;
     const char *keeper_program;
     uint32_t slots;
