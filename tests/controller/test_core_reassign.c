@@ -134,6 +134,19 @@ static void an_answer_is_measured_over_twenty_steps_and_believed_in_accordingly(
     assert_float_equal(change.world.asked.trust, 0.75, 1e-12);
 }
 
+static void a_job_that_ends_before_its_steps_are_measured_says_so(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_to(&change, "aacc", 5);
+    change_step_of(&change, 2, "aacc", 6, DP_NS_PER_MS);
+    change_level(&change, 2, "aacc", DP_RANK_FINISHED, 6);
+    assert_string_equal(dp_job_state_text(change_job(&change)->state), "COMPLETED");
+    assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);
+    assert_non_null(strstr(change.world.decision.outcome, "ended before"));
+}
+
 static void what_is_only_advised_changes_nothing(void **state)
 {
     (void)state;
@@ -333,6 +346,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_new_ranks_start_with_what_the_old_ones_hold),
     cmocka_unit_test(slots_of_both_epochs_are_used_until_the_old_ranks_are_over),
     cmocka_unit_test(an_answer_is_measured_over_twenty_steps_and_believed_in_accordingly),
+    cmocka_unit_test(a_job_that_ends_before_its_steps_are_measured_says_so),
     cmocka_unit_test(what_is_only_advised_changes_nothing),
     cmocka_unit_test(a_new_rank_that_does_not_get_ready_is_given_up),
     cmocka_unit_test(a_job_that_ends_while_others_are_prepared_has_completed),

@@ -98,7 +98,7 @@ struct core_place {
 struct core_straggler {
     struct dp_straggler *detector; // of this assignment; NULL = no step yet
     uint32_t attempt, epoch;
-    struct core_place *places;   // [ranks], where those of this assignment run
+    struct core_place *places; // [ranks], where those of this assignment run
     size_t places_count;
     double words;                   // events that may be told now
     int64_t words_ns;               // when that was known
@@ -121,15 +121,15 @@ struct core_reassign {
     uint64_t recovered_step; // that the last recovery went on from
     uint32_t recoveries;     // from there, one after the other
     // Questions and decisions.
-    uint64_t request;       // of the question that is open, 0 = none
-    int64_t answer_ns;      // when it is no longer waited for
-    char cause[DP_TEXT_MAX]; // it is about this
-    uint32_t asks;          // for a layout, since ranks were last lost
-    uint32_t tries;         // of new ranks, since the old ones hold
-    size_t lost_count;      // ranks that the recovery at hand counts as lost
-    int64_t cool_ns;        // no straggler is answered before
-    char away[DP_NAME_MAX]; // node that is to be left, "" = none
-    dp_adapt_policy policy; // of the question that is open
+    uint64_t request;                   // of the question that is open, 0 = none
+    int64_t answer_ns;                  // when it is no longer waited for
+    char cause[DP_TEXT_MAX];            // it is about this
+    uint32_t asks;                      // for a layout, since ranks were last lost
+    uint32_t tries;                     // of new ranks, since the old ones hold
+    size_t lost_count;                  // ranks that the recovery at hand counts as lost
+    int64_t cool_ns;                    // no straggler is answered before
+    char away[DP_NAME_MAX];             // node that is to be left, "" = none
+    dp_adapt_policy policy;             // of the question that is open
     struct dp_decision_record decision; // the newest; number 0 = none yet
     bool decision_changed;              // in this step: to be stored
     uint64_t measured_from;             // the first step that counts for it
@@ -173,17 +173,17 @@ struct core_job {
     // QUEUED
     struct core_job *ahead, *behind; // in the queue
     bool queued;
-    bool fresh; // nothing was said to it yet
+    bool fresh;                   // nothing was said to it yet
     bool offered_some, offer_all; // nodes for its plan: those close together, or all
     int64_t backoff_ns;           // not before; 0 = at once
     int64_t passed_ns;            // since when others start before it; 0 = none has
     // STOPPING
-    uint64_t way_for;     // number of the job that it makes way for; 0 = none
-    bool stop_checkpoint; // its ranks write one more checkpoint
-    bool stop_saved;      // and it has been heard of
-    int64_t settle_ns;    // or is no longer waited for; 0 = not yet
+    uint64_t way_for;              // number of the job that it makes way for; 0 = none
+    bool stop_checkpoint;          // its ranks write one more checkpoint
+    bool stop_saved;               // and it has been heard of
+    int64_t settle_ns;             // or is no longer waited for; 0 = not yet
     struct dp_attempt_record past; // to be stored; attempt 0 = none
-    size_t touched; // place in the core's list + 1; 0 = not in it
+    size_t touched;                // place in the core's list + 1; 0 = not in it
     struct core_timer timer;
     struct core_job *before, *next; // submitted earlier, later
     UT_hash_handle by_number, by_request;
@@ -217,12 +217,12 @@ struct core_node {
     uint64_t session;
     uint32_t protocol; // of its agent: below 2, nothing can be prepared beside what runs
     int64_t seen_ns, connected_ns;
-    int64_t hello_ns; // by its own clock, of the newest hello of this boot
+    int64_t hello_ns;                     // by its own clock, of the newest hello of this boot
     struct core_ack acks[CORE_ACKS_KEPT]; // of this session, by sequence
     int64_t arrived_ns;                   // orders of before have arrived
-    bool heard;            // since this controller started
-    uint32_t heartbeat_ms; // asked of it
-    int64_t leave_ns;      // when its jobs have to go; 0 = never
+    bool heard;                           // since this controller started
+    uint32_t heartbeat_ms;                // asked of it
+    int64_t leave_ns;                     // when its jobs have to go; 0 = never
     uint32_t suspicions;
     int64_t suspected_ns; // the newest
     uint64_t admin_token; // of the transaction with what was decided; 0 = answered
@@ -282,8 +282,8 @@ struct dp_core {
     struct core_mark *marks; // of transactions that are not answered, the oldest first
     size_t marks_count, marks_capacity;
     int64_t started_ns;
-    uint64_t rows_token;   // of the newest transaction with what was decided
-    int64_t rows_retry_ns; // it could not be stored: when to try again; 0 = it was
+    uint64_t rows_token;               // of the newest transaction with what was decided
+    int64_t rows_retry_ns;             // it could not be stored: when to try again; 0 = it was
     struct core_job *jobs, *jobs_last; // oldest first
     size_t jobs_count;
     struct core_job *jobs_by_number, *jobs_by_request;
@@ -299,7 +299,7 @@ struct dp_core {
     uint64_t next_number, next_token, next_request;
     struct core_job **sided; // jobs with more than one assignment
     size_t sided_count, sided_capacity;
-    double trust; // in predictions of what a change of ranks gains
+    double trust;      // in predictions of what a change of ranks gains
     int64_t trust_ns;  // wall clock of what it rests on
     int64_t switch_ns; // how long jobs stand still while ranks change, as measured; 0 = not known
     // Of the step at hand, and until the next one begins: jobs that something happened to.
@@ -553,8 +553,7 @@ void dp_core_sides_insist(struct core_job *job);
 // Whether all is told and over that can be, so that the job may be forgotten.
 bool dp_core_sides_done(const struct dp_core *core, const struct core_job *job);
 // "RANK HOST:PORT\n" each, and back.
-void dp_core_sources_write(const struct dp_state_source *sources, size_t count,
-                           struct dp_buf *out);
+void dp_core_sources_write(const struct dp_state_source *sources, size_t count, struct dp_buf *out);
 void dp_core_sources_read(const struct dp_buf *text, struct dp_state_source **ret_sources,
                           size_t *ret_count);
 
@@ -651,6 +650,8 @@ void dp_core_decision_make(struct dp_core *core, struct core_job *job,
                            const struct dp_adapt_done *done, dp_decision_state state);
 void dp_core_decision_set(struct core_job *job, dp_decision_state state, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+// The job has ended: nothing more will be measured.
+void dp_core_decision_end(struct core_job *job);
 // A step of the whole job is complete.
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
                            int64_t step_ns);

@@ -75,6 +75,7 @@ void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state s
     job->deadline_ns = 0;
     if (dp_job_state_ended(state)) {
         job->row.ended_ns = core->wall_ns;
+        dp_core_decision_end(job);
         job->ranks_changed = true;
     }
     dp_core_job_changed(job);

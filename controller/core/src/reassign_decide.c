@@ -445,6 +445,15 @@ static void measured(struct dp_core *core, struct core_job *job)
                  decision->kind, decision->outcome, decision->trust_before, decision->trust_after);
 }
 
+void dp_core_decision_end(struct core_job *job)
+{
+    struct dp_decision_record *decision = &job->reassign.decision;
+    if (decision->number != 0 && decision->state == DP_DECISION_RUNNING) {
+        DP_COPY_TEXT(decision->outcome, "the job ended before enough steps were measured");
+        store_decision(job);
+    }
+}
+
 void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
                            int64_t step_ns)
 {
