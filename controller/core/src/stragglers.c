@@ -84,41 +84,6 @@ static size_t known_slow(const struct core_straggler *straggler,
     return count;
 }
 
-// Who runs where a rank of the assignment before was slow begins with that.
-static void take_over(struct core_job *job, const struct dp_straggler_verdict *known,
-                      const struct core_place *places, size_t count)
-{
-    for (size_t k = 0; k < count; k++) {
-        for (uint32_t i = 0; i < job->ranks_count; i++) {
-            if (job->ranks[i].slot == places[k].slot &&
-                strcmp(job->ranks[i].node, places[k].node) == 0) {
-                dp_straggler_know(job->straggler.detector, i, &known[k]);
-            }
-        }
-    }
-}
-
-// Ranks of another epoch are others; what was found about the places where they run holds.
-static struct dp_straggler *detector_of(struct core_job *job)
-{
-    struct core_straggler *straggler = &job->straggler;
-    if (straggler->detector != NULL && straggler->attempt == job->row.attempt &&
-        straggler->epoch == job->row.epoch) {
-        return straggler->detector;
-    }
-    DP_AUTO_FREE struct dp_straggler_verdict *known =
-        dp_new_array(struct dp_straggler_verdict, KNOWN_MAX);
-    struct core_place places[KNOWN_MAX];
-    size_t count = known_slow(straggler, known, places);
-    forget(straggler);
-    straggler->attempt = job->row.attempt;
-    straggler->epoch = job->row.epoch;
-    straggler->detector = new_detector(job);
-    keep_places(job);
-    take_over(job, known, places, count);
-    return straggler->detector;
-}
-
 static const char *node_of(const struct core_job *job, uint32_t rank)
 {
     return rank < job->ranks_count ? job->ranks[rank].node : "";
@@ -153,6 +118,47 @@ static void fill_record(const struct dp_core *core, const struct core_job *job,
     DP_COPY_TEXT(ret_record->cause, dp_straggler_cause_text(verdict->cause));
     DP_COPY_TEXT(ret_record->node, node_of(job, verdict->rank));
     DP_COPY_TEXT(ret_record->text, verdict->text);
+}
+
+// Who runs where a rank of the assignment before was slow begins with that.
+static void take_over(const struct dp_core *core, struct core_job *job,
+                      const struct dp_straggler_verdict *known, const struct core_place *places,
+                      size_t count)
+{
+    for (size_t k = 0; k < count; k++) {
+        for (uint32_t i = 0; i < job->ranks_count; i++) {
+            if (job->ranks[i].slot == places[k].slot &&
+                strcmp(job->ranks[i].node, places[k].node) == 0) {
+                dp_straggler_know(job->straggler.detector, i, &known[k]);
+            }
+        }
+    }
+    struct dp_straggler_verdict standing[KNOWN_MAX];
+    size_t now = dp_straggler_standing(job->straggler.detector, standing, KNOWN_MAX);
+    for (size_t i = 0; i < now && i < KNOWN_MAX; i++) {
+        fill_record(core, job, &standing[i], next_news(&job->straggler));
+    }
+}
+
+// Ranks of another epoch are others; what was found about the places where they run holds.
+static struct dp_straggler *detector_of(const struct dp_core *core, struct core_job *job)
+{
+    struct core_straggler *straggler = &job->straggler;
+    if (straggler->detector != NULL && straggler->attempt == job->row.attempt &&
+        straggler->epoch == job->row.epoch) {
+        return straggler->detector;
+    }
+    DP_AUTO_FREE struct dp_straggler_verdict *known =
+        dp_new_array(struct dp_straggler_verdict, KNOWN_MAX);
+    struct core_place places[KNOWN_MAX];
+    size_t count = known_slow(straggler, known, places);
+    forget(straggler);
+    straggler->attempt = job->row.attempt;
+    straggler->epoch = job->row.epoch;
+    straggler->detector = new_detector(job);
+    keep_places(job);
+    take_over(core, job, known, places, count);
+    return straggler->detector;
 }
 
 static const char *event_of(dp_straggler_state state)
@@ -248,7 +254,7 @@ void dp_core_straggler_step(struct dp_core *core, struct core_job *job, uint32_t
     if (report->times == NULL || job->row.state != DP_STATE_RUNNING || !counts) {
         return;
     }
-    struct dp_straggler *detector = detector_of(job);
+    struct dp_straggler *detector = detector_of(core, job);
     struct dp_straggler_sample sample = *report->times;
     sample.rank = rank;
     sample.step = (int64_t)report->row.step;
@@ -266,7 +272,7 @@ void dp_core_straggler_probed(struct dp_core *core, struct core_job *job, uint32
     if (job->straggler.detector != NULL) {
         struct dp_straggler_probe own = *figures;
         own.rank = rank;
-        dp_straggler_take_probe(detector_of(job), &own);
+        dp_straggler_take_probe(detector_of(core, job), &own);
         take_news(core, job);
     }
 }
