@@ -245,6 +245,33 @@ static void a_node_left_alone_ends_both_epochs(void **state)
     assert_true(held(fixture, 1)->fenced && held(fixture, 2)->fenced);
 }
 
+static void a_node_that_stood_still_starts_nothing_that_was_ordered_before(void **state)
+{
+    struct fixture *fixture = *state;
+    simple(fixture, DP_AGENT_STREAM_UP, 0);
+    prepare(fixture, 1);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    spawned(fixture, 1, 4, false);
+    // It wakes up past its fence, and reads what had come.
+    fixture->now_ns = (ORPHAN_MS + 1) * DP_NS_PER_MS;
+    start(fixture, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_ORDER), 0);
+    prepare_of(fixture, fence(2), true);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_START_KEEPER), 0);
+    // No answer: a refusal would fail a job that may be well.
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_REFUSE), 0);
+    assert_int_equal(dp_agent_core_count(fixture->core), 1);
+    simple(fixture, DP_AGENT_TICK, 0);
+    assert_true(held(fixture, 1)->fenced);
+    // An answer to what was sent before it stood still is none; one to its new hello is.
+    acknowledged(fixture, 0);
+    prepare_of(fixture, fence(2), true);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_START_KEEPER), 0);
+    acknowledged(fixture, fixture->now_ns);
+    prepare_of(fixture, fence(2), true);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_START_KEEPER), 1);
+}
+
 static void a_rank_that_was_killed_and_stays_is_told_once_and_no_other(void **state)
 {
     struct fixture *fixture = *state;
@@ -324,6 +351,7 @@ int main(void)
         CASE(the_newest_word_of_a_rank_that_holds_is_its_level),
         CASE(an_evaluation_does_not_hide_the_checkpoint_before_it),
         CASE(a_node_left_alone_ends_both_epochs),
+        CASE(a_node_that_stood_still_starts_nothing_that_was_ordered_before),
         CASE(a_rank_that_was_killed_and_stays_is_told_once_and_no_other),
         CASE(an_agent_that_returns_to_ranks_that_were_killed_waits_for_their_end),
         CASE(heartbeats_come_as_the_controller_asks_and_often_enough_for_the_node),

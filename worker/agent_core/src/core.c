@@ -240,6 +240,11 @@ static void on_acknowledged(struct dp_agent_core *core, struct dp_agent_assignme
     core->heard_ns = event->sent_ns > core->heard_ns ? event->sent_ns : core->heard_ns;
 }
 
+static bool is_orphaned(const struct dp_agent_core *core)
+{
+    return core->now_ns - core->heard_ns > core->orphan_ns;
+}
+
 static void fence_self(struct dp_agent_core *core, struct dp_agent_assignment *assignment,
                        struct dp_agent_effects *effects)
 {
@@ -278,7 +283,7 @@ static void on_tick(struct dp_agent_core *core, struct dp_agent_assignment *unus
                     const struct dp_agent_event *event, struct dp_agent_effects *effects)
 {
     (void)unused;
-    bool orphaned = event->now_ns - core->heard_ns > core->orphan_ns;
+    bool orphaned = is_orphaned(core);
     for (size_t i = 0; i < core->count; i++) {
         struct dp_agent_assignment *assignment = core->assignments[i];
         if (orphaned && !assignment->fenced && !dp_agent_assignment_ended(assignment)) {
@@ -356,6 +361,15 @@ void dp_agent_core_step(struct dp_agent_core *core, const struct dp_agent_event 
 {
     drop_used(core);
     core->now_ns = event->now_ns;
+    bool starts = event->type == DP_AGENT_PREPARE || event->type == DP_AGENT_START;
+    if (starts && is_orphaned(core)) {
+        // A node that stood still finds orders from before: nothing starts past its fence. What is
+        // still wanted is told again once the controller has heard of it.
+        dp_agent_effects_log(effects, &event->fence,
+                             "not obeyed: the controller has acknowledged nothing for longer than "
+                             "--orphan-ms, so what it ordered may be long over");
+        return;
+    }
     struct dp_agent_assignment *assignment = dp_agent_core_held(core, &event->fence);
     if (handlers[event->type].needs_assignment && assignment == NULL) {
         dp_agent_effects_log(
