@@ -387,6 +387,7 @@ void sim_controller_crash(struct sim *sim, bool told, int64_t down_ns)
     sim_disk_crash(sim);
     dp_core_free(controller->core);
     controller->core = NULL;
+    controller->stall_ns = controller->stood_ns = 0;
     controller->timer_number++;
     controller->timer_ns = 0;
     controller->plan_job = 0;
