@@ -90,6 +90,7 @@ static struct trial trial_of(const struct dp_model_spec *model, const struct lay
     trial.layers = LAYERS;
     trial.element = element;
     trial.steps = STEPS;
+    trial.clip = 0.05; // every step: whoever settles needs the norm
     take_layout(&trial, layout);
     return trial;
 }
