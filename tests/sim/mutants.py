@@ -20,7 +20,7 @@ TIMEOUT_S = 200
 # What is broken; file; what stands there, once; what stands there instead.
 MUTANTS = [
     ("the agent does not fence itself", AGENT + "core.c",
-     "return now_ns - core->heard_ns > core->orphan_ns;", "return false;"),
+     "return core->now_ns - core->heard_ns > core->orphan_ns;", "return false;"),
     ("answers leave before they are stored", CORE + "effects.c",
      "if (reply == 0 || dp_core_job_clean(job)) {", "if (true) {"),
     ("orders leave before they are stored", CORE + "jobs.c",
