@@ -1,5 +1,5 @@
 // An active probe between two steps: what a rank's products and links can do while nothing else
-// runs. One call takes DP_PROBE_PRODUCT_NS and a few messages for each neighbour.
+// runs. One call takes a tenth of a second and a few messages for each neighbour.
 #pragma once
 
 #include <stdint.h>
@@ -24,8 +24,8 @@ struct dp_probe {
 
 // Every rank of the world calls it between the same two steps; `step` is the one just done. All
 // time their products at once, as they compute at once; then neighbours in the pipeline measure
-// their links, each rank one at a time. A sim rank says what its plan and its slowness (dp/
-// sim_pace.h) would make of it. Both ends of a link say the same.
+// their links, each rank one at a time. A sim rank says what its plan and its slowness
+// (dp/sim_pace.h) would make of it. Both ends of a link say the same.
 // Fails like a step when a peer is gone: the transport is aborted.
 dp_status dp_trainer_probe(struct dp_trainer *trainer, int64_t step, struct dp_probe *ret_probe,
                            struct dp_error *err);
