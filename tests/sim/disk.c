@@ -119,6 +119,12 @@ static void copy_row(const struct sim_disk *disk, const struct dp_record *record
         job->job_toml = (struct dp_buf){row->text, job->job_toml.length, 0};
         job->plan = (struct dp_buf){0};
     }
+    if (record->kind == DP_RECORD_RANK) {
+        // The table has no columns for these.
+        struct dp_rank_record *rank = to;
+        rank->gone = rank->is_held = rank->unkillable = false;
+        rank->final_step = 0;
+    }
     if (record->kind == DP_RECORD_NODE) {
         struct dp_node_record *node = to;
         node->profile = (struct dp_buf){(char *)"{}", 2, 0};
