@@ -136,7 +136,7 @@ static void a_slow_link_gets_the_edge_with_the_least_traffic(void **state)
     const struct dp_adapt_answer *swap = answer_of(&answers, DP_ADAPT_SWAP);
     assert_true(swap->possible);
     assert_true(fabs(swap->after_s - answers.healthy_s) < 1e-9);
-    int32_t at[2];
+    int32_t at[2] = {-1, -1};
     for (int32_t r = 0; r < 4; r++) {
         for (int i = 0; i < 2; i++) {
             if (strcmp(swap->plan->ranks[r].node, i == 0 ? "n1" : "n2") == 0) {
@@ -144,6 +144,7 @@ static void a_slow_link_gets_the_edge_with_the_least_traffic(void **state)
             }
         }
     }
+    assert_true(at[0] >= 0 && at[1] >= 0);
     assert_true(abs(at[0] - at[1]) > 1);
 }
 
