@@ -371,9 +371,12 @@ static void store_changes(struct dp_core *core)
         if (job->reassign.decision_changed) {
             dp_core_store(core, DP_RECORD_DECISION, &job->reassign.decision);
         }
-        for (size_t i = 0; job->ranks_changed && i < job->ranks_count; i++) {
+        // A row without the ranks that belong to it would be wrong if theirs is not stored.
+        bool with_ranks = job->ranks_changed || job->ranks_token > job->stored_token;
+        for (size_t i = 0; with_ranks && i < job->ranks_count; i++) {
             dp_core_store(core, DP_RECORD_RANK, &job->ranks[i]);
         }
+        job->ranks_token = with_ranks ? job->dirty_token : job->ranks_token;
         if (job->past.attempt != 0) {
             dp_core_store(core, DP_RECORD_ATTEMPT, &job->past);
         }

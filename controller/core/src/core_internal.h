@@ -153,6 +153,7 @@ struct core_job {
     bool show;                   // to be shown once it is stored
     bool recount;                // ranks may have given slots back
     uint64_t dirty_token, stored_token;
+    uint64_t ranks_token; // of the newest transaction with its ranks
     int64_t retry_ns;    // STORE failed: when to try again, 0 = it did not
     int64_t deadline_ns; // of this state, 0 = none
     int64_t stop_ns;     // STOPPING: when to say so to the nodes
