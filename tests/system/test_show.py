@@ -81,7 +81,7 @@ class Show(ClusterTest):
         for line in sum(tables, []):
             self.assertEqual(len(line), len(tables[0][0]))
             self.assertLessEqual(len(line), 106)
-        text, code = self.on_terminal(120, "top", until="RANK.*RANK")
+        text, code = self.on_terminal(120, "top", "--plain", until="RANK.*RANK")
         self.assertEqual(code, 130)
         self.assertIn(f"note: stopped watching; {job} goes on", text)
         top = self.popen("top", "-o", "json", "-d", 0.1, stdout=subprocess.PIPE)
