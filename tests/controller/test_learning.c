@@ -266,7 +266,8 @@ static void a_wrong_run_poisons_nothing(void **state)
         struct way way;
         const char *reason;
     } cases[] = {
-        {{.slow = 3, .core = 1, .steps = 12, .fails = true}, "did not complete"},
+        {{.slow = 3, .core = 1, .steps = 12, .fails = true, .more = "[retry]\nmax = 0\n"},
+         "did not complete"},
         {{.slow = 3, .core = 1, .steps = 5}, "4 steps were measured"},
         {{.slow = 3, .core = 0.4, .steps = 12}, "had a core for 40 %"},
         {{.slow = 30, .core = 1, .steps = 12}, "compute took 30 times"},
