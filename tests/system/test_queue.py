@@ -83,6 +83,7 @@ class Queue(ClusterTest):
         # Whatever is started again.
         os.kill(cluster.pid("node-1"), signal.SIGKILL)
         os.kill(cluster.pid("controller"), signal.SIGKILL)
+        wait_for("the controller is gone", lambda: not cluster.processes("dp-controller"))
         cluster.dpctl("local", "up", check=None)
         wait_for("node-1 is back", lambda: self.node("node-1")["state"] == "DRAINED")
         cluster.dpctl("undrain", "node-1")
