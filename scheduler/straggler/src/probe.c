@@ -16,10 +16,14 @@ static double agrees(const struct dp_straggler *self)
     return 1 + (self->config.enter - 1) / 2;
 }
 
+static bool is_suspected(const struct subject *subject)
+{
+    return subject->verdict != NULL && subject->verdict->state == DP_STRAGGLER_SUSPECTED;
+}
+
 static bool wants(const struct dp_straggler *self, const struct subject *subject)
 {
-    return subject->verdict != NULL && subject->verdict->state == DP_STRAGGLER_SUSPECTED &&
-           subject->probes < PROBE_TRIES &&
+    return is_suspected(subject) && subject->probes < PROBE_TRIES &&
            (subject->probes == 0 || self->step >= subject->probed_step + PROBE_EVERY);
 }
 
@@ -154,6 +158,9 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
 static void judge_rank(struct dp_straggler *self, uint32_t r)
 {
     struct rank *rank = &self->ranks[r];
+    if (!is_suspected(&rank->work) && !is_suspected(&rank->host)) {
+        return; // comparing everybody with all others takes too long where there are many
+    }
     double ratio = gemm_ratio(self, r);
     if (isnan(ratio)) {
         return;
@@ -162,11 +169,11 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
     bool slow = ratio >= agrees(self);
     snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others", ratio);
     struct subject *work = &rank->work;
-    if (work->verdict != NULL && work->verdict->state == DP_STRAGGLER_SUSPECTED && slow) {
+    if (is_suspected(work) && slow) {
         confirm(self, work, what);
     }
     struct subject *host = &rank->host;
-    if (host->verdict == NULL || host->verdict->state != DP_STRAGGLER_SUSPECTED) {
+    if (!is_suspected(host)) {
         return;
     }
     double busy = straggler_window_median(&rank->busy, BEST_STEPS);
@@ -210,7 +217,7 @@ static void judge_stage(struct dp_straggler *self, struct stage *stage)
 
 static void judge_link(struct dp_straggler *self, struct edge *edge)
 {
-    if (edge->subject.verdict == NULL || edge->subject.verdict->state != DP_STRAGGLER_SUSPECTED) {
+    if (!is_suspected(&edge->subject)) {
         return;
     }
     double ratio = link_ratio(self, edge);
