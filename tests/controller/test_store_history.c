@@ -126,6 +126,69 @@ static void a_change_and_its_entry_are_stored_together_or_not_at_all(void **stat
     dp_store_close(store);
 }
 
+static void the_newest_decisions_of_a_job_are_read_in_their_order(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    for (uint64_t job = 1; job <= 2; job++) {
+        for (uint64_t number = 1; number <= 7; number++) {
+            struct dp_decision_record row = {.job = job, .number = number, .time_ns = 5};
+            struct dp_record record = {DP_RECORD_DECISION, &row};
+            assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+        }
+    }
+    static const struct {
+        uint32_t limit;
+        uint64_t first;
+    } all[] = {{0, 1}, {3, 5}, {7, 1}, {100, 1}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(all); i++) {
+        struct dp_decision_record *rows = NULL;
+        size_t count = 0;
+        struct dp_error err = {0};
+        assert_ok(dp_store_load_decisions(store, 2, all[i].limit, &rows, &count, &err), &err);
+        assert_int_equal(count, 8 - all[i].first);
+        for (size_t k = 0; k < count; k++) {
+            assert_int_equal(rows[k].job, 2);
+            assert_int_equal(rows[k].number, all[i].first + k);
+            dp_decision_record_deinit(&rows[k]);
+        }
+        free(rows);
+    }
+    dp_store_close(store);
+}
+
+static void a_start_reads_no_more_decisions_than_it_needs(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    assert_int_equal(store_write_job(store, 1, DP_STATE_COMPLETED, NULL), DP_OK);
+    assert_int_equal(store_write_job(store, 2, DP_STATE_RUNNING, NULL), DP_OK);
+    assert_int_equal(store_write_job(store, 3, DP_STATE_COMPLETED, NULL), DP_OK);
+    for (uint64_t job = 1; job <= 3; job++) {
+        for (uint64_t number = 1; number <= 4; number++) {
+            struct dp_decision_record row = {.job = job,
+                                             .number = number,
+                                             .time_ns = (int64_t)(10 * job + number),
+                                             .state = DP_DECISION_ADVISED};
+            row.state = job != 2 && number == 2 ? DP_DECISION_MEASURED : row.state;
+            struct dp_record record = {DP_RECORD_DECISION, &row};
+            assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+        }
+    }
+    struct dp_decision_record *rows = NULL;
+    size_t count = 0;
+    struct dp_error err = {0};
+    assert_ok(dp_store_load_last_decisions(store, &rows, &count, &err), &err);
+    assert_int_equal(count, 2);
+    assert_int_equal(rows[0].job, 2);
+    assert_int_equal(rows[0].number, 4);
+    assert_int_equal(rows[1].job, 3);
+    assert_int_equal(rows[1].number, 2);
+    for (size_t i = 0; i < count; i++) {
+        dp_decision_record_deinit(&rows[i]);
+    }
+    free(rows);
+    dp_store_close(store);
+}
+
 static void the_audit_is_read_by_object_user_and_time(void **state)
 {
     struct dp_store *store = store_open(*state);
@@ -574,6 +637,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         STORE_TEST(the_audit_is_only_ever_added_to),
         STORE_TEST(a_change_and_its_entry_are_stored_together_or_not_at_all),
+        STORE_TEST(the_newest_decisions_of_a_job_are_read_in_their_order),
+        STORE_TEST(a_start_reads_no_more_decisions_than_it_needs),
         STORE_TEST(the_audit_is_read_by_object_user_and_time),
         STORE_TEST(old_jobs_go_with_all_their_rows_and_their_numbers_stay_ended),
         STORE_TEST(the_highest_number_is_known_when_its_job_is_no_longer_kept),

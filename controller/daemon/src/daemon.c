@@ -24,7 +24,6 @@
 #include "lessons.h"
 
 #define TICK_MS 250
-#define DECISIONS_READ 10000 // the newest, at a start
 #define STALL_MS 1000
 #define STOP_GRACE_MS 1000
 #define EVENTS_EVERY_MS 20
@@ -218,8 +217,7 @@ static dp_status load_decisions(struct daemon *daemon, struct dp_error *err)
 {
     struct dp_decision_record *decisions = NULL;
     size_t count = 0;
-    dp_status status =
-        dp_store_load_decisions(daemon->store, 0, DECISIONS_READ, &decisions, &count, err);
+    dp_status status = dp_store_load_last_decisions(daemon->store, &decisions, &count, err);
     for (size_t i = 0; i < count; i++) {
         struct dp_core_event event = {.kind = DP_EVENT_LOAD_DECISION,
                                       .load_decision = &decisions[i]};
@@ -276,8 +274,8 @@ static dp_status load(struct daemon *daemon, struct dp_error *err)
 static dp_status serve(struct daemon *daemon, struct dp_error *err)
 {
     const struct dp_rpc_handler *const others[] = {
-        &session_handler,   &watch_handler,     &logs_handler,   &plan_handler,
-        &simulate_handler,  &calibrate_handler, &events_handler, &backup_handler,
+        &session_handler,   &watch_handler,     &logs_handler,         &plan_handler,
+        &simulate_handler,  &calibrate_handler, &events_handler,       &backup_handler,
         &audit_handlers[0], &audit_handlers[1], &decision_handlers[0], &decision_handlers[1]};
     size_t own = service_handlers_count + DP_ARRAY_LENGTH(others);
     size_t count = own + admin_handlers_count + cluster_handlers_count;

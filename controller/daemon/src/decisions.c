@@ -56,22 +56,21 @@ static void free_all(struct dp_decision_record *decisions, size_t count)
     free(decisions);
 }
 
-size_t decisions_of(struct daemon *daemon, uint64_t job, size_t newest, bool documents,
+size_t decisions_of(struct daemon *daemon, uint64_t job, uint32_t newest, bool documents,
                     struct dp_arena *arena, Dp__V1__Decision ***ret_decisions, struct dp_error *err)
 {
     struct dp_decision_record *rows = NULL;
     size_t count = 0;
-    if (dp_store_load_decisions(daemon->store, job, 0, &rows, &count, err) != DP_OK) {
+    if (dp_store_load_decisions(daemon->store, job, newest, &rows, &count, err) != DP_OK) {
         return 0;
     }
-    size_t first = newest != 0 && count > newest ? count - newest : 0;
-    Dp__V1__Decision **messages = arena_take(arena, (count - first + 1) * sizeof(void *));
-    for (size_t i = first; i < count; i++) {
-        messages[i - first] = decision_message(&rows[i], documents, arena);
+    Dp__V1__Decision **messages = arena_take(arena, (count + 1) * sizeof(void *));
+    for (size_t i = 0; i < count; i++) {
+        messages[i] = decision_message(&rows[i], documents, arena);
     }
     free_all(rows, count);
     *ret_decisions = messages;
-    return count - first;
+    return count;
 }
 
 void decisions_show(struct daemon *daemon, uint64_t number, Dp__V1__Job *job,
@@ -93,8 +92,8 @@ static void list_decisions(struct daemon *daemon, uint64_t call, const void *any
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     Dp__V1__ListDecisionsResponse response = DP__V1__LIST_DECISIONS_RESPONSE__INIT;
     if (view_find(daemon, request->id, &view, &err) == DP_OK) {
-        response.n_decisions =
-            decisions_of(daemon, view.job->number, 0, true, arena, &response.decisions, &err);
+        response.n_decisions = decisions_of(daemon, view.job->number, DP_HISTORY_PARTS_MAX, true,
+                                            arena, &response.decisions, &err);
     }
     if (err.status != DP_OK) {
         call_fail_error(daemon, call, &err);

@@ -13,6 +13,6 @@ void decisions_show(struct daemon *daemon, uint64_t number, Dp__V1__Job *job,
                     struct dp_arena *arena);
 // Those of a job that are on disk, the oldest first; of them the `newest`, 0 = all. Returns how
 // many; err is set when they cannot be read.
-size_t decisions_of(struct daemon *daemon, uint64_t job, size_t newest, bool documents,
+size_t decisions_of(struct daemon *daemon, uint64_t job, uint32_t newest, bool documents,
                     struct dp_arena *arena, Dp__V1__Decision ***ret_decisions,
                     struct dp_error *err);

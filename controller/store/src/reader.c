@@ -450,9 +450,25 @@ dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t
 {
     struct parameter parameters[] = {{.integer = (int64_t)job}, {.integer = limit_or_all(limit)}};
     return load(store, DP_RECORD_DECISION,
-                job != 0 ? "WHERE job = ? ORDER BY number LIMIT ?"
-                         : "WHERE ? = 0 ORDER BY time_ns DESC, job DESC, number DESC LIMIT ?",
+                "WHERE job = ?1 AND (?2 < 0 OR number > (SELECT max(number) FROM decisions WHERE "
+                "job = ?1) - ?2) ORDER BY number",
                 parameters, 2, ret_decisions, ret_count, err);
+}
+
+dp_status dp_store_load_last_decisions(struct dp_store *store,
+                                       struct dp_decision_record **ret_decisions, size_t *ret_count,
+                                       struct dp_error *err)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf ended = {0};
+    ended_states(&ended);
+    DP_AUTO_FREE char *clause = dp_asprintf(
+        "WHERE (job, number) IN (SELECT d.job, max(d.number) FROM jobs JOIN decisions AS d ON "
+        "d.job = jobs.number WHERE jobs.state NOT IN %s GROUP BY d.job) OR (job, number) IN "
+        "(SELECT job, number FROM decisions WHERE state = ? ORDER BY time_ns DESC LIMIT 1) "
+        "ORDER BY job, number",
+        ended.bytes);
+    struct parameter parameters[] = {{.integer = DP_DECISION_MEASURED}};
+    return load(store, DP_RECORD_DECISION, clause, parameters, 1, ret_decisions, ret_count, err);
 }
 
 dp_status dp_store_load_verdicts(struct dp_store *store, uint64_t job, uint32_t limit,

@@ -165,10 +165,15 @@ dp_status dp_store_load_profiles(struct dp_store *store, const char *node, const
 dp_status dp_store_load_lesson(struct dp_store *store, uint64_t job,
                                struct dp_lesson_record *ret_lesson, struct dp_error *err);
 
-// Those of a job by number, rising, or of all jobs (0), the newest first; at most `limit`, 0 = all.
+// Those of a job by number, rising; the newest `limit`, 0 = all.
 dp_status dp_store_load_decisions(struct dp_store *store, uint64_t job, uint32_t limit,
                                   struct dp_decision_record **ret_decisions, size_t *ret_count,
                                   struct dp_error *err);
+// What a controller goes on from: the newest of each job that has not ended, and of all that were
+// measured the newest.
+dp_status dp_store_load_last_decisions(struct dp_store *store,
+                                       struct dp_decision_record **ret_decisions, size_t *ret_count,
+                                       struct dp_error *err);
 
 // What was found about a job's ranks, the newest first; at most `limit`, 0 = all.
 dp_status dp_store_load_verdicts(struct dp_store *store, uint64_t job, uint32_t limit,
