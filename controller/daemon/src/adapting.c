@@ -370,6 +370,7 @@ static void take_measured(struct adapting *adapting, size_t world)
                 .rank = (int32_t)rank,
                 .kind = (dp_action_kind)kind->kind,
                 .stage = kind->stage,
+                .with_input = kind->b_kind == DP_ACTION_I,
                 .b_stage = kind->b_stage,
                 .seconds = (double)kind->total_ns / kind->count / DP_NS_PER_S,
             };

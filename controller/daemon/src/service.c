@@ -41,22 +41,6 @@ static void get_version(struct daemon *daemon, uint64_t call, const void *any,
     call_reply(daemon, call, &info.base);
 }
 
-// The parser has checked the words; what is not known is the default.
-static void take_policies(const struct dp_job_spec *spec, struct dp_submit *job)
-{
-    dp_recovery recovery = DP_RECOVERY_AUTO;
-    dp_straggler_policy policy = DP_STRAGGLERS_ADVISE;
-    struct dp_error ignored = {0};
-    dp_recovery_parse(spec->recovery.policy, &recovery, &ignored);
-    dp_straggler_policy_parse(spec->straggler.policy, &policy, &ignored);
-    job->recovery = recovery == DP_RECOVERY_OFF          ? DP_JOB_RECOVERY_OFF
-                    : recovery == DP_RECOVERY_CHECKPOINT ? DP_JOB_RECOVERY_CHECKPOINT
-                                                         : DP_JOB_RECOVERY_AUTO;
-    job->adapt = policy == DP_STRAGGLERS_OFF    ? DP_JOB_ADAPT_OFF
-                 : policy == DP_STRAGGLERS_AUTO ? DP_JOB_ADAPT_AUTO
-                                                : DP_JOB_ADAPT_ADVISE;
-}
-
 // Names that a checked job file has are known.
 static dp_recovery_policy recovery_of(const struct dp_job_spec *spec)
 {
@@ -108,7 +92,6 @@ static void submit(struct daemon *daemon, uint64_t call, const Dp__V1__SubmitJob
     job->straggler_enter = spec->straggler.threshold;
     job->user = request->user;
     job->check_index = request->check_index;
-    take_policies(spec, job);
     job->priority = spec->queue.priority;
     job->preemptible = spec->queue.preemptible != 0;
     job->retry_max = (uint32_t)spec->retry.max;

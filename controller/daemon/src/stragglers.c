@@ -4,7 +4,6 @@
 
 #include "daemon.h"
 #include "dp/clock.h"
-#include "dp/clock.h"
 #include "dp/straggler.h"
 
 // Of one kind or link in one step; sums of them fit.
