@@ -154,10 +154,10 @@ struct core_job {
     bool recount;                // ranks may have given slots back
     uint64_t dirty_token, stored_token;
     uint64_t ranks_token; // of the newest transaction with its ranks
-    int64_t retry_ns;    // STORE failed: when to try again, 0 = it did not
-    int64_t deadline_ns; // of this state, 0 = none
-    int64_t stop_ns;     // STOPPING: when to say so to the nodes
-    int64_t save_ns;     // when running totals are stored next
+    int64_t retry_ns;     // STORE failed: when to try again, 0 = it did not
+    int64_t deadline_ns;  // of this state, 0 = none
+    int64_t stop_ns;      // STOPPING: when to say so to the nodes
+    int64_t save_ns;      // when running totals are stored next
     struct core_window window;
     struct core_checkpoint *checkpoints;
     struct core_reply *replies; // that wait for a transaction with the job
@@ -232,7 +232,8 @@ struct core_node {
     size_t foreign_count;
     struct core_job **jobs; // that have ranks here
     size_t jobs_count, jobs_capacity;
-    uint32_t used; // slots of their ranks
+    uint32_t used;  // slots of their ranks
+    uint32_t sides; // assignments beside those in force that have ranks here
     struct core_timer timer;
     struct core_node *next;
     UT_hash_handle by_name, by_session;
@@ -527,7 +528,9 @@ void dp_core_job_explain_wait(struct core_job *job, const char *what);
 void dp_core_side_prepare(struct core_job *job, const struct dp_adapt_done *done);
 // It replaces the assignment in force, whose ranks go to the sides.
 void dp_core_side_put_in_force(struct core_job *job);
-void dp_core_side_free(struct core_side *side);
+void dp_core_side_free(struct dp_core *core, struct core_side *side);
+// A node that was not known when they were made.
+void dp_core_sides_meet(const struct core_job *job, struct core_node *node);
 void dp_core_sides_free(struct core_job *job); // all of a job's
 // The new one or an older one that the fence names; NULL = none.
 struct core_side *dp_core_side_find(const struct core_job *job, const struct dp_fence *fence);

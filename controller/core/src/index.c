@@ -164,6 +164,9 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name)
     *(core->nodes_last == NULL ? &core->nodes : &core->nodes_last->next) = node;
     core->nodes_last = node;
     HASH_ADD_KEYPTR(by_name, core->nodes_by_name, node->row.name, strlen(node->row.name), node);
+    for (size_t i = 0; i < core->sided_count; i++) {
+        dp_core_sides_meet(core->sided[i], node);
+    }
     if (core->homeless) {
         // Jobs of an earlier life may have ranks there.
         FOR_EACH_JOB(core, job)

@@ -27,7 +27,7 @@ const char *dp_node_state_text(dp_node_state state)
 uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_node *node)
 {
     uint32_t used = node->used;
-    for (size_t i = 0; i < core->sided_count; i++) {
+    for (size_t i = 0; node->sides > 0 && i < core->sided_count; i++) {
         used += dp_core_sides_slots(core->sided[i], node->row.name, NULL, 0);
     }
     for (size_t i = 0; i < node->foreign_count; i++) {
@@ -85,9 +85,9 @@ int64_t dp_core_node_lost_ns(const struct dp_core *core, const struct core_node 
 {
     // After a start it may take its time to find the controller again.
     int64_t grace_ms = node->heard ? 0 : core->config.start_grace_ms;
-    return node->seen_ns + (dp_core_node_lease_ms(core, node) + core->config.lease_margin_ms +
-                            grace_ms) *
-                               DP_NS_PER_MS;
+    return node->seen_ns +
+           (dp_core_node_lease_ms(core, node) + core->config.lease_margin_ms + grace_ms) *
+               DP_NS_PER_MS;
 }
 
 // The node counts from a heartbeat that it sent and this end acknowledged, so from before it was
@@ -177,7 +177,9 @@ static int64_t node_due(const struct dp_core *core, const struct core_node *node
     if (node->state != DP_NODE_LOST && core->now_ns < dp_core_node_late_ns(core, node)) {
         dp_core_sooner(&due_ns, dp_core_node_late_ns(core, node));
     }
-    dp_core_sooner(&due_ns, node->leave_ns);
+    if (core->now_ns < node->leave_ns) {
+        dp_core_sooner(&due_ns, node->leave_ns);
+    }
     if (node->state != DP_NODE_LOST) {
         dp_core_sooner(&due_ns, dp_core_node_lost_ns(core, node));
     } else if (!node->fenced) {

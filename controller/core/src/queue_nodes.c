@@ -21,7 +21,7 @@ void dp_core_node_mark_slots(const struct dp_core *core, const struct core_node 
             }
         }
     }
-    for (size_t k = 0; k < core->sided_count; k++) {
+    for (size_t k = 0; node->sides > 0 && k < core->sided_count; k++) {
         dp_core_sides_slots(core->sided[k], node->row.name, taken, node->row.slots);
     }
 }

@@ -427,9 +427,6 @@ void dp_core_reassign_load(struct dp_core *core, struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
     job->base_step = job->row.source_step;
-    if (job->row.state != DP_STATE_REASSIGNING) {
-        return;
-    }
     if (job->row.source_epoch == 0) {
         // The new ranks are not in force, and are told to end when they are met. Whether the old
         // ones hold, they say.

@@ -57,7 +57,7 @@ static bool *taken_slots(struct dp_core *core, const struct core_job *job,
             }
         }
     }
-    for (size_t k = 0; k < core->sided_count; k++) {
+    for (size_t k = 0; node->sides > 0 && k < core->sided_count; k++) {
         if (core->sided[k] != job) {
             dp_core_sides_slots(core->sided[k], node->row.name, taken, node->row.slots);
         }
@@ -117,6 +117,14 @@ static bool may_have(const struct core_job *job, const struct core_node *node)
     return ready && strcmp(node->row.name, job->reassign.away) != 0;
 }
 
+// Ranks that run on a node which gets no new work may stay where they are.
+static bool may_stay(const struct core_job *job, const struct core_node *node, uint32_t slot)
+{
+    bool works = node->state == DP_NODE_DRAINING || node->state == DP_NODE_QUARANTINED;
+    return works && strcmp(node->row.name, job->reassign.away) != 0 &&
+           is_own(job, node->row.name, slot);
+}
+
 // Slots of a node that are somebody's, or were asked about before.
 struct asked_slots {
     const struct core_node *node;
@@ -150,7 +158,8 @@ bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
     struct asked_slots *list = NULL;
     for (size_t i = 0; i < count; i++) {
         const struct core_node *node = dp_core_node_find(core, slots[i].node);
-        if (node == NULL || !may_have(job, node) || slots[i].slot >= node->row.slots) {
+        if (node == NULL || slots[i].slot >= node->row.slots ||
+            (!may_have(job, node) && !may_stay(job, node, slots[i].slot))) {
             return false;
         }
         bool *taken = &asked_of(core, job, node, &list)->taken[slots[i].slot];
@@ -329,6 +338,7 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
         dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
         dp_core_reassign_begin(core, job, done);
     } else {
+        job->reassign.away[0] = '\0'; // of this question alone
         dp_core_decision_make(core, job, done, DP_DECISION_ADVISED);
     }
 }
@@ -346,6 +356,7 @@ void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *fa
         dp_core_recover_failed(core, job, failed->error.message);
         return;
     }
+    job->reassign.away[0] = '\0';
     job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
     dp_core_note(core, job, NULL, true, "job.no_answer", "%s: %s", job->reassign.cause,
                  failed->error.message);

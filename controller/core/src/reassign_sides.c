@@ -20,6 +20,26 @@ static void set_members(struct core_side *side)
     }
 }
 
+// Nodes count the sides that have ranks there: the others need not be asked for slots.
+static void count_side(struct dp_core *core, const struct core_side *side, bool appears)
+{
+    for (size_t i = 0; i < side->members_count; i++) {
+        struct core_node *node = dp_core_node_find(core, side->members[i].node);
+        if (node != NULL) {
+            node->sides = appears ? node->sides + 1 : node->sides - 1;
+        }
+    }
+}
+
+void dp_core_sides_meet(const struct core_job *job, struct core_node *node)
+{
+    const struct core_side *next = job->reassign.next;
+    node->sides += next != NULL && dp_core_side_member(next, node->row.name) != NULL;
+    for (const struct core_side *side = job->sides; side != NULL; side = side->next) {
+        node->sides += dp_core_side_member(side, node->row.name) != NULL;
+    }
+}
+
 static struct core_side *side_new(const struct core_job *job, const struct dp_adapt_done *done)
 {
     struct core_side *side = dp_new(struct core_side);
@@ -35,6 +55,7 @@ static struct core_side *side_new(const struct core_job *job, const struct dp_ad
         DP_COPY_TEXT(side->ranks[i].node, done->ranks[i].node);
     }
     set_members(side);
+    count_side(job->core, side, true);
     return side;
 }
 
@@ -73,9 +94,10 @@ void dp_core_sides_recount(struct core_job *job)
     dp_core_job_touch(job);
 }
 
-void dp_core_side_free(struct core_side *side)
+void dp_core_side_free(struct dp_core *core, struct core_side *side)
 {
     if (side != NULL) {
+        count_side(core, side, false);
         dp_buf_deinit(&side->plan);
         free(side->ranks);
         free(side->members);
@@ -85,11 +107,11 @@ void dp_core_side_free(struct core_side *side)
 
 void dp_core_sides_free(struct core_job *job)
 {
-    dp_core_side_free(job->reassign.next);
+    dp_core_side_free(job->core, job->reassign.next);
     job->reassign.next = NULL;
     while (job->sides != NULL) {
         struct core_side *next = job->sides->next;
-        dp_core_side_free(job->sides);
+        dp_core_side_free(job->core, job->sides);
         job->sides = next;
     }
     keep_listed(job);
@@ -201,6 +223,7 @@ void dp_core_job_retire(struct core_job *job)
         .ranks_count = job->ranks_count,
     };
     set_members(side);
+    count_side(job->core, side, true);
     for (size_t i = 0; i < side->members_count; i++) {
         take_over_told(&side->members[i], dp_core_job_member(job, side->members[i].node));
     }
@@ -225,7 +248,7 @@ void dp_core_side_put_in_force(struct core_job *job)
     dp_buf_append(&job->row.plan, next->plan.bytes, next->plan.length);
     job->row.epoch = next->epoch;
     next->ranks = NULL;
-    dp_core_side_free(next);
+    dp_core_side_free(job->core, next);
     job->lacks_phase = job->lacks_ok = job->lacks_step = 0;
     keep_listed(job);
     dp_core_sides_recount(job);
@@ -380,7 +403,7 @@ void dp_core_sides_drive(struct dp_core *core, struct core_job *job)
         drive_side(core, job, side);
         if (!side->serves && side_done(core, side)) {
             *link = side->next;
-            dp_core_side_free(side);
+            dp_core_side_free(core, side);
             dp_core_reschedule(core);
         } else {
             link = &side->next;
