@@ -301,6 +301,98 @@ static void new_ranks_that_fail_while_the_old_ones_hold_are_tried_again(void **s
     }
 }
 
+static void decide(struct change *change, const char *node, dp_node_action action)
+{
+    struct dp_core_event event = {
+        .kind = DP_EVENT_NODE_ASK,
+        .node_ask = {.node = node, .reason = "fan", .by = "", .word = "decided", .action = action}};
+    world_step(&change->world, &event);
+}
+
+static void ranks_stay_on_nodes_that_get_no_new_work(void **state)
+{
+    (void)state;
+    static const dp_node_action actions[] = {DP_NODE_QUARANTINE, DP_NODE_DRAIN};
+    for (size_t i = 0; i < 2; i++) {
+        AUTO_CHANGE change;
+        change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+        decide(&change, "a", actions[i]);
+        if (actions[i] == DP_NODE_DRAIN) {
+            change_refuse(&change, "there is no other place");
+        }
+        lose_rank_2(&change, 5);
+        assert_string_equal(change.world.asked.away, "");
+        change_answer(&change, "aabc");
+        assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, "a"), 1);
+        assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, "c"), 1);
+    }
+    // Others do not come there.
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    decide(&change, "c", DP_NODE_QUARANTINE);
+    lose_rank_2(&change, 5);
+    change_answer(&change, "aabc");
+    assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, ""), 0);
+}
+
+static void what_was_advised_once_keeps_no_rank_from_its_node(void **state)
+{
+    (void)state;
+    for (int refused = 0; refused < 2; refused++) {
+        AUTO_CHANGE change;
+        change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+        change_ask(&change, 0, "a", true);
+        assert_string_equal(change.world.asked.away, "a");
+        if (refused == 1) {
+            change_refuse(&change, "there is no other place");
+        } else {
+            change_answer(&change, "bbcc");
+        }
+        lose_rank_2(&change, 5);
+        assert_string_equal(change.world.asked.away, "");
+        change_answer(&change, "aabc");
+        assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, "a"), 1);
+    }
+}
+
+static void ranks_that_all_hold_go_on_where_they_were_to_leave(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "a", false);
+    change_answer(&change, "ccbb");
+    change_level(&change, 2, "ccbb", DP_RANK_READY, 0);
+    change_hold(&change, 1, "aabb", 3, 5, "");
+    change_die(&change, 2, 'c', 0, SIGKILL);
+    change_hold(&change, 1, "aabb", 12, 5, "");
+    assert_true(change.world.asked.recovers);
+    assert_int_equal(change.world.asked.lost_count, 0);
+    assert_string_equal(change.world.asked.away, "");
+    change_answer(&change, "aabb");
+    assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 3, "a"), 1);
+}
+
+static void a_question_that_is_given_up_rings_no_timer(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    int64_t left_ms = change.world.config.answer_timeout_ms - 10000;
+    for (; left_ms > 0; left_ms -= 1000) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
+    }
+    change_die(&change, 1, 'b', 2, SIGKILL);
+    for (int beat = 0; beat < 11; beat++) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
+    }
+    assert_state(&change, DP_STATE_REASSIGNING);
+    assert_true(change.world.effects.timer_ns > change.world.now_ns);
+}
+
 static void new_ranks_that_fail_again_and_again_end_the_attempt(void **state)
 {
     (void)state;
@@ -338,6 +430,81 @@ static void the_same_step_is_recovered_a_few_times_only(void **state)
     change_die(&change, epoch, places[2], 2, SIGSEGV);
     assert_state(&change, DP_STATE_STOPPING);
     assert_string_equal(change_job(&change)->reason, "RankDied");
+}
+
+// Of the second attempt, in its first epoch.
+static void second_level(struct change *change, const char *places, dp_rank_phase phase)
+{
+    for (uint32_t rank = 0; rank < strlen(places); rank++) {
+        struct dp_rank_level level = world_rank_level(rank, phase);
+        struct dp_assignment_level assignment = {
+            .fence = {"job-1", 2, 1}, .ranks = &level, .ranks_count = 1, .error = ""};
+        world_send_level(&change->world, change_session(change, places[rank]), &assignment);
+    }
+}
+
+static void lose_keeper(struct change *change, uint32_t epoch)
+{
+    struct dp_assignment_level level = {
+        .fence = {"job-1", 1, epoch}, .keeper_lost = true, .keeper_signal = SIGKILL, .error = ""};
+    world_send_level(&change->world, change->a, &level);
+}
+
+static void a_new_attempt_is_recovered_again_whatever_the_one_before_had(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    uint32_t epoch = 1;
+    const char *places = "aabb";
+    while (epoch <= change.world.config.recoveries_max) {
+        change_die(&change, epoch, places[2], 2, SIGSEGV);
+        change_hold(&change, epoch, places, 11, 5, "rank 2 is gone");
+        change_answer(&change, "aabc");
+        change_level(&change, epoch + 1, "aabc", DP_RANK_READY, 0);
+        change_level(&change, epoch + 1, "aabc", DP_RANK_RUNNING, 5);
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            change_die(&change, epoch, places[rank], rank, SIGTERM);
+        }
+        epoch++;
+        places = "aabc";
+    }
+    lose_keeper(&change, epoch);
+    assert_state(&change, DP_STATE_STOPPING);
+    change_die(&change, epoch, 'b', 2, SIGTERM);
+    change_die(&change, epoch, 'c', 3, SIGTERM);
+    assert_int_equal(change_job(&change)->attempt, 2);
+    second_level(&change, "aabb", DP_RANK_READY);
+    second_level(&change, "aabb", DP_RANK_RUNNING);
+    assert_state(&change, DP_STATE_RUNNING);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct dp_report report = {.kind = DP_REPORT_STEP, .fence = {"job-1", 2, 1}};
+        report.step.row = (struct dp_step_record){.step = 1, .step_ns = DP_NS_PER_MS};
+        world_report(&change.world, rank < 2 ? change.a : change.b, rank, &report);
+    }
+    struct dp_rank_level dead = world_rank_level(2, DP_RANK_DIED);
+    dead.signal = SIGKILL;
+    struct dp_assignment_level level = {
+        .fence = {"job-1", 2, 1}, .ranks = &dead, .ranks_count = 1, .error = ""};
+    world_send_level(&change.world, change.b, &level);
+    assert_state(&change, DP_STATE_REASSIGNING);
+}
+
+static void a_new_attempt_measures_nothing_of_the_one_before(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_CHECKPOINT, 5);
+    change_to(&change, "aacc", 5);
+    assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);
+    lose_keeper(&change, 2);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        change_die(&change, 1, "aabb"[rank], rank, SIGTERM);
+        change_die(&change, 2, "aacc"[rank], rank, SIGTERM);
+    }
+    assert_int_equal(change_job(&change)->attempt, 2);
+    assert_int_equal(change.world.decision.state, DP_DECISION_FELL_BACK);
+    assert_non_null(strstr(change.world.decision.outcome, "attempt 1 ended before"));
 }
 
 static void hello_all(struct change *change, uint32_t old_epoch, const char *old, bool held,
@@ -464,7 +631,13 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_partition_while_others_are_prepared_gives_up_these_alone),
     cmocka_unit_test(another_rank_that_dies_meanwhile_is_planned_around_too),
     cmocka_unit_test(new_ranks_that_fail_while_the_old_ones_hold_are_tried_again),
+    cmocka_unit_test(ranks_stay_on_nodes_that_get_no_new_work),
+    cmocka_unit_test(what_was_advised_once_keeps_no_rank_from_its_node),
+    cmocka_unit_test(ranks_that_all_hold_go_on_where_they_were_to_leave),
+    cmocka_unit_test(a_question_that_is_given_up_rings_no_timer),
     cmocka_unit_test(new_ranks_that_fail_again_and_again_end_the_attempt),
+    cmocka_unit_test(a_new_attempt_is_recovered_again_whatever_the_one_before_had),
+    cmocka_unit_test(a_new_attempt_measures_nothing_of_the_one_before),
     cmocka_unit_test(the_same_step_is_recovered_a_few_times_only),
     cmocka_unit_test(a_controller_that_dies_while_ranks_are_prepared_leaves_none),
     cmocka_unit_test(a_controller_that_dies_while_ranks_hold_goes_on_with_them),

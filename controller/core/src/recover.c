@@ -123,6 +123,7 @@ static void gather(struct dp_core *core, struct core_job *job)
         reassign->paused_ns = core->now_ns;
     }
     reassign->request = 0;
+    reassign->answer_ns = 0;
     dp_core_reassign_phase(core, job, CORE_GATHERING, dp_core_hold_timeout_ns(core, job));
 }
 
@@ -257,6 +258,10 @@ void dp_core_recover_ask(struct dp_core *core, struct core_job *job)
         .cause = job->reassign.failure.message,
     };
     ask.lost = list_lost(core, job, &ask.lost_count);
+    if (ask.lost_count == 0) {
+        // All of them hold, and go on where they are, whatever they were to leave.
+        job->reassign.away[0] = '\0';
+    }
     job->reassign.lost_count = ask.lost_count;
     job->reassign.asks++;
     dp_core_reassign_phase(core, job, CORE_ASKING, 0);

@@ -121,12 +121,25 @@ void dp_core_job_archive(struct dp_core *core, struct core_job *job)
     DP_COPY_TEXT(job->past.message, job->row.message);
 }
 
+// Steps are counted anew, and ranks lie elsewhere.
+static void forget_changes(struct core_reassign *reassign)
+{
+    reassign->recoveries = 0;
+    reassign->recovered_step = 0;
+    reassign->recent_first = 0;
+    reassign->again_step = 0;
+    reassign->paused_ns = 0;
+    reassign->tries = 0;
+    memset(reassign->recent_ns, 0, sizeof(reassign->recent_ns));
+}
+
 // Nothing of the attempt is left but its number and its checkpoint.
 static void clear_attempt(struct core_job *job)
 {
     struct dp_job_record *row = &job->row;
     // What may still run on a silent node keeps its slots until it is over.
     dp_core_job_retire(job);
+    forget_changes(&job->reassign);
     free(job->window.rows);
     job->window.rows = NULL;
     dp_buf_clear(&row->plan);
@@ -175,6 +188,8 @@ void dp_core_job_begin_again(struct dp_core *core, struct core_job *job)
         row->preemptions += strcmp(reason, "Preempted") == 0;
     }
     describe_rest(job, rest, sizeof(rest));
+    dp_core_decision_set(job, DP_DECISION_FELL_BACK,
+                         "attempt %u ended before enough steps were measured", row->attempt);
     clear_attempt(job);
     row->queued_ns = core->wall_ns;
     int64_t wait_ns = failed ? backoff_ns(core, job) : 0;
