@@ -165,6 +165,45 @@ static void a_deadline_goes_on_under_the_next_controller(void **state)
     assert_non_null(strstr(view_of(&crew, "n0").reason, "operator: fan"));
 }
 
+// Its node is to be empty since some time, and is met by another controller, as is the job.
+static void jobs_leave_a_node_whose_time_came_while_no_controller_ran(void **state)
+{
+    (void)state;
+    for (int down = 0; down < 2; down++) {
+        AUTO_CREW crew;
+        crew_init(&crew, NULL);
+        crew_nodes(&crew, 1, 2);
+        uint64_t number = submit(&crew, 2);
+        crew.stays = true; // its ranks are told to stop, and take their time
+        crew_ask(&crew, "n0", DP_NODE_DRAIN, 60000, false);
+        const struct dp_rank_record *ranks = NULL;
+        size_t count = 0;
+        struct dp_job_record job = *dp_core_job(crew.world.core, number, &ranks, &count);
+        struct dp_rank_record kept[2];
+        assert_int_equal(count, 2);
+        memcpy(kept, ranks, sizeof(kept));
+        struct dp_node_record node = *view_of(&crew, "n0").node;
+        node.admin = down == 1 ? DP_ADMIN_DOWN : DP_ADMIN_DRAIN;
+        struct dp_core *before = crew.world.core;
+        crew.world.core = dp_core_new(&crew.world.config);
+        crew.world.now_ns += 120000 * DP_NS_PER_MS;
+        struct dp_core_event event = {.kind = DP_EVENT_LOAD_NODE, .load_node = &node};
+        world_step(&crew.world, &event);
+        event = (struct dp_core_event){.kind = DP_EVENT_LOAD_JOB, .load_job = {&job, kept, 2}};
+        world_step(&crew.world, &event);
+        dp_core_free(before);
+        struct dp_rank_level levels[2] = {world_rank_level(0, DP_RANK_RUNNING),
+                                          world_rank_level(1, DP_RANK_RUNNING)};
+        struct dp_assignment_level level = {
+            .fence = world_fence("job-1"), .ranks = levels, .ranks_count = 2, .error = ""};
+        crew.world.sent_count = 0;
+        world_hello(&crew.world, "n0", 2, &level, 1);
+        assert_string_equal(dp_job_state_text(row(&crew, number)->state), "STOPPING");
+        assert_string_equal(row(&crew, number)->reason, down == 1 ? "NodeDown" : "Drained");
+        assert_int_equal(world_sent(&crew.world, DP_ORDER_STOP, "n0"), 1);
+    }
+}
+
 static void only_silence_ends_by_itself(void **state)
 {
     (void)state;
@@ -579,6 +618,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(force_has_jobs_leave_at_once_and_so_has_down),
     cmocka_unit_test(what_was_decided_stays_over_restarts_reboots_and_silence),
     cmocka_unit_test(a_deadline_goes_on_under_the_next_controller),
+    cmocka_unit_test(jobs_leave_a_node_whose_time_came_while_no_controller_ran),
     cmocka_unit_test(only_silence_ends_by_itself),
     cmocka_unit_test(a_node_with_a_rank_that_cannot_be_killed_is_quarantined_at_once),
     cmocka_unit_test(three_suspicions_quarantine_a_node),

@@ -137,8 +137,8 @@ static void move_away(struct dp_core *core, struct core_job *job, const struct c
 
 void dp_core_node_leave(struct dp_core *core, struct core_node *node)
 {
+    // Again and again: what is LOST now, or loaded a moment later, has to go, too.
     if (node->leave_ns != 0 && core->now_ns >= node->leave_ns) {
-        node->leave_ns = 0;
         dp_core_node_each_job(core, node, clear);
     }
 }
