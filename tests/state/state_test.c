@@ -2,7 +2,9 @@
 // what arrives is right or nothing is.
 #include "dp_test.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -222,6 +224,66 @@ static void a_source_that_fails_in_the_midst_is_left_out(void **state)
     tear_down(&serving);
 }
 
+static int dial(const char *address)
+{
+    struct sockaddr_storage to = {0};
+    socklen_t length;
+    struct dp_error err;
+    assert_ok(dp_tcp_resolve(address, &to, &length, &err), &err);
+    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, length) == 0);
+    return fd;
+}
+
+// A socket that nobody accepts from; with one connection waiting its queue is full, and what else
+// knocks is not answered at all.
+static int listen_alone(char address[DP_ADDRESS_MAX])
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof own;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&own, length) == 0 && listen(fd, 0) == 0 &&
+                getsockname(fd, (struct sockaddr *)&own, &length) == 0);
+    snprintf(address, DP_ADDRESS_MAX, "127.0.0.1:%d", ntohs(own.sin_port));
+    return fd;
+}
+
+static void sources_that_never_say_a_word_take_no_others_along(void **state)
+{
+    (void)state;
+    struct serving serving;
+    set_up(&serving);
+    // 0: it is connected to by the kernel; 1: not even that.
+    for (int full = 0; full < 2; full++) {
+        char address[DP_ADDRESS_MAX];
+        struct dp_state_address sources[SERVERS];
+        struct dp_state_reader *reader;
+        struct dp_error err = {0};
+        const int silent = listen_alone(address), first = full ? dial(address) : -1;
+        sources_of(&serving, sources);
+        sources[0].address = address;
+        const struct dp_state_reader_config config = {.sources = sources,
+                                                      .count = SERVERS,
+                                                      .token = TOKEN,
+                                                      .step = STEP,
+                                                      .deadline_ns = dp_clock_monotonic_ns() +
+                                                                     300 * DP_NS_PER_MS,
+                                                      .silent_ms = 200};
+        assert_ok(dp_state_reader_open(&config, &reader, &err), &err);
+        assert_non_null(strstr(dp_state_reader_lost(reader), "rank 0"));
+        struct dp_state_reader_stats stats;
+        dp_state_reader_stats(reader, &stats);
+        assert_int_equal(stats.sources, SERVERS - 1);
+        assert_ok(read_big(reader, DP_ARCHIVE_M, &err), &err);
+        dp_state_reader_free(reader);
+        close(silent);
+        if (full) {
+            close(first);
+        }
+    }
+    tear_down(&serving);
+}
+
 static void what_the_last_source_takes_along_is_told(void **state)
 {
     (void)state;
@@ -247,17 +309,6 @@ static void what_the_last_source_takes_along_is_told(void **state)
     end_server(&serving, 2);
     assert_int_equal(open_reader(sources, SERVERS, TOKEN, &reader, &err), DP_UNAVAILABLE);
     tear_down(&serving);
-}
-
-static int dial(const char *address)
-{
-    struct sockaddr_storage to = {0};
-    socklen_t length;
-    struct dp_error err;
-    assert_ok(dp_tcp_resolve(address, &to, &length, &err), &err);
-    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, length) == 0);
-    return fd;
 }
 
 static void put_u32(unsigned char *at, uint32_t value)
@@ -401,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_from_all_that_have_them),
         cmocka_unit_test(a_source_that_fails_in_the_midst_is_left_out),
+        cmocka_unit_test(sources_that_never_say_a_word_take_no_others_along),
         cmocka_unit_test(what_the_last_source_takes_along_is_told),
         cmocka_unit_test(strangers_are_dropped_and_harm_nobody),
         cmocka_unit_test(questions_for_what_is_not_there_are_not_answered),

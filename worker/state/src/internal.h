@@ -24,13 +24,13 @@ struct state_answer {
     uint64_t length, hash;
 };
 
-void state_put_hello(unsigned char *bytes, uint64_t token, int32_t from, int32_t to);
+void dp_state_put_hello(unsigned char *bytes, uint64_t token, int32_t from, int32_t to);
 // Whether it is of this protocol and token; who says it, and to whom.
-bool state_read_hello(const unsigned char *bytes, uint64_t token, int32_t *ret_from,
-                      int32_t *ret_to);
-void state_put_request(unsigned char *bytes, const struct state_request *request);
-struct state_request state_read_request(const unsigned char *bytes);
-void state_put_answer(unsigned char *bytes, const struct state_answer *answer);
+bool dp_state_read_hello(const unsigned char *bytes, uint64_t token, int32_t *ret_from,
+                         int32_t *ret_to);
+void dp_state_put_request(unsigned char *bytes, const struct state_request *request);
+struct state_request dp_state_read_request(const unsigned char *bytes);
+void dp_state_put_answer(unsigned char *bytes, const struct state_answer *answer);
 // False: it is no answer to `question`, or has more bytes than `length_max`.
-bool state_read_answer(const unsigned char *bytes, uint32_t question, uint64_t length_max,
-                       struct state_answer *ret_answer);
+bool dp_state_read_answer(const unsigned char *bytes, uint32_t question, uint64_t length_max,
+                          struct state_answer *ret_answer);

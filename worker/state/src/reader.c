@@ -1,4 +1,5 @@
 // Values out of what several ranks hold.
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "dp/buf.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "receive.h"
 
 // A part of a source.
@@ -75,31 +77,89 @@ static dp_status check_meta(const struct dp_state_reader *reader, const struct s
     return DP_OK;
 }
 
-// Everyone is dialled before anyone is heard.
-static void meet(struct dp_state_reader *reader, const struct dp_state_reader_config *config)
+static void dial(struct dp_state_reader *reader)
 {
     struct dp_error err;
     for (int32_t i = 0; i < reader->count; i++) {
-        struct source *source = &reader->sources[i];
-        if (source_dial(source, &err) == DP_OK) {
+        if (dp_state_source_dial(&reader->sources[i], &err) == DP_OK) {
             reader->live++;
         } else {
-            lose(reader, source, &err);
+            lose(reader, &reader->sources[i], &err);
+        }
+    }
+}
+
+// Until when others may still be met, once one was: they were all dialled at the same time.
+static int64_t others_end_ns(const struct source *met, int64_t end_ns)
+{
+    const int64_t then_ns = dp_clock_monotonic_ns() + met->silent_ms * DP_NS_PER_MS;
+    return then_ns < end_ns ? then_ns : end_ns;
+}
+
+// Says hello to each as soon as it can be: those that never can keep nobody from the others.
+static void greet(struct dp_state_reader *reader, const struct dp_state_reader_config *config)
+{
+    DP_AUTO_FREE struct pollfd *polls = dp_new_array(struct pollfd, (size_t)reader->count);
+    struct dp_error err;
+    int64_t end_ns = config->deadline_ns;
+    int32_t waiting = reader->live;
+    bool is_over = false;
+    for (int32_t i = 0; i < reader->count; i++) {
+        polls[i] = (struct pollfd){.fd = reader->sources[i].fd, .events = POLLOUT};
+    }
+    while (waiting > 0 && !is_over) {
+        const int64_t left_ms = (end_ns - dp_clock_monotonic_ns()) / DP_NS_PER_MS;
+        is_over = left_ms <= 0;
+        const int ready = poll(polls, (nfds_t)reader->count, left_ms > 0 ? (int)left_ms + 1 : 0);
+        for (int32_t i = 0; ready > 0 && i < reader->count; i++) {
+            struct source *source = &reader->sources[i];
+            if (polls[i].revents == 0) {
+                continue;
+            }
+            waiting--;
+            polls[i].fd = -1;
+            if (dp_state_source_greet(source, config->token, config->rank, &err) == DP_OK) {
+                end_ns = others_end_ns(source, end_ns);
+            } else {
+                lose(reader, source, &err);
+            }
         }
     }
     for (int32_t i = 0; i < reader->count; i++) {
+        if (polls[i].fd >= 0) {
+            dp_fail(&err, DP_UNAVAILABLE, "rank %d at %s cannot be reached in time",
+                    reader->sources[i].rank, reader->sources[i].address);
+            lose(reader, &reader->sources[i], &err);
+        }
+    }
+}
+
+static void take_hellos(struct dp_state_reader *reader, uint64_t token)
+{
+    struct dp_error err;
+    const int64_t now_ns = dp_clock_monotonic_ns();
+    for (int32_t i = 0; i < reader->count; i++) {
         struct source *source = &reader->sources[i];
         if (source->fd >= 0 &&
-            source_greet(source, config->token, config->rank, config->deadline_ns, &err) != DP_OK) {
+            dp_state_source_take_hello(source, token, now_ns + source->silent_ms * DP_NS_PER_MS,
+                                       &err) != DP_OK) {
             lose(reader, source, &err);
         }
     }
+}
+
+static void meet(struct dp_state_reader *reader, const struct dp_state_reader_config *config)
+{
+    struct dp_error err;
+    dial(reader);
+    greet(reader, config);
+    take_hellos(reader, config->token);
     for (int32_t i = 0; i < reader->count; i++) {
         struct source *source = &reader->sources[i];
         if (source->fd < 0) {
             continue;
         }
-        if (source_take_table(source, &err) != DP_OK ||
+        if (dp_state_source_take_table(source, &err) != DP_OK ||
             check_meta(reader, source, config->step, &err) != DP_OK) {
             lose(reader, source, &err);
         } else if (!reader->meta.is_trained) {
@@ -290,7 +350,7 @@ static void ask(struct dp_state_reader *reader, const struct chunk *chunk)
                                               (uint64_t)(chunk->begin - chunk->place->part->begin),
                                           .count = (uint64_t)(chunk->end - chunk->begin)};
     struct dp_error err;
-    if (source->fd >= 0 && source_ask(source, &request, &err) != DP_OK) {
+    if (source->fd >= 0 && dp_state_source_ask(source, &request, &err) != DP_OK) {
         lose(reader, source, &err);
     }
 }
@@ -306,7 +366,7 @@ static void take(struct dp_state_reader *reader, struct chunk *chunk, char *byte
     if (source->fd < 0) {
         return;
     }
-    if (source_take_values(source, bytes, length, &err) != DP_OK) {
+    if (dp_state_source_take_values(source, bytes, length, &err) != DP_OK) {
         lose(reader, source, &err);
         return;
     }

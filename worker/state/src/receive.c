@@ -22,14 +22,14 @@ static dp_status fail_io(const struct source *source, int errnum, const char *wh
     return DP_UNAVAILABLE;
 }
 
-// Until the socket is ready; each wait is a new one.
+// Until the socket is ready, and looks once when that is past.
 static dp_status await(const struct source *source, short events, int64_t deadline_ns,
                        struct dp_error *err)
 {
     for (;;) {
         struct pollfd poll_fd = {.fd = source->fd, .events = events};
         const int64_t left_ms = (deadline_ns - dp_clock_monotonic_ns()) / DP_NS_PER_MS;
-        const int ready = left_ms <= 0 ? 0 : poll(&poll_fd, 1, (int)left_ms + 1);
+        const int ready = poll(&poll_fd, 1, left_ms <= 0 ? 0 : (int)left_ms + 1);
         if (ready > 0) {
             return DP_OK;
         }
@@ -95,7 +95,7 @@ static dp_status take_all(const struct source *source, void *ret_bytes, size_t l
     return DP_OK;
 }
 
-dp_status source_dial(struct source *source, struct dp_error *err)
+dp_status dp_state_source_dial(struct source *source, struct dp_error *err)
 {
     struct sockaddr_storage to = {0};
     socklen_t length;
@@ -113,39 +113,41 @@ dp_status source_dial(struct source *source, struct dp_error *err)
     return DP_OK;
 }
 
-dp_status source_greet(struct source *source, uint64_t token, int32_t self, int64_t deadline_ns,
-                       struct dp_error *err)
+dp_status dp_state_source_greet(struct source *source, uint64_t token, int32_t self,
+                                struct dp_error *err)
 {
     unsigned char hello[STATE_HELLO_BYTES];
     int errnum = 0;
     socklen_t length = sizeof errnum;
-    dp_status status = await(source, POLLOUT, deadline_ns, err);
-    if (status != DP_OK) {
-        return status;
-    }
     getsockopt(source->fd, SOL_SOCKET, SO_ERROR, &errnum, &length);
     if (errnum != 0) {
         return fail_io(source, errnum, "cannot be reached", err);
     }
-    state_put_hello(hello, token, self, source->rank);
-    status = send_all(source, hello, sizeof hello, err);
-    if (status == DP_OK) {
-        status = take_all(source, hello, sizeof hello, deadline_ns, err);
-    }
+    dp_state_put_hello(hello, token, self, source->rank);
+    dp_status status = send_all(source, hello, sizeof hello, err);
+    const struct state_request request = {.question = STATE_TABLE};
+    return status == DP_OK ? dp_state_source_ask(source, &request, err) : status;
+}
+
+dp_status dp_state_source_take_hello(struct source *source, uint64_t token, int64_t deadline_ns,
+                                     struct dp_error *err)
+{
+    unsigned char hello[STATE_HELLO_BYTES];
+    dp_status status = take_all(source, hello, sizeof hello, deadline_ns, err);
     int32_t from, to;
-    if (status == DP_OK && (!state_read_hello(hello, token, &from, &to) || from != source->rank)) {
+    if (status == DP_OK &&
+        (!dp_state_read_hello(hello, token, &from, &to) || from != source->rank)) {
         return dp_fail(err, DP_CONFLICT, "what answers at %s is not rank %d that holds its state",
                        source->address, source->rank);
     }
-    const struct state_request request = {.question = STATE_TABLE};
-    return status == DP_OK ? source_ask(source, &request, err) : status;
+    return status;
 }
 
-dp_status source_ask(struct source *source, const struct state_request *request,
-                     struct dp_error *err)
+dp_status dp_state_source_ask(struct source *source, const struct state_request *request,
+                              struct dp_error *err)
 {
     unsigned char bytes[STATE_REQUEST_BYTES];
-    state_put_request(bytes, request);
+    dp_state_put_request(bytes, request);
     return send_all(source, bytes, sizeof bytes, err);
 }
 
@@ -155,7 +157,7 @@ static dp_status take_head(const struct source *source, state_question question,
 {
     unsigned char head[STATE_ANSWER_BYTES];
     dp_status status = take_all(source, head, sizeof head, 0, err);
-    if (status == DP_OK && !state_read_answer(head, question, length_max, ret_answer)) {
+    if (status == DP_OK && !dp_state_read_answer(head, question, length_max, ret_answer)) {
         return fail_io(source, 0, "has given an answer that is none", err);
     }
     return status;
@@ -169,7 +171,7 @@ static dp_status check_hash(const struct source *source, const struct state_answ
                : fail_io(source, 0, "has sent bytes that do not match their hash", err);
 }
 
-dp_status source_take_table(struct source *source, struct dp_error *err)
+dp_status dp_state_source_take_table(struct source *source, struct dp_error *err)
 {
     struct state_answer answer;
     dp_status status = take_head(source, STATE_TABLE, DP_STATE_TABLE_BYTES_MAX, &answer, err);
@@ -188,8 +190,8 @@ dp_status source_take_table(struct source *source, struct dp_error *err)
     return status;
 }
 
-dp_status source_take_values(struct source *source, void *ret_bytes, size_t length,
-                             struct dp_error *err)
+dp_status dp_state_source_take_values(struct source *source, void *ret_bytes, size_t length,
+                                      struct dp_error *err)
 {
     struct state_answer answer;
     dp_status status = take_head(source, STATE_VALUES, length, &answer, err);

@@ -130,7 +130,7 @@ static void frame(struct reader *reader, state_question question, size_t length)
 {
     const struct state_answer answer = {
         question, length, dp_safetensors_hash(reader->out + STATE_ANSWER_BYTES, length)};
-    state_put_answer(reader->out, &answer);
+    dp_state_put_answer(reader->out, &answer);
 }
 
 static bool answer_values(const struct dp_state_server *server, struct reader *reader,
@@ -164,14 +164,14 @@ static bool answer(const struct dp_state_server *server, struct reader *reader)
 {
     if (!reader->is_known) {
         int32_t from, to;
-        if (!state_read_hello(reader->in, server->token, &from, &to) || to != server->rank) {
+        if (!dp_state_read_hello(reader->in, server->token, &from, &to) || to != server->rank) {
             return false;
         }
         reader->is_known = true;
-        state_put_hello(make_room(reader, STATE_HELLO_BYTES), server->token, server->rank, from);
+        dp_state_put_hello(make_room(reader, STATE_HELLO_BYTES), server->token, server->rank, from);
         return true;
     }
-    const struct state_request request = state_read_request(reader->in);
+    const struct state_request request = dp_state_read_request(reader->in);
     if (request.question == STATE_TABLE) {
         unsigned char *out = make_room(reader, STATE_ANSWER_BYTES + server->table.length);
         memcpy(out + STATE_ANSWER_BYTES, server->table.bytes, server->table.length);

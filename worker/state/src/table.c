@@ -36,7 +36,7 @@ static uint64_t get_u64(const unsigned char *at)
     return le64toh(value);
 }
 
-void state_put_hello(unsigned char *bytes, uint64_t token, int32_t from, int32_t to)
+void dp_state_put_hello(unsigned char *bytes, uint64_t token, int32_t from, int32_t to)
 {
     memset(bytes, 0, STATE_HELLO_BYTES);
     put_u32(bytes, STATE_MAGIC);
@@ -46,8 +46,8 @@ void state_put_hello(unsigned char *bytes, uint64_t token, int32_t from, int32_t
     put_u32(bytes + 20, (uint32_t)to);
 }
 
-bool state_read_hello(const unsigned char *bytes, uint64_t token, int32_t *ret_from,
-                      int32_t *ret_to)
+bool dp_state_read_hello(const unsigned char *bytes, uint64_t token, int32_t *ret_from,
+                         int32_t *ret_to)
 {
     *ret_from = (int32_t)get_u32(bytes + 16);
     *ret_to = (int32_t)get_u32(bytes + 20);
@@ -55,7 +55,7 @@ bool state_read_hello(const unsigned char *bytes, uint64_t token, int32_t *ret_f
            get_u64(bytes + 8) == token;
 }
 
-void state_put_request(unsigned char *bytes, const struct state_request *request)
+void dp_state_put_request(unsigned char *bytes, const struct state_request *request)
 {
     memset(bytes, 0, STATE_REQUEST_BYTES);
     put_u32(bytes, request->question);
@@ -64,13 +64,13 @@ void state_put_request(unsigned char *bytes, const struct state_request *request
     put_u64(bytes + 16, request->count);
 }
 
-struct state_request state_read_request(const unsigned char *bytes)
+struct state_request dp_state_read_request(const unsigned char *bytes)
 {
     return (struct state_request){get_u32(bytes), get_u32(bytes + 4), get_u64(bytes + 8),
                                   get_u64(bytes + 16)};
 }
 
-void state_put_answer(unsigned char *bytes, const struct state_answer *answer)
+void dp_state_put_answer(unsigned char *bytes, const struct state_answer *answer)
 {
     memset(bytes, 0, STATE_ANSWER_BYTES);
     put_u32(bytes, STATE_MAGIC);
@@ -79,8 +79,8 @@ void state_put_answer(unsigned char *bytes, const struct state_answer *answer)
     put_u64(bytes + 16, answer->hash);
 }
 
-bool state_read_answer(const unsigned char *bytes, uint32_t question, uint64_t length_max,
-                       struct state_answer *ret_answer)
+bool dp_state_read_answer(const unsigned char *bytes, uint32_t question, uint64_t length_max,
+                          struct state_answer *ret_answer)
 {
     *ret_answer =
         (struct state_answer){get_u32(bytes + 4), get_u64(bytes + 8), get_u64(bytes + 16)};

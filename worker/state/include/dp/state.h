@@ -75,7 +75,7 @@ struct dp_state_reader_config {
     int32_t rank;   // of the reader, in its own assignment: readers begin with different sources
     uint64_t token; // of the assignment that holds
     int64_t step;   // that a source holds, or it is none
-    int64_t deadline_ns; // until when sources may be met
+    int64_t deadline_ns; // until when sources may be met; less once one was: silent_ms from then
     int64_t silent_ms;   // a source that says nothing for so long is lost; 0 = DP_STATE_SILENT_MS
 };
 
