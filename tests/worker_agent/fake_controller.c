@@ -30,6 +30,7 @@ static void see_rank(const Dp__V1__RankLevel *rank, struct fake_rank_view *view)
     view->signal = rank->signal;
     view->stopped = rank->stopped;
     view->unkillable = rank->unkillable;
+    view->was_unkillable = view->was_unkillable || rank->unkillable;
     view->step = rank->step;
     view->ready = rank->ready != NULL;
     view->finished = rank->finished != NULL;

@@ -19,7 +19,7 @@ struct fake_rank_view {
     int32_t exit_status;
     int32_t signal;
     bool stopped;
-    bool unkillable;
+    bool unkillable, was_unkillable;
     bool ready;
     bool finished;
     bool finished_ok;

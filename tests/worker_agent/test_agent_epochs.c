@@ -318,6 +318,8 @@ static void an_agent_that_returns_to_ranks_that_were_killed_waits_for_their_end(
     assert_true(held(fixture, 1)->ranks[0].unkillable && held(fixture, 1)->ranks[1].unkillable);
     exited(fixture, 1, 4, SIGKILL);
     assert_false(held(fixture, 1)->ranks[0].unkillable);
+    assert_non_null(strstr(held(fixture, 1)->trouble, "UNKILLABLE"));
+    exited(fixture, 1, 5, SIGKILL);
     assert_string_equal(held(fixture, 1)->trouble, "");
 }
 

@@ -117,6 +117,32 @@ static void a_rank_that_cannot_be_killed_is_told_and_hangs_nobody(void **state)
     cluster_close(&cluster);
 }
 
+static bool both_are_stopping(struct fake_controller *controller)
+{
+    return controller->stopping;
+}
+
+static void an_agent_that_stood_still_hears_of_ends_before_it_misses_them(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ignore-term ready start sleep", "--unkillable-ms=1");
+    struct fake_controller *controller = &cluster.controller;
+    cluster_run_two(&cluster);
+    const pid_t pids[] = {(pid_t)controller->ranks[0].pid, (pid_t)controller->ranks[1].pid};
+    fake_controller_stop(controller, "job-1", 1, 4000);
+    fake_controller_until(controller, both_are_stopping, "the ranks are told to end");
+    assert_int_equal(kill(cluster.worker, SIGSTOP), 0);
+    // Their keeper kills them after the grace; a moment later they would count as unkillable.
+    harness_wait_gone(pids[0]);
+    harness_wait_gone(pids[1]);
+    assert_int_equal(kill(cluster.worker, SIGCONT), 0);
+    fake_controller_until(controller, both_died, "the agent tells their end");
+    assert_false(controller->ranks[0].was_unkillable || controller->ranks[1].was_unkillable);
+    cluster_release(&cluster);
+    cluster_close(&cluster);
+}
+
 static void only_its_own_keeper_is_killed_whatever_number_a_file_holds(void **state)
 {
     (void)state;
@@ -178,6 +204,7 @@ int main(void)
         cmocka_unit_test(fifty_restarts_of_an_agent_leave_the_same_processes),
         cmocka_unit_test(a_rank_that_dies_while_the_agent_is_away_is_told),
         cmocka_unit_test(a_rank_that_cannot_be_killed_is_told_and_hangs_nobody),
+        cmocka_unit_test(an_agent_that_stood_still_hears_of_ends_before_it_misses_them),
         cmocka_unit_test(only_its_own_keeper_is_killed_whatever_number_a_file_holds),
         cmocka_unit_test(heartbeats_come_as_often_as_an_answer_asks),
     };

@@ -75,6 +75,18 @@ static void check_name(const char *name, struct argp_state *state)
     }
 }
 
+static void check_place(const char *place, struct argp_state *state)
+{
+    bool good = strlen(place) < DP_NAME_MAX;
+    for (const char *at = place; good && *at != '\0'; at++) {
+        good = *at > ' ' && *at < 0x7f;
+    }
+    if (!good) {
+        argp_error(state, "--place has at most %d printable characters: \"%s\"", DP_NAME_MAX - 1,
+                   place);
+    }
+}
+
 static void check_all(const struct worker_options *options, struct argp_state *state)
 {
     if (options->state_dir == NULL) {
@@ -109,6 +121,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         options->slots = number_of(argument, DP_NODE_SLOTS_MAX, state);
         return 0;
     case OPTION_PLACE:
+        check_place(argument, state);
         options->place = argument;
         return 0;
     case OPTION_DATA_HOST:

@@ -204,11 +204,16 @@ void worker_hurry(struct worker *worker)
 }
 
 // An agent that was stopped or starved itself has not read what keepers said meanwhile.
+static bool is_late(const struct worker *worker)
+{
+    return worker->ticked_ns != 0 && worker_now_ns() - worker->ticked_ns > LATE_MS * DP_NS_PER_MS;
+}
+
 static void forgive_own_delay(struct worker *worker)
 {
     int64_t now_ns = worker_now_ns();
     int64_t passed_ns = now_ns - worker->ticked_ns;
-    if (worker->ticked_ns != 0 && passed_ns > LATE_MS * DP_NS_PER_MS) {
+    if (is_late(worker)) {
         for (struct keeper_conn *conn = worker->keepers; conn != NULL; conn = conn->next) {
             conn->give_up_ns += passed_ns;
         }
@@ -257,7 +262,11 @@ static void on_tick(uv_timer_t *timer)
 {
     struct worker *worker = timer->data;
     struct dp_agent_event event = {.type = DP_AGENT_TICK};
-    worker_event(worker, &event);
+    // What has come meanwhile is read before anything is made of what has not.
+    worker->skips_tick = is_late(worker) && !worker->skips_tick;
+    if (!worker->skips_tick) {
+        worker_event(worker, &event);
+    }
     bool settled = tick_keepers(worker);
     if (settled || worker_now_ns() > worker->adopt_until_ns) {
         // Once is enough: a keeper that starts later does not silence the node.

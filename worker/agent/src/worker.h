@@ -62,6 +62,7 @@ struct worker {
     struct pending_event *pending; // events that came up meanwhile
     int64_t adopt_until_ns; // the controller hears nothing before keepers were asked, or then
     int64_t ticked_ns;
+    bool skips_tick;               // of the core, this time
     char *notes[WORKER_NOTES_MAX]; // owned
     size_t notes_count;
     bool ending;

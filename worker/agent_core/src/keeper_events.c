@@ -190,6 +190,15 @@ void dp_agent_on_spawned(struct dp_agent_core *core, struct dp_agent_assignment 
     dp_agent_core_level(core, assignment, effects);
 }
 
+static size_t count_unkillable(const struct dp_agent_assignment *assignment)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < assignment->ranks_count; i++) {
+        count += assignment->ranks[i].unkillable;
+    }
+    return count;
+}
+
 static void note_end(struct dp_agent_assignment *assignment, const struct dp_agent_event *event)
 {
     const char *text = event->text == NULL ? "" : event->text;
@@ -213,7 +222,7 @@ void dp_agent_on_exited(struct dp_agent_core *core, struct dp_agent_assignment *
     if (rank->ended && rank->pid == event->pid) {
         return;
     }
-    if (rank->unkillable) {
+    if (rank->unkillable && count_unkillable(assignment) == 1) {
         assignment->trouble[0] = '\0';
     }
     rank->pid = event->pid;
