@@ -6,6 +6,7 @@
 #include "dp/alloc.h"
 #include "dp/method.h"
 #include "dp/rand.h"
+#include "dp/v1/history.pb-c.h"
 #include "dp/wire.h"
 #include "sample.h"
 
@@ -323,6 +324,28 @@ static void text_for_people_is_mended_not_refused(void **state)
     (void)state;
 }
 
+// Sentences, as long as rows keep them, of a rank's own words and cut anywhere.
+static void what_was_decided_may_be_told_at_length(void **state)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    struct dp_error err = {0};
+    ProtobufCMessage *message = NULL;
+    char text[1024];
+    memset(text, 'x', sizeof text - 1);
+    text[10] = '\n';
+    text[sizeof text - 2] = '\xc3';
+    text[sizeof text - 1] = '\0';
+    Dp__V1__HistoryDecision decision = DP__V1__HISTORY_DECISION__INIT;
+    decision.cause = decision.answer = decision.outcome = text;
+    dp_wire_pack(&decision.base, &bytes);
+    assert_ok(
+        dp_wire_unpack(decision.base.descriptor, bytes.bytes, bytes.length, &arena, &message, &err),
+        &err);
+    assert_int_equal(strlen(((Dp__V1__HistoryDecision *)message)->answer), sizeof text - 1);
+    (void)state;
+}
+
 static void unknown_fields_and_kinds_are_dropped(void **state)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -587,6 +610,7 @@ int main(void)
         cmocka_unit_test(a_member_is_found_in_a_message_that_is_refused),
         cmocka_unit_test(an_arena_that_is_too_small_is_said_so),
         cmocka_unit_test(text_for_people_is_mended_not_refused),
+        cmocka_unit_test(what_was_decided_may_be_told_at_length),
         cmocka_unit_test(unknown_fields_and_kinds_are_dropped),
         cmocka_unit_test(a_plan_comes_back_as_it_was),
         cmocka_unit_test(a_plan_of_an_older_version_is_read),

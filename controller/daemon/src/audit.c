@@ -94,7 +94,7 @@ static Dp__V1__HistoryDecision *make_decision(const struct dp_decision_record *r
     decision->step = row->step;
     decision->kind = dp_arena_printf(arena, "%s", row->kind);
     decision->cause = dp_arena_printf(arena, "%s", row->cause);
-    decision->action = dp_arena_printf(arena, "%s", row->action);
+    decision->answer = dp_arena_printf(arena, "%s", row->action);
     decision->outcome = dp_arena_printf(arena, "%s", row->outcome);
     decision->predicted_step_s = (double)row->predicted_step_ns / 1e9;
     decision->measured_step_s = (double)row->measured_step_ns / 1e9;
