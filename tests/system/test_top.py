@@ -17,7 +17,7 @@ from support import BIN, SIM_JOB, ClusterTest, wait_for
 class Terminal:
     """A program on a pseudo-terminal; `text` is what a user would see."""
 
-    def __init__(self, cluster, *arguments, columns=100, lines=30):
+    def __init__(self, cluster, *arguments, columns=100, lines=30, keys=True):
         self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -25,6 +25,8 @@ class Terminal:
         environment.pop("NO_COLOR", None)
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            if not keys:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.chdir(cluster.root)
             os.execve(BIN / "dpctl", ["dpctl", *arguments], environment)
         self.resize(columns, lines)
@@ -126,6 +128,14 @@ class Top(ClusterTest):
         row, known = wait_for("five cells of rank 0", cells, 60)
         self.assertEqual(known, list(range(known[0], 99)), "the newest at the right edge")
         self.assertNotIn("default", {terminal.color_of(row, c) for c in known})
+        self.cluster.dpctl("cancel", job)
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_without_keys_there_are_tables_on_a_terminal_too(self):
+        job = self.start_job(pipeline=2)
+        terminal = Terminal(self.cluster, "top", job, "-d", "0.2", columns=140, keys=False)
+        terminal.shows("RANK", "BUSY", "IDLE")
+        self.assertNotIn(b"\x1b[?1049h", terminal.raw)
         self.cluster.dpctl("cancel", job)
         self.assertEqual(terminal.exit_code(), 0)
 

@@ -83,21 +83,6 @@ dp_status dp_client_reassign_job(struct dp_client *client,
     return status;
 }
 
-dp_status dp_client_list_decisions(struct dp_client *client, const char *id, struct dp_arena *arena,
-                                   Dp__V1__ListDecisionsResponse **ret_response,
-                                   struct dp_error *err)
-{
-    Dp__V1__ListDecisionsRequest request = DP__V1__LIST_DECISIONS_REQUEST__INIT;
-    request.id = (char *)id;
-    ProtobufCMessage *answer = NULL;
-    dp_status status =
-        dp_client_call(client, DP_METHOD_LIST_DECISIONS, &request.base, true, arena, &answer, err);
-    if (status == DP_OK) {
-        *ret_response = (Dp__V1__ListDecisionsResponse *)answer;
-    }
-    return status;
-}
-
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
                                Dp__V1__ListNodesResponse **ret_response, struct dp_error *err)
 {

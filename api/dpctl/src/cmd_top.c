@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "connect.h"
 #include "dp/check.h"
@@ -191,7 +192,9 @@ static bool has_screen(const struct dpctl *ctl, const struct request *request)
 {
     const char *term = getenv("TERM");
     bool dumb = term == NULL || term[0] == '\0' || strcmp(term, "dumb") == 0;
-    return ctl->out_is_tty && !ctl->json && !request->once && !request->plain && !dumb;
+    // Keys come from a terminal, too; elsewhere each look for one would return at once.
+    bool is_terminal = ctl->out_is_tty && isatty(STDIN_FILENO);
+    return is_terminal && !ctl->json && !request->once && !request->plain && !dumb;
 }
 
 dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)

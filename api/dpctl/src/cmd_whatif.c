@@ -333,7 +333,7 @@ dp_status dpctl_cmd_whatif(struct dpctl *ctl, int argc, char **argv, struct dp_e
                "  dpctl whatif examples/tiny-moe.toml --lose node=node-1\n"
                "  dpctl whatif job-17 --slow-link 2-3:4x -o json\n",
         .exits = "0 an answer, 3 the job or what is supposed is wrong, 4 no such job or file, 6 "
-                 "the job has no plan yet, 7 nothing fits",
+                 "the job has no plan yet, 7 nothing fits, 8 no controller",
         .options = options,
         .handle = handle,
     };

@@ -135,6 +135,9 @@ static void put_line(int y, attr_t attributes, const char *format, ...)
     if (y < 0 || y >= LINES) {
         return;
     }
+    for (char *at = text; *at != '\0'; at++) {
+        *at = *at == '\n' || *at == '\t' ? ' ' : *at; // what people are told may have lines
+    }
     move(y, 0);
     attron(attributes);
     addnstr(text, COLS - 1);

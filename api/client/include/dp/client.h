@@ -49,9 +49,6 @@ dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, str
 dp_status dp_client_reassign_job(struct dp_client *client,
                                  const Dp__V1__ReassignJobRequest *request, struct dp_arena *arena,
                                  Dp__V1__Job **ret_job, struct dp_error *err);
-dp_status dp_client_list_decisions(struct dp_client *client, const char *id, struct dp_arena *arena,
-                                   Dp__V1__ListDecisionsResponse **ret_response,
-                                   struct dp_error *err);
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
                                Dp__V1__ListNodesResponse **ret_response, struct dp_error *err);
 dp_status dp_client_drain_node(struct dp_client *client, const Dp__V1__DrainNodeRequest *request,
