@@ -198,6 +198,23 @@ static void describe_work(struct dp_straggler *self, uint32_t r, double off_core
              (long long)verdict->onset_step, own, host, neighbours);
 }
 
+// At the first suspicion most steps that are looked at may lie before the change; what the later
+// ones lack of cores shows afterwards, until a probe has confirmed what is known.
+static void blame_host(struct dp_straggler *self, uint32_t r)
+{
+    struct dp_straggler_verdict *verdict = self->ranks[r].work.verdict;
+    if (verdict->state != DP_STRAGGLER_SUSPECTED || verdict->cause != DP_STRAGGLER_DEVICE) {
+        return;
+    }
+    double off_core = straggler_off_core_ns(self, r);
+    double lost_ns = self->ranks[r].own_ns * (1 - 1 / fmax(verdict->slowdown, 1));
+    if (off_core > 0 && off_core >= explained_share * lost_ns) {
+        verdict->cause = DP_STRAGGLER_HOST;
+        describe_work(self, r, off_core);
+        straggler_tell(self, verdict);
+    }
+}
+
 static void judge_work(struct dp_straggler *self, uint32_t r)
 {
     struct rank *rank = &self->ranks[r];
@@ -212,6 +229,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
         } else if (rank->work.series.window.count > 0) {
             rank->work.verdict->slowdown =
                 exp(straggler_window_mean(&rank->work.series.window, BEST_STEPS));
+            blame_host(self, r);
         }
         return;
     }
