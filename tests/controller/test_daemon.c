@@ -387,8 +387,8 @@ static void logs_are_read_from_the_node_that_has_them(void **state)
     dp_client_logs_close(logs);
 }
 
-static void send_log(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
-                     size_t length)
+static void send_chunk(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
+                       size_t length, bool end)
 {
     Dp__V1__LogChunk chunk = DP__V1__LOG_CHUNK__INIT;
     chunk.request = read->request;
@@ -396,10 +396,22 @@ static void send_log(struct fake_agent *agent, const Dp__V1__ReadLog *read, cons
     chunk.offset = read->offset;
     chunk.data.data = (uint8_t *)bytes;
     chunk.data.len = length;
+    chunk.end = end;
     Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
     message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
     message.log = &chunk;
     agent_send(agent, &message);
+}
+
+static void send_log(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
+                     size_t length)
+{
+    send_chunk(agent, read, bytes, length, false);
+}
+
+static void send_end(struct fake_agent *agent, const Dp__V1__ReadLog *read)
+{
+    send_chunk(agent, read, "", 0, true);
 }
 
 // Takes what came; false at the end of the stream.
@@ -448,6 +460,70 @@ static void output_arrives_whole_in_characters_and_from_the_oldest_byte_kept(voi
         dp_buf_append(&heard, text->data.data, text->data.len);
     }
     assert_string_equal(heard.bytes, said);
+    dp_client_logs_close(logs);
+}
+
+static const Dp__V1__ReadLog *expect_read(struct fake_agent *agent, uint32_t attempt)
+{
+    const Dp__V1__ReadLog *read =
+        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+    assert_int_equal(read->fence->attempt, attempt);
+    return read;
+}
+
+// Its one node is drained at once and taken back; the next attempt runs there.
+static void begin_again(struct dp_client *client, struct fake_agent *agent, Dp__V1__Fence *fence,
+                        struct dp_arena *arena)
+{
+    struct dp_error err = {0};
+    Dp__V1__Node *node = NULL;
+    Dp__V1__DrainNodeRequest drain = DP__V1__DRAIN_NODE_REQUEST__INIT;
+    drain.node = (char *)"node-x";
+    drain.force = true;
+    assert_ok(dp_client_drain_node(client, &drain, arena, &node, &err), &err);
+    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
+    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
+    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    assert_ok(dp_client_undrain_node(client, "node-x", arena, &node, &err), &err);
+    fence->attempt = 2;
+    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE);
+    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_READY);
+    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START);
+    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
+}
+
+static void who_follows_output_goes_on_with_the_ranks_of_the_next_attempt(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    fence.job = (char *)"job-1";
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    request.follow = true;
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    send_log(&agent, expect_read(&agent, 1), "one\n", 4);
+    Dp__V1__ReadLog last = *expect_read(&agent, 1);
+    begin_again(client, &agent, &fence, &arena);
+    send_end(&agent, &last);
+    send_log(&agent, expect_read(&agent, 2), "two\n", 4);
+    last = *expect_read(&agent, 2);
+    assert_int_equal(last.offset, 4);
+    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    send_end(&agent, &last);
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf heard = {0};
+    Dp__V1__LogText *text;
+    while (next_log(logs, &agent, &arena, &text)) {
+        dp_buf_append(&heard, text->data.data, text->data.len);
+    }
+    dp_buf_puts(&heard, "");
+    assert_string_equal(heard.bytes, "one\ntwo\n");
     dp_client_logs_close(logs);
 }
 
@@ -714,6 +790,7 @@ static const struct CMUnitTest tests[] = {
     DAEMON_TEST(a_job_goes_on_when_its_controller_is_killed_and_started_again),
     DAEMON_TEST(logs_are_read_from_the_node_that_has_them),
     DAEMON_TEST(output_arrives_whole_in_characters_and_from_the_oldest_byte_kept),
+    DAEMON_TEST(who_follows_output_goes_on_with_the_ranks_of_the_next_attempt),
     DAEMON_TEST(logs_of_all_ranks_come_by_rank_when_they_are_not_followed),
     DAEMON_TEST(a_long_tail_comes_whole_to_a_slow_reader),
     DAEMON_TEST(an_end_that_the_full_disk_does_not_take_is_not_told),

@@ -44,12 +44,19 @@ struct log_stream {
 
 static uint64_t next_request = 1;
 
-static void stream_free(struct log_stream *stream)
+static void free_cursors(struct log_stream *stream)
 {
     for (size_t i = 0; i < stream->cursors_count; i++) {
         dp_buf_deinit(&stream->cursors[i].data);
     }
     free(stream->cursors);
+    stream->cursors = NULL;
+    stream->cursors_count = 0;
+}
+
+static void stream_free(struct log_stream *stream)
+{
+    free_cursors(stream);
     free(stream);
 }
 
@@ -192,6 +199,32 @@ static void end_stream(struct daemon *daemon, struct log_stream *stream)
     }
 }
 
+// Other ranks have taken over, or will: whoever follows the job goes on with them, from their
+// beginning.
+static bool goes_on(struct daemon *daemon, struct log_stream *stream)
+{
+    struct dp_error err = {0};
+    DP_CLEANUP(view_deinit) struct job_view view = {0};
+    if (!stream->follow || view_get(daemon, stream->job, &view, &err) != DP_OK ||
+        dp_job_state_ended(view.job->state)) {
+        return false;
+    }
+    bool same =
+        view.job->attempt == stream->fence.attempt && view.job->epoch == stream->fence.epoch;
+    if (same) {
+        return view.job->state != DP_STATE_RUNNING;
+    }
+    // The core's ranks are those of the row once that is stored.
+    bool whole = view.owned_job == NULL && view.ranks_count > 0;
+    if (whole) {
+        free_cursors(stream);
+        stream->tail_lines = 0;
+        stream->problem = (struct dp_error){0};
+        return set_cursors(stream, &view, &stream->problem) == DP_OK;
+    }
+    return true;
+}
+
 static void pump_stream(struct daemon *daemon, struct log_stream *stream)
 {
     struct dp_error err = {0};
@@ -209,7 +242,7 @@ static void pump_stream(struct daemon *daemon, struct log_stream *stream)
             break; // the next rank's turn has not come
         }
     }
-    if (stream->cursors_count > 0 && done == stream->cursors_count) {
+    if (stream->cursors_count > 0 && done == stream->cursors_count && !goes_on(daemon, stream)) {
         end_stream(daemon, stream);
     }
 }
