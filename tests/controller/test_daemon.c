@@ -337,56 +337,6 @@ static void a_job_goes_on_when_its_controller_is_killed_and_started_again(void *
     assert_int_equal(report->n_steps, 3);
 }
 
-static void logs_are_read_from_the_node_that_has_them(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    start_job(client, &agent, &arena);
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    request.rank = 1;
-    request.tail_lines = 2;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    static const char *const parts[] = {"one\ntwo\nth", "ree\nfour\n", ""};
-    uint64_t offset = 0;
-    for (size_t i = 0; i < 3; i++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-        assert_int_equal(read->rank, 1);
-        assert_int_equal(read->offset, offset);
-        Dp__V1__LogChunk chunk = DP__V1__LOG_CHUNK__INIT;
-        chunk.request = read->request;
-        chunk.rank = 1;
-        chunk.offset = offset;
-        chunk.data.data = (uint8_t *)parts[i];
-        chunk.data.len = strlen(parts[i]);
-        offset += chunk.data.len;
-        Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
-        message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
-        message.log = &chunk;
-        agent_send(&agent, &message);
-    }
-    Dp__V1__LogText *text = NULL;
-    bool end = false;
-    for (int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS; text == NULL;) {
-        assert_true(dp_clock_monotonic_ns() < end_ns);
-        agent_pump(&agent, 10);
-        assert_ok(dp_client_logs_next(logs, 10, &arena, &text, &end, &err), &err);
-    }
-    assert_int_equal(text->data.len, strlen("three\nfour\n"));
-    assert_memory_equal(text->data.data, "three\nfour\n", text->data.len);
-    assert_string_equal(text->node, "node-x");
-    assert_ok(dp_client_logs_next(logs, DEADLINE_MS, &arena, &text, &end, &err), &err);
-    assert_true(end);
-    dp_client_logs_close(logs);
-}
-
 static void send_chunk(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
                        size_t length, bool end)
 {
@@ -412,6 +362,47 @@ static void send_log(struct fake_agent *agent, const Dp__V1__ReadLog *read, cons
 static void send_end(struct fake_agent *agent, const Dp__V1__ReadLog *read)
 {
     send_chunk(agent, read, "", 0, true);
+}
+
+static void logs_are_read_from_the_node_that_has_them(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    start_job(client, &agent, &arena);
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    request.rank = 1;
+    request.tail_lines = 2;
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    static const char *const parts[] = {"one\ntwo\nth", "ree\nfour\n", ""};
+    uint64_t offset = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const Dp__V1__ReadLog *read =
+            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        assert_int_equal(read->rank, 1);
+        assert_int_equal(read->offset, offset);
+        send_log(&agent, read, parts[i], strlen(parts[i]));
+        offset += strlen(parts[i]);
+    }
+    Dp__V1__LogText *text = NULL;
+    bool end = false;
+    for (int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS; text == NULL;) {
+        assert_true(dp_clock_monotonic_ns() < end_ns);
+        agent_pump(&agent, 10);
+        assert_ok(dp_client_logs_next(logs, 10, &arena, &text, &end, &err), &err);
+    }
+    assert_int_equal(text->data.len, strlen("three\nfour\n"));
+    assert_memory_equal(text->data.data, "three\nfour\n", text->data.len);
+    assert_string_equal(text->node, "node-x");
+    assert_ok(dp_client_logs_next(logs, DEADLINE_MS, &arena, &text, &end, &err), &err);
+    assert_true(end);
+    dp_client_logs_close(logs);
 }
 
 // Takes what came; false at the end of the stream.
