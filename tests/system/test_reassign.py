@@ -153,13 +153,17 @@ class Reassign(ClusterTest):
 
     def test_the_loss_curve_is_the_same_when_ranks_are_moved(self):
         cluster = self.cluster.up()
-        reference = self.undisturbed(**REPLICAS)
-        job = cluster.submit(**REPLICAS)
+        changes = {**REPLICAS, "train_steps": 200}  # so many that it is not over before
+        reference = self.undisturbed(**changes)
+        job = cluster.submit(**changes)
         cluster.wait_step(job, 10)
         self.reassign(job, cluster.job(job)["ranks"])
         cluster.wait_state(job, "COMPLETED")
         self.assertTrue(self.saw(job, "job.reassigned"))
         self.same_curve(job, reference)
+        decided = cluster.json("history")["entries"][0]["decisions"]
+        self.assertEqual([d["kind"] for d in decided], ["leave-node"])
+        self.assertTrue(decided[0]["answer"])
 
     # Ranks that are slow.
 
