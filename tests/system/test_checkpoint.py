@@ -9,7 +9,7 @@ import signal
 import subprocess
 import unittest
 
-from support import BASE_JOB, ClusterTest, wait_for
+from support import BASE_JOB, BIN, ClusterTest, wait_for
 
 LONG = {"train_steps": 100000, "parallel_schedule": "1f1b", "checkpoint_every_steps": 10,
         "checkpoint_keep": 1}
@@ -191,6 +191,27 @@ class Held(CheckpointTest):
         cluster.dpctl("cancel", job)
         cluster.wait_state(job, "CANCELLED")
         self.is_whole(directory)
+
+    def test_ranks_that_are_moved_do_not_wait_for_a_disk_that_stands_still(self):
+        cluster = self.cluster.up()
+        job = self.start(cluster.root / "saved", checkpoint_every_steps=0)
+        node = cluster.wait_step(job, 5)["ranks"][0]["node"]
+        os.mkfifo(self.pipe)
+        asks = subprocess.Popen([BIN / "dpctl", "checkpoint", job], env=cluster.env,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(asks.wait)
+        self.addCleanup(asks.kill)
+        wait_for("the ranks' writers are held up", lambda: all(
+            pathlib.Path(f"{self.pipe}.r{rank}").exists() for rank in range(2)))
+        self.pipe.unlink()  # who writes later is not
+        cluster.dpctl("reassign", job, "--away", node)
+        after = wait_for("others go on", lambda: (
+            lambda j: j if j["state"] == "JOB_RUNNING" and (j["epoch"] > 1 or j["attempt"] > 1)
+            else None)(cluster.job(job)))
+        self.assertEqual((after["attempt"], after["epoch"]), (1, 2))
+        self.goes_on(job)
+        cluster.dpctl("cancel", job)
+        cluster.wait_state(job, "CANCELLED")
 
     def test_a_rank_killed_in_a_checkpoint_leaves_the_last_good_one(self):
         cluster = self.cluster.up()

@@ -168,7 +168,7 @@ static void start(struct dp_trainer *trainer, const char *directory, struct dp_e
 dp_status dp_trainer_checkpoint_begin(struct dp_trainer *trainer, const char *directory,
                                       struct dp_trainer_saved *ret_earlier, struct dp_error *err)
 {
-    dp_status status = dp_trainer_checkpoint_finish(trainer, ret_earlier, err);
+    dp_status status = dp_trainer_checkpoint_finish(trainer, INT64_MAX, ret_earlier, err);
     if (status != DP_OK || trainer->saver == NULL) {
         return status;
     }
@@ -181,22 +181,25 @@ dp_status dp_trainer_checkpoint_begin(struct dp_trainer *trainer, const char *di
     return DP_OK;
 }
 
-dp_status dp_trainer_checkpoint_finish(struct dp_trainer *trainer,
+dp_status dp_trainer_checkpoint_finish(struct dp_trainer *trainer, int64_t deadline_ns,
                                        struct dp_trainer_saved *ret_saved, struct dp_error *err)
 {
     // Ranks meet every second, so that none is taken for lost while the slowest disk writes.
-    while (trainer->is_saving) {
+    bool is_late = false;
+    while (trainer->is_saving && !is_late) {
         (void)dp_saver_wait(trainer->saver, dp_clock_monotonic_ns() + WAIT_NS);
-        double sums[SAVING_VALUES];
+        double sums[SAVING_VALUES + 1];
         dp_trainer_saving_values(trainer, sums);
-        dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec),
-                                                trainer_tag(CALL_FINISH), sums, SAVING_VALUES, err);
+        sums[SAVING_VALUES] = dp_clock_monotonic_ns() >= deadline_ns;
+        dp_status status = dp_group_sum_scalars(
+            dp_exec_world(trainer->exec), trainer_tag(CALL_FINISH), sums, SAVING_VALUES + 1, err);
         if (status == DP_OK) {
             status = dp_trainer_saving_next(trainer, sums, err);
         }
         if (status != DP_OK) {
             return dp_trainer_give_up(trainer, "checkpoint", status, err);
         }
+        is_late = sums[SAVING_VALUES] > 0;
     }
     *ret_saved = trainer->saved;
     trainer->saved = (struct dp_trainer_saved){0};
@@ -210,7 +213,7 @@ dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *director
     struct dp_trainer_saved saved = {0};
     dp_status status = dp_trainer_checkpoint_begin(trainer, directory, &saved, err);
     if (status == DP_OK) {
-        status = dp_trainer_checkpoint_finish(trainer, &saved, err);
+        status = dp_trainer_checkpoint_finish(trainer, INT64_MAX, &saved, err);
     }
     if (status == DP_OK && saved.status != DP_OK) {
         status = dp_fail(err, saved.status, "%s", saved.why);

@@ -2,9 +2,12 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "dp/log.h"
 #include "job.h"
 #include "job_times.h"
+
+#define PAUSE_SAVES_NS (5 * DP_NS_PER_S) // and as much again, and more, where ranks hold
 
 static bool speaks_for_all(const struct job *job)
 {
@@ -262,11 +265,12 @@ static dp_status save(struct job *job, uint64_t request, struct dp_error *err)
 }
 
 // Waits for the checkpoint that is under way. The last of a run is what it was for; of one that
-// others go on with it is not.
+// others go on with it is not, and they do not wait for a slow disk.
 static dp_status finish_saving(struct job *job, bool is_last, struct dp_error *err)
 {
     struct dp_trainer_saved saved = {0};
-    dp_status status = dp_trainer_checkpoint_finish(job->trainer, &saved, err);
+    const int64_t deadline_ns = is_last ? INT64_MAX : dp_clock_monotonic_ns() + PAUSE_SAVES_NS;
+    dp_status status = dp_trainer_checkpoint_finish(job->trainer, deadline_ns, &saved, err);
     if (status != DP_OK) {
         return status;
     }

@@ -9,6 +9,7 @@
 #include "job.h"
 
 #define MEET_NS (60 * DP_NS_PER_S) // as for peers: the controller knows that they are there
+#define ONE_SILENT_MS 5000         // where others tell the same
 
 DP_DEFINE_CLEANUP(cleanup_reader, struct dp_state_reader, dp_state_reader_free)
 
@@ -18,11 +19,15 @@ static dp_status open_any(const struct dp_state_reader_config *config,
                           struct dp_state_reader **ret_reader, struct dp_error *err)
 {
     dp_status status = DP_UNAVAILABLE;
-    for (int32_t i = 0; status != DP_OK && i < config->count; i++) {
+    int64_t now_ns = dp_clock_monotonic_ns();
+    for (int32_t i = 0; status != DP_OK && i < config->count && now_ns < config->deadline_ns; i++) {
         struct dp_state_reader_config one = *config;
         one.sources = &config->sources[(config->rank + i) % config->count];
         one.count = 1;
+        one.silent_ms = ONE_SILENT_MS;
+        one.deadline_ns = now_ns + ONE_SILENT_MS * DP_NS_PER_MS;
         status = dp_state_reader_open(&one, ret_reader, err);
+        now_ns = dp_clock_monotonic_ns();
     }
     return status;
 }

@@ -111,8 +111,9 @@ dp_status dp_trainer_evaluate(struct dp_trainer *trainer, double *ret_loss, uint
 // the checkpoint (*ret_earlier, or a later report), not the call, unless peers are gone.
 dp_status dp_trainer_checkpoint_begin(struct dp_trainer *trainer, const char *directory,
                                       struct dp_trainer_saved *ret_earlier, struct dp_error *err);
-// Waits for the one under way, if any. Every rank calls it.
-dp_status dp_trainer_checkpoint_finish(struct dp_trainer *trainer,
+// Waits for the one under way, if any, until it is past some rank's deadline (monotonic; INT64_MAX:
+// as long as it takes): then it stays under way. Every rank calls it.
+dp_status dp_trainer_checkpoint_finish(struct dp_trainer *trainer, int64_t deadline_ns,
                                        struct dp_trainer_saved *ret_saved, struct dp_error *err);
 // Both, and a checkpoint that fails is an error. *ret_bytes is the sum over all ranks.
 dp_status dp_trainer_checkpoint(struct dp_trainer *trainer, const char *directory,
