@@ -61,7 +61,8 @@ static dp_status begin(struct dp_store_copy *copy, sqlite3 *from, struct dp_erro
                : dp_store_fail(err, copy->db, sqlite3_errcode(copy->db), copy->path);
 }
 
-// One file without a log beside it, on disk.
+// One file without a log beside it. Bringing it to disk would hold up the writer for as long as a
+// large file takes: that is the caller's to do, if at all.
 static dp_status finish(struct dp_store_copy *copy, struct dp_error *err)
 {
     int code = sqlite3_backup_finish(dp_steal(copy->backup));
@@ -73,7 +74,7 @@ static dp_status finish(struct dp_store_copy *copy, struct dp_error *err)
         return status;
     }
     sqlite3_close(dp_steal(copy->db));
-    return dp_store_sync(copy->path, err);
+    return DP_OK;
 }
 
 dp_status dp_store_copy_some(struct dp_store_copy *copy, sqlite3 *from, bool *ret_done,

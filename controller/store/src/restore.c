@@ -84,6 +84,9 @@ static dp_status copy_into(const char *from, const char *to, struct dp_error *er
     }
     dp_store_copy_free(copy);
     sqlite3_close(db);
+    if (status == DP_OK) {
+        status = dp_store_sync(to, err);
+    }
     if (status != DP_OK) {
         unlink(to);
     }

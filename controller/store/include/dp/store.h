@@ -78,8 +78,8 @@ struct dp_store_retention {
 void dp_store_retain(struct dp_store *store, const struct dp_store_retention *retention);
 
 // Writes a copy of the database to `path`, which must not exist, some pages between two commits;
-// the pump tells `token` when it is on disk, as of that moment, or why not. DP_BUSY while another
-// one is being made.
+// the pump tells `token` when it is whole, as of that moment, or why not; whoever keeps it brings
+// it to disk. DP_BUSY while another one is being made.
 dp_status dp_store_backup(struct dp_store *store, uint64_t token, const char *path,
                           struct dp_error *err);
 // Puts the database in file `from` (a backup, or a copy made before an upgrade) into `directory`.
