@@ -275,7 +275,8 @@ static dp_status finish_saving(struct job *job, bool is_last, struct dp_error *e
         return status;
     }
     report_saved(job, &saved);
-    return saved.status == DP_OK || !is_last ? DP_OK : dp_fail(err, saved.status, "%s", saved.why);
+    // A disk that is out of reach is no lost peer.
+    return saved.status == DP_OK || !is_last ? DP_OK : dp_fail(err, DP_IO, "%s", saved.why);
 }
 
 static dp_status evaluate(struct job *job, struct dp_error *err)
