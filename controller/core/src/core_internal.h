@@ -186,7 +186,8 @@ struct core_job {
     struct dp_attempt_record past; // to be stored; attempt 0 = none
     size_t touched;                // place in the core's list + 1; 0 = not in it
     struct core_timer timer;
-    struct core_job *before, *next; // submitted earlier, later
+    struct core_job *before, *next;               // submitted earlier, later
+    struct core_job *placed_before, *placed_next; // of those that have ranks
     UT_hash_handle by_number, by_request;
 };
 
@@ -287,6 +288,7 @@ struct dp_core {
     uint64_t rows_token;               // of the newest transaction with what was decided
     int64_t rows_retry_ns;             // it could not be stored: when to try again; 0 = it was
     struct core_job *jobs, *jobs_last; // oldest first
+    struct core_job *placed;           // those that have ranks; many others may wait
     size_t jobs_count;
     struct core_job *jobs_by_number, *jobs_by_request;
     struct core_node *nodes, *nodes_last;
@@ -316,6 +318,8 @@ struct dp_core {
 
 #define FOR_EACH_JOB(core, job)                                                                    \
     for (struct core_job *job = (core)->jobs; job != NULL; job = job->next)
+#define FOR_EACH_PLACED_JOB(core, job)                                                             \
+    for (struct core_job *job = (core)->placed; job != NULL; job = job->placed_next)
 #define FOR_EACH_NODE(core, node)                                                                  \
     for (struct core_node *node = (core)->nodes; node != NULL; node = node->next)
 // None is removed meanwhile.

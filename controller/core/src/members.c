@@ -143,8 +143,32 @@ void dp_core_members_meet(struct core_job *job, struct core_node *node)
     }
 }
 
+static void list_placed(struct core_job *job)
+{
+    struct dp_core *core = job->core;
+    job->placed_next = core->placed;
+    if (core->placed != NULL) {
+        core->placed->placed_before = job;
+    }
+    core->placed = job;
+}
+
+static void unlist_placed(struct core_job *job)
+{
+    struct core_job **link =
+        job->placed_before == NULL ? &job->core->placed : &job->placed_before->placed_next;
+    *link = job->placed_next;
+    if (job->placed_next != NULL) {
+        job->placed_next->placed_before = job->placed_before;
+    }
+    job->placed_before = job->placed_next = NULL;
+}
+
 void dp_core_members_clear(struct core_job *job)
 {
+    if (job->members_count > 0) {
+        unlist_placed(job);
+    }
     for (size_t i = 0; i < job->members_count; i++) {
         struct core_member *member = &job->members[i];
         if (member->at != NULL) {
@@ -216,6 +240,7 @@ void dp_core_job_set_members(struct core_job *job)
         job->by_member = dp_new_array(uint32_t, job->ranks_count);
         job->by_name = dp_new_array(uint32_t, job->ranks_count);
         group(job);
+        list_placed(job);
     }
     for (size_t i = 0; i < job->members_count; i++) {
         struct core_node *node = dp_core_node_find(job->core, job->members[i].node);

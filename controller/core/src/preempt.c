@@ -62,10 +62,13 @@ static int compare_victims(const void *left, const void *right)
 static size_t find_victims(struct dp_core *core, const struct core_job *wanting,
                            struct victim **ret_victims)
 {
-    size_t count = 0;
-    struct victim *victims =
-        dp_arena_alloc(&core->effects->arena, (core->jobs_count + 1) * sizeof(*victims));
-    FOR_EACH_JOB(core, job)
+    size_t count = 0, most = 0;
+    FOR_EACH_PLACED_JOB(core, job)
+    {
+        most++;
+    }
+    struct victim *victims = dp_arena_alloc(&core->effects->arena, (most + 1) * sizeof(*victims));
+    FOR_EACH_PLACED_JOB(core, job)
     {
         if (may_make_way(job, wanting)) {
             uint32_t slots = slots_for(job, wanting);
@@ -112,7 +115,7 @@ static void choose(struct dp_core *core, const struct victim *victims, size_t co
 static uint32_t on_their_way(const struct dp_core *core, const struct core_job *wanting)
 {
     uint32_t slots = 0;
-    FOR_EACH_JOB(core, job)
+    FOR_EACH_PLACED_JOB(core, job)
     {
         if (job->row.state == DP_STATE_STOPPING && job->way_for == wanting->row.number) {
             slots += slots_for(job, wanting);

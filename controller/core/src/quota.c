@@ -55,6 +55,14 @@ static uint32_t ranks_of(const struct core_job *job)
     return dp_job_state_ended(job->row.state) ? 0 : (uint32_t)job->ranks_count;
 }
 
+static void count_job(const struct dp_core *core, const struct core_job *job)
+{
+    struct core_quota *quota = find(core, job->row.user);
+    if (quota != NULL) {
+        quota->used += ranks_of(job);
+    }
+}
+
 void dp_core_quotas_count(struct dp_core *core)
 {
     for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
@@ -63,12 +71,12 @@ void dp_core_quotas_count(struct dp_core *core)
     if (core->quotas == NULL) {
         return;
     }
-    FOR_EACH_JOB(core, job)
+    FOR_EACH_PLACED_JOB(core, job)
     {
-        struct core_quota *quota = find(core, job->row.user);
-        if (quota != NULL) {
-            quota->used += ranks_of(job);
-        }
+        count_job(core, job);
+    }
+    if (core->planned != NULL) {
+        count_job(core, core->planned);
     }
 }
 
@@ -83,10 +91,7 @@ uint32_t dp_core_quota_left(struct dp_core *core, const struct core_job *job)
 
 void dp_core_quota_take(struct dp_core *core, const struct core_job *job)
 {
-    struct core_quota *quota = find(core, job->row.user);
-    if (quota != NULL) {
-        quota->used += ranks_of(job);
-    }
+    count_job(core, job);
 }
 
 bool dp_core_quota_allows(struct dp_core *core, const struct core_job *job, char *ret_text,
