@@ -310,7 +310,7 @@ static void take_references(struct dp_straggler *self)
         const double *sorted = &self->scratch[group->first];
         if (group->present > 1) {
             size_t place = place_of(sorted, group->present, work->high_ns);
-            work->reference_ns = straggler_median_of_others(sorted, group->present, place);
+            work->reference_ns = dp_straggler_median_of_others(sorted, group->present, place);
         }
     }
 }
@@ -381,7 +381,7 @@ static void compare_changes(struct dp_straggler *self)
         double others = 0;
         if (count > 1) {
             size_t place = place_of(self->scratch, count, rank->individual_log);
-            others = straggler_median_of_others(self->scratch, count, place);
+            others = dp_straggler_median_of_others(self->scratch, count, place);
         }
         rank->relative_log = rank->individual_log - fmax(others, 0);
         rank->reference_ns = rank->own_ns / exp(rank->relative_log);
@@ -408,8 +408,8 @@ static void compare_gaps(struct dp_straggler *self)
         double gap = (double)rank->sample->launch_gap_ns;
         double others = rank->best_gap_ns;
         if (count > 1) {
-            others = straggler_median_of_others(self->scratch, count,
-                                                place_of(self->scratch, count, gap));
+            others = dp_straggler_median_of_others(self->scratch, count,
+                                                   place_of(self->scratch, count, gap));
         }
         double reference =
             rank->best_gap_known && rank->best_gap_ns > others ? rank->best_gap_ns : others;
@@ -418,7 +418,7 @@ static void compare_gaps(struct dp_straggler *self)
     }
 }
 
-void straggler_compare_works(struct dp_straggler *self)
+void dp_straggler_compare_works(struct dp_straggler *self)
 {
     for (size_t i = 0; i < self->groups_count; i++) {
         self->groups[i].present = 0;

@@ -107,7 +107,7 @@ static void compare_changes(struct dp_straggler *self, bool same_node)
             const double *found =
                 bsearch(&change, self->scratch, count, sizeof(double), compare_doubles);
             size_t place = found == NULL ? 0 : (size_t)(found - self->scratch);
-            others = fmax(straggler_median_of_others(self->scratch, count, place), 0);
+            others = fmax(dp_straggler_median_of_others(self->scratch, count, place), 0);
         }
         edge->log = change - others;
         double messages = edge->messages[0] + edge->messages[1];
@@ -116,7 +116,7 @@ static void compare_changes(struct dp_straggler *self, bool same_node)
     }
 }
 
-void straggler_compare_edges(struct dp_straggler *self)
+void dp_straggler_compare_edges(struct dp_straggler *self)
 {
     for (size_t i = 0; i < self->edges_count; i++) {
         struct edge *edge = &self->edges[i];

@@ -174,48 +174,48 @@ struct dp_straggler {
 };
 
 // series.c
-void straggler_window_add(struct window *window, double value);
+void dp_straggler_window_add(struct window *window, double value);
 // NaN of an empty one.
-double straggler_window_median(const struct window *window, uint32_t newest);
+double dp_straggler_window_median(const struct window *window, uint32_t newest);
 // Mean of those within three deviations of the median.
-double straggler_window_mean(const struct window *window, uint32_t newest);
-double straggler_median(double *values, size_t count); // sorts them; the lower one
+double dp_straggler_window_mean(const struct window *window, uint32_t newest);
+double dp_straggler_median(double *values, size_t count); // sorts them; the lower one
 // Lower median of all but the one at `except`, of sorted values.
-double straggler_median_of_others(const double *sorted, size_t count, size_t except);
+double dp_straggler_median_of_others(const double *sorted, size_t count, size_t except);
 // Learns what is healthy, tests what may not be.
-void straggler_series_add(struct series *series, const struct dp_straggler_config *config,
-                          int64_t step, double value, bool healthy);
+void dp_straggler_series_add(struct series *series, const struct dp_straggler_config *config,
+                             int64_t step, double value, bool healthy);
 // A value that is shown but teaches nothing.
-void straggler_series_show(struct series *series, double value);
+void dp_straggler_series_show(struct series *series, double value);
 // `step_ns`: what a step takes.
-bool straggler_series_changed(const struct series *series, const struct dp_straggler_config *config,
-                              double step_ns);
-bool straggler_series_recovered(const struct series *series,
-                                const struct dp_straggler_config *config);
-void straggler_series_reset(struct series *series);
+bool dp_straggler_series_changed(const struct series *series,
+                                 const struct dp_straggler_config *config, double step_ns);
+bool dp_straggler_series_recovered(const struct series *series,
+                                   const struct dp_straggler_config *config);
+void dp_straggler_series_reset(struct series *series);
 
 // compare.c: what the step at hand is compared with.
-void straggler_compare_works(struct dp_straggler *self);
-void straggler_compare_edges(struct dp_straggler *self);
+void dp_straggler_compare_works(struct dp_straggler *self);
+void dp_straggler_compare_edges(struct dp_straggler *self);
 
 // judge.c
-void straggler_judge(struct dp_straggler *self);
+void dp_straggler_judge(struct dp_straggler *self);
 // The verdict of a subject, made where there is none; what changes is news.
-struct dp_straggler_verdict *straggler_verdict_of(struct subject *subject);
-void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict);
+struct dp_straggler_verdict *dp_straggler_verdict_of(struct subject *subject);
+void dp_straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict);
 // Healthy again: tells it, with these words behind.
-void straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why);
+void dp_straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why);
 // Time in a step that the rank was ready to compute and had no core, beyond what others had.
-double straggler_off_core_ns(struct dp_straggler *self, uint32_t r);
+double dp_straggler_off_core_ns(struct dp_straggler *self, uint32_t r);
 // So much of the rank's work it had no core for, that what it and its messages take tells of
 // nothing else.
-bool straggler_lacks_cores(const struct rank *rank);
-bool straggler_is_suspect(const struct subject *subject);
+bool dp_straggler_lacks_cores(const struct rank *rank);
+bool dp_straggler_is_suspect(const struct subject *subject);
 
 // whole.c
-void straggler_judge_stages(struct dp_straggler *self);
-void straggler_judge_data(struct dp_straggler *self);
-void straggler_judge_doing(struct dp_straggler *self);
+void dp_straggler_judge_stages(struct dp_straggler *self);
+void dp_straggler_judge_data(struct dp_straggler *self);
+void dp_straggler_judge_doing(struct dp_straggler *self);
 
 // probe.c
-void straggler_judge_probes(struct dp_straggler *self);
+void dp_straggler_judge_probes(struct dp_straggler *self);

@@ -11,12 +11,12 @@ static const double explained_share = 0.5;
 // Of its work: a rank that is kept from its cores for so much of it.
 static const double lacking_share = 0.25;
 
-bool straggler_is_suspect(const struct subject *subject)
+bool dp_straggler_is_suspect(const struct subject *subject)
 {
     return subject->verdict != NULL && subject->verdict->state >= DP_STRAGGLER_SUSPECTED;
 }
 
-struct dp_straggler_verdict *straggler_verdict_of(struct subject *subject)
+struct dp_straggler_verdict *dp_straggler_verdict_of(struct subject *subject)
 {
     if (subject->verdict == NULL) {
         subject->verdict = dp_new(struct dp_straggler_verdict);
@@ -37,12 +37,12 @@ void dp_straggler_know(struct dp_straggler *straggler, uint32_t rank,
         return;
     }
     struct rank *known = &straggler->ranks[rank];
-    *straggler_verdict_of(&known->work) = *verdict;
+    *dp_straggler_verdict_of(&known->work) = *verdict;
     known->work.verdict->rank = rank;
     known->known = verdict->slowdown;
 }
 
-void straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict)
+void dp_straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict)
 {
     if (self->news_count == DP_STRAGGLER_NEWS_MAX) {
         self->news_first++; // nobody listens: the oldest is least of use
@@ -70,16 +70,16 @@ bool dp_straggler_next(struct dp_straggler *straggler, struct dp_straggler_verdi
     return true;
 }
 
-void straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why)
+void dp_straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why)
 {
     struct dp_straggler_verdict *verdict = subject->verdict;
     verdict->state = DP_STRAGGLER_HEALTHY;
     verdict->step = self->step;
     snprintf(verdict->text, sizeof(verdict->text), "%s", why);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
     free(verdict);
     subject->verdict = NULL;
-    straggler_series_reset(&subject->series);
+    dp_straggler_series_reset(&subject->series);
 }
 
 static void clear_recovered(struct dp_straggler *self, struct subject *subject)
@@ -88,7 +88,7 @@ static void clear_recovered(struct dp_straggler *self, struct subject *subject)
     snprintf(why, sizeof(why),
              "it was slow from step %lld on; the last %u steps are as fast as others'",
              (long long)subject->verdict->onset_step, self->config.persist_steps);
-    straggler_clear(self, subject, why);
+    dp_straggler_clear(self, subject, why);
 }
 
 // The newest value of a series joins it; what is frozen is only shown.
@@ -98,24 +98,24 @@ static void feed(struct dp_straggler *self, struct subject *subject, double valu
         return;
     }
     if (self->frozen > 0) {
-        straggler_series_show(&subject->series, value);
+        dp_straggler_series_show(&subject->series, value);
         return;
     }
-    straggler_series_add(&subject->series, &self->config, self->step, value,
-                         !straggler_is_suspect(subject));
+    dp_straggler_series_add(&subject->series, &self->config, self->step, value,
+                            !dp_straggler_is_suspect(subject));
 }
 
 // A single long step is no time that a change has lasted.
 static double typical_step_ns(const struct dp_straggler *self)
 {
-    double median = straggler_window_median(&self->step_times, BEST_STEPS);
+    double median = dp_straggler_window_median(&self->step_times, BEST_STEPS);
     return isnan(median) ? self->step_ns : median;
 }
 
-bool straggler_lacks_cores(const struct rank *rank)
+bool dp_straggler_lacks_cores(const struct rank *rank)
 {
-    double off_core = straggler_window_median(&rank->off_core, BEST_STEPS);
-    return off_core >= lacking_share * straggler_window_median(&rank->busy, BEST_STEPS);
+    double off_core = dp_straggler_window_median(&rank->off_core, BEST_STEPS);
+    return off_core >= lacking_share * dp_straggler_window_median(&rank->busy, BEST_STEPS);
 }
 
 static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
@@ -125,13 +125,13 @@ static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
 
 static double slowdown_of(const struct series *series)
 {
-    return exp(straggler_window_mean(&series->window, series->run));
+    return exp(dp_straggler_window_mean(&series->window, series->run));
 }
 
 static void suspect(struct dp_straggler *self, struct subject *subject, dp_straggler_cause cause,
                     uint32_t rank, double lost_ns)
 {
-    struct dp_straggler_verdict *verdict = straggler_verdict_of(subject);
+    struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(subject);
     verdict->state = DP_STRAGGLER_SUSPECTED;
     verdict->cause = cause;
     verdict->rank = rank;
@@ -147,15 +147,15 @@ static double others_off_core(struct dp_straggler *self, uint32_t except)
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         if (r != except && self->ranks[r].off_core.count > 0) {
             self->scratch[count++] =
-                straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
+                dp_straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
         }
     }
-    return count == 0 ? 0 : straggler_median(self->scratch, count);
+    return count == 0 ? 0 : dp_straggler_median(self->scratch, count);
 }
 
-double straggler_off_core_ns(struct dp_straggler *self, uint32_t r)
+double dp_straggler_off_core_ns(struct dp_straggler *self, uint32_t r)
 {
-    double own = straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
+    double own = dp_straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
     return isnan(own) ? 0 : own - others_off_core(self, r);
 }
 
@@ -165,7 +165,7 @@ static uint32_t slow_neighbours(const struct dp_straggler *self, uint32_t r)
     uint32_t count = 0;
     for (uint32_t other = 0; self->config.nodes != NULL && other < self->config.ranks; other++) {
         count += other != r && self->config.nodes[other] == self->config.nodes[r] &&
-                 straggler_is_suspect(&self->ranks[other].work);
+                 dp_straggler_is_suspect(&self->ranks[other].work);
     }
     return count;
 }
@@ -174,7 +174,7 @@ static void describe_work(struct dp_straggler *self, uint32_t r, double off_core
 {
     const struct rank *rank = &self->ranks[r];
     struct dp_straggler_verdict *verdict = rank->work.verdict;
-    double individual = straggler_window_mean(&rank->individual, rank->work.series.run);
+    double individual = dp_straggler_window_mean(&rank->individual, rank->work.series.run);
     char own[128] = "";
     if (!isnan(individual)) {
         snprintf(own, sizeof(own), ", %.2f times its own best", exp(individual));
@@ -206,12 +206,12 @@ static void blame_host(struct dp_straggler *self, uint32_t r)
     if (verdict->state != DP_STRAGGLER_SUSPECTED || verdict->cause != DP_STRAGGLER_DEVICE) {
         return;
     }
-    double off_core = straggler_off_core_ns(self, r);
+    double off_core = dp_straggler_off_core_ns(self, r);
     double lost_ns = self->ranks[r].own_ns * (1 - 1 / fmax(verdict->slowdown, 1));
     if (off_core > 0 && off_core >= explained_share * lost_ns) {
         verdict->cause = DP_STRAGGLER_HOST;
         describe_work(self, r, off_core);
-        straggler_tell(self, verdict);
+        dp_straggler_tell(self, verdict);
     }
 }
 
@@ -224,42 +224,42 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
     }
     feed(self, &rank->work, value);
     if (rank->work.verdict != NULL) {
-        if (straggler_series_recovered(&rank->work.series, &self->config)) {
+        if (dp_straggler_series_recovered(&rank->work.series, &self->config)) {
             clear_recovered(self, &rank->work);
         } else if (rank->work.series.window.count > 0) {
             rank->work.verdict->slowdown =
-                exp(straggler_window_mean(&rank->work.series.window, BEST_STEPS));
+                exp(dp_straggler_window_mean(&rank->work.series.window, BEST_STEPS));
             blame_host(self, r);
         }
         return;
     }
     double lost_ns = rank->own_ns * (1 - 1 / slowdown_of(&rank->work.series));
-    if (!straggler_series_changed(&rank->work.series, &self->config, typical_step_ns(self)) ||
+    if (!dp_straggler_series_changed(&rank->work.series, &self->config, typical_step_ns(self)) ||
         !is_noticeable(self, lost_ns)) {
         return;
     }
-    double off_core = straggler_off_core_ns(self, r);
+    double off_core = dp_straggler_off_core_ns(self, r);
     bool is_host = off_core >= explained_share * lost_ns;
     suspect(self, &rank->work, is_host ? DP_STRAGGLER_HOST : DP_STRAGGLER_DEVICE, r, lost_ns);
     describe_work(self, r, off_core);
-    straggler_tell(self, rank->work.verdict);
+    dp_straggler_tell(self, rank->work.verdict);
 }
 
 static void judge_host(struct dp_straggler *self, uint32_t r)
 {
     struct rank *rank = &self->ranks[r];
     feed(self, &rank->host, rank->host_log);
-    bool explained = straggler_is_suspect(&rank->work);
+    bool explained = dp_straggler_is_suspect(&rank->work);
     if (rank->host.verdict != NULL) {
         if (explained) {
-            straggler_clear(self, &rank->host, "its work is slow, too: see there");
-        } else if (straggler_series_recovered(&rank->host.series, &self->config)) {
+            dp_straggler_clear(self, &rank->host, "its work is slow, too: see there");
+        } else if (dp_straggler_series_recovered(&rank->host.series, &self->config)) {
             clear_recovered(self, &rank->host);
         }
         return;
     }
     if (explained ||
-        !straggler_series_changed(&rank->host.series, &self->config, typical_step_ns(self)) ||
+        !dp_straggler_series_changed(&rank->host.series, &self->config, typical_step_ns(self)) ||
         !is_noticeable(self, rank->host_lost_ns)) {
         return;
     }
@@ -270,15 +270,15 @@ static void judge_host(struct dp_straggler *self, uint32_t r)
              "computing nor waiting for a message, while its actions take what they did: its "
              "host starts them late (other processes, data, collection of garbage)",
              r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
 
 static bool is_explained(const struct dp_straggler *self, const struct edge *edge)
 {
     const struct rank *low = &self->ranks[edge->low], *high = &self->ranks[edge->high];
-    return straggler_is_suspect(&low->work) || straggler_is_suspect(&low->host) ||
-           straggler_is_suspect(&high->work) || straggler_is_suspect(&high->host) ||
-           straggler_lacks_cores(low) || straggler_lacks_cores(high);
+    return dp_straggler_is_suspect(&low->work) || dp_straggler_is_suspect(&low->host) ||
+           dp_straggler_is_suspect(&high->work) || dp_straggler_is_suspect(&high->host) ||
+           dp_straggler_lacks_cores(low) || dp_straggler_lacks_cores(high);
 }
 
 static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
@@ -286,9 +286,9 @@ static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
     uint32_t count = 0;
     for (size_t i = 0; i < self->ranks[r].links_count; i++) {
         const struct edge *edge = &self->edges[self->ranks[r].links[i].edge];
-        count +=
-            straggler_is_suspect(&edge->subject) ||
-            straggler_series_changed(&edge->subject.series, &self->config, typical_step_ns(self));
+        count += dp_straggler_is_suspect(&edge->subject) ||
+                 dp_straggler_series_changed(&edge->subject.series, &self->config,
+                                             typical_step_ns(self));
     }
     return count;
 }
@@ -298,14 +298,15 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
     bool explained = is_explained(self, edge);
     if (edge->subject.verdict != NULL) {
         if (explained) {
-            straggler_clear(self, &edge->subject, "one of its ends is slow itself, or lacks cores");
-        } else if (straggler_series_recovered(&edge->subject.series, &self->config)) {
+            dp_straggler_clear(self, &edge->subject,
+                               "one of its ends is slow itself, or lacks cores");
+        } else if (dp_straggler_series_recovered(&edge->subject.series, &self->config)) {
             clear_recovered(self, &edge->subject);
         }
         return;
     }
     if (explained ||
-        !straggler_series_changed(&edge->subject.series, &self->config, typical_step_ns(self)) ||
+        !dp_straggler_series_changed(&edge->subject.series, &self->config, typical_step_ns(self)) ||
         !is_noticeable(self, edge->lost_ns)) {
         return;
     }
@@ -327,10 +328,10 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
              "and both ranks compute as fast as others%s",
              rank, peer, verdict->slowdown, (long long)verdict->onset_step, edge->value_ns / 1e6,
              common);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
 
-void straggler_judge(struct dp_straggler *self)
+void dp_straggler_judge(struct dp_straggler *self)
 {
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         if (self->ranks[r].sample != NULL) {
@@ -348,9 +349,9 @@ void straggler_judge(struct dp_straggler *self)
             judge_edge(self, &self->edges[i]);
         }
     }
-    straggler_judge_stages(self);
-    straggler_judge_data(self);
-    straggler_judge_doing(self);
+    dp_straggler_judge_stages(self);
+    dp_straggler_judge_data(self);
+    dp_straggler_judge_doing(self);
 }
 
 static size_t keep(const struct subject *subject, struct dp_straggler_verdict *ret_verdicts,

@@ -152,7 +152,7 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
     verdict->step = self->step;
     size_t length = strlen(verdict->text);
     snprintf(verdict->text + length, sizeof(verdict->text) - length, "; probe: %s", what);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
 
 static void judge_rank(struct dp_straggler *self, uint32_t r)
@@ -176,10 +176,10 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
     if (!is_suspected(host)) {
         return;
     }
-    double busy = straggler_window_median(&rank->busy, BEST_STEPS);
+    double busy = dp_straggler_window_median(&rank->busy, BEST_STEPS);
     if (!slow) {
         confirm(self, host, "its products alone are as fast as on others");
-    } else if (straggler_off_core_ns(self, r) >= taken_share * busy) {
+    } else if (dp_straggler_off_core_ns(self, r) >= taken_share * busy) {
         // Without cores the host's work is slow wherever it is.
         snprintf(what, sizeof(what),
                  "a product alone takes %.2f times as long as on others, and it is kept from its "
@@ -211,7 +211,7 @@ static void judge_stage(struct dp_straggler *self, struct stage *stage)
                  "not the stage: rank %u, which alone has it, takes %.2f times as long as others "
                  "for a product alone",
                  stage->only_rank, ratio);
-        straggler_clear(self, &stage->subject, why);
+        dp_straggler_clear(self, &stage->subject, why);
     }
 }
 
@@ -229,7 +229,7 @@ static void judge_link(struct dp_straggler *self, struct edge *edge)
     }
 }
 
-void straggler_judge_probes(struct dp_straggler *self)
+void dp_straggler_judge_probes(struct dp_straggler *self)
 {
     bool late = self->step > self->asked_step + PROBE_EVERY / 2;
     if (!self->probing || (self->answers < self->awaited && !late)) {
@@ -263,5 +263,5 @@ void dp_straggler_take_probe(struct dp_straggler *straggler, const struct dp_str
     figures->gemm = measured ? (double)probe->gemm_ns / probe->gemm_flops : 0;
     figures->answered = true;
     straggler->answers++;
-    straggler_judge_probes(straggler);
+    dp_straggler_judge_probes(straggler);
 }

@@ -13,7 +13,7 @@ static const double sigma_first = 0.05, sigma_min = 0.02, sigma_max = 2;
 static const double mad_to_sigma = 1.4826; // of a normal distribution
 enum { HISTORY_MIN = 12, SIGMA_EVERY = 8 };
 
-void straggler_window_add(struct window *window, double value)
+void dp_straggler_window_add(struct window *window, double value)
 {
     window->values[window->count % DP_STRAGGLER_WINDOW] = (float)value;
     window->count++;
@@ -25,13 +25,13 @@ static int compare_doubles(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-double straggler_median(double *values, size_t count)
+double dp_straggler_median(double *values, size_t count)
 {
     qsort(values, count, sizeof(*values), compare_doubles);
     return values[(count - 1) / 2];
 }
 
-double straggler_median_of_others(const double *sorted, size_t count, size_t except)
+double dp_straggler_median_of_others(const double *sorted, size_t count, size_t except)
 {
     size_t at = (count - 2) / 2;
     return sorted[at < except ? at : at + 1];
@@ -53,7 +53,7 @@ static double middle(double *values, size_t count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-double straggler_window_median(const struct window *window, uint32_t newest)
+double dp_straggler_window_median(const struct window *window, uint32_t newest)
 {
     double values[DP_STRAGGLER_WINDOW];
     size_t count = newest_of(window, newest, values);
@@ -69,7 +69,7 @@ static double deviation(const double *values, size_t count, double median)
     return mad_to_sigma * middle(distances, count);
 }
 
-double straggler_window_mean(const struct window *window, uint32_t newest)
+double dp_straggler_window_mean(const struct window *window, uint32_t newest)
 {
     double values[DP_STRAGGLER_WINDOW];
     size_t count = newest_of(window, newest, values);
@@ -110,15 +110,15 @@ static void learn(struct series *series, double value)
     series->sigma = fmin(fmax(sigma, sigma_min), sigma_max);
 }
 
-void straggler_series_show(struct series *series, double value)
+void dp_straggler_series_show(struct series *series, double value)
 {
-    straggler_window_add(&series->window, value);
+    dp_straggler_window_add(&series->window, value);
 }
 
-void straggler_series_add(struct series *series, const struct dp_straggler_config *config,
-                          int64_t step, double value, bool healthy)
+void dp_straggler_series_add(struct series *series, const struct dp_straggler_config *config,
+                             int64_t step, double value, bool healthy)
 {
-    straggler_window_add(&series->window, value);
+    dp_straggler_window_add(&series->window, value);
     double sigma = series->sigma > 0 ? series->sigma : sigma_first;
     double alarm = log(false_alarm_steps), shift = log(config->enter);
     double ratio = shift / (sigma * sigma) * (value - shift / 2);
@@ -134,22 +134,22 @@ void straggler_series_add(struct series *series, const struct dp_straggler_confi
     }
 }
 
-bool straggler_series_changed(const struct series *series, const struct dp_straggler_config *config,
-                              double step_ns)
+bool dp_straggler_series_changed(const struct series *series,
+                                 const struct dp_straggler_config *config, double step_ns)
 {
     return series->sum >= log(false_alarm_steps) && series->run >= config->persist_steps &&
            series->run * step_ns >= config->persist_s * 1e9 &&
-           straggler_window_mean(&series->window, series->run) >= log(config->enter);
+           dp_straggler_window_mean(&series->window, series->run) >= log(config->enter);
 }
 
-bool straggler_series_recovered(const struct series *series,
-                                const struct dp_straggler_config *config)
+bool dp_straggler_series_recovered(const struct series *series,
+                                   const struct dp_straggler_config *config)
 {
-    return straggler_window_median(&series->window, config->persist_steps) <
+    return dp_straggler_window_median(&series->window, config->persist_steps) <
            log(config->enter - config->gap);
 }
 
-void straggler_series_reset(struct series *series)
+void dp_straggler_series_reset(struct series *series)
 {
     series->sum = 0;
     series->run = 0;

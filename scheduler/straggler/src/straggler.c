@@ -65,9 +65,9 @@ void dp_straggler_free(struct dp_straggler *straggler)
 // that are suspected.
 static void learn_best(struct window *window, double value, bool healthy, double *best)
 {
-    straggler_window_add(window, value);
+    dp_straggler_window_add(window, value);
     if (healthy && window->count % BEST_STEPS == 0) {
-        double median = straggler_window_median(window, BEST_STEPS);
+        double median = dp_straggler_window_median(window, BEST_STEPS);
         *best = *best == 0 || median < *best ? median : *best;
     }
 }
@@ -83,14 +83,14 @@ static void learn_edge(struct edge *edge)
         for (size_t i = 0; i < count; i++) {
             values[i] = edge->history[i];
         }
-        edge->best_ns = straggler_median(values, count);
+        edge->best_ns = dp_straggler_median(values, count);
     }
 }
 
 static void learn_rank(struct rank *rank)
 {
     bool healthy = rank->work.series.sum == 0 || rank->work.series.run < BEST_STEPS / 2;
-    healthy = healthy && !straggler_is_suspect(&rank->work);
+    healthy = healthy && !dp_straggler_is_suspect(&rank->work);
     for (size_t i = 0; i < rank->works_count; i++) {
         struct work *work = &rank->works[i];
         if (work->value_ns > 0) {
@@ -98,23 +98,23 @@ static void learn_rank(struct rank *rank)
             learn_best(&work->own, work->high_ns, healthy || first, &work->best_ns);
             work->best_ns /= first ? rank->known : 1; // it was slow when this was learned
             if (work->reference_ns > 0) {
-                straggler_window_add(&work->relative, log(work->low_ns / work->reference_ns));
+                dp_straggler_window_add(&work->relative, log(work->low_ns / work->reference_ns));
             }
         }
     }
     const struct dp_straggler_sample *sample = rank->sample;
     double gap = (double)sample->launch_gap_ns;
-    straggler_window_add(&rank->gap, gap);
-    if (rank->gap.count % BEST_STEPS == 0 && !straggler_is_suspect(&rank->host)) {
-        double median = straggler_window_median(&rank->gap, BEST_STEPS);
+    dp_straggler_window_add(&rank->gap, gap);
+    if (rank->gap.count % BEST_STEPS == 0 && !dp_straggler_is_suspect(&rank->host)) {
+        double median = dp_straggler_window_median(&rank->gap, BEST_STEPS);
         rank->best_gap_ns =
             !rank->best_gap_known || median < rank->best_gap_ns ? median : rank->best_gap_ns;
         rank->best_gap_known = true;
     }
-    straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
-    straggler_window_add(&rank->busy, rank->own_ns);
+    dp_straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
+    dp_straggler_window_add(&rank->busy, rank->own_ns);
     if (!isnan(rank->individual_log)) {
-        straggler_window_add(&rank->individual, rank->individual_log);
+        dp_straggler_window_add(&rank->individual, rank->individual_log);
     }
 }
 
@@ -128,15 +128,15 @@ static void learn(struct dp_straggler *self)
     for (size_t i = 0; i < self->edges_count; i++) {
         struct edge *edge = &self->edges[i];
         bool healthy =
-            edge->subject.series.run < BEST_STEPS / 2 && !straggler_is_suspect(&edge->subject);
+            edge->subject.series.run < BEST_STEPS / 2 && !dp_straggler_is_suspect(&edge->subject);
         if (edge->value_ns > 0) {
-            straggler_window_add(&edge->own, edge->value_ns);
+            dp_straggler_window_add(&edge->own, edge->value_ns);
         }
         if (edge->value_ns > 0 && healthy) {
             learn_edge(edge);
         }
     }
-    straggler_window_add(&self->step_times, self->step_ns);
+    dp_straggler_window_add(&self->step_times, self->step_ns);
 }
 
 static void take_slots(struct dp_straggler *self, uint8_t at)
@@ -166,7 +166,7 @@ static void judge_silence(struct dp_straggler *self, uint32_t r)
         return;
     }
     self->awaited--;
-    struct dp_straggler_verdict *verdict = straggler_verdict_of(&rank->silence);
+    struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&rank->silence);
     verdict->state = DP_STRAGGLER_BLIND;
     verdict->rank = r;
     verdict->step = self->step;
@@ -174,7 +174,7 @@ static void judge_silence(struct dp_straggler *self, uint32_t r)
     snprintf(verdict->text, sizeof(verdict->text),
              "no times of rank %u for %u steps, while others go on: it may be slow or not", r,
              rank->missed);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
 
 static void look(struct dp_straggler *self)
@@ -186,17 +186,17 @@ static void look(struct dp_straggler *self)
     self->pending[at].reported = 0;
     take_slots(self, at);
     self->looked++;
-    straggler_compare_works(self);
-    straggler_compare_edges(self);
+    dp_straggler_compare_works(self);
+    dp_straggler_compare_edges(self);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         judge_silence(self, r);
     }
     if (self->looked > self->config.warm_up_steps) {
-        straggler_judge(self);
+        dp_straggler_judge(self);
         learn(self);
     }
     self->frozen -= self->frozen > 0;
-    straggler_judge_probes(self);
+    dp_straggler_judge_probes(self);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         self->ranks[r].sample = NULL;
     }
@@ -280,7 +280,7 @@ void dp_straggler_take(struct dp_straggler *straggler, const struct dp_straggler
         // It is waited for again, though this step may have been looked at without it.
         rank->missed = 0;
         straggler->awaited++;
-        straggler_clear(straggler, &rank->silence, "it reports again");
+        dp_straggler_clear(straggler, &rank->silence, "it reports again");
     }
     if (sample->step <= straggler->step) {
         return;
@@ -303,7 +303,7 @@ void dp_straggler_freeze(struct dp_straggler *straggler, int64_t step, const cha
 {
     straggler->freeze_step = step;
     straggler->frozen = straggler->config.freeze_steps;
-    straggler->before_ns = straggler_window_median(&straggler->step_times, BEST_STEPS);
+    straggler->before_ns = dp_straggler_window_median(&straggler->step_times, BEST_STEPS);
     snprintf(straggler->why, sizeof(straggler->why), "%s", why);
 }
 

@@ -90,8 +90,8 @@ static bool was_always_so(const struct dp_straggler *self, size_t index)
         return true;
     }
     const struct rank *rank = &self->ranks[self->stages[index].only_rank];
-    return !straggler_is_suspect(&rank->work) &&
-           !(straggler_window_median(&rank->individual, BEST_STEPS) >
+    return !dp_straggler_is_suspect(&rank->work) &&
+           !(dp_straggler_window_median(&rank->individual, BEST_STEPS) >
              log(self->config.enter - self->config.gap));
 }
 
@@ -99,17 +99,18 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
 {
     struct stage *stage = &self->stages[index];
     double others = others_figure(self, index, planned, values);
-    if (stage->ranks == 0 || others <= 0 || straggler_lacks_cores(&self->ranks[stage->only_rank])) {
+    if (stage->ranks == 0 || others <= 0 ||
+        dp_straggler_lacks_cores(&self->ranks[stage->only_rank])) {
         return;
     }
-    straggler_window_add(&stage->ratio, log(stage_figure(stage, planned) / others));
+    dp_straggler_window_add(&stage->ratio, log(stage_figure(stage, planned) / others));
     if (stage->ratio.count < DP_STRAGGLER_WINDOW) {
         return;
     }
-    double ratio = exp(straggler_window_median(&stage->ratio, sure_steps(self)));
+    double ratio = exp(dp_straggler_window_median(&stage->ratio, sure_steps(self)));
     if (stage->subject.verdict != NULL) {
         if (ratio < self->config.enter - self->config.gap) {
-            straggler_clear(self, &stage->subject, "its stage takes no longer than others now");
+            dp_straggler_clear(self, &stage->subject, "its stage takes no longer than others now");
         }
         return;
     }
@@ -118,7 +119,7 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
         !was_always_so(self, index)) {
         return;
     }
-    struct dp_straggler_verdict *verdict = straggler_verdict_of(&stage->subject);
+    struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&stage->subject);
     verdict->state = DP_STRAGGLER_NOTED;
     verdict->cause = DP_STRAGGLER_UNEVEN_STAGE;
     verdict->stage = (uint32_t)index;
@@ -130,10 +131,10 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
              "like that before: it has too much to do, and no rank is slow",
              index, ratio, planned ? "planned, beside other stages," : "other stages",
              stage->ranks);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
 
-void straggler_judge_stages(struct dp_straggler *self)
+void dp_straggler_judge_stages(struct dp_straggler *self)
 {
     sum_stages(self);
     bool planned = true;
@@ -174,7 +175,7 @@ static void sum_data(struct dp_straggler *self, double *ret_worst, double *ret_l
 static bool some_rank_is_suspect(const struct dp_straggler *self)
 {
     for (uint32_t r = 0; r < self->config.ranks; r++) {
-        if (straggler_is_suspect(&self->ranks[r].work)) {
+        if (dp_straggler_is_suspect(&self->ranks[r].work)) {
             return true;
         }
     }
@@ -184,7 +185,7 @@ static bool some_rank_is_suspect(const struct dp_straggler *self)
 static bool some_rank_is_slow(const struct dp_straggler *self)
 {
     for (uint32_t r = 0; r < self->config.ranks; r++) {
-        if (straggler_window_median(&self->ranks[r].work.series.window, BEST_STEPS) >=
+        if (dp_straggler_window_median(&self->ranks[r].work.series.window, BEST_STEPS) >=
             log(self->config.enter)) {
             return true;
         }
@@ -194,7 +195,7 @@ static bool some_rank_is_slow(const struct dp_straggler *self)
 
 static void note_data(struct dp_straggler *self, double worst, double left, double agreement)
 {
-    struct dp_straggler_verdict *verdict = straggler_verdict_of(&self->data);
+    struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&self->data);
     verdict->state = DP_STRAGGLER_NOTED;
     verdict->cause = DP_STRAGGLER_UNEVEN_DATA;
     verdict->slowdown = worst;
@@ -213,10 +214,10 @@ static void note_data(struct dp_straggler *self, double worst, double left, doub
                  "takes longer (sequences of uneven length), and no rank is slow",
                  worst, agreement);
     }
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
 
-void straggler_judge_data(struct dp_straggler *self)
+void dp_straggler_judge_data(struct dp_straggler *self)
 {
     double worst, left;
     sum_data(self, &worst, &left);
@@ -229,16 +230,16 @@ void straggler_judge_data(struct dp_straggler *self)
         self->agreement[0] = self->agreement[1] = self->agreement[2] = 0;
         return;
     }
-    straggler_window_add(&self->unevenness, worst);
-    straggler_window_add(&self->explained, left);
+    dp_straggler_window_add(&self->unevenness, worst);
+    dp_straggler_window_add(&self->explained, left);
     if (self->unevenness.count < DP_STRAGGLER_WINDOW) {
         return;
     }
-    worst = exp(straggler_window_median(&self->unevenness, sure_steps(self)));
-    left = exp(straggler_window_median(&self->explained, sure_steps(self)));
+    worst = exp(dp_straggler_window_median(&self->unevenness, sure_steps(self)));
+    left = exp(dp_straggler_window_median(&self->explained, sure_steps(self)));
     if (self->data.verdict != NULL) {
         if (worst < self->config.enter - self->config.gap) {
-            straggler_clear(self, &self->data, "ranks that do the same take the same time now");
+            dp_straggler_clear(self, &self->data, "ranks that do the same take the same time now");
         }
         return;
     }
@@ -267,21 +268,21 @@ static void forget_best(struct dp_straggler *self)
 }
 
 // When the freeze is over: what has changed since then is our own doing, and the new normal.
-void straggler_judge_doing(struct dp_straggler *self)
+void dp_straggler_judge_doing(struct dp_straggler *self)
 {
     if (self->frozen != 1 || isnan(self->before_ns) || self->before_ns <= 0) {
         return;
     }
-    double after = straggler_window_median(&self->step_times, self->config.freeze_steps / 2);
+    double after = dp_straggler_window_median(&self->step_times, self->config.freeze_steps / 2);
     double ratio = after / self->before_ns;
     forget_best(self);
     if (ratio < self->config.enter) {
         if (self->doing.verdict != NULL) {
-            straggler_clear(self, &self->doing, "steps are as fast as before again");
+            dp_straggler_clear(self, &self->doing, "steps are as fast as before again");
         }
         return;
     }
-    struct dp_straggler_verdict *verdict = straggler_verdict_of(&self->doing);
+    struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&self->doing);
     verdict->state = DP_STRAGGLER_NOTED;
     verdict->cause = DP_STRAGGLER_OWN_DOING;
     verdict->slowdown = ratio;
@@ -292,5 +293,5 @@ void straggler_judge_doing(struct dp_straggler *self)
              "steps take %.2f times as long as before step %lld, when this was done: %s; nobody "
              "else is blamed for it",
              ratio, (long long)self->freeze_step + 1, self->why);
-    straggler_tell(self, verdict);
+    dp_straggler_tell(self, verdict);
 }
