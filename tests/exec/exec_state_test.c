@@ -410,8 +410,11 @@ static void other_steps_and_tokens_are_no_sources(void **state)
         takers_set(&takers, &after);
         trial_run(&after, &result);
         assert_int_equal(result.ranks[0].status, DP_UNAVAILABLE);
-        assert_non_null(strstr(result.ranks[0].err.message,
-                               i == 0 ? "holds step 3 instead of 4" : "has closed"));
+        // Who is hung up on with words unread sees a reset rather than an end.
+        const char *message = result.ranks[0].err.message;
+        assert_true(i == 0 ? strstr(message, "holds step 3 instead of 4") != NULL
+                           : strstr(message, "has closed") != NULL ||
+                                 strstr(message, "has gone") != NULL);
         trial_result_deinit(&result);
     }
     holders_end(&holders);
