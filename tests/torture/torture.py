@@ -16,6 +16,7 @@ import math
 import os
 import pathlib
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,7 @@ class Torture:
         self.saved = pathlib.Path(tempfile.mkdtemp(prefix="dpx"))
         self.jobs = {}       # id -> name of its layout
         self.begun = {}      # id -> when
+        self.promises = set()  # names of daemons that will be started again
         self.later = []      # (when, what to do): what a fault ends with
         self.faults = []     # (when, kind)
         self.references = {}
@@ -200,15 +202,27 @@ class Torture:
             if not host.is_up() and not self.promised(host.name):
                 self.promise(host.name, host.start)
 
+    def wait(self, until):
+        """Until a daemon dies, something that was promised is due, or that moment."""
+        until = min([until, *(when for when, _ in self.later)])
+        watched = []
+        try:
+            for process in (self.hosts.controller, *(host.agent for host in self.hosts.hosts)):
+                if process.poll() is None:
+                    watched.append(os.pidfd_open(process.pid))
+            select.select(watched, [], [], max(0, until - time.monotonic()))
+        finally:
+            for descriptor in watched:
+                os.close(descriptor)
+
     def promised(self, name):
-        return name in getattr(self, "promises", {})
+        return name in self.promises
 
     def promise(self, name, action):
-        self.promises = getattr(self, "promises", {})
-        self.promises[name] = True
+        self.promises.add(name)
 
         def act():
-            del self.promises[name]
+            self.promises.discard(name)
             action()
         self.after(self.random.uniform(0.05, 2), act)
 
@@ -242,23 +256,22 @@ class Torture:
                 if action(self) is not None:
                     self.faults.append((time.time(), name))
                 next_fault = now + self.random.expovariate(1 / 1.5)
-            time.sleep(0.05)
+            self.wait(min(end, next_feed, next_fault))
 
     def calm(self):
         while self.later or not all(host.is_up() for host in self.hosts.hosts) or \
                 self.hosts.controller.poll() is not None:
             self.supervise()
-            time.sleep(0.05)
-        end = time.monotonic() + CALM_S
-        while True:
+            self.wait(time.monotonic() + 1)
+
+        def ended():
             self.supervise()
-            active = self.active()
-            if active is not None and not active:
-                return
-            if time.monotonic() > end:
-                raise AssertionError(f"{CALM_S} s after the last fault not ended: "
-                                     f"{json.dumps(active, indent=1)}\n{self.hosts.logs()}")
-            time.sleep(0.2)
+            return self.active() == []
+        try:
+            wait_for("the end of every job after the last fault", ended, CALM_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.active(), indent=1)}\n"
+                                 f"{self.hosts.logs()}") from error
 
     # What has to be true then.
 
