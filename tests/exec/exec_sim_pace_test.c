@@ -161,17 +161,16 @@ static void a_slow_place_shows_in_its_own_actions_and_from_its_step_on(void **st
         assert_true(dp_sim_pace_action(pace, 3, 0) == (i == 2 ? 8 : 1));
         dp_sim_pace_free(pace);
     }
-    // Everybody's step is as long as with costs that say so.
+    // The step is as long as with costs that say so. The first rank begins and ends it; another
+    // that enters it late, while it has nothing to do yet, has a shorter one.
     for (int kind = 0; kind < DP_ACTION_FB; kind++) {
         dp_sim_chunk_at(&costs, 2, 0)->seconds[kind] *= 8;
     }
     struct dp_sim_result predicted;
     struct dp_error err = {0};
     assert_ok(dp_simulate(&result.schedule, &costs, false, &predicted, &err), &err);
-    for (int32_t i = 0; i < RANKS; i++) {
-        assert_true(result.ranks[i].reports[3].step_ns >=
-                    (int64_t)(predicted.makespan * (double)DP_NS_PER_S) - DP_NS_PER_MS / 10);
-    }
+    assert_true(result.ranks[0].reports[3].step_ns >=
+                (int64_t)(predicted.makespan * (double)DP_NS_PER_S) - DP_NS_PER_MS / 10);
     dp_sim_result_deinit(&predicted);
     dp_sim_costs_deinit(&costs);
     trial_result_deinit(&result);
