@@ -4,8 +4,10 @@
 #include <pthread.h>
 
 #include "dp/alloc.h"
+#include "dp/limits.h"
 #include "dp/method.h"
 #include "dp/rand.h"
+#include "dp/v1/controller.pb-c.h"
 #include "dp/v1/history.pb-c.h"
 #include "dp/wire.h"
 #include "sample.h"
@@ -346,6 +348,19 @@ static void what_was_decided_may_be_told_at_length(void **state)
     (void)state;
 }
 
+// What dpctl lets through is not refused later, in words about fields.
+static void the_largest_quota_is_taken_and_no_larger_one(void **state)
+{
+    struct dp_error err;
+    Dp__V1__SetQuotaRequest request = DP__V1__SET_QUOTA_REQUEST__INIT;
+    request.of_user = "alice";
+    request.ranks = DP_QUOTA_RANKS_MAX;
+    assert_ok(repack(&request.base, &err), &err);
+    request.ranks++;
+    assert_refused(repack(&request.base, &err), DP_INVALID, &err, "ranks");
+    (void)state;
+}
+
 static void unknown_fields_and_kinds_are_dropped(void **state)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -611,6 +626,7 @@ int main(void)
         cmocka_unit_test(an_arena_that_is_too_small_is_said_so),
         cmocka_unit_test(text_for_people_is_mended_not_refused),
         cmocka_unit_test(what_was_decided_may_be_told_at_length),
+        cmocka_unit_test(the_largest_quota_is_taken_and_no_larger_one),
         cmocka_unit_test(unknown_fields_and_kinds_are_dropped),
         cmocka_unit_test(a_plan_comes_back_as_it_was),
         cmocka_unit_test(a_plan_of_an_older_version_is_read),

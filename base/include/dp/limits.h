@@ -37,7 +37,7 @@
 #define DP_IMBALANCE_MAX 1024          // fullest expert rank over the mean
 #define DP_CHECKPOINTS_KEPT_MAX (1 << 20)
 #define DP_PRIORITY_MAX 1000000
-#define DP_QUOTA_RANKS_MAX 1000000
+#define DP_QUOTA_RANKS_MAX (DP_RANKS_MAX - 1) // more than that is no bound
 #define DP_RETRIES_MAX 1000000
 #define DP_BACKOFF_S_MAX 86400
 

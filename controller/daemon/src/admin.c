@@ -108,10 +108,6 @@ static void set_quota(struct daemon *daemon, uint64_t call, const void *any, str
     if (!is_short(daemon, call, "the user's name", request->user, DP_NAME_MAX)) {
         return;
     }
-    if (request->ranks > DP_QUOTA_RANKS_MAX) {
-        call_fail(daemon, call, DP_INVALID, "a quota is at most 1000000 ranks");
-        return;
-    }
     struct dp_audit_record audit;
     audit_fill(daemon, call, DP_METHOD_SET_QUOTA, request->user, request->of_user, &audit);
     struct dp_core_event event = {.kind = DP_EVENT_QUOTA_ASK,
