@@ -83,6 +83,13 @@ struct trial {
 struct trial trial_default(void);
 struct dp_model_spec trial_model(const struct trial *trial);
 #define TRIAL_SEQUENCE 32
+#define TRIAL_LAYERS 4
+// Latent attention, sigmoid scores with a bias that moves far, multi-token prediction.
+extern const struct dp_model_spec trial_latent;
+// Its experts in groups, with an auxiliary loss and a bias that moves slowly.
+struct dp_model_spec trial_latent_groups(void);
+// One matrix at both ends, gated shared experts, biases and norms of queries and keys.
+extern const struct dp_model_spec trial_tied;
 // First layer of the stage.
 int32_t trial_layer_begin(const struct trial *trial, const struct dp_schedule *schedule,
                           int32_t stage);

@@ -8,40 +8,8 @@
 #include "exec_harness.h"
 #include "temporary.h"
 
-#define LAYERS 4
+#define LAYERS TRIAL_LAYERS
 #define CURVE_STEPS 50
-
-// Latent attention, sigmoid scores in groups with a bias, multi-token prediction.
-static struct dp_model_spec latent_model(void)
-{
-    return (struct dp_model_spec){.name = "latent",
-                                  .layers = LAYERS,
-                                  .dense_layers = 1,
-                                  .hidden = 32,
-                                  .heads = 4,
-                                  .kv_heads = 4,
-                                  .head_dim = 12,
-                                  .mla_q_rank = 16,
-                                  .mla_kv_rank = 16,
-                                  .mla_nope_dim = 8,
-                                  .mla_rope_dim = 4,
-                                  .mla_v_dim = 8,
-                                  .ffn = 64,
-                                  .experts = 4,
-                                  .top_k = 2,
-                                  .shared_experts = 1,
-                                  .expert_ffn = 24,
-                                  .expert_groups = 2,
-                                  .top_groups = 1,
-                                  .router = DP_MODEL_SIGMOID,
-                                  .route_scale = 2.5,
-                                  .vocabulary = 256,
-                                  .mtp_layers = 1,
-                                  .rope_theta = 10000,
-                                  .norm_eps = 1e-6,
-                                  .aux_loss_weight = 0.001,
-                                  .bias_update = 0.001};
-}
 
 static struct dp_model_spec tied_model(void)
 {
@@ -65,7 +33,7 @@ static struct dp_model_spec tied_model(void)
 
 static struct dp_model_spec gated_model(void)
 {
-    struct dp_model_spec model = latent_model();
+    struct dp_model_spec model = trial_latent_groups();
     model.mla_q_rank = model.mla_kv_rank = 0;
     model.head_dim = 8;
     model.kv_heads = 2;
@@ -139,7 +107,7 @@ static void check_layouts(const struct dp_model_spec *model)
 static void latent_models_train_alike_under_every_layout(void **state)
 {
     (void)state;
-    const struct dp_model_spec model = latent_model();
+    const struct dp_model_spec model = trial_latent_groups();
     check_layouts(&model);
 }
 
@@ -156,7 +124,7 @@ static void tied_models_train_alike_under_every_layout(void **state)
 static void what_is_computed_again_changes_no_bit(void **state)
 {
     (void)state;
-    const struct dp_model_spec models[] = {latent_model(), gated_model()};
+    const struct dp_model_spec models[] = {trial_latent_groups(), gated_model()};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(models); i++) {
         struct trial trial = trial_of(&models[i]);
         struct trial_result kept, again;
@@ -206,7 +174,7 @@ static void curves_of_bf16_and_fp8_stay_near_that_of_fp32(void **state)
     if (TRIAL_UNDER_TSAN) {
         skip();
     }
-    const struct dp_model_spec models[] = {latent_model(), tied_model()};
+    const struct dp_model_spec models[] = {trial_latent_groups(), tied_model()};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(models); i++) {
         struct trial trial = trial_of(&models[i]);
         struct trial_result wanted;
@@ -233,7 +201,7 @@ static void curves_of_bf16_and_fp8_stay_near_that_of_fp32(void **state)
 static void a_run_goes_on_from_its_checkpoint_bit_for_bit(void **state)
 {
     (void)state;
-    struct dp_model_spec models[] = {latent_model(), tied_model()};
+    struct dp_model_spec models[] = {trial_latent_groups(), tied_model()};
     models[0].bias_update = 0.1;
     for (size_t i = 0; i < 2 * DP_ARRAY_LENGTH(models); i++) {
         struct trial trial = trial_of(&models[i / 2]);

@@ -34,34 +34,6 @@ static void draw_schedule(struct dp_rand *rand, struct sample *sample)
     trial->made = &sample->made;
 }
 
-// Latent attention, groups of experts, and a layer behind the head that exchanges inside itself.
-static const struct dp_model_spec latent = {.name = "latent",
-                                            .dense_layers = 1,
-                                            .hidden = 32,
-                                            .heads = 4,
-                                            .kv_heads = 4,
-                                            .head_dim = 12,
-                                            .mla_q_rank = 16,
-                                            .mla_kv_rank = 16,
-                                            .mla_nope_dim = 8,
-                                            .mla_rope_dim = 4,
-                                            .mla_v_dim = 8,
-                                            .ffn = 64,
-                                            .experts = 4,
-                                            .top_k = 2,
-                                            .shared_experts = 1,
-                                            .expert_ffn = 24,
-                                            .expert_groups = 2,
-                                            .top_groups = 1,
-                                            .router = DP_MODEL_SIGMOID,
-                                            .route_scale = 2.5,
-                                            .vocabulary = 256,
-                                            .mtp_layers = 1,
-                                            .rope_theta = 10000,
-                                            .norm_eps = 1e-6,
-                                            .aux_loss_weight = 0.001,
-                                            .bias_update = 0.001};
-
 static void draw_model(struct dp_rand *rand, struct sample *sample)
 {
     struct trial *trial = &sample->trial;
@@ -69,7 +41,7 @@ static void draw_model(struct dp_rand *rand, struct sample *sample)
     trial->fp8 = trial->element == DP_BF16 && dp_rand_below(rand, 2) == 0;
     trial->save_fp8 = trial->fp8 && dp_rand_below(rand, 2) == 0;
     if (dp_rand_below(rand, 3) == 0) {
-        sample->model = latent;
+        sample->model = trial_latent_groups();
         sample->model.layers = trial->layers;
         sample->model.mtp_layers = (int32_t)dp_rand_below(rand, 2);
         trial->model = &sample->model;

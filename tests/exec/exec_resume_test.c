@@ -9,58 +9,11 @@
 #include "exec_harness.h"
 #include "temporary.h"
 
-#define LAYERS 4
+#define LAYERS TRIAL_LAYERS
 #define SAVED 3
 #define STEPS 6
 #define SAME_CURVE 1e-4
 #define NEAR_CURVE 0.01 // of another precision
-
-// Latent attention, sigmoid scores with a bias that moves far, multi-token prediction.
-static const struct dp_model_spec latent = {.name = "latent",
-                                            .layers = LAYERS,
-                                            .dense_layers = 1,
-                                            .hidden = 32,
-                                            .heads = 4,
-                                            .kv_heads = 4,
-                                            .head_dim = 12,
-                                            .mla_q_rank = 16,
-                                            .mla_kv_rank = 16,
-                                            .mla_nope_dim = 8,
-                                            .mla_rope_dim = 4,
-                                            .mla_v_dim = 8,
-                                            .ffn = 64,
-                                            .experts = 4,
-                                            .top_k = 2,
-                                            .shared_experts = 1,
-                                            .expert_ffn = 24,
-                                            .router = DP_MODEL_SIGMOID,
-                                            .route_scale = 2.5,
-                                            .vocabulary = 256,
-                                            .mtp_layers = 1,
-                                            .rope_theta = 10000,
-                                            .norm_eps = 1e-6,
-                                            .bias_update = 0.05};
-// One matrix at both ends, gated shared experts.
-static const struct dp_model_spec tied = {.name = "tied",
-                                          .layers = LAYERS,
-                                          .dense_layers = 1,
-                                          .hidden = 32,
-                                          .heads = 4,
-                                          .kv_heads = 2,
-                                          .head_dim = 8,
-                                          .ffn = 64,
-                                          .experts = 4,
-                                          .top_k = 2,
-                                          .shared_experts = 1,
-                                          .shared_gate = 1,
-                                          .expert_ffn = 24,
-                                          .raw_weights = 1,
-                                          .vocabulary = 256,
-                                          .rope_theta = 10000,
-                                          .norm_eps = 1e-6,
-                                          .tied_embedding = 1,
-                                          .qk_norm = 1,
-                                          .biases = DP_BIAS_QKV};
 
 static const struct {
     const char *schedule;
@@ -155,14 +108,14 @@ static void follow_curve(const struct dp_model_spec *model, dp_element element)
 static void any_layout_goes_on_from_another_s_with_the_same_losses(void **state)
 {
     (void)state;
-    follow_curve(&latent, DP_F32);
-    follow_curve(&tied, DP_F32);
+    follow_curve(&trial_latent, DP_F32);
+    follow_curve(&trial_tied, DP_F32);
 }
 
 static void so_it_does_in_bf16(void **state)
 {
     (void)state;
-    follow_curve(&latent, DP_BF16);
+    follow_curve(&trial_latent, DP_BF16);
 }
 
 // What one precision has saved the other goes on from: near its own curve, and alike wherever it
@@ -191,9 +144,9 @@ static void bf16_goes_on_from_fp32_and_back(void **state)
     if (TRIAL_UNDER_TSAN) {
         skip();
     }
-    change_precision(&latent, DP_F32, DP_BF16, false);
-    change_precision(&latent, DP_BF16, DP_F32, false);
-    change_precision(&tied, DP_BF16, DP_F32, true);
+    change_precision(&trial_latent, DP_F32, DP_BF16, false);
+    change_precision(&trial_latent, DP_BF16, DP_F32, false);
+    change_precision(&trial_tied, DP_BF16, DP_F32, true);
 }
 
 // A job without biases of routers cannot go on from one with them: tokens would go elsewhere. One
@@ -201,10 +154,10 @@ static void bf16_goes_on_from_fp32_and_back(void **state)
 static void biases_of_routers_are_not_lost(void **state)
 {
     (void)state;
-    struct dp_model_spec frozen = latent, none = latent;
+    struct dp_model_spec frozen = trial_latent, none = trial_latent;
     frozen.bias_update = none.bias_update = 0;
     frozen.biases = DP_BIAS_ROUTER;
-    struct trial trial = trial_of(&latent, DP_F32);
+    struct trial trial = trial_of(&trial_latent, DP_F32);
     double whole[STEPS + 1], losses[STEPS + 1];
     losses_of(&trial, 1, whole);
     char directory[TEMPORARY_MAX];
@@ -228,7 +181,7 @@ static void biases_of_routers_are_not_lost(void **state)
 static void other_samples_are_refused_with_both_values(void **state)
 {
     (void)state;
-    struct trial trial = trial_of(&latent, DP_F32);
+    struct trial trial = trial_of(&trial_latent, DP_F32);
     trial.holdout = 4;
     char directory[TEMPORARY_MAX];
     temporary_make(directory);

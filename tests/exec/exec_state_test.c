@@ -9,53 +9,10 @@
 #include "dp/rand.h"
 #include "exec_hold.h"
 
-#define LAYERS 4
+#define LAYERS TRIAL_LAYERS
 #define HELD 3
 #define STEPS 6
 #define SAME_CURVE 1e-4
-
-// Latent attention, sigmoid scores with a bias that moves far, multi-token prediction.
-static const struct dp_model_spec latent = {.name = "latent",
-                                            .layers = LAYERS,
-                                            .dense_layers = 1,
-                                            .hidden = 32,
-                                            .heads = 4,
-                                            .kv_heads = 4,
-                                            .head_dim = 12,
-                                            .mla_q_rank = 16,
-                                            .mla_kv_rank = 16,
-                                            .mla_nope_dim = 8,
-                                            .mla_rope_dim = 4,
-                                            .mla_v_dim = 8,
-                                            .ffn = 64,
-                                            .experts = 4,
-                                            .top_k = 2,
-                                            .shared_experts = 1,
-                                            .expert_ffn = 24,
-                                            .router = DP_MODEL_SIGMOID,
-                                            .route_scale = 2.5,
-                                            .vocabulary = 256,
-                                            .mtp_layers = 1,
-                                            .rope_theta = 10000,
-                                            .norm_eps = 1e-6,
-                                            .bias_update = 0.05};
-// One matrix at both ends of the model.
-static const struct dp_model_spec tied = {.name = "tied",
-                                          .layers = LAYERS,
-                                          .dense_layers = 1,
-                                          .hidden = 32,
-                                          .heads = 4,
-                                          .kv_heads = 2,
-                                          .head_dim = 8,
-                                          .ffn = 64,
-                                          .experts = 4,
-                                          .top_k = 2,
-                                          .shared_experts = 1,
-                                          .expert_ffn = 24,
-                                          .vocabulary = 256,
-                                          .rope_theta = 10000,
-                                          .norm_eps = 1e-6,
-                                          .tied_embedding = 1};
 
 struct layout {
     const char *schedule;
@@ -171,8 +128,8 @@ static void follow_curve(const struct dp_model_spec *model, dp_element element, 
 static void any_layout_goes_on_with_what_another_holds(void **state)
 {
     (void)state;
-    follow_curve(&latent, DP_F32, false);
-    follow_curve(&tied, DP_F32, false);
+    follow_curve(&trial_latent, DP_F32, false);
+    follow_curve(&trial_tied, DP_F32, false);
 }
 
 static void so_it_does_in_bf16_and_with_moments_in_bf16(void **state)
@@ -181,8 +138,8 @@ static void so_it_does_in_bf16_and_with_moments_in_bf16(void **state)
     if (TRIAL_UNDER_TSAN) {
         skip();
     }
-    follow_curve(&latent, DP_BF16, false);
-    follow_curve(&tied, DP_BF16, true);
+    follow_curve(&trial_latent, DP_BF16, false);
+    follow_curve(&trial_tied, DP_BF16, true);
 }
 
 // Of a model whose stages do not all have as many layers.
@@ -191,7 +148,8 @@ static void the_same_layout_goes_on_with_the_same_bits(void **state)
     (void)state;
     static const size_t same[] = {1, 2, 4, 6};
     for (size_t i = 0; i < (TRIAL_UNDER_TSAN ? 1 : DP_ARRAY_LENGTH(same)); i++) {
-        struct trial trial = trial_of(i % 2 == 0 ? &latent : &tied, &layouts[same[i]], DP_F32);
+        struct trial trial =
+            trial_of(i % 2 == 0 ? &trial_latent : &trial_tied, &layouts[same[i]], DP_F32);
         struct trial_result whole, result;
         struct holders holders;
         struct dp_state_address sources[TRIAL_RANKS_MAX];
@@ -313,8 +271,8 @@ static void whenever_a_rank_is_lost_the_others_hold_a_whole_step(void **state)
     (void)state;
     const struct layout spare = {"dualpipe", 2, 1, 2, DP_SHARD_NONE, false};
     const struct layout fewer = {"1f1b", 2, 1, 1, DP_SHARD_NONE, false};
-    const struct trial trial = trial_of(&latent, &spare, DP_F32);
-    const struct trial smaller = trial_of(&latent, &fewer, DP_F32);
+    const struct trial trial = trial_of(&trial_latent, &spare, DP_F32);
+    const struct trial smaller = trial_of(&trial_latent, &fewer, DP_F32);
     struct trial_result whole;
     trial_run(&trial, &whole);
     trial_expect_ok(&whole);
@@ -345,8 +303,8 @@ static void whenever_a_link_is_lost_shards_come_together_again(void **state)
     }
     const struct layout layout = {"1f1b", 2, 1, 2, DP_SHARD_ZERO1, false};
     const struct layout other = {"dualpipev", 2, 1, 2, DP_SHARD_NONE, false};
-    const struct trial trial = trial_of(&tied, &layout, DP_F32);
-    const struct trial after = trial_of(&tied, &other, DP_F32);
+    const struct trial trial = trial_of(&trial_tied, &layout, DP_F32);
+    const struct trial after = trial_of(&trial_tied, &other, DP_F32);
     struct trial_result whole;
     trial_run(&trial, &whole);
     trial_expect_ok(&whole);
@@ -364,14 +322,14 @@ static void what_no_rank_has_any_more_is_named_all_at_once(void **state)
 {
     (void)state;
     const struct layout two = {"1f1b", 2, 1, 1, DP_SHARD_NONE, false};
-    struct trial before = trial_of(&tied, &two, DP_F32);
+    struct trial before = trial_of(&trial_tied, &two, DP_F32);
     before.stop_after = HELD;
     struct holders holders;
     struct dp_state_address sources[TRIAL_RANKS_MAX];
     holders_begin(&holders, &before, 1);
     assert_int_equal(holders_sources(&holders, sources), 1);
     struct trial_result result;
-    go_on(trial_of(&tied, &layouts[0], DP_F32), sources, 1, HELD, &result);
+    go_on(trial_of(&trial_tied, &layouts[0], DP_F32), sources, 1, HELD, &result);
     const struct trial_rank *rank = &result.ranks[0];
     assert_int_equal(rank->status, DP_UNAVAILABLE);
     assert_non_null(strstr(rank->err.message, "lacks model.layers.2."));
@@ -380,11 +338,11 @@ static void what_no_rank_has_any_more_is_named_all_at_once(void **state)
     // Nor can shards of moments be had from half of those that kept them.
     holders_end(&holders);
     const struct layout shards = {"gpipe", 1, 1, 2, DP_SHARD_ZERO1, false};
-    before = trial_of(&tied, &shards, DP_F32);
+    before = trial_of(&trial_tied, &shards, DP_F32);
     before.stop_after = HELD;
     holders_begin(&holders, &before, 1);
     assert_int_equal(holders_sources(&holders, sources), 1);
-    go_on(trial_of(&tied, &layouts[0], DP_F32), sources, 1, HELD, &result);
+    go_on(trial_of(&trial_tied, &layouts[0], DP_F32), sources, 1, HELD, &result);
     assert_int_equal(result.ranks[0].status, DP_UNAVAILABLE);
     assert_non_null(strstr(result.ranks[0].err.message, "lacks moments of model."));
     trial_result_deinit(&result);
@@ -394,14 +352,14 @@ static void what_no_rank_has_any_more_is_named_all_at_once(void **state)
 static void other_steps_and_tokens_are_no_sources(void **state)
 {
     (void)state;
-    struct trial before = trial_of(&tied, &layouts[0], DP_F32);
+    struct trial before = trial_of(&trial_tied, &layouts[0], DP_F32);
     struct holders holders;
     struct dp_state_address sources[TRIAL_RANKS_MAX];
     before.stop_after = HELD;
     holders_begin(&holders, &before, -1);
     const int32_t count = holders_sources(&holders, sources);
     for (int i = 0; i < 2; i++) {
-        struct trial after = trial_of(&tied, &layouts[0], DP_F32);
+        struct trial after = trial_of(&trial_tied, &layouts[0], DP_F32);
         struct takers takers = {.sources = sources,
                                 .count = count,
                                 .step = i == 0 ? HELD + 1 : HELD,
@@ -429,13 +387,13 @@ static void unequal_shares_of_a_step_change_no_loss(void **state)
     static const struct layout over[] = {{"1f1b", 2, 1, 2, DP_SHARD_NONE, false},
                                          {"dualpipev", 2, 1, 2, DP_SHARD_ZERO1, false},
                                          {"gpipe", 1, 1, 4, DP_SHARD_NONE, false}};
-    struct trial one = trial_of(&latent, &layouts[0], DP_F32);
+    struct trial one = trial_of(&trial_latent, &layouts[0], DP_F32);
     struct trial_result whole;
     one.evaluate = true;
     trial_run(&one, &whole);
     trial_expect_ok(&whole);
     for (size_t i = 0; i < (TRIAL_UNDER_TSAN ? 1 : DP_ARRAY_LENGTH(over)); i++) {
-        struct trial trial = trial_of(&latent, &over[i], DP_F32);
+        struct trial trial = trial_of(&trial_latent, &over[i], DP_F32);
         struct trial_result result;
         trial.replica_microbatches = shares[i];
         trial.evaluate = true;
@@ -449,7 +407,7 @@ static void unequal_shares_of_a_step_change_no_loss(void **state)
         assert_int_equal(last->sample_first, 16 - shares[i][trial.data - 1]);
         trial_result_deinit(&result);
     }
-    struct trial before = trial_of(&latent, &over[0], DP_F32), after = before;
+    struct trial before = trial_of(&trial_latent, &over[0], DP_F32), after = before;
     after.replica_microbatches = shares[0];
     move(before, after, &whole, SAME_CURVE, "from equal shares");
     move(after, before, &whole, SAME_CURVE, "from unequal shares");
@@ -462,7 +420,7 @@ static void experts_that_have_moved_are_found(void **state)
 {
     (void)state;
     const struct layout peers = {"dualpipe", 2, 2, 2, DP_SHARD_NONE, true};
-    struct trial before = trial_of(&latent, &peers, DP_F32);
+    struct trial before = trial_of(&trial_latent, &peers, DP_F32);
     before.expert_copies = 1;
     before.tilt = 0.5; // the first expert of each layer is chosen more
     struct trial_result whole;
@@ -478,7 +436,7 @@ static void experts_that_have_moved_are_found(void **state)
     }
     assert_true(moved > 0);
     trial_result_deinit(&moving);
-    struct trial after = trial_of(&latent, &layouts[3], DP_F32);
+    struct trial after = trial_of(&trial_latent, &layouts[3], DP_F32);
     move(before, after, &whole, SAME_CURVE, "with experts that have moved");
     if (!TRIAL_UNDER_TSAN) {
         int32_t settled = 0;
