@@ -127,7 +127,8 @@ static void a_slow_link_gets_the_edge_with_the_least_traffic(void **state)
     const struct sizes sizes = {"1f1b", 4, 1, 1, 8, 8, 0, 1};
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
     DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
-    const struct dp_adapt_link links[] = {{1, 2, {10, 0}}, {2, 1, {10, 0}}};
+    const struct dp_adapt_link links[] = {{1, 2, {10, 0}, DP_ADAPT_NO_END},
+                                          {2, 1, {10, 0}, DP_ADAPT_NO_END}};
     struct dp_adapt_input input = input_of(&plan, &costs, NULL);
     input.links = links;
     input.links_count = 2;
@@ -254,6 +255,94 @@ static void memory_bounds_where_ranks_go_unless_they_hold_nothing(void **state)
         const struct dp_adapt_answer *answer = answer_of(&answers, DP_ADAPT_SPARE);
         assert_int_equal(answer->possible, device == 1);
     }
+}
+
+static void a_restart_leaves_out_the_node_at_fault_and_obeys_the_job(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
+    dp_job_spec_init(spec);
+    assert_ok(dp_model_preset("tiny-moe", &spec->model, &err), &err);
+    DP_COPY_TEXT(spec->name, "restarts");
+    DP_COPY_TEXT(spec->data.path, "corpus");
+    spec->train.global_batch = 16;
+    spec->train.sequence = 128;
+    spec->train.steps = 10;
+    spec->parallel.pipeline = 2;
+    spec->parallel.data = 1;
+    spec->resources.ranks = 2;
+    DP_COPY_TEXT(spec->parallel.schedule, "1f1b");
+    const struct dp_planner_node nodes[] = {
+        {.name = "a", .slots = 1}, {.name = "b", .slots = 1}, {.name = "c", .slots = 1}};
+    struct dp_planner_resources resources = {nodes, 3, NULL};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_planner_plan(spec, &resources, NULL, &plan, &err), &err);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = {0};
+    assert_ok(dp_adapt_costs_predict(spec, &plan, &resources, &costs, &err), &err);
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    input.spec = spec;
+    input.resources = &resources;
+    input.wanted = DP_ADAPT_RESTART;
+    // Slow both ways, and rank 1's fault.
+    struct dp_adapt_link links[] = {{0, 1, {1, 1}, DP_ADAPT_TO}, {1, 0, {1, 1}, DP_ADAPT_FROM}};
+    input.links = links;
+    input.links_count = 2;
+    {
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        const struct dp_adapt_answer *best = &answers.answers[answers.best];
+        assert_int_equal(best->kind, DP_ADAPT_RESTART);
+        assert_string_equal(best->without, plan.ranks[1].node);
+    }
+    {
+        // With two nodes left for two ranks that are set, there is no third one to lose.
+        resources.nodes_count = 2;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        assert_false(answer_of(&answers, DP_ADAPT_RESTART)->possible);
+        assert_int_equal(answers.best, 0);
+        assert_non_null(strstr(answers.answers[0].reason, "restart was asked for"));
+    }
+    {
+        resources.nodes_count = 3;
+        links[0].at_fault = links[1].at_fault = DP_ADAPT_NO_END;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        const struct dp_adapt_answer *restart = answer_of(&answers, DP_ADAPT_RESTART);
+        assert_false(restart->possible);
+        assert_non_null(strstr(restart->reason, "no node is slow as a whole"));
+    }
+}
+
+static void an_answer_that_is_asked_for_is_taken_whatever_it_is_worth(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_plan_deinit)
+    struct dp_plan plan = plan_of(&(struct sizes){"1f1b", 2, 2, 1, 8, 8, 0, 1});
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    double slow[16];
+    slow_one(1, 1.5, slow);
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    input.remaining_steps = 0; // nothing pays
+    static const dp_adapt_kind kinds[] = {DP_ADAPT_SHIFT, DP_ADAPT_LAYERS};
+    for (int i = 0; i < 2; i++) {
+        input.wanted = kinds[i];
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        assert_int_equal(answers.answers[answers.best].kind, kinds[i]);
+        dp_adapt_kind named;
+        assert_true(dp_adapt_kind_of(dp_adapt_kind_text(kinds[i]), &named));
+        assert_int_equal(named, kinds[i]);
+    }
+    // A split that the job sets stays.
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
+    DP_COPY_TEXT(spec->parallel.layers_per_stage, "4,4");
+    input.spec = spec;
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    assert_int_equal(answers.best, 0);
+    assert_non_null(strstr(answers.answers[0].reason, "the job sets layers_per_stage"));
 }
 
 // The rules of weighing.
@@ -439,7 +528,7 @@ static void what_does_not_fit_is_refused_and_a_stop_is_heard(void **state)
     bench.costs.layers = 2;
     assert_refused(dp_adapt_choose(&bench.input, &answers, &err), DP_INVALID, &err, "layers");
     bench.costs.layers = 3;
-    const struct dp_adapt_link nowhere = {0, 7, {1, 0}};
+    const struct dp_adapt_link nowhere = {0, 7, {1, 0}, DP_ADAPT_NO_END};
     bench.input.links = &nowhere;
     bench.input.links_count = 1;
     assert_refused(dp_adapt_choose(&bench.input, &answers, &err), DP_INVALID, &err, "rank 7");
@@ -460,6 +549,8 @@ int main(void)
         cmocka_unit_test(experts_are_re_placed_when_their_loads_are_the_cause),
         cmocka_unit_test(of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do),
         cmocka_unit_test(memory_bounds_where_ranks_go_unless_they_hold_nothing),
+        cmocka_unit_test(a_restart_leaves_out_the_node_at_fault_and_obeys_the_job),
+        cmocka_unit_test(an_answer_that_is_asked_for_is_taken_whatever_it_is_worth),
         cmocka_unit_test(nothing_is_done_before_the_time_lost_has_reached_the_cost),
         cmocka_unit_test(waiting_costs_at_most_twice_what_knowing_would),
         cmocka_unit_test(gains_trust_and_cool_down_bound_what_is_done),

@@ -169,6 +169,35 @@ static void the_planner_finds_another_depth_when_a_pipeline_does_not_fit_any_mor
     assert_non_null(strstr(recovery.action, "giving up"));
 }
 
+static void sizes_that_the_job_sets_give_way_only_when_ranks_are_lost(void **state)
+{
+    (void)state;
+    DP_CLEANUP(dp_plan_deinit)
+    struct dp_plan plan = plan_of(&(struct sizes){"1f1b", 2, 2, 1, 8, 4, 0, 2});
+    const bool lost[] = {false, false, false, true};
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
+    struct dp_adapt_loss loss = {.plan = &plan, .lost = lost, .spec = spec, .obeys = true};
+    for (int is_set = 0; is_set < 2; is_set++) {
+        spec->parallel.data = is_set ? 2 : 0;
+        DP_CLEANUP(dp_adapt_recovery_deinit) struct dp_adapt_recovery recovery = {0};
+        recover(&loss, &recovery);
+        assert_int_equal(recovery.kind, is_set ? DP_ADAPT_FROM_CHECKPOINT : DP_ADAPT_ON_FEWER);
+        assert_int_equal(recovery.has_plan, !is_set);
+        if (is_set) {
+            assert_non_null(strstr(recovery.reason, "the job sets its sizes"));
+        } else {
+            assert_null(strstr(recovery.action, "giving up"));
+        }
+    }
+    loss.obeys = false;
+    DP_CLEANUP(dp_adapt_recovery_deinit) struct dp_adapt_recovery recovery = {0};
+    recover(&loss, &recovery);
+    assert_int_equal(recovery.kind, DP_ADAPT_ON_FEWER);
+    assert_int_equal(recovery.plan.data, 1);
+    assert_non_null(strstr(recovery.action, "giving up the number of replicas"));
+    holds_together(&loss, &recovery.plan);
+}
+
 // Random losses: what comes out holds together, and says "checkpoint" exactly when tensors are gone
 // or nothing fits.
 static void any_loss_gets_a_layout_that_holds_together(void **state)
@@ -218,6 +247,7 @@ int main(void)
         cmocka_unit_test(what_no_rank_holds_any_more_comes_from_the_checkpoint_and_is_named),
         cmocka_unit_test(nothing_that_is_left_can_run_it_says_what_is_needed),
         cmocka_unit_test(the_planner_finds_another_depth_when_a_pipeline_does_not_fit_any_more),
+        cmocka_unit_test(sizes_that_the_job_sets_give_way_only_when_ranks_are_lost),
         cmocka_unit_test(any_loss_gets_a_layout_that_holds_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,7 +91,8 @@ static struct dp_adapt_link link_of(const struct dp_plan *plan, const struct dp_
                                     int32_t from, int32_t to, double factor)
 {
     bool is_local = strcmp(plan->ranks[from].node, plan->ranks[to].node) == 0;
-    struct dp_adapt_link link = {from, to, is_local ? costs->local : costs->network};
+    struct dp_adapt_link link = {
+        .from = from, .to = to, .hop = is_local ? costs->local : costs->network};
     link.hop.latency *= factor;
     link.hop.bytes_per_second /= factor;
     return link;

@@ -17,6 +17,17 @@ const char *dp_adapt_kind_text(dp_adapt_kind kind)
     return names[kind];
 }
 
+bool dp_adapt_kind_of(const char *text, dp_adapt_kind *ret_kind)
+{
+    for (int kind = 0; kind < DP_ADAPT_KIND_COUNT; kind++) {
+        if (strcmp(dp_adapt_kind_text((dp_adapt_kind)kind), text) == 0) {
+            *ret_kind = (dp_adapt_kind)kind;
+            return true;
+        }
+    }
+    return false;
+}
+
 void dp_adapt_limits_init(struct dp_adapt_limits *ret_limits)
 {
     *ret_limits = (struct dp_adapt_limits){
@@ -29,6 +40,7 @@ void dp_adapt_answers_deinit(struct dp_adapt_answers *answers)
         struct dp_adapt_answer *answer = &answers->answers[i];
         free(answer->action);
         free(answer->reason);
+        free(answer->without);
         if (answer->plan != NULL) {
             dp_plan_deinit(answer->plan);
             free(answer->plan);

@@ -3,10 +3,10 @@
 
 #include "internal.h"
 
-// Sizes that the job sets give way one after the other when nothing fits: replicas and micro-
-// batches, then the depth of the pipeline and expert groups, then the schedule. *ret_gave (static)
-// names what did; "" = nothing. DP_UNSCHEDULABLE and DP_INVALID are those of the last try.
+// As the job sets it; or, if it `loosens`, sizes that the job sets give way one after the other:
+// replicas and micro-batches, then the depth of the pipeline and expert groups, then the schedule.
+// *ret_gave (static) names what did; "" = nothing. DP_UNSCHEDULABLE and DP_INVALID are those of the last try.
 dp_status dp_adapt_plan_anew(const struct dp_job_spec *spec,
                              const struct dp_planner_resources *resources,
-                             const struct dp_planner_options *options, struct dp_plan *ret_plan,
-                             const char **ret_gave, struct dp_error *err);
+                             const struct dp_planner_options *options, bool loosens,
+                             struct dp_plan *ret_plan, const char **ret_gave, struct dp_error *err);

@@ -208,6 +208,10 @@ bool dp_adapt_layers(struct adapt *adapt, struct layout *layout, char *ret_why)
         snprintf(ret_why, DP_ADAPT_WHY_MAX, "one stage holds all layers");
         return false;
     }
+    if (adapt->input->spec != NULL && adapt->input->spec->parallel.layers_per_stage[0] != '\0') {
+        snprintf(ret_why, DP_ADAPT_WHY_MAX, "the job sets layers_per_stage");
+        return false;
+    }
     snprintf(ret_why, DP_ADAPT_WHY_MAX, "no other split of the layers is faster and fits");
     if (count_splits(adapt) <= SPLITS_MAX) {
         return try_splits(adapt, layout);

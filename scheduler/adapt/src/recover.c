@@ -178,15 +178,30 @@ static dp_status fewer_replicas(const struct dp_adapt_loss *loss, struct dp_plan
     return status;
 }
 
-// The faster of fewer replicas and what the planner makes of what is left.
-static dp_status on_fewer(const struct dp_adapt_loss *loss, struct dp_plan *ret_plan,
+// Whether the job leaves the number of replicas to the planner.
+static bool replicas_are_free(const struct dp_adapt_loss *loss)
+{
+    const struct dp_job_spec *spec = loss->spec;
+    return spec == NULL || (spec->parallel.data == 0 && spec->parallel.microbatches == 0 &&
+                            spec->resources.ranks == 0);
+}
+
+// The faster of fewer replicas and what the planner makes of what is left: as the job sets it, or,
+// if it `loosens`, giving up what it sets.
+static dp_status on_fewer(const struct dp_adapt_loss *loss, bool loosens, struct dp_plan *ret_plan,
                           bool *ret_is_anew, struct dp_buf *words, struct dp_error *err)
 {
     DP_CLEANUP(dp_plan_deinit) struct dp_plan fewer = {0}, anew = {0};
-    const char *gave = "";
-    dp_status status = fewer_replicas(loss, &fewer, err), planned = DP_UNSCHEDULABLE;
+    bool free_replicas = replicas_are_free(loss);
+    const char *gave = "", *gave_fewer = free_replicas ? "" : "the number of replicas";
+    dp_status status = dp_fail(err, DP_UNSCHEDULABLE, "the job sets its sizes");
+    dp_status planned = status;
+    if (free_replicas != loosens) {
+        status = fewer_replicas(loss, &fewer, err);
+    }
     if (loss->spec != NULL && loss->resources != NULL && loss->resources->nodes_count > 0) {
-        planned = dp_adapt_plan_anew(loss->spec, loss->resources, loss->options, &anew, &gave, err);
+        planned = dp_adapt_plan_anew(loss->spec, loss->resources, loss->options, loosens, &anew,
+                                     &gave, err);
     }
     if (planned == DP_INTERRUPTED) {
         return planned;
@@ -196,6 +211,7 @@ static dp_status on_fewer(const struct dp_adapt_loss *loss, struct dp_plan *ret_
     if (!takes_anew && status != DP_OK) {
         return status;
     }
+    gave = takes_anew ? gave : gave_fewer;
     dp_buf_printf(words, "%d ranks instead of %d: pipeline %d x data %d", dp_plan_world(taken),
                   dp_plan_world(loss->plan), taken->pipeline, taken->data);
     if (taken->replicas != NULL) {
@@ -204,8 +220,7 @@ static dp_status on_fewer(const struct dp_adapt_loss *loss, struct dp_plan *ret_
             dp_buf_printf(words, "%s%d", d > 0 ? "," : "", taken->replicas[d].microbatches);
         }
     }
-    dp_buf_printf(words, "%s%s", takes_anew && gave[0] != '\0' ? ", giving up " : "",
-                  takes_anew ? gave : "");
+    dp_buf_printf(words, "%s%s", gave[0] != '\0' ? ", giving up " : "", gave);
     *ret_is_anew = takes_anew;
     *ret_plan = *taken;
     *taken = (struct dp_plan){0};
@@ -264,7 +279,10 @@ dp_status dp_adapt_recover(const struct dp_adapt_loss *loss, struct dp_adapt_rec
         words.length = 0;
         dp_buf_printf(&why, "; %zu free slots do not take them all", loss->spares_count);
         recovery.kind = DP_ADAPT_ON_FEWER;
-        status = on_fewer(loss, &recovery.plan, &recovery.is_anew, &words, &refusal);
+        status = on_fewer(loss, false, &recovery.plan, &recovery.is_anew, &words, &refusal);
+        if (status != DP_OK && status != DP_INTERRUPTED && !loss->obeys && loss->spec != NULL) {
+            status = on_fewer(loss, true, &recovery.plan, &recovery.is_anew, &words, &refusal);
+        }
         recovery.has_plan = status == DP_OK;
     }
     if (status == DP_INTERRUPTED) {

@@ -28,15 +28,15 @@ static void loosen(struct dp_job_spec *spec, int step)
 
 dp_status dp_adapt_plan_anew(const struct dp_job_spec *spec,
                              const struct dp_planner_resources *resources,
-                             const struct dp_planner_options *options, struct dp_plan *ret_plan,
-                             const char **ret_gave, struct dp_error *err)
+                             const struct dp_planner_options *options, bool loosens,
+                             struct dp_plan *ret_plan, const char **ret_gave, struct dp_error *err)
 {
     static const char *const gave[] = {"", "the number of replicas",
                                        "the numbers of replicas, stages and expert ranks",
                                        "all sizes that the job sets"};
     DP_AUTO_FREE struct dp_job_spec *looser = dp_new(struct dp_job_spec);
     dp_status status = DP_UNSCHEDULABLE;
-    for (int step = 0; step < 4; step++) {
+    for (int step = loosens ? 1 : 0; step < (loosens ? 4 : 1); step++) {
         *looser = *spec;
         loosen(looser, step);
         status = dp_planner_plan(looser, resources, options, ret_plan, err);
@@ -57,15 +57,17 @@ static bool is_slow_node(const struct adapt *adapt, const char *name)
     }
     for (size_t i = 0; i < adapt->input->links_count; i++) {
         const struct dp_adapt_link *link = &adapt->input->links[i];
-        int32_t rank = link->from >= 0 ? link->from : link->to;
-        if (strcmp(adapt->places[rank].name, name) == 0) {
+        int32_t rank = link->at_fault == DP_ADAPT_FROM ? link->from
+                       : link->at_fault == DP_ADAPT_TO ? link->to
+                                                       : -1;
+        if (rank >= 0 && strcmp(adapt->places[rank].name, name) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan, const char **ret_gave,
+static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan,
                               struct dp_buf *left_out, struct dp_error *err)
 {
     struct dp_planner_resources rest = *adapt->input->resources;
@@ -74,7 +76,7 @@ static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan, con
     size_t count = 0;
     for (size_t i = 0; i < rest.nodes_count; i++) {
         if (is_slow_node(adapt, rest.nodes[i].name)) {
-            dp_buf_printf(left_out, "%s%s", left_out->length > 0 ? ", " : "", rest.nodes[i].name);
+            dp_buf_printf(left_out, "%s%s", left_out->length > 0 ? "," : "", rest.nodes[i].name);
         } else {
             nodes[count++] = rest.nodes[i];
         }
@@ -89,7 +91,8 @@ static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan, con
     rest.nodes_count = count;
     const struct dp_adapt_limits *limits = &adapt->input->limits;
     const struct dp_planner_options options = {.stop = limits->stop, .context = limits->context};
-    return dp_adapt_plan_anew(adapt->input->spec, &rest, &options, ret_plan, ret_gave, err);
+    const char *gave = "";
+    return dp_adapt_plan_anew(adapt->input->spec, &rest, &options, false, ret_plan, &gave, err);
 }
 
 dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_answer *answer,
@@ -102,9 +105,8 @@ dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_an
     }
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf nodes = {0};
-    const char *gave = "";
     struct dp_error refusal = {0};
-    dp_status status = plan_without(adapt, &plan, &gave, &nodes, &refusal);
+    dp_status status = plan_without(adapt, &plan, &nodes, &refusal);
     if (status == DP_INTERRUPTED) {
         return dp_fail(err, DP_INTERRUPTED, "the search for a plan was stopped");
     }
@@ -120,10 +122,10 @@ dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_an
     answer->possible = true;
     answer->after_s = plan.step_s * off;
     answer->cost_s = input->acting.checkpoint_s + input->acting.restart_s;
-    answer->action = dp_asprintf(
-        "checkpoint, then start again without %s on %d ranks (pipeline %d x data %d)%s%s",
-        nodes.bytes, dp_plan_world(&plan), plan.pipeline, plan.data,
-        gave[0] != '\0' ? ", giving up " : "", gave);
+    answer->action =
+        dp_asprintf("checkpoint, then start again without %s on %d ranks (pipeline %d x data %d)",
+                    nodes.bytes, dp_plan_world(&plan), plan.pipeline, plan.data);
+    answer->without = dp_strdup(nodes.bytes);
     answer->plan = dp_new(struct dp_plan);
     *answer->plan = plan;
     plan = (struct dp_plan){0};

@@ -168,11 +168,28 @@ static char *lost_to(const struct dp_adapt_answer *answer, const struct dp_adapt
                        dp_adapt_kind_text(best->kind), dp_plan_text_seconds(b, best->net_s));
 }
 
-static char *won(const struct dp_adapt_answer *best, int64_t steps)
+// The one that was asked for cannot be done.
+static char *denied(const struct dp_adapt_answers *answers, dp_adapt_kind wanted)
 {
+    const char *why = "nobody has looked for it";
+    for (int32_t i = 0; i < answers->count; i++) {
+        const struct dp_adapt_answer *answer = &answers->answers[i];
+        why = answer->kind == wanted && answer->reason != NULL ? answer->reason : why;
+    }
+    return dp_asprintf("%s was asked for: %s", dp_adapt_kind_text(wanted), why);
+}
+
+static char *won(const struct dp_adapt_input *input, const struct dp_adapt_answers *answers)
+{
+    const struct dp_adapt_answer *best = &answers->answers[answers->best];
+    int64_t steps = answers->steps;
     char a[DP_PLAN_WORD_MAX], b[DP_PLAN_WORD_MAX], c[DP_PLAN_WORD_MAX];
     if (best->kind == DP_ADAPT_IGNORE) {
-        return dp_strdup("nothing else is worth it now");
+        return input->wanted == DP_ADAPT_IGNORE ? dp_strdup("nothing else is worth it now")
+                                                : denied(answers, input->wanted);
+    }
+    if (best->after_s >= best->before_s) {
+        return dp_strdup("asked for; no gain is expected");
     }
     return dp_asprintf("saves %s a step for %s once: %s over %lld steps",
                        dp_plan_text_seconds(a, best->before_s - best->after_s),
@@ -196,6 +213,10 @@ void dp_adapt_weigh(const struct adapt *adapt, struct dp_adapt_answers *answers)
         answer->wait_steps = wait_steps(input, answer, answers->healthy_s);
         against[i] = objection(adapt, answer, steps);
         const struct dp_adapt_answer *best = &answers->answers[answers->best];
+        if (input->wanted != DP_ADAPT_IGNORE) {
+            answers->best = answer->kind == input->wanted ? i : answers->best;
+            continue;
+        }
         // Of answers that net the same the one that comes first is the simpler.
         if (against[i] == NULL && answer->net_s > best->net_s * (1 + 1e-9)) {
             answers->best = i;
@@ -206,7 +227,7 @@ void dp_adapt_weigh(const struct adapt *adapt, struct dp_adapt_answers *answers)
     for (int32_t i = 0; i < answers->count; i++) {
         struct dp_adapt_answer *answer = &answers->answers[i];
         if (i == answers->best) {
-            say(answer, won(best, steps));
+            say(answer, won(input, answers));
         } else if (answer->possible) {
             say(answer, against[i] != NULL ? dp_steal(against[i]) : lost_to(answer, best));
         }

@@ -77,11 +77,14 @@ struct dp_adapt_spare {
     double memory_bytes; // 0 = no limit
 };
 
+typedef enum dp_adapt_end { DP_ADAPT_NO_END, DP_ADAPT_FROM, DP_ADAPT_TO } dp_adapt_end;
+
 // A link that is not as others: what messages from rank `from` to rank `to` cost where they stand
-// now. It goes with the places, whichever ranks stand there.
+// now. It goes with the places, whichever ranks stand there. A link that is slow both ways is two.
 struct dp_adapt_link {
     int32_t from, to; // global ranks; to = -1: any rank of another node; from = -1 likewise
     struct dp_sim_hop hop;
+    dp_adapt_end at_fault; // whose node a restart does without; NO_END = nobody's that is known
 };
 
 // Loads of experts, where they are the cause: of every expert, or in sum of every rank.
@@ -130,6 +133,22 @@ struct dp_adapt_limits {
 };
 void dp_adapt_limits_init(struct dp_adapt_limits *ret_limits);
 
+typedef enum dp_adapt_kind {
+    DP_ADAPT_IGNORE,
+    DP_ADAPT_SHIFT,    // micro-batches between data-parallel replicas
+    DP_ADAPT_LAYERS,   // between stages
+    DP_ADAPT_ORDER,    // another order of the same actions on the slow replica's ranks
+    DP_ADAPT_SWAP,     // ranks change places
+    DP_ADAPT_SPARE,    // ranks go to free places
+    DP_ADAPT_EXPERTS,  // re-placed or copied
+    DP_ADAPT_COMBINED, // several of these at once
+    DP_ADAPT_RESTART,  // from a checkpoint, without the slow nodes
+    DP_ADAPT_KIND_COUNT
+} dp_adapt_kind;
+const char *dp_adapt_kind_text(dp_adapt_kind kind); // "ignore", "shift-microbatches", ...
+// The kind that is called so; false = none is.
+bool dp_adapt_kind_of(const char *text, dp_adapt_kind *ret_kind);
+
 struct dp_adapt_input {
     const struct dp_plan *plan; // in force; its ranks say where each one stands; borrowed
     const struct dp_adapt_costs *costs;
@@ -149,23 +168,11 @@ struct dp_adapt_input {
     int64_t expected_steps; // that the slowness lasts, by the history of its node; 0 = not known
     double excess_s;        // lost so far: sum of (step - step before the onset); under 0 = nothing
     double trust;           // in predictions, 0 to 1
+    // The one answer that is wanted, whatever it is worth; IGNORE = the best of all.
+    dp_adapt_kind wanted;
     struct dp_adapt_acting acting;
     struct dp_adapt_limits limits;
 };
-
-typedef enum dp_adapt_kind {
-    DP_ADAPT_IGNORE,
-    DP_ADAPT_SHIFT,    // micro-batches between data-parallel replicas
-    DP_ADAPT_LAYERS,   // between stages
-    DP_ADAPT_ORDER,    // another order of the same actions on the slow replica's ranks
-    DP_ADAPT_SWAP,     // ranks change places
-    DP_ADAPT_SPARE,    // ranks go to free places
-    DP_ADAPT_EXPERTS,  // re-placed or copied
-    DP_ADAPT_COMBINED, // several of these at once
-    DP_ADAPT_RESTART,  // from a checkpoint, without the slow nodes
-    DP_ADAPT_KIND_COUNT
-} dp_adapt_kind;
-const char *dp_adapt_kind_text(dp_adapt_kind kind); // "ignore", "shift-microbatches", ...
 
 struct dp_adapt_answer {
     dp_adapt_kind kind;
@@ -177,6 +184,7 @@ struct dp_adapt_answer {
     double net_s;             // trust x gain x steps - cost
     int64_t wait_steps;       // until the time lost reaches the cost, if nothing changes; 0 = now
     char *action;             // what would be done, in words; owned
+    char *without;            // RESTART: the nodes that are left out, "a,b"; else NULL; owned
     char *reason;             // why it was not taken, or why it was; owned
     // What would be run, with its predictions; NULL where nothing is planned anew (ignore,
     // experts, what is not possible). Slots are those of ranks and spares, but of RESTART counted
@@ -230,6 +238,7 @@ struct dp_adapt_loss {
     const struct dp_job_spec *spec;
     const struct dp_planner_resources *resources;
     const struct dp_planner_options *options; // NULL = default
+    bool obeys; // sizes that the job sets stay: nothing is lost yet, and it can wait
 };
 
 struct dp_adapt_recovery {
@@ -243,8 +252,9 @@ struct dp_adapt_recovery {
     char *reason;        // why this one: what is lost, what would not do; owned
 };
 void dp_adapt_recovery_deinit(struct dp_adapt_recovery *recovery);
-// The best layout on what is left. Sizes that the job sets are obeyed where they can be, then the
-// number of replicas gives way, then the rest; the global batch stays. With too few places, or with
+// The best layout on what is left. Free places come first, then fewer ranks as far as the job leaves
+// their number open. Only when neither will do, and not with `obeys`, sizes that the job sets give
+// way: the number of replicas, then the rest; the global batch stays. With too few places, or with
 // tensors that nobody holds any more, it says so and starts from the last checkpoint, on the same
 // layout. DP_INVALID for arguments that do not fit the plan, DP_INTERRUPTED.
 dp_status dp_adapt_recover(const struct dp_adapt_loss *loss, struct dp_adapt_recovery *ret_recovery,
