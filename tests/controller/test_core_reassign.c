@@ -233,7 +233,7 @@ static void ranks_that_do_not_hold_in_time_send_the_job_back_to_its_checkpoint(v
     change_answer(&change, "aacc");
     change_level(&change, 2, "aacc", DP_RANK_READY, 0);
     change_hold(&change, 1, "aabb", 7, 5, "");
-    for (int beat = 0; beat < 40; beat++) {
+    for (uint32_t ms = 0; ms < change.world.config.pause_timeout_ms + 10000; ms += 1000) {
         world_pass(&change.world, 1000);
         change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
         change_level(&change, 2, "aacc", DP_RANK_READY, 0);

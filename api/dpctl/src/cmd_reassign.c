@@ -7,10 +7,14 @@
 #include "dp/clock.h"
 #include "dp/method.h"
 
-enum { KEY_AWAY = 1, KEY_ADVISE };
+enum { KEY_AWAY = 1, KEY_ADVISE, KEY_ANSWER };
 
 static const struct argp_option options[] = {
     {"away", KEY_AWAY, "NODE", 0, "its ranks leave this node", 0},
+    {"answer", KEY_ANSWER, "KIND", 0,
+     "carry this answer out, whatever it is worth: shift-microbatches, move-layers, change-order, "
+     "swap-ranks, spare, experts, combined, restart",
+     0},
     {"advise", KEY_ADVISE, NULL, 0, "tell what would be best, and leave it", 0},
     {0},
 };
@@ -21,6 +25,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     switch (key) {
     case KEY_AWAY:
         request->away = arg;
+        return 0;
+    case KEY_ANSWER:
+        request->answer = arg;
         return 0;
     case KEY_ADVISE:
         request->advise = true;
@@ -48,7 +55,7 @@ dp_status dpctl_cmd_reassign(struct dpctl *ctl, int argc, char **argv, struct dp
         .doc = "Looks for a better layout of a running job and carries it out: new ranks start "
                "beside the old ones and take over what these hold. Returns at once; `dpctl "
                "status` shows what was decided and what came of it.",
-        .exits = "0 ok, 4 no such job, 6 it does not run, 8 no controller",
+        .exits = "0 ok, 3 no such answer, 4 no such job, 6 it does not run, 8 no controller",
         .options = options,
         .handle = handle,
     };

@@ -1,8 +1,14 @@
-// Who asked for a change: kept in the transaction that makes it, or alone when it is refused.
+// Who asked for a change: kept in the transaction that makes it, or alone when it is refused. What a
+// full disk kept off goes with the next transaction, so that no change is told of without its row.
 #include "core_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "dp/alloc.h"
+
+#define PENDING_MAX 4096 // rows that are kept until they are stored; more are tried once
 
 // "RUNNING 1.3": state, attempt and epoch of a job; the state of a node; "" = neither.
 static void describe(const struct dp_core *core, const char *object, bool is_node, char *ret_text,
@@ -44,6 +50,24 @@ void dp_core_audit_refused(struct dp_core *core, uint64_t reply, dp_status statu
     }
 }
 
+// Into the step's transaction, and at the end of the list.
+static void put(struct dp_core *core, struct core_audit *audit)
+{
+    dp_core_store(core, DP_RECORD_AUDIT, &audit->row);
+    audit->token = core->rows_token = dp_core_token(core);
+    audit->unstored = false;
+    audit->next = NULL;
+    *(core->audits == NULL ? &core->audits : core->audits_last) = audit;
+    core->audits_last = &audit->next;
+}
+
+static void take_out(struct dp_core *core, struct core_audit **link)
+{
+    struct core_audit *audit = *link;
+    *link = audit->next;
+    core->audits_last = core->audits_last == &audit->next ? link : core->audits_last;
+}
+
 void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
 {
     struct dp_audit_record *row = core->audit;
@@ -63,6 +87,57 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
         describe(core, row->object, event->kind == DP_EVENT_NODE_ASK, row->after,
                  sizeof(row->after));
     }
-    dp_core_store(core, DP_RECORD_AUDIT, row);
+    if (core->audits_count < PENDING_MAX) {
+        struct core_audit *kept = dp_new(struct core_audit);
+        kept->row = *row;
+        core->audits_count++;
+        put(core, kept);
+    } else {
+        dp_core_store(core, DP_RECORD_AUDIT, row);
+    }
     core->audit = NULL;
+}
+
+void dp_core_audits_stored(struct dp_core *core, const struct dp_stored *stored)
+{
+    struct core_audit *const *end = core->audits_last;
+    struct core_audit **link = &core->audits;
+    while (core->audits != NULL && link != end && (*link)->token <= stored->token) {
+        struct core_audit *audit = *link;
+        if (audit->token != stored->token) {
+            link = &audit->next; // it has failed before
+        } else if (stored->error.status != DP_OK) {
+            audit->unstored = core->audits_unstored = true;
+            link = &audit->next;
+        } else {
+            take_out(core, link);
+            free(audit);
+            core->audits_count--;
+            end = core->audits_last;
+        }
+    }
+}
+
+void dp_core_audits_store(struct dp_core *core)
+{
+    struct core_audit **link = &core->audits;
+    for (size_t left = core->audits_count; core->audits_unstored && left > 0; left--) {
+        struct core_audit *audit = *link;
+        if (audit->unstored) {
+            take_out(core, link);
+            put(core, audit);
+        } else {
+            link = &audit->next;
+        }
+    }
+    core->audits_unstored = false;
+}
+
+void dp_core_audits_free(struct dp_core *core)
+{
+    while (core->audits != NULL) {
+        struct core_audit *next = core->audits->next;
+        free(core->audits);
+        core->audits = next;
+    }
 }

@@ -21,7 +21,7 @@ void dp_core_config_init(struct dp_core_config *config)
         .stop_grace_ms = 5000,
         .stop_timeout_ms = 60000,
         .checkpoint_timeout_ms = 120000,
-        .pause_timeout_ms = 30000,
+        .pause_timeout_ms = 120000, // evaluations and checkpoints are ends of steps, too
         .answer_timeout_ms = 120000,
         .cool_down_ms = 60000,
         .measured_steps = 20,
@@ -97,6 +97,7 @@ void dp_core_free(struct dp_core *core)
         forget_transaction(core, core->transactions);
     }
     dp_core_quotas_free(core);
+    dp_core_audits_free(core);
     free_gone(core);
     while (core->row_replies != NULL) {
         struct core_reply *next = core->row_replies->next;
@@ -116,11 +117,12 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
 {
     if (stored->error.status == DP_OK) {
         job->stored_token = stored->token > job->stored_token ? stored->token : job->stored_token;
-        job->past.attempt = dp_core_job_clean(job) ? 0 : job->past.attempt;
+        dp_core_pasts_stored(job, job->stored_token);
+        dp_core_decisions_stored(job);
         if (job->row.state == DP_STATE_SUBMITTED && dp_core_job_clean(job)) {
             dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         }
-    } else if (job->dirty_token == stored->token && job->row.state != DP_STATE_SUBMITTED) {
+    } else if (job->dirty_token == stored->token && !dp_core_job_unheard(job)) {
         job->retry_ns = core->now_ns + core->config.store_retry_ms * DP_NS_PER_MS;
     }
 }
@@ -132,6 +134,7 @@ static void rows_stored(struct dp_core *core, const struct dp_stored *stored)
     if (stored->token > core->rows_token) {
         return;
     }
+    dp_core_audits_stored(core, stored);
     dp_core_quotas_stored(core, stored);
     dp_core_admins_stored(core, stored);
     if (stored->error.status != DP_OK) {
@@ -191,7 +194,7 @@ static void take_stored(struct dp_core *core, const struct dp_stored *stored)
         dp_core_job_touch(job);
         job_stored(core, job, stored);
         dp_core_release_replies(job, stored);
-        if (stored->error.status != DP_OK && job->row.state == DP_STATE_SUBMITTED &&
+        if (stored->error.status != DP_OK && dp_core_job_unheard(job) &&
             job->dirty_token == stored->token) {
             dp_core_job_remove(job);
         }
@@ -207,6 +210,7 @@ static void take_deadlines(struct dp_core *core)
         core->rows_retry_ns = 0;
         dp_core_admins_store(core);
         dp_core_quotas_store(core);
+        dp_core_audits_store(core);
     }
     for (size_t i = 0; i < count; i++) {
         if (late[i]->is_node) {
@@ -218,7 +222,6 @@ static void take_deadlines(struct dp_core *core)
         dp_core_job_deadline(core, job);
         if (job->retry_ns != 0 && core->now_ns >= job->retry_ns) {
             job->changed = job->ranks_changed = true;
-            job->reassign.decision_changed = job->reassign.decision.number != 0;
         }
     }
 }
@@ -368,19 +371,15 @@ static void store_changes(struct dp_core *core)
         note_transaction(core, job);
         job->dirty_token = dp_core_token(core);
         job->retry_ns = 0;
-        if (job->reassign.decision_changed) {
-            dp_core_store(core, DP_RECORD_DECISION, &job->reassign.decision);
-        }
+        dp_core_decisions_store(core, job);
         // A row without the ranks that belong to it would be wrong if theirs is not stored.
         bool with_ranks = job->ranks_changed || job->ranks_token > job->stored_token;
         for (size_t i = 0; with_ranks && i < job->ranks_count; i++) {
             dp_core_store(core, DP_RECORD_RANK, &job->ranks[i]);
         }
         job->ranks_token = with_ranks ? job->dirty_token : job->ranks_token;
-        if (job->past.attempt != 0) {
-            dp_core_store(core, DP_RECORD_ATTEMPT, &job->past);
-        }
-        job->changed = job->ranks_changed = job->reassign.decision_changed = false;
+        dp_core_pasts_store(core, job);
+        job->changed = job->ranks_changed = false;
     }
 }
 
@@ -467,6 +466,9 @@ static void finish_step(struct dp_core *core)
     dp_core_touched_sort(core);
     mark_index(core);
     store_changes(core);
+    if (core->effects->store_token != 0) {
+        dp_core_audits_store(core);
+    }
     FOR_EACH_TOUCHED(core, job)
     {
         dp_core_job_drive(core, job);

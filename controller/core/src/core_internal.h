@@ -35,6 +35,7 @@ struct core_member {
     int64_t told_ns;
     bool reached; // the node may know of the assignment
     bool lost;    // the node was silent past its lease when it had ranks of the job
+    bool blamed;  // its failure is a suspicion of the node, once
 };
 
 struct core_checkpoint {
@@ -106,6 +107,20 @@ struct core_straggler {
     uint64_t told;                  // ever
 };
 
+// One that another has followed before this was on disk.
+struct core_decision {
+    struct dp_decision_record row;
+    uint64_t token; // of the newest transaction with it; 0 = none
+    struct core_decision *next;
+};
+
+// An attempt that is over, until that is on disk.
+struct core_past {
+    struct dp_attempt_record row;
+    uint64_t token; // of the newest transaction with it; 0 = none
+    struct core_past *next;
+};
+
 #define CORE_RECENT_STEPS 32
 #define CORE_NOW_STEPS 8 // what a step takes now
 
@@ -132,6 +147,8 @@ struct core_reassign {
     dp_adapt_policy policy;             // of the question that is open
     struct dp_decision_record decision; // the newest; number 0 = none yet
     bool decision_changed;              // in this step: to be stored
+    uint64_t decision_token;            // of the newest transaction with it
+    struct core_decision *decisions;    // earlier ones that are not on disk as they ended
     uint64_t measured_from;             // the first step that counts for it
     uint64_t again_step; // from which what stands then is asked about once more; 0 = not
     int64_t recent_ns[CORE_RECENT_STEPS]; // times of the newest steps, by step
@@ -178,12 +195,14 @@ struct core_job {
     bool offered_some, offer_all; // nodes for its plan: those close together, or all
     int64_t backoff_ns;           // not before; 0 = at once
     int64_t passed_ns;            // since when others start before it; 0 = none has
+    char around[DP_NAME_MAX];     // a node that it does without when others have room, "" = none
     // STOPPING
     uint64_t way_for;              // number of the job that it makes way for; 0 = none
     bool stop_checkpoint;          // its ranks write one more checkpoint
     bool stop_saved;               // and it has been heard of
+    bool stop_wrote;               // it stands
     int64_t settle_ns;             // or is no longer waited for; 0 = not yet
-    struct dp_attempt_record past; // to be stored; attempt 0 = none
+    struct core_past *pasts;
     size_t touched;                // place in the core's list + 1; 0 = not in it
     struct core_timer timer;
     struct core_job *before, *next;               // submitted earlier, later
@@ -207,6 +226,8 @@ struct core_ack {
     int64_t sent_ns;
 };
 
+#define CORE_SUSPICIONS_MAX 3 // within suspect_ms: they quarantine the node
+
 struct core_node {
     struct dp_core *core;
     struct dp_node_record row; // its name never changes
@@ -225,8 +246,8 @@ struct core_node {
     bool heard;                           // since this controller started
     uint32_t heartbeat_ms;                // asked of it
     int64_t leave_ns;                     // when its jobs have to go; 0 = never
-    uint32_t suspicions;
-    int64_t suspected_ns; // the newest
+    int64_t suspected_ns[CORE_SUSPICIONS_MAX]; // the newest last
+    uint32_t suspicions;                       // of them, within suspect_ms of the newest
     uint64_t admin_token; // of the transaction with what was decided; 0 = answered
     bool admin_unstored;
     struct core_foreign *foreign;
@@ -255,6 +276,14 @@ struct core_transaction {
     uint64_t *jobs; // numbers
     size_t count;
     UT_hash_handle hh;
+};
+
+// A row of the audit whose transaction is not answered, or has failed.
+struct core_audit {
+    struct dp_audit_record row;
+    uint64_t token; // of the newest transaction with it
+    bool unstored;
+    struct core_audit *next;
 };
 
 // What the index is once a transaction is on disk.
@@ -295,6 +324,7 @@ struct dp_core {
     size_t nodes_count;
     struct core_node *nodes_by_name, *nodes_by_session;
     bool homeless; // some job has had ranks on a node that was not known
+    bool avoiding; // some job may stay off a node
     struct core_transaction *transactions;
     struct core_timer **timers; // a heap
     size_t timers_count, timers_capacity;
@@ -314,6 +344,9 @@ struct dp_core {
     int64_t now_ns, wall_ns;
     struct dp_audit_record *audit; // of the event at hand, NULL = nobody asked for it
     uint64_t audit_reply, audit_number;
+    struct core_audit *audits, **audits_last; // by token
+    size_t audits_count;
+    bool audits_unstored; // some are
 };
 
 #define FOR_EACH_JOB(core, job)                                                                    \
@@ -372,8 +405,16 @@ struct dp_rank_record *dp_core_member_rank(const struct core_job *job,
                                            const struct core_member *member, uint32_t i);
 // Those that the job has of a node.
 uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
-// Counts them again: the job has ended, or ranks of it have since.
+// Counts them again: the job ends or has ended, or ranks of it have since.
 void dp_core_job_recount(struct core_job *job);
+// Ranks of a job that ends give their slots back one by one: others need not wait for the last one,
+// which may be where nobody can ask.
+static inline bool dp_core_rank_has_slot(const struct core_job *job,
+                                         const struct dp_rank_record *rank)
+{
+    bool ends = job->row.state == DP_STATE_STOPPING || dp_job_state_ended(job->row.state);
+    return !ends || !dp_rank_record_over(rank);
+}
 
 // queue.c
 void dp_core_submit(struct dp_core *core, const struct dp_submit *submit);
@@ -429,6 +470,9 @@ void dp_core_job_begin_again(struct dp_core *core, struct core_job *job);
 void dp_core_job_explain_end(struct core_job *job);
 // Keeps how the attempt went; the reason and message are the row's.
 void dp_core_job_archive(struct dp_core *core, struct core_job *job);
+// Into the step's transaction what is not on disk. And a transaction of the job is: at `stored`.
+void dp_core_pasts_store(struct dp_core *core, struct core_job *job);
+void dp_core_pasts_stored(struct core_job *job, uint64_t stored);
 // Whether the attempt can take no step any more, whatever runs where nobody can be asked.
 bool dp_core_attempt_dead(const struct core_job *job);
 // Stops the attempt after a checkpoint, to begin again when there is room.
@@ -448,9 +492,11 @@ void dp_core_node_leave(struct dp_core *core, struct core_node *node);
 void dp_core_node_load_admin(struct dp_core *core, struct core_node *node);
 void dp_core_admins_stored(struct dp_core *core, const struct dp_stored *stored);
 void dp_core_admins_store(struct dp_core *core);
-// Something speaks against the node: three times within suspect_ms quarantine it, as far as the
-// cluster can spare it.
+// Something speaks against the node: CORE_SUSPICIONS_MAX times within suspect_ms quarantine it, as
+// far as the cluster can spare it.
 void dp_core_node_suspect(struct dp_core *core, struct core_node *node, const char *why);
+// When that was for the last time; 0 = never.
+int64_t dp_core_node_suspected_ns(const struct core_node *node);
 // It can do no work: the same at once.
 void dp_core_node_unfit(struct dp_core *core, struct core_node *node, const char *why);
 
@@ -492,6 +538,8 @@ bool dp_core_job_over(const struct core_job *job, const char *node);
 void dp_core_job_remove(struct core_job *job);
 struct dp_fence dp_core_job_fence(const struct core_job *job);
 bool dp_core_job_clean(const struct core_job *job);
+// Nothing of it is on disk: when that fails, it was never submitted.
+bool dp_core_job_unheard(const struct core_job *job);
 void dp_core_job_changed(struct core_job *job);
 // Moves the job by the table; checks that the move is in it.
 void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state state,
@@ -526,148 +574,6 @@ void dp_core_job_describe_lost(struct dp_core *core, const struct core_job *job,
 void dp_core_job_return(struct dp_core *core, struct core_job *job);
 // STOPPING: appends to the message what is waited for.
 void dp_core_job_explain_wait(struct core_job *job, const char *what);
-
-// reassign_sides.c: assignments beside the one in force
-// A new epoch for the job, which begins with nobody told of it.
-void dp_core_side_prepare(struct core_job *job, const struct dp_adapt_done *done);
-// It replaces the assignment in force, whose ranks go to the sides.
-void dp_core_side_put_in_force(struct core_job *job);
-void dp_core_side_free(struct dp_core *core, struct core_side *side);
-// A node that was not known when they were made.
-void dp_core_sides_meet(const struct core_job *job, struct core_node *node);
-void dp_core_sides_free(struct core_job *job); // all of a job's
-// The new one or an older one that the fence names; NULL = none.
-struct core_side *dp_core_side_find(const struct core_job *job, const struct dp_fence *fence);
-struct dp_fence dp_core_side_fence(const struct core_job *job, const struct core_side *side);
-struct core_member *dp_core_side_member(const struct core_side *side, const char *node);
-bool dp_core_side_over(const struct core_side *side, const char *node); // node NULL: anywhere
-// Its ranks on the node (NULL = all) cannot run any more. Whether there were any.
-bool dp_core_side_end(struct core_side *side, const char *node);
-// The new assignment is given up: its ranks are told to end.
-void dp_core_side_give_up(struct core_job *job);
-// What the assignment in force becomes when it is no longer that: its ranks may still run.
-void dp_core_job_retire(struct core_job *job);
-// Slots of the node that ranks beside those in force have alone; `taken` NULL or [slots]: set for
-// every slot that they have.
-uint32_t dp_core_sides_slots(const struct core_job *job, const char *node, bool *taken,
-                             uint32_t slots);
-// After ranks of them have ended.
-void dp_core_sides_recount(struct core_job *job);
-void dp_core_sides_drive(struct dp_core *core, struct core_job *job);
-// STOPPING: whether its end need not wait for them.
-bool dp_core_sides_may_end(const struct core_job *job);
-// Those that are still there are told to end once more.
-void dp_core_sides_insist(struct core_job *job);
-// Whether all is told and over that can be, so that the job may be forgotten.
-bool dp_core_sides_done(const struct dp_core *core, const struct core_job *job);
-// "RANK HOST:PORT\n" each, and back.
-void dp_core_sources_write(const struct dp_state_source *sources, size_t count, struct dp_buf *out);
-void dp_core_sources_read(const struct dp_buf *text, struct dp_state_source **ret_sources,
-                          size_t *ret_count);
-
-// reassign_levels.c: what nodes say of assignments beside the one in force
-// False when the fence is none of the job's.
-bool dp_core_side_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
-                        const struct dp_assignment_level *level);
-void dp_core_sides_lose_node(struct dp_core *core, const struct core_node *node);
-void dp_core_sides_fence_node(struct dp_core *core, const struct core_node *node);
-// Those that the node should have and does not list.
-void dp_core_sides_missing(struct dp_core *core, const struct core_node *node,
-                           const struct dp_levels *levels, bool at_hello);
-// What the node was told in an earlier session shows in what it has.
-void dp_core_sides_hello(struct dp_core *core, const struct core_node *node,
-                         const struct dp_levels *levels);
-
-// reassign.c: ranks change while the job lives
-// RUNNING, or its ranks train while others are prepared.
-bool dp_core_job_trains(const struct core_job *job);
-void dp_core_reassign_begin(struct dp_core *core, struct core_job *job,
-                            const struct dp_adapt_done *done);
-// The job trains on as it was; REASSIGNING becomes RUNNING.
-void dp_core_reassign_abandon(struct dp_core *core, struct core_job *job, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// Looks at all ranks and moves on.
-void dp_core_reassign_advance(struct dp_core *core, struct core_job *job);
-void dp_core_reassign_deadline(struct dp_core *core, struct core_job *job);
-// The order that a node with ranks in force should have been given, while REASSIGNING.
-dp_order_kind dp_core_reassign_order(const struct core_job *job, const struct core_member *member);
-void dp_core_reassign_phase(struct dp_core *core, struct core_job *job, core_phase phase,
-                            int64_t timeout_ns);
-// It cannot go on: the job ends, or begins anew from its checkpoint.
-void dp_core_reassign_fall(struct dp_core *core, struct core_job *job, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// A start: what the phase was is read off the row.
-void dp_core_reassign_load(struct dp_core *core, struct core_job *job);
-// The job is about to end or to begin anew: nothing of a change is left.
-void dp_core_reassign_stop(struct core_job *job);
-
-// Those that hold are known: they come to one step.
-void dp_core_reassign_settle(struct dp_core *core, struct core_job *job);
-// For ranks to hold.
-int64_t dp_core_hold_timeout_ns(const struct dp_core *core, const struct core_job *job);
-
-// recover.c: ranks are lost, and the others hold what is needed
-// Whether the failure is answered by that, so that the job does not end by it (yet).
-bool dp_core_recover_takes(struct dp_core *core, struct core_job *job, dp_cause cause,
-                           const char *reason, const char *message);
-// A rank says that it holds: the first word of a failure, or the last of a pause.
-void dp_core_recover_held(struct dp_core *core, struct core_job *job,
-                          const struct dp_rank_record *rank);
-// Goes on when every rank holds or is lost; at the deadline those that do not hold are lost, too.
-void dp_core_recover_gather(struct dp_core *core, struct core_job *job, bool at_deadline);
-// Some do not come to the step: without them.
-void dp_core_recover_unsettled(struct dp_core *core, struct core_job *job);
-void dp_core_recover_ask(struct dp_core *core, struct core_job *job);
-void dp_core_recover_done(struct dp_core *core, struct core_job *job,
-                          const struct dp_adapt_done *done);
-void dp_core_recover_failed(struct dp_core *core, struct core_job *job, const char *why);
-// New ranks have failed, and the old ones hold, or are about to: others are tried.
-void dp_core_recover_next_failed(struct dp_core *core, struct core_job *job, const char *why);
-// Ranks that hold come to one step: whether all of `step` that can.
-bool dp_core_recover_settled(const struct core_job *job, uint64_t step);
-// Whether the rank's state of `step` can be had, now or after SETTLE.
-bool dp_core_recover_serves(const struct core_job *job, const struct dp_rank_record *rank,
-                            uint64_t step);
-
-// Of the gradients that made `step`, as its ranks say; 0 = none does.
-double dp_core_recover_norm(const struct core_job *job, uint64_t step);
-
-// stragglers.c
-void dp_core_straggler_deinit(struct core_job *job);
-void dp_core_straggler_step(struct dp_core *core, struct core_job *job, uint32_t rank,
-                            const struct dp_step_report *report);
-void dp_core_straggler_probed(struct dp_core *core, struct core_job *job, uint32_t rank,
-                              const struct dp_straggler_probe *figures);
-
-// reassign_decide.c: what is done about stragglers, and what came of it
-// Whether the job's ranks may have these slots.
-bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
-                       const struct dp_slot *slots, size_t count);
-void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
-                             const struct dp_straggler_verdict *verdict);
-// The job's ranks leave the node, training on; false when they cannot now.
-bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
-// Whether every agent of the job knows how.
-bool dp_core_reassign_may(const struct core_job *job);
-void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish);
-void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done);
-void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *failed);
-void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_adapt_ask *ask);
-void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record *decision);
-void dp_core_decision_make(struct dp_core *core, struct core_job *job,
-                           const struct dp_adapt_done *done, dp_decision_state state);
-void dp_core_decision_set(struct core_job *job, dp_decision_state state, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// The job has ended: nothing more will be measured.
-void dp_core_decision_end(struct core_job *job);
-// A step of the whole job is complete.
-void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t step,
-                           int64_t step_ns);
-// Median of the newest steps of this layout, at most CORE_RECENT_STEPS; 0 = not known.
-int64_t dp_core_recent_step_ns(const struct core_job *job, size_t steps);
-int64_t dp_core_reassign_timer_ns(const struct core_job *job); // 0 = none
-// The answer to ADAPT is no longer waited for.
-void dp_core_ask_deadline(struct dp_core *core, struct core_job *job);
 
 // causes.c
 // The job fails, or ends for a better reason than known so far.
@@ -722,6 +628,10 @@ void dp_core_audit_begin(struct dp_core *core, const struct dp_core_event *event
 void dp_core_audit_refused(struct dp_core *core, uint64_t reply, dp_status status,
                            const char *text);
 void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event);
+void dp_core_audits_stored(struct dp_core *core, const struct dp_stored *stored);
+// Those that could not be stored go with the step's transaction.
+void dp_core_audits_store(struct dp_core *core);
+void dp_core_audits_free(struct dp_core *core);
 
 // levels.c
 void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels);
@@ -755,3 +665,5 @@ bool dp_core_has_ended(const struct dp_core *core, uint64_t number);
 void dp_core_add_ended(struct dp_core *core, uint64_t number);
 // "job-17" to 17; 0 = not such an id.
 uint64_t dp_core_number_of(const char *id);
+
+#include "core_changes.h"

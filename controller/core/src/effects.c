@@ -149,6 +149,9 @@ static struct core_reply *reply_later(struct dp_core *core, uint64_t reply, stru
 
 void dp_core_reply_stored(struct dp_core *core, uint64_t reply, struct core_job *job)
 {
+    if (core->audit != NULL && reply != 0 && reply == core->audit_reply) {
+        dp_core_job_changed(job); // the answer waits for the transaction that has the audit's row
+    }
     if (reply_later(core, reply, job) == NULL) {
         dp_core_reply_job(core, reply, job);
     }
@@ -208,7 +211,7 @@ static void give_reply(const struct core_reply *waiting, const struct core_job *
 
 void dp_core_release_replies(struct core_job *job, const struct dp_stored *stored)
 {
-    bool dropped = job->row.state == DP_STATE_SUBMITTED && stored->error.status != DP_OK;
+    bool dropped = dp_core_job_unheard(job) && stored->error.status != DP_OK;
     struct core_reply **link = &job->replies;
     while (*link != NULL) {
         struct core_reply *waiting = *link;

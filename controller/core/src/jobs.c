@@ -30,6 +30,7 @@ void dp_core_job_remove(struct core_job *job)
     free_checkpoints(job);
     dp_core_sides_free(job);
     dp_core_straggler_deinit(job);
+    dp_core_pasts_stored(job, UINT64_MAX);
     dp_job_record_deinit(&job->row);
     free(job->ranks);
     free(job->window.rows);
@@ -46,6 +47,11 @@ struct dp_fence dp_core_job_fence(const struct core_job *job)
 bool dp_core_job_clean(const struct core_job *job)
 {
     return !job->changed && !job->ranks_changed && job->dirty_token <= job->stored_token;
+}
+
+bool dp_core_job_unheard(const struct core_job *job)
+{
+    return job->row.state == DP_STATE_SUBMITTED && job->stored_token == 0;
 }
 
 void dp_core_job_changed(struct core_job *job)
@@ -245,6 +251,7 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
         job->ranks_changed = true;
         job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
         dp_core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
+        dp_core_restart_runs(core, job);
     }
     if (job->row.state == DP_STATE_REASSIGNING) {
         dp_core_reassign_advance(core, job);
@@ -352,6 +359,7 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
     if (job->row.state == DP_STATE_ASSIGNING) {
         bool started = all_reached(job, DP_RANK_READY);
         list_waiting(job, started ? DP_RANK_RUNNING : DP_RANK_READY, waiting, sizeof(waiting));
+        DP_COPY_TEXT(job->around, job->ranks[job->lacks_phase].node); // the first of them
         dp_core_job_blame(core, job, DP_CAUSE_TIMEOUT, "PrepareTimeout", "not %s after %u s: %s",
                           started ? "running" : "ready", core->config.prepare_timeout_ms / 1000,
                           waiting);
@@ -500,7 +508,7 @@ static void answer_checkpoints(struct dp_core *core, struct core_job *job, uint6
 void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uint64_t request,
                                  uint64_t step, const char *path)
 {
-    job->stop_saved = job->row.state == DP_STATE_STOPPING;
+    job->stop_saved = job->stop_wrote = job->row.state == DP_STATE_STOPPING;
     if (strcmp(job->row.checkpoint, path) != 0) {
         DP_COPY_TEXT(job->row.checkpoint, path);
         job->row.checkpoint_step = step;

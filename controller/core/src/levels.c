@@ -102,21 +102,30 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     merge_unkillable(core, job, rank, level->unkillable);
 }
 
-static void suspect(struct dp_core *core, const struct core_node *node, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+static void suspect(struct dp_core *core, struct core_job *job, const char *node,
+                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-static void suspect(struct dp_core *core, const struct core_node *node, const char *format, ...)
+// The node failed the job: the next attempt goes around it, if it can.
+static void suspect(struct dp_core *core, struct core_job *job, const char *node,
+                    const char *format, ...)
 {
+    struct core_member *member = dp_core_job_member(job, node);
+    if (member == NULL || member->blamed) {
+        return; // levels are repeated
+    }
     char why[DP_TEXT_MAX];
     va_list args;
     va_start(args, format);
     vsnprintf(why, sizeof(why), format, args);
     va_end(args);
-    dp_core_node_suspect(core, dp_core_node_find(core, node->row.name), why);
+    member->blamed = true;
+    DP_COPY_TEXT(job->around, node);
+    dp_core_node_suspect(core, dp_core_node_find(core, node), why);
 }
 
+// `had_ranks`: some had not ended before this level.
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
-                        const struct dp_assignment_level *level)
+                        const struct dp_assignment_level *level, bool had_ranks)
 {
     const struct core_member *member = dp_core_job_member(job, node->row.name);
     if (member->told != DP_ORDER_STOP) {
@@ -128,8 +137,9 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
         dp_core_job_blame(core, job, DP_CAUSE_NODE, "KeeperLost",
                           "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
                           job->row.id, node->row.name, how);
-        if (!dp_core_job_over(job, node->row.name)) {
-            suspect(core, node, "the keeper of %s's ranks was ended%s", job->row.id, how);
+        if (had_ranks) {
+            suspect(core, job, node->row.name, "the keeper of %s's ranks was ended%s", job->row.id,
+                    how);
         }
     }
     for (size_t i = 0; i < job->ranks_count; i++) {
@@ -154,31 +164,47 @@ bool dp_core_has_live(const struct dp_assignment_level *level)
     return false;
 }
 
-// The node could not start its ranks, or has ended them by itself.
-static void take_error(struct dp_core *core, struct core_job *job, const struct core_node *node,
-                       const struct dp_assignment_level *level)
+// Some had no process at all: what the node says is about them, whatever became of the others.
+static bool lacks_processes(const struct dp_assignment_level *level)
 {
-    if (dp_core_has_live(level)) {
+    for (size_t i = 0; i < level->ranks_count; i++) {
+        if (level->ranks[i].phase == DP_RANK_DIED && level->ranks[i].pid == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The node could not start its ranks (its disk is full, it has no more processes), or has ended
+// them by itself.
+static void take_error(struct dp_core *core, struct core_job *job, const struct core_node *node,
+                       const struct dp_assignment_level *level, bool had_ranks)
+{
+    bool live = dp_core_has_live(level);
+    if (live && !lacks_processes(level)) {
         return;
     }
-    bool preparing = job->row.state == DP_STATE_ASSIGNING;
+    bool preparing = job->row.started_ns == 0;
     bool silent = dp_core_job_member(job, node->row.name)->lost;
     dp_core_job_blame(core, job, silent ? DP_CAUSE_NODE_LOST : DP_CAUSE_NODE,
                       silent      ? "NodeLost"
                       : preparing ? "PrepareFailed"
                                   : "NodeFailed",
                       "node %s: %s", node->row.name, level->error);
-    if (!silent && !preparing && !dp_core_job_over(job, node->row.name)) {
-        suspect(core, node, "%s: %s", job->row.id, level->error);
+    if (!silent && had_ranks) {
+        suspect(core, job, node->row.name, "%s: %s", job->row.id, level->error);
     }
-    // What did not start will not end either.
-    dp_core_job_end_ranks(job, node->row.name);
+    if (!live) {
+        // What did not start will not end either.
+        dp_core_job_end_ranks(job, node->row.name);
+    }
 }
 
 static void merge_level(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level)
 {
     dp_core_job_member(job, node->row.name)->reached = true;
+    bool had_ranks = !dp_core_job_over(job, node->row.name);
     for (size_t i = 0; i < level->ranks_count; i++) {
         const struct dp_rank_level *given = &level->ranks[i];
         if (given->rank >= job->ranks_count ||
@@ -190,10 +216,10 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
         merge_rank(core, job, &job->ranks[given->rank], given);
     }
     if (level->keeper_lost) {
-        lose_keeper(core, job, node, level);
+        lose_keeper(core, job, node, level, had_ranks);
     }
     if (level->error[0] != '\0') {
-        take_error(core, job, node, level);
+        take_error(core, job, node, level, had_ranks);
     }
     dp_core_job_advance(core, job);
 }

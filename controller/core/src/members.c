@@ -74,12 +74,9 @@ void dp_core_job_end_ranks(struct core_job *job, const char *node)
 
 static uint32_t slots_of(const struct core_job *job, const struct core_member *member)
 {
-    if (!dp_job_state_ended(job->row.state)) {
-        return member->ranks;
-    }
     uint32_t used = 0;
     for (uint32_t i = 0; i < member->ranks; i++) {
-        used += !dp_rank_record_over(dp_core_member_rank(job, member, i));
+        used += dp_core_rank_has_slot(job, dp_core_member_rank(job, member, i));
     }
     return used;
 }

@@ -9,7 +9,6 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-#define SUSPICIONS_MAX 3
 #define QUARANTINE_SHARE 20 // at most one node of so many is quarantined without being asked
 
 static const char *const admin_words[DP_ADMIN_COUNT] = {
@@ -199,6 +198,7 @@ static void apply(struct dp_core *core, struct core_node *node, const struct dp_
     case DP_NODE_UNDRAIN:
         node->suspicions = 0;
         set_admin(core, node, DP_ADMIN_NONE, "", "");
+        dp_core_avoid_lift(core, node, "an operator says that it may be used");
         break;
     case DP_NODE_SET_DOWN:
         set_admin(core, node, DP_ADMIN_DOWN, ask->by, ask->reason);
@@ -280,20 +280,29 @@ static void quarantine(struct dp_core *core, struct core_node *node, const char 
 
 void dp_core_node_suspect(struct dp_core *core, struct core_node *node, const char *why)
 {
-    int64_t window_ns = core->config.suspect_ms * DP_NS_PER_MS;
-    if (node->suspicions == 0 || core->now_ns - node->suspected_ns > window_ns) {
-        node->suspicions = 0;
+    int64_t since_ns = core->now_ns - core->config.suspect_ms * DP_NS_PER_MS;
+    // Those that are too old by now, and the oldest when there is no room, make way.
+    uint32_t gone = node->suspicions == CORE_SUSPICIONS_MAX ? 1 : 0;
+    while (gone < node->suspicions && node->suspected_ns[gone] < since_ns) {
+        gone++;
     }
-    node->suspected_ns = core->now_ns;
-    node->suspicions++;
+    node->suspicions -= gone;
+    memmove(node->suspected_ns, node->suspected_ns + gone,
+            node->suspicions * sizeof(*node->suspected_ns));
+    node->suspected_ns[node->suspicions++] = core->now_ns;
     dp_core_note(core, NULL, node, true, "node.suspect", "%u of %d: %s", node->suspicions,
-                 SUSPICIONS_MAX, why);
-    if (node->suspicions >= SUSPICIONS_MAX) {
+                 CORE_SUSPICIONS_MAX, why);
+    if (node->suspicions == CORE_SUSPICIONS_MAX) {
         char text[DP_TEXT_MAX];
-        snprintf(text, sizeof(text), "suspected %u times in a row, the last time: %.*s",
-                 node->suspicions, DP_TEXT_MAX / 2, why);
+        snprintf(text, sizeof(text), "suspected %u times within %u s, the last time: %.*s",
+                 node->suspicions, core->config.suspect_ms / 1000, DP_TEXT_MAX / 2, why);
         quarantine(core, node, text);
     }
+}
+
+int64_t dp_core_node_suspected_ns(const struct core_node *node)
+{
+    return node->suspicions == 0 ? 0 : node->suspected_ns[node->suspicions - 1];
 }
 
 void dp_core_node_unfit(struct dp_core *core, struct core_node *node, const char *why)

@@ -276,6 +276,9 @@ static void keep_profile(struct dp_core *core, const struct core_node *node,
         (now->length == before->length && memcmp(now->bytes, before->bytes, now->length) == 0)) {
         return;
     }
+    if (before->length > 0) {
+        dp_core_avoid_lift(core, node, "it has been measured anew");
+    }
     struct dp_profile_record *kept =
         dp_core_keep(core, &(struct dp_profile_record){0}, sizeof(*kept));
     DP_COPY_TEXT(kept->node, node->row.name);
@@ -387,6 +390,9 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     node->connected_ns = core->now_ns;
     node->protocol = hello->protocol;
     node->hello_ns = hello->sent_ns;
+    if (node->row.boot_id[0] != '\0' && strcmp(node->row.boot_id, row->boot_id) != 0) {
+        dp_core_avoid_lift(core, node, "it has booted anew");
+    }
     DP_COPY_TEXT(node->row.boot_id, row->boot_id);
     DP_COPY_TEXT(node->row.instance, row->instance);
     DP_COPY_TEXT(node->row.version, row->version);

@@ -16,13 +16,13 @@ struct victim {
     double cost;    // rank seconds that are lost
 };
 
-// Slots of `job` on nodes that `wanting` can use.
+// Slots that `job` has on nodes that `wanting` can use.
 static uint32_t slots_for(const struct core_job *job, const struct core_job *wanting)
 {
     uint32_t slots = 0;
     for (size_t i = 0; i < job->members_count; i++) {
         const struct core_member *member = &job->members[i];
-        slots += member->at != NULL && dp_core_node_usable(wanting, member->at) ? member->ranks : 0;
+        slots += member->at != NULL && dp_core_node_usable(wanting, member->at) ? member->used : 0;
     }
     return slots;
 }

@@ -13,10 +13,9 @@ void dp_core_node_mark_slots(const struct dp_core *core, const struct core_node 
     for (size_t j = 0; j < node->jobs_count; j++) {
         struct core_job *job = node->jobs[j];
         const struct core_member *member = dp_core_job_member(job, node->row.name);
-        bool ended = dp_job_state_ended(job->row.state);
         for (uint32_t i = 0; member != NULL && i < member->ranks; i++) {
             const struct dp_rank_record *rank = dp_core_member_rank(job, member, i);
-            if ((!ended || !dp_rank_record_over(rank)) && rank->slot < node->row.slots) {
+            if (dp_core_rank_has_slot(job, rank) && rank->slot < node->row.slots) {
                 taken[rank->slot] = true;
             }
         }
@@ -76,6 +75,26 @@ static size_t find_group(const struct dp_core *core, const struct core_node **no
     return best;
 }
 
+// Without the node that ended the attempt before, when the others have enough; they keep their
+// order. Returns how many are left.
+static size_t go_around(const struct dp_core *core, const struct core_job *job,
+                        const struct core_node **nodes, size_t count)
+{
+    uint32_t slots = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool out = strcmp(nodes[i]->row.name, job->around) == 0;
+        slots += out ? 0 : dp_core_node_slots_free(core, nodes[i]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        bool out = strcmp(nodes[i]->row.name, job->around) == 0;
+        if (!out || slots < (uint32_t)job->row.ranks_wanted) {
+            nodes[kept++] = nodes[i];
+        }
+    }
+    return kept;
+}
+
 size_t dp_core_queue_choose(struct dp_core *core, struct core_job *job,
                             const struct core_node ***ret_nodes)
 {
@@ -91,7 +110,11 @@ size_t dp_core_queue_choose(struct dp_core *core, struct core_job *job,
         }
     }
     *ret_nodes = nodes;
-    job->offered_some = false;
+    size_t all = count;
+    if (job->around[0] != '\0' && !job->offer_all) {
+        count = go_around(core, job, nodes, count);
+    }
+    job->offered_some = count < all;
     if (!job->row.ranks_fixed || job->offer_all || !placed) {
         return count;
     }
@@ -102,7 +125,7 @@ size_t dp_core_queue_choose(struct dp_core *core, struct core_job *job,
         size_t found =
             find_group(core, nodes, count, level, (uint32_t)job->row.ranks_wanted, &first);
         if (found > 0) {
-            job->offered_some = found < count;
+            job->offered_some = job->offered_some || found < count;
             *ret_nodes = nodes + first;
             return found;
         }

@@ -50,7 +50,7 @@ static bool usable(bool needs_profile, const struct core_node *node)
 
 bool dp_core_node_usable(const struct core_job *job, const struct core_node *node)
 {
-    return usable(job->row.needs_profile, node);
+    return usable(job->row.needs_profile, node) && !dp_core_job_avoids(job, node->row.name);
 }
 
 uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_node *node)
@@ -93,11 +93,16 @@ static void count_uncalibrated(const struct dp_core *core, const struct core_nod
     }
 }
 
-static void measure(const struct dp_core *core, bool needs_profile, struct supply *supply)
+// `job` NULL: for any that stays off no node.
+static void measure(const struct dp_core *core, bool needs_profile, const struct core_job *job,
+                    struct supply *supply)
 {
     FOR_EACH_NODE(core, node)
     {
         supply->nodes_known++;
+        if (job != NULL && dp_core_job_avoids(job, node->row.name)) {
+            continue;
+        }
         if (usable(needs_profile, node)) {
             supply->nodes++;
             supply->free += dp_core_node_slots_free(core, node);
@@ -111,6 +116,20 @@ static void measure(const struct dp_core *core, bool needs_profile, struct suppl
     }
     supply->nodes_here += supply->nodes;
     supply->slots_here += supply->total;
+}
+
+// What there is for the job: few have nodes that they stay off, and count for themselves.
+static const struct supply *supply_of(const struct pass *pass, const struct core_job *job)
+{
+    const struct supply *all = &pass->supplies[job->row.needs_profile];
+    if (job->row.avoid[0] == '\0') {
+        return all;
+    }
+    struct supply *own = dp_arena_alloc(&pass->core->effects->arena, sizeof(*own));
+    *own = (struct supply){0};
+    measure(pass->core, job->row.needs_profile, job, own);
+    own->free = own->free < all->free ? own->free : all->free; // some are spoken for
+    return own;
 }
 
 // Of the slots that are free, these are spoken for.
@@ -155,8 +174,13 @@ static const char *list_nodes(const struct pass *pass, const struct core_job *jo
     FOR_EACH_NODE(pass->core, node)
     {
         if (!dp_core_node_usable(job, node) && named < most && length + 1 < size) {
-            char why[DP_TEXT_MAX / 8];
-            dp_core_node_explain(node, why, sizeof(why));
+            char why[DP_TEXT_MAX / 4];
+            if (dp_core_job_avoids(job, node->row.name)) {
+                snprintf(why, sizeof(why), "%s left out (%.*s; `dpctl undrain %s` lets it in)",
+                         node->row.name, (int)sizeof(why) / 3, job->row.avoid_why, node->row.name);
+            } else {
+                dp_core_node_explain(node, why, sizeof(why) / 2);
+            }
             length += (size_t)snprintf(text + length, size - length, "%s%s",
                                        named++ == 0 ? "" : ", ", why);
         }
@@ -195,7 +219,7 @@ typedef enum verdict {
 
 static verdict judge(struct pass *pass, struct core_job *job)
 {
-    const struct supply *supply = &pass->supplies[job->row.needs_profile];
+    const struct supply *supply = supply_of(pass, job);
     uint32_t wanted = (uint32_t)job->row.ranks_wanted;
     bool enough = supply->free >= wanted, fits = supply->slots_here >= wanted;
     // More ranks may be used than are wanted at least, so nodes that come up are waited for.
@@ -301,7 +325,7 @@ static void lead(struct pass *pass, struct core_job *job)
     bool strict = core->config.queue == DP_QUEUE_STRICT;
     bool passed =
         job->passed_ns != 0 && core->now_ns >= job->passed_ns + core->config.pass_ms * DP_NS_PER_MS;
-    bool freed = dp_core_preempt(pass->core, job, pass->supplies[job->row.needs_profile].free);
+    bool freed = dp_core_preempt(pass->core, job, supply_of(pass, job)->free);
     pass->first = job;
     pass->closed = strict || passed || freed;
     if (freed) {
@@ -354,8 +378,8 @@ void dp_core_schedule(struct dp_core *core)
     }
     struct pass pass = {.core = core, .planned = core->planned};
     dp_core_quotas_count(core);
-    measure(core, false, &pass.supplies[0]);
-    measure(core, true, &pass.supplies[1]);
+    measure(core, false, NULL, &pass.supplies[0]);
+    measure(core, true, NULL, &pass.supplies[1]);
     if (pass.planned != NULL) {
         reserve(&pass, (uint32_t)pass.planned->row.ranks_wanted);
     }

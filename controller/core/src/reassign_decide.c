@@ -48,11 +48,10 @@ static bool *taken_slots(struct dp_core *core, const struct core_job *job,
     bool *taken = dp_arena_alloc(&core->effects->arena, node->row.slots + 1);
     for (size_t k = 0; k < node->jobs_count; k++) {
         const struct core_job *other = node->jobs[k];
-        bool ended = dp_job_state_ended(other->row.state);
         for (size_t i = 0; other != job && i < other->ranks_count; i++) {
             const struct dp_rank_record *rank = &other->ranks[i];
             if (rank->slot < node->row.slots && strcmp(rank->node, node->row.name) == 0 &&
-                (!ended || !dp_rank_record_over(rank))) {
+                dp_core_rank_has_slot(other, rank)) {
                 taken[rank->slot] = true;
             }
         }
@@ -114,7 +113,8 @@ static bool may_have(const struct core_job *job, const struct core_node *node)
 {
     bool ready = node->state == DP_NODE_READY ||
                  (node->state == DP_NODE_REGISTERING && !job->row.needs_profile && !node->held);
-    return ready && strcmp(node->row.name, job->reassign.away) != 0;
+    return ready && strcmp(node->row.name, job->reassign.away) != 0 &&
+           !dp_core_job_avoids(job, node->row.name);
 }
 
 // Ranks that run on a node which gets no new work may stay where they are.
@@ -200,6 +200,7 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     kept->request = job->reassign.request = core->next_request++;
     kept->cause = dp_core_keep_text(core, ask->cause);
     kept->away = dp_core_keep_text(core, ask->away);
+    kept->answer = dp_core_keep_text(core, ask->answer == NULL ? "" : ask->answer);
     kept->step_ns = dp_core_recent_step_ns(job, CORE_NOW_STEPS);
     kept->switch_ns = core->switch_ns;
     kept->steps_left =
@@ -241,18 +242,25 @@ static bool calls_for_an_answer(const struct dp_straggler_verdict *verdict)
 }
 
 // One answer is for all that stands.
-static void ask_about_stragglers(struct dp_core *core, struct core_job *job, const char *cause)
+static void take_standing(struct dp_core *core, const struct core_job *job,
+                          struct dp_adapt_ask *ask)
 {
     struct dp_straggler_verdict *standing =
         dp_arena_alloc(&core->effects->arena, VERDICTS_MAX * sizeof(*standing));
     const struct dp_straggler *detector = dp_core_straggler(core, job->row.number);
     size_t count = detector == NULL ? 0 : dp_straggler_standing(detector, standing, VERDICTS_MAX);
-    struct dp_adapt_ask ask = {.away = "", .cause = cause, .verdicts = standing};
     for (size_t i = 0; i < count && i < VERDICTS_MAX; i++) {
         if (calls_for_an_answer(&standing[i])) {
-            standing[ask.verdicts_count++] = standing[i];
+            standing[ask->verdicts_count++] = standing[i];
         }
     }
+    ask->verdicts = standing;
+}
+
+static void ask_about_stragglers(struct dp_core *core, struct core_job *job, const char *cause)
+{
+    struct dp_adapt_ask ask = {.away = "", .cause = cause};
+    take_standing(core, job, &ask);
     if (ask.verdicts_count > 0) {
         job->reassign.away[0] = '\0';
         job->reassign.policy = job->row.adapt;
@@ -309,9 +317,13 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
     }
     DP_COPY_TEXT(job->reassign.away, wish->away);
     job->reassign.policy = wish->advise ? DP_JOB_ADAPT_ADVISE : DP_JOB_ADAPT_AUTO;
-    snprintf(job->reassign.cause, sizeof(job->reassign.cause), "asked for%s%s",
-             wish->away[0] == '\0' ? "" : ": away from node ", wish->away);
-    struct dp_adapt_ask ask = {.away = job->reassign.away, .cause = job->reassign.cause};
+    const char *answer = wish->answer == NULL ? "" : wish->answer;
+    snprintf(job->reassign.cause, sizeof(job->reassign.cause), "asked for%s%s%s%s",
+             wish->away[0] == '\0' ? "" : ": away from node ", wish->away,
+             answer[0] == '\0' ? "" : ": ", answer);
+    struct dp_adapt_ask ask = {
+        .away = job->reassign.away, .answer = answer, .cause = job->reassign.cause};
+    take_standing(core, job, &ask);
     dp_core_ask(core, job, &ask);
     dp_core_reply_stored(core, wish->reply, job);
 }
@@ -333,8 +345,11 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
     if (job->reassign.again_step == 0) {
         job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
     }
-    bool acts = done->ranks_count > 0 && job->reassign.policy == DP_JOB_ADAPT_AUTO;
-    if (acts && job->row.state == DP_STATE_RUNNING &&
+    bool acts = job->reassign.policy == DP_JOB_ADAPT_AUTO && job->row.state == DP_STATE_RUNNING;
+    if (acts && done->without != NULL && dp_core_restart_begin(core, job, done)) {
+        return;
+    }
+    if (acts && done->ranks_count > 0 &&
         dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
         dp_core_reassign_begin(core, job, done);
     } else {
@@ -368,6 +383,64 @@ static void store_decision(struct core_job *job)
     dp_core_job_changed(job);
 }
 
+static bool is_open(const struct dp_decision_record *decision)
+{
+    return decision->number != 0 &&
+           (decision->state == DP_DECISION_PREPARING || decision->state == DP_DECISION_SWITCHING ||
+            decision->state == DP_DECISION_RUNNING);
+}
+
+// The decision makes way for another, and is kept until it is on disk.
+static void follow(struct core_job *job)
+{
+    struct core_reassign *reassign = &job->reassign;
+    struct dp_decision_record *decision = &reassign->decision;
+    if (is_open(decision)) {
+        DP_COPY_TEXT(decision->outcome, "another followed before enough steps were measured");
+        reassign->decision_changed = true;
+    }
+    if (reassign->decision_changed || reassign->decision_token > job->stored_token) {
+        struct core_decision *kept = dp_new(struct core_decision);
+        kept->row = *decision;
+        kept->next = reassign->decisions;
+        reassign->decisions = kept;
+    } else {
+        dp_decision_record_deinit(decision);
+    }
+    reassign->decision_token = 0;
+}
+
+void dp_core_decisions_store(struct dp_core *core, struct core_job *job)
+{
+    struct core_reassign *reassign = &job->reassign;
+    uint64_t token = dp_core_token(core);
+    for (struct core_decision *kept = reassign->decisions; kept != NULL; kept = kept->next) {
+        dp_core_store(core, DP_RECORD_DECISION, &kept->row);
+        kept->token = token;
+    }
+    // What a transaction had that has failed, or may fail, goes along with the next.
+    if (reassign->decision_changed || reassign->decision_token > job->stored_token) {
+        dp_core_store(core, DP_RECORD_DECISION, &reassign->decision);
+        reassign->decision_token = token;
+    }
+    reassign->decision_changed = false;
+}
+
+void dp_core_decisions_stored(struct core_job *job)
+{
+    struct core_decision **link = &job->reassign.decisions;
+    while (*link != NULL) {
+        struct core_decision *kept = *link;
+        if (kept->token == 0 || kept->token > job->stored_token) {
+            link = &kept->next;
+            continue;
+        }
+        *link = kept->next;
+        dp_decision_record_deinit(&kept->row);
+        free(kept);
+    }
+}
+
 void dp_core_decision_make(struct dp_core *core, struct core_job *job,
                            const struct dp_adapt_done *done, dp_decision_state state)
 {
@@ -377,7 +450,11 @@ void dp_core_decision_make(struct dp_core *core, struct core_job *job,
                  done->ranks_count == 0 && strcmp(decision->kind, done->kind) == 0 &&
                  decision->attempt == job->row.attempt;
     uint64_t number = decision->number + (again && decision->number != 0 ? 0 : 1);
-    dp_decision_record_deinit(decision);
+    if (number != decision->number && decision->number != 0) {
+        follow(job);
+    } else {
+        dp_decision_record_deinit(decision);
+    }
     *decision = (struct dp_decision_record){
         .job = job->row.number,
         .number = number,
@@ -400,13 +477,6 @@ void dp_core_decision_make(struct dp_core *core, struct core_job *job,
     dp_core_note(core, job, NULL, false, "job.decision", "%s: %s: %s",
                  dp_decision_state_text(state), decision->kind, decision->action);
     store_decision(job);
-}
-
-static bool is_open(const struct dp_decision_record *decision)
-{
-    return decision->number != 0 &&
-           (decision->state == DP_DECISION_PREPARING || decision->state == DP_DECISION_SWITCHING ||
-            decision->state == DP_DECISION_RUNNING);
 }
 
 void dp_core_decision_set(struct core_job *job, dp_decision_state state, const char *format, ...)
@@ -462,6 +532,8 @@ void dp_core_decision_end(struct core_job *job)
     if (decision->number != 0 && decision->state == DP_DECISION_RUNNING) {
         DP_COPY_TEXT(decision->outcome, "the job ended before enough steps were measured");
         store_decision(job);
+    } else {
+        dp_core_decision_set(job, DP_DECISION_ABANDONED, "the job ended before it was carried out");
     }
 }
 
@@ -486,7 +558,9 @@ void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record
     if (decision->state == DP_DECISION_MEASURED && decision->time_ns >= core->trust_ns) {
         core->trust = decision->trust_after;
         core->trust_ns = decision->time_ns;
-        core->switch_ns = decision->measured_pause_ns;
+        // A restart stands still for other things.
+        bool is_switch = decision->attempt != 0 && strcmp(decision->kind, "restart") != 0;
+        core->switch_ns = is_switch ? decision->measured_pause_ns : core->switch_ns;
     }
     struct core_job *job = dp_core_job_number(core, decision->job);
     if (job == NULL || decision->number <= job->reassign.decision.number) {
@@ -498,7 +572,7 @@ void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record
     kept->document = (struct dp_buf){0};
     dp_buf_append(&kept->document, decision->document.bytes, decision->document.length);
     job->reassign.measured_from = job->row.step + 2;
-    if (job->reassign.phase != CORE_SWITCHING &&
+    if (job->reassign.phase != CORE_SWITCHING && !dp_core_restart_awaited(job) &&
         (kept->state == DP_DECISION_PREPARING || kept->state == DP_DECISION_SWITCHING)) {
         dp_core_decision_set(job, DP_DECISION_ABANDONED,
                              "the controller was started anew meanwhile");

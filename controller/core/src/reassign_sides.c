@@ -117,6 +117,12 @@ void dp_core_sides_free(struct core_job *job)
     keep_listed(job);
     free(job->reassign.sources);
     dp_decision_record_deinit(&job->reassign.decision);
+    while (job->reassign.decisions != NULL) {
+        struct core_decision *next = job->reassign.decisions->next;
+        dp_decision_record_deinit(&job->reassign.decisions->row);
+        free(job->reassign.decisions);
+        job->reassign.decisions = next;
+    }
 }
 
 struct dp_fence dp_core_side_fence(const struct core_job *job, const struct core_side *side)
@@ -261,7 +267,7 @@ static bool has_slot(const struct core_job *job, const struct core_side *until, 
     for (size_t i = 0; i < job->ranks_count; i++) {
         const struct dp_rank_record *rank = &job->ranks[i];
         if (rank->slot == slot && strcmp(rank->node, node) == 0 &&
-            (!dp_job_state_ended(job->row.state) || !dp_rank_record_over(rank))) {
+            dp_core_rank_has_slot(job, rank)) {
             return true;
         }
     }

@@ -25,7 +25,7 @@ static fault fault_of(const struct core_job *job)
         fault fault;
     } faults[] = {
         {"NotFinite", FAULT_FINAL},      {"DataDiffers", FAULT_FINAL},
-        {"PrepareFailed", FAULT_FINAL},  {"RankFailed", FAULT_OWN},
+        {"PrepareFailed", FAULT_OTHER},  {"RankFailed", FAULT_OWN},
         {"RankDied", FAULT_OWN},         {"PeerLost", FAULT_OTHER},
         {"NodeLost", FAULT_OTHER},       {"NodeFailed", FAULT_OTHER},
         {"KeeperLost", FAULT_OTHER},     {"AssignmentLost", FAULT_OTHER},
@@ -108,7 +108,8 @@ static int64_t backoff_ns(const struct dp_core *core, const struct core_job *job
 // That an attempt is over is kept, whatever the job does then.
 void dp_core_job_archive(struct dp_core *core, struct core_job *job)
 {
-    job->past = (struct dp_attempt_record){
+    struct core_past *past = dp_new(struct core_past);
+    past->row = (struct dp_attempt_record){
         .job = job->row.number,
         .attempt = job->row.attempt,
         .started_ns = job->row.started_ns,
@@ -117,8 +118,32 @@ void dp_core_job_archive(struct dp_core *core, struct core_job *job)
         .last_step = job->row.step,
         .checkpoint_step = job->row.checkpoint_step,
     };
-    DP_COPY_TEXT(job->past.reason, job->row.reason);
-    DP_COPY_TEXT(job->past.message, job->row.message);
+    DP_COPY_TEXT(past->row.reason, job->row.reason);
+    DP_COPY_TEXT(past->row.message, job->row.message);
+    past->next = job->pasts;
+    job->pasts = past;
+}
+
+void dp_core_pasts_store(struct dp_core *core, struct core_job *job)
+{
+    for (struct core_past *past = job->pasts; past != NULL; past = past->next) {
+        dp_core_store(core, DP_RECORD_ATTEMPT, &past->row);
+        past->token = dp_core_token(core);
+    }
+}
+
+void dp_core_pasts_stored(struct core_job *job, uint64_t stored)
+{
+    struct core_past **link = &job->pasts;
+    while (*link != NULL) {
+        struct core_past *past = *link;
+        if (past->token > stored || (past->token == 0 && stored != UINT64_MAX)) {
+            link = &past->next;
+            continue;
+        }
+        *link = past->next;
+        free(past);
+    }
 }
 
 // Steps are counted anew, and ranks lie elsewhere.
@@ -157,7 +182,7 @@ static void clear_attempt(struct core_job *job)
     job->why[0] = '\0';
     job->stop_ns = job->save_ns = job->passed_ns = 0;
     job->way_for = 0;
-    job->stop_checkpoint = job->stop_saved = job->offer_all = false;
+    job->stop_checkpoint = job->stop_saved = job->stop_wrote = job->offer_all = false;
     job->settle_ns = 0;
     job->corpus_hash = 0;
 }
@@ -165,10 +190,14 @@ static void clear_attempt(struct core_job *job)
 // From its newest checkpoint, or the beginning.
 static void describe_rest(const struct core_job *job, char *text, size_t size)
 {
+    const char *missed = job->stop_checkpoint && !job->stop_wrote
+                             ? "the checkpoint that it was to write is not known to stand: "
+                             : "";
     if (job->row.checkpoint[0] == '\0') {
-        snprintf(text, size, "there is no checkpoint: it begins anew");
+        snprintf(text, size, "%s%s", missed,
+                 missed[0] == '\0' ? "there is no checkpoint: it begins anew" : "it begins anew");
     } else {
-        snprintf(text, size, "it goes on from step %llu",
+        snprintf(text, size, "%sit goes on from step %llu", missed,
                  (unsigned long long)job->row.checkpoint_step);
     }
 }
@@ -188,8 +217,10 @@ void dp_core_job_begin_again(struct dp_core *core, struct core_job *job)
         row->preemptions += strcmp(reason, "Preempted") == 0;
     }
     describe_rest(job, rest, sizeof(rest));
-    dp_core_decision_set(job, DP_DECISION_FELL_BACK,
-                         "attempt %u ended before enough steps were measured", row->attempt);
+    if (!dp_core_restart_awaited(job)) {
+        dp_core_decision_set(job, DP_DECISION_FELL_BACK,
+                             "attempt %u ended before enough steps were measured", row->attempt);
+    }
     clear_attempt(job);
     row->queued_ns = core->wall_ns;
     int64_t wait_ns = failed ? backoff_ns(core, job) : 0;
@@ -198,6 +229,13 @@ void dp_core_job_begin_again(struct dp_core *core, struct core_job *job)
     job->ranks_changed = true;
     dp_core_job_move(core, job, DP_STATE_QUEUED, reason, "attempt %u ended: %.*s; %s",
                      row->attempt - 1, DP_TEXT_MAX / 2, why, rest);
+}
+
+// One that was told to end did so before its last step, as a rule.
+static bool has_done_its_work(const struct core_job *job, const struct dp_rank_record *rank)
+{
+    return rank->phase == DP_RANK_FINISHED && rank->ok &&
+           (!rank->stopped || rank->final_step >= job->row.steps_total);
 }
 
 // Whether the attempt can take no step any more: every rank of it has surely ended, or one has, and
@@ -209,7 +247,7 @@ bool dp_core_attempt_dead(const struct core_job *job)
         const struct dp_rank_record *rank = &job->ranks[i];
         bool ended = dp_rank_record_over(rank);
         over = over && ended;
-        broken = broken || (ended && !(rank->phase == DP_RANK_FINISHED && rank->ok));
+        broken = broken || (ended && !has_done_its_work(job, rank));
     }
     return over || broken;
 }

@@ -178,7 +178,8 @@ static const char *event_of(dp_straggler_state state)
 static void suspect_node(struct dp_core *core, struct core_node *node,
                          const struct dp_straggler_verdict *verdict)
 {
-    bool again = node->suspicions > 0 && core->now_ns - node->suspected_ns < SUSPECT_AGAIN_NS;
+    int64_t last_ns = dp_core_node_suspected_ns(node);
+    bool again = last_ns != 0 && core->now_ns - last_ns < SUSPECT_AGAIN_NS;
     if (verdict->state == DP_STRAGGLER_CONFIRMED && verdict->cause == DP_STRAGGLER_DEVICE &&
         !again) {
         dp_core_node_suspect(core, node, verdict->text);
@@ -213,6 +214,9 @@ static void tell(struct dp_core *core, struct core_job *job,
     }
     if (node != NULL) {
         suspect_node(core, node, verdict);
+    }
+    if (node != NULL && verdict->state == DP_STRAGGLER_HEALTHY) {
+        dp_core_avoid_lift(core, node, verdict->text);
     }
     job->show = true;
     dp_core_job_touch(job);

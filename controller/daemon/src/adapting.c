@@ -28,14 +28,16 @@ struct adapting {
     size_t verdicts_count;
     struct dp_adapt_measured *measured;
     size_t measured_count;
-    double *rank_load; // [world]: rows that came to its experts over the mean; NULL = no experts
-    double skew;       // the fullest expert's
+    double *rank_load;    // [world]: rows that came to its experts over the mean; NULL = no experts
+    double skew;          // the fullest expert's
+    dp_adapt_kind wanted; // the one answer that is looked for; IGNORE = the best
     double step_s, switch_s, trust;
     int64_t steps_left, step;
     // What came of it.
     const char *kind; // static
     char action[DP_TEXT_MAX];
-    bool changes; // `next` is to be run
+    bool changes;  // `next` is to be run
+    char *without; // begin anew without these nodes; NULL = not
     struct dp_plan next;
     double predicted_s, pause_s;
     int64_t again_steps;
@@ -53,6 +55,7 @@ static void adapting_free(struct task *task)
     free(adapting->measured);
     free(adapting->rank_load);
     free(adapting->verdicts);
+    free(adapting->without);
     free(adapting);
 }
 
@@ -120,6 +123,7 @@ static void run_recover(struct adapting *adapting)
         .plan = &adapting->plan,
         .lost = adapting->lost,
         .covered = adapting->leaves ? 1 : 0,
+        .obeys = adapting->leaves,
         .spares = spares,
         .spares_count = spares_count,
         .spec = &adapting->spec,
@@ -146,7 +150,8 @@ static void run_recover(struct adapting *adapting)
     adapting->changes = true;
 }
 
-// Which ranks verdicts say are slow, and which links: room for one of each.
+// Which ranks verdicts say are slow, and which links: room for two of each, since what is slow is
+// the way there and back.
 static size_t apply_verdicts(const struct adapting *adapting, const struct dp_adapt_costs *costs,
                              double *slow, struct dp_adapt_link *ret_links)
 {
@@ -167,8 +172,9 @@ static size_t apply_verdicts(const struct adapting *adapting, const struct dp_ad
         struct dp_sim_hop hop = near ? costs->local : costs->network;
         hop.latency *= verdict->slowdown;
         hop.bytes_per_second /= verdict->slowdown;
-        ret_links[links++] = (struct dp_adapt_link){
-            .from = known ? (int32_t)verdict->peer : -1, .to = (int32_t)verdict->rank, .hop = hop};
+        int32_t own = (int32_t)verdict->rank, other = known ? (int32_t)verdict->peer : -1;
+        ret_links[links++] = (struct dp_adapt_link){other, own, hop, DP_ADAPT_TO};
+        ret_links[links++] = (struct dp_adapt_link){own, other, hop, DP_ADAPT_FROM};
     }
     return links;
 }
@@ -203,8 +209,11 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
             adapting->again_steps = wait;
         }
     }
-    // A restart goes through the queue, and experts move by themselves: both are advice.
-    if (best->plan != NULL && best->kind != DP_ADAPT_RESTART && best->kind != DP_ADAPT_EXPERTS) {
+    // A restart is planned by the queue, with what is free then.
+    if (best->kind == DP_ADAPT_RESTART) {
+        adapting->without = best->without;
+        best->without = NULL;
+    } else if (best->plan != NULL) {
         adapting->next = *best->plan;
         free(best->plan);
         best->plan = NULL;
@@ -242,7 +251,7 @@ static void run_choose(struct adapting *adapting)
         slow[r] = 1;
     }
     DP_AUTO_FREE struct dp_adapt_link *links =
-        dp_new_array(struct dp_adapt_link, adapting->verdicts_count);
+        dp_new_array(struct dp_adapt_link, 2 * adapting->verdicts_count);
     size_t links_count = apply_verdicts(adapting, &costs, slow, links);
     if (adapting->measured_count > 0 &&
         dp_adapt_costs_measure(&costs, &adapting->plan, slow, adapting->measured,
@@ -259,6 +268,7 @@ static void run_choose(struct adapting *adapting)
         .measured_step_s = adapting->step_s,
         .remaining_steps = adapting->steps_left,
         .trust = adapting->trust,
+        .wanted = adapting->wanted,
         .spec = &adapting->spec,
         .resources = &resources,
     };
@@ -273,6 +283,10 @@ static void run_choose(struct adapting *adapting)
     input.experts = find_experts(adapting, &experts) ? &experts : NULL;
     if (adapting->switch_s > 0) {
         input.acting.switch_s = adapting->switch_s;
+    }
+    if (adapting->spec.resources.device == DP_DEVICE_SIM) {
+        // It has nothing to save: it would begin anew.
+        input.acting.checkpoint_s = (double)adapting->step * adapting->step_s;
     }
     DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
     if (dp_adapt_choose(&input, &answers, err) == DP_OK) {
@@ -322,6 +336,7 @@ static void tell_core(struct task *task)
                        .predicted_step_ns = (int64_t)(adapting->predicted_s * DP_NS_PER_S),
                        .predicted_pause_ns = (int64_t)(adapting->pause_s * DP_NS_PER_S),
                        .again_steps = (uint64_t)adapting->again_steps,
+                       .without = adapting->without,
                        .document = adapting->document.bytes,
                        .document_length = adapting->document.length}};
     if (adapting->changes) {
@@ -433,6 +448,9 @@ void adapting_start(struct daemon *daemon, const struct dp_effect *effect)
         .steps_left = (int64_t)ask->steps_left,
         .step = (int64_t)job->step,
     };
+    if (!dp_adapt_kind_of(ask->answer, &adapting->wanted)) {
+        adapting->wanted = DP_ADAPT_IGNORE;
+    }
     struct dp_error *err = &adapting->task.error;
     dp_status status =
         planning_parse(job->job_toml.bytes, job->job_toml.length, job->id, &adapting->spec, err);

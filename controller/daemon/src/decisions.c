@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "audit.h"
+#include "dp/adapt.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
@@ -102,6 +103,28 @@ static void list_decisions(struct daemon *daemon, uint64_t call, const void *any
     call_reply(daemon, call, &response.base);
 }
 
+static dp_status check_answer(const Dp__V1__ReassignJobRequest *request, struct dp_error *err)
+{
+    dp_adapt_kind kind = DP_ADAPT_IGNORE;
+    if (request->answer[0] == '\0') {
+        return DP_OK;
+    }
+    if (!dp_adapt_kind_of(request->answer, &kind) || kind == DP_ADAPT_IGNORE) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf known = {0};
+        for (int k = DP_ADAPT_IGNORE + 1; k < DP_ADAPT_KIND_COUNT; k++) {
+            dp_buf_printf(&known, "%s%s", known.length > 0 ? ", " : "",
+                          dp_adapt_kind_text((dp_adapt_kind)k));
+        }
+        return dp_fail(err, DP_INVALID, "answer \"%.*s\" is none of %s", DP_NAME_MAX,
+                       request->answer, known.bytes);
+    }
+    return request->away[0] == '\0'
+               ? DP_OK
+               : dp_fail(err, DP_INVALID,
+                         "a node to leave is an answer of its own: give one of "
+                         "\"away\" and \"answer\"");
+}
+
 static void reassign_job(struct daemon *daemon, uint64_t call, const void *any,
                          struct dp_arena *arena)
 {
@@ -111,7 +134,8 @@ static void reassign_job(struct daemon *daemon, uint64_t call, const void *any,
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     struct dp_audit_record audit;
     audit_fill(daemon, call, DP_METHOD_REASSIGN_JOB, request->user, request->id, &audit);
-    if (view_find(daemon, request->id, &view, &err) == DP_OK) {
+    if (check_answer(request, &err) == DP_OK &&
+        view_find(daemon, request->id, &view, &err) == DP_OK) {
         DP_COPY_TEXT(audit.object, view.job->id);
         if (!view.in_core) {
             dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
@@ -123,11 +147,13 @@ static void reassign_job(struct daemon *daemon, uint64_t call, const void *any,
         call_fail_error(daemon, call, &err);
         return;
     }
-    struct dp_core_event event = {
-        .kind = DP_EVENT_REASSIGN,
-        .audit = &audit,
-        .audit_reply = call,
-        .reassign = {.reply = call, .away = request->away, .advise = request->advise}};
+    struct dp_core_event event = {.kind = DP_EVENT_REASSIGN,
+                                  .audit = &audit,
+                                  .audit_reply = call,
+                                  .reassign = {.reply = call,
+                                               .away = request->away,
+                                               .answer = request->answer,
+                                               .advise = request->advise}};
     DP_COPY_TEXT(event.reassign.job, view.job->id);
     daemon_expect(daemon, call, DP_METHOD_REASSIGN_JOB);
     daemon_step(daemon, &event);

@@ -219,10 +219,15 @@ static const char verdicts[] =
     "  onset_step INTEGER NOT NULL, step INTEGER NOT NULL, text TEXT NOT NULL) STRICT;"
     "CREATE INDEX verdicts_by_job ON verdicts (job, id);";
 
+static const char nodes_to_avoid[] =
+    "ALTER TABLE jobs ADD COLUMN avoid TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE jobs ADD COLUMN avoid_why TEXT NOT NULL DEFAULT '';";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},     {fences_and_parts},   {clusters_and_hardware}, {profiles_and_lessons},
     {loads_of_experts}, {communication},      {device_memory},         {tokens_of_corpus},
-    {reassignments},    {queue_and_attempts}, {audit_and_retention}, {verdicts},
+    {reassignments},    {queue_and_attempts}, {audit_and_retention},   {verdicts},
+    {nodes_to_avoid},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

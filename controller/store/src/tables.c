@@ -33,6 +33,7 @@ static const struct dp_column job_columns[] = {
     JOB(U32, retry_max),     JOB(U32, retry_backoff_s), JOB(U32, no_progress_max),
     JOB(U32, faults),        JOB(U32, stalled),         JOB(U32, preemptions),
     JOB(I64, retry_at_ns),   JOB(I64, queued_ns),       JOB(I64, checkpoint_step),
+    JOB(TEXT, avoid),        JOB(TEXT, avoid_why),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)

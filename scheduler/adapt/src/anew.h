@@ -5,7 +5,8 @@
 
 // As the job sets it; or, if it `loosens`, sizes that the job sets give way one after the other:
 // replicas and micro-batches, then the depth of the pipeline and expert groups, then the schedule.
-// *ret_gave (static) names what did; "" = nothing. DP_UNSCHEDULABLE and DP_INVALID are those of the last try.
+// *ret_gave (static) names what did; "" = nothing. DP_UNSCHEDULABLE and DP_INVALID are those of the
+// last try.
 dp_status dp_adapt_plan_anew(const struct dp_job_spec *spec,
                              const struct dp_planner_resources *resources,
                              const struct dp_planner_options *options, bool loosens,

@@ -127,8 +127,9 @@ struct dp_ask { // CANCEL and CHECKPOINT
 struct dp_reassign {
     uint64_t reply;
     char job[DP_ID_MAX];
-    const char *away; // node to leave, "" = none
-    bool advise;      // what would be best is told, and not done
+    const char *away;   // node to leave, "" = none
+    const char *answer; // the kind that is wanted ("restart"); NULL or "" = the best
+    bool advise;        // what would be best is told, and not done
 };
 
 typedef enum dp_node_action {
@@ -302,6 +303,7 @@ struct dp_adapt_done {
     const char *action;                            // in words
     int64_t predicted_step_ns, predicted_pause_ns; // 0 = not known
     uint64_t again_steps; // it may pay later: ask again after so many, 0 = not
+    const char *without;  // begin anew without these nodes, "a,b"; NULL = not
     const void *document; // dp.decision/1
     size_t document_length;
     const void *plan; // packed dp.v1.Plan; NULL = nothing is to be changed
@@ -415,10 +417,11 @@ struct dp_adapt_ask {
     uint64_t step;
     const struct dp_straggler_verdict *verdicts; // that stand
     size_t verdicts_count;
-    const char *away;  // node to leave, "" = none
-    const char *cause; // in words
-    int64_t step_ns;   // measured, as are the next: 0 = not known
-    int64_t switch_ns; // how long a job stood still while its ranks changed
+    const char *away;   // node to leave, "" = none
+    const char *answer; // as in dp_reassign
+    const char *cause;  // in words
+    int64_t step_ns;    // measured, as are the next: 0 = not known
+    int64_t switch_ns;  // how long a job stood still while its ranks changed
     uint64_t steps_left;
     double trust; // in predictions, 0 to 1
 };

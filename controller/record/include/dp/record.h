@@ -68,6 +68,8 @@ typedef enum dp_recovery_policy {
     DP_JOB_RECOVERY_AUTO,       // it goes on with what the other ranks hold, else as above
 } dp_recovery_policy;
 
+#define DP_AVOID_MAX 512 // bytes of a list of nodes, with the terminator
+
 // What is done about ranks that are slow, [straggler] policy.
 typedef enum dp_adapt_policy {
     DP_JOB_ADAPT_OFF,
@@ -103,6 +105,8 @@ struct dp_job_record {
     uint32_t preemptions; // times it made way
     int64_t retry_at_ns;  // QUEUED: not before this wall clock; 0 = at once
     int64_t queued_ns;    // wall clock, of this attempt
+    // Nodes "a,b" that its ranks stay off, since they slowed it down, and what was found there.
+    char avoid[DP_AVOID_MAX], avoid_why[DP_AVOID_MAX];
     // REASSIGNING, once the epoch in force is the new one: its ranks take their state from ranks of
     // `source_epoch`, which hold `source_step`. 0 = they do not.
     uint32_t source_epoch;

@@ -252,11 +252,12 @@ struct dp_adapt_recovery {
     char *reason;        // why this one: what is lost, what would not do; owned
 };
 void dp_adapt_recovery_deinit(struct dp_adapt_recovery *recovery);
-// The best layout on what is left. Free places come first, then fewer ranks as far as the job leaves
-// their number open. Only when neither will do, and not with `obeys`, sizes that the job sets give
-// way: the number of replicas, then the rest; the global batch stays. With too few places, or with
-// tensors that nobody holds any more, it says so and starts from the last checkpoint, on the same
-// layout. DP_INVALID for arguments that do not fit the plan, DP_INTERRUPTED.
+// The best layout on what is left. Free places come first, then fewer ranks as far as the job
+// leaves their number open. Only when neither will do, and not with `obeys`, sizes that the job
+// sets give way: the number of replicas, then the rest; the global batch stays. With too few
+// places, or with tensors that nobody holds any more, it says so and starts from the last
+// checkpoint, on the same layout. DP_INVALID for arguments that do not fit the plan,
+// DP_INTERRUPTED.
 dp_status dp_adapt_recover(const struct dp_adapt_loss *loss, struct dp_adapt_recovery *ret_recovery,
                            struct dp_error *err);
 

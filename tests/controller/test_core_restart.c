@@ -1,0 +1,261 @@
+// A job that begins anew from a checkpoint without the node that slowed it down.
+#include <signal.h>
+#include <string.h>
+
+#include "dp/alloc.h"
+#include "dp/clock.h"
+#include "dp_test.h"
+#include "reassign_world.h"
+
+static void assert_state(const struct change *change, dp_job_state state)
+{
+    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
+}
+
+// What was asked is answered with a restart without node b.
+static void answer_restart(struct change *change, bool advise)
+{
+    struct world *world = &change->world;
+    struct dp_core_event ask = {.kind = DP_EVENT_REASSIGN,
+                                .reassign = {.job = "job-1", .away = "", .advise = advise}};
+    world_step(world, &ask);
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = world->asked.request,
+                                                 .kind = "restart",
+                                                 .action = "start again without b",
+                                                 .predicted_step_ns = DP_NS_PER_MS / 2,
+                                                 .predicted_pause_ns = DP_NS_PER_S,
+                                                 .without = "b",
+                                                 .document = "{}",
+                                                 .document_length = 2}};
+    world_step(world, &event);
+}
+
+static void save(struct change *change, uint64_t step)
+{
+    struct dp_report report = {.kind = DP_REPORT_CHECKPOINT,
+                               .checkpoint = {.step = step, .path = "/c/step", .error = ""}};
+    world_report(&change->world, change->a, 0, &report);
+}
+
+static void end_ranks(struct change *change)
+{
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        change_die(change, 1, "aabb"[rank], rank, SIGTERM);
+    }
+}
+
+static void second_level(struct change *change, const char *places, dp_rank_phase phase)
+{
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct dp_rank_level level = world_rank_level(rank, phase);
+        struct dp_assignment_level assignment = {
+            .fence = {"job-1", 2, 1}, .ranks = &level, .ranks_count = 1, .error = ""};
+        world_send_level(&change->world, change_session(change, places[rank]), &assignment);
+    }
+}
+
+static void second_step(struct change *change, const char *places, uint64_t step, int64_t step_ns)
+{
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct dp_report report = {.kind = DP_REPORT_STEP, .fence = {"job-1", 2, 1}};
+        report.step.row = (struct dp_step_record){
+            .step = step, .loss = 2, .loss_known = true, .step_ns = step_ns, .tokens = 100};
+        world_report(&change->world, change_session(change, places[rank]), rank, &report);
+    }
+    change->world.steps_count = 0;
+}
+
+static void admit(struct change *change, const char *node)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_NODE_ASK,
+                                  .node_ask = {.node = node,
+                                               .reason = "",
+                                               .by = "operator",
+                                               .word = "undrained",
+                                               .action = DP_NODE_UNDRAIN}};
+    world_step(&change->world, &event);
+}
+
+static void assert_says(const struct change *change, const char *part)
+{
+    const char *message = change_job(change)->message;
+    if (strstr(message, part) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", part, message);
+    }
+}
+
+static void it_saves_leaves_the_node_and_is_measured(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    answer_restart(&change, false);
+    assert_state(&change, DP_STATE_STOPPING);
+    const struct dp_decision_record *decision = &change.world.decision;
+    assert_int_equal(decision->state, DP_DECISION_SWITCHING);
+    assert_int_equal(decision->attempt, 2);
+    assert_int_equal(world_sent(&change.world, DP_ORDER_STOP, ""), 2);
+    assert_true(change.world.sent[change.world.sent_count - 1].checkpoint);
+    save(&change, 5);
+    change.world.now_ns += 3 * DP_NS_PER_S;
+    end_ranks(&change);
+    assert_state(&change, DP_STATE_ASSIGNING);
+    for (size_t i = 0; i < change.world.offers_count; i++) {
+        assert_string_not_equal(change.world.offers[i].node, "b");
+    }
+    assert_int_equal(decision->state, DP_DECISION_SWITCHING);
+    second_level(&change, "aacc", DP_RANK_READY);
+    second_level(&change, "aacc", DP_RANK_RUNNING);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_job(&change)->step, 5);
+    assert_int_equal(decision->state, DP_DECISION_RUNNING);
+    assert_int_equal(decision->measured_pause_ns, 3 * DP_NS_PER_S);
+    second_step(&change, "aacc", 6, 9 * DP_NS_PER_MS); // warms up
+    for (uint64_t step = 7; step < 26; step++) {
+        second_step(&change, "aacc", step, DP_NS_PER_MS * 3 / 4);
+        assert_int_equal(decision->state, DP_DECISION_RUNNING);
+    }
+    second_step(&change, "aacc", 26, DP_NS_PER_MS * 3 / 4);
+    assert_int_equal(decision->state, DP_DECISION_MEASURED);
+    assert_int_equal(decision->measured_step_ns, DP_NS_PER_MS * 3 / 4);
+    assert_float_equal(decision->trust_after, 0.75, 1e-12); // half of what was promised
+    // Other layouts stay off the node, too, until somebody says that it is well.
+    struct dp_core_event ask = {.kind = DP_EVENT_REASSIGN,
+                                .reassign = {.job = "job-1", .away = "", .advise = true}};
+    change.world.now_ns += 600 * DP_NS_PER_S;
+    world_step(&change.world, &ask);
+    for (size_t i = 0; i < change.world.asked.nodes_count; i++) {
+        assert_string_not_equal(change.world.asked.nodes[i], "b");
+    }
+    admit(&change, "b");
+    assert_string_equal(change_job(&change)->avoid, "");
+}
+
+static void a_checkpoint_that_nobody_heard_of_is_done_without_and_said(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    save(&change, 3);
+    answer_restart(&change, false);
+    change.world.hold_plan = true;
+    end_ranks(&change);
+    world_pass(&change.world, 3000); // what ranks had to say may be behind their ends
+    assert_state(&change, DP_STATE_QUEUED);
+    assert_int_equal(change_job(&change)->step, 3);
+    struct dp_core_event cancel = {.kind = DP_EVENT_CANCEL, .ask = {.job = "job-1", .reason = ""}};
+    world_step(&change.world, &cancel);
+    assert_int_equal(change.world.decision.state, DP_DECISION_ABANDONED);
+}
+
+static void without_room_elsewhere_it_waits_and_says_which_node_is_left_out(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    // Somebody else has taken the slots of c meanwhile.
+    world_submit(&change.world, 0, 2, "");
+    answer_restart(&change, false);
+    save(&change, 5);
+    end_ranks(&change);
+    assert_state(&change, DP_STATE_QUEUED);
+    assert_says(&change, "b left out (asked for");
+    assert_says(&change, "undrain b");
+    assert_int_equal(change.world.decision.state, DP_DECISION_SWITCHING);
+    admit(&change, "b");
+    assert_state(&change, DP_STATE_ASSIGNING);
+}
+
+static void what_shows_that_a_node_is_well_lets_it_in(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        AUTO_CHANGE change;
+        change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+        answer_restart(&change, false);
+        assert_string_equal(change_job(&change)->avoid, "b");
+        struct dp_node_record node = {.slots = 2, .profile = {.bytes = "{}", .length = 2}};
+        DP_COPY_TEXT(node.name, "b");
+        DP_COPY_TEXT(node.instance, "b");
+        DP_COPY_TEXT(node.boot_id, "first");
+        struct dp_core_event event = {
+            .kind = DP_EVENT_HELLO,
+            .hello = {.levels = {.session = 98}, .node = &node, .protocol = 2}};
+        world_step(&change.world, &event);
+        // It says the same once more, was measured anew, has booted anew.
+        node.profile.bytes = how == 1 ? "{ }" : "{}";
+        node.profile.length = how == 1 ? 3 : 2;
+        DP_COPY_TEXT(node.boot_id, how == 2 ? "second" : "first");
+        event.hello.levels.session = 99;
+        world_step(&change.world, &event);
+        assert_string_equal(change_job(&change)->avoid, how == 0 ? "b" : "");
+    }
+}
+
+static void advice_stops_nobody(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    answer_restart(&change, true);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
+    assert_string_equal(change_job(&change)->avoid, "");
+}
+
+static void an_attempt_that_ends_before_it_trains_is_no_success(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    answer_restart(&change, false);
+    save(&change, 5);
+    end_ranks(&change);
+    second_level(&change, "aacc", DP_RANK_STARTING);
+    for (int node = 0; node < 2; node++) {
+        struct dp_assignment_level level = {
+            .fence = {"job-1", 2, 1}, .keeper_lost = true, .keeper_signal = SIGKILL, .error = ""};
+        world_send_level(&change.world, node == 0 ? change.a : change.c, &level);
+    }
+    assert_int_equal(change_job(&change)->attempt, 3);
+    assert_int_equal(change.world.decision.state, DP_DECISION_FELL_BACK);
+    assert_string_equal(change_job(&change)->avoid, "b");
+}
+
+static void the_next_controller_goes_on_with_it(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    answer_restart(&change, false);
+    struct dp_decision_record decision = change.world.decision;
+    change_restart(&change);
+    struct dp_core_event event = {.kind = DP_EVENT_LOAD_DECISION, .load_decision = &decision};
+    world_step(&change.world, &event);
+    change.a = world_hello(&change.world, "a", 2, NULL, 0);
+    change.b = world_hello(&change.world, "b", 2, NULL, 0);
+    change.c = world_hello(&change.world, "c", 2, NULL, 0);
+    end_ranks(&change);
+    assert_int_equal(change_job(&change)->attempt, 2);
+    assert_string_equal(change_job(&change)->avoid, "b");
+    second_level(&change, "aacc", DP_RANK_READY);
+    second_level(&change, "aacc", DP_RANK_RUNNING);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_saves_leaves_the_node_and_is_measured),
+        cmocka_unit_test(a_checkpoint_that_nobody_heard_of_is_done_without_and_said),
+        cmocka_unit_test(without_room_elsewhere_it_waits_and_says_which_node_is_left_out),
+        cmocka_unit_test(what_shows_that_a_node_is_well_lets_it_in),
+        cmocka_unit_test(advice_stops_nobody),
+        cmocka_unit_test(an_attempt_that_ends_before_it_trains_is_no_success),
+        cmocka_unit_test(the_next_controller_goes_on_with_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
