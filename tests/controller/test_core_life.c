@@ -266,10 +266,12 @@ static void three_suspicions_quarantine_a_node(void **state)
     crew_ask(&crew, "n1", DP_NODE_DRAIN, 0, false);
     crew_ask(&crew, "n2", DP_NODE_DRAIN, 0, false);
     uint64_t number = crew_submit(&crew, &job);
-    crew_ask(&crew, "n1", DP_NODE_UNDRAIN, 0, false);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
         assert_int_equal(view_of(&crew, "n0").slots_used, 2);
+        if (i == 2) {
+            crew_ask(&crew, "n1", DP_NODE_UNDRAIN, 0, false);
+        }
         lose_keeper(&crew, 0, number);
         if (i < 2) {
             crew_pass(&crew, 100000);
@@ -277,9 +279,41 @@ static void three_suspicions_quarantine_a_node(void **state)
     }
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_QUARANTINED);
     assert_string_equal(view_of(&crew, "n0").node->admin_by, "controller");
-    assert_non_null(strstr(view_of(&crew, "n0").reason, "suspected 3 times in a row"));
+    assert_non_null(strstr(view_of(&crew, "n0").reason, "suspected 3 times within 3600 s"));
     crew_pass(&crew, 200000);
     assert_int_equal(view_of(&crew, "n1").slots_used, 2); // the job runs elsewhere
+}
+
+// Whatever lies between two of them.
+static void suspicions_further_apart_than_their_time_are_not_added_up(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    struct dp_core_config config;
+    dp_core_config_init(&config);
+    config.start_grace_ms = 0;
+    config.suspect_ms = 600000;
+    config.backoff_max_ms = 10000;
+    crew_init(&crew, &config);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit job = crew_job(2);
+    job.no_progress_max = 0;
+    crew_ask(&crew, "n1", DP_NODE_DRAIN, 0, false);
+    uint64_t number = crew_submit(&crew, &job);
+    // One in 400 s is never more than two in 600 s.
+    for (int i = 0; i < 5; i++) {
+        lose_keeper(&crew, 0, number);
+        crew_pass(&crew, 400000);
+        assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
+        assert_int_equal(view_of(&crew, "n0").slots_used, 2);
+    }
+    // With another one a moment later it is three.
+    lose_keeper(&crew, 0, number);
+    crew_pass(&crew, 100000);
+    assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
+    crew_ask(&crew, "n1", DP_NODE_UNDRAIN, 0, false);
+    lose_keeper(&crew, 0, number);
+    assert_int_equal(view_of(&crew, "n0").state, DP_NODE_QUARANTINED);
 }
 
 static void a_quarantine_leaves_what_running_jobs_need_and_takes_few(void **state)
@@ -622,6 +656,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(only_silence_ends_by_itself),
     cmocka_unit_test(a_node_with_a_rank_that_cannot_be_killed_is_quarantined_at_once),
     cmocka_unit_test(three_suspicions_quarantine_a_node),
+    cmocka_unit_test(suspicions_further_apart_than_their_time_are_not_added_up),
     cmocka_unit_test(a_quarantine_leaves_what_running_jobs_need_and_takes_few),
     cmocka_unit_test(many_nodes_are_asked_less_often_and_leases_follow),
     cmocka_unit_test(nodes_have_time_to_come_back_after_a_start),

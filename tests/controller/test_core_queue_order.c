@@ -249,6 +249,96 @@ static void who_writes_no_checkpoint_in_time_goes_all_the_same(void **state)
     assert_true(told);
 }
 
+static struct dp_node_view view_of(const struct crew *crew, size_t node)
+{
+    struct dp_node_view view;
+    dp_core_node_at(crew->world.core, node, &view);
+    return view;
+}
+
+// A job on both nodes that has to end, whose second node is silent before it has said that it did.
+static uint64_t stop_half(struct crew *crew)
+{
+    crew_init(crew, NULL);
+    crew_nodes(crew, 2, 2);
+    crew->stays = true;
+    return submit(crew, 4, 0, "");
+}
+
+static void lose_second(struct crew *crew)
+{
+    crew_lose(crew, 1);
+    crew_pass(crew, 13000);
+    assert_int_equal(view_of(crew, 1).state, DP_NODE_LOST);
+}
+
+// Ranks on the first node end as they were told, well before the last step.
+static void end_first(struct crew *crew, uint64_t job)
+{
+    struct dp_rank_level ranks[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i] = world_rank_level(i, DP_RANK_FINISHED);
+        ranks[i].stopped = true;
+        ranks[i].finished.step = 4;
+    }
+    struct dp_assignment_level level = {.ranks = ranks, .ranks_count = 2, .stopping = true};
+    DP_COPY_TEXT(level.fence.job, row(crew, job)->id);
+    level.fence.attempt = level.fence.epoch = 1;
+    crew->stays = false;
+    crew->work_count = 0;
+    world_send_level(&crew->world, crew->nodes[0].session, &level);
+    crew_settle(crew);
+}
+
+static void who_makes_way_does_not_wait_for_a_silent_node_when_all_others_ended_well(void **state)
+{
+    (void)state;
+    for (int drained = 0; drained < 2; drained++) {
+        AUTO_CREW crew;
+        uint64_t low = stop_half(&crew), high = 0;
+        if (drained == 1) {
+            crew_ask(&crew, "n0", DP_NODE_DRAIN, 0, true);
+        } else {
+            high = submit(&crew, 2, 1, "");
+        }
+        assert_int_equal(row(&crew, low)->state, DP_STATE_STOPPING);
+        lose_second(&crew);
+        end_first(&crew, low);
+        crew_pass(&crew, 3000);
+        assert_int_equal(row(&crew, low)->state, DP_STATE_QUEUED);
+        assert_int_equal(row(&crew, low)->attempt, 2);
+        if (drained == 1) {
+            assert_int_equal(view_of(&crew, 0).state, DP_NODE_DRAINED);
+        } else {
+            assert_int_equal(row(&crew, high)->state, DP_STATE_RUNNING);
+        }
+        // What may still run there keeps its slots.
+        assert_int_equal(view_of(&crew, 1).state, DP_NODE_LOST);
+        assert_int_equal(view_of(&crew, 1).slots_used, 2);
+    }
+}
+
+static void a_cancelled_job_gives_its_slots_back_one_by_one(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    uint64_t job = stop_half(&crew);
+    uint64_t waits = submit(&crew, 2, 0, "");
+    world_cancel(&crew.world, 0, row(&crew, job)->id);
+    crew_settle(&crew);
+    lose_second(&crew);
+    assert_int_equal(row(&crew, waits)->state, DP_STATE_QUEUED);
+    end_first(&crew, job);
+    assert_int_equal(row(&crew, waits)->state, DP_STATE_RUNNING);
+    // Nothing of it is left when it is said to be over.
+    assert_int_equal(row(&crew, job)->state, DP_STATE_STOPPING);
+    assert_int_equal(view_of(&crew, 1).slots_used, 2);
+    crew_pass(&crew, 60000);
+    assert_int_equal(view_of(&crew, 1).slots_used, 0);
+    const struct dp_job_record *over = world_job(&crew.world, job);
+    assert_true(over == NULL || over->state == DP_STATE_CANCELLED);
+}
+
 static void nobody_makes_way_for_its_like_or_in_vain(void **state)
 {
     (void)state;
@@ -288,6 +378,44 @@ static void room_that_was_made_is_kept_for_whom_it_was_made(void **state)
 }
 
 // Those far behind are not looked at while nothing can come free for them, and come all the same.
+// One rank's job ends, though its ranks stay otherwise.
+static void end_only(struct crew *crew, uint64_t job)
+{
+    struct dp_rank_level rank = world_rank_level(0, DP_RANK_DIED);
+    rank.stopped = true;
+    struct dp_assignment_level level = {.ranks = &rank, .ranks_count = 1, .stopping = true};
+    DP_COPY_TEXT(level.fence.job, row(crew, job)->id);
+    level.fence.attempt = level.fence.epoch = 1;
+    world_send_level(&crew->world, crew->nodes[0].session, &level);
+    crew_pass(crew, 3000);
+}
+
+// Whoever is first by then, because his quota allows it again.
+static void who_has_made_way_does_not_take_the_room_again(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 3);
+    crew_quota(&crew, "a", 3);
+    uint64_t ends = submit(&crew, 1, 0, "a"), stays = submit(&crew, 1, 0, "b");
+    struct dp_submit pinned = crew_job(1);
+    pinned.preemptible = false;
+    (void)crew_submit(&crew, &pinned);
+    uint64_t large = submit(&crew, 3, 3, "a");
+    assert_waits(&crew, large, "OverQuota", "a uses 1 of 3");
+    crew.stays = true;
+    uint64_t wants = submit(&crew, 2, 3, "b");
+    assert_int_equal(row(&crew, ends)->state, DP_STATE_STOPPING);
+    assert_int_equal(row(&crew, stays)->state, DP_STATE_STOPPING);
+    crew.work_count = 0;
+    end_only(&crew, ends);
+    assert_waits(&crew, large, "WaitingForRanks", "1 free of 3");
+    assert_waits(&crew, wants, "WaitingForPreemption", "make way for it");
+    assert_int_equal(row(&crew, ends)->state, DP_STATE_QUEUED);
+    assert_int_equal(row(&crew, ends)->preemptions, 1);
+}
+
 static void a_long_queue_is_gone_through_to_its_end(void **state)
 {
     (void)state;
@@ -512,9 +640,12 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(ranks_of_a_job_that_is_being_planned_count_at_once),
     cmocka_unit_test(a_job_of_higher_priority_has_the_cheapest_make_way),
     cmocka_unit_test(who_makes_way_writes_a_checkpoint_and_goes_on_from_it),
+    cmocka_unit_test(who_makes_way_does_not_wait_for_a_silent_node_when_all_others_ended_well),
+    cmocka_unit_test(a_cancelled_job_gives_its_slots_back_one_by_one),
     cmocka_unit_test(who_writes_no_checkpoint_in_time_goes_all_the_same),
     cmocka_unit_test(nobody_makes_way_for_its_like_or_in_vain),
     cmocka_unit_test(room_that_was_made_is_kept_for_whom_it_was_made),
+    cmocka_unit_test(who_has_made_way_does_not_take_the_room_again),
     cmocka_unit_test(a_long_queue_is_gone_through_to_its_end),
     cmocka_unit_test(an_index_that_has_moved_refuses_a_submission),
     cmocka_unit_test(close_nodes_are_offered_first),

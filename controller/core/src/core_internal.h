@@ -195,6 +195,7 @@ struct core_job {
     bool offered_some, offer_all; // nodes for its plan: those close together, or all
     int64_t backoff_ns;           // not before; 0 = at once
     int64_t passed_ns;            // since when others start before it; 0 = none has
+    bool made_way;                // others have for it, and may not be done with that
     char around[DP_NAME_MAX];     // a node that it does without when others have room, "" = none
     // STOPPING
     uint64_t way_for;              // number of the job that it makes way for; 0 = none
@@ -282,6 +283,7 @@ struct core_transaction {
 struct core_audit {
     struct dp_audit_record row;
     uint64_t token; // of the newest transaction with it
+    uint64_t job;   // that it brought in; 0 = none
     bool unstored;
     struct core_audit *next;
 };
@@ -460,6 +462,8 @@ void dp_core_quotas_store(struct dp_core *core);
 // Has jobs of lower priority make way for this one, which finds `slots_free`. Whether slots come
 // free for it by that.
 bool dp_core_preempt(struct dp_core *core, struct core_job *wanting, uint32_t slots_free);
+// Slots that others give up for this job and have not left yet.
+uint32_t dp_core_preempt_coming(const struct dp_core *core, struct core_job *wanting);
 
 // retry.c
 // STOPPING: the job will begin again.
@@ -632,6 +636,8 @@ void dp_core_audits_stored(struct dp_core *core, const struct dp_stored *stored)
 // Those that could not be stored go with the step's transaction.
 void dp_core_audits_store(struct dp_core *core);
 void dp_core_audits_free(struct dp_core *core);
+// The job is refused after all, since it could not be stored.
+void dp_core_audits_refuse(struct dp_core *core, uint64_t job, const struct dp_error *error);
 
 // levels.c
 void dp_core_heartbeat(struct dp_core *core, const struct dp_levels *levels);

@@ -111,22 +111,25 @@ static void choose(struct dp_core *core, const struct victim *victims, size_t co
     }
 }
 
-// Slots that others give up for this job and have not left yet.
-static uint32_t on_their_way(const struct dp_core *core, const struct core_job *wanting)
+uint32_t dp_core_preempt_coming(const struct dp_core *core, struct core_job *wanting)
 {
     uint32_t slots = 0;
+    if (!wanting->made_way) {
+        return 0;
+    }
     FOR_EACH_PLACED_JOB(core, job)
     {
         if (job->row.state == DP_STATE_STOPPING && job->way_for == wanting->row.number) {
             slots += slots_for(job, wanting);
         }
     }
+    wanting->made_way = slots > 0;
     return slots;
 }
 
 bool dp_core_preempt(struct dp_core *core, struct core_job *wanting, uint32_t slots_free)
 {
-    uint32_t coming = on_their_way(core, wanting);
+    uint32_t coming = dp_core_preempt_coming(core, wanting);
     uint32_t wanted = (uint32_t)wanting->row.ranks_wanted;
     if (slots_free + coming >= wanted) {
         return coming > 0;
@@ -155,6 +158,7 @@ bool dp_core_preempt(struct dp_core *core, struct core_job *wanting, uint32_t sl
             snprintf(why, sizeof(why), "made way for %s of priority %d", wanting->row.id,
                      wanting->row.priority);
             victims[i].job->way_for = wanting->row.number;
+            wanting->made_way = true;
             dp_core_job_touch(victims[i].job);
             dp_core_job_make_way(core, victims[i].job, "Preempted", why);
         }

@@ -333,6 +333,15 @@ static void lead(struct pass *pass, struct core_job *job)
     }
 }
 
+// Another one is the first now. Who has made way would begin again at once, and make way once more.
+static void keep_room(struct pass *pass, struct core_job *job)
+{
+    if (dp_core_preempt_coming(pass->core, job) > 0) {
+        wait_for(job, "WaitingForPreemption", "jobs of lower priority make way for it");
+        reserve(pass, (uint32_t)job->row.ranks_wanted);
+    }
+}
+
 static void look_at(struct pass *pass, struct core_job *job)
 {
     if (job->planning || waits_alone(pass, job)) {
@@ -348,6 +357,8 @@ static void look_at(struct pass *pass, struct core_job *job)
         start(pass, job);
     } else if (found == LACKS_ROOM && pass->first == NULL) {
         lead(pass, job);
+    } else if (found == LACKS_ROOM) {
+        keep_room(pass, job);
     }
 }
 
