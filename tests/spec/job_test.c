@@ -73,8 +73,10 @@ static void relative_paths_hang_on_the_job_file(void **state)
     assert_string_equal(spec.data.path, "/home/u/jobs/text/a.txt");
     assert_string_equal(spec.checkpoint.directory, "/home/u/jobs/out");
     assert_string_equal(spec.checkpoint.resume, "/abs/c");
-    assert_ok(parse_job(text, NULL, &spec, &err), &err);
-    assert_string_equal(spec.data.path, "text/a.txt");
+    assert_int_equal(parse_job(text, NULL, &spec, &err), DP_INVALID);
+    assert_non_null(strstr(err.message, "\"path\" in [data] must be absolute"));
+    assert_non_null(strstr(err.message, "\"directory\" in [checkpoint] must be absolute"));
+    assert_null(strstr(err.message, "resume"));
 }
 
 static void the_examples_are_valid_and_named_after_their_files(void **state)

@@ -100,6 +100,10 @@ class Rest(ClusterTest):
         self.assertEqual((code, answer["status"]), (400, "INVALID"))
         self.assertIn("wrong.toml:1:", answer["message"])
         self.assertIn("model", answer["message"])
+        # Nobody here knows where the file lies that came in a body.
+        code, answer = self.curl("/v1/jobs", *TOML, stdin=job_text(data_path="corpus.txt"))
+        self.assertEqual((code, answer["status"]), (400, "INVALID"))
+        self.assertIn('"path" in [data] must be absolute', answer["message"])
         code, answer = self.curl("/v1/jobs/nothing")
         self.assertEqual((code, answer["code"], answer["status"]), (404, 404, "NOT_FOUND"))
 

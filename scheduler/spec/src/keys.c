@@ -194,10 +194,15 @@ static void store_text(const struct dp_section *section, const struct dp_key *ke
         store_named(section, key, node, diags, member);
         return;
     }
-    DP_AUTO_FREE char *joined =
-        key->type == DP_KEY_PATH && text[0] != '\0' && text[0] != '/' && base_directory != NULL
-            ? dp_path_join(base_directory, text)
-            : dp_strdup(text);
+    bool is_relative = key->type == DP_KEY_PATH && text[0] != '\0' && text[0] != '/';
+    if (is_relative && base_directory == NULL) {
+        dp_diags_add(diags, node->line, node->column, NULL,
+                     "\"%s\" in %s must be absolute: the file came without the directory that "
+                     "\"%.200s\" would be in",
+                     key->name, label, text);
+        return;
+    }
+    DP_AUTO_FREE char *joined = is_relative ? dp_path_join(base_directory, text) : dp_strdup(text);
     memset(member, 0, key->size); // equal specs have equal bytes
     if (!dp_copy_text(member, key->size, joined)) {
         dp_diags_add(diags, node->line, node->column, NULL,

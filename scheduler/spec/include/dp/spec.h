@@ -224,7 +224,7 @@ void dp_job_spec_init(struct dp_job_spec *spec);
 // or of as many as the model has learned positions.
 void dp_job_spec_of_model(const struct dp_model_spec *model, dp_device_kind device,
                           struct dp_job_spec *ret_spec);
-// Parses job TOML. `base_directory` is what relative paths hang on; NULL keeps them as they are.
+// Parses job TOML. `base_directory` is what relative paths hang on; with NULL they are refused.
 // On DP_INVALID every problem is in diags (which the caller inits with the text and deinits).
 // [model] hf_config needs a file to read and is refused here: dpctl inlines it before it submits.
 dp_status dp_job_spec_parse(const char *text, size_t length, const char *base_directory,
