@@ -33,8 +33,8 @@ static void print_trace(FILE *out)
 static void on_abort(int signal_number)
 {
     (void)signal_number;
-    fprintf(stderr, "seed %" PRIu64 ", event %" PRIu64 ": the process was aborted\n", world.seed,
-            world.events);
+    fprintf(stderr, "seed %s%" PRIu64 ", event %" PRIu64 ": the process was aborted\n",
+            world.more.none ? "-" : "", world.seed, world.events);
     print_trace(stderr);
     if (mine != NULL) {
         mine->failed = true;
@@ -79,9 +79,9 @@ static bool try_apart(uint64_t seed, uint64_t masked, bool quiet, bool tracing,
         shared->failed = !run_world(seed, masked, &shared->tally);
         if (shared->failed) {
             (void)snprintf(shared->rule, sizeof(shared->rule), "%s", world.rule);
-            fprintf(stderr,
-                    "seed %" PRIu64 ", event %" PRIu64 ", %.4f s: rule \"%s\" is broken: %s\n",
-                    seed, world.events, (double)world.now_ns / 1e9, world.rule, world.text);
+            fprintf(
+                stderr, "seed %" PRId64 ", event %" PRIu64 ", %.4f s: rule \"%s\" is broken: %s\n",
+                (int64_t)seed, world.events, (double)world.now_ns / 1e9, world.rule, world.text);
             print_trace(stderr);
         }
         shared->done = true;
@@ -132,8 +132,8 @@ static void explain(uint64_t seed)
     }
     sim_deinit(&world);
     fprintf(stderr,
-            "repeat it: make sim SEED=%" PRIu64 " RUNS=1; all of it: sim_worlds %" PRIu64 " show\n",
-            seed, seed);
+            "repeat it: make sim SEED=%" PRId64 " RUNS=1; all of it: sim_worlds %" PRId64 " show\n",
+            (int64_t)seed, (int64_t)seed);
     (void)munmap(shared, sizeof(*shared));
 }
 
@@ -190,7 +190,7 @@ bool sim_survey(uint64_t first, uint64_t runs, bool all)
     bool passed = true;
     for (uint64_t seed = first; seed < first + runs && (passed || all); seed++) {
         if (!run_world(seed, 0, &tally)) {
-            printf("seed %" PRIu64 ": %s: %s\n", seed, world.rule, world.text);
+            printf("seed %" PRId64 ": %s: %s\n", (int64_t)seed, world.rule, world.text);
             fflush(stdout);
             passed = false;
         }
@@ -245,6 +245,10 @@ void sim_tally_print(const struct sim_tally *tally, double seconds)
     for (size_t kind = 1; kind < DP_ARRAY_LENGTH(tally->orders); kind++) {
         printf(" %s %" PRIu64, dp_order_kind_text((dp_order_kind)kind), tally->orders[kind]);
     }
-    printf("\n");
+    printf("\naimed faults %" PRIu64 "; recoveries %" PRIu64 "; layouts asked for %" PRIu64
+           ", answered wrong %" PRIu64 ", late %" PRIu64 "; preemptions %" PRIu64
+           "; nodes forgotten %" PRIu64 "\n",
+           tally->aimed, tally->recoveries, tally->answers, tally->wrong, tally->late,
+           tally->preemptions, tally->forgotten);
     print_missing(tally);
 }

@@ -235,14 +235,11 @@ void sim_check_silence(struct sim *sim)
     }
 }
 
-// As a job is given slots; a quota that becomes smaller takes nothing away.
-static void check_quota(struct sim *sim, const char *user)
+uint32_t sim_ranks_of(struct sim *sim, const char *user)
 {
-    const struct dp_quota_record *quotas[SIM_USERS];
     const struct dp_job_record *jobs[SIM_JOBS_MAX];
-    uint32_t counted[SIM_USERS], used = 0;
     const struct dp_core *core = sim->controller.core;
-    size_t quotas_count = dp_core_quotas((struct dp_core *)core, quotas, counted, SIM_USERS);
+    uint32_t used = 0;
     dp_core_job_rows(core, jobs);
     for (size_t i = 0; i < dp_core_jobs_count(core); i++) {
         const struct dp_rank_record *ranks = NULL;
@@ -251,6 +248,16 @@ static void check_quota(struct sim *sim, const char *user)
         dp_core_job(core, jobs[i]->number, &ranks, &count);
         used += holds && strcmp(jobs[i]->user, user) == 0 ? (uint32_t)count : 0;
     }
+    return used;
+}
+
+// As a job is given slots; a quota that becomes smaller takes nothing away.
+static void check_quota(struct sim *sim, const char *user)
+{
+    const struct dp_quota_record *quotas[SIM_USERS];
+    uint32_t counted[SIM_USERS], used = sim_ranks_of(sim, user);
+    struct dp_core *core = sim->controller.core;
+    size_t quotas_count = dp_core_quotas(core, quotas, counted, SIM_USERS);
     for (size_t i = 0; i < quotas_count; i++) {
         if (strcmp(quotas[i]->user, user) == 0 && !quotas[i]->deleted && used > quotas[i]->ranks) {
             sim_fail(sim, "quotas", "%s is given %u ranks of %u", user, used, quotas[i]->ranks);
@@ -288,12 +295,14 @@ void sim_check_move(struct sim *sim, const struct dp_effect *effect)
         sim_fail(sim, "answers", "job-%llu, whose cancellation was acknowledged, is %s again",
                  (unsigned long long)effect->job, dp_job_state_text(to));
     }
+    job->before = job->state;
     job->state = to;
     const struct dp_job_record *row = dp_core_job(sim->controller.core, effect->job, NULL, NULL);
     if (to == DP_STATE_ASSIGNING && row != NULL) {
         check_quota(sim, row->user);
     }
-    sim_faults_trigger(sim, SIM_AT_MOVE, to);
+    sim_rules_move(sim, effect->job, to);
+    sim_faults_trigger(sim, SIM_AT_MOVE, to, effect->job, SIM_NODES_MAX);
 }
 
 static const char *leftover_on(const struct sim *sim, const struct sim_node *node)
@@ -368,6 +377,7 @@ void sim_fail_unfinished(struct sim *sim)
 
 void sim_check_end(struct sim *sim)
 {
+    sim_rules_end(sim);
     for (size_t i = 0; i < dp_core_nodes_count(sim->controller.core); i++) {
         struct dp_node_view view;
         dp_core_node_at(sim->controller.core, i, &view);

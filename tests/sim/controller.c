@@ -3,9 +3,11 @@
 #include <string.h>
 
 #include "dp/alloc.h"
+#include "dp/straggler.h"
 #include "sim.h"
 
-#define TICKS_MAX 20 // in one moment
+#define TICKS_MAX 20    // in one moment
+#define SILENCE_MS 4000 // of a node, that rules count
 
 // What an agent's level says, as the wire would hand it over. Scratch that is filled anew.
 static struct dp_rank_level rank_levels[SIM_JOBS_MAX][SIM_SLOTS_MAX];
@@ -104,6 +106,17 @@ static void give_hello(struct sim *sim, const struct sim_message *message)
     sim_controller_event(sim, &event);
 }
 
+// What a rank computed in a step. Two of them do the same.
+static struct dp_straggler_kind work_of(const struct sim *sim, const struct sim_report *report)
+{
+    struct dp_straggler_kind work = {.kind = DP_ACTION_F, .count = 4};
+    uint32_t parts = sim_parts(report->world);
+    work.stage = work.b_stage = (uint16_t)(parts == 0 ? 0 : report->rank % parts);
+    work.median_ns = sim->jobs[report->key.job].step_ns / (report->slow ? 4 : 8);
+    work.total_ns = 4 * work.median_ns;
+    return work;
+}
+
 static void give_report(struct sim *sim, const struct sim_message *message)
 {
     const struct sim_report *report = &message->report;
@@ -119,6 +132,10 @@ static void give_report(struct sim *sim, const struct sim_message *message)
     given->fence.epoch = report->key.epoch;
     snprintf(given->fence.job, sizeof(given->fence.job), "job-%u", report->key.job);
     char path[64];
+    struct dp_straggler_kind work = work_of(sim, report);
+    struct dp_straggler_sample times = {.kinds = &work, .kinds_count = 1};
+    struct dp_straggler_probe probe = {
+        .request = report->request, .gemm_ns = report->slow ? 2000 : 1000, .gemm_flops = 1e6};
     if (report->kind == DP_REPORT_READY) {
         DP_COPY_TEXT(given->ready.address, "here:1");
         given->ready.resumed_step = report->step;
@@ -129,6 +146,9 @@ static void give_report(struct sim *sim, const struct sim_message *message)
     } else if (report->kind == DP_REPORT_STEP) {
         given->step.row.step = report->step;
         given->step.row.step_ns = sim->jobs[report->key.job].step_ns;
+        given->step.times = sim->more.stragglers ? &times : NULL;
+    } else if (report->kind == DP_REPORT_PROBE) {
+        given->probe = &probe;
     } else if (report->kind == DP_REPORT_CHECKPOINT) {
         snprintf(path, sizeof(path), "checkpoints/job-%u/%llu", report->key.job,
                  (unsigned long long)report->step);
@@ -143,6 +163,9 @@ static void give_report(struct sim *sim, const struct sim_message *message)
 static void note_taken(struct sim *sim, struct sim_node *node)
 {
     int64_t long_ns = SIM_MS(sim->controller.config.lease_default_ms);
+    if (sim->now_ns - node->taken_ns > SIM_MS(SILENCE_MS)) {
+        node->settled_ns = sim->now_ns;
+    }
     if (sim->now_ns - node->taken_ns > long_ns) {
         node->returned_ns = sim->now_ns;
     }
@@ -268,7 +291,11 @@ static void perform_send(struct sim *sim, const struct dp_effect *effect)
         SIM_TRACE(sim, "controller tells %s: %s job-%llu (attempt %u, epoch %u) %s", effect->node,
                   dp_order_kind_text(effect->order), (unsigned long long)effect->job,
                   effect->fence.attempt, effect->fence.epoch, effect->text);
-        sim_faults_trigger(sim, SIM_AT_ORDER, effect->order);
+        sim_faults_trigger(sim, SIM_AT_ORDER, effect->order, effect->job,
+                           (uint32_t)strtoul(effect->node + 1, NULL, 10));
+    }
+    if (effect->order == DP_ORDER_PAUSE) {
+        sim->jobs[effect->job].pausing = true;
     }
     if (effect->order == DP_ORDER_REFUSE) {
         sim_close_controller_end(sim, effect->session, true);
@@ -305,8 +332,10 @@ static void perform(struct sim *sim)
         if (effect->kind == DP_EFFECT_SEND) {
             perform_send(sim, effect);
         } else if (effect->kind == DP_EFFECT_PLAN) {
+            sim_rules_plan(sim, effect->job);
             sim_planner_plan(sim, effect);
         } else if (effect->kind == DP_EFFECT_ADAPT) {
+            sim_rules_ask(sim, effect);
             sim_planner_ask(sim, effect);
         } else if (effect->kind == DP_EFFECT_REPLY) {
             sim_users_replied(sim, effect);
@@ -315,11 +344,13 @@ static void perform(struct sim *sim)
                       (unsigned long long)effect->job, effect->node, effect->text);
             if (strcmp(effect->event, "job.state") == 0) {
                 sim_check_move(sim, effect);
+            } else {
+                sim_rules_note(sim, effect);
             }
         }
     }
     if (effects->store_token != 0) {
-        sim_faults_trigger(sim, SIM_AT_STORE, 0);
+        sim_faults_trigger(sim, SIM_AT_STORE, 0, 0, SIM_NODES_MAX);
     }
     int64_t timer_ns = effects->timer_ns == 0 ? 0 : effects->timer_ns - controller->clock_ns;
     if (timer_ns != controller->timer_ns) {
@@ -368,6 +399,7 @@ void sim_controller_start(struct sim *sim)
     controller->stall_ns = controller->stood_ns = 0;
     SIM_TRACE(sim, "the controller starts for the %lluth time",
               (unsigned long long)controller->life);
+    sim_rules_restarted(sim);
     sim_disk_load(sim);
 }
 

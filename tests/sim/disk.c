@@ -13,6 +13,8 @@ static const size_t row_sizes[DP_RECORD_KIND_COUNT] = {
     [DP_RECORD_NODE] = sizeof(struct dp_node_record),
     [DP_RECORD_DECISION] = sizeof(struct dp_decision_record),
     [DP_RECORD_QUOTA] = sizeof(struct dp_quota_record),
+    [DP_RECORD_ATTEMPT] = sizeof(struct dp_attempt_record),
+    [DP_RECORD_AUDIT] = sizeof(struct dp_audit_record),
 };
 
 static void commit_job(struct sim *sim, const struct dp_job_record *job)
@@ -23,6 +25,9 @@ static void commit_job(struct sim *sim, const struct dp_job_record *job)
     row->used = true;
     row->job = *job;
     sim->jobs[job->number].recovery = job->recovery; // its ranks read it in the job file
+    sim_more_stored(sim, job);
+    bool begun = job->state >= DP_STATE_ASSIGNING && !dp_job_state_ended(job->state);
+    sim->jobs[job->number].begun |= begun ? UINT64_C(1) << job->attempt % 64 : 0;
     memcpy(row->sources, job->sources.bytes, job->sources.length);
     row->job.sources.bytes = row->sources;
     // What is stored of ranks beyond those of the epoch in force goes.
@@ -47,7 +52,7 @@ static void commit_node(struct sim *sim, const struct dp_node_record *node)
 {
     for (uint32_t n = 0; n < sim->nodes_count; n++) {
         if (strcmp(sim->nodes[n].name, node->name) == 0) {
-            sim->disk.nodes[n] = *node;
+            sim->disk.nodes[n] = node->deleted ? (struct dp_node_record){0} : *node;
         }
     }
 }
@@ -58,6 +63,7 @@ static void commit_decision(struct sim *sim, const struct dp_decision_record *de
     if (row->decision == NULL) {
         row->decision = dp_new(struct dp_decision_record);
     }
+    sim_rules_decision(sim, row, decision);
     *row->decision = *decision;
     row->decision->document = (struct dp_buf){0};
 }
@@ -65,6 +71,19 @@ static void commit_decision(struct sim *sim, const struct dp_decision_record *de
 static void commit_quota(struct sim *sim, const struct dp_quota_record *quota)
 {
     sim->disk.quotas[strtoul(quota->user + 1, NULL, 10) % SIM_USERS] = *quota;
+}
+
+static void commit_audit(struct sim *sim, const struct dp_audit_record *audit)
+{
+    uint64_t reply = strtoull(audit->request_id, NULL, 10);
+    if (reply > 0 && reply <= sim->calls_count) {
+        sim->calls[reply - 1].kept |= strcmp(audit->outcome, "ok") == 0;
+    }
+}
+
+static void commit_attempt(struct sim *sim, const struct dp_attempt_record *attempt)
+{
+    sim->jobs[attempt->job].kept |= UINT64_C(1) << attempt->attempt % 64;
 }
 
 static void commit(struct sim *sim, const struct sim_transaction *transaction)
@@ -79,6 +98,10 @@ static void commit(struct sim *sim, const struct sim_transaction *transaction)
             commit_node(sim, record->row);
         } else if (record->kind == DP_RECORD_DECISION) {
             commit_decision(sim, record->row);
+        } else if (record->kind == DP_RECORD_ATTEMPT) {
+            commit_attempt(sim, record->row);
+        } else if (record->kind == DP_RECORD_AUDIT) {
+            commit_audit(sim, record->row);
         } else {
             commit_quota(sim, record->row);
         }

@@ -30,6 +30,7 @@ static const char *const texts[SIM_FAULT_KIND_COUNT] = {
     [SIM_FAULT_REASSIGNS] = "other layouts are wanted",
     [SIM_FAULT_DRAINS] = "something is decided about a node",
     [SIM_FAULT_QUOTAS] = "a quota is changed",
+    [SIM_FAULT_FORGET] = "a node is away and forgotten",
 };
 
 const char *sim_fault_text(sim_fault_kind kind)
@@ -39,7 +40,7 @@ const char *sim_fault_text(sim_fault_kind kind)
 
 void sim_fault_describe(const struct sim *sim, uint32_t number, char *ret_text, size_t size)
 {
-    static const char *const triggers[] = {"", "order", "transaction", "move"};
+    static const char *const triggers[] = {"", "order", "transaction", "move", "note"};
     const struct sim_fault *fault = &sim->faults[number];
     if (fault->trigger == SIM_AT_TIME) {
         snprintf(ret_text, size, "%u: %s (n%u) at %.2f s for %.2f s", number, texts[fault->kind],
@@ -49,6 +50,7 @@ void sim_fault_describe(const struct sim *sim, uint32_t number, char *ret_text, 
                  fault->node, triggers[fault->trigger],
                  fault->trigger == SIM_AT_ORDER  ? dp_order_kind_text(fault->which)
                  : fault->trigger == SIM_AT_MOVE ? dp_job_state_text(fault->which)
+                 : fault->trigger == SIM_AT_NOTE ? sim_note_text(fault->which)
                                                  : "",
                  (double)fault->for_ns / 1e9);
     }
@@ -60,7 +62,7 @@ static void draw(struct sim *sim, struct sim_fault *fault, int64_t until_ns)
                                          DP_STATE_RUNNING, DP_STATE_STOPPING,  DP_STATE_LOST,
                                          DP_STATE_FAILED,  DP_STATE_COMPLETED, DP_STATE_CANCELLED};
     *fault = (struct sim_fault){
-        .kind = (sim_fault_kind)sim_between(sim, 0, SIM_FAULT_KIND_COUNT - 1),
+        .kind = (sim_fault_kind)sim_between(sim, 0, SIM_FAULT_FIRST_COUNT - 1),
         .at_ns = sim_between(sim, SIM_MS(500), until_ns),
         .node = (uint32_t)sim_between(sim, 0, sim->nodes_count - 1),
         .detail = (uint32_t)sim_between(sim, 0, 1 << 20),
@@ -101,26 +103,30 @@ void sim_faults_init(struct sim *sim)
 }
 
 // They happen right after the event that they wait for.
-void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which)
+void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which, uint64_t job,
+                        uint32_t node)
 {
     for (uint32_t i = 0; i < sim->faults_count && !sim_is_calm(sim); i++) {
         struct sim_fault *fault = &sim->faults[i];
         if (!fault->fired && fault->trigger == trigger && fault->which == which &&
             fault->count-- == 0) {
-            sim_push(sim, sim->now_ns, SIM_EV_FAULT, i, 0, NULL);
+            fault->job = fault->aimed ? job : 0;
+            fault->node = fault->aimed && node < sim->nodes_count ? node : fault->node;
+            sim_push(sim, sim->now_ns + fault->after_ns, SIM_EV_FAULT, i, 0, NULL);
         }
     }
 }
 
-// A process that lives, somewhere; NULL when there is none.
-static struct sim_process *some_process(struct sim *sim, uint32_t detail)
+// A process of the job (0 = any) that lives, somewhere; NULL when there is none.
+static struct sim_process *some_process(struct sim *sim, uint32_t detail, uint64_t job)
 {
     struct sim_process *found[64];
     uint32_t count = 0;
     for (uint32_t n = 0; n < sim->nodes_count; n++) {
         for (struct sim_keeper *k = sim->nodes[n].keepers; k != NULL; k = k->next) {
             for (struct sim_process *p = k->ranks; k->alive && p != NULL; p = p->next) {
-                if (sim_rank_alive(p) && count < 64) {
+                bool meant = job == 0 || k->key.job == job;
+                if (meant && sim_rank_alive(p) && count < 64) {
                     found[count++] = p;
                 }
             }
@@ -129,13 +135,13 @@ static struct sim_process *some_process(struct sim *sim, uint32_t detail)
     return count == 0 ? NULL : found[detail % count];
 }
 
-static struct sim_keeper *some_keeper(struct sim *sim, uint32_t detail)
+static struct sim_keeper *some_keeper(struct sim *sim, uint32_t detail, uint64_t job)
 {
     struct sim_keeper *found[64];
     uint32_t count = 0;
     for (uint32_t n = 0; n < sim->nodes_count; n++) {
         for (struct sim_keeper *k = sim->nodes[n].keepers; k != NULL; k = k->next) {
-            if (k->alive && count < 64) {
+            if (k->alive && (job == 0 || k->key.job == job) && count < 64) {
                 found[count++] = k;
             }
         }
@@ -169,6 +175,7 @@ static bool break_disk(struct sim *sim, const struct sim_fault *fault)
     } else if (fault->kind == SIM_FAULT_DISK_FAILS) {
         disk->fails_ns = sim->now_ns + fault->for_ns;
     } else {
+        sim->more.jumped = true;
         sim->controller.wall_ns += SIM_MS((int64_t)fault->detail * 10 - (5 << 20));
     }
     return true;
@@ -254,8 +261,8 @@ static bool break_network(struct sim *sim, const struct sim_fault *fault)
 
 static bool break_ranks(struct sim *sim, const struct sim_fault *fault)
 {
-    struct sim_process *process = some_process(sim, fault->detail);
-    struct sim_keeper *keeper = some_keeper(sim, fault->detail);
+    struct sim_process *process = some_process(sim, fault->detail, fault->job);
+    struct sim_keeper *keeper = some_keeper(sim, fault->detail, fault->job);
     if (process == NULL || keeper == NULL) {
         return false;
     }
@@ -287,6 +294,23 @@ static bool break_ranks(struct sim *sim, const struct sim_fault *fault)
     return true;
 }
 
+// Its machine is off, or its agent is, until nothing can run there any more, or shorter; people
+// take it off the list, and then it is back.
+static bool forget(struct sim *sim, const struct sim_fault *fault)
+{
+    struct sim_node *node = &sim->nodes[fault->node];
+    if (node->core == NULL) {
+        return false;
+    }
+    if (fault->detail % 2 == 0) {
+        sim_node_power(sim, node, fault->for_ns);
+    } else {
+        sim_agent_crash(sim, node, fault->detail / 2 % 2 == 0, fault->for_ns);
+    }
+    sim_users_forget(sim, fault->node, sim->now_ns + fault->for_ns);
+    return true;
+}
+
 static bool press(struct sim *sim, const struct sim_fault *fault)
 {
     if (fault->kind == SIM_FAULT_PLAN_FAILS) {
@@ -297,6 +321,8 @@ static bool press(struct sim *sim, const struct sim_fault *fault)
         sim_users_node(sim, fault->node, fault->detail);
     } else if (fault->kind == SIM_FAULT_QUOTAS) {
         sim_users_quota(sim, fault->detail);
+    } else if (fault->kind == SIM_FAULT_FORGET) {
+        return forget(sim, fault);
     } else if (fault->kind == SIM_FAULT_REASSIGNS) {
         for (uint64_t job = 1; job <= sim->disk.highest; job++) {
             if (sim->jobs[job].state == DP_STATE_RUNNING) {
@@ -355,5 +381,6 @@ void sim_fault_fire(struct sim *sim, uint32_t number)
     if (did) {
         sim->faults_fired++;
         sim->tally->fired[fault->kind]++;
+        sim->tally->aimed += fault->aimed;
     }
 }

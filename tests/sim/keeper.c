@@ -123,6 +123,7 @@ static void give_frame(struct sim *sim, const struct sim_frame *frame)
 {
     static const dp_agent_report kinds[SIM_REPORT_HELD + 1] = {
         [DP_REPORT_USAGE] = DP_AGENT_REPORT_SAMPLE,
+        [DP_REPORT_PROBE] = DP_AGENT_REPORT_ONCE,
         [SIM_REPORT_HELD] = DP_AGENT_REPORT_HELD,
         [DP_REPORT_READY] = DP_AGENT_REPORT_READY,
         [DP_REPORT_STEP] = DP_AGENT_REPORT_STEP,

@@ -206,6 +206,7 @@ void sim_agent_start(struct sim *sim, struct sim_node *node)
         node->contact_ns = clock_ns - SIM_MS(sim->orphan_ms - sim->lease_ms);
     }
     node->life++;
+    node->settled_ns = sim->now_ns;
     node->quiet_ns = node->stall_ns = 0;
     node->core = dp_agent_core_new(sim->orphan_ms, node->contact_ns);
     node->adopt_ns = sim->now_ns + SIM_MS(ADOPT_MS);

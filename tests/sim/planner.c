@@ -72,10 +72,14 @@ void sim_planner_planned(struct sim *sim, uint64_t number)
     sim_controller_event(sim, &event);
 }
 
-// Each part of a model lives on two ranks, as the two directions of a pipeline have it.
+uint32_t sim_parts(size_t world)
+{
+    return (uint32_t)((world + 1) / 2);
+}
+
 static bool survives(size_t world, const uint32_t *lost, size_t lost_count)
 {
-    size_t parts = (world + 1) / 2;
+    size_t parts = sim_parts(world);
     for (size_t part = 0; part < parts; part++) {
         bool found = false;
         for (size_t rank = part; rank < world; rank += parts) {
@@ -111,13 +115,15 @@ void sim_planner_ask(struct sim *sim, const struct dp_effect *effect)
         bool stays = question->count == 0 || sim_chance(sim, 200);
         question->count = stays ? 0 : question->count;
     }
+    int64_t slow_ms = sim_chance(sim, 50) ? 8000 : 300;
+    int64_t delay_ns = sim_between(sim, SIM_MS(1), SIM_MS(slow_ms));
+    question->kind = question->count == 0 ? "ignore" : "replace";
+    sim_more_answer(sim, effect, question, &delay_ns);
     question->next = sim->controller.questions;
     sim->controller.questions = question;
     SIM_TRACE(sim, "job-%llu: another layout is asked for: %s", (unsigned long long)effect->job,
               ask->cause);
-    int64_t slow_ms = sim_chance(sim, 50) ? 8000 : 300;
-    sim_push(sim, sim->now_ns + sim_between(sim, SIM_MS(1), SIM_MS(slow_ms)), SIM_EV_ADAPTED, 0,
-             sim->controller.life, question);
+    sim_push(sim, sim->now_ns + delay_ns, SIM_EV_ADAPTED, 0, sim->controller.life, question);
 }
 
 void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_t life)
@@ -135,7 +141,8 @@ void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_
         .kind = DP_EVENT_ADAPT_DONE,
         .adapt_done = {.job = question->job,
                        .request = question->request,
-                       .kind = question->count == 0 ? "ignore" : "replace",
+                       .kind = question->kind,
+                       .again_steps = question->again_steps,
                        .action = question->count == 0 ? "nothing is changed" : "ranks move",
                        .document = "{}",
                        .document_length = 2,
@@ -150,7 +157,12 @@ void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_
             .adapt_failed = {.job = question->job, .request = question->request}};
         (void)dp_fail(&event.adapt_failed.error, DP_UNSCHEDULABLE, "what is left is not enough");
     }
+    sim->jobs[question->job].refused |= question->recovers && question->fails;
+    sim->jobs[question->job].misled |= question->recovers && question->wrong;
     sim_controller_event(sim, &event);
+    if (question->twice && controller->core != NULL) {
+        sim_controller_event(sim, &event);
+    }
     free(question);
 }
 

@@ -52,6 +52,8 @@ static void report(struct sim *sim, struct sim_process *process, struct sim_repo
 {
     report->key = process->keeper->key;
     report->rank = process->rank;
+    report->world = process->run->world;
+    report->slow = sim_more_is_slow(sim, process);
     struct sim_frame frame = {.kind = SIM_FRAME_REPORT, .rank = process->rank, .report = *report};
     sim_keeper_tell(sim, process->keeper, &frame);
 }
@@ -161,6 +163,7 @@ static void hold(struct sim *sim, struct sim_process *process, bool peer_lost)
     leave_run(sim, process);
     process->state = SIM_RANK_HELD;
     process->holds = true;
+    process->held_ns = sim->now_ns;
     bool ahead = process->step > process->run->step;
     process->held = (struct sim_report){.kind = SIM_REPORT_HELD,
                                         .step = process->step,
@@ -190,7 +193,7 @@ static bool take(const struct sim *sim, const struct sim_process *process)
                            old->key.epoch != process->start.source_epoch)) {
         old = old->next;
     }
-    uint32_t parts = old == NULL ? 1 : (old->world + 1) / 2;
+    uint32_t parts = old == NULL ? 1 : sim_parts(old->world);
     for (uint32_t part = 0; part < parts; part++) {
         bool found = false;
         for (uint32_t rank = part; old != NULL && rank < old->world; rank += parts) {
@@ -238,6 +241,12 @@ static void take_order(struct sim *sim, struct sim_process *process,
         break;
     case DP_ORDER_SETTLE:
         settle(sim, process, order->step);
+        break;
+    case DP_ORDER_PROBE:
+        if (process->state == SIM_RANK_TRAINING) {
+            struct sim_report probed = {.kind = DP_REPORT_PROBE, .request = order->request};
+            report(sim, process, &probed);
+        }
         break;
     default:
         break;

@@ -1,10 +1,11 @@
 // A whole cluster in virtual time: the controller's core and every node's agent core are the real
 // ones; network, disks, keepers, ranks, users and clocks around them are models. Nothing happens
 // but by an event of one queue, and all that is random comes from one seed, so a seed is a world
-// that can be seen again.
+// that can be seen again. What was added later is drawn from a stream of its own, so that the first
+// one draws what it always drew: a negative seed is the world of its number without the additions.
 //
 // What must always hold is checked when it could break: a process starts to train, a row reaches
-// the disk, an order or an answer leaves. See checks.c for the list.
+// the disk, an order or an answer leaves. See checks.c and rules.c for the lists.
 //
 // One world at a time in a process; one thread.
 #pragma once
@@ -84,6 +85,8 @@ struct sim_report {
     uint32_t rank;
     uint64_t step, request;
     bool ok, peer_lost, error;
+    bool slow; // STEP, PROBE: where it runs everything takes longer
+    uint32_t world;
     bool norm_known, gradients_whole; // HELD; peer_lost: nobody told it to
 };
 
@@ -213,6 +216,8 @@ struct sim_process {
     bool started; // the keeper passed START on
     sim_stop stop;
     int64_t kill_ns, next_ns;
+    int64_t held_ns; // since when it serves
+    int64_t idle_ns; // since when it was seen that nobody wants it any more; 0 = somebody does
     uint64_t number; // of the next move
     uint64_t step;
     bool ready, finished, holds;
@@ -262,8 +267,17 @@ struct sim_job {
     dp_recovery_policy recovery;
     struct sim_process *trains[SIM_RANKS_MAX];
     struct sim_run *runs;
-    dp_job_state state; // of the newest move that was logged
-    bool cancelled;     // a cancellation was acknowledged
+    dp_job_state state;  // of the newest move that was logged
+    bool cancelled;      // a cancellation was acknowledged
+    dp_job_state before; // it moved to `state`
+    // What its newest changes came to, as the controller told.
+    bool pausing, switching;
+    bool refused, misled; // a question about it was answered with no, with nonsense
+    uint64_t recovered_step;
+    uint32_t recoveries, agains;
+    uint64_t begun, kept; // bit = an attempt that is on disk, that has its row there
+    uint32_t preempted;
+    int64_t passed_ns; // since when others start before it; 0 = none does
 };
 
 struct sim_node {
@@ -298,6 +312,9 @@ struct sim_node {
     int64_t slow_ns, lossy_ns;
     // When the controller took a word of it last.
     int64_t taken_ns, returned_ns;
+    // Rules: since when nothing was in the way of orders; when its jobs have to go, 0 = never.
+    int64_t settled_ns, leave_ns;
+    bool leave_by_wall; // once the controller was started anew that is a time of the wall clock
 };
 
 #define SIM_USERS 3
@@ -338,6 +355,9 @@ struct sim_call {
     uint64_t job;
     uint32_t node, detail; // REASSIGN: to be left; NODE: what is done with it
     dp_node_action action;
+    int64_t until_ns; // FORGET: a node that cannot go is asked for again until then
+    bool accepted;    // it was answered with yes
+    bool kept;        // and its row of the audit is on disk
     bool done, open;
     uint64_t controller_life;
     int64_t retry_ns;
@@ -369,6 +389,8 @@ typedef enum sim_fault_kind {
     SIM_FAULT_REASSIGNS,
     SIM_FAULT_DRAINS,
     SIM_FAULT_QUOTAS,
+    SIM_FAULT_FIRST_COUNT, // those that the first stream draws
+    SIM_FAULT_FORGET = SIM_FAULT_FIRST_COUNT,
     SIM_FAULT_KIND_COUNT
 } sim_fault_kind;
 
@@ -378,6 +400,7 @@ typedef enum sim_trigger {
     SIM_AT_ORDER, // the controller sends one of a kind
     SIM_AT_STORE, // something goes to the disk
     SIM_AT_MOVE,  // a job moves to a state
+    SIM_AT_NOTE,  // the controller notes one of sim_note_text
 } sim_trigger;
 
 struct sim_fault {
@@ -387,6 +410,10 @@ struct sim_fault {
     int64_t at_ns, for_ns;
     uint32_t node, detail;
     bool fired;
+    // It hits the node that the order goes to, ranks of the job that it is about, a moment later.
+    bool aimed;
+    int64_t after_ns;
+    uint64_t job; // 0 = none yet
 };
 
 struct sim_tally {
@@ -394,6 +421,10 @@ struct sim_tally {
     uint64_t fired[SIM_FAULT_KIND_COUNT];
     uint64_t orders[DP_ORDER_SETTLE + 1];
     uint64_t moves[DP_STATE_COUNT][DP_STATE_COUNT];
+    uint64_t aimed;                // faults that hit an order, a move or a note
+    uint64_t recoveries;           // jobs that went on without ranks that were lost
+    uint64_t answers, wrong, late; // to questions for layouts
+    uint64_t preemptions, forgotten;
     uint64_t hash; // of all that happened
 };
 
@@ -401,6 +432,9 @@ struct sim_tally {
 struct sim_question {
     uint64_t job, request;
     bool recovers, fails;
+    bool wrong, twice; // nobody should believe it, or not again
+    const char *kind;
+    uint64_t again_steps;
     struct dp_slot slots[SIM_RANKS_MAX];
     size_t count; // 0 = all stays as it is
     struct sim_question *next;
@@ -435,8 +469,21 @@ struct sim_disk {
     int64_t free_ns, slow_ns, fails_ns;
 };
 
+// What the second stream adds to a world.
+struct sim_more {
+    struct dp_rand rand;
+    bool none;
+    bool stragglers; // ranks tell their times, and some place is slow
+    uint32_t slow_node, slow_slot;
+    int64_t slow_from_ns;
+    uint32_t wrong_per_mille; // answers
+    int64_t peace_ns;         // until then what was decided about nodes stands
+    bool jumped;              // the wall clock has
+};
+
 struct sim {
     uint64_t seed;
+    struct sim_more more;
     struct sim_queue queue;
     struct sim_event current;
     int64_t now_ns, calm_ns, end_ns;
@@ -516,6 +563,8 @@ void sim_planner_planned(struct sim *sim, uint64_t number);
 void sim_planner_ask(struct sim *sim, const struct dp_effect *effect);
 void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_t life);
 void sim_planner_forget(struct sim *sim);
+// Each part of a model lives on two ranks, as the two directions of a pipeline have it.
+uint32_t sim_parts(size_t world);
 void sim_controller_deinit(struct sim *sim);
 
 // disk.c
@@ -592,6 +641,7 @@ void sim_users_reassign(struct sim *sim, uint64_t job, uint32_t detail);
 void sim_users_node(struct sim *sim, uint32_t node, uint32_t detail);
 void sim_users_quota(struct sim *sim, uint32_t detail);
 void sim_users_replied(struct sim *sim, const struct dp_effect *effect);
+void sim_users_forget(struct sim *sim, uint32_t node, int64_t until_ns);
 bool sim_users_done(const struct sim *sim);
 // Size of a request, which its job file stands for.
 uint32_t sim_request_ranks(const struct sim *sim, uint32_t request);
@@ -600,7 +650,9 @@ dp_recovery_policy sim_request_recovery(const struct sim *sim, uint32_t request)
 // faults.c
 void sim_faults_init(struct sim *sim);
 void sim_fault_fire(struct sim *sim, uint32_t number);
-void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which);
+// What happened is about a job and a node: 0, SIM_NODES_MAX = none in particular.
+void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which, uint64_t job,
+                        uint32_t node);
 const char *sim_fault_text(sim_fault_kind kind);
 void sim_fault_describe(const struct sim *sim, uint32_t number, char *ret_text, size_t size);
 
@@ -613,5 +665,34 @@ void sim_check_slot(struct sim *sim, const struct sim_process *process);
 void sim_check_move(struct sim *sim, const struct dp_effect *effect);
 void sim_check_silence(struct sim *sim);
 bool sim_is_over(struct sim *sim);
+// Ranks that jobs of the user have.
+uint32_t sim_ranks_of(struct sim *sim, const char *user);
 void sim_check_end(struct sim *sim);
 void sim_fail_unfinished(struct sim *sim);
+
+// more.c: what the second stream draws
+void sim_more_init(struct sim *sim, bool none);
+int64_t sim_more_between(struct sim *sim, int64_t low, int64_t high);
+bool sim_more_chance(struct sim *sim, uint32_t per_mille); // never without additions
+void sim_more_faults(struct sim *sim);
+// What a submission has besides.
+void sim_more_submit(const struct sim *sim, uint32_t request, struct dp_submit *submit);
+// Its ranks read in the job file how many steps it has.
+void sim_more_stored(struct sim *sim, const struct dp_job_record *job);
+bool sim_more_is_slow(const struct sim *sim, const struct sim_process *process);
+// Another answer than the one that was found, and another time for it.
+void sim_more_answer(struct sim *sim, const struct dp_effect *effect, struct sim_question *question,
+                     int64_t *delay_ns);
+const char *sim_note_text(uint32_t which); // NULL = there are no more
+
+// rules.c
+void sim_rules_note(struct sim *sim, const struct dp_effect *effect);
+void sim_rules_move(struct sim *sim, uint64_t job, dp_job_state to);
+void sim_rules_look(struct sim *sim);
+void sim_rules_plan(struct sim *sim, uint64_t job);
+void sim_rules_ask(struct sim *sim, const struct dp_effect *effect);
+void sim_rules_replied(struct sim *sim, struct sim_call *call);
+void sim_rules_restarted(struct sim *sim);
+void sim_rules_decision(struct sim *sim, const struct sim_row *row,
+                        const struct dp_decision_record *decision);
+void sim_rules_end(struct sim *sim);

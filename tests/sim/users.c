@@ -57,12 +57,44 @@ static void choose(const struct sim *sim, uint32_t request, struct dp_submit *su
     submit->retry_backoff_s = 1 + (uint32_t)(draw / 2048 % 3);
     submit->no_progress_max = (uint32_t)(draw / 8192 % 4);
     submit->recovery = sim_request_recovery(sim, request);
+    sim_more_submit(sim, request, submit);
 }
 
-static void give_submit(struct sim *sim, const struct sim_call *call, uint64_t reply)
+// With who asks, for the audit.
+static void give(struct sim *sim, struct dp_core_event *event, uint64_t reply)
+{
+    struct dp_audit_record audit = {.user = "u0", .verb = "Ask", .door = "grpc"};
+    if (!sim->more.none) {
+        snprintf(audit.request_id, sizeof(audit.request_id), "%llu", (unsigned long long)reply);
+        event->audit = &audit;
+        event->audit_reply = reply;
+    }
+    sim_controller_event(sim, event);
+}
+
+// Of a job that the core has let go of the database says it. Whether it did.
+static bool answered_by_disk(struct sim *sim, struct sim_call *call, const char *request_id)
+{
+    for (uint64_t number = 1; number <= sim->disk.highest && !sim->more.none; number++) {
+        const struct sim_row *row = &sim->disk.rows[number];
+        if (row->used && strcmp(row->job.request_id, request_id) == 0 &&
+            dp_core_job(sim->controller.core, number, NULL, NULL) == NULL) {
+            sim->accepted[call->request] = number;
+            call->open = false;
+            call->done = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void give_submit(struct sim *sim, struct sim_call *call, uint64_t reply)
 {
     char request_id[32], text[16];
     snprintf(request_id, sizeof(request_id), "r-%u", call->request);
+    if (answered_by_disk(sim, call, request_id)) {
+        return;
+    }
     int length = snprintf(text, sizeof(text), "job %u", call->request);
     struct dp_core_event event = {
         .kind = DP_EVENT_SUBMIT,
@@ -78,7 +110,7 @@ static void give_submit(struct sim *sim, const struct sim_call *call, uint64_t r
                    .steps_total = 1},
     };
     choose(sim, call->request, &event.submit);
-    sim_controller_event(sim, &event);
+    give(sim, &event, reply);
 }
 
 static void give_node(struct sim *sim, const struct sim_call *call, uint64_t reply)
@@ -94,8 +126,9 @@ static void give_node(struct sim *sim, const struct sim_call *call, uint64_t rep
                      .deadline_ms = call->detail % 3 == 0 ? 5000 : 0,
                      .force = call->detail % 5 == 0},
     };
+    sim->nodes[call->node].leave_ns = 0; // until it is answered
     SIM_TRACE(sim, "a user asks action %d of %s", (int)call->action, event.node_ask.node);
-    sim_controller_event(sim, &event);
+    give(sim, &event, reply);
 }
 
 static void give_quota(struct sim *sim, const struct sim_call *call, uint64_t reply)
@@ -109,7 +142,7 @@ static void give_quota(struct sim *sim, const struct sim_call *call, uint64_t re
                       .none = call->detail == 0},
     };
     SIM_TRACE(sim, "%s may use %u ranks", event.quota_ask.user, call->detail);
-    sim_controller_event(sim, &event);
+    give(sim, &event, reply);
 }
 
 static void give_job(struct sim *sim, const struct sim_call *call, uint64_t reply)
@@ -132,7 +165,7 @@ static void give_job(struct sim *sim, const struct sim_call *call, uint64_t repl
                                          [SIM_CALL_CHECKPOINT] = "a checkpoint of",
                                          [SIM_CALL_REASSIGN] = "another layout for"};
     SIM_TRACE(sim, "a user wants %s %s", wishes[call->kind], id);
-    sim_controller_event(sim, &event);
+    give(sim, &event, reply);
 }
 
 // Asks, or asks again.
@@ -205,6 +238,17 @@ void sim_users_node(struct sim *sim, uint32_t node, uint32_t detail)
     act_on_node(sim, node, actions[detail % 5], detail / 5);
 }
 
+void sim_users_forget(struct sim *sim, uint32_t node, int64_t until_ns)
+{
+    struct sim_call *call = new_call(sim, SIM_CALL_NODE);
+    if (call != NULL) {
+        call->node = node;
+        call->action = DP_NODE_FORGET;
+        call->until_ns = until_ns;
+        ask(sim, call);
+    }
+}
+
 void sim_users_quota(struct sim *sim, uint32_t detail)
 {
     struct sim_call *call = new_call(sim, SIM_CALL_QUOTA);
@@ -218,7 +262,8 @@ void sim_users_quota(struct sim *sim, uint32_t detail)
 // At the end of all troubles what was decided about nodes and users is taken back.
 static void make_peace(struct sim *sim)
 {
-    if (sim->controller.core == NULL || sim->now_ns < sim->controller.stall_ns) {
+    if (sim->controller.core == NULL || sim->now_ns < sim->controller.stall_ns ||
+        sim->now_ns < sim->more.peace_ns) {
         return;
     }
     for (uint32_t n = 0; n < sim->nodes_count; n++) {
@@ -304,11 +349,15 @@ void sim_users_replied(struct sim *sim, const struct dp_effect *effect)
     SIM_TRACE(sim, "call %llu is answered: %s %s", (unsigned long long)effect->reply,
               dp_status_name(effect->status), effect->text);
     call->open = false;
-    bool again = effect->status == DP_IO || effect->status == DP_UNAVAILABLE;
+    bool stays = effect->status == DP_CONFLICT && sim->now_ns < call->until_ns;
+    bool again = effect->status == DP_IO || effect->status == DP_UNAVAILABLE || stays;
     call->done = !again;
     call->retry_ns = sim->now_ns + SIM_MS(3000);
     if (!again) {
         sim_check_reply(sim, effect, call);
+    }
+    if (effect->status == DP_OK) {
+        sim_rules_replied(sim, call);
     }
 }
 

@@ -86,6 +86,7 @@ static void configure(struct sim *sim)
     config->prepare_timeout_ms = 25000;
     config->stop_timeout_ms = 20000;
     config->checkpoint_timeout_ms = 15000;
+    config->pause_timeout_ms = 30000;
     sim->controller.wall_ns = SIM_MS(1700000000000);
 }
 
@@ -100,7 +101,8 @@ void sim_init(struct sim *sim, uint64_t seed, uint64_t faults_masked, struct sim
     sim->queue = queue;
     sim->print = print;
     sim->tracing = tracing;
-    sim->seed = seed;
+    bool plain = (int64_t)seed < 0;
+    sim->seed = plain ? -seed : seed;
     sim->faults_masked = faults_masked;
     sim->tally = tally;
     sim->disk.last = &sim->disk.first;
@@ -115,6 +117,7 @@ void sim_init(struct sim *sim, uint64_t seed, uint64_t faults_masked, struct sim
     }
     sim_users_init(sim);
     sim_faults_init(sim);
+    sim_more_init(sim, plain);
     sim_push(sim, 0, SIM_EV_CONTROLLER_UP, 0, 0, NULL);
 }
 
@@ -267,6 +270,7 @@ static void take(struct sim *sim, const struct sim_event *event)
         break;
     case SIM_EV_USER:
         sim_check_silence(sim);
+        sim_rules_look(sim);
         sim_users_act(sim);
         break;
     default:

@@ -1,5 +1,5 @@
-// Who asked for a change: kept in the transaction that makes it, or alone when it is refused. What a
-// full disk kept off goes with the next transaction, so that no change is told of without its row.
+// Who asked for a change: kept in the transaction that makes it, or alone when it is refused. What
+// a full disk kept off goes with the next transaction: no change is told of without its row.
 #include "core_internal.h"
 
 #include <stdio.h>
@@ -90,6 +90,7 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
     if (core->audits_count < PENDING_MAX) {
         struct core_audit *kept = dp_new(struct core_audit);
         kept->row = *row;
+        kept->job = core->next_number > core->audit_number ? core->audit_number : 0;
         core->audits_count++;
         put(core, kept);
     } else {
@@ -131,6 +132,19 @@ void dp_core_audits_store(struct dp_core *core)
         }
     }
     core->audits_unstored = false;
+}
+
+void dp_core_audits_refuse(struct dp_core *core, uint64_t job, const struct dp_error *error)
+{
+    for (struct core_audit *audit = core->audits; audit != NULL; audit = audit->next) {
+        if (audit->job == job) {
+            DP_COPY_TEXT(audit->row.outcome, dp_status_name(error->status));
+            snprintf(audit->row.message, sizeof(audit->row.message), "not stored: %.*s",
+                     DP_TEXT_MAX / 2, error->message);
+            audit->row.after[0] = '\0';
+            audit->job = 0;
+        }
+    }
 }
 
 void dp_core_audits_free(struct dp_core *core)

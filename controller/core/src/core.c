@@ -196,6 +196,7 @@ static void take_stored(struct dp_core *core, const struct dp_stored *stored)
         dp_core_release_replies(job, stored);
         if (stored->error.status != DP_OK && dp_core_job_unheard(job) &&
             job->dirty_token == stored->token) {
+            dp_core_audits_refuse(core, job->row.number, &stored->error);
             dp_core_job_remove(job);
         }
     }
