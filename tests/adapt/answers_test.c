@@ -335,10 +335,19 @@ static void an_answer_that_is_asked_for_is_taken_whatever_it_is_worth(void **sta
         assert_true(dp_adapt_kind_of(dp_adapt_kind_text(kinds[i]), &named));
         assert_int_equal(named, kinds[i]);
     }
-    // A split that the job sets stays.
+    // Devices that run no stage without a layer get none, however slow its rank is.
     DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
-    DP_COPY_TEXT(spec->parallel.layers_per_stage, "4,4");
     input.spec = spec;
+    slow[1] = slow[3] = 100;
+    for (int device = 0; device < 2; device++) {
+        spec->resources.device = device == 0 ? DP_DEVICE_CPU : DP_DEVICE_CUDA;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        const struct dp_adapt_answer *layers = answer_of(&answers, DP_ADAPT_LAYERS);
+        assert_int_equal(layers->plan->layer_begin[1], device == 0 ? 7 : 8);
+    }
+    // A split that the job sets stays.
+    DP_COPY_TEXT(spec->parallel.layers_per_stage, "4,4");
     DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
     choose(&input, &answers);
     assert_int_equal(answers.best, 0);

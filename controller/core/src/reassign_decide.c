@@ -241,8 +241,8 @@ static bool calls_for_an_answer(const struct dp_straggler_verdict *verdict)
             (verdict->state == DP_STRAGGLER_NOTED && uneven));
 }
 
-// One answer is for all that stands.
-static void take_standing(struct dp_core *core, const struct core_job *job,
+// One answer is for all that stands; when somebody asks, suspicions count, too.
+static void take_standing(struct dp_core *core, const struct core_job *job, bool suspected,
                           struct dp_adapt_ask *ask)
 {
     struct dp_straggler_verdict *standing =
@@ -250,7 +250,10 @@ static void take_standing(struct dp_core *core, const struct core_job *job,
     const struct dp_straggler *detector = dp_core_straggler(core, job->row.number);
     size_t count = detector == NULL ? 0 : dp_straggler_standing(detector, standing, VERDICTS_MAX);
     for (size_t i = 0; i < count && i < VERDICTS_MAX; i++) {
-        if (calls_for_an_answer(&standing[i])) {
+        bool counts = calls_for_an_answer(&standing[i]) ||
+                      (suspected && standing[i].state == DP_STRAGGLER_SUSPECTED &&
+                       standing[i].cause != DP_STRAGGLER_OWN_DOING);
+        if (counts) {
             standing[ask->verdicts_count++] = standing[i];
         }
     }
@@ -260,7 +263,7 @@ static void take_standing(struct dp_core *core, const struct core_job *job,
 static void ask_about_stragglers(struct dp_core *core, struct core_job *job, const char *cause)
 {
     struct dp_adapt_ask ask = {.away = "", .cause = cause};
-    take_standing(core, job, &ask);
+    take_standing(core, job, false, &ask);
     if (ask.verdicts_count > 0) {
         job->reassign.away[0] = '\0';
         job->reassign.policy = job->row.adapt;
@@ -323,7 +326,7 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
              answer[0] == '\0' ? "" : ": ", answer);
     struct dp_adapt_ask ask = {
         .away = job->reassign.away, .answer = answer, .cause = job->reassign.cause};
-    take_standing(core, job, &ask);
+    take_standing(core, job, true, &ask);
     dp_core_ask(core, job, &ask);
     dp_core_reply_stored(core, wish->reply, job);
 }

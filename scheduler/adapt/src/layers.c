@@ -13,10 +13,24 @@
 #include "dp/cleanup.h"
 #include "internal.h"
 
-// Ends may have none: the embedding or the head alone.
+// Ends may have none, the embedding or the head alone, where the device runs such a stage.
 static int32_t least_layers(const struct adapt *adapt, int32_t stage)
 {
-    return stage == 0 || stage == adapt->stages - 1 ? 0 : 1;
+    const struct dp_job_spec *spec = adapt->input->spec;
+    const int32_t *begin = adapt->base.layer_begin;
+    bool may_be_empty = spec == NULL || spec->resources.device == DP_DEVICE_CUDA ||
+                        begin[stage + 1] == begin[stage];
+    return (stage == 0 || stage == adapt->stages - 1) && may_be_empty ? 0 : 1;
+}
+
+// Of the stages from this one on.
+static int32_t least_from(const struct adapt *adapt, int32_t stage)
+{
+    int32_t least = 0;
+    for (int32_t s = stage; s < adapt->stages; s++) {
+        least += least_layers(adapt, s);
+    }
+    return least;
 }
 
 // One layer from stage `from` to stage `to`.
@@ -129,8 +143,8 @@ enum { SPLITS_MAX = 800 };
 // How many ways there are to cut the layers, or more than SPLITS_MAX.
 static int64_t count_splits(const struct adapt *adapt)
 {
-    // The stages between the ends have one at least: what is left over goes anywhere.
-    int64_t free_layers = adapt->input->costs->layers - (adapt->stages - 2), ways = 1;
+    // What is left over when each has its least goes anywhere.
+    int64_t free_layers = adapt->input->costs->layers - least_from(adapt, 0), ways = 1;
     if (free_layers < 0) {
         return SPLITS_MAX + 1;
     }
@@ -156,7 +170,7 @@ static void try_all(struct adapt *adapt, struct tried *tried, int32_t stage)
         }
         return;
     }
-    int32_t last = adapt->input->costs->layers - (adapt->stages - 1 - stage);
+    int32_t last = adapt->input->costs->layers - least_from(adapt, stage);
     for (int32_t l = begin[stage - 1] + least_layers(adapt, stage - 1);
          l <= last && !dp_adapt_is_over(adapt); l++) {
         begin[stage] = l;

@@ -1,0 +1,109 @@
+"""Answers to a slow rank of the cpu device, one by one: asked for by name, carried out while the job
+trains, and the loss of every step is what it would have been."""
+
+import unittest
+
+from quota import quota
+from support import ClusterTest, wait_for
+
+LOSS_SAME = 1e-4
+SLOW_SHARE = 0.05  # of a core, for the slow rank
+JOB = {"train_steps": 120, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
+       "parallel_schedule": "1f1b"}
+
+
+class Answers(ClusterTest):
+    nodes, slots = 3, 2
+
+    def losses(self, job):
+        return {s["step"]: s["loss"] for s in self.cluster.json("report", job)["steps"]}
+
+    def undisturbed(self, **changes):
+        job = self.cluster.submit(**changes)
+        self.cluster.wait_state(job, "COMPLETED")
+        return self.losses(job)
+
+    def same_curve(self, job, reference):
+        """Every step is there once, and its loss is what it would have been."""
+        losses = self.losses(job)
+        self.assertEqual(sorted(losses), sorted(reference))
+        for step, loss in reference.items():
+            self.assertLess(abs(losses[step] - loss), LOSS_SAME, msg=f"step {step}")
+
+    def decision(self, job, *states):
+        """The newest decision once it is in one of these states."""
+        def reached():
+            decisions = self.cluster.job(job).get("decisions") or [{}]
+            state = decisions[-1].get("state", "").removeprefix("DECISION_")
+            return decisions[-1] if state in states else None
+        try:
+            return wait_for(f"{job} has decided: {states}", reached, 120)
+        except AssertionError as error:
+            events = "\n".join(f"{e['kind']}: {e['message']}"
+                               for e in self.cluster.json("events", job)["events"])
+            raise AssertionError(f"{error}\n{events}\n{self.cluster.logs()}") from error
+
+    def suspected(self, job, rank):
+        return [v for v in self.cluster.job(job).get("stragglers", [])
+                if v["rank"] == rank and v["state"] in ("suspected", "confirmed")]
+
+    def answered(self, job, rank, kind):
+        """The rank gets too little of a core, is found, and this is done about it."""
+        cluster = self.cluster
+        ranks = cluster.wait_step(job, 20)["ranks"]
+        with quota(ranks[rank]["pid"], SLOW_SHARE) as group:
+            if group is None:
+                self.skipTest("groups with a quota of cores cannot be made here")
+            wait_for(f"rank {rank} is suspected", lambda: self.suspected(job, rank), 120)
+            cluster.dpctl("reassign", job, "--answer", kind)
+            decision = self.decision(job, "RUNNING", "MEASURED", "ADVISED", "ABANDONED",
+                                     "FELL_BACK")
+        self.assertEqual(decision["kind"], kind, decision)
+        self.assertIn(decision["state"], ("DECISION_RUNNING", "DECISION_MEASURED"), decision)
+        return decision
+
+    def completes(self, job, attempt=1):
+        done = self.cluster.wait_state(job, "COMPLETED", "FAILED")
+        self.assertEqual(done["state"], "JOB_COMPLETED", done)
+        self.assertEqual(done["attempt"], attempt)
+        return done
+
+    def test_micro_batches_go_to_the_other_replica(self):
+        changes = {**JOB, "parallel_data": 2, "parallel_microbatches": 8,
+                   "train_global_batch": 16}
+        self.cluster.up()
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        decision = self.answered(job, 1, "shift-microbatches")
+        self.assertRegex(decision["answer"], r"micro-batches")
+        done = self.completes(job)
+        self.assertEqual(done["epoch"], 2)
+        self.same_curve(job, reference)
+
+    def test_layers_go_to_the_other_stages(self):
+        changes = {**JOB, "model_layers": 6, "parallel_microbatches": 8}
+        self.cluster.up()
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        decision = self.answered(job, 1, "move-layers")
+        self.assertRegex(decision["answer"], r"layers of the stages")
+        done = self.completes(job)
+        self.assertEqual(done["epoch"], 2)
+        self.same_curve(job, reference)
+
+    def test_a_restart_goes_on_from_a_checkpoint_without_the_slow_node(self):
+        changes = {**JOB, "parallel_microbatches": 8}
+        self.cluster.up(nodes=3, slots=1)
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        slow = self.cluster.wait_step(job, 1)["ranks"][1]["node"]
+        decision = self.answered(job, 1, "restart")
+        self.assertIn(f"without {slow}", decision["answer"])
+        done = self.completes(job, attempt=2)
+        self.assertNotIn(slow, [rank["node"] for rank in done["ranks"]])
+        self.same_curve(job, reference)
+        self.assertGreater(self.decision(job, "MEASURED")["measured_step_s"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
