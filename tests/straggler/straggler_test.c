@@ -179,6 +179,29 @@ static void what_is_known_to_be_slow_stands_and_is_no_news_until_it_recovers(voi
     assert_true(is_quiet(detector));
 }
 
+static void what_is_known_may_be_probed_before_a_step_has_come(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    struct dp_straggler_verdict known = {.state = DP_STRAGGLER_SUSPECTED,
+                                         .cause = DP_STRAGGLER_DEVICE,
+                                         .rank = 1,
+                                         .peer = DP_STRAGGLER_NONE,
+                                         .stage = DP_STRAGGLER_NONE,
+                                         .slowdown = 2};
+    dp_straggler_know(detector, 1, &known);
+    uint64_t request = 0;
+    assert_true(dp_straggler_wants_probe(detector, &request));
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct dp_straggler_probe probe = {.request = request,
+                                           .rank = rank,
+                                           .gemm_ns = rank == 1 ? 2000 : 1000,
+                                           .gemm_flops = 1e6};
+        dp_straggler_take_probe(detector, &probe);
+    }
+    assert_true(next_is(detector, DP_STRAGGLER_CONFIRMED, DP_STRAGGLER_DEVICE, 1));
+}
+
 static void a_change_has_to_last_some_time_too(void **state)
 {
     (void)state;
@@ -669,6 +692,7 @@ int main(void)
         cmocka_unit_test(a_rank_recovers_and_is_found_again),
         cmocka_unit_test(what_a_slow_rank_leaves_behind_is_not_taken_for_uneven_data),
         cmocka_unit_test(what_is_known_to_be_slow_stands_and_is_no_news_until_it_recovers),
+        cmocka_unit_test(what_is_known_may_be_probed_before_a_step_has_come),
         cmocka_unit_test(a_change_has_to_last_some_time_too),
         cmocka_unit_test(no_data_is_not_healthy),
         cmocka_unit_test(a_stage_that_is_slow_everywhere_is_the_plans_fault),

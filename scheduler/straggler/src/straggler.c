@@ -17,6 +17,9 @@ struct dp_straggler *dp_straggler_new(const struct dp_straggler_config *config)
     self->ranks = dp_new_array(struct rank, config->ranks);
     self->figures = dp_new_array(struct probe_figures, config->ranks);
     self->awaited = config->ranks;
+    // What is known when it begins can be probed before a step has come.
+    self->scratch_size = config->ranks;
+    self->scratch = dp_new_array(double, config->ranks);
     return self;
 }
 
