@@ -85,6 +85,11 @@ static void take_effects(struct world *world)
     }
     for (size_t i = 0; i < effects->records_count; i++) {
         world->traces += effects->records[i].kind == DP_RECORD_TRACE;
+        world->quota_rows += effects->records[i].kind == DP_RECORD_QUOTA;
+        if (effects->records[i].kind == DP_RECORD_NODE) {
+            const struct dp_node_record *node = effects->records[i].row;
+            world->node_deletions += node->deleted;
+        }
         if (effects->records[i].kind == DP_RECORD_DECISION) {
             world->decision = *(const struct dp_decision_record *)effects->records[i].row;
             world->decision.document = (struct dp_buf){0};

@@ -59,11 +59,12 @@ struct world {
     size_t replies_count;
     struct dp_step_record steps[64]; // as shown
     size_t steps_count;
-    size_t traces;        // stored
-    uint64_t planned_job; // of the PLAN effect not answered yet, 0 = none
+    size_t traces;                              // stored
+    size_t node_deletions, quota_rows;          // of all transactions
+    uint64_t planned_job;                       // of the PLAN effect not answered yet, 0 = none
     struct world_slot offers[WORLD_OFFERS_MAX]; // in it, node by node
     size_t offers_count;
-    uint64_t sessions; // used so far
+    uint64_t sessions;           // used so far
     dp_recovery_policy recovery; // of jobs that are submitted
     dp_adapt_policy adapt;
     struct world_asked asked; // newest; request 0 = none yet

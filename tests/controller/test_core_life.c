@@ -494,6 +494,55 @@ static void a_node_may_return_with_another_address_and_other_hardware(void **sta
     assert_int_equal(row(&crew, job)->state, DP_STATE_COMPLETED);
 }
 
+static void forget_node(struct crew *crew, const char *name, dp_status status)
+{
+    struct dp_core_event forget = {.kind = DP_EVENT_NODE_ASK,
+                                   .node_ask = {.reply = ++crew->replies,
+                                                .node = name,
+                                                .reason = "",
+                                                .by = "",
+                                                .word = "forgotten",
+                                                .action = DP_NODE_FORGET}};
+    crew->world.hold_store = true;
+    world_step(&crew->world, &forget);
+    world_store(&crew->world, status);
+}
+
+static void a_full_disk_does_not_bring_a_forgotten_node_back(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    for (size_t i = 0; i < 2; i++) {
+        world_close(&crew.world, crew.nodes[i].session);
+        crew_lose(&crew, i);
+    }
+    world_pass(&crew.world, 100000);
+    uint64_t index = dp_core_index(crew.world.core);
+    forget_node(&crew, "n0", DP_IO);
+    assert_int_equal(world_reply(&crew.world, crew.replies)->status, DP_IO);
+    assert_int_equal(crew.world.node_deletions, 1);
+    assert_int_equal(dp_core_nodes_count(crew.world.core), 1);
+    // Tried again until it is on disk, and then no more.
+    world_pass(&crew.world, crew.world.config.store_retry_ms);
+    assert_int_equal(crew.world.node_deletions, 2);
+    world_store(&crew.world, DP_IO);
+    world_pass(&crew.world, crew.world.config.store_retry_ms);
+    assert_int_equal(crew.world.node_deletions, 3);
+    world_store_all(&crew.world);
+    assert_true(dp_core_index(crew.world.core) > index);
+    world_pass(&crew.world, 60000);
+    assert_int_equal(crew.world.node_deletions, 3);
+    // One that is back before that is not deleted after all.
+    forget_node(&crew, "n1", DP_IO);
+    hello(&crew, "n1", "n1", 2);
+    world_store_all(&crew.world);
+    world_pass(&crew.world, 60000);
+    assert_int_equal(crew.world.node_deletions, 4);
+    assert_int_equal(dp_core_nodes_count(crew.world.core), 1);
+}
+
 static void a_forgotten_node_is_gone_and_one_that_may_run_something_is_not(void **state)
 {
     (void)state;
@@ -663,6 +712,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_node_may_return_with_another_address_and_other_hardware),
     cmocka_unit_test(a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_work),
     cmocka_unit_test(a_forgotten_node_is_gone_and_one_that_may_run_something_is_not),
+    cmocka_unit_test(a_full_disk_does_not_bring_a_forgotten_node_back),
     cmocka_unit_test(what_was_decided_is_stored_when_the_disk_is_back),
     cmocka_unit_test(a_node_that_starts_anew_inherits_no_old_heartbeat),
     cmocka_unit_test(a_heartbeat_that_was_missed_and_came_costs_nothing),

@@ -160,6 +160,53 @@ static void a_job_over_its_quota_waits_with_the_figures_and_others_go_on(void **
     assert_int_equal(row(&crew, second)->state, DP_STATE_RUNNING); // what runs is left alone
 }
 
+static void ask_quota(struct crew *crew, const char *user, bool none, dp_status stored)
+{
+    struct dp_core_event event = {
+        .kind = DP_EVENT_QUOTA_ASK,
+        .quota_ask = {.reply = ++crew->replies, .user = user, .by = "", .ranks = 1, .none = none}};
+    crew->world.hold_store = true;
+    world_step(&crew->world, &event);
+    world_store(&crew->world, stored);
+}
+
+static size_t list_quotas(struct crew *crew, const struct dp_quota_record *rows[8])
+{
+    uint32_t used[8];
+    return dp_core_quotas(crew->world.core, rows, used, 8);
+}
+
+static void quotas_that_are_taken_back_leave_nothing(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    const struct dp_quota_record *rows[8];
+    static const char *const users[] = {"mia", "alice", "zoe"};
+    for (size_t i = 0; i < 3; i++) {
+        ask_quota(&crew, users[i], false, DP_OK);
+    }
+    assert_int_equal(list_quotas(&crew, rows), 3);
+    assert_string_equal(rows[0]->user, "alice");
+    assert_string_equal(rows[2]->user, "zoe");
+    // Nothing is written for who has none.
+    size_t written = crew.world.quota_rows;
+    ask_quota(&crew, "nobody", true, DP_OK);
+    assert_int_equal(world_reply(&crew.world, crew.replies)->status, DP_OK);
+    assert_int_equal(crew.world.quota_rows, written);
+    // What a full disk kept is deleted later, once.
+    ask_quota(&crew, "mia", true, DP_IO);
+    assert_int_equal(list_quotas(&crew, rows), 2);
+    world_pass(&crew.world, crew.world.config.store_retry_ms);
+    world_store_all(&crew.world);
+    assert_int_equal(crew.world.quota_rows, written + 2);
+    ask_quota(&crew, "mia", true, DP_OK);
+    assert_int_equal(crew.world.quota_rows, written + 2);
+    // And who gets one again has it.
+    ask_quota(&crew, "mia", false, DP_OK);
+    assert_int_equal(list_quotas(&crew, rows), 3);
+}
+
 static void ranks_of_a_job_that_is_being_planned_count_at_once(void **state)
 {
     (void)state;
@@ -637,6 +684,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(with_strict_order_nobody_passes),
     cmocka_unit_test(nodes_that_get_no_work_are_named_with_why),
     cmocka_unit_test(a_job_over_its_quota_waits_with_the_figures_and_others_go_on),
+    cmocka_unit_test(quotas_that_are_taken_back_leave_nothing),
     cmocka_unit_test(ranks_of_a_job_that_is_being_planned_count_at_once),
     cmocka_unit_test(a_job_of_higher_priority_has_the_cheapest_make_way),
     cmocka_unit_test(who_makes_way_writes_a_checkpoint_and_goes_on_from_it),

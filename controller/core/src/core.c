@@ -60,21 +60,12 @@ static void forget_transaction(struct dp_core *core, struct core_transaction *tr
     free(transaction);
 }
 
-static void free_node(struct core_node *node)
+static void free_nodes(struct core_node *node)
 {
-    dp_node_record_deinit(&node->row);
-    free(node->foreign);
-    free(node->jobs);
-    free(node);
-}
-
-// The rows of the step before still spoke of them.
-static void free_gone(struct dp_core *core)
-{
-    while (core->gone_nodes != NULL) {
-        struct core_node *next = core->gone_nodes->next;
-        free_node(core->gone_nodes);
-        core->gone_nodes = next;
+    while (node != NULL) {
+        struct core_node *next = node->next;
+        dp_core_node_free(node);
+        node = next;
     }
 }
 
@@ -88,17 +79,13 @@ void dp_core_free(struct dp_core *core)
     }
     HASH_CLEAR(by_name, core->nodes_by_name);
     HASH_CLEAR(by_session, core->nodes_by_session);
-    while (core->nodes != NULL) {
-        struct core_node *next = core->nodes->next;
-        free_node(core->nodes);
-        core->nodes = next;
-    }
+    free_nodes(core->nodes);
+    free_nodes(core->gone_nodes);
     while (core->transactions != NULL) {
         forget_transaction(core, core->transactions);
     }
     dp_core_quotas_free(core);
     dp_core_audits_free(core);
-    free_gone(core);
     while (core->row_replies != NULL) {
         struct core_reply *next = core->row_replies->next;
         free(core->row_replies->text);
@@ -148,6 +135,8 @@ static void index_stored(struct dp_core *core, const struct dp_stored *stored)
     while (answered < core->marks_count && core->marks[answered].token <= stored->token) {
         if (stored->error.status == DP_OK) {
             core->index_told = core->marks[answered].index;
+        } else {
+            core->index_behind = true;
         }
         answered++;
     }
@@ -158,12 +147,14 @@ static void index_stored(struct dp_core *core, const struct dp_stored *stored)
     memmove(core->marks, core->marks + answered, core->marks_count * sizeof(*core->marks));
 }
 
-// The step changed something that plans rest on.
+// The step changed something that plans rest on, or stores anew what could not be stored.
 static void mark_index(struct dp_core *core)
 {
-    if (core->index == core->index_marked) {
+    bool again = core->index_behind && core->effects->store_token != 0;
+    if (core->index == core->index_marked && !again) {
         return;
     }
+    core->index_behind = core->index_behind && !again;
     core->index_marked = core->index;
     if (core->marks_count == core->marks_capacity) {
         core->marks_capacity = core->marks_capacity == 0 ? 16 : core->marks_capacity * 2;
@@ -465,8 +456,8 @@ static void finish_step(struct dp_core *core)
         dp_core_schedule(core);
     }
     dp_core_touched_sort(core);
-    mark_index(core);
     store_changes(core);
+    mark_index(core);
     if (core->effects->store_token != 0) {
         dp_core_audits_store(core);
     }
@@ -495,7 +486,6 @@ void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
         // Rises over restarts, too: a checkpoint reported for an earlier life's request is older.
         core->next_request = (uint64_t)(event->wall_ns / DP_NS_PER_MS) + 1;
     }
-    free_gone(core);
     forget_ended(core);
     if (event->stalled_ns > 0) {
         take_stall(core, event->stalled_ns);

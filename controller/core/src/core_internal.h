@@ -294,11 +294,11 @@ struct core_mark {
 };
 
 struct core_quota {
-    struct dp_quota_record row; // deleted: there is none
+    struct dp_quota_record row; // deleted: there is none, but on disk there may be
     uint32_t used;
     uint64_t token; // of the transaction that has it; 0 = answered
     bool unstored;
-    struct core_quota *next; // by user
+    UT_hash_handle by_user;
 };
 
 struct dp_core {
@@ -311,11 +311,12 @@ struct dp_core {
     bool last_closed;
     struct core_quota *quotas;
     struct core_reply *row_replies; // that wait for a transaction without jobs
-    struct core_node *gone_nodes;   // forgotten in this step
+    struct core_node *gone_nodes;   // forgotten; on disk they may still be
     uint64_t index, index_marked, index_told;
     struct core_mark *marks; // of transactions that are not answered, the oldest first
     size_t marks_count, marks_capacity;
     int64_t started_ns;
+    bool index_behind;       // a transaction with a newer one has failed
     uint64_t rows_token;               // of the newest transaction with what was decided
     int64_t rows_retry_ns;             // it could not be stored: when to try again; 0 = it was
     struct core_job *jobs, *jobs_last; // oldest first
@@ -385,11 +386,12 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name);
 // 0 = not connected.
 void dp_core_node_set_session(struct dp_core *core, struct core_node *node, uint64_t session);
 void dp_core_node_touch_jobs(const struct core_node *node);
-// Out of every list; it lives until the next step.
+// Out of every list but that of those that are gone, which frees it once that is on disk.
 void dp_core_node_remove(struct dp_core *core, struct core_node *node);
 // The queue is looked at again in this step.
 void dp_core_reschedule(struct dp_core *core);
 // due_ns 0 = none.
+void dp_core_node_free(struct core_node *node);
 void dp_core_timer_set(struct dp_core *core, struct core_timer *timer, int64_t due_ns);
 int64_t dp_core_timer_first(const struct dp_core *core);
 // Those whose time has come: nodes first, then jobs, the oldest first. Valid for this step.
@@ -499,6 +501,8 @@ void dp_core_admins_store(struct dp_core *core);
 // Something speaks against the node: CORE_SUSPICIONS_MAX times within suspect_ms quarantine it, as
 // far as the cluster can spare it.
 void dp_core_node_suspect(struct dp_core *core, struct core_node *node, const char *why);
+// It was forgotten, and is there again: its row stays.
+void dp_core_admin_returns(struct dp_core *core, struct core_node *node);
 // When that was for the last time; 0 = never.
 int64_t dp_core_node_suspected_ns(const struct core_node *node);
 // It can do no work: the same at once.

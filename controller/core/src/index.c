@@ -164,6 +164,7 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name)
     *(core->nodes_last == NULL ? &core->nodes : &core->nodes_last->next) = node;
     core->nodes_last = node;
     HASH_ADD_KEYPTR(by_name, core->nodes_by_name, node->row.name, strlen(node->row.name), node);
+    dp_core_admin_returns(core, node);
     for (size_t i = 0; i < core->sided_count; i++) {
         dp_core_sides_meet(core->sided[i], node);
     }
@@ -175,6 +176,14 @@ struct core_node *dp_core_node_add(struct dp_core *core, const char *name)
         }
     }
     return node;
+}
+
+void dp_core_node_free(struct core_node *node)
+{
+    dp_node_record_deinit(&node->row);
+    free(node->foreign);
+    free(node->jobs);
+    free(node);
 }
 
 void dp_core_node_remove(struct dp_core *core, struct core_node *node)

@@ -79,6 +79,18 @@ void dp_core_admins_stored(struct dp_core *core, const struct dp_stored *stored)
             node->admin_unstored = stored->error.status != DP_OK;
         }
     }
+    struct core_node **link = &core->gone_nodes;
+    while (*link != NULL) {
+        struct core_node *gone = *link;
+        bool answered = gone->admin_token == stored->token;
+        gone->admin_unstored = gone->admin_unstored || (answered && stored->error.status != DP_OK);
+        if (answered && stored->error.status == DP_OK) {
+            *link = gone->next;
+            dp_core_node_free(gone);
+        } else {
+            link = &gone->next;
+        }
+    }
 }
 
 void dp_core_admins_store(struct dp_core *core)
@@ -89,6 +101,27 @@ void dp_core_admins_store(struct dp_core *core)
             node->admin_unstored = false;
             store(core, node);
         }
+    }
+    for (struct core_node *gone = core->gone_nodes; gone != NULL; gone = gone->next) {
+        if (gone->admin_unstored) {
+            gone->admin_unstored = false;
+            store(core, gone);
+        }
+    }
+}
+
+void dp_core_admin_returns(struct dp_core *core, struct core_node *node)
+{
+    struct core_node **link = &core->gone_nodes;
+    while (*link != NULL && strcmp((*link)->row.name, node->row.name) != 0) {
+        link = &(*link)->next;
+    }
+    struct core_node *gone = *link;
+    if (gone != NULL) {
+        // What its deletion was to wipe out is written over, however often that takes.
+        *link = gone->next;
+        dp_core_node_free(gone);
+        store(core, node);
     }
 }
 
@@ -184,7 +217,8 @@ static void forget(struct dp_core *core, struct core_node *node)
     dp_core_node_each_job(core, node, note_gone);
     dp_core_note(core, NULL, node, false, "node.forgotten", "%s", node->row.name);
     node->row.deleted = true;
-    dp_core_store(core, DP_RECORD_NODE, &node->row);
+    core->index++;
+    store(core, node);
     dp_core_node_remove(core, node);
     dp_core_reschedule(core);
 }

@@ -9,33 +9,32 @@
 
 static struct core_quota *find(const struct dp_core *core, const char *user)
 {
-    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
-        if (strcmp(quota->row.user, user) == 0) {
-            return quota;
-        }
-    }
-    return NULL;
+    struct core_quota *quota = NULL;
+    HASH_FIND(by_user, core->quotas, user, strlen(user), quota);
+    return quota;
 }
 
 static struct core_quota *add(struct dp_core *core, const char *user)
 {
-    struct core_quota **link = &core->quotas;
-    while (*link != NULL && strcmp((*link)->row.user, user) < 0) {
-        link = &(*link)->next;
-    }
     struct core_quota *quota = dp_new(struct core_quota);
     DP_COPY_TEXT(quota->row.user, user);
-    quota->next = *link;
-    *link = quota;
+    HASH_ADD_KEYPTR(by_user, core->quotas, quota->row.user, strlen(quota->row.user), quota);
     return quota;
+}
+
+static struct core_quota *next_of(const struct core_quota *quota)
+{
+    return quota->by_user.next;
 }
 
 void dp_core_quotas_free(struct dp_core *core)
 {
-    while (core->quotas != NULL) {
-        struct core_quota *next = core->quotas->next;
-        free(core->quotas);
-        core->quotas = next;
+    struct core_quota *quota = core->quotas;
+    HASH_CLEAR(by_user, core->quotas);
+    while (quota != NULL) {
+        struct core_quota *next = next_of(quota);
+        free(quota);
+        quota = next;
     }
 }
 
@@ -65,7 +64,7 @@ static void count_job(const struct dp_core *core, const struct core_job *job)
 
 void dp_core_quotas_count(struct dp_core *core)
 {
-    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+    for (struct core_quota *quota = core->quotas; quota != NULL; quota = next_of(quota)) {
         quota->used = 0;
     }
     if (core->quotas == NULL) {
@@ -110,6 +109,10 @@ bool dp_core_quota_allows(struct dp_core *core, const struct core_job *job, char
 void dp_core_quota_ask(struct dp_core *core, const struct dp_quota_ask *ask)
 {
     struct core_quota *quota = find(core, ask->user);
+    if (quota == NULL && ask->none) {
+        dp_core_reply_row(core, ask->reply, ask->user); // there was none
+        return;
+    }
     quota = quota == NULL ? add(core, ask->user) : quota;
     quota->row.ranks = ask->none ? 0 : ask->ranks;
     quota->row.deleted = ask->none;
@@ -130,17 +133,24 @@ void dp_core_quota_ask(struct dp_core *core, const struct dp_quota_ask *ask)
 // What a full disk kept off is tried again; until then it holds all the same.
 void dp_core_quotas_stored(struct dp_core *core, const struct dp_stored *stored)
 {
-    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+    struct core_quota *quota = core->quotas;
+    while (quota != NULL) {
+        struct core_quota *next = next_of(quota);
         if (quota->token == stored->token) {
             quota->token = 0;
             quota->unstored = stored->error.status != DP_OK;
+            if (quota->row.deleted && !quota->unstored) {
+                HASH_DELETE(by_user, core->quotas, quota);
+                free(quota);
+            }
         }
+        quota = next;
     }
 }
 
 void dp_core_quotas_store(struct dp_core *core)
 {
-    for (struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+    for (struct core_quota *quota = core->quotas; quota != NULL; quota = next_of(quota)) {
         if (quota->unstored) {
             quota->unstored = false;
             dp_core_store(core, DP_RECORD_QUOTA, &quota->row);
@@ -149,12 +159,18 @@ void dp_core_quotas_store(struct dp_core *core)
     }
 }
 
+static int compare_users(const struct core_quota *left, const struct core_quota *right)
+{
+    return strcmp(left->row.user, right->row.user);
+}
+
 size_t dp_core_quotas(struct dp_core *core, const struct dp_quota_record **ret_rows,
                       uint32_t *ret_used, size_t max)
 {
     size_t count = 0;
     dp_core_quotas_count(core);
-    for (const struct core_quota *quota = core->quotas; quota != NULL; quota = quota->next) {
+    HASH_SRT(by_user, core->quotas, compare_users);
+    for (const struct core_quota *quota = core->quotas; quota != NULL; quota = next_of(quota)) {
         if (!quota->row.deleted && count < max) {
             ret_rows[count] = &quota->row;
             ret_used[count++] = quota->used;
