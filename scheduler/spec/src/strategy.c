@@ -81,11 +81,6 @@ const char *dp_lr_schedule_text(dp_lr_schedule schedule)
     return lr_schedule_names[schedule];
 }
 
-const char *dp_moments_text(dp_moments moments)
-{
-    return moments_names[moments];
-}
-
 const char *dp_data_format_text(dp_data_format format)
 {
     return data_format_names[format];

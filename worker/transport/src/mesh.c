@@ -313,11 +313,6 @@ static const struct dp_transport_ops mesh_ops = {
 
 static const char *const kind_names[DP_TRANSPORT_KINDS] = {"auto", "shm", "tcp", "verbs"};
 
-const char *dp_transport_kind_text(dp_transport_kind kind)
-{
-    return kind_names[kind];
-}
-
 dp_status dp_transport_kind_parse(const char *text, dp_transport_kind *ret_kind,
                                   struct dp_error *err)
 {

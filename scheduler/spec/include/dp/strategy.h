@@ -52,7 +52,6 @@ dp_status dp_lr_schedule_parse(const char *text, dp_lr_schedule *ret_schedule,
 
 // What the moments of the optimizer are kept in.
 typedef enum dp_moments { DP_MOMENTS_FP32, DP_MOMENTS_BF16 } dp_moments;
-const char *dp_moments_text(dp_moments moments); // "fp32", "bf16"
 dp_status dp_moments_parse(const char *text, dp_moments *ret_moments, struct dp_error *err);
 
 // Whether experts move to other ranks by their loads.

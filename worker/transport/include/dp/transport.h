@@ -135,7 +135,6 @@ typedef enum dp_transport_kind {
     DP_TRANSPORT_VERBS, // likewise
     DP_TRANSPORT_KINDS
 } dp_transport_kind;
-const char *dp_transport_kind_text(dp_transport_kind kind);
 // "" = auto.
 dp_status dp_transport_kind_parse(const char *text, dp_transport_kind *ret_kind,
                                   struct dp_error *err);
