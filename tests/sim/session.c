@@ -196,6 +196,7 @@ static void on_order(struct sim *sim, struct sim_node *node, const struct sim_me
         [DP_ORDER_RELEASE] = DP_AGENT_RELEASE,
         [DP_ORDER_CHECKPOINT] = DP_AGENT_CHECKPOINT,
         [DP_ORDER_PROBE] = DP_AGENT_PROBE,
+        [DP_ORDER_REBALANCE] = DP_AGENT_REBALANCE,
         [DP_ORDER_PAUSE] = DP_AGENT_PAUSE,
         [DP_ORDER_SETTLE] = DP_AGENT_SETTLE,
     };

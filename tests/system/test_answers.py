@@ -104,6 +104,42 @@ class Answers(ClusterTest):
         self.same_curve(job, reference)
         self.assertGreater(self.decision(job, "MEASURED")["measured_step_s"], 0)
 
+    def rebalanced(self, **changes):
+        """Experts are placed anew by order; the job, its reference and its only decision."""
+        changes = {**JOB, "parallel_pipeline": 1, "parallel_expert": 2, "parallel_data": 2,
+                   "parallel_microbatches": 4, "straggler_policy": "off", **changes}
+        reference = self.undisturbed(**changes)
+        job = self.cluster.submit(**changes)
+        self.cluster.wait_step(job, 20)
+        self.cluster.dpctl("reassign", job, "--answer", "experts")
+        done = self.completes(job)
+        self.assertEqual(done["epoch"], 1)
+        self.same_curve(job, reference)
+        self.assertEqual(len(done["decisions"]), 1, done["decisions"])
+        moves = [e["message"] for e in self.cluster.json("events", job)["events"]
+                 if e["kind"] == "job.experts"]
+        return job, done["decisions"][0], moves
+
+    def test_experts_are_placed_by_their_loads_while_the_job_trains(self):
+        self.cluster.up()
+        job, decision, moves = self.rebalanced()
+        self.assertEqual((decision["kind"], decision["state"]), ("experts", "DECISION_MEASURED"))
+        self.assertGreater(decision["measured_step_s"], 0)
+        self.assertEqual(len(moves), 1, moves)
+        self.assertRegex(moves[0], r"slots in \d of 3 layers got other experts")
+        placed = [layer["placement"] for layer in self.cluster.json("experts", job)["layers"]]
+        self.assertTrue(any(layer != [0, 1, 2, 3] for layer in placed), placed)
+        # With slots for copies, busy experts get them.
+        job, decision, moves = self.rebalanced(parallel_expert_copies=1)
+        self.assertEqual(decision["state"], "DECISION_MEASURED", decision)
+        for layer in self.cluster.json("experts", job)["layers"]:
+            self.assertEqual(len(layer["placement"]), 6)
+        # What the job says about its experts holds.
+        job, decision, moves = self.rebalanced(parallel_expert_placement="advise",
+                                               parallel_rebalance_every=100000)
+        self.assertEqual((decision["kind"], decision["state"]), ("experts", "DECISION_ADVISED"))
+        self.assertEqual(moves, [])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -131,7 +131,7 @@ static void orders_for_ranks_that_run_reach_only_those(void **state)
 {
     struct fixture *fixture = *state;
     static const dp_agent_event_type types[] = {DP_AGENT_PAUSE, DP_AGENT_SETTLE, DP_AGENT_PROBE,
-                                                DP_AGENT_CHECKPOINT};
+                                                DP_AGENT_REBALANCE, DP_AGENT_CHECKPOINT};
     run_both(fixture);
     exited(fixture, 1, 4, SIGSEGV);
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

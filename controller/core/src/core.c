@@ -48,11 +48,6 @@ struct dp_core *dp_core_new(const struct dp_core_config *config)
     return core;
 }
 
-const struct dp_core_config *dp_core_config_of(const struct dp_core *core)
-{
-    return &core->config;
-}
-
 static void forget_transaction(struct dp_core *core, struct core_transaction *transaction)
 {
     HASH_DELETE(hh, core->transactions, transaction);

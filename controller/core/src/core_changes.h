@@ -123,6 +123,19 @@ void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
                              const struct dp_straggler_verdict *verdict);
 // The job's ranks leave the node, training on; false when they cannot now.
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
+// rebalance.c: experts are placed by their loads
+// Carries the decision out; false when it cannot.
+bool dp_core_rebalance_begin(struct dp_core *core, struct core_job *job,
+                             const struct dp_adapt_done *done);
+// The second part of a change whose ranks train now.
+void dp_core_rebalance_follow(struct dp_core *core, struct core_job *job);
+// What a rank said with a step.
+void dp_core_rebalance_told(struct core_job *job, uint64_t step,
+                            const struct dp_placement_report *report);
+// The ranks change, or end: nothing is waited for any more.
+void dp_core_rebalance_drop(struct core_job *job, const char *why);
+void dp_core_rebalance_deadline(struct dp_core *core, struct core_job *job);
+
 // restart.c: from a checkpoint, without nodes that slow the job down
 // Whether the job's ranks stay off the node.
 bool dp_core_job_avoids(const struct core_job *job, const char *node);

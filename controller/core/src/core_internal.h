@@ -150,6 +150,9 @@ struct core_reassign {
     uint64_t decision_token;            // of the newest transaction with it
     struct core_decision *decisions;    // earlier ones that are not on disk as they ended
     uint64_t measured_from;             // the first step that counts for it
+    uint64_t rebalance;                 // number of the order that is not answered; 0 = none
+    int64_t rebalance_ns;               // when it is no longer waited for
+    bool rebalances;                    // once the new ranks train
     uint64_t again_step; // from which what stands then is asked about once more; 0 = not
     int64_t recent_ns[CORE_RECENT_STEPS]; // times of the newest steps, by step
     uint64_t recent_first;                // step from which they are of this layout
@@ -198,13 +201,15 @@ struct core_job {
     bool made_way;                // others have for it, and may not be done with that
     char around[DP_NAME_MAX];     // a node that it does without when others have room, "" = none
     // STOPPING
-    uint64_t way_for;              // number of the job that it makes way for; 0 = none
-    bool stop_checkpoint;          // its ranks write one more checkpoint
-    bool stop_saved;               // and it has been heard of
-    bool stop_wrote;               // it stands
-    int64_t settle_ns;             // or is no longer waited for; 0 = not yet
+    uint64_t way_for;     // number of the job that it makes way for; 0 = none
+    bool stop_checkpoint; // its ranks write one more checkpoint
+    bool stop_saved;      // and it has been heard of
+    bool stop_wrote;      // it stands
+    int64_t settle_ns;    // or is no longer waited for; 0 = not yet
+    int64_t done_ns;      // RUNNING: since when all ranks have done their work; 0 = they have not
+    bool loaded;          // an earlier controller may have given out more than this one knows of
     struct core_past *pasts;
-    size_t touched;                // place in the core's list + 1; 0 = not in it
+    size_t touched; // place in the core's list + 1; 0 = not in it
     struct core_timer timer;
     struct core_job *before, *next;               // submitted earlier, later
     struct core_job *placed_before, *placed_next; // of those that have ranks
@@ -241,12 +246,12 @@ struct core_node {
     uint64_t session;
     uint32_t protocol; // of its agent: below 2, nothing can be prepared beside what runs
     int64_t seen_ns, connected_ns;
-    int64_t hello_ns;                     // by its own clock, of the newest hello of this boot
-    struct core_ack acks[CORE_ACKS_KEPT]; // of this session, by sequence
-    int64_t arrived_ns;                   // orders of before have arrived
-    bool heard;                           // since this controller started
-    uint32_t heartbeat_ms;                // asked of it
-    int64_t leave_ns;                     // when its jobs have to go; 0 = never
+    int64_t hello_ns;                          // by its own clock, of the newest hello of this boot
+    struct core_ack acks[CORE_ACKS_KEPT];      // of this session, by sequence
+    int64_t arrived_ns;                        // orders of before have arrived
+    bool heard;                                // since this controller started
+    uint32_t heartbeat_ms;                     // asked of it
+    int64_t leave_ns;                          // when its jobs have to go; 0 = never
     int64_t suspected_ns[CORE_SUSPICIONS_MAX]; // the newest last
     uint32_t suspicions;                       // of them, within suspect_ms of the newest
     uint64_t admin_token; // of the transaction with what was decided; 0 = answered
@@ -313,10 +318,10 @@ struct dp_core {
     struct core_reply *row_replies; // that wait for a transaction without jobs
     struct core_node *gone_nodes;   // forgotten; on disk they may still be
     uint64_t index, index_marked, index_told;
+    bool index_behind;       // a transaction with a newer one has failed
     struct core_mark *marks; // of transactions that are not answered, the oldest first
     size_t marks_count, marks_capacity;
     int64_t started_ns;
-    bool index_behind;       // a transaction with a newer one has failed
     uint64_t rows_token;               // of the newest transaction with what was decided
     int64_t rows_retry_ns;             // it could not be stored: when to try again; 0 = it was
     struct core_job *jobs, *jobs_last; // oldest first
@@ -388,10 +393,10 @@ void dp_core_node_set_session(struct dp_core *core, struct core_node *node, uint
 void dp_core_node_touch_jobs(const struct core_node *node);
 // Out of every list but that of those that are gone, which frees it once that is on disk.
 void dp_core_node_remove(struct dp_core *core, struct core_node *node);
+void dp_core_node_free(struct core_node *node);
 // The queue is looked at again in this step.
 void dp_core_reschedule(struct dp_core *core);
 // due_ns 0 = none.
-void dp_core_node_free(struct core_node *node);
 void dp_core_timer_set(struct dp_core *core, struct core_timer *timer, int64_t due_ns);
 int64_t dp_core_timer_first(const struct dp_core *core);
 // Those whose time has come: nodes first, then jobs, the oldest first. Valid for this step.
@@ -467,6 +472,16 @@ bool dp_core_preempt(struct dp_core *core, struct core_job *wanting, uint32_t sl
 // Slots that others give up for this job and have not left yet.
 uint32_t dp_core_preempt_coming(const struct dp_core *core, struct core_job *wanting);
 
+// remains.c: ranks of earlier epochs and attempts
+// Whether none is left where somebody can be asked (CANCELLED: anywhere), so that the job may end.
+bool dp_core_job_alone(const struct core_job *job);
+// "ranks of earlier epochs still end on n1, n2"; "" when there are none.
+void dp_core_job_describe_remains(const struct core_job *job, char *ret_text, size_t size);
+// Some of the job with this id ended, as its node says.
+void dp_core_remains_changed(struct dp_core *core, const char *id);
+// A node has said what it runs, or cannot be asked any more.
+void dp_core_remains_look(struct dp_core *core);
+
 // retry.c
 // STOPPING: the job will begin again.
 bool dp_core_job_goes_on(const struct core_job *job);
@@ -498,11 +513,11 @@ void dp_core_node_leave(struct dp_core *core, struct core_node *node);
 void dp_core_node_load_admin(struct dp_core *core, struct core_node *node);
 void dp_core_admins_stored(struct dp_core *core, const struct dp_stored *stored);
 void dp_core_admins_store(struct dp_core *core);
+// It was forgotten, and is there again: its row stays.
+void dp_core_admin_returns(struct dp_core *core, struct core_node *node);
 // Something speaks against the node: CORE_SUSPICIONS_MAX times within suspect_ms quarantine it, as
 // far as the cluster can spare it.
 void dp_core_node_suspect(struct dp_core *core, struct core_node *node, const char *why);
-// It was forgotten, and is there again: its row stays.
-void dp_core_admin_returns(struct dp_core *core, struct core_node *node);
 // When that was for the last time; 0 = never.
 int64_t dp_core_node_suspected_ns(const struct core_node *node);
 // It can do no work: the same at once.
@@ -555,6 +570,8 @@ void dp_core_job_move(struct dp_core *core, struct core_job *job, dp_job_state s
     __attribute__((format(printf, 5, 6)));
 // Sends each node what it should be told and was not.
 void dp_core_job_drive(struct dp_core *core, struct core_job *job);
+// Ends it now when all ranks have done their work and only others were waited for. Whether it did.
+bool dp_core_job_complete(struct dp_core *core, struct core_job *job);
 // Looks at the ranks and moves on: all ready, all running, all ended.
 void dp_core_job_advance(struct dp_core *core, struct core_job *job);
 void dp_core_job_deadline(struct dp_core *core, struct core_job *job);

@@ -17,6 +17,7 @@ static const char *const order_texts[] = {
     [DP_ORDER_RELEASE] = "release",
     [DP_ORDER_CHECKPOINT] = "checkpoint",
     [DP_ORDER_PROBE] = "probe",
+    [DP_ORDER_REBALANCE] = "rebalance",
     [DP_ORDER_PAUSE] = "pause",
     [DP_ORDER_SETTLE] = "settle",
 };

@@ -43,6 +43,7 @@ void dp_core_reassign_begin(struct dp_core *core, struct core_job *job,
     dp_core_side_prepare(job, done);
     job->reassign.failure = (struct core_failure){0};
     job->reassign.tries = 0;
+    job->reassign.rebalances = done->rebalances;
     dp_core_decision_make(core, job, done, DP_DECISION_PREPARING);
     dp_core_job_move(core, job, DP_STATE_REASSIGNING, "Reassigning", "%s: %zu ranks are prepared",
                      done->action, done->ranks_count);
@@ -53,6 +54,7 @@ void dp_core_reassign_stop(struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
     bool changing = reassign->phase != CORE_STEADY;
+    dp_core_rebalance_drop(job, "its ranks changed, or ended, first");
     dp_core_side_give_up(job);
     for (struct core_side *side = job->sides; side != NULL; side = side->next) {
         side->serves = false;
@@ -185,7 +187,7 @@ static void switched(struct dp_core *core, struct core_job *job)
     struct core_reassign *reassign = &job->reassign;
     int64_t paused_ns = reassign->paused_ns == 0 ? 0 : core->now_ns - reassign->paused_ns;
     uint64_t step = job->row.source_step;
-    bool recovered = reassign->failure.cause != DP_CAUSE_NONE;
+    bool recovered = reassign->failure.cause != DP_CAUSE_NONE, rebalances = reassign->rebalances;
     if (recovered) {
         reassign->recoveries = reassign->recovered_step == step ? reassign->recoveries + 1 : 1;
         reassign->recovered_step = step;
@@ -204,6 +206,9 @@ static void switched(struct dp_core *core, struct core_job *job)
     reassign->decision.measured_pause_ns = paused_ns;
     dp_core_decision_set(job, DP_DECISION_RUNNING, "%s", "");
     run_on(core, job);
+    if (rebalances) {
+        dp_core_rebalance_follow(core, job);
+    }
 }
 
 // A rank that was started takes its state first, and says that it has it by the step.

@@ -229,7 +229,8 @@ bool dp_core_reassign_may(const struct core_job *job)
 static bool may_ask(const struct core_job *job)
 {
     return dp_core_reassign_may(job) && job->row.state == DP_STATE_RUNNING &&
-           job->reassign.phase == CORE_STEADY && job->reassign.request == 0;
+           job->reassign.phase == CORE_STEADY && job->reassign.request == 0 &&
+           job->reassign.rebalance == 0;
 }
 
 static bool calls_for_an_answer(const struct dp_straggler_verdict *verdict)
@@ -350,6 +351,10 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
     }
     bool acts = job->reassign.policy == DP_JOB_ADAPT_AUTO && job->row.state == DP_STATE_RUNNING;
     if (acts && done->without != NULL && dp_core_restart_begin(core, job, done)) {
+        return;
+    }
+    if (acts && done->rebalances && done->ranks_count == 0 &&
+        dp_core_rebalance_begin(core, job, done)) {
         return;
     }
     if (acts && done->ranks_count > 0 &&
@@ -586,6 +591,7 @@ int64_t dp_core_reassign_timer_ns(const struct core_job *job)
 {
     const struct core_reassign *reassign = &job->reassign;
     int64_t due_ns = reassign->answer_ns;
+    dp_core_sooner(&due_ns, reassign->rebalance_ns);
     int64_t settled_ns = reassign->since_ns + job->core->config.settle_ms * DP_NS_PER_MS;
     if (reassign->phase == CORE_SETTLING && job->core->now_ns < settled_ns) {
         dp_core_sooner(&due_ns, settled_ns);
@@ -596,6 +602,7 @@ int64_t dp_core_reassign_timer_ns(const struct core_job *job)
 void dp_core_ask_deadline(struct dp_core *core, struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
+    dp_core_rebalance_deadline(core, job);
     if (reassign->answer_ns == 0 || core->now_ns < reassign->answer_ns) {
         return;
     }

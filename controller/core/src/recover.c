@@ -110,6 +110,7 @@ static size_t count_lost(const struct core_job *job)
 static void gather(struct dp_core *core, struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
+    dp_core_rebalance_drop(job, reassign->failure.message);
     if (reassign->next != NULL) {
         dp_core_decision_set(job, DP_DECISION_ABANDONED, "%s", reassign->failure.message);
         dp_core_side_give_up(job);

@@ -187,6 +187,7 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
     }
     rank->step = step;
     note_rebalance(core, job, step, &report->rebalance);
+    dp_core_rebalance_told(job, step, &report->rebalance);
     dp_core_straggler_step(core, job, rank->rank, report);
     rank->load = report->load;
     rank->load.skew = finite_or_zero(rank->load.skew);

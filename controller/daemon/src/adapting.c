@@ -37,6 +37,7 @@ struct adapting {
     const char *kind; // static
     char action[DP_TEXT_MAX];
     bool changes;  // `next` is to be run
+    bool moves;    // experts are placed by their loads
     char *without; // begin anew without these nodes; NULL = not
     struct dp_plan next;
     double predicted_s, pause_s;
@@ -191,6 +192,14 @@ static double excess(const struct adapting *adapting)
     return most;
 }
 
+// Unless the job says that they stay.
+static bool may_move_experts(const struct adapting *adapting)
+{
+    const char *placement = adapting->spec.parallel.expert_placement;
+    return adapting->spec.resources.device != DP_DEVICE_SIM &&
+           (placement[0] == '\0' || strcmp(placement, "auto") == 0);
+}
+
 static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answers)
 {
     struct dp_adapt_answer *best = &answers->answers[answers->best];
@@ -209,6 +218,9 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
             adapting->again_steps = wait;
         }
     }
+    unsigned experts = 1u << DP_ADAPT_EXPERTS;
+    adapting->moves = may_move_experts(adapting) &&
+                      (best->kind == DP_ADAPT_EXPERTS || (best->parts & experts) != 0);
     // A restart is planned by the queue, with what is free then.
     if (best->kind == DP_ADAPT_RESTART) {
         adapting->without = best->without;
@@ -228,6 +240,7 @@ static bool find_experts(const struct adapting *adapting, struct dp_adapt_expert
     for (size_t i = 0; i < adapting->verdicts_count; i++) {
         is_cause = is_cause || adapting->verdicts[i].cause == DP_STRAGGLER_UNEVEN_DATA;
     }
+    is_cause = is_cause || adapting->wanted == DP_ADAPT_EXPERTS;
     if (!is_cause || adapting->rank_load == NULL || adapting->plan.expert <= 1) {
         return false;
     }
@@ -337,6 +350,7 @@ static void tell_core(struct task *task)
                        .predicted_pause_ns = (int64_t)(adapting->pause_s * DP_NS_PER_S),
                        .again_steps = (uint64_t)adapting->again_steps,
                        .without = adapting->without,
+                       .rebalances = adapting->moves,
                        .document = adapting->document.bytes,
                        .document_length = adapting->document.length}};
     if (adapting->changes) {

@@ -190,6 +190,18 @@ static void fill_probe(struct daemon *daemon, const struct dp_effect *effect,
     message->probe = probe;
 }
 
+static void fill_rebalance(struct daemon *daemon, const struct dp_effect *effect,
+                           struct dp_arena *arena, Dp__V1__ControllerMessage *message)
+{
+    (void)daemon;
+    Dp__V1__RebalanceOrder *rebalance = arena_take(arena, sizeof(*rebalance));
+    dp__v1__rebalance_order__init(rebalance);
+    rebalance->fence = message_fence(&effect->fence, arena);
+    rebalance->request = effect->request;
+    message->message_case = DP__V1__CONTROLLER_MESSAGE__MESSAGE_REBALANCE;
+    message->rebalance = rebalance;
+}
+
 static send_function *const fillers[] = {
     [DP_ORDER_WELCOME] = fill_welcome,
     [DP_ORDER_ACK] = fill_ack,
@@ -201,6 +213,7 @@ static send_function *const fillers[] = {
     [DP_ORDER_PAUSE] = fill_pause,
     [DP_ORDER_SETTLE] = fill_settle,
     [DP_ORDER_PROBE] = fill_probe,
+    [DP_ORDER_REBALANCE] = fill_rebalance,
 };
 
 static void perform_send(struct daemon *daemon, const struct dp_effect *effect)

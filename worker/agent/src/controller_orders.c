@@ -215,6 +215,17 @@ static void on_probe(struct worker *worker, const Dp__V1__ControllerMessage *mes
     pass_on(worker, DP_AGENT_PROBE, probe.fence, &order);
 }
 
+static void on_rebalance(struct worker *worker, const Dp__V1__ControllerMessage *message)
+{
+    Dp__V1__RankRebalance rebalance = DP__V1__RANK_REBALANCE__INIT;
+    Dp__V1__RankOrder order = DP__V1__RANK_ORDER__INIT;
+    rebalance.fence = message->rebalance->fence;
+    rebalance.request = message->rebalance->request;
+    order.order_case = DP__V1__RANK_ORDER__ORDER_REBALANCE;
+    order.rebalance = &rebalance;
+    pass_on(worker, DP_AGENT_REBALANCE, rebalance.fence, &order);
+}
+
 static void on_read_log(struct worker *worker, const Dp__V1__ControllerMessage *message)
 {
     logs_answer(worker, message->read_log);
@@ -240,6 +251,7 @@ void orders_handle(struct worker *worker, const Dp__V1__ControllerMessage *messa
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_PAUSE] = on_pause,
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_SETTLE] = on_settle,
         [DP__V1__CONTROLLER_MESSAGE__MESSAGE_PROBE] = on_probe,
+        [DP__V1__CONTROLLER_MESSAGE__MESSAGE_REBALANCE] = on_rebalance,
     };
     size_t kind = (size_t)message->message_case;
     if (kind < sizeof handlers / sizeof handlers[0] && handlers[kind] != NULL) {

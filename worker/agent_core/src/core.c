@@ -327,6 +327,7 @@ static const struct {
     [DP_AGENT_PAUSE] = {dp_agent_on_pause, true},
     [DP_AGENT_SETTLE] = {dp_agent_on_settle, true},
     [DP_AGENT_PROBE] = {dp_agent_on_running, true},
+    [DP_AGENT_REBALANCE] = {dp_agent_on_running, true},
     [DP_AGENT_STREAM_UP] = {on_stream_up, false},
     [DP_AGENT_ACKNOWLEDGED] = {on_acknowledged, false},
     [DP_AGENT_STREAM_DOWN] = {on_stream_down, false},

@@ -131,11 +131,6 @@ void dp_trainer_set_expert_nodes(struct dp_trainer *trainer, int32_t nodes)
     trainer->config.rebalance.nodes = nodes;
 }
 
-bool dp_trainer_moves_experts(const struct dp_trainer *trainer)
-{
-    return trainer->config.rebalance.apply;
-}
-
 int64_t dp_trainer_step_done(const struct dp_trainer *trainer)
 {
     return trainer->step_done;
@@ -151,6 +146,8 @@ const struct dp_exec_failure *dp_trainer_failure(const struct dp_trainer *traine
     return &trainer->failure;
 }
 
+enum { WISH_VALUES = 6 }; // that ranks sum at the end of a step: the loss, and what they wish
+
 // Doubles as the barrier at which the slowest rank has run its last action.
 static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
                             const struct dp_trainer_wish *wish, struct dp_trainer_report *report,
@@ -158,13 +155,14 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
 {
     const struct dp_trainer_wish none = {0}, *own = wish != NULL ? wish : &none;
     // Requests are below 2^53, and one rank speaks for all.
-    double values[5 + SAVING_VALUES] = {loss_sum, own->stop, own->checkpoint, own->pause,
-                                        (double)own->probe};
-    dp_trainer_saving_values(trainer, values + 5);
+    double values[WISH_VALUES + SAVING_VALUES] = {loss_sum,           own->stop,
+                                                  own->checkpoint,    own->pause,
+                                                  (double)own->probe, (double)own->rebalance};
+    dp_trainer_saving_values(trainer, values + WISH_VALUES);
     dp_status status = dp_group_sum_scalars(dp_exec_world(trainer->exec), trainer_tag(CALL_STEP),
-                                            values, 5 + SAVING_VALUES, err);
+                                            values, WISH_VALUES + SAVING_VALUES, err);
     if (status == DP_OK) {
-        status = dp_trainer_saving_next(trainer, values + 5, err);
+        status = dp_trainer_saving_next(trainer, values + WISH_VALUES, err);
     }
     if (status != DP_OK) {
         return status;
@@ -177,6 +175,7 @@ static dp_status share_step(struct dp_trainer *trainer, double loss_sum,
     report->agreed.checkpoint = values[2] > 0;
     report->agreed.pause = values[3] > 0;
     report->agreed.probe = (uint64_t)values[4];
+    report->agreed.rebalance = (uint64_t)values[5];
     return DP_OK;
 }
 
@@ -239,11 +238,14 @@ static dp_status rebalance(struct dp_trainer *trainer, struct dp_trainer_report 
                            struct dp_error *err)
 {
     const int64_t every = trainer->config.rebalance_every;
-    if (every == 0 || report->step % every != 0) {
+    const bool ordered = report->agreed.rebalance > 0;
+    if (!ordered && (every == 0 || report->step % every != 0)) {
         return DP_OK;
     }
+    struct dp_rebalance how = trainer->config.rebalance;
+    how.apply = how.apply || ordered;
     report->has_rebalanced = true;
-    return dp_optim_rebalance(trainer->optim, &trainer->config.rebalance, &report->rebalance, err);
+    return dp_optim_rebalance(trainer->optim, &how, &report->rebalance, err);
 }
 
 // Up to here nothing has changed that is kept. All gradients of this rank are whole; once it knows

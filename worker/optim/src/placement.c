@@ -372,7 +372,8 @@ dp_status dp_optim_rebalance(struct dp_optim *optim, const struct dp_rebalance *
     }
     memcpy(&tally, values, sizeof values);
     *ret_report =
-        (struct dp_rebalance_report){.layers = (int32_t)tally.layers,
+        (struct dp_rebalance_report){.applied = how->apply,
+                                     .layers = (int32_t)tally.layers,
                                      .moved_layers = (int32_t)tally.moved_layers,
                                      .moved = llround(tally.moved),
                                      .bytes = llround(tally.bytes),

@@ -190,6 +190,15 @@ void control_take_probe(struct control *control, uint64_t request)
     pthread_mutex_unlock(&control->lock);
 }
 
+void control_take_rebalance(struct control *control, uint64_t request)
+{
+    pthread_mutex_lock(&control->lock);
+    if (control->wish.rebalance == request) {
+        control->wish.rebalance = 0;
+    }
+    pthread_mutex_unlock(&control->lock);
+}
+
 static void free_queued(struct queued *item)
 {
     dp_buf_deinit(&item->bytes);
@@ -287,6 +296,8 @@ static const Dp__V1__Fence *fence_of(const Dp__V1__RankOrder *order)
         return order->pause->fence;
     case DP__V1__RANK_ORDER__ORDER_PROBE:
         return order->probe->fence;
+    case DP__V1__RANK_ORDER__ORDER_REBALANCE:
+        return order->rebalance->fence;
     case DP__V1__RANK_ORDER__ORDER_SETTLE:
         return order->settle->fence;
     default:
@@ -330,6 +341,9 @@ static void take_order(struct control *self, const Dp__V1__RankOrder *order, con
         break;
     case DP__V1__RANK_ORDER__ORDER_PROBE:
         self->wish.probe = order->probe->request;
+        break;
+    case DP__V1__RANK_ORDER__ORDER_REBALANCE:
+        self->wish.rebalance = order->rebalance->request;
         break;
     case DP__V1__RANK_ORDER__ORDER_SETTLE:
         self->settle =

@@ -33,8 +33,9 @@ void control_set_meter(struct control *control, struct dp_exec_meter *meter, int
 struct control_wish {
     bool stop;
     bool checkpoint;
-    uint64_t request; // of the newest checkpoint order
-    uint64_t probe;   // of the newest order to probe; 0 = none
+    uint64_t request;   // of the newest checkpoint order
+    uint64_t probe;     // of the newest order to probe; 0 = none
+    uint64_t rebalance; // of the newest order to place experts; 0 = none
     bool pause;
 };
 void control_peek_wish(struct control *control, struct control_wish *ret_wish);
@@ -50,6 +51,8 @@ bool control_wait_settle(struct control *control, struct control_settle *ret_set
 
 // The probe that was asked for is made.
 void control_take_probe(struct control *control, uint64_t request);
+// Experts were placed.
+void control_take_rebalance(struct control *control, uint64_t request);
 
 // Queues a report; fence and rank are filled in.
 void control_report(struct control *control, dp_link_slot slot, Dp__V1__RankReport *report);

@@ -25,7 +25,8 @@ static struct dp_trainer_wish wish_of(const struct job *job, struct control_wish
     return (struct dp_trainer_wish){.stop = ret_control->stop,
                                     .checkpoint = ret_control->checkpoint,
                                     .pause = ret_control->pause,
-                                    .probe = ret_control->probe};
+                                    .probe = ret_control->probe,
+                                    .rebalance = ret_control->rebalance};
 }
 
 static uint64_t sum_of(const int64_t *values, int32_t count)
@@ -137,13 +138,12 @@ static size_t list_comm(const struct dp_trainer_report *step, Dp__V1__StepComm *
     return count;
 }
 
-static void tell_rebalance(const struct job *job, const struct dp_trainer_report *step,
-                           Dp__V1__Rebalance *ret_rebalance)
+static void tell_rebalance(const struct dp_trainer_report *step, Dp__V1__Rebalance *ret_rebalance)
 {
     const struct dp_rebalance_report *from = &step->rebalance;
     dp__v1__rebalance__init(ret_rebalance);
     // What did not move is advice.
-    ret_rebalance->applied = dp_trainer_moves_experts(job->trainer);
+    ret_rebalance->applied = from->applied;
     ret_rebalance->layers = (uint32_t)from->layers;
     ret_rebalance->moved_layers = (uint32_t)from->moved_layers;
     ret_rebalance->moved = (uint64_t)from->moved;
@@ -215,7 +215,7 @@ static void report_step(struct job *job, const struct dp_trainer_report *step)
     }
     Dp__V1__Rebalance rebalance;
     if (step->has_rebalanced && speaks_for_all(job)) {
-        tell_rebalance(job, step, &rebalance);
+        tell_rebalance(step, &rebalance);
         done.rebalance = &rebalance;
     }
     DP_CLEANUP(load_report_deinit) struct load_report loads = {0};
@@ -313,6 +313,7 @@ static dp_status run_step(struct job *job, struct outcome *ret_outcome, struct d
         return status;
     }
     report_step(job, &report);
+    control_take_rebalance(job->control, report.agreed.rebalance);
     report_saved(job, &report.saved);
     int64_t every = job->spec.checkpoint.every_steps;
     int64_t evaluate_every = job->spec.train.evaluate_every;

@@ -304,6 +304,7 @@ struct dp_adapt_done {
     int64_t predicted_step_ns, predicted_pause_ns; // 0 = not known
     uint64_t again_steps; // it may pay later: ask again after so many, 0 = not
     const char *without;  // begin anew without these nodes, "a,b"; NULL = not
+    bool rebalances;      // experts are placed by their loads, after what else is changed
     const void *document; // dp.decision/1
     size_t document_length;
     const void *plan; // packed dp.v1.Plan; NULL = nothing is to be changed
@@ -383,7 +384,8 @@ typedef enum dp_order_kind {
     DP_ORDER_STOP, // text = reason
     DP_ORDER_RELEASE,
     DP_ORDER_CHECKPOINT,
-    DP_ORDER_PROBE, // `request`
+    DP_ORDER_PROBE,     // `request`
+    DP_ORDER_REBALANCE, // `request`: experts are placed by their loads now
     DP_ORDER_PAUSE,
     DP_ORDER_SETTLE, // `request` = the step, `grad_norm`
 } dp_order_kind;
@@ -463,7 +465,6 @@ void dp_effects_deinit(struct dp_effects *effects);
 
 struct dp_core *dp_core_new(const struct dp_core_config *config);
 void dp_core_free(struct dp_core *core);
-const struct dp_core_config *dp_core_config_of(const struct dp_core *core);
 void dp_core_step(struct dp_core *core, const struct dp_core_event *event,
                   struct dp_effects *effects);
 

@@ -114,6 +114,7 @@ typedef enum dp_agent_event_type {
     DP_AGENT_PAUSE,        // the same
     DP_AGENT_SETTLE,       // the same
     DP_AGENT_PROBE,        // the same
+    DP_AGENT_REBALANCE,    // the same
     DP_AGENT_STREAM_UP,    // the controller said welcome
     DP_AGENT_ACKNOWLEDGED, // sent_ns: when what it answers was sent
     DP_AGENT_STREAM_DOWN,

@@ -44,7 +44,6 @@ void dp_trainer_free(struct dp_trainer *trainer);
 struct dp_exec *dp_trainer_exec(struct dp_trainer *trainer);
 // How many nodes an EP group sits on, once links tell (struct dp_rebalance).
 void dp_trainer_set_expert_nodes(struct dp_trainer *trainer, int32_t nodes);
-bool dp_trainer_moves_experts(const struct dp_trainer *trainer); // or tells what would move
 // Steps completed.
 int64_t dp_trainer_step_done(const struct dp_trainer *trainer);
 
@@ -66,6 +65,8 @@ struct dp_trainer_wish {
     bool stop, checkpoint;
     bool pause;     // train no further and hold the state (dp_trainer_hold)
     uint64_t probe; // request to measure between this step and the next; 0 = none
+    // Request to place experts by their loads after this step, whatever is configured; 0 = none.
+    uint64_t rebalance;
 };
 
 struct dp_trainer_report {

@@ -151,6 +151,7 @@ struct dp_rebalance {
     int32_t nodes; // that an EP group sits on in equal shares, in order; 0 = 1
 };
 struct dp_rebalance_report {
+    bool applied; // or told alone
     int32_t layers, moved_layers; // with experts, of the model; that were (or would be) changed
     int64_t moved;                // slots that got another expert, of one EP group
     int64_t bytes;                // that crossed between ranks
