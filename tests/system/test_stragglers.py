@@ -1,12 +1,11 @@
 """What slows a job down is found by real daemons, with its cause: ranks, links and hosts of the sim
 device that are not as planned, and a rank of the cpu device under a quota of the kernel's."""
 
-import contextlib
 import os
-import pathlib
 import random
 import unittest
 
+from quota import quota
 from support import SIM_JOB, ClusterTest, wait_for
 
 FOUND_WITHIN = 12  # steps
@@ -101,34 +100,6 @@ class Stragglers(ClusterTest):
     def test_policy_off_asks_for_no_probe(self):
         job = self.run_job(sim_slow=["rank=1:3@25"], straggler_policy="off")
         self.assertEqual([kind for kind, _ in self.events(job["id"])], ["straggler.suspected"])
-
-
-@contextlib.contextmanager
-def quota(pid, share):
-    """A share of one core for a process, by the kernel; None where groups cannot be made."""
-    group = pathlib.Path(f"/sys/fs/cgroup/cpu/dp-test-{pid}")
-    unified = not group.parent.exists()
-    if unified:
-        group = pathlib.Path(f"/sys/fs/cgroup/dp-test-{pid}")
-    try:
-        group.mkdir()
-    except OSError:
-        yield None
-        return
-    try:
-        if unified:
-            (group / "cpu.max").write_text(f"{int(share * 100000)} 100000")
-        else:
-            (group / "cpu.cfs_quota_us").write_text(str(int(share * 100000)))
-        (group / "cgroup.procs").write_text(str(pid))
-        yield group
-    except OSError:
-        yield None
-    finally:
-        with contextlib.suppress(OSError):
-            (group.parent / "cgroup.procs").write_text(str(pid))
-        with contextlib.suppress(OSError):
-            group.rmdir()
 
 
 class Quota(ClusterTest):
