@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/store.h"
 #include "store_support.h"
@@ -31,7 +32,7 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     struct dp_rank_record *ranks = NULL;
     size_t count = 0;
     struct dp_error err = {0};
-    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, true, 0, &jobs, &count, &err), &err);
+    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, "", true, 0, &jobs, &count, &err), &err);
     assert_int_equal(count, 1);
     assert_string_equal(jobs[0].message, job.message);
     assert_int_equal(jobs[0].state, DP_STATE_RUNNING);
@@ -248,6 +249,53 @@ static void events_resume_from_an_index_and_belong_to_jobs(void **state)
     assert_ok(dp_store_load_events(store, "job-1", 1, 0, &some, &count, &err), &err);
     assert_int_equal(count, 2);
     assert_int_equal(some[1].id, 5);
+    // The newest ones, still in order.
+    DP_AUTO_FREE struct dp_event_record *last = NULL, *own = NULL;
+    assert_ok(dp_store_load_last_events(store, "", 1, 2, &last, &count, &err), &err);
+    assert_int_equal(count, 2);
+    assert_int_equal(last[0].id, 4);
+    assert_int_equal(last[1].id, 5);
+    assert_ok(dp_store_load_last_events(store, "job-2", 0, 1, &own, &count, &err), &err);
+    assert_int_equal(count, 1);
+    assert_int_equal(own[0].id, 4);
+    dp_store_close(store);
+}
+
+static void jobs_of_one_user_are_found_and_the_limit_counts_them_alone(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    for (uint64_t number = 1; number <= 6; number++) {
+        struct dp_job_record job =
+            store_job(number, number < 3 ? DP_STATE_COMPLETED : DP_STATE_QUEUED);
+        DP_COPY_TEXT(job.user, number % 2 == 0 ? "alice" : "bob");
+        struct dp_record record = {DP_RECORD_JOB, &job};
+        assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+    }
+    static const struct {
+        const char *user;
+        dp_store_jobs which;
+        uint32_t limit;
+        size_t wanted;
+        uint64_t first;
+    } asked[] = {{"alice", DP_STORE_JOBS_ALL, 0, 3, 6},
+                 {"alice", DP_STORE_JOBS_ACTIVE, 0, 2, 6},
+                 {"bob", DP_STORE_JOBS_ALL, 2, 2, 5},
+                 {"", DP_STORE_JOBS_ALL, 0, 6, 6},
+                 {"nobody", DP_STORE_JOBS_ALL, 0, 0, 0}};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(asked); i++) {
+        struct dp_job_record *jobs = NULL;
+        size_t count = 0;
+        struct dp_error err = {0};
+        assert_ok(dp_store_load_jobs(store, asked[i].which, asked[i].user, false, asked[i].limit,
+                                     &jobs, &count, &err),
+                  &err);
+        assert_int_equal(count, asked[i].wanted);
+        for (size_t k = 0; k < count; k++) {
+            assert_true(k > 0 || jobs[k].number == asked[i].first);
+            dp_job_record_deinit(&jobs[k]);
+        }
+        free(jobs);
+    }
     dp_store_close(store);
 }
 
@@ -393,8 +441,7 @@ static void assert_clusters(struct dp_store *store, const char *name, bool blobs
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     dp_buf_puts(&text, "");
     for (size_t i = 0; i < count; i++) {
-        dp_buf_printf(&text, "%s@%d:%zu ", rows[i].name, (int)rows[i].version,
-                      rows[i].toml.length);
+        dp_buf_printf(&text, "%s@%d:%zu ", rows[i].name, (int)rows[i].version, rows[i].toml.length);
         assert_int_equal(rows[i].hosts, 7);
         dp_cluster_record_deinit(&rows[i]);
     }
@@ -455,6 +502,7 @@ static const struct CMUnitTest tests[] = {
     STORE_TEST(the_summary_of_steps_has_mean_and_ends),
     STORE_TEST(only_the_newest_traces_of_a_job_are_kept),
     STORE_TEST(events_resume_from_an_index_and_belong_to_jobs),
+    STORE_TEST(jobs_of_one_user_are_found_and_the_limit_counts_them_alone),
     STORE_TEST(a_full_disk_fails_what_does_not_fit_and_nothing_else),
     STORE_TEST(the_second_user_of_a_directory_is_told_who_the_first_is),
     STORE_TEST(the_newest_64_profiles_of_each_node_are_kept),

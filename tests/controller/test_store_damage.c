@@ -84,7 +84,8 @@ static void kill_9_loses_nothing_that_was_reported_stored(void **state)
         struct dp_job_record *jobs = NULL;
         size_t count = 0;
         struct dp_error err = {0};
-        assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, true, 0, &jobs, &count, &err), &err);
+        assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, "", true, 0, &jobs, &count, &err),
+                  &err);
         assert_true(count >= last);
         for (size_t k = 0; k < count; k++) {
             struct dp_rank_record *ranks = NULL;
@@ -433,7 +434,8 @@ static void a_lost_job_of_the_first_schema_has_failed(void **state)
     // As the first schema had it.
     run_sql(directory,
             "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"
-            "ALTER TABLE jobs DROP COLUMN corpus_tokens;"
+            "ALTER TABLE jobs DROP COLUMN corpus_tokens; ALTER TABLE jobs DROP COLUMN avoid;"
+            "ALTER TABLE jobs DROP COLUMN avoid_why;"
             "ALTER TABLE ranks DROP COLUMN stopped; ALTER TABLE ranks DROP COLUMN measured_ns;"
             "ALTER TABLE ranks DROP COLUMN exchange_ns; ALTER TABLE ranks DROP COLUMN "
             "grad_sync_ns; ALTER TABLE ranks DROP COLUMN optimizer_ns;"

@@ -282,7 +282,8 @@ static void assert_kept(struct dp_store *store, const uint64_t *numbers, size_t 
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     struct dp_error err = {0};
-    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, false, 0, &jobs, &count, &err), &err);
+    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, "", false, 0, &jobs, &count, &err),
+              &err);
     assert_int_equal(count, wanted);
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(jobs[i].number, numbers[i]);

@@ -230,7 +230,8 @@ static void the_log_stays_small_while_jobs_are_written_and_read(void **state)
         struct dp_job_record *jobs = NULL;
         size_t count = 0;
         struct dp_error err = {0};
-        assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, true, 0, &jobs, &count, &err), &err);
+        assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, "", true, 0, &jobs, &count, &err),
+                  &err);
         for (size_t i = 0; i < count; i++) {
             dp_job_record_deinit(&jobs[i]);
         }

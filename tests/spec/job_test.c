@@ -193,6 +193,24 @@ static void settings_change_one_key(void **state)
     assert_int_equal(spec.model.layers, 32);
 }
 
+static void a_list_is_set_as_in_a_file_or_item_by_item(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    struct dp_job_spec spec;
+    assert_ok(parse_job(MINIMAL, NULL, &spec, &err), &err);
+    assert_ok(dp_job_spec_set(&spec, "sim.slow=[\"rank=1:2\", \"all:3@5\"]", &err), &err);
+    assert_string_equal(spec.sim.slow, "rank=1:2;all:3@5");
+    assert_ok(dp_job_spec_set(&spec, "sim.slow=rank=2:2;rank=3:2", &err), &err);
+    assert_string_equal(spec.sim.slow, "rank=2:2;rank=3:2");
+    assert_refused(dp_job_spec_set(&spec, "sim.slow=[\"all:2\"", &err), DP_INVALID, &err,
+                   "is not a list");
+    assert_refused(dp_job_spec_set(&spec, "sim.slow=[2]", &err), DP_INVALID, &err, "string");
+    assert_string_equal(spec.sim.slow, "rank=2:2;rank=3:2");
+    assert_ok(dp_job_spec_set(&spec, "sim.slow=[]", &err), &err);
+    assert_string_equal(spec.sim.slow, "");
+}
+
 static void a_refused_setting_changes_nothing(void **state)
 {
     (void)state;
@@ -308,6 +326,7 @@ int main(void)
         cmocka_unit_test(hf_config_is_read_beside_the_job_file_and_inlined),
         cmocka_unit_test(hf_config_is_not_read_from_bytes_that_were_sent),
         cmocka_unit_test(settings_change_one_key),
+        cmocka_unit_test(a_list_is_set_as_in_a_file_or_item_by_item),
         cmocka_unit_test(a_refused_setting_changes_nothing),
         cmocka_unit_test(rules_hold_after_edits_too),
         cmocka_unit_test(the_ranks_of_a_job_are_what_its_sizes_need),

@@ -110,8 +110,21 @@ class Queue(ClusterTest):
             lambda job: job if job["reason"] == "OverQuota" else None)(cluster.job(second)))
         self.assertIn("over quota: alice uses 2 of 2 ranks", waits["message"])
         self.assertEqual(cluster.json("quota")["quotas"][0]["ranks_used"], 2)
+        # What runs is looked at before what is newer and waits.
+        self.assertEqual(cluster.json("top", "--once")["id"], first)
         other = cluster.submit(**SIM_JOB)
         cluster.wait_state(other, "RUNNING")
+        own = cluster.json("jobs", "--user", "alice")["jobs"]
+        self.assertEqual([job["id"] for job in own], [second, first])
+        # The newest events when nothing is said, the next ones after an index.
+        every = [event["id"] for event in cluster.json("events")["events"]]
+        newest = [event["id"] for event in cluster.json("events", "--limit", "2")["events"]]
+        self.assertEqual(len(newest), 2)
+        self.assertGreaterEqual(newest[-1], every[-1])
+        after = cluster.json("events", "--after", "1", "--limit", "2")["events"]
+        self.assertEqual([event["id"] for event in after], every[1:3])
+        used = sorted(name for node in cluster.json("nodes")["nodes"] for name in node["jobs"])
+        self.assertEqual(set(used), {first, other})
         cluster.dpctl("quota", "alice", "none")
         cluster.dpctl("cancel", first)
         cluster.wait_state(second, "RUNNING")

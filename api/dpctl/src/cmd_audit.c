@@ -55,8 +55,8 @@ static void print(const Dp__V1__ListAuditResponse *answer)
         dpctl_cell(&table, "%s %s", entry->door, entry->peer);
         dpctl_cell(&table, "%s", entry->verb);
         dpctl_cell(&table, "%s", entry->object);
-        dpctl_cell(&table, "%s%s%s", entry->before, entry->after[0] == '\0' ? "" : " -> ",
-                   entry->after);
+        bool both = entry->before[0] != '\0' && entry->after[0] != '\0';
+        dpctl_cell(&table, "%s%s%s", entry->before, both ? " -> " : "", entry->after);
         dpctl_cell(&table, "%s%s%s", entry->outcome, entry->message[0] == '\0' ? "" : ": ",
                    entry->message);
     }
@@ -68,7 +68,8 @@ dp_status dpctl_cmd_audit(struct dpctl *ctl, int argc, char **argv, struct dp_er
     static const struct dpctl_syntax syntax = {
         .doc = "Who asked for which change, from where, and what came of it: one entry for each "
                "request that changes something, refused ones too, the oldest first. Entries are "
-               "written with the change itself and never altered.\v"
+               "written with the change itself and never altered. CHANGE is the state before and "
+               "after: of a job with its attempt and epoch (RUNNING 2.1).\v"
                "  dpctl audit --object job-17\n"
                "  dpctl audit --user alice --since 2h -o json\n",
         .exits = "0 ok, 8 no controller",

@@ -9,19 +9,23 @@
 
 #define POLL_MS 200
 #define RECONNECT_S 30
+#define LISTED 1000
 
 enum { KEY_AFTER = 1 };
 
 static const struct argp_option options[] = {
     {"follow", 'f', NULL, 0, "go on with what happens, until Ctrl-C", 0},
     {"after", KEY_AFTER, "ID", 0, "only events after this one", 0},
-    {"limit", 'n', "COUNT", 0, "at most COUNT (1000); with -f: any number", 0},
+    {"limit", 'n', "COUNT", 0,
+     "the newest COUNT (1000); with --after the first COUNT after it; with -f the newest COUNT "
+     "before what comes (all)",
+     0},
     {0},
 };
 
 struct request {
     const char *job;
-    long limit, after;
+    long limit, after; // 0, -1 = not given
     bool follow;
 };
 
@@ -46,16 +50,25 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     }
 }
 
+// Without an index to go on from, what happened last is what is wanted.
+static dp_status get(struct dp_client *client, const struct request *request,
+                     struct dp_arena *arena, Dp__V1__ListEventsResponse **ret_events,
+                     struct dp_error *err)
+{
+    Dp__V1__ListEventsRequest ask = DP__V1__LIST_EVENTS_REQUEST__INIT;
+    ask.job = request->job == NULL ? "" : (char *)request->job;
+    ask.limit = request->limit == 0 ? LISTED : (uint32_t)request->limit;
+    ask.newest = request->after < 0;
+    ask.after = ask.newest ? 0 : (uint64_t)request->after;
+    return dp_client_list_events(client, &ask, arena, ret_events, err);
+}
+
 static dp_status list(struct dpctl *ctl, struct dp_client *client, const struct request *request,
                       struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    Dp__V1__ListEventsRequest ask = DP__V1__LIST_EVENTS_REQUEST__INIT;
-    ask.job = request->job == NULL ? "" : (char *)request->job;
-    ask.after = (uint64_t)request->after;
-    ask.limit = (uint32_t)request->limit;
     Dp__V1__ListEventsResponse *events = NULL;
-    dp_status status = dp_client_list_events(client, &ask, &arena, &events, err);
+    dp_status status = get(client, request, &arena, &events, err);
     if (status != DP_OK) {
         return status;
     }
@@ -77,7 +90,20 @@ static dp_status list(struct dpctl *ctl, struct dp_client *client, const struct 
         dpctl_cell(&table, "%s", event->message);
     }
     dpctl_table_print(&table);
+    if (request->after >= 0 &&
+        events->n_events == (size_t)(request->limit == 0 ? LISTED : request->limit)) {
+        fprintf(stderr, "there may be more: dpctl events --after %llu\n",
+                (unsigned long long)events->events[events->n_events - 1]->id);
+    }
     return DP_OK;
+}
+
+// As wide as these mostly are: what comes is not known yet.
+static void print_line(const char *id, const char *time, const char *job, const char *node,
+                       const char *kind, const char *message)
+{
+    printf("%-6s  %-24s  %-7s  %-7s  %-19s  %s\n", id, time, job[0] == '\0' ? "-" : job,
+           node[0] == '\0' ? "-" : node, kind, message);
 }
 
 static void print_event(struct dpctl *ctl, const Dp__V1__Event *event)
@@ -86,10 +112,10 @@ static void print_event(struct dpctl *ctl, const Dp__V1__Event *event)
         dpctl_print_json(ctl, dp_message_to_json(&event->base), "dp.event/1");
         return;
     }
-    char time[32];
-    printf("%llu  %s  %s  %s  %s  %s\n", (unsigned long long)event->id,
-           dp_clock_format_utc(time, event->time_ns), event->job[0] == '\0' ? "-" : event->job,
-           event->node[0] == '\0' ? "-" : event->node, event->kind, event->message);
+    char id[24], time[32];
+    snprintf(id, sizeof(id), "%llu", (unsigned long long)event->id);
+    print_line(id, dp_clock_format_utc(time, event->time_ns), event->job, event->node, event->kind,
+               event->message);
 }
 
 struct follower {
@@ -155,15 +181,40 @@ static dp_status take_batch(struct follower *follower, bool *ret_end, struct dp_
     return DP_OK;
 }
 
+static dp_status print_newest(struct follower *follower, const struct request *request,
+                              struct dp_error *err)
+{
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    Dp__V1__ListEventsResponse *events = NULL;
+    dp_status status = get(follower->client, request, &arena, &events, err);
+    for (size_t i = 0; status == DP_OK && i < events->n_events; i++) {
+        print_event(follower->ctl, events->events[i]);
+        follower->index = events->events[i]->id;
+    }
+    fflush(stdout);
+    return status;
+}
+
 // Takes the client over.
 static dp_status follow(struct dpctl *ctl, struct dp_client *client, const struct request *request,
                         struct dp_error *err)
 {
     DP_CLEANUP(follower_deinit)
-    struct follower follower = {
-        .ctl = ctl, .client = client, .job = request->job, .index = (uint64_t)request->after};
+    struct follower follower = {.ctl = ctl,
+                                .client = client,
+                                .job = request->job,
+                                .index = request->after < 0 ? 0 : (uint64_t)request->after};
     ctl->json_lines = true;
-    dp_status status = open_events(&follower, err);
+    if (!ctl->json) {
+        print_line("ID", "TIME", "JOB", "NODE", "EVENT", "MESSAGE");
+    }
+    dp_status status = DP_OK;
+    if (request->limit != 0 && request->after < 0) {
+        status = print_newest(&follower, request, err);
+    }
+    if (status == DP_OK) {
+        status = open_events(&follower, err);
+    }
     while (!interrupted() && !dpctl_output_lost()) {
         bool end = false;
         if (status == DP_OK) {
@@ -193,12 +244,13 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
             "too. Each event has an ID; one that is given with --after is where it goes on, also "
             "after a break.\v"
             "  dpctl events -f            everything there is, then what comes\n"
+            "  dpctl events -f -n 20      the newest 20, then what comes\n"
             "  dpctl events -f --after 41 job-7\n",
         .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",
         .options = options,
         .handle = handle,
     };
-    struct request request = {.limit = 1000};
+    struct request request = {.after = -1};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = connect_controller(ctl, &client, err);

@@ -32,6 +32,17 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     }
 }
 
+// When its first attempt began to run; 0 = none did.
+static int64_t started_ns(const Dp__V1__HistoryEntry *entry)
+{
+    for (size_t i = 0; i < entry->n_attempts; i++) {
+        if (entry->attempts[i]->started_ns != 0) {
+            return entry->attempts[i]->started_ns;
+        }
+    }
+    return entry->job->started_ns;
+}
+
 static void print(const Dp__V1__ListHistoryResponse *answer)
 {
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 9, .right = 7u << 4};
@@ -49,10 +60,10 @@ static void print(const Dp__V1__ListHistoryResponse *answer)
         dpctl_cell(&table, "%s", job->name);
         dpctl_cell(&table, "%s", job->user);
         dpctl_cell(&table, "%s", job_state_text(job->state));
+        int64_t began_ns = started_ns(entry);
         dpctl_cell(&table, "%s",
-                   job->started_ns == 0
-                       ? ""
-                       : dpctl_seconds(took, (double)(job->ended_ns - job->started_ns) / 1e9));
+                   began_ns == 0 ? ""
+                                 : dpctl_seconds(took, (double)(job->ended_ns - began_ns) / 1e9));
         dpctl_cell(&table, "%u", job->attempt);
         dpctl_cell(&table, "%zu", entry->n_decisions);
         dpctl_cell(&table, "%s", dp_clock_format_utc(time, job->ended_ns));
@@ -65,8 +76,9 @@ dp_status dpctl_cmd_history(struct dpctl *ctl, int argc, char **argv, struct dp_
 {
     static const struct dpctl_syntax syntax = {
         .doc = "Jobs that are over, the newest first, with their attempts and what was decided "
-               "about their ranks (in full with -o json). How long they are kept is the "
-               "controller's --history-days and --history-jobs.\v"
+               "about their ranks (in full with -o json, and in `dpctl status JOB`). TIME is from "
+               "the first attempt's start to the end. How long they are kept is the controller's "
+               "--history-days and --history-jobs.\v"
                "  dpctl history --user alice --since 7d\n",
         .exits = "0 ok, 8 no controller",
         .options = options,

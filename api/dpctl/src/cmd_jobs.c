@@ -10,11 +10,12 @@
 #include "dp/clock.h"
 #include "dp/method.h"
 
-enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON };
+enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON, KEY_USER };
 
 static const struct argp_option jobs_options[] = {
     {"limit", 'n', "COUNT", 0, "newest COUNT jobs (100)", 0},
     {"active", KEY_ACTIVE, NULL, 0, "only jobs that have not ended", 0},
+    {"user", KEY_USER, "USER", 0, "only this user's jobs", 0},
     {0},
 };
 static const struct argp_option status_options[] = {
@@ -26,7 +27,7 @@ static const struct argp_option cancel_options[] = {
     {0},
 };
 struct request {
-    const char *id, *reason;
+    const char *id, *reason, *user;
     long limit;
     bool active, follow, needs_id, takes_id;
 };
@@ -43,6 +44,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_REASON:
         request->reason = arg;
+        return 0;
+    case KEY_USER:
+        request->user = arg;
         return 0;
     case 'f':
         request->follow = true;
@@ -90,12 +94,13 @@ static void cell_age(struct dpctl_table *table, int64_t since_ns, int64_t until_
 dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
-        .doc = "Lists jobs, newest first.",
+        .doc = "Lists jobs, newest first. TIME is since a job was submitted, to its end; REASON "
+               "is a word of `dpctl status`, which has the sentence.",
         .exits = "0 ok, 8 no controller",
         .options = jobs_options,
         .handle = handle,
     };
-    struct request request = {.limit = 100};
+    struct request request = {.limit = 100, .user = ""};
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = begin(ctl, &syntax, &request, argc, argv, &client, err);
     if (status != DP_OK) {
@@ -105,6 +110,7 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
     Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
     list.limit = (uint32_t)request.limit;
     list.active = request.active;
+    list.of_user = (char *)request.user;
     Dp__V1__ListJobsResponse *jobs = NULL;
     status = dp_client_list_jobs(client, &list, &arena, &jobs, err);
     if (status != DP_OK) {
@@ -114,13 +120,14 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
         print_message(ctl, &jobs->base, "dp.jobs/1");
         return DP_OK;
     }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 7, .right = 7u << 3};
-    const char *const heads[] = {"ID", "NAME", "STATE", "STEP", "LOSS", "TIME", "REASON"};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8, .right = 7u << 4};
+    const char *const heads[] = {"ID", "NAME", "USER", "STATE", "STEP", "LOSS", "TIME", "REASON"};
     dpctl_heads(&table, heads);
     for (size_t i = 0; i < jobs->n_jobs; i++) {
         const Dp__V1__Job *job = jobs->jobs[i];
         dpctl_cell(&table, "%s", job->id);
         dpctl_cell(&table, "%s", job->name);
+        dpctl_cell(&table, "%s", job->user);
         dpctl_cell(&table, "%s", job_state_text(job->state));
         dpctl_cell(&table, "%llu/%llu", (unsigned long long)job->step,
                    (unsigned long long)job->steps_total);
@@ -227,6 +234,7 @@ static void print_job(const Dp__V1__Job *job)
         printf("checkpoint %s\n", job->checkpoint);
     }
     print_attempts(job);
+    dpctl_print_verdicts("slow       ", job);
     dpctl_print_decisions(job->decisions, job->n_decisions);
     print_job_ranks(job);
 }

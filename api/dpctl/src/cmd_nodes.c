@@ -13,7 +13,8 @@ enum { KEY_REASON = 1, KEY_DEADLINE, KEY_FORCE };
 static const struct argp_option drain_options[] = {
     {"reason", KEY_REASON, "TEXT", 0, "why; shown wherever the node is", 0},
     {"deadline", KEY_DEADLINE, "TIME", 0,
-     "its jobs have to be gone by then (90s, 10m, 2h); without one they may end there", 0},
+     "its jobs have to be gone by then (90s, 10m, 2h; 90 = 90s); without one they may end there",
+     0},
     {"force", KEY_FORCE, NULL, 0, "its jobs go at once, after a checkpoint", 0},
     {0},
 };
@@ -76,7 +77,13 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         // dpctl nodes has a verb with a node, or neither.
-        if (request->words_max == 1 ? given == 0 : given == 1) {
+        if (request->words_max == 2 && given == 1) {
+            argp_error(
+                state,
+                "say what with which node: down NODE, quarantine NODE or forget NODE (alone, "
+                "`dpctl nodes` lists them)");
+        }
+        if (request->words_max == 1 && given == 0) {
             argp_error(state, "say which node (`dpctl nodes` lists them)");
         }
         return 0;
@@ -89,9 +96,13 @@ static void print_node(struct dpctl *ctl, const Dp__V1__Node *node)
 {
     if (ctl->json) {
         dpctl_print_json(ctl, dp_message_to_json(&node->base), "dp.node/1");
-    } else {
-        printf("%s  %s%s%s\n", node->name, node->state, node->reason[0] == '\0' ? "" : "  ",
-               node->reason);
+        return;
+    }
+    printf("%s  %s%s%s\n", node->name, node->state, node->reason[0] == '\0' ? "" : "  ",
+           node->reason);
+    for (size_t i = 0; i < node->n_jobs; i++) {
+        printf("%s%s%s", i == 0 ? "has ranks of " : ", ", node->jobs[i],
+               i + 1 == node->n_jobs ? "\n" : "");
     }
 }
 
@@ -159,11 +170,21 @@ static void cell_accelerators(struct dpctl_table *table, const Dp__V1__Hardware 
     }
 }
 
+// "job-3", "3 jobs".
+static void cell_jobs(struct dpctl_table *table, const Dp__V1__Node *node)
+{
+    if (node->n_jobs > 1) {
+        dpctl_cell(table, "%zu jobs", node->n_jobs);
+    } else {
+        dpctl_cell(table, "%s", node->n_jobs == 0 ? "" : node->jobs[0]);
+    }
+}
+
 static void print_nodes(const Dp__V1__ListNodesResponse *nodes)
 {
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 9, .right = 7u << 2};
+    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 10, .right = 7u << 2};
     const char *const heads[] = {"NAME",         "STATE",      "SLOTS", "CORES", "MEMORY",
-                                 "ACCELERATORS", "CALIBRATED", "SEEN",  "REASON"};
+                                 "ACCELERATORS", "CALIBRATED", "SEEN",  "JOBS",  "REASON"};
     dpctl_heads(&table, heads);
     for (size_t i = 0; i < nodes->n_nodes; i++) {
         const Dp__V1__Node *node = nodes->nodes[i];
@@ -179,6 +200,7 @@ static void print_nodes(const Dp__V1__ListNodesResponse *nodes)
             dpctl_seconds(seen, (double)(dp_clock_realtime_ns() - node->last_seen_ns) / 1e9);
         }
         dpctl_cell(&table, "%s", seen);
+        cell_jobs(&table, node);
         dpctl_cell(&table, "%s", node->reason);
     }
     dpctl_table_print(&table);

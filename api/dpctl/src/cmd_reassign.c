@@ -1,11 +1,14 @@
 // dpctl reassign: another layout for a job that runs; and what was decided about jobs' ranks.
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "connect.h"
 #include "decisions.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/method.h"
+#include "dp/plan_text.h"
 
 enum { KEY_AWAY = 1, KEY_ADVISE, KEY_ANSWER };
 
@@ -91,7 +94,8 @@ static void print_figures(const Dp__V1__Decision *decision)
 {
     char before[32], predicted[32], measured[32], pause[32];
     if (decision->predicted_step_s > 0) {
-        printf("           step %s -> %s predicted", dpctl_seconds(before, decision->before_step_s),
+        printf("           step     %s -> %s predicted",
+               dpctl_seconds(before, decision->before_step_s),
                dpctl_seconds(predicted, decision->predicted_step_s));
         if (decision->measured_step_s > 0) {
             printf(", %s measured; trust %.2f -> %.2f",
@@ -101,8 +105,17 @@ static void print_figures(const Dp__V1__Decision *decision)
         puts("");
     }
     if (decision->measured_pause_s > 0) {
-        printf("           stood still for %s\n", dpctl_seconds(pause, decision->measured_pause_s));
+        printf("           pause    %s\n", dpctl_seconds(pause, decision->measured_pause_s));
     }
+}
+
+// On a terminal no line is longer than it is wide; what is piped stays a line.
+static void print_text(const char *label, const char *text)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf line = {0};
+    dp_plan_text_wrap(label, text, isatty(STDOUT_FILENO) ? dpctl_width(STDOUT_FILENO) : INT_MAX,
+                      &line);
+    dpctl_print(&line);
 }
 
 void dpctl_print_decisions(Dp__V1__Decision *const *decisions, size_t count)
@@ -110,13 +123,53 @@ void dpctl_print_decisions(Dp__V1__Decision *const *decisions, size_t count)
     for (size_t i = 0; i < count; i++) {
         const Dp__V1__Decision *decision = decisions[i];
         char time[32];
-        printf("decision   %s  %s  %s at step %llu: %s\n",
-               dp_clock_format_utc(time, decision->time_ns), state_text(decision->state),
-               decision->kind, (unsigned long long)decision->step, decision->cause);
-        printf("           %s\n", decision->answer);
+        printf("decision   %s  %s  %s at step %llu\n", dp_clock_format_utc(time, decision->time_ns),
+               state_text(decision->state), decision->kind, (unsigned long long)decision->step);
+        print_text("           cause    ", decision->cause);
+        print_text("           answer   ", decision->answer);
         if (decision->outcome[0] != '\0') {
-            printf("           %s\n", decision->outcome);
+            print_text("           outcome  ", decision->outcome);
         }
         print_figures(decision);
+    }
+}
+
+bool dpctl_verdict_stands(const Dp__V1__Job *job, const Dp__V1__StragglerVerdict *verdict)
+{
+    if (strcmp(verdict->state, "healthy") == 0 || verdict->attempt != job->attempt ||
+        job_state_is_final(job->state)) {
+        return false;
+    }
+    // A new layout is told nothing anew about a rank that has stayed where it was.
+    bool stands = verdict->epoch == job->epoch;
+    for (size_t i = 0; !stands && verdict->has_rank && i < job->n_ranks; i++) {
+        stands =
+            job->ranks[i]->rank == verdict->rank && strcmp(job->ranks[i]->node, verdict->node) == 0;
+    }
+    return stands;
+}
+
+void dpctl_verdict_text(char *buffer, size_t size, const Dp__V1__StragglerVerdict *verdict)
+{
+    char who[64] = "the job";
+    if (verdict->has_peer) {
+        snprintf(who, sizeof(who), "link %u-%u", verdict->rank, verdict->peer);
+    } else if (verdict->has_rank) {
+        snprintf(who, sizeof(who), "rank %u on %.32s", verdict->rank, verdict->node);
+    } else if (verdict->has_stage) {
+        snprintf(who, sizeof(who), "stage %u", verdict->stage);
+    }
+    snprintf(buffer, size, "%s: %s, %s, x%.2f since step %llu", who, verdict->state, verdict->cause,
+             verdict->slowdown, (unsigned long long)verdict->onset_step);
+}
+
+void dpctl_print_verdicts(const char *label, const Dp__V1__Job *job)
+{
+    for (size_t i = 0; i < job->n_stragglers; i++) {
+        char text[256];
+        dpctl_verdict_text(text, sizeof(text), job->stragglers[i]);
+        if (dpctl_verdict_stands(job, job->stragglers[i])) {
+            printf("%s%s\n", label, text);
+        }
     }
 }

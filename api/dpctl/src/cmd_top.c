@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "connect.h"
+#include "decisions.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
@@ -117,6 +118,7 @@ static void print_top(const Dp__V1__Job *job)
         rank_row(&table, job->ranks[i]);
     }
     dpctl_table_print(&table);
+    dpctl_print_verdicts("slow: ", job);
 }
 
 // One look at the job after the other, until it ends or the user has seen enough.
@@ -188,6 +190,26 @@ static dp_status watch_job(struct watch *watch, struct dp_error *err)
     }
 }
 
+// Jobs that have ranks are looked at first, then those that wait.
+static dp_status choose_job(struct dp_client *client, struct request *request,
+                            struct dp_arena *arena, struct dp_error *err)
+{
+    Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
+    list.active = true;
+    Dp__V1__ListJobsResponse *jobs = NULL;
+    dp_status status =
+        request->id == NULL ? dp_client_list_jobs(client, &list, arena, &jobs, err) : DP_OK;
+    for (size_t i = 0; jobs != NULL && request->id == NULL && i < jobs->n_jobs; i++) {
+        Dp__V1__JobState state = jobs->jobs[i]->state;
+        if (state == DP__V1__JOB_STATE__JOB_RUNNING ||
+            state == DP__V1__JOB_STATE__JOB_REASSIGNING) {
+            request->id = jobs->jobs[i]->id;
+        }
+    }
+    return status == DP_OK ? newest_job(client, request->id, true, arena, &request->id, err)
+                           : status;
+}
+
 static bool has_screen(const struct dpctl *ctl, const struct request *request)
 {
     const char *term = getenv("TERM");
@@ -208,8 +230,9 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
             "puts the worst first. Elsewhere, or with --plain, tables: share of the last second by "
             "kind (F forward, I/B backward, W weight gradients, FB overlapped pairs, OPT "
             "optimizer), COMM communication not hidden, IDLE, live and peak chunks, peak memory, "
-            "TIME of the last step, SKEW: its fullest expert over the mean of a layer's experts.\v"
-            "Without JOB: the newest, running ones first. Ends with the job; Ctrl-C ends it "
+            "TIME of the last step, SKEW: its fullest expert over the mean of a layer's experts; "
+            "below, who is slow.\v"
+            "Without JOB: the newest that runs, else the newest. Ends with the job; Ctrl-C ends it "
             "earlier. With -o json each refresh is one line.\n",
         .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",
         .options = options,
@@ -222,7 +245,7 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
     DP_CLEANUP(dp_arena_deinit) struct dp_arena id_arena = {0};
     dp_status status = connect_controller(ctl, &client, err);
     if (status == DP_OK) {
-        status = newest_job(client, request.id, true, &id_arena, &request.id, err);
+        status = choose_job(client, &request, &id_arena, err);
     }
     interrupted();
     DP_CLEANUP(watch_deinit)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decisions.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/limits.h"
@@ -105,7 +106,7 @@ const Dp__V1__StragglerVerdict *top_verdict_of(const Dp__V1__Job *job, uint32_t 
         const Dp__V1__StragglerVerdict *verdict = job->stragglers[i];
         bool here = (verdict->has_rank && verdict->rank == rank) ||
                     (verdict->has_peer && verdict->peer == rank);
-        if (here && strcmp(verdict->state, "healthy") != 0) {
+        if (here && dpctl_verdict_stands(job, verdict)) {
             return verdict;
         }
     }

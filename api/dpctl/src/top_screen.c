@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "connect.h"
+#include "decisions.h"
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
@@ -232,17 +233,12 @@ static int draw_verdicts(const struct top_screen *screen)
     int shown = 0, y = LINES - 2;
     for (size_t i = job->n_stragglers; i-- > 0 && shown < VERDICT_LINES && y > HEAD_LINES;) {
         const Dp__V1__StragglerVerdict *verdict = job->stragglers[i];
-        char who[64] = "the job";
-        if (verdict->has_peer) {
-            snprintf(who, sizeof(who), "link %u-%u", verdict->rank, verdict->peer);
-        } else if (verdict->has_rank) {
-            snprintf(who, sizeof(who), "rank %u on %.32s", verdict->rank, verdict->node);
-        } else if (verdict->has_stage) {
-            snprintf(who, sizeof(who), "stage %u", verdict->stage);
+        if (!dpctl_verdict_stands(job, verdict)) {
+            continue;
         }
-        put_line(y--, screen->color ? COLOR_PAIR(PAIR_NOTE) : 0,
-                 "%s: %s, %s, x%.2f since step %llu: %s", who, verdict->state, verdict->cause,
-                 verdict->slowdown, (unsigned long long)verdict->onset_step, verdict->message);
+        char text[256];
+        dpctl_verdict_text(text, sizeof(text), verdict);
+        put_line(y--, screen->color ? COLOR_PAIR(PAIR_NOTE) : 0, "%s: %s", text, verdict->message);
         shown++;
     }
     return shown;

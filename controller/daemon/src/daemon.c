@@ -196,7 +196,7 @@ static dp_status load_jobs(struct daemon *daemon, struct dp_error *err)
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     dp_status status =
-        dp_store_load_jobs(daemon->store, DP_STORE_JOBS_ACTIVE, true, 0, &jobs, &count, err);
+        dp_store_load_jobs(daemon->store, DP_STORE_JOBS_ACTIVE, "", true, 0, &jobs, &count, err);
     for (size_t i = count; i-- > 0;) {
         DP_AUTO_FREE struct dp_rank_record *ranks = NULL;
         size_t ranks_count = 0;

@@ -193,8 +193,8 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
     struct dp_job_record *jobs = NULL;
     size_t count = 0;
     if (dp_store_load_jobs(daemon->store,
-                           request->active ? DP_STORE_JOBS_ACTIVE : DP_STORE_JOBS_ALL, false, limit,
-                           &jobs, &count, &err) != DP_OK) {
+                           request->active ? DP_STORE_JOBS_ACTIVE : DP_STORE_JOBS_ALL,
+                           request->of_user, false, limit, &jobs, &count, &err) != DP_OK) {
         call_fail_error(daemon, call, &err);
         return;
     }
@@ -334,8 +334,11 @@ static void list_events(struct daemon *daemon, uint64_t call, const void *any,
         status = view_find(daemon, request->job, &view, &err);
     }
     if (status == DP_OK) {
-        status = dp_store_load_events(daemon->store, view.job == NULL ? "" : view.job->id,
-                                      request->after, limit, &events, &count, &err);
+        const char *job = view.job == NULL ? "" : view.job->id;
+        status = request->newest ? dp_store_load_last_events(daemon->store, job, request->after,
+                                                             limit, &events, &count, &err)
+                                 : dp_store_load_events(daemon->store, job, request->after, limit,
+                                                        &events, &count, &err);
     }
     if (status != DP_OK) {
         call_fail_error(daemon, call, &err);

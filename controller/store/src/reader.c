@@ -177,18 +177,18 @@ static void ended_states(struct dp_buf *out)
     dp_buf_puts(out, ")");
 }
 
-dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, bool blobs,
-                             uint32_t limit, struct dp_job_record **ret_jobs, size_t *ret_count,
-                             struct dp_error *err)
+dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, const char *user,
+                             bool blobs, uint32_t limit, struct dp_job_record **ret_jobs,
+                             size_t *ret_count, struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf ended = {0};
     ended_states(&ended);
     DP_AUTO_FREE char *clause =
-        dp_asprintf("%s%s ORDER BY number DESC LIMIT ?",
-                    which == DP_STORE_JOBS_ACTIVE ? "WHERE state NOT IN " : "",
+        dp_asprintf("WHERE (?1 = '' OR user = ?1)%s%s ORDER BY number DESC LIMIT ?2",
+                    which == DP_STORE_JOBS_ACTIVE ? " AND state NOT IN " : "",
                     which == DP_STORE_JOBS_ACTIVE ? ended.bytes : "");
-    struct parameter parameters[] = {{.integer = limit_or_all(limit)}};
-    return load_jobs(store, blobs, clause, parameters, 1, ret_jobs, ret_count, err);
+    struct parameter parameters[] = {{.text = user}, {.integer = limit_or_all(limit)}};
+    return load_jobs(store, blobs, clause, parameters, 2, ret_jobs, ret_count, err);
 }
 
 // Runs one of the ways to find a job; *ret_count is 0, 1 or 2 (several).
@@ -399,6 +399,21 @@ dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t
     return load(store, DP_RECORD_EVENT,
                 all ? "WHERE id > ?1 ORDER BY id LIMIT ?2"
                     : "WHERE id > ?1 AND job = ?3 ORDER BY id LIMIT ?2",
+                parameters, all ? 2 : 3, ret_events, ret_count, err);
+}
+
+dp_status dp_store_load_last_events(struct dp_store *store, const char *job, uint64_t after,
+                                    uint32_t limit, struct dp_event_record **ret_events,
+                                    size_t *ret_count, struct dp_error *err)
+{
+    struct parameter parameters[] = {
+        {.integer = (int64_t)after}, {.integer = limit_or_all(limit)}, {.text = job}};
+    bool all = job[0] == '\0';
+    return load(store, DP_RECORD_EVENT,
+                all ? "WHERE id IN (SELECT id FROM events WHERE id > ?1 ORDER BY id DESC LIMIT ?2) "
+                      "ORDER BY id"
+                    : "WHERE id IN (SELECT id FROM events WHERE id > ?1 AND job = ?3 ORDER BY id "
+                      "DESC LIMIT ?2) ORDER BY id",
                 parameters, all ? 2 : 3, ret_events, ret_count, err);
 }
 

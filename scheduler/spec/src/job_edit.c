@@ -32,6 +32,11 @@ static struct dp_toml_node value_node(const struct dp_key *key, const char *text
     return node;
 }
 
+static void free_toml(struct dp_toml **toml)
+{
+    dp_toml_free(*toml);
+}
+
 // Finds "section.key", a key of [parallel], or a key of the top level.
 static const struct dp_key *find_key(const char *name, const struct dp_section **ret_section)
 {
@@ -107,6 +112,16 @@ static dp_status store(struct dp_job_spec *spec, const struct dp_section *sectio
     DP_CLEANUP(dp_diags_deinit) struct dp_diags diags;
     dp_diags_init(&diags, "--set", NULL, 0);
     struct dp_toml_node node = value_node(key, value);
+    DP_CLEANUP(free_toml) struct dp_toml *list = NULL;
+    if (key->type == DP_KEY_TEXTS && value[0] == '[') {
+        // Written as in a file; else the items stand between ';'.
+        DP_AUTO_FREE char *text = dp_asprintf("list = %s", value);
+        if (dp_toml_parse(text, strlen(text), &diags, &list, err) != DP_OK) {
+            return dp_fail(err, DP_INVALID,
+                           "--set: %s is not a list: [\"one\", \"two\"], or one;two", value);
+        }
+        node = *dp_toml_get(dp_toml_root(list), "list");
+    }
     dp_key_store(section, key, &node, working, &diags, spec);
     return dp_diags_status(&diags, err);
 }

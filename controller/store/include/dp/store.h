@@ -96,11 +96,11 @@ typedef enum dp_store_jobs {
     DP_STORE_JOBS_ACTIVE, // not ended
 } dp_store_jobs;
 
-// Newest first, at most `limit` (0 = all). The newest step's values are filled in; job file and
-// plan only with `blobs`.
-dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, bool blobs,
-                             uint32_t limit, struct dp_job_record **ret_jobs, size_t *ret_count,
-                             struct dp_error *err);
+// Newest first, at most `limit` (0 = all), of `user` ("" = anybody's). The newest step's values are
+// filled in; job file and plan only with `blobs`.
+dp_status dp_store_load_jobs(struct dp_store *store, dp_store_jobs which, const char *user,
+                             bool blobs, uint32_t limit, struct dp_job_record **ret_jobs,
+                             size_t *ret_count, struct dp_error *err);
 // By id, by name (the newest of that name), or by a prefix of an id or name of at least four
 // characters that fits one job alone; DP_NOT_FOUND, or DP_CONFLICT when several fit.
 dp_status dp_store_find_job(struct dp_store *store, const char *key, struct dp_job_record *ret_job,
@@ -139,6 +139,10 @@ dp_status dp_store_load_clusters(struct dp_store *store, const char *name, bool 
 dp_status dp_store_load_events(struct dp_store *store, const char *job, uint64_t after,
                                uint32_t limit, struct dp_event_record **ret_events,
                                size_t *ret_count, struct dp_error *err);
+// The same, but the newest `limit`.
+dp_status dp_store_load_last_events(struct dp_store *store, const char *job, uint64_t after,
+                                    uint32_t limit, struct dp_event_record **ret_events,
+                                    size_t *ret_count, struct dp_error *err);
 
 // Changes that people asked for, with an id over `after`, rising; "" = any object, anybody.
 struct dp_store_audit_filter {
