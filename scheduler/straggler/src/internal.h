@@ -7,7 +7,9 @@ enum {
     BEST_STEPS = DP_STRAGGLER_WINDOW / 2, // of the windows whose best is the own reference
     PROBE_EVERY = 20,                     // steps between two probes for the same suspicion
     PROBE_TRIES = 3,
+    LAPSES_MAX = 6, // that make a suspicion wait longer
 };
+#define QUIET_NS 3600e9 // after which they are forgotten
 
 // A ring of the newest values.
 struct window {
@@ -32,6 +34,8 @@ struct subject {
     struct dp_straggler_verdict *verdict; // owned; NULL = healthy
     int64_t probed_step;                  // a probe was asked for
     uint32_t probes;
+    uint32_t lapses; // suspicions that ended before a probe agreed, one after the other
+    double lapsed_ns;
 };
 
 // One kind of work of one rank.
@@ -147,10 +151,11 @@ struct dp_straggler {
     } pending[DP_STRAGGLER_PENDING_MAX];
     uint8_t order[DP_STRAGGLER_PENDING_MAX]; // slots of these, in the order of steps
     size_t pending_count;
-    uint32_t awaited; // ranks that are not blind
-    int64_t step;     // newest that was looked at
-    uint64_t looked;  // how many
-    double step_ns;   // of the slowest rank, step at hand
+    uint32_t awaited;  // ranks that are not blind
+    int64_t step;      // newest that was looked at
+    uint64_t looked;   // how many
+    double step_ns;    // of the slowest rank, step at hand
+    double elapsed_ns; // sum of these
     struct window step_times;
     // An action of ours.
     int64_t freeze_step;
@@ -187,9 +192,10 @@ void dp_straggler_series_add(struct series *series, const struct dp_straggler_co
                              int64_t step, double value, bool healthy);
 // A value that is shown but teaches nothing.
 void dp_straggler_series_show(struct series *series, double value);
-// `step_ns`: what a step takes.
+// `step_ns`: what a step takes; `persist_s`: for so long a change must have lasted.
 bool dp_straggler_series_changed(const struct series *series,
-                                 const struct dp_straggler_config *config, double step_ns);
+                                 const struct dp_straggler_config *config, double step_ns,
+                                 double persist_s);
 bool dp_straggler_series_recovered(const struct series *series,
                                    const struct dp_straggler_config *config);
 void dp_straggler_series_reset(struct series *series);

@@ -82,8 +82,20 @@ void dp_straggler_clear(struct dp_straggler *self, struct subject *subject, cons
     dp_straggler_series_reset(&subject->series);
 }
 
+// What others do to a machine comes and goes. A suspicion that ended by itself says that the next
+// one of the same subject should last longer: twice as long each time, in seconds, so that it
+// matters where steps are short.
+static void count_lapse(const struct dp_straggler *self, struct subject *subject)
+{
+    if (subject->verdict->state == DP_STRAGGLER_SUSPECTED) {
+        subject->lapses += subject->lapses < LAPSES_MAX;
+        subject->lapsed_ns = self->elapsed_ns;
+    }
+}
+
 static void clear_recovered(struct dp_straggler *self, struct subject *subject)
 {
+    count_lapse(self, subject);
     char why[DP_STRAGGLER_TEXT_MAX];
     snprintf(why, sizeof(why),
              "it was slow from step %lld on; the last %u steps are as fast as others'",
@@ -116,6 +128,14 @@ bool dp_straggler_lacks_cores(const struct rank *rank)
 {
     double off_core = dp_straggler_window_median(&rank->off_core, BEST_STEPS);
     return off_core >= lacking_share * dp_straggler_window_median(&rank->busy, BEST_STEPS);
+}
+
+static bool has_changed(const struct dp_straggler *self, const struct subject *subject)
+{
+    bool is_forgotten = self->elapsed_ns - subject->lapsed_ns > QUIET_NS;
+    uint32_t lapses = is_forgotten ? 0 : subject->lapses;
+    return dp_straggler_series_changed(&subject->series, &self->config, typical_step_ns(self),
+                                       self->config.persist_s * (double)(1u << lapses));
 }
 
 static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
@@ -234,8 +254,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
         return;
     }
     double lost_ns = rank->own_ns * (1 - 1 / slowdown_of(&rank->work.series));
-    if (!dp_straggler_series_changed(&rank->work.series, &self->config, typical_step_ns(self)) ||
-        !is_noticeable(self, lost_ns)) {
+    if (!has_changed(self, &rank->work) || !is_noticeable(self, lost_ns)) {
         return;
     }
     double off_core = dp_straggler_off_core_ns(self, r);
@@ -258,9 +277,7 @@ static void judge_host(struct dp_straggler *self, uint32_t r)
         }
         return;
     }
-    if (explained ||
-        !dp_straggler_series_changed(&rank->host.series, &self->config, typical_step_ns(self)) ||
-        !is_noticeable(self, rank->host_lost_ns)) {
+    if (explained || !has_changed(self, &rank->host) || !is_noticeable(self, rank->host_lost_ns)) {
         return;
     }
     suspect(self, &rank->host, DP_STRAGGLER_HOST, r, rank->host_lost_ns);
@@ -273,12 +290,21 @@ static void judge_host(struct dp_straggler *self, uint32_t r)
     dp_straggler_tell(self, verdict);
 }
 
+// Messages are handled by cores, too: where its ends lack these, late ones are no wonder.
+static bool lack_of_cores_explains(const struct dp_straggler *self, const struct edge *edge)
+{
+    double off_core = dp_straggler_window_median(&self->ranks[edge->low].off_core, BEST_STEPS) +
+                      dp_straggler_window_median(&self->ranks[edge->high].off_core, BEST_STEPS);
+    return off_core > 0 && off_core >= explained_share * edge->lost_ns;
+}
+
 static bool is_explained(const struct dp_straggler *self, const struct edge *edge)
 {
     const struct rank *low = &self->ranks[edge->low], *high = &self->ranks[edge->high];
-    return dp_straggler_is_suspect(&low->work) || dp_straggler_is_suspect(&low->host) ||
-           dp_straggler_is_suspect(&high->work) || dp_straggler_is_suspect(&high->host) ||
-           dp_straggler_lacks_cores(low) || dp_straggler_lacks_cores(high);
+    return lack_of_cores_explains(self, edge) || dp_straggler_is_suspect(&low->work) ||
+           dp_straggler_is_suspect(&low->host) || dp_straggler_is_suspect(&high->work) ||
+           dp_straggler_is_suspect(&high->host) || dp_straggler_lacks_cores(low) ||
+           dp_straggler_lacks_cores(high);
 }
 
 static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
@@ -286,9 +312,7 @@ static uint32_t suspect_edges(const struct dp_straggler *self, uint32_t r)
     uint32_t count = 0;
     for (size_t i = 0; i < self->ranks[r].links_count; i++) {
         const struct edge *edge = &self->edges[self->ranks[r].links[i].edge];
-        count += dp_straggler_is_suspect(&edge->subject) ||
-                 dp_straggler_series_changed(&edge->subject.series, &self->config,
-                                             typical_step_ns(self));
+        count += dp_straggler_is_suspect(&edge->subject) || has_changed(self, &edge->subject);
     }
     return count;
 }
@@ -298,6 +322,7 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
     bool explained = is_explained(self, edge);
     if (edge->subject.verdict != NULL) {
         if (explained) {
+            count_lapse(self, &edge->subject);
             dp_straggler_clear(self, &edge->subject,
                                "one of its ends is slow itself, or lacks cores");
         } else if (dp_straggler_series_recovered(&edge->subject.series, &self->config)) {
@@ -305,9 +330,7 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
         }
         return;
     }
-    if (explained ||
-        !dp_straggler_series_changed(&edge->subject.series, &self->config, typical_step_ns(self)) ||
-        !is_noticeable(self, edge->lost_ns)) {
+    if (explained || !has_changed(self, &edge->subject) || !is_noticeable(self, edge->lost_ns)) {
         return;
     }
     // What several slow links have in common is at fault.

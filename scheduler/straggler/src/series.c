@@ -135,10 +135,11 @@ void dp_straggler_series_add(struct series *series, const struct dp_straggler_co
 }
 
 bool dp_straggler_series_changed(const struct series *series,
-                                 const struct dp_straggler_config *config, double step_ns)
+                                 const struct dp_straggler_config *config, double step_ns,
+                                 double persist_s)
 {
     return series->sum >= log(false_alarm_steps) && series->run >= config->persist_steps &&
-           series->run * step_ns >= config->persist_s * 1e9 &&
+           series->run * step_ns >= persist_s * 1e9 &&
            dp_straggler_window_mean(&series->window, series->run) >= log(config->enter);
 }
 

@@ -189,6 +189,7 @@ static void look(struct dp_straggler *self)
     self->pending[at].reported = 0;
     take_slots(self, at);
     self->looked++;
+    self->elapsed_ns += self->step_ns;
     dp_straggler_compare_works(self);
     dp_straggler_compare_edges(self);
     for (uint32_t r = 0; r < self->config.ranks; r++) {

@@ -1,0 +1,137 @@
+// Machines that others use, too: what comes and goes, and messages that nobody had a core for.
+#include "dp/cleanup.h"
+#include "dp/straggler.h"
+#include "dp_test.h"
+
+DP_DEFINE_CLEANUP(cleanup_straggler, struct dp_straggler, dp_straggler_free)
+
+#define MS INT64_C(1000000)
+
+enum { RANKS = 4 };
+
+struct job {
+    struct dp_straggler *detector;
+    int64_t step, step_ns;
+    double slow;         // of rank 2's work
+    double slow_link;    // of messages between ranks 1 and 2
+    int64_t off_core_ns; // of both of these
+    bool is_chain;       // each rank has a stage of its own, and sends to its neighbours
+};
+
+static struct dp_straggler *new_detector(void)
+{
+    struct dp_straggler_config config;
+    dp_straggler_config_init(&config);
+    config.ranks = RANKS;
+    return dp_straggler_new(&config);
+}
+
+// Eight forwards that take 60 % of the step.
+static void report(struct job *job, uint32_t rank)
+{
+    double slow = rank == 2 && job->slow > 0 ? job->slow : 1;
+    uint16_t stage = job->is_chain ? (uint16_t)rank : 0;
+    int64_t one_ns = (int64_t)(0.075 * (double)job->step_ns * slow);
+    const struct dp_straggler_kind kind = {
+        .stage = stage, .b_stage = stage, .count = 8, .total_ns = 8 * one_ns, .median_ns = one_ns};
+    struct dp_straggler_link links[2];
+    struct dp_straggler_sample sample = {.rank = rank,
+                                         .step = job->step,
+                                         .step_ns = job->step_ns,
+                                         .kinds = &kind,
+                                         .kinds_count = 1,
+                                         .links = links};
+    sample.off_core_ns = rank == 1 || rank == 2 ? job->off_core_ns : 0;
+    for (uint32_t peer = rank - 1; job->is_chain && peer != rank + 3; peer += 2) {
+        bool is_slow = rank + peer == 1 + 2 && job->slow_link > 0;
+        if (peer < RANKS) {
+            links[sample.links_count++] = (struct dp_straggler_link){
+                .peer = peer,
+                .count = 8,
+                .bytes = 8 << 20,
+                .transfer_ns = (int64_t)(16e6 * (is_slow ? job->slow_link : 1))};
+        }
+    }
+    dp_straggler_take(job->detector, &sample);
+}
+
+// Takes so many steps; how many suspicions they bring.
+static int take(struct job *job, int steps)
+{
+    int suspicions = 0;
+    for (int i = 0; i < steps; i++) {
+        job->step++;
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            report(job, rank);
+        }
+        struct dp_straggler_verdict verdict;
+        while (dp_straggler_next(job->detector, &verdict)) {
+            suspicions += verdict.state == DP_STRAGGLER_SUSPECTED;
+        }
+    }
+    return suspicions;
+}
+
+// Slow for a while, then as fast as others.
+static int take_burst(struct job *job, int slow, int healthy)
+{
+    job->slow = 3;
+    int suspicions = take(job, slow);
+    job->slow = 1;
+    return suspicions + take(job, healthy);
+}
+
+static void what_comes_and_goes_is_suspected_less_and_less(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 10 * MS};
+    assert_int_equal(take(&job, 100), 0);
+    int suspicions = 0;
+    for (int burst = 0; burst < 60; burst++) { // 0.9 s of each 2 s
+        suspicions += take_burst(&job, 90, 110);
+    }
+    assert_in_range(suspicions, 1, 2);
+    // What stays is still found, and what was long ago is forgotten.
+    assert_int_equal(take_burst(&job, 1000, 100), 1);
+    job.step_ns = 4000 * MS;
+    assert_int_equal(take(&job, 1000), 0);
+    job.step_ns = 10 * MS;
+    assert_int_equal(take(&job, 20), 0);
+    assert_int_equal(take_burst(&job, 90, 110), 1);
+}
+
+static void it_is_found_as_soon_as_ever_where_steps_are_long(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 400 * MS};
+    assert_int_equal(take(&job, 60), 0);
+    for (int burst = 0; burst < 4; burst++) {
+        assert_int_equal(take_burst(&job, 12, 60), 1);
+    }
+}
+
+static void messages_that_no_core_was_there_for_blame_no_link(void **state)
+{
+    (void)state;
+    for (int lacking = 0; lacking < 2; lacking++) {
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+        struct job job = {.detector = detector, .step_ns = 400 * MS, .is_chain = true};
+        assert_int_equal(take(&job, 60), 0);
+        // 64 ms of each step are lost by it; the ends lack cores for 40 ms, a sixth of their work.
+        job.slow_link = 3;
+        job.off_core_ns = lacking == 1 ? 20 * MS : 0;
+        assert_int_equal(take(&job, 40), lacking == 1 ? 0 : 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_comes_and_goes_is_suspected_less_and_less),
+        cmocka_unit_test(it_is_found_as_soon_as_ever_where_steps_are_long),
+        cmocka_unit_test(messages_that_no_core_was_there_for_blame_no_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
