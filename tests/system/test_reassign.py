@@ -164,6 +164,16 @@ class Reassign(ClusterTest):
         self.assertEqual([d["kind"] for d in decided], ["leave-node"])
         self.assertTrue(decided[0]["answer"])
 
+    def test_a_drain_takes_no_size_from_a_job_that_the_job_sets(self):
+        self.cluster.up(nodes=2)
+        job = self.cluster.submit(**{**REPLICAS, "train_steps": 150})
+        ranks = self.cluster.wait_step(job, 10)["ranks"]
+        self.cluster.dpctl("drain", ranks[3]["node"], "--reason", "fan")
+        done = self.cluster.wait_state(job, "COMPLETED", "FAILED")
+        self.assertEqual((done["state"], done["attempt"]), ("JOB_COMPLETED", 1))
+        self.assertEqual((done["epoch"], len(done["ranks"])), (1, 4))
+        self.assertTrue(self.saw(job, "job.no_answer"))
+
     # Ranks that are slow.
 
     def start_slow(self, policy):
@@ -193,6 +203,13 @@ class Reassign(ClusterTest):
         self.assertEqual(decision["state"], "DECISION_ADVISED")
         self.assertLess(decision["predicted_step_s"], decision["before_step_s"])
         self.assertEqual(self.cluster.job(job)["epoch"], 1)
+        # Who is told may have it done.
+        self.cluster.dpctl("reassign", job)
+        carried = self.wait_decision(job, "MEASURED")
+        self.assertEqual(carried["kind"], decision["kind"])
+        self.assertLess(carried["measured_step_s"], 0.7 * carried["before_step_s"])
+        refused = self.cluster.dpctl("reassign", job, "--answer", "wait", check=3).stderr
+        self.assertIn("move-layers", refused)
 
     # Ranks that are lost.
 
