@@ -347,7 +347,13 @@ static const char *unfinished(const struct sim *sim)
         }
     }
     if (!sim_users_done(sim)) {
-        return "a call is not answered";
+        for (uint32_t i = 0; i < sim->calls_count; i++) {
+            if (!sim->calls[i].done) {
+                snprintf(text, sizeof(text), "call %u is not answered", i + 1);
+                return text;
+            }
+        }
+        return "there is more to come";
     }
     size_t count = dp_core_jobs_count(sim->controller.core);
     if (count > 0) {

@@ -77,6 +77,7 @@ static void commit_audit(struct sim *sim, const struct dp_audit_record *audit)
 {
     uint64_t reply = strtoull(audit->request_id, NULL, 10);
     if (reply > 0 && reply <= sim->calls_count) {
+        SIM_TRACE(sim, "call %llu is in the audit: %s", (unsigned long long)reply, audit->outcome);
         sim->calls[reply - 1].kept |= strcmp(audit->outcome, "ok") == 0;
     }
 }
@@ -187,6 +188,9 @@ void sim_disk_store(struct sim *sim, const struct dp_effects *effects)
     int64_t begin_ns = disk->free_ns > sim->now_ns ? disk->free_ns : sim->now_ns;
     int64_t slow_us = sim->now_ns < disk->slow_ns ? 700000 : sim->disk_us;
     disk->free_ns = begin_ns + sim_between(sim, 20, slow_us) * 1000;
+    if (disk->free_ns - sim->now_ns > SIM_MS(1000)) {
+        disk->behind_ns = disk->free_ns;
+    }
     transaction->fails = sim->now_ns < disk->fails_ns && sim_chance(sim, 800);
     *disk->last = transaction;
     disk->last = &transaction->next;

@@ -34,6 +34,7 @@ static int64_t settled_since(const struct sim *sim, const struct sim_node *node)
     since_ns = later_of(since_ns, later_of(node->slow_ns, node->lossy_ns));
     since_ns = later_of(since_ns, later_of(node->blocked_ns[0], node->blocked_ns[1]));
     since_ns = later_of(since_ns, controller->stall_ns);
+    since_ns = later_of(since_ns, sim->disk.behind_ns);
     return later_of(since_ns, later_of(sim->disk.slow_ns, sim->disk.fails_ns));
 }
 
@@ -334,7 +335,9 @@ static bool lacks_room_only(struct sim *sim, const struct dp_job_record *job)
         bool there = view.state == DP_NODE_READY || view.state == DP_NODE_LATE;
         slots += there ? view.node->slots : 0;
     }
-    return job->state == DP_STATE_QUEUED && job->retry_at_ns == 0 &&
+    // Ranks that the same pass took from another job of the user leave room in his quota too late.
+    bool is_over = strcmp(job->reason, "OverQuota") == 0;
+    return job->state == DP_STATE_QUEUED && job->retry_at_ns == 0 && !is_over &&
            (uint32_t)job->ranks_wanted <= slots && is_within_quota(sim, job);
 }
 
@@ -374,8 +377,10 @@ void sim_rules_plan(struct sim *sim, uint64_t number)
     struct sim_job *waits = &sim->jobs[first->number];
     int64_t pass_ns = SIM_MS((int64_t)sim->controller.config.pass_ms + PASSED_MS);
     if (strict || (waits->passed_ns != 0 && sim->now_ns - waits->passed_ns > pass_ns)) {
-        sim_fail(sim, "order", "%s (priority %d) is planned before %s (priority %d)", job->id,
-                 job->priority, first->id, first->priority);
+        sim_fail(sim, "order",
+                 "%s%s (priority %d) is planned before %s (priority %d), which wants %d ranks: %s",
+                 strict ? "strict: " : "", job->id, job->priority, first->id, first->priority,
+                 first->ranks_wanted, first->message);
     }
     waits->passed_ns = waits->passed_ns == 0 ? sim->now_ns : waits->passed_ns;
 }

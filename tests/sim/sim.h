@@ -467,6 +467,7 @@ struct sim_disk {
     struct sim_transaction *first, **last;
     uint32_t queued;
     int64_t free_ns, slow_ns, fails_ns;
+    int64_t behind_ns; // what waited for long is done
 };
 
 // What the second stream adds to a world.

@@ -77,8 +77,9 @@ static bool answered_by_disk(struct sim *sim, struct sim_call *call, const char 
 {
     for (uint64_t number = 1; number <= sim->disk.highest && !sim->more.none; number++) {
         const struct sim_row *row = &sim->disk.rows[number];
+        const struct dp_job_record *job = dp_core_job(sim->controller.core, number, NULL, NULL);
         if (row->used && strcmp(row->job.request_id, request_id) == 0 &&
-            dp_core_job(sim->controller.core, number, NULL, NULL) == NULL) {
+            (job == NULL || dp_job_state_ended(job->state))) {
             sim->accepted[call->request] = number;
             call->open = false;
             call->done = true;

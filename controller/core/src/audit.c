@@ -35,6 +35,7 @@ void dp_core_audit_begin(struct dp_core *core, const struct dp_core_event *event
     core->audit_reply = event->audit_reply;
     core->audit->time_ns = core->wall_ns;
     core->audit_number = core->next_number;
+    core->audit_answers = 0;
     DP_COPY_TEXT(core->audit->outcome, "ok");
     if (core->audit->before[0] == '\0') {
         describe(core, core->audit->object, event->kind == DP_EVENT_NODE_ASK, core->audit->before,
@@ -90,6 +91,8 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
     if (core->audits_count < PENDING_MAX) {
         struct core_audit *kept = dp_new(struct core_audit);
         kept->row = *row;
+        kept->reply = core->audit_reply;
+        kept->answers = core->audit_answers;
         kept->job = core->next_number > core->audit_number ? core->audit_number : 0;
         core->audits_count++;
         put(core, kept);
@@ -97,6 +100,18 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
         dp_core_store(core, DP_RECORD_AUDIT, row);
     }
     core->audit = NULL;
+}
+
+// It is on disk: an answer may have waited for it.
+static void forget(struct dp_core *core, struct core_audit *audit, const struct dp_stored *stored)
+{
+    struct core_job *job = audit->failed ? dp_core_job_number(core, audit->answers) : NULL;
+    core->audits_failed -= audit->failed;
+    free(audit);
+    if (job != NULL) {
+        dp_core_job_touch(job);
+        dp_core_release_replies(job, stored);
+    }
 }
 
 void dp_core_audits_stored(struct dp_core *core, const struct dp_stored *stored)
@@ -108,15 +123,25 @@ void dp_core_audits_stored(struct dp_core *core, const struct dp_stored *stored)
         if (audit->token != stored->token) {
             link = &audit->next; // it has failed before
         } else if (stored->error.status != DP_OK) {
-            audit->unstored = core->audits_unstored = true;
+            core->audits_failed += !audit->failed;
+            audit->unstored = audit->failed = core->audits_unstored = true;
             link = &audit->next;
         } else {
             take_out(core, link);
-            free(audit);
             core->audits_count--;
             end = core->audits_last;
+            forget(core, audit, stored);
         }
     }
+}
+
+bool dp_core_audit_lacks(const struct dp_core *core, uint64_t reply)
+{
+    const struct core_audit *audit = core->audits_failed > 0 ? core->audits : NULL;
+    while (audit != NULL && !(audit->failed && audit->reply == reply)) {
+        audit = audit->next;
+    }
+    return audit != NULL;
 }
 
 void dp_core_audits_store(struct dp_core *core)

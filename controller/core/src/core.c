@@ -324,7 +324,7 @@ static void forget_ended(struct dp_core *core)
     for (size_t i = 0; i < core->touched_count; i++) {
         struct core_job *job = core->touched[i];
         if (job != NULL && dp_job_state_ended(job->row.state) && dp_core_job_clean(job) &&
-            !job->show && is_told(job)) {
+            !job->show && job->replies == NULL && is_told(job)) {
             dp_core_add_ended(core, job->row.number);
             dp_core_job_remove(job);
         }

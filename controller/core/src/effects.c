@@ -144,6 +144,9 @@ static struct core_reply *reply_later(struct dp_core *core, uint64_t reply, stru
         .next = job->replies,
     };
     job->replies = waiting;
+    if (reply == core->audit_reply) {
+        core->audit_answers = job->row.number;
+    }
     dp_core_job_touch(job);
     return waiting;
 }
@@ -219,7 +222,8 @@ void dp_core_release_replies(struct core_job *job, const struct dp_stored *store
         if (dropped && waiting->token == stored->token) {
             dp_core_reply_error(job->core, waiting->reply, stored->error.status, "not stored: %s",
                                 stored->error.message);
-        } else if (job->stored_token >= waiting->token) {
+        } else if (job->stored_token >= waiting->token &&
+                   !dp_core_audit_lacks(job->core, waiting->reply)) {
             give_reply(waiting, job);
         } else {
             link = &waiting->next;

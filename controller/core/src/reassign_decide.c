@@ -410,8 +410,11 @@ static void follow(struct core_job *job)
     if (reassign->decision_changed || reassign->decision_token > job->stored_token) {
         struct core_decision *kept = dp_new(struct core_decision);
         kept->row = *decision;
-        kept->next = reassign->decisions;
-        reassign->decisions = kept;
+        struct core_decision **last = &reassign->decisions;
+        while (*last != NULL) {
+            last = &(*last)->next;
+        }
+        *last = kept;
     } else {
         dp_decision_record_deinit(decision);
     }
