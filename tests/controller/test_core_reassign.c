@@ -140,6 +140,9 @@ static void a_job_that_ends_before_its_steps_are_measured_says_so(void **state)
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_to(&change, "aacc", 5);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        change_die(&change, 1, "aabb"[rank], rank, SIGTERM);
+    }
     change_step_of(&change, 2, "aacc", 6, DP_NS_PER_MS);
     change_level(&change, 2, "aacc", DP_RANK_FINISHED, 6);
     assert_string_equal(dp_job_state_text(change_job(&change)->state), "COMPLETED");
@@ -211,14 +214,14 @@ static void a_job_that_ends_while_others_are_prepared_has_completed(void **state
     change_answer(&change, "aacc");
     change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
     change_level(&change, 1, "aabb", DP_RANK_FINISHED, 5);
-    assert_string_equal(dp_job_state_text(change_job(&change)->state), "COMPLETED");
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "c"), 1);
-    // It is not forgotten while ranks of it run.
+    // As soon as those have ended.
     world_pass(&change.world, 1000);
-    assert_non_null(change_job(&change));
+    assert_string_equal(dp_job_state_text(change_job(&change)->state), "RUNNING");
     for (uint32_t rank = 0; rank < 4; rank++) {
         change_die(&change, 2, "aacc"[rank], rank, SIGTERM);
     }
+    assert_string_equal(dp_job_state_text(change_job(&change)->state), "COMPLETED");
     world_pass(&change.world, 1000);
     assert_null(change_job(&change));
     assert_int_equal(change_slots_used(&change, "c"), 0);

@@ -174,7 +174,7 @@ static bool may_end(const struct core_job *job)
             return false;
         }
     }
-    return dp_core_sides_may_end(job);
+    return again ? dp_core_sides_may_end(job) : dp_core_job_alone(job);
 }
 
 // What ranks said of their last steps may have been lost; their last words were not.
@@ -202,9 +202,11 @@ static void finish(struct dp_core *core, struct core_job *job)
         return;
     }
     if (job->row.state == DP_STATE_RUNNING) {
+        char left[DP_TEXT_MAX / 2];
         take_final_step(job);
-        dp_core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished",
-                         job->ranks_count);
+        dp_core_job_describe_remains(job, left, sizeof(left));
+        dp_core_job_move(core, job, DP_STATE_COMPLETED, "", "all %zu ranks finished%s%s",
+                         job->ranks_count, left[0] == '\0' ? "" : "; ", left);
         dp_core_job_archive(core, job);
         return;
     }
@@ -241,6 +243,36 @@ static bool is_settled(const struct core_job *job)
     return true;
 }
 
+bool dp_core_job_complete(struct dp_core *core, struct core_job *job)
+{
+    bool done = job->row.state == DP_STATE_RUNNING && job->done_ns != 0;
+    if (done) {
+        finish(core, job);
+    }
+    return done;
+}
+
+// All ranks have done their work. Those of earlier epochs end by themselves soon, or else never.
+static void end_well(struct dp_core *core, struct core_job *job)
+{
+    job->done_ns = job->done_ns == 0 ? core->now_ns : job->done_ns;
+    int64_t waited_ms = (core->now_ns - job->done_ns) / DP_NS_PER_MS;
+    bool settled = is_settled(job) || waited_ms >= core->config.settle_ms;
+    bool alone = dp_core_job_alone(job) || waited_ms >= core->config.stop_timeout_ms;
+    if (settled && alone) {
+        finish(core, job);
+        return;
+    }
+    uint32_t wait_ms = settled ? core->config.stop_timeout_ms : core->config.settle_ms;
+    job->deadline_ns = job->done_ns + wait_ms * DP_NS_PER_MS;
+    if (settled && job->row.message[0] == '\0') {
+        char left[DP_TEXT_MAX / 2];
+        dp_core_job_describe_remains(job, left, sizeof(left));
+        snprintf(job->row.message, sizeof(job->row.message), "all ranks have finished; %s", left);
+        dp_core_job_changed(job);
+    }
+}
+
 void dp_core_job_advance(struct dp_core *core, struct core_job *job)
 {
     if (job->row.state == DP_STATE_LOST) {
@@ -257,11 +289,7 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
         dp_core_reassign_advance(core, job);
     }
     if (job->row.state == DP_STATE_RUNNING && all_ok(job)) {
-        if (is_settled(job)) {
-            finish(core, job);
-        } else if (job->deadline_ns == 0) {
-            job->deadline_ns = core->now_ns + core->config.settle_ms * DP_NS_PER_MS;
-        }
+        end_well(core, job);
     }
     if (job->row.state == DP_STATE_STOPPING && may_end(job)) {
         // What its ranks wrote last is told by reports, which can be slower than their ends.
@@ -318,10 +346,12 @@ static void expire_checkpoints(struct dp_core *core, struct core_job *job)
 // Ranks that were told to stop and are still there keep their slots, so the job has not ended.
 static void insist(struct dp_core *core, struct core_job *job)
 {
-    char waiting[DP_TEXT_MAX / 2], text[DP_TEXT_MAX];
+    char waiting[DP_TEXT_MAX / 2], left[DP_TEXT_MAX / 4], text[DP_TEXT_MAX];
     list_waiting(job, DP_RANK_FINISHED, waiting, sizeof(waiting));
-    snprintf(text, sizeof(text), "told to stop, but %u s later still there: %s",
-             core->config.stop_timeout_ms / 1000, waiting);
+    dp_core_job_describe_remains(job, left, sizeof(left));
+    snprintf(text, sizeof(text), "told to stop, but %u s later still there: %s%s%s",
+             core->config.stop_timeout_ms / 1000, waiting,
+             waiting[0] == '\0' || left[0] == '\0' ? "" : "; ", left);
     dp_core_note(core, job, NULL, true, "job.stopping", "%s", text);
     dp_core_job_explain_wait(job, text);
     for (size_t i = 0; i < job->members_count; i++) {
@@ -365,7 +395,7 @@ void dp_core_job_deadline(struct dp_core *core, struct core_job *job)
                           waiting);
         dp_core_job_advance(core, job);
     } else if (job->row.state == DP_STATE_RUNNING) {
-        finish(core, job);
+        end_well(core, job);
     } else if (job->row.state == DP_STATE_REASSIGNING) {
         dp_core_reassign_deadline(core, job);
     } else if (job->row.state == DP_STATE_STOPPING) {
@@ -417,12 +447,15 @@ void dp_core_job_cancel(struct dp_core *core, const struct dp_ask *ask)
         dp_core_refuse_absent(core, ask->reply, ask->job);
         return;
     }
+    char left[DP_TEXT_MAX / 4];
     const char *why = ask->reason[0] == '\0' ? "cancelled" : ask->reason;
     switch (job->row.state) {
     case DP_STATE_SUBMITTED:
     case DP_STATE_QUEUED:
     case DP_STATE_PLANNED:
-        dp_core_job_move(core, job, DP_STATE_CANCELLED, "Cancelled", "%s", why);
+        dp_core_job_describe_remains(job, left, sizeof(left));
+        dp_core_job_move(core, job, DP_STATE_CANCELLED, "Cancelled", "%s%s%s", why,
+                         left[0] == '\0' ? "" : "; ", left);
         break;
     case DP_STATE_ASSIGNING:
     case DP_STATE_RUNNING:

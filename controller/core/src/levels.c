@@ -224,6 +224,15 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
     dp_core_job_advance(core, job);
 }
 
+static bool is_known(struct dp_core *core, const struct core_node *node,
+                     const struct dp_assignment_level *level)
+{
+    const struct core_job *job = dp_core_job_by_id(core, level->fence.job);
+    const struct core_side *side = job == NULL ? NULL : dp_core_side_find(job, &level->fence);
+    return job_of(core, node, &level->fence) != NULL ||
+           (side != NULL && dp_core_side_member(side, node->row.name) != NULL);
+}
+
 // False when it is no assignment of the core's jobs.
 static bool merge_known(struct dp_core *core, const struct core_node *node,
                         const struct dp_assignment_level *level)
@@ -324,6 +333,7 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
     }
     if (foreign->live != live) {
         dp_core_reschedule(core);
+        dp_core_remains_changed(core, level->fence.job);
     }
     dp_order_kind wanted =
         foreign->live > 0 && !level->keeper_lost ? DP_ORDER_STOP : DP_ORDER_RELEASE;
@@ -376,18 +386,29 @@ static void forget_foreign(struct dp_core *core, struct core_node *node,
             node->foreign[kept++] = node->foreign[i];
         }
     }
-    if (kept != node->foreign_count) {
-        dp_core_reschedule(core);
-    }
+    bool gone = kept != node->foreign_count;
     node->foreign_count = kept;
+    if (gone) {
+        dp_core_reschedule(core);
+        dp_core_remains_look(core);
+    }
 }
 
 static void merge_all(struct dp_core *core, struct core_node *node, const struct dp_levels *levels)
 {
     forget_foreign(core, node, levels);
+    // Those first: whether a job is over hangs on them.
+    bool *met = dp_arena_alloc(&core->effects->arena, levels->count + 1);
+    for (size_t i = 0; i < levels->count; i++) {
+        met[i] = !is_known(core, node, &levels->assignments[i]);
+        if (met[i]) {
+            meet_foreign(core, node, &levels->assignments[i]);
+        }
+    }
+    node->listed = true;
     for (size_t i = 0; i < levels->count; i++) {
         const struct dp_assignment_level *level = &levels->assignments[i];
-        if (!merge_known(core, node, level)) {
+        if (!met[i] && !merge_known(core, node, level)) {
             meet_foreign(core, node, level);
         }
     }
@@ -514,4 +535,5 @@ void dp_core_hello_levels(struct dp_core *core, struct core_node *node,
     dp_core_sides_hello(core, node, levels);
     merge_all(core, node, levels);
     find_missing(core, node, levels, true);
+    dp_core_remains_look(core);
 }

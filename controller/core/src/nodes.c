@@ -145,6 +145,7 @@ static void lose(struct dp_core *core, struct core_node *node)
     set_state(core, node, DP_NODE_LOST, reason);
     dp_core_sides_lose_node(core, node);
     dp_core_node_each_job(core, node, dp_core_job_lose_node);
+    dp_core_remains_look(core);
 }
 
 static void fence(struct dp_core *core, struct core_node *node)
@@ -155,6 +156,7 @@ static void fence(struct dp_core *core, struct core_node *node)
     dp_core_reschedule(core);
     dp_core_node_each_job(core, node, dp_core_job_fence_node);
     dp_core_sides_fence_node(core, node);
+    dp_core_remains_look(core);
 }
 
 static void set_registering(struct dp_core *core, struct core_node *node)

@@ -183,7 +183,7 @@ static void clear_attempt(struct core_job *job)
     job->stop_ns = job->save_ns = job->passed_ns = 0;
     job->way_for = 0;
     job->stop_checkpoint = job->stop_saved = job->stop_wrote = job->offer_all = false;
-    job->settle_ns = 0;
+    job->settle_ns = job->done_ns = 0;
     job->corpus_hash = 0;
 }
 
@@ -255,6 +255,9 @@ bool dp_core_attempt_dead(const struct core_job *job)
 void dp_core_job_make_way(struct dp_core *core, struct core_job *job, const char *reason,
                           const char *why)
 {
+    if (dp_core_job_complete(core, job)) {
+        return;
+    }
     bool trains = job->row.state == DP_STATE_RUNNING || job->row.state == DP_STATE_REASSIGNING;
     // The sim device has nothing to save.
     job->stop_checkpoint = trains && strcmp(job->row.device, "sim") != 0;
