@@ -37,9 +37,10 @@ from support import SIM_JOB, Cluster, wait_for  # noqa: E402
 
 NOISE = SOURCE / "tests" / "fixtures" / "noise" / "recorded.txt"
 FOUND_WITHIN, RECOVERED = 12, 0.85  # steps; share
-LAYER_S, HOP_S, LAYERS = 0.002, 0.004, 16
-WINDOW = 20    # steps that a median is of
-LATEST_S = 300 # of one run
+PROBE_S = 0.2
+LAYER_S, LAYERS = 0.002, 16  # a hop takes two layers' time
+WINDOW = 20     # steps that a median is of
+LATEST_S = 300  # of one run
 
 # Sizes, the family that runs, others that have the same actions, micro-batches of a replica.
 PIPELINE = (8, 1, "1f1b", ("zb-h1", "gpipe"), 16)
@@ -82,20 +83,20 @@ def row(name, value, unit, peer, ratio, goal, met):
           flush=True)
 
 
-def job_of(layout, seed, **more):
+def job_of(layout, seed, layer_s, **more):
     pipeline, data, schedule, _, batches = layout
     return {**SIM_JOB, "train_steps": 3000, "train_seed": seed, "train_global_batch": batches * data,
             "model_layers": LAYERS, "parallel_pipeline": pipeline, "parallel_data": data,
             "parallel_microbatches": batches, "parallel_schedule": schedule,
-            "sim_forward_s": LAYER_S, "sim_input_grad_s": LAYER_S, "sim_weight_grad_s": LAYER_S,
-            "sim_pair_s": None, "sim_hop_s": HOP_S, "sim_noise_file": str(NOISE),
+            "sim_forward_s": layer_s, "sim_input_grad_s": layer_s, "sim_weight_grad_s": layer_s,
+            "sim_pair_s": None, "sim_hop_s": 2 * layer_s, "sim_noise_file": str(NOISE),
             "straggler_policy": "auto", **more}
 
 
-def best_step(layout, slow, links, families):
+def best_step(layout, layer_s, slow, links, families):
     pipeline, data, _, _, batches = layout
     problem = {"pipeline": pipeline, "data": data, "microbatches": batches, "layers": LAYERS,
-               "layer": [LAYER_S] * 3, "hop": HOP_S, "slow": slow, "slow_links": links,
+               "layer": [layer_s] * 3, "hop": 2 * layer_s, "slow": slow, "slow_links": links,
                "families": families}
     return json.loads(subprocess.run([BIN / "straggler_best"], input=json.dumps(problem), text=True,
                                      capture_output=True, check=True, timeout=600).stdout)
@@ -109,12 +110,13 @@ def step_of(report, event):
 class Run:
     """One job that becomes slow, until it was answered and measured, or nothing came of it."""
 
-    def __init__(self, cluster, kind, seed):
+    def __init__(self, cluster, kind, seed, layer_s=LAYER_S):
         choice = random.Random(f"{kind} {seed}")
         self.cause, self.factor, layouts = KINDS[kind]
         self.layout = layouts[(seed - 1) % len(layouts)]
         self.onset = choice.randrange(24, 40)
-        self.name, self.cluster, self.seed = f"{kind}, seed {seed}", cluster, seed
+        self.name, self.cluster = f"{kind}, seed {seed}", cluster
+        self.changes = job_of(self.layout, seed, layer_s)
         pipeline, data = self.layout[:2]
         self.rank = choice.randrange(pipeline * data)
         if self.cause == "link":
@@ -130,13 +132,13 @@ class Run:
             slow = [[self.rank, self.factor]]
             more = {"sim_slow": [f"node={self.nodes[0]}:{self.factor}@{self.onset}"]}
         family, others = self.layout[2], self.layout[3]
-        self.best = best_step(self.layout, slow, links, [family])
-        self.best_orders = best_step(self.layout, slow, links, [family, *others])
-        self.run(job_of(self.layout, seed, **more))
+        self.best, self.best_orders = (best_step(self.layout, layer_s, slow, links, families)
+                                       for families in ([family], [family, *others]))
+        self.run({**self.changes, **more})
 
     def places(self):
         """Where such a job's ranks go."""
-        job = self.cluster.submit(**job_of(self.layout, self.seed, train_steps=1))
+        job = self.cluster.submit(**{**self.changes, "train_steps": 1})
         return [r["node"] for r in self.cluster.wait_state(job, "COMPLETED")["ranks"]]
 
     def run(self, changes):
@@ -238,54 +240,67 @@ def gaps(report):
             for a, b in zip(steps, steps[1:])}
 
 
+class QuotaRun:
+    """Two replicas on the cpu device, one of which gets a share of a core from some step on."""
+
+    def __init__(self, cluster, share):
+        job = cluster.submit(train_steps=1000000, parallel_pipeline=1, parallel_data=2,
+                             parallel_microbatches=4, train_global_batch=8, model_hidden=128,
+                             model_ffn=256, train_sequence=64, straggler_policy="advise")
+        slow = cluster.wait_step(job, 60)["ranks"][1]
+        with quota(slow["pid"], share) as group:
+            self.is_possible = group is not None
+            self.onset = cluster.job(job)["step"]
+
+            def confirmed():
+                return [v for v in cluster.job(job).get("stragglers", [])
+                        if v["state"] == "confirmed" and v["onset_step"] >= self.onset - 2]
+            with contextlib.suppress(AssertionError):
+                wait_for("it is confirmed", confirmed, 60 if self.is_possible else 0)
+            self.named = [(v["cause"], v["rank"]) for v in confirmed()]
+        cluster.dpctl("cancel", job)
+        cluster.wait_state(job, "CANCELLED")
+        report = cluster.json("report", job)
+        self.events = [(e["kind"].removeprefix("straggler."), step_of(report, e) - self.onset, e)
+                       for e in cluster.json("events", job)["events"]
+                       if e["kind"].startswith("straggler.")]
+        self.events = [event for event in self.events if event[1] >= 0]
+        self.suspected = self.after("suspected")
+        between = gaps(report)
+        # The probe comes between two of the steps after the first suspicion.
+        first = self.onset + (self.suspected or 0)
+        self.probe_s = max((between.get(first + i, 0) for i in range(1, 4)), default=0)
+        self.usual_s = statistics.median(between.values())
+        print(f"a quota of {share} cores from step {self.onset} on: suspected after "
+              f"{self.suspected} steps, confirmed after {self.after('confirmed')}: {self.named}; "
+              f"between steps {1e3 * self.usual_s:.1f} ms, with the probe "
+              f"{1e3 * self.probe_s:.1f} ms; load {os.getloadavg()[0]:.1f}", flush=True)
+        for kind, step, event in self.events:
+            print(f"    {step}: {kind} {event['message']}", flush=True)
+
+    def after(self, kind):
+        return next((step for what, step, _ in self.events if what == kind), None)
+
+
 def quota_rows(seeds):
-    found, right, probes = [], 0, []
     cluster = Cluster(nodes=1, slots=2).up()
     try:
-        for _ in seeds:
-            job = cluster.submit(train_steps=1000000, parallel_pipeline=1, parallel_data=2,
-                                 parallel_microbatches=4, train_global_batch=8, model_hidden=128,
-                                 model_ffn=256, train_sequence=64)
-            slow = cluster.wait_step(job, 60)["ranks"][1]
-            with quota(slow["pid"], 0.03) as group:
-                if group is None:
-                    print("no quota: groups of processes cannot be made here", flush=True)
-                    return
-                onset = cluster.job(job)["step"]
-
-                def blamed():
-                    return [v for v in cluster.job(job).get("stragglers", [])
-                            if v["state"] == "confirmed" and v["onset_step"] >= onset - 2]
-                with contextlib.suppress(AssertionError):
-                    wait_for("it is confirmed", blamed, 60)
-                verdicts = blamed()
-            cluster.dpctl("cancel", job)
-            cluster.wait_state(job, "CANCELLED")
-            report = cluster.json("report", job)
-            events = [e for e in cluster.json("events", job)["events"]
-                      if e["kind"].startswith("straggler.") and step_of(report, e) >= onset]
-            steps = {kind: next((step_of(report, e) - onset for e in events
-                                 if e["kind"] == f"straggler.{kind}"), None)
-                     for kind in ("suspected", "confirmed")}
-            found.append(steps["suspected"] or 999)
-            named = [(v["cause"], v["rank"]) for v in verdicts]
-            right += named == [("host", 1)]
-            print(f"quota of 3 % of a core: from step {onset} on, suspected after "
-                  f"{steps['suspected']} steps, confirmed after {steps['confirmed']}: {named}",
-                  flush=True)
-            for event in events:
-                print(f"    {event['kind']}: {event['message']}", flush=True)
-            if steps["confirmed"] is not None:
-                near = [gap for step, gap in gaps(report).items()
-                        if onset + steps["suspected"] <= step <= onset + steps["confirmed"]]
-                probes.append(max(near, default=0))
+        runs = [QuotaRun(cluster, 0.03) for _ in seeds]
+        probed = QuotaRun(cluster, 0.5)
     finally:
         cluster.close()
-    row("a CPU rank under a quota: found", max(found), "steps", f"the most of {len(found)} runs",
-        max(found) / FOUND_WITHIN, f"within {FOUND_WITHIN}", max(found) <= FOUND_WITHIN)
-    row("a CPU rank under a quota: right cause and rank", right, "runs", f"of {len(found)}",
-        right / len(found), "all", right == len(found))
-    print(f"between two steps, with the probe: {[round(p, 3) for p in probes]} s", flush=True)
+    if not probed.is_possible:
+        print("no quota: groups of processes cannot be made here", flush=True)
+        return
+    found = max(run.suspected or 999 for run in runs)
+    row("a CPU rank under a quota: found", found, "steps", f"the most of {len(runs)} runs",
+        found / FOUND_WITHIN, f"within {FOUND_WITHIN}", found <= FOUND_WITHIN)
+    right = sum(run.named == [("host", 1)] for run in runs)
+    row("a CPU rank under a quota: right cause and rank", right, "runs", f"of {len(runs)}",
+        right / len(runs), "all", right == len(runs))
+    row("a probe of two CPU ranks, one with half a core", probed.probe_s, "s",
+        f"between other steps {1e3 * probed.usual_s:.1f} ms; load {os.getloadavg()[0]:.1f}",
+        probed.probe_s / PROBE_S, f"under {PROBE_S} s", probed.probe_s < PROBE_S)
 
 
 def main():

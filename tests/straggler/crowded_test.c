@@ -12,7 +12,9 @@ enum { RANKS = 4 };
 struct job {
     struct dp_straggler *detector;
     int64_t step, step_ns;
-    double slow;         // of rank 2's work
+    uint32_t slow_rank;
+    double slow; // of its work; 0 = 1
+    int64_t slow_off_core_ns;
     double slow_link;    // of messages between ranks 1 and 2
     int64_t off_core_ns; // of both of these
     bool is_chain;       // each rank has a stage of its own, and sends to its neighbours
@@ -26,22 +28,30 @@ static struct dp_straggler *new_detector(void)
     return dp_straggler_new(&config);
 }
 
-// Eight forwards that take 60 % of the step.
+// Eight forwards and backwards that take 60 % of the step.
 static void report(struct job *job, uint32_t rank)
 {
-    double slow = rank == 2 && job->slow > 0 ? job->slow : 1;
+    double slow = rank == job->slow_rank && job->slow > 0 ? job->slow : 1;
     uint16_t stage = job->is_chain ? (uint16_t)rank : 0;
-    int64_t one_ns = (int64_t)(0.075 * (double)job->step_ns * slow);
-    const struct dp_straggler_kind kind = {
-        .stage = stage, .b_stage = stage, .count = 8, .total_ns = 8 * one_ns, .median_ns = one_ns};
+    int64_t one_ns = (int64_t)(0.025 * (double)job->step_ns * slow);
+    struct dp_straggler_kind kinds[2];
+    for (uint8_t i = 0; i < 2; i++) {
+        kinds[i] = (struct dp_straggler_kind){.kind = i == 0 ? DP_ACTION_F : DP_ACTION_B,
+                                              .stage = stage,
+                                              .b_stage = stage,
+                                              .count = 8,
+                                              .total_ns = 8 * (1 + i) * one_ns,
+                                              .median_ns = (1 + i) * one_ns};
+    }
     struct dp_straggler_link links[2];
     struct dp_straggler_sample sample = {.rank = rank,
                                          .step = job->step,
                                          .step_ns = job->step_ns,
-                                         .kinds = &kind,
-                                         .kinds_count = 1,
+                                         .kinds = kinds,
+                                         .kinds_count = 2,
                                          .links = links};
-    sample.off_core_ns = rank == 1 || rank == 2 ? job->off_core_ns : 0;
+    sample.off_core_ns = rank == job->slow_rank ? job->slow_off_core_ns : 0;
+    sample.off_core_ns += rank == 1 || rank == 2 ? job->off_core_ns : 0;
     for (uint32_t peer = rank - 1; job->is_chain && peer != rank + 3; peer += 2) {
         bool is_slow = rank + peer == 1 + 2 && job->slow_link > 0;
         if (peer < RANKS) {
@@ -85,7 +95,7 @@ static void what_comes_and_goes_is_suspected_less_and_less(void **state)
 {
     (void)state;
     DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
-    struct job job = {.detector = detector, .step_ns = 10 * MS};
+    struct job job = {.detector = detector, .step_ns = 10 * MS, .slow_rank = 2};
     assert_int_equal(take(&job, 100), 0);
     int suspicions = 0;
     for (int burst = 0; burst < 60; burst++) { // 0.9 s of each 2 s
@@ -105,7 +115,7 @@ static void it_is_found_as_soon_as_ever_where_steps_are_long(void **state)
 {
     (void)state;
     DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
-    struct job job = {.detector = detector, .step_ns = 400 * MS};
+    struct job job = {.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
     assert_int_equal(take(&job, 60), 0);
     for (int burst = 0; burst < 4; burst++) {
         assert_int_equal(take_burst(&job, 12, 60), 1);
@@ -126,12 +136,38 @@ static void messages_that_no_core_was_there_for_blame_no_link(void **state)
     }
 }
 
+// In every step one of the ranks takes longer, now one and now another.
+static void a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data(void **state)
+{
+    (void)state;
+    for (int lacking = 0; lacking < 2; lacking++) {
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+        struct job job = {.detector = detector, .step_ns = 400 * MS};
+        bool noted = false;
+        for (job.step = 1; job.step <= 80; job.step++) {
+            job.slow_rank = (uint32_t)(job.step * 7 / 3) % RANKS;
+            job.slow = 1.6;
+            job.slow_off_core_ns = lacking == 1 ? 100 * MS : 0; // of 144 ms that it takes longer
+            for (uint32_t rank = 0; rank < RANKS; rank++) {
+                report(&job, rank);
+            }
+            struct dp_straggler_verdict verdict;
+            while (dp_straggler_next(detector, &verdict)) {
+                assert_int_equal(verdict.cause, DP_STRAGGLER_UNEVEN_DATA);
+                noted = true;
+            }
+        }
+        assert_int_equal(noted, lacking == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_comes_and_goes_is_suspected_less_and_less),
         cmocka_unit_test(it_is_found_as_soon_as_ever_where_steps_are_long),
         cmocka_unit_test(messages_that_no_core_was_there_for_blame_no_link),
+        cmocka_unit_test(a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

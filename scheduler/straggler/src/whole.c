@@ -150,9 +150,11 @@ void dp_straggler_judge_stages(struct dp_straggler *self)
 
 // The worst rank of the step, before and after tokens are taken out; how forward and backward of
 // the ranks go together.
-static void sum_data(struct dp_straggler *self, double *ret_worst, double *ret_left)
+static void sum_data(struct dp_straggler *self, double *ret_worst, double *ret_left,
+                     const struct rank **ret_slowest)
 {
     *ret_worst = *ret_left = NAN;
+    *ret_slowest = NULL;
     for (size_t i = 0; i < 3; i++) {
         self->agreement[i] *= 0.95;
     }
@@ -161,6 +163,7 @@ static void sum_data(struct dp_straggler *self, double *ret_worst, double *ret_l
         if (rank->sample == NULL || isnan(rank->raw_log)) {
             continue;
         }
+        *ret_slowest = rank->raw_log > *ret_worst || *ret_slowest == NULL ? rank : *ret_slowest;
         *ret_worst = fmax(rank->raw_log, *ret_worst);
         *ret_left = fmax(rank->relative_log, *ret_left);
         double x = rank->forward_log, y = rank->backward_log;
@@ -217,11 +220,19 @@ static void note_data(struct dp_straggler *self, double worst, double left, doub
     dp_straggler_tell(self, verdict);
 }
 
+// A step whose slowest rank had no core for what it took longer tells nothing of data.
+static bool lacked_cores(const struct rank *rank)
+{
+    double lost_ns = rank->own_ns - rank->reference_ns;
+    return lost_ns > 0 && (double)rank->sample->off_core_ns >= lost_ns / 2;
+}
+
 void dp_straggler_judge_data(struct dp_straggler *self)
 {
     double worst, left;
-    sum_data(self, &worst, &left);
-    if (isnan(worst)) {
+    const struct rank *slowest;
+    sum_data(self, &worst, &left, &slowest);
+    if (isnan(worst) || lacked_cores(slowest)) {
         return;
     }
     if (self->frozen > 0 || some_rank_is_suspect(self)) {
