@@ -290,7 +290,8 @@ struct core_audit {
     struct dp_audit_record row;
     uint64_t token; // of the newest transaction with it
     uint64_t job;   // that it brought in; 0 = none
-    bool unstored;
+    uint64_t reply, answers; // that waits for it, with the job that it is about
+    bool unstored, failed; // now; ever
     struct core_audit *next;
 };
 
@@ -352,9 +353,9 @@ struct dp_core {
     struct dp_effects *effects;
     int64_t now_ns, wall_ns;
     struct dp_audit_record *audit; // of the event at hand, NULL = nobody asked for it
-    uint64_t audit_reply, audit_number;
+    uint64_t audit_reply, audit_number, audit_answers;
     struct core_audit *audits, **audits_last; // by token
-    size_t audits_count;
+    size_t audits_count, audits_failed;
     bool audits_unstored; // some are
 };
 
@@ -658,6 +659,8 @@ void dp_core_audits_stored(struct dp_core *core, const struct dp_stored *stored)
 // Those that could not be stored go with the step's transaction.
 void dp_core_audits_store(struct dp_core *core);
 void dp_core_audits_free(struct dp_core *core);
+// Whether its row is not on disk yet, though a transaction with it was tried.
+bool dp_core_audit_lacks(const struct dp_core *core, uint64_t reply);
 // The job is refused after all, since it could not be stored.
 void dp_core_audits_refuse(struct dp_core *core, uint64_t job, const struct dp_error *error);
 
