@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
@@ -376,6 +378,93 @@ static void strangers_are_dropped_and_harm_nobody(void **state)
     tear_down(&serving);
 }
 
+// Says hello on a connection and is answered.
+static void greet(int fd)
+{
+    unsigned char bytes[32] = {0};
+    put_hello(bytes);
+    assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    assert_int_equal(recv(fd, bytes, sizeof bytes, MSG_WAITALL), sizeof bytes);
+}
+
+// A socket that waits no longer than a test may.
+static int make_socket(void)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct timeval most = {.tv_sec = 20};
+    assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most), 0);
+    return fd;
+}
+
+static void join(int fd, const char *address)
+{
+    struct sockaddr_storage to = {0};
+    socklen_t length;
+    struct dp_error err;
+    assert_ok(dp_tcp_resolve(address, &to, &length, &err), &err);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, length), 0);
+}
+
+// Crowds before and behind a reader that has not said hello yet: those that came first go.
+static void a_crowd_of_strangers_keeps_no_reader_out(void **state)
+{
+    (void)state;
+    enum { BEFORE = DP_STATE_READERS_MAX, BEHIND = DP_STATE_READERS_MAX - 1 };
+    static int strangers[BEFORE + BEHIND];
+    struct serving serving;
+    struct rlimit limit;
+    dp_raise_file_limit();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_cur < 2 * DP_ARRAY_LENGTH(strangers) + 100) {
+        skip();
+    }
+    set_up(&serving);
+    const int fd = make_socket();
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(strangers); i++) {
+        if (i == BEFORE) {
+            join(fd, serving.addresses[0]);
+        }
+        strangers[i] = make_socket();
+        join(strangers[i], serving.addresses[0]);
+    }
+    assert_true(is_dropped(strangers[BEHIND])); // by then all have been met
+    greet(fd);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(strangers); i++) {
+        close(strangers[i]);
+    }
+    close(fd);
+    tear_down(&serving);
+}
+
+static void a_rank_without_descriptors_makes_strangers_go(void **state)
+{
+    (void)state;
+    int strangers[64];
+    struct serving serving;
+    struct rlimit limit, low;
+    set_up(&serving);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(strangers); i++) {
+        strangers[i] = make_socket();
+    }
+    const int fd = make_socket();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = (rlim_t)fd + 9; // eight connections
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(strangers); i++) {
+        join(strangers[i], serving.addresses[0]);
+    }
+    join(fd, serving.addresses[0]);
+    greet(fd);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(strangers); i++) {
+        close(strangers[i]);
+    }
+    close(fd);
+    tear_down(&serving);
+}
+
 // The first value behind what there is, more than an answer may have, none, and sums that wrap.
 static void questions_for_what_is_not_there_are_not_answered(void **state)
 {
@@ -455,6 +544,8 @@ int main(void)
         cmocka_unit_test(sources_that_never_say_a_word_take_no_others_along),
         cmocka_unit_test(what_the_last_source_takes_along_is_told),
         cmocka_unit_test(strangers_are_dropped_and_harm_nobody),
+        cmocka_unit_test(a_crowd_of_strangers_keeps_no_reader_out),
+        cmocka_unit_test(a_rank_without_descriptors_makes_strangers_go),
         cmocka_unit_test(questions_for_what_is_not_there_are_not_answered),
         cmocka_unit_test(tables_are_checked),
     };

@@ -15,6 +15,9 @@
 #include "dp/tcp.h"
 #include "internal.h"
 
+#define ACCEPTED_AT_ONCE 64 // then those that are there are heard again
+#define FULL_MS 100         // until it is looked again whether there is room for another
+
 // A connection: it says hello and asks; what it is told goes out before it is heard again.
 struct reader {
     int fd;
@@ -30,6 +33,7 @@ struct dp_state_server {
     int32_t rank;
     uint64_t token;
     int listen_fd, wake_fd;
+    bool has_no_room;       // for another connection, the last time that one came
     struct reader *readers; // [DP_STATE_READERS_MAX]
     struct pollfd *polls;   // [2 + DP_STATE_READERS_MAX]
     int32_t count;
@@ -64,11 +68,14 @@ dp_status dp_state_server_open(const struct dp_state *state, const char *host, i
     return DP_OK;
 }
 
+// Readers stay in the order in which they came.
 static void drop(struct dp_state_server *server, int32_t index)
 {
-    close(server->readers[index].fd);
-    free(server->readers[index].out);
-    server->readers[index] = server->readers[--server->count];
+    struct reader *reader = &server->readers[index];
+    close(reader->fd);
+    free(reader->out);
+    server->count--;
+    memmove(reader, reader + 1, (size_t)(server->count - index) * sizeof *reader);
 }
 
 void dp_state_server_free(struct dp_state_server *server)
@@ -96,20 +103,38 @@ void dp_state_server_close(struct dp_state_server *server)
     DP_CHECK(written == sizeof one || errno == EAGAIN);
 }
 
+// The one that has said nothing for longest goes: a reader says hello at once, and has been heard
+// by the time that so many others have come.
+static bool drop_stranger(struct dp_state_server *server)
+{
+    for (int32_t i = 0; i < server->count; i++) {
+        if (!server->readers[i].is_known) {
+            drop(server, i);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void accept_some(struct dp_state_server *server)
 {
-    int fd;
-    while ((fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        for (int32_t i = 0; server->count == DP_STATE_READERS_MAX && i < server->count; i++) {
-            if (!server->readers[i].is_known) { // full: one that says nothing makes room
-                drop(server, i);
-            }
-        }
-        if (server->count == DP_STATE_READERS_MAX) {
-            close(fd);
+    for (int32_t i = 0; i < ACCEPTED_AT_ONCE; i++) {
+        const int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        const bool none_left = fd < 0 && (errno == EMFILE || errno == ENFILE);
+        if (fd < 0 && !none_left) {
             return;
         }
-        server->readers[server->count++] = (struct reader){.fd = fd};
+        if ((none_left || server->count == DP_STATE_READERS_MAX) && !drop_stranger(server)) {
+            // Who waits is met when somebody has gone; to look at once would not end.
+            server->has_no_room = none_left;
+            if (fd >= 0) {
+                close(fd);
+            }
+            return;
+        }
+        if (fd >= 0) {
+            server->readers[server->count++] = (struct reader){.fd = fd};
+        }
     }
 }
 
@@ -209,7 +234,10 @@ static bool go_on(const struct dp_state_server *server, struct reader *reader)
 void dp_state_server_run(struct dp_state_server *server)
 {
     for (;;) {
-        server->polls[0] = (struct pollfd){.fd = server->listen_fd, .events = POLLIN};
+        const bool has_no_room = server->has_no_room;
+        server->has_no_room = false;
+        server->polls[0] =
+            (struct pollfd){.fd = has_no_room ? -1 : server->listen_fd, .events = POLLIN};
         server->polls[1] = (struct pollfd){.fd = server->wake_fd, .events = POLLIN};
         const int32_t polled = server->count;
         for (int32_t i = 0; i < polled; i++) {
@@ -217,11 +245,11 @@ void dp_state_server_run(struct dp_state_server *server)
             server->polls[i + 2] = (struct pollfd){
                 .fd = reader->fd, .events = reader->sent < reader->length ? POLLOUT : POLLIN};
         }
-        const int ready = poll(server->polls, (nfds_t)polled + 2, -1);
+        const int ready = poll(server->polls, (nfds_t)polled + 2, has_no_room ? FULL_MS : -1);
         if (ready > 0 && server->polls[1].revents != 0) {
             return;
         }
-        // From the last on, since the last one takes the place of one that is dropped.
+        // From the last on: those behind one that is dropped move.
         for (int32_t i = polled - 1; ready > 0 && i >= 0; i--) {
             if (server->polls[i + 2].revents != 0 && !go_on(server, &server->readers[i])) {
                 drop(server, i);
