@@ -107,6 +107,10 @@ static void take_effects(struct world *world)
             take_offers(world, effect);
         } else if (effect->kind == DP_EFFECT_ADAPT) {
             take_ask(world, effect);
+        } else if (effect->kind == DP_EFFECT_LOG) {
+            struct world_note *note = &world->notes[world->notes_count++ % WORLD_NOTES_MAX];
+            DP_COPY_TEXT(note->event, effect->event);
+            DP_COPY_TEXT(note->text, effect->text);
         } else if (effect->kind == DP_EFFECT_STEP) {
             DP_CHECK(world->steps_count < DP_ARRAY_LENGTH(world->steps));
             world->steps[world->steps_count++] = effect->step;
@@ -231,6 +235,16 @@ void world_cancel(struct world *world, uint64_t reply, const char *job)
     struct dp_core_event event = {.kind = DP_EVENT_CANCEL, .ask = {.reply = reply, .reason = ""}};
     DP_COPY_TEXT(event.ask.job, job);
     world_step(world, &event);
+}
+
+size_t world_noted(const struct world *world, const char *event, const char *part)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < WORLD_NOTES_MAX && i < world->notes_count; i++) {
+        const struct world_note *note = &world->notes[i];
+        found += strcmp(note->event, event) == 0 && strstr(note->text, part) != NULL;
+    }
+    return found;
 }
 
 uint64_t world_hello(struct world *world, const char *name, uint32_t slots,

@@ -6,6 +6,7 @@
 
 #define WORLD_SENT_MAX 512
 #define WORLD_REPLIES_MAX 64
+#define WORLD_NOTES_MAX 64
 #define WORLD_OFFERS_MAX 1024
 
 struct world_order {
@@ -38,6 +39,10 @@ struct world_slot {
     uint32_t slot;
 };
 
+struct world_note {
+    char event[DP_NAME_MAX], text[DP_TEXT_MAX];
+};
+
 struct world_reply {
     uint64_t reply, job, request;
     dp_status status;
@@ -57,7 +62,9 @@ struct world {
     size_t sent_count;
     struct world_reply replies[WORLD_REPLIES_MAX];
     size_t replies_count;
-    struct dp_step_record steps[64]; // as shown
+    struct world_note notes[WORLD_NOTES_MAX]; // the newest events, a ring
+    size_t notes_count;                       // ever
+    struct dp_step_record steps[64];          // as shown
     size_t steps_count;
     size_t traces;                              // stored
     size_t node_deletions, quota_rows;          // of all transactions
@@ -106,6 +113,8 @@ void world_report_step(struct world *world, uint64_t session, uint32_t rank, uin
 struct dp_fence world_fence(const char *job);
 struct dp_rank_level world_rank_level(uint32_t rank, dp_rank_phase phase);
 
+// Of the newest WORLD_NOTES_MAX events, those of this name whose text has this part.
+size_t world_noted(const struct world *world, const char *event, const char *part);
 // Orders of this kind sent to a node ("" = any) so far.
 size_t world_sent(const struct world *world, dp_order_kind order, const char *node);
 const struct world_reply *world_reply(const struct world *world, uint64_t reply); // or NULL

@@ -150,6 +150,37 @@ static void what_was_decided_stays_over_restarts_reboots_and_silence(void **stat
     }
 }
 
+static void start_agent(struct crew *crew, const char *instance)
+{
+    static char *const notes[] = {"order.bin of job-7 is damaged: it lies in damaged/",
+                                  "the keeper of job-8 does not answer"};
+    struct dp_node_record node = {.slots = 2, .lease_ms = 10000, .fence_ms = 60000};
+    DP_COPY_TEXT(node.name, "n0");
+    DP_COPY_TEXT(node.instance, instance);
+    struct dp_core_event event = {.kind = DP_EVENT_HELLO,
+                                  .hello = {.levels.session = ++crew->world.sessions,
+                                            .node = &node,
+                                            .notes = notes,
+                                            .notes_count = 2}};
+    world_step(&crew->world, &event);
+}
+
+static void what_an_agent_found_amiss_is_an_event_of_its_node_once(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    start_agent(&crew, "first");
+    assert_int_equal(world_noted(&crew.world, "node.amiss", "order.bin of job-7 is damaged"), 1);
+    assert_int_equal(world_noted(&crew.world, "node.amiss", "job-8 does not answer"), 1);
+    world_close(&crew.world, crew.world.sessions);
+    start_agent(&crew, "first"); // connects again
+    assert_int_equal(world_noted(&crew.world, "node.amiss", ""), 2);
+    world_close(&crew.world, crew.world.sessions);
+    start_agent(&crew, "second");
+    assert_int_equal(world_noted(&crew.world, "node.amiss", ""), 4);
+}
+
 static void a_deadline_goes_on_under_the_next_controller(void **state)
 {
     (void)state;
@@ -700,6 +731,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(at_the_deadline_of_a_drain_jobs_leave_with_a_checkpoint),
     cmocka_unit_test(force_has_jobs_leave_at_once_and_so_has_down),
     cmocka_unit_test(what_was_decided_stays_over_restarts_reboots_and_silence),
+    cmocka_unit_test(what_an_agent_found_amiss_is_an_event_of_its_node_once),
     cmocka_unit_test(a_deadline_goes_on_under_the_next_controller),
     cmocka_unit_test(jobs_leave_a_node_whose_time_came_while_no_controller_ran),
     cmocka_unit_test(only_silence_ends_by_itself),

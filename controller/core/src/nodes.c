@@ -8,6 +8,8 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
+#define NOTES_MAX 16 // of one hello, as events
+
 static const char *const node_states[DP_NODE_STATE_COUNT] = {
     [DP_NODE_REGISTERING] = "REGISTERING",
     [DP_NODE_READY] = "READY",
@@ -360,6 +362,16 @@ void dp_core_load_node(struct dp_core *core, const struct dp_node_record *row)
     }
 }
 
+// Once for each start of the agent: a session that breaks changes nothing of it.
+static void note_amiss(struct dp_core *core, const struct core_node *node,
+                       const struct dp_hello *hello)
+{
+    bool started = strcmp(node->row.instance, hello->node->instance) != 0;
+    for (size_t i = 0; started && i < hello->notes_count && i < NOTES_MAX; i++) {
+        dp_core_note(core, NULL, node, true, "node.amiss", "%s", hello->notes[i]);
+    }
+}
+
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
 {
     const struct dp_node_record *row = hello->node;
@@ -395,6 +407,7 @@ void dp_core_hello(struct dp_core *core, const struct dp_hello *hello)
     if (node->row.boot_id[0] != '\0' && strcmp(node->row.boot_id, row->boot_id) != 0) {
         dp_core_avoid_lift(core, node, "it has booted anew");
     }
+    note_amiss(core, node, hello);
     DP_COPY_TEXT(node->row.boot_id, row->boot_id);
     DP_COPY_TEXT(node->row.instance, row->instance);
     DP_COPY_TEXT(node->row.version, row->version);

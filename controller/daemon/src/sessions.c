@@ -193,16 +193,13 @@ static void on_hello(struct daemon *daemon, struct session *session, const Dp__V
     DP_COPY_TEXT(node.version, hello->version);
     dp_rpc_call_peer(daemon->server, session->call, node.address, sizeof(node.address));
     take_inventory(hello->inventory, &node);
-    for (size_t i = 0; i < hello->n_notes; i++) {
-        char quoted[2 * DP_TEXT_MAX];
-        dp_log_warn("agent.note", "node=%s note=%s", hello->node,
-                    dp_log_quote(quoted, sizeof(quoted), hello->notes[i]));
-    }
     session->known = true;
     session->protocol = hello->protocol;
     struct dp_core_event event = {.kind = DP_EVENT_HELLO, .hello.node = &node};
     event.hello.protocol = hello->protocol;
     event.hello.sent_ns = hello->sent_ns;
+    event.hello.notes = hello->notes;
+    event.hello.notes_count = hello->n_notes;
     event.hello.calibration_error =
         hello->inventory == NULL ? "" : hello->inventory->calibration_error;
     event.hello.levels =

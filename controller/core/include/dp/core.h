@@ -213,6 +213,8 @@ struct dp_hello {
     const struct dp_node_record *node;
     uint32_t protocol;             // that the agent speaks (dp/method.h)
     const char *calibration_error; // NULL or "" = none
+    char *const *notes;            // what the agent found amiss when it started
+    size_t notes_count;
 };
 
 struct dp_inventory_event {
