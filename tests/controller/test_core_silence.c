@@ -351,6 +351,32 @@ static void a_controller_that_was_stopped_loses_no_node(void **state)
     assert_int_equal(world_node_state(&world, "b"), DP_NODE_LOST);
 }
 
+static void beat(struct world *world, uint64_t session, uint64_t sequence, uint64_t acked)
+{
+    world_pass(world, 1000);
+    struct dp_core_event event = {
+        .kind = DP_EVENT_HEARTBEAT,
+        .levels = {.session = session, .sequence = sequence, .acked = acked}};
+    world_step(world, &event);
+}
+
+// A slow network: what the node says was said before the order came.
+static void an_order_that_nothing_was_acknowledged_after_has_not_arrived(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    uint64_t session = world_hello(&world, "a", 2, NULL, 0);
+    world_submit(&world, 1, 2, "");
+    assert_int_equal(world_sent(&world, DP_ORDER_PREPARE, "a"), 1);
+    for (uint64_t sequence = 1; sequence <= 8; sequence++) {
+        beat(&world, session, sequence, 0);
+    }
+    assert_int_equal(world_sent(&world, DP_ORDER_PREPARE, "a"), 1);
+    beat(&world, session, 9, 1);
+    assert_int_equal(world_sent(&world, DP_ORDER_PREPARE, "a"), 2);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_with_a_silent_node_is_lost_and_says_until_when),
     cmocka_unit_test(a_lost_job_runs_again_when_its_node_returns_with_its_ranks),
@@ -364,6 +390,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_a_returned_node_still_runs_of_an_ended_job_is_stopped_first),
     cmocka_unit_test(a_job_that_has_not_begun_fails_with_its_silent_node),
     cmocka_unit_test(a_controller_that_was_stopped_loses_no_node),
+    cmocka_unit_test(an_order_that_nothing_was_acknowledged_after_has_not_arrived),
 };
 
 int main(void)

@@ -294,8 +294,8 @@ static void note_arrived(const struct dp_core *core, struct core_node *node,
                          const struct dp_levels *levels)
 {
     const struct core_ack *seen = &node->acks[levels->acked % CORE_ACKS_KEPT];
-    if (levels->acked == 0) {
-        node->arrived_ns = core->now_ns;
+    if (levels->acked == 0 && node->protocol < 2) {
+        node->arrived_ns = core->now_ns; // it does not tell
     } else if (seen->sequence == levels->acked) {
         node->arrived_ns = seen->sent_ns;
     }
@@ -368,6 +368,7 @@ static void miss_assignment(struct dp_core *core, struct core_job *job, struct c
     }
     if (job->row.state == DP_STATE_ASSIGNING && !was_there) {
         member->told = DP_ORDER_NONE;
+        dp_core_job_touch(job); // to be told again in this step
         return;
     }
     dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "AssignmentLost",
