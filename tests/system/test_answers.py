@@ -4,7 +4,7 @@ trains, and the loss of every step is what it would have been."""
 import unittest
 
 from quota import quota
-from support import ClusterTest, wait_for
+from support import SIM_JOB, ClusterTest, wait_for
 
 LOSS_SAME = 1e-4
 SLOW_SHARE = 0.05  # of a core, for the slow rank
@@ -103,6 +103,27 @@ class Answers(ClusterTest):
         self.assertNotIn(slow, [rank["node"] for rank in done["ranks"]])
         self.same_curve(job, reference)
         self.assertGreater(self.decision(job, "MEASURED")["measured_step_s"], 0)
+
+    def test_of_slow_links_the_end_at_fault_is_left_out(self):
+        """Its peers are not: a restart without one of those would take the fault along."""
+        changes = {**SIM_JOB, "parallel_pipeline": 4, "parallel_schedule": "1f1b",
+                   "sim_hop_s": 0.002}
+        cluster = self.cluster.up(nodes=5, slots=1)
+        before = cluster.submit(**{**changes, "train_steps": 2})
+        nodes = [r["node"] for r in cluster.wait_state(before, "COMPLETED")["ranks"]]
+        job = cluster.submit(**changes, sim_slow_link=[f"{nodes[1]}~{nodes[0]}:6@20",
+                                                       f"{nodes[1]}~{nodes[2]}:6@20"])
+        cluster.wait_step(job, 2)
+        self.assertEqual([r["node"] for r in cluster.job(job)["ranks"]], nodes)
+        wait_for("links of rank 1 are found", lambda: self.suspected(job, 1), 120)
+        cluster.dpctl("reassign", job, "--answer", "restart")
+        decision = self.decision(job, "MEASURED", "ADVISED", "FELL_BACK", "ABANDONED")
+        self.assertIn(f"without {nodes[1]} on", decision["answer"])
+        self.assertEqual((decision["kind"], decision["state"]), ("restart", "DECISION_MEASURED"))
+        self.assertLess(decision["measured_step_s"], 0.8 * decision["before_step_s"])
+        after = cluster.job(job)
+        self.assertEqual(after["attempt"], 2)
+        self.assertNotIn(nodes[1], [rank["node"] for rank in after["ranks"]])
 
     def rebalanced(self, **changes):
         """Experts are placed anew by order; the job, its reference and its only decision."""
