@@ -1,6 +1,7 @@
 """The local cluster under several hands: runs that share it, growth, calibration, Ctrl-C."""
 
 import os
+import pwd
 import signal
 import sqlite3
 import subprocess
@@ -49,6 +50,18 @@ class Local(ClusterTest):
         # Under an id of their own, so that a retry after a broken connection submits nothing twice.
         self.assertEqual(len(set(requests)), 2)
         self.assertTrue(all(r.startswith("dpctl-") for r in requests), requests)
+
+    def test_up_does_not_wait_for_a_node_that_is_set_down(self):
+        cluster = self.cluster.up()
+        # Without $USER it is asked for by whom the process belongs to.
+        cluster.dpctl("nodes", "down", "node-1", "--reason", "smoke", env={"USER": ""})
+        cluster.down()
+        cluster.up()
+        states = {node["name"]: node["state"] for node in cluster.json("nodes")["nodes"]}
+        self.assertEqual(states["node-1"], "DOWN")
+        (entry,) = cluster.json("audit", "--object", "node-1")["entries"]
+        self.assertEqual((entry["user"], entry["after"]),
+                         (pwd.getpwuid(os.geteuid()).pw_name, "DOWN"))
 
     def test_run_uses_a_larger_cluster_and_grows_an_idle_one(self):
         cluster = self.cluster.up(nodes=3, slots=3)

@@ -129,6 +129,10 @@ class Queue(ClusterTest):
         cluster.dpctl("cancel", first)
         cluster.wait_state(second, "RUNNING")
         self.assertEqual(cluster.json("quota").get("quotas", []), [])
+        audit = cluster.json("audit", "--object", "alice")["entries"]
+        self.assertEqual([(e["verb"], e["before"], e["after"]) for e in audit],
+                         [("SetQuota", "any number", "2 ranks"),
+                          ("SetQuota", "2 ranks", "any number")])
 
     def test_a_plan_against_what_runs_names_what_would_change(self):
         cluster = self.cluster.up()

@@ -1,6 +1,7 @@
 #include "connect.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,16 @@
 #include "dp/cleanup.h"
 #include "local.h"
 
+void connect_as_user(struct dp_client *client)
+{
+    const char *user = getenv("USER");
+    const struct passwd *entry = user == NULL || user[0] == '\0' ? getpwuid(geteuid()) : NULL;
+    user = entry != NULL ? entry->pw_name : user;
+    if (user != NULL) {
+        dp_client_set_user(client, user);
+    }
+}
+
 dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client, struct dp_error *err)
 {
     char address[DP_ADDRESS_MAX];
@@ -17,9 +28,8 @@ dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client, s
     if (status == DP_OK) {
         status = dp_client_open(address, 3000, ret_client, err);
     }
-    const char *user = getenv("USER");
-    if (status == DP_OK && user != NULL) {
-        dp_client_set_user(*ret_client, user);
+    if (status == DP_OK) {
+        connect_as_user(*ret_client);
     }
     return status;
 }

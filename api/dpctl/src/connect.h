@@ -5,6 +5,9 @@
 #include "dp/client.h"
 #include "dpctl.h"
 
+// Whatever is asked for with it is asked for by $USER, or without one by whom this process belongs
+// to.
+void connect_as_user(struct dp_client *client);
 // Opens the client of ctl->controller (or the local cluster), for $USER. Close it with
 // dp_client_close.
 dp_status connect_controller(struct dpctl *ctl, struct dp_client **ret_client,

@@ -10,10 +10,28 @@
 
 #define PENDING_MAX 4096 // rows that are kept until they are stored; more are tried once
 
-// "RUNNING 1.3": state, attempt and epoch of a job; the state of a node; "" = neither.
-static void describe(const struct dp_core *core, const char *object, bool is_node, char *ret_text,
-                     size_t size)
+static void describe_quota(const struct dp_core *core, const char *user, char *ret_text,
+                           size_t size)
 {
+    struct core_quota *quota = NULL;
+    HASH_FIND(by_user, core->quotas, user, strlen(user), quota);
+    if (quota == NULL || quota->row.deleted) {
+        snprintf(ret_text, size, "any number");
+    } else {
+        snprintf(ret_text, size, "%u ranks", quota->row.ranks);
+    }
+}
+
+// "RUNNING 1.3": state, attempt and epoch of a job; the state of a node; how many ranks a user may
+// have; "" = none of them.
+static void describe(const struct dp_core *core, const char *object, dp_core_event_kind kind,
+                     char *ret_text, size_t size)
+{
+    if (kind == DP_EVENT_QUOTA_ASK) {
+        describe_quota(core, object, ret_text, size);
+        return;
+    }
+    bool is_node = kind == DP_EVENT_NODE_ASK;
     const struct core_job *job = dp_core_job_number(core, dp_core_number_of(object));
     const struct core_node *node = dp_core_node_find(core, object);
     ret_text[0] = '\0';
@@ -38,7 +56,7 @@ void dp_core_audit_begin(struct dp_core *core, const struct dp_core_event *event
     core->audit_answers = 0;
     DP_COPY_TEXT(core->audit->outcome, "ok");
     if (core->audit->before[0] == '\0') {
-        describe(core, core->audit->object, event->kind == DP_EVENT_NODE_ASK, core->audit->before,
+        describe(core, core->audit->object, event->kind, core->audit->before,
                  sizeof(core->audit->before));
     }
 }
@@ -85,8 +103,7 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
         DP_COPY_TEXT(row->object, job->row.id);
     }
     if (row->after[0] == '\0') {
-        describe(core, row->object, event->kind == DP_EVENT_NODE_ASK, row->after,
-                 sizeof(row->after));
+        describe(core, row->object, event->kind, row->after, sizeof(row->after));
     }
     if (core->audits_count < PENDING_MAX) {
         struct core_audit *kept = dp_new(struct core_audit);

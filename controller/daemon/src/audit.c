@@ -98,6 +98,8 @@ static Dp__V1__HistoryDecision *make_decision(const struct dp_decision_record *r
     decision->outcome = dp_arena_printf(arena, "%s", row->outcome);
     decision->predicted_step_s = (double)row->predicted_step_ns / 1e9;
     decision->measured_step_s = (double)row->measured_step_ns / 1e9;
+    decision->before_step_s = (double)row->before_step_ns / 1e9;
+    decision->measured_pause_s = (double)row->measured_pause_ns / 1e9;
     return decision;
 }
 
