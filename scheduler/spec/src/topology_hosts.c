@@ -282,7 +282,8 @@ static size_t write_alike(const struct dp_hosts *hosts, size_t i, struct dp_buf 
     }
     dp_buf_printf(out, "%.*s[", (int)parts.prefix, first);
     size_t count = 0;
-    for (next = parts; i + count < hosts->count;) {
+    next = parts;
+    for (int ranges = 0; ranges < RANGES_MAX && i + count < hosts->count; ranges++) {
         const char *name = hosts->names[i + count];
         if (!is_alike(first, &parts, name, &next)) {
             break;
