@@ -1,13 +1,16 @@
 """What was and who did it, with real daemons: events that are followed, history, audit, backups."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import signal
+import sqlite3
 import subprocess
 import unittest
 
-from support import BIN, SIM_JOB, ClusterTest
+from support import BIN, SIM_JOB, ClusterTest, wait_for
 
 LITTLE = {**SIM_JOB, "train_steps": 5, "sim_scale": 0.1}
 
@@ -119,6 +122,82 @@ class History(ClusterTest):
         cluster.dpctl("restore", kept, "--state", state)
         cluster.up()
         self.assertEqual([j["id"] for j in cluster.json("jobs")["jobs"]], [after, before])
+
+    def fill(self):
+        """Makes the database larger than what is on its way to a caller that does not read."""
+        cluster = self.cluster.up()
+        cluster.down()
+        state = next(pathlib.Path(cluster.root).rglob("controller.db")).parent
+        with contextlib.closing(sqlite3.connect(state / "controller.db")) as database:
+            database.execute("CREATE TABLE filler (bytes BLOB)")
+            database.execute("INSERT INTO filler VALUES (zeroblob(48 << 20))")
+            database.commit()
+        cluster.up()
+        return state
+
+    def taker(self, target, descriptor):
+        process = subprocess.Popen([str(BIN / "dpctl"), "backup", target], env=self.cluster.env,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   pass_fds=[descriptor])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_made(self, count):
+        log = self.cluster.state / "controller.log"
+        wait_for("a copy is made", lambda: log.read_text().count("backup.made") == count)
+
+    def test_callers_that_do_not_take_their_backups_fill_no_disk(self):
+        state = self.fill()
+        reads, writes = os.pipe()
+        with open(reads, "rb"), open(writes, "wb"):
+            takers = []
+            for number in range(1, 5):
+                takers.append(self.taker(f"/dev/fd/{writes}", writes))
+                self.wait_made(number)
+            self.assertEqual(len(list(state.glob("backup-*.tmp"))), 4)
+            file = self.cluster.root / "copy.db"
+            refused = self.cluster.dpctl("backup", file, check=8)
+            self.assertIn("4 backups are being taken", refused.stderr)
+            self.assertEqual(list(self.cluster.root.glob("copy.db*")), [])
+            for taker in takers:
+                taker.kill()
+            wait_for("no copy is left", lambda: not list(state.glob("backup-*.tmp")))
+            self.cluster.dpctl("backup", file)
+
+    def test_backups_to_one_file_at_once_do_not_mix(self):
+        self.fill()
+        file = self.cluster.root / "copy.db"
+        file.write_text("what was there")
+        link = self.cluster.root / "latest.db"
+        link.symlink_to(file)
+        first = self.taker(str(link), 0)
+        part = wait_for("the first is under way",
+                        lambda: list(self.cluster.root.glob("copy.db.part-*")))[0]
+        first.send_signal(signal.SIGSTOP)
+        self.assertTrue(part.exists(), "it was done before it was stopped")
+        self.wait_made(1)
+        made = self.cluster.json("backup", file)
+        self.assertEqual(file.stat().st_size, made["bytes"])
+        self.cluster.submit(**LITTLE)
+        first.send_signal(signal.SIGCONT)
+        self.assertEqual(first.wait(timeout=60), 0)
+        self.assertTrue(link.is_symlink())
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            self.assertEqual(database.execute("PRAGMA integrity_check").fetchone(), ("ok",))
+            self.assertEqual(database.execute("SELECT count(*) FROM jobs").fetchone(), (0,))
+        self.assertEqual(list(self.cluster.root.glob("copy.db.part*")), [])
+
+    def test_a_backup_leaves_what_is_no_file_as_it_is(self):
+        cluster = self.cluster.up()
+        fifo = cluster.root / "fifo"
+        os.mkfifo(fifo)
+        with open(os.open(fifo, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+            made = cluster.json("backup", fifo)
+            self.assertEqual(len(pipe.read(1 << 20)), made["bytes"])
+        self.assertTrue(fifo.is_fifo())
+        self.assertIn("is a directory", cluster.dpctl("backup", cluster.root, check=3).stderr)
 
 
 if __name__ == "__main__":

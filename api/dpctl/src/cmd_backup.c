@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -108,14 +109,15 @@ static dp_status receive(struct dp_client *client, int fd, const char *path, str
     return status;
 }
 
-// Under its name only when it is whole and on disk.
-static dp_status write_backup(struct dp_client *client, const char *path, struct taken *taken,
-                              struct dp_error *err)
+// Under its name only when it is whole and on disk. Its own name until then: two that write the
+// same file do not write into one another.
+static dp_status write_regular(struct dp_client *client, const char *path, struct taken *taken,
+                               struct dp_error *err)
 {
-    DP_AUTO_FREE char *part = dp_asprintf("%s.part", path);
-    DP_AUTO_CLOSE int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    DP_AUTO_FREE char *part = dp_asprintf("%s.part-XXXXXX", path);
+    DP_AUTO_CLOSE int fd = mkostemp(part, O_CLOEXEC);
     if (fd < 0) {
-        return dp_fail_errno(err, errno, "cannot write %s", part);
+        return dp_fail_errno(err, errno, "cannot write %s", path);
     }
     dp_status status = receive(client, fd, path, taken, err);
     if (status == DP_OK && (fsync(fd) != 0 || rename(part, path) != 0)) {
@@ -127,6 +129,29 @@ static dp_status write_backup(struct dp_client *client, const char *path, struct
     return status;
 }
 
+// A pipe or a device stays what it is, and a link leads to the file that is replaced.
+static dp_status write_backup(struct dp_client *client, const char *path, struct taken *taken,
+                              struct dp_error *err)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) {
+        return lstat(path, &info) == 0
+                   ? dp_fail(err, DP_INVALID, "cannot write %s: it is a link to nothing", path)
+                   : write_regular(client, path, taken, err);
+    }
+    if (S_ISDIR(info.st_mode)) {
+        return dp_fail(err, DP_INVALID, "cannot write %s: it is a directory", path);
+    }
+    if (!S_ISREG(info.st_mode)) {
+        DP_AUTO_CLOSE int fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+        return fd < 0 ? dp_fail_errno(err, errno, "cannot write %s", path)
+                      : receive(client, fd, path, taken, err);
+    }
+    DP_AUTO_FREE char *target = realpath(path, NULL);
+    return target == NULL ? dp_fail_errno(err, errno, "cannot resolve %s", path)
+                          : write_regular(client, target, taken, err);
+}
+
 dp_status dpctl_cmd_backup(struct dpctl *ctl, int argc, char **argv, struct dp_error *err)
 {
     static const struct dpctl_syntax syntax = {
@@ -134,9 +159,10 @@ dp_status dpctl_cmd_backup(struct dpctl *ctl, int argc, char **argv, struct dp_e
         .doc =
             "Writes the controller's database to FILE while the controller goes on: all of it as "
             "of one moment. FILE gets its name when it is whole and its hash is that of what was "
-            "sent.\v"
+            "sent; a pipe or a device is written as it comes.\v"
             "  dpctl backup dp-$(date +%F).db\n",
-        .exits = "0 written, 6 another backup is being made, 8 no controller",
+        .exits =
+            "0 written, 3 FILE is a directory, 8 no controller, or other backups are being made",
         .handle = handle_backup,
     };
     const char *file = NULL;

@@ -17,6 +17,8 @@
 #include "dp/log.h"
 
 #define TOKEN_BIT (UINT64_C(1) << 61)
+// Each is a copy on the disk of the state directory for as long as its caller takes it.
+#define BACKUPS_MAX 4
 
 struct backup {
     uint64_t call, token; // call 0: its caller is gone
@@ -137,6 +139,15 @@ void backups_on_stored(struct daemon *daemon, uint64_t token, const struct dp_er
     send_some(daemon, backup);
 }
 
+static int count_backups(const struct daemon *daemon)
+{
+    int count = 0;
+    for (const struct backup *backup = daemon->backups; backup != NULL; backup = backup->next) {
+        count++;
+    }
+    return count;
+}
+
 static void on_message(void *context, uint64_t call, const void *bytes, size_t length)
 {
     struct daemon *daemon = context;
@@ -144,6 +155,15 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     const Dp__V1__BackupRequest *request =
         service_unpack(daemon, call, &dp__v1__backup_request__descriptor, bytes, length, &arena);
     if (request == NULL) {
+        return;
+    }
+    struct dp_error err = {0};
+    struct dp_audit_record row;
+    audit_fill(daemon, call, DP_METHOD_BACKUP, request->user, "", &row);
+    if (count_backups(daemon) >= BACKUPS_MAX) {
+        dp_fail(&err, DP_BUSY, "%d backups are being taken: wait until one is done", BACKUPS_MAX);
+        audit_keep(daemon, &row, &err);
+        call_fail_error(daemon, call, &err);
         return;
     }
     struct backup *backup = dp_new(struct backup);
@@ -158,9 +178,6 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
                                (unsigned long long)daemon->last_backup);
     daemon->backups = backup;
     unlink(backup->path);
-    struct dp_error err = {0};
-    struct dp_audit_record row;
-    audit_fill(daemon, call, DP_METHOD_BACKUP, request->user, "", &row);
     dp_status status = dp_store_backup(daemon->store, backup->token, backup->path, &err);
     audit_keep(daemon, &row, &err);
     if (status != DP_OK) {
