@@ -84,6 +84,11 @@ static void take_effects(struct world *world)
         world->tokens[world->tokens_count++] = effects->store_token;
     }
     for (size_t i = 0; i < effects->records_count; i++) {
+        const struct dp_event_record *event = effects->records[i].row;
+        if (effects->records[i].kind == DP_RECORD_EVENT &&
+            strncmp(event->message, "QUEUED", 6) == 0) {
+            DP_COPY_TEXT(world->requeued, event->message);
+        }
         world->traces += effects->records[i].kind == DP_RECORD_TRACE;
         world->quota_rows += effects->records[i].kind == DP_RECORD_QUOTA;
         if (effects->records[i].kind == DP_RECORD_NODE) {

@@ -77,6 +77,7 @@ struct world {
     struct world_asked asked; // newest; request 0 = none yet
     size_t asks;
     struct dp_decision_record decision; // newest that was stored; its document is not kept
+    char requeued[DP_TEXT_MAX];         // what the newest event of a job that is QUEUED said
 };
 
 void world_init(struct world *world);

@@ -145,6 +145,9 @@ static void a_checkpoint_that_nobody_heard_of_is_done_without_and_said(void **st
     world_pass(&change.world, 3000); // what ranks had to say may be behind their ends
     assert_state(&change, DP_STATE_QUEUED);
     assert_int_equal(change_job(&change)->step, 3);
+    assert_non_null(strstr(change.world.requeued,
+                           "the checkpoint that it was to write is not known to stand: it goes on "
+                           "from step 3"));
     struct dp_core_event cancel = {.kind = DP_EVENT_CANCEL, .ask = {.job = "job-1", .reason = ""}};
     world_step(&change.world, &cancel);
     assert_int_equal(change.world.decision.state, DP_DECISION_ABANDONED);
