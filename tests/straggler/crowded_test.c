@@ -1,4 +1,6 @@
 // Machines that others use, too: what comes and goes, and messages that nobody had a core for.
+#include <math.h>
+
 #include "dp/cleanup.h"
 #include "dp/straggler.h"
 #include "dp_test.h"
@@ -17,6 +19,7 @@ struct job {
     int64_t slow_off_core_ns;
     double slow_link;    // of messages between ranks 1 and 2
     int64_t off_core_ns; // of both of these
+    int64_t gap_ns;      // of slow_rank, between actions
     bool is_chain;       // each rank has a stage of its own, and sends to its neighbours
 };
 
@@ -50,6 +53,7 @@ static void report(struct job *job, uint32_t rank)
                                          .kinds = kinds,
                                          .kinds_count = 2,
                                          .links = links};
+    sample.launch_gap_ns = rank == job->slow_rank ? job->gap_ns : 0;
     sample.off_core_ns = rank == job->slow_rank ? job->slow_off_core_ns : 0;
     sample.off_core_ns += rank == 1 || rank == 2 ? job->off_core_ns : 0;
     for (uint32_t peer = rank - 1; job->is_chain && peer != rank + 3; peer += 2) {
@@ -161,6 +165,76 @@ static void a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data(void **st
     }
 }
 
+// A quota is used up now within an action and now between two.
+static void cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 60), 0);
+    int slow_steps = 0;
+    for (bool found = false; !found; slow_steps++) {
+        bool within = slow_steps % 2 == 0;
+        job.slow = within ? 1.6 : 1;
+        job.slow_off_core_ns = within ? 144 * MS : 0;
+        job.gap_ns = within ? 0 : 144 * MS;
+        found = take(&job, 1) > 0;
+        assert_true(slow_steps < 12);
+    }
+    struct dp_straggler_verdict verdict;
+    assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+    assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
+    assert_int_equal(verdict.rank, 2);
+    assert_true(fabs(verdict.slowdown - 1.6) < 0.05);
+}
+
+// What a rank loses to missing cores lies in few of its steps, but it is most of what it loses.
+static void a_rank_that_lacks_its_core_in_some_steps_has_no_slow_device(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 60), 0);
+    int suspicions = 0;
+    for (int i = 0; i < 16; i++) {
+        bool lacks = i % 4 == 0;
+        job.slow = lacks ? 6 : 1.4;
+        job.slow_off_core_ns = lacks ? 1200 * MS : 0;
+        suspicions += take(&job, 1);
+    }
+    assert_int_equal(suspicions, 1);
+    struct dp_straggler_verdict verdict;
+    assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+    assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
+}
+
+// Where others use the machine, some rank is a little slower in every probe.
+static void a_probe_confirms_what_it_explains_a_good_part_of(void **state)
+{
+    (void)state;
+    for (int agrees = 0; agrees < 2; agrees++) {
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+        struct job job = {.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
+        assert_int_equal(take(&job, 60), 0);
+        job.slow = 3;
+        assert_int_equal(take(&job, 12), 1);
+        uint64_t request;
+        assert_true(dp_straggler_wants_probe(detector, &request));
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            double ratio = rank == 2 ? (agrees == 1 ? 2 : 1.3) : 1;
+            const struct dp_straggler_probe probe = {.request = request,
+                                                     .rank = rank,
+                                                     .gemm_ns = (int64_t)(1e6 * ratio),
+                                                     .gemm_flops = 1e6};
+            dp_straggler_take_probe(detector, &probe);
+        }
+        struct dp_straggler_verdict verdict;
+        assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+        assert_int_equal(verdict.state,
+                         agrees == 1 ? DP_STRAGGLER_CONFIRMED : DP_STRAGGLER_SUSPECTED);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +242,9 @@ int main(void)
         cmocka_unit_test(it_is_found_as_soon_as_ever_where_steps_are_long),
         cmocka_unit_test(messages_that_no_core_was_there_for_blame_no_link),
         cmocka_unit_test(a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data),
+        cmocka_unit_test(cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault),
+        cmocka_unit_test(a_rank_that_lacks_its_core_in_some_steps_has_no_slow_device),
+        cmocka_unit_test(a_probe_confirms_what_it_explains_a_good_part_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

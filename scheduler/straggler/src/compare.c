@@ -388,33 +388,38 @@ static void compare_changes(struct dp_straggler *self)
     }
 }
 
-// Time between actions, as if it made the work longer.
-static void compare_gaps(struct dp_straggler *self)
+double dp_straggler_taken_ns(const struct dp_straggler_sample *sample)
+{
+    return (double)(sample->launch_gap_ns + sample->off_core_ns);
+}
+
+// What the host takes away, between actions or within them: a rank that is kept from its cores
+// loses now the one and now the other. As if it made the work longer.
+static void compare_hosts(struct dp_straggler *self)
 {
     size_t count = 0;
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         const struct rank *rank = &self->ranks[r];
         if (rank->sample != NULL) {
-            self->scratch[count++] = (double)rank->sample->launch_gap_ns;
+            self->scratch[count++] = dp_straggler_taken_ns(rank->sample);
         }
     }
     qsort(self->scratch, count, sizeof(double), compare_doubles);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         struct rank *rank = &self->ranks[r];
         rank->host_log = NAN;
-        if (rank->sample == NULL || rank->own_ns <= 0 || (count < 2 && !rank->best_gap_known)) {
+        if (rank->sample == NULL || rank->own_ns <= 0 || (count < 2 && !rank->best_taken_known)) {
             continue;
         }
-        double gap = (double)rank->sample->launch_gap_ns;
-        double others = rank->best_gap_ns;
+        double taken = dp_straggler_taken_ns(rank->sample), others = rank->best_taken_ns;
         if (count > 1) {
             others = dp_straggler_median_of_others(self->scratch, count,
-                                                   place_of(self->scratch, count, gap));
+                                                   place_of(self->scratch, count, taken));
         }
-        double reference =
-            rank->best_gap_known && rank->best_gap_ns > others ? rank->best_gap_ns : others;
-        rank->host_lost_ns = gap - reference;
-        rank->host_log = log((rank->own_ns + gap) / (rank->own_ns + reference));
+        double reference = rank->best_taken_known ? fmax(rank->best_taken_ns, others) : others;
+        double all = rank->own_ns + (double)rank->sample->launch_gap_ns;
+        rank->host_lost_ns = taken - reference;
+        rank->host_log = log(all / fmax(all - rank->host_lost_ns, all / 100));
     }
 }
 
@@ -435,5 +440,5 @@ void dp_straggler_compare_works(struct dp_straggler *self)
         }
     }
     compare_changes(self);
-    compare_gaps(self);
+    compare_hosts(self);
 }

@@ -94,9 +94,9 @@ struct rank {
     uint32_t missed; // steps in a row without a sample
     struct subject work, host, silence;
     double known; // how slow it was known to be from the beginning; 0 = not
-    struct window individual, busy, gap, off_core; // of the newest steps
-    double best_gap_ns;                            // of the best few steps
-    bool best_gap_known;
+    struct window individual, busy, gap, off_core, taken, lost; // of the newest steps
+    double best_taken_ns;                                       // of the best few steps
+    bool best_taken_known;
     // Of the step at hand.
     const struct dp_straggler_sample *sample; // NULL = none
     double own_ns, reference_ns, best_ns;     // of a step's work; 0 = not known
@@ -184,6 +184,8 @@ void dp_straggler_window_add(struct window *window, double value);
 double dp_straggler_window_median(const struct window *window, uint32_t newest);
 // Mean of those within three deviations of the median.
 double dp_straggler_window_mean(const struct window *window, uint32_t newest);
+// Mean of all of them.
+double dp_straggler_window_plain_mean(const struct window *window, uint32_t newest);
 double dp_straggler_median(double *values, size_t count); // sorts them; the lower one
 // Lower median of all but the one at `except`, of sorted values.
 double dp_straggler_median_of_others(const double *sorted, size_t count, size_t except);
@@ -201,6 +203,8 @@ bool dp_straggler_series_recovered(const struct series *series,
 void dp_straggler_series_reset(struct series *series);
 
 // compare.c: what the step at hand is compared with.
+// What its host took away from a rank in a step.
+double dp_straggler_taken_ns(const struct dp_straggler_sample *sample);
 void dp_straggler_compare_works(struct dp_straggler *self);
 void dp_straggler_compare_edges(struct dp_straggler *self);
 

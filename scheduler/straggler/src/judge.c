@@ -167,7 +167,7 @@ static double others_off_core(struct dp_straggler *self, uint32_t except)
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         if (r != except && self->ranks[r].off_core.count > 0) {
             self->scratch[count++] =
-                dp_straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
+                dp_straggler_window_plain_mean(&self->ranks[r].off_core, BEST_STEPS / 2);
         }
     }
     return count == 0 ? 0 : dp_straggler_median(self->scratch, count);
@@ -175,8 +175,22 @@ static double others_off_core(struct dp_straggler *self, uint32_t except)
 
 double dp_straggler_off_core_ns(struct dp_straggler *self, uint32_t r)
 {
-    double own = dp_straggler_window_median(&self->ranks[r].off_core, BEST_STEPS / 2);
+    double own = dp_straggler_window_plain_mean(&self->ranks[r].off_core, BEST_STEPS / 2);
     return isnan(own) ? 0 : own - others_off_core(self, r);
+}
+
+// What the rank lost against others, of the steps that the above is of. One step may lose much to
+// missing cores and the next one nothing: single ones do not compare.
+static double lost_lately_ns(const struct rank *rank)
+{
+    double lost = dp_straggler_window_plain_mean(&rank->lost, BEST_STEPS / 2);
+    return isnan(lost) ? 0 : lost;
+}
+
+static bool host_explains(struct dp_straggler *self, uint32_t r)
+{
+    double off_core = dp_straggler_off_core_ns(self, r);
+    return off_core > 0 && off_core >= explained_share * lost_lately_ns(&self->ranks[r]);
 }
 
 // Others of its node that are slow, too.
@@ -226,11 +240,9 @@ static void blame_host(struct dp_straggler *self, uint32_t r)
     if (verdict->state != DP_STRAGGLER_SUSPECTED || verdict->cause != DP_STRAGGLER_DEVICE) {
         return;
     }
-    double off_core = dp_straggler_off_core_ns(self, r);
-    double lost_ns = self->ranks[r].own_ns * (1 - 1 / fmax(verdict->slowdown, 1));
-    if (off_core > 0 && off_core >= explained_share * lost_ns) {
+    if (host_explains(self, r)) {
         verdict->cause = DP_STRAGGLER_HOST;
-        describe_work(self, r, off_core);
+        describe_work(self, r, dp_straggler_off_core_ns(self, r));
         dp_straggler_tell(self, verdict);
     }
 }
@@ -257,11 +269,29 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
     if (!has_changed(self, &rank->work) || !is_noticeable(self, lost_ns)) {
         return;
     }
-    double off_core = dp_straggler_off_core_ns(self, r);
-    bool is_host = off_core >= explained_share * lost_ns;
+    bool is_host = host_explains(self, r);
     suspect(self, &rank->work, is_host ? DP_STRAGGLER_HOST : DP_STRAGGLER_DEVICE, r, lost_ns);
-    describe_work(self, r, off_core);
+    describe_work(self, r, dp_straggler_off_core_ns(self, r));
     dp_straggler_tell(self, rank->work.verdict);
+}
+
+static void describe_host(struct dp_straggler *self, uint32_t r)
+{
+    const struct rank *rank = &self->ranks[r];
+    struct dp_straggler_verdict *verdict = rank->host.verdict;
+    double off_core = fmax(dp_straggler_off_core_ns(self, r), 0);
+    if (off_core < explained_share * rank->host_lost_ns) {
+        snprintf(verdict->text, sizeof(verdict->text),
+                 "rank %u loses %.1f ms of each step between actions since step %lld, neither "
+                 "computing nor waiting for a message, while its actions take what they did: its "
+                 "host starts them late (other processes, data, collection of garbage)",
+                 r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
+        return;
+    }
+    snprintf(verdict->text, sizeof(verdict->text),
+             "rank %u loses %.1f ms of each step since step %lld, within actions and between them, "
+             "ready to compute but without a core: something takes its cores away",
+             r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
 }
 
 static void judge_host(struct dp_straggler *self, uint32_t r)
@@ -281,13 +311,8 @@ static void judge_host(struct dp_straggler *self, uint32_t r)
         return;
     }
     suspect(self, &rank->host, DP_STRAGGLER_HOST, r, rank->host_lost_ns);
-    struct dp_straggler_verdict *verdict = rank->host.verdict;
-    snprintf(verdict->text, sizeof(verdict->text),
-             "rank %u loses %.1f ms of each step between actions since step %lld, neither "
-             "computing nor waiting for a message, while its actions take what they did: its "
-             "host starts them late (other processes, data, collection of garbage)",
-             r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
-    dp_straggler_tell(self, verdict);
+    describe_host(self, r);
+    dp_straggler_tell(self, rank->host.verdict);
 }
 
 // Messages are handled by cores, too: where its ends lack these, late ones are no wonder.

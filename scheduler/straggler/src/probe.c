@@ -9,11 +9,22 @@
 // Of a rank's work, that it has no core for it.
 static const double taken_share = 0.1;
 
-// Nothing disturbs a probe, so half of what makes a suspicion agrees with it. Greyhound takes 1.1
-// of the median for links, too.
-static double agrees(const struct dp_straggler *self)
+// Little disturbs a probe, so half of what makes a suspicion agrees with it. Greyhound takes 1.1 of
+// the median for links, too. It has to explain a good part of what was seen, though: where others
+// use the machine, one rank or another is a little slower in every probe.
+static const double agreeing_share = 1.0 / 3;
+
+static double least_agreeing(const struct dp_straggler *self)
 {
     return 1 + (self->config.enter - 1) / 2;
+}
+
+static double agrees(const struct dp_straggler *self, const struct subject *subject)
+{
+    // That its cores are missing was measured as such.
+    bool is_host = subject->verdict->cause == DP_STRAGGLER_HOST;
+    double share = is_host ? 0 : agreeing_share;
+    return fmax(least_agreeing(self), 1 + share * (subject->verdict->slowdown - 1));
 }
 
 static bool is_suspected(const struct subject *subject)
@@ -166,10 +177,9 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
         return;
     }
     char what[160];
-    bool slow = ratio >= agrees(self);
     snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others", ratio);
     struct subject *work = &rank->work;
-    if (is_suspected(work) && slow) {
+    if (is_suspected(work) && ratio >= agrees(self, work)) {
         confirm(self, work, what);
     }
     struct subject *host = &rank->host;
@@ -177,7 +187,7 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
         return;
     }
     double busy = dp_straggler_window_median(&rank->busy, BEST_STEPS);
-    if (!slow) {
+    if (ratio < least_agreeing(self)) {
         confirm(self, host, "its products alone are as fast as on others");
     } else if (dp_straggler_off_core_ns(self, r) >= taken_share * busy) {
         // Without cores the host's work is slow wherever it is.
@@ -203,7 +213,7 @@ static void judge_stage(struct dp_straggler *self, struct stage *stage)
         return;
     }
     double ratio = gemm_ratio(self, stage->only_rank);
-    if (ratio >= agrees(self)) {
+    if (ratio >= agrees(self, &stage->subject)) {
         char why[DP_STRAGGLER_TEXT_MAX];
         correct_best(&self->ranks[stage->only_rank], ratio);
         stage->ratio.count = 0;
@@ -221,7 +231,7 @@ static void judge_link(struct dp_straggler *self, struct edge *edge)
         return;
     }
     double ratio = link_ratio(self, edge);
-    if (ratio >= agrees(self)) {
+    if (ratio >= agrees(self, &edge->subject)) {
         char what[160];
         snprintf(what, sizeof(what), "a message alone takes %.2f times as long as on other links",
                  ratio);

@@ -89,6 +89,16 @@ double dp_straggler_window_mean(const struct window *window, uint32_t newest)
     return sum / (double)taken;
 }
 
+double dp_straggler_window_plain_mean(const struct window *window, uint32_t newest)
+{
+    double values[DP_STRAGGLER_WINDOW], sum = 0;
+    size_t count = newest_of(window, newest, values);
+    for (size_t i = 0; i < count; i++) {
+        sum += values[i];
+    }
+    return count == 0 ? NAN : sum / (double)count;
+}
+
 static void learn(struct series *series, double value)
 {
     series->history[series->history_count % DP_STRAGGLER_HISTORY] = (float)value;

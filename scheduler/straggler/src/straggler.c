@@ -106,15 +106,16 @@ static void learn_rank(struct rank *rank)
         }
     }
     const struct dp_straggler_sample *sample = rank->sample;
-    double gap = (double)sample->launch_gap_ns;
-    dp_straggler_window_add(&rank->gap, gap);
-    if (rank->gap.count % BEST_STEPS == 0 && !dp_straggler_is_suspect(&rank->host)) {
-        double median = dp_straggler_window_median(&rank->gap, BEST_STEPS);
-        rank->best_gap_ns =
-            !rank->best_gap_known || median < rank->best_gap_ns ? median : rank->best_gap_ns;
-        rank->best_gap_known = true;
+    dp_straggler_window_add(&rank->gap, (double)sample->launch_gap_ns);
+    dp_straggler_window_add(&rank->taken, dp_straggler_taken_ns(sample));
+    if (rank->taken.count % BEST_STEPS == 0 && !dp_straggler_is_suspect(&rank->host)) {
+        double median = dp_straggler_window_median(&rank->taken, BEST_STEPS);
+        rank->best_taken_ns = rank->best_taken_known ? fmin(rank->best_taken_ns, median) : median;
+        rank->best_taken_known = true;
     }
     dp_straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
+    double lost = rank->reference_ns > 0 ? fmax(rank->own_ns - rank->reference_ns, 0) : 0;
+    dp_straggler_window_add(&rank->lost, lost);
     dp_straggler_window_add(&rank->busy, rank->own_ns);
     if (!isnan(rank->individual_log)) {
         dp_straggler_window_add(&rank->individual, rank->individual_log);

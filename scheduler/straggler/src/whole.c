@@ -232,7 +232,7 @@ void dp_straggler_judge_data(struct dp_straggler *self)
     double worst, left;
     const struct rank *slowest;
     sum_data(self, &worst, &left, &slowest);
-    if (isnan(worst) || lacked_cores(slowest)) {
+    if (isnan(worst) || lacked_cores(slowest) || dp_straggler_lacks_cores(slowest)) {
         return;
     }
     if (self->frozen > 0 || some_rank_is_suspect(self)) {
@@ -270,7 +270,7 @@ static void forget_best(struct dp_straggler *self)
         for (size_t i = 0; i < rank->works_count; i++) {
             rank->works[i].best_ns = 0;
         }
-        rank->best_gap_known = false;
+        rank->best_taken_known = false;
     }
     for (size_t i = 0; i < self->edges_count; i++) {
         self->edges[i].best_ns = 0;
