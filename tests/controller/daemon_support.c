@@ -325,3 +325,52 @@ void agent_heartbeat(struct fake_agent *agent)
     message.heartbeat = &heartbeat;
     agent_send(agent, &message);
 }
+
+const char daemon_sim_job[] = "name = \"little\"\n"
+                              "[model]\npreset = \"tiny-moe\"\n"
+                              "[train]\nsteps = 3\nglobal_batch = 4\nsequence = 16\n"
+                              "[parallel]\npipeline = 2\nexpert = 1\ndata = 1\n"
+                              "schedule = \"1f1b\"\nmicrobatches = 4\nmicro_batch_size = 1\n"
+                              "[resources]\ndevice = \"sim\"\n"
+                              "[sim]\nforward_s = 0.001\ninput_grad_s = 0.001\n"
+                              "weight_grad_s = 0.001\npair_s = 0.002\n";
+
+void daemon_close_client(struct dp_client **client)
+{
+    dp_client_close(*client);
+}
+
+dp_status daemon_submit(struct dp_client *client, const char *toml, const char *request_id,
+                        struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
+{
+    Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
+    request.job_toml.data = (uint8_t *)toml;
+    request.job_toml.len = strlen(toml);
+    request.request_id = (char *)request_id;
+    request.file = (char *)"my.toml";
+    return dp_client_submit_job(client, &request, arena, ret_job, err);
+}
+
+Dp__V1__Fence *daemon_start_job(struct dp_client *client, struct fake_agent *agent,
+                                struct dp_arena *arena)
+{
+    Dp__V1__Job *job = NULL;
+    struct dp_error err = {0};
+    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
+    assert_ok(daemon_submit(client, daemon_sim_job, "", arena, &job, &err), &err);
+    const Dp__V1__Prepare *prepare =
+        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE)->prepare;
+    assert_string_equal(prepare->fence->job, "job-1");
+    assert_int_equal(prepare->n_ranks, 2);
+    assert_int_equal(prepare->job_toml.len, strlen(daemon_sim_job));
+    assert_int_equal(prepare->plan->pipeline, 2);
+    assert_string_equal(prepare->plan->schedule, "1f1b");
+    assert_string_equal(prepare->device, "sim");
+    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_READY);
+    const Dp__V1__Start *start =
+        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START)->start;
+    assert_int_equal(start->n_endpoints, 2);
+    assert_string_equal(start->endpoints[1]->address, "127.0.0.1:4242");
+    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
+    return prepare->fence;
+}

@@ -27,6 +27,11 @@ int daemon_run_once(const struct daemon_process *process, const char *const *arg
 // Sends the signal and waits; the exit status, or 128 + the signal that ended it.
 int daemon_end(struct daemon_process *process, int signal_number);
 struct dp_client *daemon_client(const struct daemon_process *process);
+void daemon_close_client(struct dp_client **client); // for attributes
+// Two ranks that compute nothing, so no profile and no data are needed.
+extern const char daemon_sim_job[];
+dp_status daemon_submit(struct dp_client *client, const char *toml, const char *request_id,
+                        struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
 
 struct fake_agent {
     struct dp_rpc_client *client;
@@ -62,3 +67,6 @@ void agent_heartbeat(struct fake_agent *agent);
 // A level with `count` ranks, in static memory, for agent_connect.
 Dp__V1__AssignmentLevel *agent_make_level(Dp__V1__Fence *fence, uint32_t count,
                                           Dp__V1__RankPhase phase);
+// Submits daemon_sim_job to a connected agent and brings it to RUNNING; its fence is the agent's.
+Dp__V1__Fence *daemon_start_job(struct dp_client *client, struct fake_agent *agent,
+                                struct dp_arena *arena);

@@ -11,41 +11,14 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
-#include "dp/utf8.h"
 
-#define AUTO_CLIENT __attribute__((cleanup(close_client)))
+#define AUTO_CLIENT __attribute__((cleanup(daemon_close_client)))
 #define AUTO_AGENT __attribute__((cleanup(agent_close)))
 #define AUTO_WATCH __attribute__((cleanup(close_watch)))
-
-static void close_client(struct dp_client **client)
-{
-    dp_client_close(*client);
-}
 
 static void close_watch(struct dp_client_watch **watch)
 {
     dp_client_watch_close(*watch);
-}
-
-// Two ranks that compute nothing, so no profile and no data are needed.
-static const char sim_job[] = "name = \"little\"\n"
-                              "[model]\npreset = \"tiny-moe\"\n"
-                              "[train]\nsteps = 3\nglobal_batch = 4\nsequence = 16\n"
-                              "[parallel]\npipeline = 2\nexpert = 1\ndata = 1\n"
-                              "schedule = \"1f1b\"\nmicrobatches = 4\nmicro_batch_size = 1\n"
-                              "[resources]\ndevice = \"sim\"\n"
-                              "[sim]\nforward_s = 0.001\ninput_grad_s = 0.001\n"
-                              "weight_grad_s = 0.001\npair_s = 0.002\n";
-
-static dp_status submit(struct dp_client *client, const char *toml, const char *request_id,
-                        struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
-{
-    Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
-    request.job_toml.data = (uint8_t *)toml;
-    request.job_toml.len = strlen(toml);
-    request.request_id = (char *)request_id;
-    request.file = (char *)"my.toml";
-    return dp_client_submit_job(client, &request, arena, ret_job, err);
 }
 
 static const char *get_state(struct dp_client *client, const char *id, struct dp_arena *arena)
@@ -122,8 +95,8 @@ static void a_bad_job_file_is_refused_with_its_positions(void **state)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__Job *job = NULL;
     struct dp_error err = {0};
-    assert_refused(submit(client, "[train]\nstepz = 3\n", "", &arena, &job, &err), DP_INVALID, &err,
-                   "my.toml:2:1");
+    assert_refused(daemon_submit(client, "[train]\nstepz = 3\n", "", &arena, &job, &err),
+                   DP_INVALID, &err, "my.toml:2:1");
     Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
     Dp__V1__ListJobsResponse *jobs = NULL;
     assert_ok(dp_client_list_jobs(client, &list, &arena, &jobs, &err), &err);
@@ -139,7 +112,7 @@ static void a_job_that_waits_survives_kill_9_and_keeps_its_request_id(void **sta
         daemon_start(process);
         AUTO_CLIENT struct dp_client *client = daemon_client(process);
         Dp__V1__Job *job = NULL;
-        assert_ok(submit(client, sim_job, "abc", &arena, &job, &err), &err);
+        assert_ok(daemon_submit(client, daemon_sim_job, "abc", &arena, &job, &err), &err);
         assert_string_equal(job->id, "job-1");
         wait_for_state(client, NULL, "QUEUED");
         assert_ok(dp_client_get_job(client, "little", &arena, &job, &err), &err);
@@ -183,31 +156,6 @@ static void a_session_that_does_not_begin_with_hello_is_ended(void **state)
     assert_int_not_equal(agent.error.status, DP_OK);
 }
 
-// Submits the job to a connected agent and brings it to RUNNING; its fence is the agent's.
-static Dp__V1__Fence *start_job(struct dp_client *client, struct fake_agent *agent,
-                                struct dp_arena *arena)
-{
-    Dp__V1__Job *job = NULL;
-    struct dp_error err = {0};
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
-    assert_ok(submit(client, sim_job, "", arena, &job, &err), &err);
-    const Dp__V1__Prepare *prepare =
-        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE)->prepare;
-    assert_string_equal(prepare->fence->job, "job-1");
-    assert_int_equal(prepare->n_ranks, 2);
-    assert_int_equal(prepare->job_toml.len, strlen(sim_job));
-    assert_int_equal(prepare->plan->pipeline, 2);
-    assert_string_equal(prepare->plan->schedule, "1f1b");
-    assert_string_equal(prepare->device, "sim");
-    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_READY);
-    const Dp__V1__Start *start =
-        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START)->start;
-    assert_int_equal(start->n_endpoints, 2);
-    assert_string_equal(start->endpoints[1]->address, "127.0.0.1:4242");
-    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
-    return prepare->fence;
-}
-
 static void run_steps(struct fake_agent *agent, Dp__V1__Fence *fence, uint64_t first, uint64_t last)
 {
     for (uint64_t step = first; step <= last; step++) {
@@ -236,6 +184,15 @@ static uint64_t follow(struct dp_client_watch *watch, Dp__V1__JobState *ret_stat
     return steps;
 }
 
+static bool has_note(const Dp__V1__JobReport *report, const char *part)
+{
+    bool has = false;
+    for (size_t i = 0; i < report->n_notes; i++) {
+        has = has || strstr(report->notes[i], part) != NULL;
+    }
+    return has;
+}
+
 static void assert_reported(struct dp_client *client)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -244,6 +201,7 @@ static void assert_reported(struct dp_client *client)
     assert_ok(dp_client_get_report(client, "little", &arena, &report, &err), &err);
     assert_int_equal(report->n_ranks, 2);
     assert_int_equal(report->n_steps, 3);
+    assert_false(has_note(report, "nothing is known"));
     assert_true(report->first_loss == 5.0);
     assert_true(report->measured_step_s > 0.000999 && report->measured_step_s < 0.001001);
     assert_true(report->ranks[1]->measured_busy_s == 0.0007);
@@ -264,7 +222,7 @@ static void a_job_runs_from_submission_to_report(void **state)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     AUTO_AGENT struct fake_agent agent;
     agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence *fence = start_job(client, &agent, &arena);
+    Dp__V1__Fence *fence = daemon_start_job(client, &agent, &arena);
     run_steps(&agent, fence, 1, 3);
     agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
     agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
@@ -279,6 +237,26 @@ static void a_job_runs_from_submission_to_report(void **state)
     assert_reported(client);
 }
 
+static void steps_that_nobody_told_of_are_counted_in_the_report(void **state)
+{
+    struct daemon_process *process = *state;
+    daemon_start(process);
+    AUTO_CLIENT struct dp_client *client = daemon_client(process);
+    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
+    AUTO_AGENT struct fake_agent agent;
+    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
+    Dp__V1__Fence *fence = daemon_start_job(client, &agent, &arena);
+    run_steps(&agent, fence, 1, 1);
+    run_steps(&agent, fence, 3, 3);
+    agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    Dp__V1__JobReport *report = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_get_report(client, "job-1", &arena, &report, &err), &err);
+    assert_int_equal(report->n_steps, 2);
+    assert_true(has_note(report, "of 1 of 3 steps nothing is known"));
+}
+
 static void an_agent_of_the_protocol_before_runs_its_jobs(void **state)
 {
     struct daemon_process *process = *state;
@@ -288,7 +266,7 @@ static void an_agent_of_the_protocol_before_runs_its_jobs(void **state)
     AUTO_AGENT struct fake_agent agent;
     assert_true(DP_PROTOCOL_OLDEST < DP_PROTOCOL_VERSION);
     agent_connect(&agent, process, DP_PROTOCOL_OLDEST, NULL);
-    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
     fence.job = (char *)"job-1";
     // Met again in the middle of its job.
     agent_close(&agent);
@@ -312,7 +290,7 @@ static void a_job_goes_on_when_its_controller_is_killed_and_started_again(void *
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     AUTO_AGENT struct fake_agent agent;
     agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
     fence.job = (char *)"job-1";
     run_steps(&agent, &fence, 1, 1);
     wait_for_state(client, &agent, "RUNNING");
@@ -335,266 +313,6 @@ static void a_job_goes_on_when_its_controller_is_killed_and_started_again(void *
     struct dp_error err = {0};
     assert_ok(dp_client_get_report(again, "job-1", &arena, &report, &err), &err);
     assert_int_equal(report->n_steps, 3);
-}
-
-static void send_chunk(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
-                       size_t length, bool end)
-{
-    Dp__V1__LogChunk chunk = DP__V1__LOG_CHUNK__INIT;
-    chunk.request = read->request;
-    chunk.rank = read->rank;
-    chunk.offset = read->offset;
-    chunk.data.data = (uint8_t *)bytes;
-    chunk.data.len = length;
-    chunk.end = end;
-    Dp__V1__AgentMessage message = DP__V1__AGENT_MESSAGE__INIT;
-    message.message_case = DP__V1__AGENT_MESSAGE__MESSAGE_LOG;
-    message.log = &chunk;
-    agent_send(agent, &message);
-}
-
-static void send_log(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
-                     size_t length)
-{
-    send_chunk(agent, read, bytes, length, false);
-}
-
-static void send_end(struct fake_agent *agent, const Dp__V1__ReadLog *read)
-{
-    send_chunk(agent, read, "", 0, true);
-}
-
-static void logs_are_read_from_the_node_that_has_them(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    start_job(client, &agent, &arena);
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    request.rank = 1;
-    request.tail_lines = 2;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    static const char *const parts[] = {"one\ntwo\nth", "ree\nfour\n", ""};
-    uint64_t offset = 0;
-    for (size_t i = 0; i < 3; i++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-        assert_int_equal(read->rank, 1);
-        assert_int_equal(read->offset, offset);
-        send_log(&agent, read, parts[i], strlen(parts[i]));
-        offset += strlen(parts[i]);
-    }
-    Dp__V1__LogText *text = NULL;
-    bool end = false;
-    for (int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS; text == NULL;) {
-        assert_true(dp_clock_monotonic_ns() < end_ns);
-        agent_pump(&agent, 10);
-        assert_ok(dp_client_logs_next(logs, 10, &arena, &text, &end, &err), &err);
-    }
-    assert_int_equal(text->data.len, strlen("three\nfour\n"));
-    assert_memory_equal(text->data.data, "three\nfour\n", text->data.len);
-    assert_string_equal(text->node, "node-x");
-    assert_ok(dp_client_logs_next(logs, DEADLINE_MS, &arena, &text, &end, &err), &err);
-    assert_true(end);
-    dp_client_logs_close(logs);
-}
-
-// Takes what came; false at the end of the stream.
-static bool next_log(struct dp_client_logs *logs, struct fake_agent *agent, struct dp_arena *arena,
-                     Dp__V1__LogText **ret_text)
-{
-    bool end = false;
-    struct dp_error err = {0};
-    int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS;
-    *ret_text = NULL;
-    while (*ret_text == NULL && !end) {
-        assert_true(dp_clock_monotonic_ns() < end_ns);
-        agent_pump(agent, 1);
-        assert_ok(dp_client_logs_next(logs, 10, arena, ret_text, &end, &err), &err);
-    }
-    return !end;
-}
-
-static void output_arrives_whole_in_characters_and_from_the_oldest_byte_kept(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    start_job(client, &agent, &arena);
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    static const char said[] = "żółw🐢\n";
-    // The first thousand bytes were rotated away; then it comes byte by byte.
-    for (size_t i = 0; i <= strlen(said); i++) {
-        Dp__V1__ReadLog read =
-            *agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-        assert_int_equal(read.offset, i == 0 ? 0 : 1000 + i);
-        read.offset = 1000 + i;
-        send_log(&agent, &read, said + i, i < strlen(said) ? 1 : 0);
-    }
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf heard = {0};
-    Dp__V1__LogText *text;
-    while (next_log(logs, &agent, &arena, &text)) {
-        assert_true(dp_utf8_valid(text->data.data, text->data.len));
-        dp_buf_append(&heard, text->data.data, text->data.len);
-    }
-    assert_string_equal(heard.bytes, said);
-    dp_client_logs_close(logs);
-}
-
-static const Dp__V1__ReadLog *expect_read(struct fake_agent *agent, uint32_t attempt)
-{
-    const Dp__V1__ReadLog *read =
-        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-    assert_int_equal(read->fence->attempt, attempt);
-    return read;
-}
-
-// Its one node is drained at once and taken back; the next attempt runs there.
-static void begin_again(struct dp_client *client, struct fake_agent *agent, Dp__V1__Fence *fence,
-                        struct dp_arena *arena)
-{
-    struct dp_error err = {0};
-    Dp__V1__Node *node = NULL;
-    Dp__V1__DrainNodeRequest drain = DP__V1__DRAIN_NODE_REQUEST__INIT;
-    drain.node = (char *)"node-x";
-    drain.force = true;
-    assert_ok(dp_client_drain_node(client, &drain, arena, &node, &err), &err);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
-    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    assert_ok(dp_client_undrain_node(client, "node-x", arena, &node, &err), &err);
-    fence->attempt = 2;
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE);
-    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_READY);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START);
-    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
-}
-
-static void who_follows_output_goes_on_with_the_ranks_of_the_next_attempt(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
-    fence.job = (char *)"job-1";
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    request.follow = true;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    send_log(&agent, expect_read(&agent, 1), "one\n", 4);
-    Dp__V1__ReadLog last = *expect_read(&agent, 1);
-    begin_again(client, &agent, &fence, &arena);
-    send_end(&agent, &last);
-    send_log(&agent, expect_read(&agent, 2), "two\n", 4);
-    last = *expect_read(&agent, 2);
-    assert_int_equal(last.offset, 4);
-    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    send_end(&agent, &last);
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf heard = {0};
-    Dp__V1__LogText *text;
-    while (next_log(logs, &agent, &arena, &text)) {
-        dp_buf_append(&heard, text->data.data, text->data.len);
-    }
-    dp_buf_puts(&heard, "");
-    assert_string_equal(heard.bytes, "one\ntwo\n");
-    dp_client_logs_close(logs);
-}
-
-static void logs_of_all_ranks_come_by_rank_when_they_are_not_followed(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    start_job(client, &agent, &arena);
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    request.all_ranks = true;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    static const struct {
-        uint32_t rank;
-        const char *text;
-    } parts[] = {{0, "a\n"}, {0, "b\n"}, {0, ""}, {1, "c\n"}, {1, ""}};
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-        assert_int_equal(read->rank, parts[i].rank);
-        send_log(&agent, read, parts[i].text, strlen(parts[i].text));
-    }
-    static const char *const lines[] = {"a\n", "b\n", "c\n"};
-    Dp__V1__LogText *text = NULL;
-    for (size_t i = 0; i < 3; i++) {
-        assert_true(next_log(logs, &agent, &arena, &text));
-        assert_int_equal(text->rank, i == 2);
-        assert_memory_equal(text->data.data, lines[i], 2);
-    }
-    assert_false(next_log(logs, &agent, &arena, &text));
-    dp_client_logs_close(logs);
-}
-
-// More than a stream's queue takes: it waits for its reader, and nothing of it is lost.
-static void a_long_tail_comes_whole_to_a_slow_reader(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    start_job(client, &agent, &arena);
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    request.tail_lines = 1000000;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    // 40 MiB of lines of 16 bytes; the last 16 MiB may stay.
-    char part[DP_LOG_CHUNK_BYTES_MAX + 1];
-    const uint64_t lines_each = DP_LOG_CHUNK_BYTES_MAX / 16, parts = 640;
-    for (uint64_t p = 0; p <= parts; p++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-        for (uint64_t i = 0; i < lines_each; i++) {
-            snprintf(part + 16 * i, 17, "%015llu\n", (unsigned long long)(p * lines_each + i));
-        }
-        send_log(&agent, read, part, p == parts ? 0 : DP_LOG_CHUNK_BYTES_MAX);
-        agent.got_count = agent.taken = 0;
-    }
-    Dp__V1__LogText *text = NULL;
-    uint64_t bytes = 0, line = 0;
-    while (next_log(logs, &agent, &arena, &text)) {
-        for (size_t i = 0; i < text->data.len; i += 16) {
-            uint64_t number = strtoull((const char *)text->data.data + i, NULL, 10);
-            assert_true(bytes + i == 0 || number == line + 1);
-            line = number;
-        }
-        bytes += text->data.len;
-    }
-    assert_int_equal(line, parts * lines_each - 1);
-    assert_true(bytes > (15u << 20) && bytes <= (16u << 20));
-    dp_client_logs_close(logs);
 }
 
 static void limit_files(const struct daemon_process *process, rlim_t bytes)
@@ -639,7 +357,7 @@ static void an_end_that_the_full_disk_does_not_take_is_not_told(void **state)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     AUTO_AGENT struct fake_agent agent;
     agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence *fence = start_job(client, &agent, &arena);
+    Dp__V1__Fence *fence = daemon_start_job(client, &agent, &arena);
     wait_for_state(client, &agent, "RUNNING");
     Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
     request.id = (char *)"job-1";
@@ -679,7 +397,7 @@ static void a_controller_that_was_stopped_fails_no_job(void **state)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     AUTO_AGENT struct fake_agent agent;
     agent_connect_lease(&agent, process, 500);
-    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
     wait_for_state(client, &agent, "RUNNING");
     assert_int_equal(kill(process->pid, SIGSTOP), 0);
     assert_int_equal(waitpid(process->pid, NULL, WUNTRACED), process->pid);
@@ -704,7 +422,7 @@ static void a_second_cancel_is_the_same_one_or_a_conflict(void **state)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     AUTO_AGENT struct fake_agent agent;
     agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence fence = *start_job(client, &agent, &arena);
+    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
     wait_for_state(client, &agent, "RUNNING");
     Dp__V1__Job *job = NULL;
     struct dp_error err = {0};
@@ -720,7 +438,7 @@ static void a_second_cancel_is_the_same_one_or_a_conflict(void **state)
         assert_refused(status, DP_CONFLICT, &err, "has ended already");
     }
     // One that never ran.
-    assert_ok(submit(client, sim_job, "twice", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, daemon_sim_job, "twice", &arena, &job, &err), &err);
     assert_ok(dp_client_cancel_job(client, job->id, "", &arena, &job, &err), &err);
     for (int i = 0; i < 50; i++) {
         dp_status status = dp_client_cancel_job(client, "job-2", "", &arena, &job, &err);
@@ -728,10 +446,11 @@ static void a_second_cancel_is_the_same_one_or_a_conflict(void **state)
         assert_true(status == DP_OK || strstr(err.message, "has ended already") != NULL);
     }
     // Its request id is taken, for the same file only.
-    assert_ok(submit(client, sim_job, "twice", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, daemon_sim_job, "twice", &arena, &job, &err), &err);
     assert_string_equal(job->id, "job-2");
-    DP_AUTO_FREE char *other = dp_asprintf("# another\n%s", sim_job);
-    assert_refused(submit(client, other, "twice", &arena, &job, &err), DP_CONFLICT, &err, "job-2");
+    DP_AUTO_FREE char *other = dp_asprintf("# another\n%s", daemon_sim_job);
+    assert_refused(daemon_submit(client, other, "twice", &arena, &job, &err), DP_CONFLICT, &err,
+                   "job-2");
 }
 
 static void sigterm_ends_streams_and_leaves_jobs_alone(void **state)
@@ -742,7 +461,7 @@ static void sigterm_ends_streams_and_leaves_jobs_alone(void **state)
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     AUTO_AGENT struct fake_agent agent;
     agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    start_job(client, &agent, &arena);
+    daemon_start_job(client, &agent, &arena);
     Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
     request.id = (char *)"job-1";
     struct dp_client_watch *watch = NULL;
@@ -777,13 +496,9 @@ static const struct CMUnitTest tests[] = {
     DAEMON_TEST(an_agent_of_another_protocol_is_refused_with_both_versions),
     DAEMON_TEST(a_session_that_does_not_begin_with_hello_is_ended),
     DAEMON_TEST(a_job_runs_from_submission_to_report),
+    DAEMON_TEST(steps_that_nobody_told_of_are_counted_in_the_report),
     DAEMON_TEST(an_agent_of_the_protocol_before_runs_its_jobs),
     DAEMON_TEST(a_job_goes_on_when_its_controller_is_killed_and_started_again),
-    DAEMON_TEST(logs_are_read_from_the_node_that_has_them),
-    DAEMON_TEST(output_arrives_whole_in_characters_and_from_the_oldest_byte_kept),
-    DAEMON_TEST(who_follows_output_goes_on_with_the_ranks_of_the_next_attempt),
-    DAEMON_TEST(logs_of_all_ranks_come_by_rank_when_they_are_not_followed),
-    DAEMON_TEST(a_long_tail_comes_whole_to_a_slow_reader),
     DAEMON_TEST(an_end_that_the_full_disk_does_not_take_is_not_told),
     DAEMON_TEST(a_controller_that_was_stopped_fails_no_job),
     DAEMON_TEST(a_second_cancel_is_the_same_one_or_a_conflict),

@@ -243,6 +243,38 @@ static void fill(struct daemon *daemon, const struct job_view *view,
     report->lesson = lessons_message(daemon, job->number, arena);
 }
 
+// The step that the job began from; its attempts may have begun later.
+static dp_status find_first(struct daemon *daemon, const struct dp_job_record *job,
+                            uint64_t *ret_first, struct dp_error *err)
+{
+    DP_AUTO_FREE struct dp_attempt_record *attempts = NULL;
+    size_t count = 0;
+    dp_status status = dp_store_load_attempts(daemon->store, job->number, &attempts, &count, err);
+    if (status == DP_OK) {
+        *ret_first = count > 0 ? attempts[0].first_step : job->resumed_step;
+    }
+    return status;
+}
+
+// What ranks told of steps is lost with them where they could not be heard in time, and rows are
+// where the disk stays full. Of a job that runs, those of the newest steps may be on their way.
+static dp_status note_missing(struct daemon *daemon, const struct dp_job_record *job,
+                              const struct dp_step_summary *summary, struct dp_arena *arena,
+                              Dp__V1__JobReport *report, struct dp_error *err)
+{
+    uint64_t first = 0, last = dp_job_state_ended(job->state) ? job->step : summary->steps;
+    dp_status status = find_first(daemon, job, &first, err);
+    if (status == DP_OK && last > first && last - first > summary->rows) {
+        unsigned long long steps = last - first, missing = steps - summary->rows;
+        add_note(report,
+                 dp_arena_printf(arena,
+                                 "of %llu of %llu steps nothing is known: what ranks told of them "
+                                 "was lost with a node that could not be heard, or on a full disk",
+                                 missing, steps));
+    }
+    return status;
+}
+
 // The newest word on where the job's experts lie.
 static dp_status note_experts(struct daemon *daemon, const struct job_view *view,
                               struct dp_arena *arena, Dp__V1__JobReport *report,
@@ -282,6 +314,9 @@ void report_answer(struct daemon *daemon, uint64_t call, const char *key)
     if (status == DP_OK) {
         fill(daemon, &view, &summary, &arena, &report);
         status = note_experts(daemon, &view, &arena, &report, &err);
+    }
+    if (status == DP_OK) {
+        status = note_missing(daemon, view.job, &summary, &arena, &report, &err);
     }
     if (status != DP_OK) {
         call_fail_error(daemon, call, &err);

@@ -593,11 +593,12 @@ dp_status dp_store_summarise_steps(struct dp_store *store, uint64_t job,
     dp_status status = query_row(
         store,
         "SELECT coalesce(max(step), 0), coalesce(avg(CASE WHEN step > (SELECT min(step) FROM "
-        "steps WHERE job = ?1) THEN step_ns END), 0) FROM steps WHERE job = ?1",
+        "steps WHERE job = ?1) THEN step_ns END), 0), count(*) FROM steps WHERE job = ?1",
         job, &statement, &found, err);
     if (status == DP_OK && found) {
         summary.steps = (uint64_t)sqlite3_column_int64(statement, 0);
         summary.mean_step_ns = (int64_t)sqlite3_column_double(statement, 1);
+        summary.rows = (uint64_t)sqlite3_column_int64(statement, 2);
         status = summarise_losses(store, job, &summary, err);
     }
     *ret_summary = summary;

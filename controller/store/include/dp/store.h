@@ -196,7 +196,7 @@ dp_status dp_store_last_event(struct dp_store *store, uint64_t *ret_id, struct d
 
 // What a report says of all steps of a job.
 struct dp_step_summary {
-    uint64_t steps;
+    uint64_t steps, rows; // the newest step, how many there are
     double first_loss, last_loss; // the last: mean of the newest ten
     uint64_t first_loss_step;     // the step that the first is of
     uint64_t averaged;            // steps that the last is the mean of
