@@ -44,6 +44,14 @@ static void a_drained_node_gets_no_work_and_is_empty_when_its_jobs_are_gone(void
     crew_ask(&crew, "n0", DP_NODE_DRAIN, 0, false);
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_DRAINING);
     assert_string_equal(view_of(&crew, "n0").reason, "operator: fan");
+    struct dp_core_event again = {.kind = DP_EVENT_NODE_ASK,
+                                  .node_ask = {.node = "n0",
+                                               .reason = "",
+                                               .by = "somebody",
+                                               .word = "drained",
+                                               .action = DP_NODE_DRAIN}};
+    world_step(&crew.world, &again);
+    assert_string_equal(view_of(&crew, "n0").reason, "operator: fan");
     uint64_t waits = submit(&crew, 1);
     crew_pass(&crew, 100000);
     assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING); // it may end there

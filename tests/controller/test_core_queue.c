@@ -232,6 +232,7 @@ static void a_lost_job_number_is_never_given_again(void **state)
     uint64_t numbers[] = {3, 8};
     struct dp_core_event event = {.kind = DP_EVENT_LOAD_ENDED, .ended = {numbers, 2, 9}};
     world_step(&world, &event);
+    assert_int_equal(world_noted(&world, "controller.started", "2 jobs have ended"), 1);
     world_submit(&world, 1, 4, "");
     assert_int_equal(world_reply(&world, 1)->job, 10);
 }

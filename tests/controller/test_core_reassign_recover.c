@@ -59,7 +59,10 @@ static void survivors_that_are_a_step_behind_finish_it(void **state)
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_die(&change, 1, 'b', 2, SIGKILL);
+    assert_non_null(strstr(change_job(&change)->message,
+                           "waits for rank 0 on a, rank 1 on a, rank 3 on b to hold, until "));
     change_hold(&change, 1, "aabb", 1, 6, "rank 2 is gone");
+    assert_non_null(strstr(change_job(&change)->message, "waits for rank 1 on a, rank 3 on b"));
     change_hold(&change, 1, "aabb", 10, 5, "rank 2 is gone");
     assert_int_equal(change.world.asks, 0);
     assert_int_equal(change_sent(&change, DP_ORDER_SETTLE, 1, "a"), 1);
@@ -75,6 +78,8 @@ static void survivors_that_are_a_step_behind_finish_it(void **state)
     assert_int_equal(change.world.asks, 1);
     assert_int_equal(change.world.asked.step, 6);
     assert_int_equal(change.world.asked.lost_count, 1);
+    change_answer(&change, "aabc");
+    assert_int_equal(change.world.decision.step, 6);
 }
 
 static void a_survivor_that_cannot_come_to_the_step_is_lost_too(void **state)

@@ -119,6 +119,13 @@ static void every_request_for_a_change_has_one_entry_and_reads_have_none(void **
     Dp__V1__Node *node = NULL;
     drain.node = (char *)"n1";
     assert_int_equal(dp_client_drain_node(client, &drain, &arena, &node, &err), DP_NOT_FOUND);
+    Dp__V1__SetQuotaRequest quota = DP__V1__SET_QUOTA_REQUEST__INIT;
+    Dp__V1__Quota *given = NULL;
+    quota.of_user = (char *)"bob";
+    quota.ranks = 4;
+    assert_ok(dp_client_set_quota(client, &quota, &arena, &given, &err), &err);
+    quota.none = true;
+    assert_ok(dp_client_set_quota(client, &quota, &arena, &given, &err), &err);
     Dp__V1__ListNodesResponse *nodes = NULL;
     assert_ok(dp_client_list_nodes(client, &arena, &nodes, &err), &err);
     static const struct expected expected[] = {
@@ -130,6 +137,8 @@ static void every_request_for_a_change_has_one_entry_and_reads_have_none(void **
         {"CheckpointJob", "job-9", "", "", "NOT_FOUND"},
         {"DeleteCluster", "none", "", "", "NOT_FOUND"},
         {"DrainNode", "n1", "", "", "NOT_FOUND"},
+        {"SetQuota", "bob", "any number", "4 ranks", "ok"},
+        {"SetQuota", "bob", "4 ranks", "any number", "ok"},
     };
     // A change is told when its entry is on disk; a refusal, which changes nothing, at once.
     const Dp__V1__ListAuditResponse *audit = read_audit(client, "", &arena);

@@ -68,6 +68,8 @@ void dp_core_load_ended(struct dp_core *core, const struct dp_load_ended *ended)
     if (ended->highest >= core->next_number) {
         core->next_number = ended->highest + 1;
     }
+    dp_core_note(core, NULL, NULL, false, "controller.started", "%zu jobs have ended so far",
+                 ended->count);
 }
 
 static void resume(struct dp_core *core, struct core_job *job)

@@ -129,9 +129,14 @@ static void set_admin(struct dp_core *core, struct core_node *node, dp_node_admi
                       const char *by, const char *reason)
 {
     struct dp_node_record *row = &node->row;
+    // Whoever decides the same again, and gives no reason, does not take back the one that was
+    // given.
+    bool same = row->admin == admin && reason[0] == '\0';
     row->admin = admin;
-    DP_COPY_TEXT(row->admin_by, by);
-    DP_COPY_TEXT(row->admin_reason, reason);
+    if (!same) {
+        DP_COPY_TEXT(row->admin_by, by);
+        DP_COPY_TEXT(row->admin_reason, reason);
+    }
     row->admin_since_ns = admin == DP_ADMIN_NONE ? 0 : core->wall_ns;
     row->drain_deadline_ns = 0;
     node->leave_ns = 0;

@@ -12,6 +12,7 @@
 
 #define ASKS_MAX 60 // for one layout after the other that does not fit, half a second apart
 #define ASK_AGAIN_MS 500
+#define NAMED_MAX 3 // ranks that are waited for
 #define TRIES_MAX 3 // of new ranks that fail before they take over
 
 // What another rank at the same place would not run into, too.
@@ -201,16 +202,45 @@ void dp_core_recover_next_failed(struct dp_core *core, struct core_job *job, con
     }
 }
 
+static bool is_waited_for(const struct core_job *job, const struct dp_rank_record *rank)
+{
+    return !dp_rank_record_over(rank) && !is_silent(job, rank) && !rank->is_held;
+}
+
+// Whom it waits for: nodes that are late may be lost later, without a word in between.
+static void explain_gathering(struct dp_core *core, struct core_job *job)
+{
+    char text[DP_TEXT_MAX], until[32];
+    size_t length = (size_t)snprintf(text, sizeof(text), "%.*s; waits for", DP_TEXT_MAX / 2,
+                                     job->reassign.failure.message);
+    uint32_t named = 0;
+    for (size_t i = 0; i < job->ranks_count && named <= NAMED_MAX; i++) {
+        const struct dp_rank_record *rank = &job->ranks[i];
+        if (is_waited_for(job, rank) && named++ < NAMED_MAX) {
+            length += (size_t)snprintf(text + length, sizeof(text) - length, "%s rank %u on %s",
+                                       named == 1 ? "" : ",", rank->rank, rank->node);
+        }
+    }
+    int64_t left_ns = job->deadline_ns - core->now_ns;
+    snprintf(text + length, sizeof(text) - length, "%s to hold, until %s at most",
+             named > NAMED_MAX ? " and others" : "",
+             dp_clock_format_utc(until, core->wall_ns + left_ns));
+    if (strcmp(job->row.message, text) != 0) {
+        DP_COPY_TEXT(job->row.message, text);
+        dp_core_job_changed(job);
+    }
+}
+
 void dp_core_recover_gather(struct dp_core *core, struct core_job *job, bool at_deadline)
 {
     size_t serving = 0, waiting = 0;
     for (size_t i = 0; i < job->ranks_count; i++) {
         const struct dp_rank_record *rank = &job->ranks[i];
-        bool lost = dp_rank_record_over(rank) || is_silent(job, rank);
-        waiting += !lost && !rank->is_held;
+        waiting += is_waited_for(job, rank);
         serving += holds(job, rank) && rank->held.address[0] != '\0';
     }
     if (waiting > 0 && !at_deadline) {
+        explain_gathering(core, job);
         return;
     }
     if (serving == 0 || job->row.step == 0) {
