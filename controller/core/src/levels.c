@@ -372,8 +372,9 @@ static void miss_assignment(struct dp_core *core, struct core_job *job, struct c
         return;
     }
     dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "AssignmentLost",
-                      "node %s no longer knows of %s: its state directory was lost", member->node,
-                      job->row.id);
+                      "node %s no longer knows of %s: its agent was told to end its ranks, or has "
+                      "another state directory",
+                      member->node, job->row.id);
     dp_core_job_end_ranks(job, member->node);
     dp_core_job_advance(core, job);
 }

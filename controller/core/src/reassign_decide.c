@@ -524,14 +524,18 @@ static void measured(struct dp_core *core, struct core_job *job)
                            (1 - TRUST_SHARE) * core->trust + TRUST_SHARE * kept_promise(decision));
     }
     decision->trust_after = core->trust;
-    char predicted[64] = "";
+    char predicted[64] = "", before[64] = "";
     if (decision->predicted_step_ns > 0) {
-        snprintf(predicted, sizeof(predicted), "%.3f ms were predicted, ",
+        snprintf(predicted, sizeof(predicted), ", %.3f ms were predicted",
                  (double)decision->predicted_step_ns / DP_NS_PER_MS);
     }
-    dp_core_decision_set(job, DP_DECISION_MEASURED, "steps take %.3f ms, %s%.3f ms before",
-                         (double)decision->measured_step_ns / DP_NS_PER_MS, predicted,
-                         (double)decision->before_step_ns / DP_NS_PER_MS);
+    // A controller that has just started has seen no steps.
+    if (decision->before_step_ns > 0) {
+        snprintf(before, sizeof(before), ", %.3f ms before",
+                 (double)decision->before_step_ns / DP_NS_PER_MS);
+    }
+    dp_core_decision_set(job, DP_DECISION_MEASURED, "steps take %.3f ms%s%s",
+                         (double)decision->measured_step_ns / DP_NS_PER_MS, predicted, before);
     dp_core_note(core, job, NULL, false, "job.decision",
                  "%s: %s; trust in predictions %.2f -> "
                  "%.2f",
