@@ -201,6 +201,20 @@ static void completion_waits_for_the_reports_of_the_last_step(void **state)
     assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, ""), 2);
 }
 
+// All ranks have finished after one step; the reports of it have not come.
+static void finish_without_reports(struct world *world, const uint64_t *sessions)
+{
+    for (uint32_t r = 0; r < 4; r += 2) {
+        struct dp_rank_level ranks[] = {world_rank_level(r, DP_RANK_FINISHED),
+                                        world_rank_level(r + 1, DP_RANK_FINISHED)};
+        ranks[0].finished.step = ranks[1].finished.step = 1;
+        ranks[1].finished.holdout_loss = 2.25;
+        ranks[1].finished.holdout_known = r == 2;
+        struct dp_assignment_level level = {.ranks = ranks, .ranks_count = 2};
+        world_send_level(world, sessions[r / 2], &level);
+    }
+}
+
 static void completion_does_not_wait_for_ever_for_a_lost_report(void **state)
 {
     (void)state;
@@ -208,14 +222,40 @@ static void completion_does_not_wait_for_ever_for_a_lost_report(void **state)
     world_init(&world);
     uint64_t sessions[2];
     world_bring(&world, DP_STATE_RUNNING, sessions);
-    struct dp_rank_level last = world_rank_level(0, DP_RANK_FINISHED);
-    last.finished.step = 9;
-    struct dp_assignment_level level = {.ranks = &last, .ranks_count = 1};
-    world_send_level(&world, sessions[0], &level);
-    world_level(&world, sessions[0], 1, 1, DP_RANK_FINISHED);
-    world_level(&world, sessions[1], 2, 3, DP_RANK_FINISHED);
+    finish_without_reports(&world, sessions);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
-    world_pass(&world, world.config.settle_ms);
+    // Reports of an evaluation may be lost, too: it is told again with the end.
+    assert_true(world_job(&world, 1)->holdout_known && world_job(&world, 1)->holdout_loss == 2.25);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, ""), 0);
+        finish_without_reports(&world, sessions);
+        world_pass(&world, world.config.settle_ms);
+    }
+    assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, ""), 2);
+}
+
+// It was stopped, or its cable was out, when its ranks ended: what they said last is still to come.
+static void completion_waits_for_the_reports_of_a_node_that_is_silent(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    finish_without_reports(&world, sessions);
+    for (int at = 0; at < 2; at++) {
+        world_pass(&world, world.config.settle_ms);
+        struct dp_rank_level ranks[] = {world_rank_level(0, DP_RANK_FINISHED),
+                                        world_rank_level(1, DP_RANK_FINISHED)};
+        ranks[0].finished.step = ranks[1].finished.step = 1;
+        struct dp_assignment_level level = {.ranks = ranks, .ranks_count = 2};
+        world_send_level(&world, sessions[0], &level);
+    }
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
+    for (uint32_t r = 0; r < 4; r++) {
+        world_report_step(&world, sessions[r / 2], r, 1, r == 3 ? 2.5 : 0);
+    }
+    assert_int_equal(world.steps_count, 1);
     assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, ""), 2);
 }
 
@@ -286,6 +326,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_whose_ranks_all_finish_completes_and_is_released),
     cmocka_unit_test(completion_waits_for_the_reports_of_the_last_step),
     cmocka_unit_test(completion_does_not_wait_for_ever_for_a_lost_report),
+    cmocka_unit_test(completion_waits_for_the_reports_of_a_node_that_is_silent),
     cmocka_unit_test(ranks_that_are_not_ready_in_time_fail_the_job_by_name),
     cmocka_unit_test(ranks_that_do_not_end_keep_the_job_from_ending_and_are_told_again),
 };

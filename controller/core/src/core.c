@@ -420,6 +420,9 @@ static void take_stall(struct dp_core *core, int64_t stalled_ns)
     FOR_EACH_JOB(core, job)
     {
         later(&job->deadline_ns, stalled_ns);
+        later(&job->done_ns, stalled_ns);
+        later(&job->words_ns, stalled_ns);
+        later(&job->settle_ns, stalled_ns);
         later(&job->reassign.since_ns, stalled_ns);
         later(&job->reassign.answer_ns, stalled_ns);
         for (struct core_checkpoint *c = job->checkpoints; c != NULL; c = c->next) {

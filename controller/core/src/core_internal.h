@@ -207,6 +207,8 @@ struct core_job {
     bool stop_wrote;      // it stands
     int64_t settle_ns;    // or is no longer waited for; 0 = not yet
     int64_t done_ns;      // RUNNING: since when all ranks have done their work; 0 = they have not
+    int64_t words_ns;     // and since when their last reports are waited for
+    bool words_heard;     // every node was heard of in the wait before
     bool loaded;          // an earlier controller may have given out more than this one knows of
     struct core_past *pasts;
     size_t touched; // place in the core's list + 1; 0 = not in it

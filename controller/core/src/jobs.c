@@ -243,6 +243,26 @@ static bool is_settled(const struct core_job *job)
     return true;
 }
 
+// Whether the reports that are lacking are lost. Not while a node is silent that was stopped or cut
+// off as its ranks ended: it says what it has to say when it comes back, so a wait begins anew
+// then.
+static bool is_quiet(const struct dp_core *core, struct core_job *job)
+{
+    int64_t settle_ns = core->config.settle_ms * DP_NS_PER_MS;
+    if (job->words_ns != 0 && core->now_ns < job->words_ns + settle_ns) {
+        return false;
+    }
+    bool heard = job->words_ns != 0;
+    for (size_t i = 0; i < job->members_count && heard; i++) {
+        const struct core_node *node = job->members[i].at;
+        heard = node == NULL || node->seen_ns >= job->words_ns;
+    }
+    bool quiet = heard && job->words_heard;
+    job->words_heard = heard;
+    job->words_ns = core->now_ns;
+    return quiet;
+}
+
 bool dp_core_job_complete(struct dp_core *core, struct core_job *job)
 {
     bool done = job->row.state == DP_STATE_RUNNING && job->done_ns != 0;
@@ -257,14 +277,15 @@ static void end_well(struct dp_core *core, struct core_job *job)
 {
     job->done_ns = job->done_ns == 0 ? core->now_ns : job->done_ns;
     int64_t waited_ms = (core->now_ns - job->done_ns) / DP_NS_PER_MS;
-    bool settled = is_settled(job) || waited_ms >= core->config.settle_ms;
-    bool alone = dp_core_job_alone(job) || waited_ms >= core->config.stop_timeout_ms;
+    bool late = waited_ms >= core->config.stop_timeout_ms;
+    bool settled = is_settled(job) || late || is_quiet(core, job);
+    bool alone = dp_core_job_alone(job) || late;
     if (settled && alone) {
         finish(core, job);
         return;
     }
-    uint32_t wait_ms = settled ? core->config.stop_timeout_ms : core->config.settle_ms;
-    job->deadline_ns = job->done_ns + wait_ms * DP_NS_PER_MS;
+    job->deadline_ns = settled ? job->done_ns + core->config.stop_timeout_ms * DP_NS_PER_MS
+                               : job->words_ns + core->config.settle_ms * DP_NS_PER_MS;
     if (settled && job->row.message[0] == '\0') {
         char left[DP_TEXT_MAX / 2];
         dp_core_job_describe_remains(job, left, sizeof(left));

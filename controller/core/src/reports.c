@@ -61,6 +61,15 @@ void dp_core_rank_ready(struct dp_core *core, struct core_job *job, struct dp_ra
     }
 }
 
+static void take_holdout(struct core_job *job, double loss)
+{
+    if (isfinite(loss) && (!job->row.holdout_known || job->row.holdout_loss != loss)) {
+        job->row.holdout_loss = loss;
+        job->row.holdout_known = true;
+        dp_core_job_changed(job);
+    }
+}
+
 void dp_core_rank_finished(struct dp_core *core, struct core_job *job, struct dp_rank_record *rank,
                            const struct dp_rank_finished *finished)
 {
@@ -69,6 +78,9 @@ void dp_core_rank_finished(struct dp_core *core, struct core_job *job, struct dp
     rank->final_step = finished->step;
     rank->not_finite = finished->not_finite;
     rank->peer_lost = finished->peer_lost;
+    if (finished->holdout_known) {
+        take_holdout(job, finished->holdout_loss);
+    }
     DP_COPY_TEXT(rank->action, finished->action);
     DP_COPY_TEXT(rank->error, finished->error);
     if (!finished->ok || rank->stopped || rank->phase == DP_RANK_DIED) {
@@ -280,11 +292,7 @@ void dp_core_report(struct dp_core *core, const struct dp_report *report)
         dp_core_job_advance(core, job);
         break;
     case DP_REPORT_EVAL:
-        if (isfinite(report->eval.loss)) {
-            job->row.holdout_loss = report->eval.loss;
-            job->row.holdout_known = true;
-            dp_core_job_changed(job);
-        }
+        take_holdout(job, report->eval.loss);
         break;
     case DP_REPORT_CHECKPOINT:
         if (report->checkpoint.error != NULL && report->checkpoint.error[0] != '\0') {

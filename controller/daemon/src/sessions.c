@@ -76,6 +76,8 @@ static void take_finished(const Dp__V1__RankFinished *from, struct dp_rank_finis
     finished->not_finite = from->not_finite;
     finished->peer_lost = from->peer_lost;
     finished->step = from->step;
+    finished->holdout_loss = from->holdout_loss;
+    finished->holdout_known = from->holdout_known;
     DP_COPY_TEXT(finished->error, from->error);
     DP_COPY_TEXT(finished->action, from->action);
 }

@@ -40,6 +40,8 @@ struct job {
     bool has_lost_peer;        // which closing may wait for in vain
     uint64_t save_request;     // that the checkpoint under way answers
     int64_t trace_every;       // steps between two whose spans are reported
+    double holdout_loss;       // of the newest evaluation that it reported
+    bool holdout_known;
 };
 
 // A zeroed job may be deinited.

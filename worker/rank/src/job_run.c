@@ -287,6 +287,8 @@ static dp_status evaluate(struct job *job, struct dp_error *err)
     if (status != DP_OK || tokens == 0 || !speaks_for_all(job)) {
         return status;
     }
+    job->holdout_loss = loss;
+    job->holdout_known = true;
     Dp__V1__EvalDone done = DP__V1__EVAL_DONE__INIT;
     done.step = (uint64_t)dp_trainer_step_done(job->trainer);
     done.loss = loss;
@@ -388,6 +390,8 @@ void job_report_finished(struct job *job, dp_status status, const struct dp_erro
 {
     Dp__V1__RankFinished finished = DP__V1__RANK_FINISHED__INIT;
     finished.ok = status == DP_OK;
+    finished.holdout_loss = job->holdout_loss;
+    finished.holdout_known = job->holdout_known;
     if (job->trainer != NULL) {
         finished.step = (uint64_t)dp_trainer_step_done(job->trainer);
     }

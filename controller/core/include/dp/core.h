@@ -170,7 +170,9 @@ struct dp_rank_ready {
 
 struct dp_rank_finished {
     bool ok, not_finite, peer_lost;
+    bool holdout_known; // the newest evaluation that it reported, again
     uint64_t step;
+    double holdout_loss;
     char error[DP_TEXT_MAX];
     char action[DP_NAME_MAX];
 };
