@@ -17,6 +17,7 @@
 #define SIM_PRODUCT_NS DP_NS_PER_MS
 #define SIM_PRODUCTS 16
 #define PINGS 5
+#define LONGS 3
 #define LONG_BYTES (256u << 10)
 
 typedef enum probe_phase {
@@ -159,18 +160,30 @@ static dp_status round_trip(struct dp_transport *transport, int32_t peer, bool b
     return status;
 }
 
+// The least of some: on a machine that others use, too, a single one may have waited for a core.
+static dp_status time_trips(struct dp_transport *transport, int32_t peer, bool begins,
+                            probe_phase phase, void *bytes, size_t length, int64_t *ret_least_ns,
+                            struct dp_error *err)
+{
+    int count = phase == PHASE_PING ? PINGS : LONGS;
+    int64_t least_ns = INT64_MAX, took_ns = 0;
+    dp_status status = DP_OK;
+    for (int i = 0; status == DP_OK && i < count; i++) {
+        status = round_trip(transport, peer, begins, phase, bytes, length, &took_ns, err);
+        least_ns = took_ns < least_ns ? took_ns : least_ns;
+    }
+    *ret_least_ns = least_ns;
+    return status;
+}
+
 static dp_status time_link(struct dp_transport *transport, int32_t peer, bool begins,
                            struct dp_probe_link *ret_link, struct dp_error *err)
 {
     DP_AUTO_FREE char *bytes = dp_new_array(char, LONG_BYTES);
-    int64_t least_ns = INT64_MAX, took_ns = 0;
-    dp_status status = DP_OK;
-    for (int i = 0; status == DP_OK && i < PINGS; i++) {
-        status = round_trip(transport, peer, begins, PHASE_PING, bytes, 1, &took_ns, err);
-        least_ns = took_ns < least_ns ? took_ns : least_ns;
-    }
+    int64_t least_ns = 0, took_ns = 0;
+    dp_status status = time_trips(transport, peer, begins, PHASE_PING, bytes, 1, &least_ns, err);
     if (status == DP_OK) {
-        status = round_trip(transport, peer, begins, PHASE_LONG, bytes, LONG_BYTES, &took_ns, err);
+        status = time_trips(transport, peer, begins, PHASE_LONG, bytes, LONG_BYTES, &took_ns, err);
     }
     // What a long message takes beyond a short one.
     int64_t beyond_ns = took_ns > least_ns ? took_ns - least_ns : 1;
