@@ -201,6 +201,7 @@ static void wrong_json_is_refused_with_its_place(void **state)
     } cases[] = {
         {"[]", "Job must be an object"},
         {"{\"nam\":\"x\"}", "Job has no field \"nam\"; did you mean \"name\"?"},
+        {"{\"weather\":1}", "Job has no field \"weather\"; it has id, name, state"},
         {"{\"id\":1}", "id must be a string"},
         {"{\"id\":\"a\\u0000b\"}", "id must be a string without a zero byte"},
         {"{\"attempt\":-1}", "attempt must be an integer from 0 to 4294967295"},

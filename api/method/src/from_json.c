@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base64.h"
+#include "dp/buf.h"
+#include "dp/cleanup.h"
 #include "dp/diag.h"
 #include "dp/method.h"
 #include "field.h"
@@ -280,10 +282,17 @@ static dp_status unknown_key(struct reader *reader, const ProtobufCMessageDescri
         names[i] = descriptor->fields[i].name;
     }
     const char *near = dp_suggest(key, names);
-    return dp_fail(reader->err, DP_INVALID, "%s has no field \"%.*s\"%s%s%s",
+    if (near != NULL) {
+        return dp_fail(reader->err, DP_INVALID, "%s has no field \"%.*s\"; did you mean \"%s\"?",
+                       descriptor->short_name, DP_NAME_MAX, key, near);
+    }
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf all = {0};
+    for (unsigned i = 0; i < descriptor->n_fields; i++) {
+        dp_buf_printf(&all, "%s%s", i == 0 ? "" : ", ", names[i]);
+    }
+    return dp_fail(reader->err, DP_INVALID, "%s has no field \"%.*s\"; it has %s",
                    descriptor->short_name, DP_NAME_MAX, key,
-                   near == NULL ? "" : "; did you mean \"", near == NULL ? "" : near,
-                   near == NULL ? "" : "\"?");
+                   descriptor->n_fields == 0 ? "none" : all.bytes);
 }
 
 static dp_status read_message(struct reader *reader, const ProtobufCMessageDescriptor *descriptor,
