@@ -147,6 +147,8 @@ static void give_report(struct sim *sim, const struct sim_message *message)
         given->step.row.step = report->step;
         given->step.row.step_ns = sim->jobs[report->key.job].step_ns;
         given->step.times = sim->more.stragglers ? &times : NULL;
+        given->step.rebalance = (struct dp_placement_report){
+            .looked = report->rebalanced, .applied = true, .moved = report->request % 3};
     } else if (report->kind == DP_REPORT_PROBE) {
         given->probe = &probe;
     } else if (report->kind == DP_REPORT_CHECKPOINT) {

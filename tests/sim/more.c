@@ -287,6 +287,12 @@ static void answer_straggler(struct sim *sim, const struct dp_effect *effect,
     } else if (which < 6) {
         question->count = stay(sim, effect, question->slots);
     }
+    uint64_t draw = dp_rand_mix(sim->seed + 11, question->request);
+    question->rebalances = which == 6 || (which == 7 && draw % 3 == 0);
+    if (which == 8) {
+        size_t count = stay(sim, effect, question->slots);
+        question->without = count == 0 ? NULL : question->slots[draw % count].node;
+    }
     if (which == 4 && question->count > 0) {
         first = question->slots[0];
         memmove(question->slots, question->slots + 1, (question->count - 1) * sizeof(first));

@@ -42,6 +42,8 @@ MUTANTS = [
     ("an attempt begins again before the older one is over", CORE + "jobs.c",
      "    if (again && !dp_core_attempt_dead(job)) {\n        return false;",
      "    if (again) {\n        return true;"),
+    ("a job goes back to the node that slowed it down", CORE + "queue_pass.c",
+     " && !dp_core_job_avoids(job, node->row.name);", ";"),
     ("quotas are ignored", CORE + "quota.c",
      "return quota->row.ranks > quota->used ? quota->row.ranks - quota->used : 0;",
      "return UINT32_MAX;"),

@@ -1,4 +1,5 @@
 // What answers the core's questions for places: the planner, and whoever knows of better layouts.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,12 @@ void sim_planner_plan(struct sim *sim, const struct dp_effect *effect)
     struct sim_controller *controller = &sim->controller;
     const struct dp_job_record *job = dp_core_job(controller->core, effect->job, NULL, NULL);
     controller->plan_job = effect->job;
+    for (size_t n = 0; n < effect->nodes_count; n++) {
+        if (sim_is_avoided(job, effect->nodes[n].node->name)) {
+            sim_fail(sim, "avoid", "%s is offered %s, which it stays off", job->id,
+                     effect->nodes[n].node->name);
+        }
+    }
     controller->plan_count =
         place(sim, effect, "", (size_t)job->ranks_wanted, controller->plan_slots);
     int64_t slow_ms = sim_chance(sim, 50) ? 4000 : 200;
@@ -70,6 +77,14 @@ void sim_planner_planned(struct sim *sim, uint64_t number)
     }
     controller->plan_job = 0;
     sim_controller_event(sim, &event);
+}
+
+bool sim_is_avoided(const struct dp_job_record *job, const char *node)
+{
+    char list[DP_AVOID_MAX + 2], name[DP_NAME_MAX + 2];
+    snprintf(list, sizeof(list), ",%s,", job->avoid);
+    snprintf(name, sizeof(name), ",%s,", node);
+    return strstr(list, name) != NULL;
 }
 
 uint32_t sim_parts(size_t world)
@@ -149,7 +164,9 @@ void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_
                        .plan = question->count == 0 ? NULL : "p",
                        .plan_length = question->count == 0 ? 0 : 1,
                        .ranks = question->slots,
-                       .ranks_count = question->count},
+                       .ranks_count = question->count,
+                       .without = question->without,
+                       .rebalances = question->rebalances},
     };
     if (question->fails) {
         event = (struct dp_core_event){

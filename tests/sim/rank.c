@@ -248,6 +248,9 @@ static void take_order(struct sim *sim, struct sim_process *process,
             report(sim, process, &probed);
         }
         break;
+    case DP_ORDER_REBALANCE:
+        run->rebalance = process->rank == 0 ? order->request : run->rebalance;
+        break;
     default:
         break;
     }
@@ -413,9 +416,13 @@ void sim_run_step(struct sim *sim, struct sim_run *run)
     for (uint32_t i = 0; i < run->world; i++) {
         struct sim_process *process = run->ranks[i];
         process->step = run->step;
-        struct sim_report step = {.kind = DP_REPORT_STEP, .step = run->step};
+        struct sim_report step = {.kind = DP_REPORT_STEP,
+                                  .step = run->step,
+                                  .request = run->rebalance,
+                                  .rebalanced = i == 0 && run->rebalance != 0};
         report(sim, process, &step);
     }
+    run->rebalance = 0;
     bool last = run->step >= sim->jobs[run->key.job].steps || run->stops;
     run->checkpoint = run->stops && run->checkpoint == 0 ? 1 : run->checkpoint;
     write_checkpoint(sim, run);

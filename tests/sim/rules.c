@@ -332,7 +332,8 @@ static bool lacks_room_only(struct sim *sim, const struct dp_job_record *job)
     for (size_t n = 0; n < dp_core_nodes_count(sim->controller.core); n++) {
         struct dp_node_view view;
         dp_core_node_at(sim->controller.core, n, &view);
-        bool there = view.state == DP_NODE_READY || view.state == DP_NODE_LATE;
+        bool there = (view.state == DP_NODE_READY || view.state == DP_NODE_LATE) &&
+                     !sim_is_avoided(job, view.node->name);
         slots += there ? view.node->slots : 0;
     }
     // Ranks that the same pass took from another job of the user leave room in his quota too late.

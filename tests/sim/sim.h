@@ -85,7 +85,8 @@ struct sim_report {
     uint32_t rank;
     uint64_t step, request;
     bool ok, peer_lost, error;
-    bool slow; // STEP, PROBE: where it runs everything takes longer
+    bool slow;       // STEP, PROBE: where it runs everything takes longer
+    bool rebalanced; // STEP: experts were placed, as `request` says
     uint32_t world;
     bool norm_known, gradients_whole; // HELD; peer_lost: nobody told it to
 };
@@ -255,6 +256,7 @@ struct sim_run {
     bool ahead; // as it broke, some ranks had completed one step more
     struct sim_process *ranks[SIM_RANKS_MAX];
     uint64_t checkpoint; // asked for; 0 = none
+    uint64_t rebalance;  // experts are to be placed
     struct sim_run *next;
 };
 
@@ -436,7 +438,9 @@ struct sim_question {
     const char *kind;
     uint64_t again_steps;
     struct dp_slot slots[SIM_RANKS_MAX];
-    size_t count; // 0 = all stays as it is
+    size_t count;        // 0 = all stays as it is
+    const char *without; // NULL, or begin anew without this node
+    bool rebalances;
     struct sim_question *next;
 };
 
@@ -564,6 +568,8 @@ void sim_planner_planned(struct sim *sim, uint64_t number);
 void sim_planner_ask(struct sim *sim, const struct dp_effect *effect);
 void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_t life);
 void sim_planner_forget(struct sim *sim);
+// Whether the job stays off the node, since it slowed it down.
+bool sim_is_avoided(const struct dp_job_record *job, const char *node);
 // Each part of a model lives on two ranks, as the two directions of a pipeline have it.
 uint32_t sim_parts(size_t world);
 void sim_controller_deinit(struct sim *sim);

@@ -260,6 +260,20 @@ void sim_users_quota(struct sim *sim, uint32_t detail)
     }
 }
 
+// Some job stays off the node.
+static bool is_left_out(const struct sim *sim, const char *node)
+{
+    const struct dp_job_record *rows[SIM_JOBS_MAX];
+    size_t count = dp_core_jobs_count(sim->controller.core);
+    dp_core_job_rows(sim->controller.core, rows);
+    for (size_t i = 0; i < count; i++) {
+        if (sim_is_avoided(rows[i], node)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // At the end of all troubles what was decided about nodes and users is taken back.
 static void make_peace(struct sim *sim)
 {
@@ -269,7 +283,8 @@ static void make_peace(struct sim *sim)
     }
     for (uint32_t n = 0; n < sim->nodes_count; n++) {
         dp_node_state state = dp_core_node_state_of(sim->controller.core, sim->nodes[n].name);
-        if (state >= DP_NODE_DRAINING && sim->calls_count < SIM_CALLS_MAX / 2) {
+        bool out = state >= DP_NODE_DRAINING || is_left_out(sim, sim->nodes[n].name);
+        if (out && sim->calls_count < SIM_CALLS_MAX / 2) {
             act_on_node(sim, n, DP_NODE_UNDRAIN, 1);
         }
     }
