@@ -111,12 +111,16 @@ class History(ClusterTest):
         state = next(pathlib.Path(cluster.root).rglob("controller.db")).parent
         self.assertIn("in use by", cluster.dpctl("restore", file, "--state", state,
                                                  check=6).stderr)
+        known = cluster.json("events", "-n", "1")["events"][-1]["id"]
         cluster.down()
         kept = cluster.json("restore", file, "--state", state)["kept"]
         self.assertTrue(pathlib.Path(kept).is_file())
         cluster.up()
         self.assertEqual([j["id"] for j in cluster.json("jobs")["jobs"]], [before])
         cluster.dpctl("status", after, check=4)
+        # Who followed the events of before does not wait until as many have happened again.
+        self.assertIn("there is no event", cluster.dpctl("events", "-f", "--after", known + 1000,
+                                                         check=6).stderr)
         # And the other way round.
         cluster.down()
         cluster.dpctl("restore", kept, "--state", state)

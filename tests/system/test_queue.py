@@ -102,6 +102,9 @@ class Queue(ClusterTest):
     def test_quotas_hold_and_are_shown(self):
         cluster = self.cluster.up()
         cluster.dpctl("quota", "alice", 2)
+        # Names are not cut: two long ones would be one user.
+        self.assertIn("the limit is 63", cluster.dpctl(
+            "submit", "--user", "a" * 64, cluster.job_file(**SIM_JOB), check=3).stderr)
         first, second = (cluster.dpctl("submit", "-q", "--user", "alice",
                                        cluster.job_file(**SIM_JOB)).stdout.strip()
                          for _ in range(2))

@@ -16,19 +16,20 @@ const ProtobufCMessage *dp_client_with_user(const struct dp_client *client,
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field_by_name(request->descriptor, "user");
     *ret_copy = NULL;
-    if (field == NULL || field->type != PROTOBUF_C_TYPE_STRING || client->user[0] == '\0') {
+    if (field == NULL || field->type != PROTOBUF_C_TYPE_STRING || client->user == NULL) {
         return request;
     }
     char *copy = dp_memdup(request, request->descriptor->sizeof_message);
     char **user = (char **)(void *)(copy + field->offset);
-    *user = (*user)[0] == '\0' ? (char *)client->user : *user;
+    *user = (*user)[0] == '\0' ? client->user : *user;
     *ret_copy = copy;
     return (const ProtobufCMessage *)(const void *)copy;
 }
 
 void dp_client_set_user(struct dp_client *client, const char *user)
 {
-    DP_COPY_TEXT(client->user, user);
+    free(client->user);
+    client->user = user[0] == '\0' ? NULL : dp_strdup(user);
 }
 
 dp_status dp_client_call(struct dp_client *client, dp_method_id method,
@@ -142,6 +143,7 @@ void dp_client_close(struct dp_client *client)
     }
     dp_rpc_client_close(client->rpc);
     dp_arena_deinit(&client->arena);
+    free(client->user);
     free(client);
 }
 

@@ -11,7 +11,7 @@ struct dp_client {
     struct dp_rpc_client *rpc;
     struct dp_arena arena; // of `version`
     Dp__V1__VersionInfo *version;
-    char user[DP_NAME_MAX]; // "" = not said
+    char *user; // NULL = not said
 };
 
 // The request, or a copy of it that says who asks, when it has a field for that and does not say so

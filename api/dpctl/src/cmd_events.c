@@ -246,7 +246,9 @@ dp_status dpctl_cmd_events(struct dpctl *ctl, int argc, char **argv, struct dp_e
             "  dpctl events -f            everything there is, then what comes\n"
             "  dpctl events -f -n 20      the newest 20, then what comes\n"
             "  dpctl events -f --after 41 job-7\n",
-        .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",
+        .exits =
+            "0 ok, 4 no such job, 6 with -f no event has that ID yet (a backup was restored), 8 "
+            "no controller, 130 Ctrl-C",
         .options = options,
         .handle = handle,
     };

@@ -161,14 +161,23 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     }
     struct dp_error err = {0};
     DP_CLEANUP(view_deinit) struct job_view view = {0};
-    uint64_t index = request->after;
+    uint64_t index = request->after, last = 0;
     dp_status status = DP_OK;
     if (request->job[0] != '\0') {
         status = view_find(daemon, request->job, &view, &err);
     }
-    if (status == DP_OK && request->from_now) {
-        status = dp_store_last_event(daemon->store, &index, &err);
+    if (status == DP_OK) {
+        status = dp_store_last_event(daemon->store, &last, &err);
     }
+    if (status == DP_OK && index > last) {
+        // It would wait for that number, and miss all that happens until then.
+        status =
+            dp_fail(&err, DP_CONFLICT,
+                    "there is no event %llu, the newest is %llu: these are the events of "
+                    "another database, or of a restored one; go on with --after %llu",
+                    (unsigned long long)index, (unsigned long long)last, (unsigned long long)last);
+    }
+    index = request->from_now ? last : index;
     if (status != DP_OK) {
         call_fail_error(daemon, call, &err);
         return;

@@ -28,7 +28,8 @@ const char *dp_client_address(const struct dp_client *client);
 // What the controller said when the client opened; borrowed.
 const Dp__V1__VersionInfo *dp_client_version(const struct dp_client *client);
 
-// Who asks: what goes into the `user` of every request that has one and does not say so itself.
+// Who asks: what goes into the `user` of every request that has one and does not say so itself; a
+// name that is too long is refused with the request, not cut to somebody else's.
 void dp_client_set_user(struct dp_client *client, const char *user);
 
 // One function for each RPC that dpctl makes. Reads are tried once more when the connection broke;
