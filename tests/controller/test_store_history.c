@@ -607,7 +607,8 @@ static void a_damaged_foreign_or_newer_file_is_not_restored(void **state)
     assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_NOT_FOUND, &err,
                    "cannot read");
     assert_int_equal(dp_write_file(copy, "no database", 11, &err), DP_OK);
-    assert_int_equal(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID);
+    assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID, &err,
+                   "take another backup");
     assert_int_equal(unlink(copy), 0);
     make_backup(directory, copy);
     int fd = open(copy, O_WRONLY | O_CLOEXEC);

@@ -161,8 +161,9 @@ dp_status dpctl_cmd_backup(struct dpctl *ctl, int argc, char **argv, struct dp_e
             "of one moment. FILE gets its name when it is whole and its hash is that of what was "
             "sent; a pipe or a device is written as it comes.\v"
             "  dpctl backup dp-$(date +%F).db\n",
-        .exits =
-            "0 written, 3 FILE is a directory, 8 no controller, or other backups are being made",
+        .exits = "0 written, 3 FILE is a directory, 4 its directory is not there, 8 no controller, "
+                 "or other "
+                 "backups are being made",
         .handle = handle_backup,
     };
     const char *file = NULL;
@@ -229,8 +230,8 @@ dp_status dpctl_cmd_restore(struct dpctl *ctl, int argc, char **argv, struct dp_
                "whole before, and what was there is kept beside it. Jobs that were submitted after "
                "the backup are not known any more; what runs of them is left alone.\v"
                "  dpctl restore dp-2026-11-30.db --state /var/lib/dp\n",
-        .exits = "0 restored, 3 the file is damaged or not a controller's, 6 a controller uses the "
-                 "directory, or the file is of a newer version",
+        .exits = "0 restored, 3 the file is damaged or not a controller's, 4 no such file, 6 a "
+                 "controller uses the directory, or the file is of a newer version",
         .offline = true,
         .options = restore_options,
         .handle = handle_restore,

@@ -18,6 +18,13 @@ static dp_status examine(const char *path, struct dp_error *err)
         return dp_fail_errno(err, errno, "cannot read %s", path);
     }
     dp_status status = dp_store_prepare_file(path, err);
+    if (status == DP_INVALID) {
+        // What it advises is about a database in its place.
+        return dp_fail(err, DP_INVALID,
+                       "%s is damaged, cut or no database of dp-controller: take another backup; "
+                       "nothing was changed",
+                       path);
+    }
     if (status != DP_OK) {
         return status;
     }
