@@ -162,8 +162,7 @@ dp_status dpctl_cmd_backup(struct dpctl *ctl, int argc, char **argv, struct dp_e
             "sent; a pipe or a device is written as it comes.\v"
             "  dpctl backup dp-$(date +%F).db\n",
         .exits = "0 written, 3 FILE is a directory, 4 its directory is not there, 8 no controller, "
-                 "or other "
-                 "backups are being made",
+                 "or other backups are being made",
         .handle = handle_backup,
     };
     const char *file = NULL;
