@@ -39,6 +39,7 @@ static void take_ask(struct world *world, const struct dp_effect *effect)
         .recovers = ask->recovers,
         .lost_count = ask->lost_count,
         .step_ns = ask->step_ns,
+        .restart_ns = ask->restart_ns,
         .trust = ask->trust,
         .nodes_count = effect->nodes_count,
     };

@@ -27,7 +27,7 @@ struct world_asked {
     uint32_t lost[16];
     size_t lost_count;
     char cause[DP_TEXT_MAX], away[DP_NAME_MAX];
-    int64_t step_ns;
+    int64_t step_ns, restart_ns;
     double trust;
     char nodes[16][DP_NAME_MAX]; // offered
     uint32_t slots[16];          // how many of each

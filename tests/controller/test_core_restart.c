@@ -126,6 +126,7 @@ static void it_saves_leaves_the_node_and_is_measured(void **state)
                                 .reassign = {.job = "job-1", .away = "", .advise = true}};
     change.world.now_ns += 600 * DP_NS_PER_S;
     world_step(&change.world, &ask);
+    assert_int_equal(change.world.asked.restart_ns, 3 * DP_NS_PER_S); // what it costs is known now
     for (size_t i = 0; i < change.world.asked.nodes_count; i++) {
         assert_string_not_equal(change.world.asked.nodes[i], "b");
     }

@@ -290,10 +290,10 @@ struct core_transaction {
 // A row of the audit whose transaction is not answered, or has failed.
 struct core_audit {
     struct dp_audit_record row;
-    uint64_t token; // of the newest transaction with it
-    uint64_t job;   // that it brought in; 0 = none
+    uint64_t token;          // of the newest transaction with it
+    uint64_t job;            // that it brought in; 0 = none
     uint64_t reply, answers; // that waits for it, with the job that it is about
-    bool unstored, failed; // now; ever
+    bool unstored, failed;   // now; ever
     struct core_audit *next;
 };
 
@@ -345,9 +345,10 @@ struct dp_core {
     uint64_t next_number, next_token, next_request;
     struct core_job **sided; // jobs with more than one assignment
     size_t sided_count, sided_capacity;
-    double trust;      // in predictions of what a change of ranks gains
-    int64_t trust_ns;  // wall clock of what it rests on
-    int64_t switch_ns; // how long jobs stand still while ranks change, as measured; 0 = not known
+    double trust;       // in predictions of what a change of ranks gains
+    int64_t trust_ns;   // wall clock of what it rests on
+    int64_t switch_ns;  // how long jobs stand still while ranks change, as measured; 0 = not known
+    int64_t restart_ns; // and while they begin anew
     // Of the step at hand, and until the next one begins: jobs that something happened to.
     struct core_job **touched;
     size_t touched_count, touched_capacity;

@@ -203,6 +203,7 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     kept->answer = dp_core_keep_text(core, ask->answer == NULL ? "" : ask->answer);
     kept->step_ns = dp_core_recent_step_ns(job, CORE_NOW_STEPS);
     kept->switch_ns = core->switch_ns;
+    kept->restart_ns = core->restart_ns;
     kept->steps_left =
         job->row.steps_total > job->row.step ? job->row.steps_total - job->row.step : 0;
     kept->trust = core->trust;
@@ -575,8 +576,10 @@ void dp_core_load_decision(struct dp_core *core, const struct dp_decision_record
         core->trust = decision->trust_after;
         core->trust_ns = decision->time_ns;
         // A restart stands still for other things.
-        bool is_switch = decision->attempt != 0 && strcmp(decision->kind, "restart") != 0;
-        core->switch_ns = is_switch ? decision->measured_pause_ns : core->switch_ns;
+        bool is_switch = strcmp(decision->kind, "restart") != 0;
+        if (decision->measured_pause_ns > 0) { // experts are placed without
+            *(is_switch ? &core->switch_ns : &core->restart_ns) = decision->measured_pause_ns;
+        }
     }
     struct core_job *job = dp_core_job_number(core, decision->job);
     if (job == NULL || decision->number <= job->reassign.decision.number) {

@@ -107,6 +107,7 @@ void dp_core_restart_runs(struct dp_core *core, struct core_job *job)
     }
     int64_t paused_ns = core->wall_ns - decision->time_ns; // clocks of the wall jump
     decision->measured_pause_ns = paused_ns > 0 ? paused_ns : 0;
+    core->restart_ns = decision->measured_pause_ns;
     job->reassign.measured_from = job->reassign.recent_first = job->row.step + 2;
     dp_core_decision_set(job, DP_DECISION_RUNNING, "%s", "");
 }

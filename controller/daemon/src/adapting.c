@@ -31,7 +31,7 @@ struct adapting {
     double *rank_load;    // [world]: rows that came to its experts over the mean; NULL = no experts
     double skew;          // the fullest expert's
     dp_adapt_kind wanted; // the one answer that is looked for; IGNORE = the best
-    double step_s, switch_s, trust;
+    double step_s, switch_s, restart_s, trust;
     int64_t steps_left, step;
     // What came of it.
     const char *kind; // static
@@ -297,6 +297,10 @@ static void run_choose(struct adapting *adapting)
     if (adapting->switch_s > 0) {
         input.acting.switch_s = adapting->switch_s;
     }
+    if (adapting->restart_s > 0) {
+        input.acting.checkpoint_s = 0; // it is in the other
+        input.acting.restart_s = adapting->restart_s;
+    }
     if (adapting->spec.resources.device == DP_DEVICE_SIM) {
         // It has nothing to save: it would begin anew.
         input.acting.checkpoint_s = (double)adapting->step * adapting->step_s;
@@ -458,6 +462,7 @@ void adapting_start(struct daemon *daemon, const struct dp_effect *effect)
         .leaves = !ask->recovers && ask->away[0] != '\0',
         .step_s = (double)ask->step_ns / DP_NS_PER_S,
         .switch_s = (double)ask->switch_ns / DP_NS_PER_S,
+        .restart_s = (double)ask->restart_ns / DP_NS_PER_S,
         .trust = ask->trust,
         .steps_left = (int64_t)ask->steps_left,
         .step = (int64_t)job->step,

@@ -428,6 +428,7 @@ struct dp_adapt_ask {
     const char *cause;  // in words
     int64_t step_ns;    // measured, as are the next: 0 = not known
     int64_t switch_ns;  // how long a job stood still while its ranks changed
+    int64_t restart_ns; // and while it began anew from a checkpoint that it wrote
     uint64_t steps_left;
     double trust; // in predictions, 0 to 1
 };
