@@ -171,6 +171,9 @@ static void hold(struct sim *sim, struct sim_process *process, bool peer_lost)
                                         .norm_known = ahead || !process->run->ahead,
                                         .gradients_whole = !ahead};
     report(sim, process, &process->held);
+    if (process->run->stops) {
+        say_last(sim, process, true, false); // it was told before it held
+    }
 }
 
 static void settle(struct sim *sim, struct sim_process *process, uint64_t step)
