@@ -169,6 +169,36 @@ static void a_controller_that_is_new_waits_for_older_ranks_that_nodes_tell_of(vo
     assert_state(&change, DP_STATE_CANCELLED);
 }
 
+// Both in one hello, those in force first.
+static void what_a_node_says_of_older_ranks_counts_whatever_it_says_first(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    switched(&change);
+    change_level(&change, 2, "aacc", DP_RANK_RUNNING, 9);
+    change_restart(&change);
+    come_back(&change, 'b', false, false);
+    struct dp_rank_level ranks[2][2];
+    struct dp_assignment_level levels[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[0][i] = world_rank_level(2 + i, DP_RANK_FINISHED);
+        ranks[1][i] = world_rank_level(i, DP_RANK_RUNNING);
+        levels[i] = (struct dp_assignment_level){
+            .fence = {"job-1", 1, 2 - i}, .ranks = ranks[i], .ranks_count = 2, .error = ""};
+    }
+    change.c = world_hello(&change.world, "c", 2, levels, 1);
+    ranks[0][0].rank = 0;
+    ranks[0][1].rank = 1;
+    change.a = world_hello(&change.world, "a", 2, levels, 2);
+    assert_state(&change, DP_STATE_RUNNING);
+    assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "a"), 1);
+    world_pass(&change.world, 2 * change.world.config.settle_ms + 1000);
+    assert_state(&change, DP_STATE_RUNNING);
+    world_heartbeat(&change.world, change.a, levels, 1);
+    const struct dp_job_record *job = change_job(&change);
+    assert_true(job == NULL || job->state == DP_STATE_COMPLETED);
+}
+
 static void nodes_that_do_not_come_back_are_waited_for_until_they_are_lost(void **state)
 {
     (void)state;
@@ -205,6 +235,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_has_done_his_work_makes_way_by_ending),
     cmocka_unit_test(a_cancelled_job_is_over_when_its_older_ranks_are),
     cmocka_unit_test(a_controller_that_is_new_waits_for_older_ranks_that_nodes_tell_of),
+    cmocka_unit_test(what_a_node_says_of_older_ranks_counts_whatever_it_says_first),
     cmocka_unit_test(nodes_that_do_not_come_back_are_waited_for_until_they_are_lost),
 };
 

@@ -110,6 +110,9 @@ void dp_core_audit_end(struct dp_core *core, const struct dp_core_event *event)
         kept->row = *row;
         kept->reply = core->audit_reply;
         kept->answers = core->audit_answers;
+        if (event->kind == DP_EVENT_CHECKPOINT) {
+            kept->answers = dp_core_number_of(event->ask.job); // it is answered later
+        }
         kept->job = core->next_number > core->audit_number ? core->audit_number : 0;
         core->audits_count++;
         put(core, kept);
