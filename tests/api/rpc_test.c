@@ -1,11 +1,18 @@
 #include "dp_test.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "dp/check.h"
 #include "dp/clock.h"
 #include "dp/v1/agent.pb-c.h"
 #include "dp/v1/controller.pb-c.h"
@@ -335,6 +342,47 @@ static void a_port_that_is_taken_is_refused(void **state)
     assert_refused(status, DP_CONFLICT, &err, "in use");
 }
 
+// Callers until nobody can be accepted any more; then they leave.
+static void a_port_outlives_a_moment_without_descriptors(void **state)
+{
+    struct fixture *fixture = *state;
+    struct dp_error err = {0};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+    const char *port = strrchr(fixture->server.address, ':') + 1;
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)strtoul(port, NULL, 10)),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct timeval most = {.tv_sec = 10};
+    int callers[64];
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(callers); i++) {
+        callers[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(callers[i] >= 0);
+    }
+    const int last = callers[DP_ARRAY_LENGTH(callers) - 1];
+    assert_int_equal(setsockopt(last, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most), 0);
+    struct rlimit limit, low;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = (rlim_t)last + 1;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(callers); i++) {
+        assert_int_equal(connect(callers[i], (const struct sockaddr *)&to, sizeof to), 0);
+    }
+    // Servers speak first in HTTP/2: what is accepted hears settings, who is turned away nothing.
+    char byte;
+    const ssize_t heard = recv(last, &byte, 1, 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(callers); i++) {
+        close(callers[i]);
+    }
+    assert_true(heard == 0 || (heard < 0 && errno == ECONNRESET));
+    // Those who were there, and those who come.
+    assert_ok(get_job(fixture->client, "job-7", LONG_MS, &bytes, &err), &err);
+    struct dp_rpc_client *client = open_client(fixture->server.address);
+    assert_ok(get_job(client, "job-7", LONG_MS, &bytes, &err), &err);
+    dp_rpc_client_close(client);
+}
+
 static void a_socket_path_that_is_served_is_refused(void **state)
 {
     struct dp_error err = {0};
@@ -499,6 +547,8 @@ int main(void)
         cmocka_unit_test(a_server_that_stops_ends_open_streams_with_a_hint),
         cmocka_unit_test(a_stop_without_grace_cancels_a_reader_that_does_not_read),
         cmocka_unit_test_setup_teardown(a_port_that_is_taken_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_port_outlives_a_moment_without_descriptors, setup,
+                                        teardown),
         cmocka_unit_test(a_socket_path_that_is_served_is_refused),
         cmocka_unit_test(an_address_that_is_none_is_refused),
         cmocka_unit_test(a_method_with_two_handlers_is_refused),

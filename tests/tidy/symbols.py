@@ -17,8 +17,9 @@ import sys
 # Modules that are not there yet; to be empty.
 PENDING = set()
 
-# Names of the compiler's: C++ (of the shims), sanitizers.
-FOREIGN = re.compile(r"_Z|__|DW\.ref\.")
+# Names of the compiler's: C++ (of the shims), sanitizers. And the accept4 of gRPC's, which api/rpc
+# replaces.
+FOREIGN = re.compile(r"_Z|__|DW\.ref\.|accept4$")
 WEAK = "VvWwu"
 
 

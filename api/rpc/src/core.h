@@ -22,6 +22,10 @@ void dp_rpc_core_leave(void);
 void dp_rpc_signals_block(sigset_t *ret_old);
 void dp_rpc_signals_restore(const sigset_t *old);
 
+// Before the first server: keeps a descriptor to turn callers away with when there are no others.
+// Any thread.
+void dp_rpc_accept_prepare(void);
+
 // Monotonic, so that setting the clock moves no deadline.
 gpr_timespec dp_rpc_deadline_ms(unsigned ms);
 gpr_timespec dp_rpc_deadline_never(void);

@@ -80,6 +80,7 @@ dp_status dp_rpc_server_new(const struct dp_rpc_server_options *options,
         options->queue_bytes_max == 0 ? 2 * server->message_bytes_max : options->queue_bytes_max;
     server->next_id = 1;
     dp_rpc_core_enter();
+    dp_rpc_accept_prepare();
     sigset_t old;
     dp_rpc_signals_block(&old);
     status = start(server, options, err);
