@@ -61,6 +61,44 @@ MUTANTS = [
     ("an epoch is given out twice", CORE + "reassign_sides.c",
      "    job->row.epoch_used++;\n", ""),
     ("attempts do not count", CORE + "retry.c", "    row->attempt++;\n", ""),
+    ("nothing is recovered within the attempt", CORE + "recover.c",
+     "    if (!lives || job->row.recovery", "    if (true || job->row.recovery"),
+    ("a rank that serves is counted as lost", CORE + "recover.c",
+     "    if (!holds(job, rank) || ", "    if (!holds(job, rank) || rank->rank == 1 || "),
+    ("a node that is down keeps its jobs", CORE + "node_admin.c",
+     "        set_admin(core, node, DP_ADMIN_DOWN, ask->by, ask->reason);\n"
+     "        node->leave_ns = core->now_ns;",
+     "        set_admin(core, node, DP_ADMIN_DOWN, ask->by, ask->reason);"),
+    ("strict is best effort", CORE + "queue_pass.c",
+     "bool strict = core->config.queue == DP_QUEUE_STRICT;", "bool strict = false;"),
+    ("jobs are passed for ever", CORE + "queue_pass.c",
+     "    pass->closed = strict || passed || freed;", "    pass->closed = strict || freed;"),
+    ("jobs make way for their equals", CORE + "preempt.c",
+     "job->row.priority < wanting->row.priority;", "job->row.priority <= wanting->row.priority;"),
+    ("who must not be preempted is", CORE + "preempt.c",
+     "return has_ranks && job->row.preemptible && ", "return has_ranks && "),
+    ("rows of the audit are tried once", CORE + "audit.c",
+     "audit->unstored = audit->failed = core->audits_unstored = true;", ""),
+    ("answers do not wait for the audit", CORE + "effects.c",
+     "        dp_core_job_changed(job); // the answer waits", "        // the answer waits"),
+    ("an attempt's row is forgotten for the next one's", CORE + "retry.c",
+     "    past->next = job->pasts;\n", "    past->next = NULL;\n"),
+    ("a decision that is followed has no end", CORE + "reassign_decide.c",
+     "        reassign->decision_changed = true;\n    }\n    if (reassign",
+     "    }\n    if (reassign"),
+    ("a submission goes with a later transaction that fails", CORE + "jobs.c",
+     "job->row.state == DP_STATE_SUBMITTED && job->stored_token == 0;",
+     "job->row.state == DP_STATE_SUBMITTED;"),
+    ("nodes are forgotten in memory alone", CORE + "node_admin.c",
+     "    node->row.deleted = true;\n", ""),
+    ("places that are not free are taken", CORE + "reassign_decide.c",
+     "        if (*taken || unknown) {", "        if (false) {"),
+    ("new ranks start before the old ones hold", CORE + "reassign.c",
+     "        if (all_hold(job)) {", "        if (true) {"),
+    ("decisions that failed to be stored are not tried again", CORE + "reassign_decide.c",
+     "    if (reassign->decision_changed || reassign->decision_token > job->stored_token) {\n"
+     "        dp_core_store",
+     "    if (reassign->decision_changed) {\n        dp_core_store"),
 ]
 # Those that few worlds find: tried with a number of runs that is asked for.
 RARE = [
@@ -121,7 +159,7 @@ def judge(program, runs):
         done = subprocess.run([str(program), "1", "find", str(runs)], capture_output=True, text=True,
                               timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return "it does not come to an end"
+        return None
     if done.returncode == 0:
         return None
     last = (done.stdout + done.stderr).strip().splitlines()

@@ -194,10 +194,10 @@ static bool all_is_served(const struct sim *sim, const struct sim_run *run)
     return step > 0;
 }
 
-static bool some_train(const struct sim_run *run)
+static bool some_lack(const struct sim_run *run)
 {
     for (uint32_t rank = 0; rank < run->world; rank++) {
-        if (run->ranks[rank] != NULL && run->ranks[rank]->state == SIM_RANK_TRAINING) {
+        if (run->ranks[rank] == NULL || run->ranks[rank]->state != SIM_RANK_HELD) {
             return true;
         }
     }
@@ -212,6 +212,7 @@ static void judge_fall(struct sim *sim, uint64_t number, const char *why)
     struct sim_job *job = &sim->jobs[number];
     bool lived = job->before == DP_STATE_RUNNING || job->before == DP_STATE_REASSIGNING ||
                  job->before == DP_STATE_LOST;
+    bool lived_alone = job->before == DP_STATE_RUNNING;
     job->before = DP_STATE_STOPPING; // the first cause counts
     bool passes = false;
     for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++) {
@@ -222,8 +223,13 @@ static void judge_fall(struct sim *sim, uint64_t number, const char *why)
         job->misled || job->agains >= 3 || row->recovery != DP_JOB_RECOVERY_AUTO) {
         return;
     }
+    if (lived_alone) {
+        sim_fail(sim, "recovery", "%s.%u.%u is not tried to be recovered: %s", row->id,
+                 row->attempt, row->epoch, why);
+    }
+    // An order to hold that somebody does not answer is not waited for any longer.
     const struct sim_run *run = run_in_force(sim, row);
-    if (run != NULL && all_is_served(sim, run) && !(job->pausing && some_train(run))) {
+    if (run != NULL && all_is_served(sim, run) && !(job->pausing && some_lack(run))) {
         sim_fail(sim, "recovery", "%s.%u.%u could go on from ranks that hold; it falls: %s",
                  row->id, row->attempt, row->epoch, why);
     }
