@@ -6,8 +6,8 @@ Jobs of eight sim ranks take recorded noise (tests/fixtures/noise). From a rando
 place takes 1.5 or 3 times as long, or the link between two; [straggler] policy = "auto" does the
 rest. What can be recovered says straggler_best, which simulates every split of layers, sharing of
 micro-batches and place for what is slow; once in the order of the job, once in other families'
-orders of the same actions as well. Its seconds are scaled by what healthy steps took over what they
-were simulated to take. A rank of two of the cpu device then gets a quota of its cores, and is
+orders of the same actions as well. Its seconds are scaled by what steps took over what they were
+simulated to take, of those that were healthy and those that were slow whichever is less. A rank of two of the cpu device then gets a quota of its cores, and is
 probed.
 
 Prints what it saw of each run, and rows of build/bench.json. --seeds 1 is how many runs of each
@@ -39,7 +39,7 @@ NOISE = SOURCE / "tests" / "fixtures" / "noise" / "recorded.txt"
 FOUND_WITHIN, RECOVERED = 12, 0.85  # steps; share
 PROBE_S = 0.2
 LAYER_S, LAYERS = 0.002, 16  # a hop takes two layers' time
-WINDOW = 20     # steps that a median is of
+WINDOW = 20     # steps that are looked at
 LATEST_S = 300  # of one run
 
 # Sizes, the family that runs, others that have the same actions, micro-batches of a replica.
@@ -85,8 +85,9 @@ def row(name, value, unit, peer, ratio, goal, met):
 
 def job_of(layout, seed, layer_s, **more):
     pipeline, data, schedule, _, batches = layout
-    return {**SIM_JOB, "train_steps": 3000, "train_seed": seed, "train_global_batch": batches * data,
-            "model_layers": LAYERS, "parallel_pipeline": pipeline, "parallel_data": data,
+    return {**SIM_JOB, "train_steps": 3000, "train_seed": seed,
+            "train_global_batch": batches * data, "model_layers": LAYERS,
+            "parallel_pipeline": pipeline, "parallel_data": data,
             "parallel_microbatches": batches, "parallel_schedule": schedule,
             "sim_forward_s": layer_s, "sim_input_grad_s": layer_s, "sim_weight_grad_s": layer_s,
             "sim_pair_s": None, "sim_hop_s": 2 * layer_s, "sim_noise_file": str(NOISE),
@@ -105,6 +106,18 @@ def best_step(layout, layer_s, slow, links, families):
 def step_of(report, event):
     """The step that an event came with."""
     return max((s["step"] for s in report["steps"] if s["time_ns"] <= event["time_ns"]), default=0)
+
+
+def gaps(report):
+    """Seconds between steps: from one's end to the next one's beginning, by step."""
+    steps = report["steps"]
+    return {b["step"]: (b["time_ns"] - a["time_ns"]) / 1e9 - b["step_s"]
+            for a, b in zip(steps, steps[1:])}
+
+
+def probe_time(between, suspected):
+    """The probe comes between two of the steps after a suspicion."""
+    return max(between.get(suspected + i, 0) for i in range(1, 4))
 
 
 class Run:
@@ -161,9 +174,11 @@ class Run:
         found = [e for e in self.events if e["kind"] == kind]
         return found[0] if found else None
 
-    def median(self, begin, end):
-        steps = [s["step_s"] for s in self.report["steps"] if begin <= s["step"] < end]
-        return statistics.median(steps) if steps else 0
+    def middle(self, begin, end):
+        """Of these steps; those of a machine that others use, too, are longer by what these do, so
+        the lower quartile has less of that than the median."""
+        steps = sorted(s["step_s"] for s in self.report["steps"] if begin <= s["step"] < end)
+        return steps[(len(steps) - 1) // 4] if steps else 0
 
     def judge(self):
         suspected, confirmed = (self.first(f"straggler.{kind}") for kind in
@@ -181,13 +196,16 @@ class Run:
         switch = self.first("job.switch")
         done = self.decision is not None and self.decision["state"] == "DECISION_MEASURED"
         last = step_of(self.report, switch) if switch else self.report["job"]["step"]
-        self.before_s = self.median(self.onset - WINDOW, self.onset)
-        self.slow_s = self.median(max(self.onset, last - WINDOW), last)
-        self.after_s = self.median(last + 2, last + 2 + WINDOW) if done else self.slow_s
-        scale = self.before_s / self.best["healthy_s"]
+        self.before_s = self.middle(self.onset - WINDOW, self.onset)
+        self.slow_s = self.middle(max(self.onset, last - WINDOW), last)
+        self.after_s = self.middle(last + 2, last + 2 + WINDOW) if done else self.slow_s
+        scale = min(self.before_s / self.best["healthy_s"], self.slow_s / self.best["slow_s"])
         self.recovered, self.recovered_orders = (
             (self.slow_s - self.after_s) / (self.slow_s - scale * best["best_s"])
             for best in (self.best, self.best_orders))
+        between = gaps(self.report)
+        self.probe_s = probe_time(between, self.onset - 1 + (self.suspected or 0))
+        self.usual_s = statistics.median(between.values())
         self.tell(scale)
 
     def tell(self, scale):
@@ -201,10 +219,10 @@ class Run:
               f"{self.named}; load {os.getloadavg()[0]:.1f}\n"
               f"    step {ms[0]} ms, slow {ms[1]}, answered {ms[2]}, best {ms[3]} (as "
               f"{self.best_orders['family']} {ms[4]}): recovered {self.recovered:.2f} "
-              f"({self.recovered_orders:.2f})\n"
-              f"    {self.decision['kind'] + ': ' + self.decision['answer'] if self.decision else ''}"
-              f"{'; ' + self.decision['outcome'] if self.decision else 'nothing was done'}",
-              flush=True)
+              f"({self.recovered_orders:.2f}); between steps {1e3 * self.usual_s:.1f} ms, with the "
+              f"probe {1e3 * self.probe_s:.1f} ms\n"
+              "    " + ("{kind}: {answer}; {outcome}".format(**self.decision)
+                        if self.decision else "nothing was done"), flush=True)
         if not (self.is_right and self.decision):
             for event in self.events:
                 if event["kind"].startswith(("straggler", "job.decision")):
@@ -222,8 +240,8 @@ def sim_rows(kind, seeds):
     row(f"{what}: found", found, "steps", f"the most of {len(runs)} runs", found / FOUND_WITHIN,
         f"within {FOUND_WITHIN}", found <= FOUND_WITHIN)
     right = sum(run.is_right for run in runs)
-    row(f"{what}: right cause and place", right, "runs", f"of {len(runs)}", right / len(runs), "all",
-        right == len(runs))
+    row(f"{what}: right cause and place", right, "runs", f"of {len(runs)}", right / len(runs),
+        "all", right == len(runs))
     least = min(run.recovered for run in runs)
     median = statistics.median(run.recovered for run in runs)
     orders = statistics.median(run.recovered_orders for run in runs)
@@ -231,13 +249,6 @@ def sim_rows(kind, seeds):
         f"exhaustive simulation; the least of {len(runs)} runs, median {median:.2f}; beside other "
         f"families' orders {orders:.2f}; load {os.getloadavg()[0]:.1f}", least / RECOVERED,
         f"at least {RECOVERED}", least >= RECOVERED)
-
-
-def gaps(report):
-    """Seconds between steps: from one's end to the next one's beginning, by step."""
-    steps = report["steps"]
-    return {b["step"]: (b["time_ns"] - a["time_ns"]) / 1e9 - b["step_s"]
-            for a, b in zip(steps, steps[1:])}
 
 
 class QuotaRun:
@@ -267,9 +278,7 @@ class QuotaRun:
         self.events = [event for event in self.events if event[1] >= 0]
         self.suspected = self.after("suspected")
         between = gaps(report)
-        # The probe comes between two of the steps after the first suspicion.
-        first = self.onset + (self.suspected or 0)
-        self.probe_s = max((between.get(first + i, 0) for i in range(1, 4)), default=0)
+        self.probe_s = probe_time(between, self.onset + (self.suspected or 0))
         self.usual_s = statistics.median(between.values())
         print(f"a quota of {share} cores from step {self.onset} on: suspected after "
               f"{self.suspected} steps, confirmed after {self.after('confirmed')}: {self.named}; "

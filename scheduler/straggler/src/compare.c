@@ -388,38 +388,38 @@ static void compare_changes(struct dp_straggler *self)
     }
 }
 
-double dp_straggler_taken_ns(const struct dp_straggler_sample *sample)
+double dp_straggler_taken_ns(const struct dp_straggler_sample *sample, int way)
 {
-    return (double)(sample->launch_gap_ns + sample->off_core_ns);
+    return (double)(sample->launch_gap_ns + (way == HOST_CORES ? sample->off_core_ns : 0));
 }
 
-// What the host takes away, between actions or within them: a rank that is kept from its cores
-// loses now the one and now the other. As if it made the work longer.
-static void compare_hosts(struct dp_straggler *self)
+// As if what is taken away made the work longer.
+static void compare_hosts(struct dp_straggler *self, int way)
 {
     size_t count = 0;
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         const struct rank *rank = &self->ranks[r];
         if (rank->sample != NULL) {
-            self->scratch[count++] = dp_straggler_taken_ns(rank->sample);
+            self->scratch[count++] = dp_straggler_taken_ns(rank->sample, way);
         }
     }
     qsort(self->scratch, count, sizeof(double), compare_doubles);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         struct rank *rank = &self->ranks[r];
-        rank->host_log = NAN;
-        if (rank->sample == NULL || rank->own_ns <= 0 || (count < 2 && !rank->best_taken_known)) {
+        struct host *host = &rank->hosts[way];
+        host->log = NAN;
+        if (rank->sample == NULL || rank->own_ns <= 0 || (count < 2 && !host->best_known)) {
             continue;
         }
-        double taken = dp_straggler_taken_ns(rank->sample), others = rank->best_taken_ns;
+        double taken = dp_straggler_taken_ns(rank->sample, way), others = host->best_ns;
         if (count > 1) {
             others = dp_straggler_median_of_others(self->scratch, count,
                                                    place_of(self->scratch, count, taken));
         }
-        double reference = rank->best_taken_known ? fmax(rank->best_taken_ns, others) : others;
+        double reference = host->best_known ? fmax(host->best_ns, others) : others;
         double all = rank->own_ns + (double)rank->sample->launch_gap_ns;
-        rank->host_lost_ns = taken - reference;
-        rank->host_log = log(all / fmax(all - rank->host_lost_ns, all / 100));
+        host->lost_ns = taken - reference;
+        host->log = log(all / fmax(all - host->lost_ns, all / 100));
     }
 }
 
@@ -440,5 +440,6 @@ void dp_straggler_compare_works(struct dp_straggler *self)
         }
     }
     compare_changes(self);
-    compare_hosts(self);
+    compare_hosts(self, HOST_GAPS);
+    compare_hosts(self, HOST_CORES);
 }

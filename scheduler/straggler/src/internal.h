@@ -85,6 +85,18 @@ struct slot { // a sample that waits for those of other ranks
     size_t kinds_capacity, links_capacity;
 };
 
+// What its host takes away from a rank: time between actions, or that and time within them for
+// which there was no core. A rank that is kept from its cores loses now the one and now the other;
+// where others use the machine, too, the sum of both is the noisier one.
+enum { HOST_GAPS, HOST_CORES, HOST_WAYS };
+struct host {
+    struct subject subject;
+    struct window taken; // ns, of the newest steps
+    double best_ns;      // of the best few of them
+    bool best_known;
+    double log, lost_ns; // of the step at hand
+};
+
 struct rank {
     struct slot slots[DP_STRAGGLER_PENDING_MAX];
     struct work *works;
@@ -92,11 +104,10 @@ struct rank {
     struct link *links;
     size_t links_count;
     uint32_t missed; // steps in a row without a sample
-    struct subject work, host, silence;
+    struct subject work, silence;
+    struct host hosts[HOST_WAYS];
     double known; // how slow it was known to be from the beginning; 0 = not
-    struct window individual, busy, gap, off_core, taken, lost; // of the newest steps
-    double best_taken_ns;                                       // of the best few steps
-    bool best_taken_known;
+    struct window individual, busy, off_core, lost; // of the newest steps
     // Of the step at hand.
     const struct dp_straggler_sample *sample; // NULL = none
     double own_ns, reference_ns, best_ns;     // of a step's work; 0 = not known
@@ -104,7 +115,6 @@ struct rank {
     double forward_log, backward_log;
     bool alone;                          // nobody does the same
     double relative_log, individual_log; // NaN = not known
-    double host_log, host_lost_ns;
 };
 
 // A pair of ranks that send each other something.
@@ -204,7 +214,7 @@ void dp_straggler_series_reset(struct series *series);
 
 // compare.c: what the step at hand is compared with.
 // What its host took away from a rank in a step.
-double dp_straggler_taken_ns(const struct dp_straggler_sample *sample);
+double dp_straggler_taken_ns(const struct dp_straggler_sample *sample, int way);
 void dp_straggler_compare_works(struct dp_straggler *self);
 void dp_straggler_compare_edges(struct dp_straggler *self);
 
@@ -221,6 +231,7 @@ double dp_straggler_off_core_ns(struct dp_straggler *self, uint32_t r);
 // nothing else.
 bool dp_straggler_lacks_cores(const struct rank *rank);
 bool dp_straggler_is_suspect(const struct subject *subject);
+bool dp_straggler_host_is_suspect(const struct rank *rank);
 
 // whole.c
 void dp_straggler_judge_stages(struct dp_straggler *self);

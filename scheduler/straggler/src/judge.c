@@ -16,6 +16,12 @@ bool dp_straggler_is_suspect(const struct subject *subject)
     return subject->verdict != NULL && subject->verdict->state >= DP_STRAGGLER_SUSPECTED;
 }
 
+bool dp_straggler_host_is_suspect(const struct rank *rank)
+{
+    return dp_straggler_is_suspect(&rank->hosts[HOST_GAPS].subject) ||
+           dp_straggler_is_suspect(&rank->hosts[HOST_CORES].subject);
+}
+
 struct dp_straggler_verdict *dp_straggler_verdict_of(struct subject *subject)
 {
     if (subject->verdict == NULL) {
@@ -275,44 +281,46 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
     dp_straggler_tell(self, rank->work.verdict);
 }
 
-static void describe_host(struct dp_straggler *self, uint32_t r)
+static void describe_host(struct dp_straggler *self, uint32_t r, int way)
 {
-    const struct rank *rank = &self->ranks[r];
-    struct dp_straggler_verdict *verdict = rank->host.verdict;
-    double off_core = fmax(dp_straggler_off_core_ns(self, r), 0);
-    if (off_core < explained_share * rank->host_lost_ns) {
+    const struct host *host = &self->ranks[r].hosts[way];
+    struct dp_straggler_verdict *verdict = host->subject.verdict;
+    if (way == HOST_GAPS) {
         snprintf(verdict->text, sizeof(verdict->text),
                  "rank %u loses %.1f ms of each step between actions since step %lld, neither "
                  "computing nor waiting for a message, while its actions take what they did: its "
                  "host starts them late (other processes, data, collection of garbage)",
-                 r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
+                 r, host->lost_ns / 1e6, (long long)verdict->onset_step);
         return;
     }
     snprintf(verdict->text, sizeof(verdict->text),
              "rank %u loses %.1f ms of each step since step %lld, within actions and between them, "
              "ready to compute but without a core: something takes its cores away",
-             r, rank->host_lost_ns / 1e6, (long long)verdict->onset_step);
+             r, host->lost_ns / 1e6, (long long)verdict->onset_step);
 }
 
-static void judge_host(struct dp_straggler *self, uint32_t r)
+// Of the two ways to lose time to the host the first one that is found tells.
+static void judge_host(struct dp_straggler *self, uint32_t r, int way)
 {
     struct rank *rank = &self->ranks[r];
-    feed(self, &rank->host, rank->host_log);
+    struct host *host = &rank->hosts[way];
+    feed(self, &host->subject, host->log);
     bool explained = dp_straggler_is_suspect(&rank->work);
-    if (rank->host.verdict != NULL) {
+    if (host->subject.verdict != NULL) {
         if (explained) {
-            dp_straggler_clear(self, &rank->host, "its work is slow, too: see there");
-        } else if (dp_straggler_series_recovered(&rank->host.series, &self->config)) {
-            clear_recovered(self, &rank->host);
+            dp_straggler_clear(self, &host->subject, "its work is slow, too: see there");
+        } else if (dp_straggler_series_recovered(&host->subject.series, &self->config)) {
+            clear_recovered(self, &host->subject);
         }
         return;
     }
-    if (explained || !has_changed(self, &rank->host) || !is_noticeable(self, rank->host_lost_ns)) {
+    if (explained || dp_straggler_host_is_suspect(rank) || !has_changed(self, &host->subject) ||
+        !is_noticeable(self, host->lost_ns)) {
         return;
     }
-    suspect(self, &rank->host, DP_STRAGGLER_HOST, r, rank->host_lost_ns);
-    describe_host(self, r);
-    dp_straggler_tell(self, rank->host.verdict);
+    suspect(self, &host->subject, DP_STRAGGLER_HOST, r, host->lost_ns);
+    describe_host(self, r, way);
+    dp_straggler_tell(self, host->subject.verdict);
 }
 
 // Messages are handled by cores, too: where its ends lack these, late ones are no wonder.
@@ -327,8 +335,8 @@ static bool is_explained(const struct dp_straggler *self, const struct edge *edg
 {
     const struct rank *low = &self->ranks[edge->low], *high = &self->ranks[edge->high];
     return lack_of_cores_explains(self, edge) || dp_straggler_is_suspect(&low->work) ||
-           dp_straggler_is_suspect(&low->host) || dp_straggler_is_suspect(&high->work) ||
-           dp_straggler_is_suspect(&high->host) || dp_straggler_lacks_cores(low) ||
+           dp_straggler_host_is_suspect(low) || dp_straggler_is_suspect(&high->work) ||
+           dp_straggler_host_is_suspect(high) || dp_straggler_lacks_cores(low) ||
            dp_straggler_lacks_cores(high);
 }
 
@@ -384,7 +392,8 @@ void dp_straggler_judge(struct dp_straggler *self)
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         if (self->ranks[r].sample != NULL) {
             judge_work(self, r);
-            judge_host(self, r);
+            judge_host(self, r, HOST_GAPS);
+            judge_host(self, r, HOST_CORES);
         }
     }
     for (size_t i = 0; i < self->edges_count; i++) {
@@ -421,7 +430,8 @@ size_t dp_straggler_standing(const struct dp_straggler *straggler,
     for (uint32_t r = 0; r < straggler->config.ranks; r++) {
         const struct rank *rank = &straggler->ranks[r];
         count = keep(&rank->work, ret_verdicts, count, max);
-        count = keep(&rank->host, ret_verdicts, count, max);
+        count = keep(&rank->hosts[HOST_GAPS].subject, ret_verdicts, count, max);
+        count = keep(&rank->hosts[HOST_CORES].subject, ret_verdicts, count, max);
         count = keep(&rank->silence, ret_verdicts, count, max);
     }
     for (size_t i = 0; i < straggler->edges_count; i++) {

@@ -60,9 +60,12 @@ bool dp_straggler_wants_probe(struct dp_straggler *straggler, uint64_t *ret_requ
     }
     bool wanted = false;
     for (uint32_t r = 0; r < straggler->config.ranks; r++) {
-        struct subject *work = &straggler->ranks[r].work, *host = &straggler->ranks[r].host;
+        struct subject *work = &straggler->ranks[r].work;
         wanted = mark(straggler, work, wants(straggler, work)) || wanted;
-        wanted = mark(straggler, host, wants(straggler, host)) || wanted;
+        for (int way = 0; way < HOST_WAYS; way++) {
+            struct subject *host = &straggler->ranks[r].hosts[way].subject;
+            wanted = mark(straggler, host, wants(straggler, host)) || wanted;
+        }
     }
     for (size_t i = 0; i < straggler->edges_count; i++) {
         struct subject *edge = &straggler->edges[i].subject;
@@ -166,36 +169,43 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
     dp_straggler_tell(self, verdict);
 }
 
+static void confirm_host(struct dp_straggler *self, uint32_t r, struct subject *host, double ratio)
+{
+    double busy = dp_straggler_window_median(&self->ranks[r].busy, BEST_STEPS);
+    if (ratio < least_agreeing(self)) {
+        confirm(self, host, "its products alone are as fast as on others");
+    } else if (dp_straggler_off_core_ns(self, r) >= taken_share * busy) {
+        // Without cores the host's work is slow wherever it is.
+        char what[160];
+        snprintf(what, sizeof(what),
+                 "a product alone takes %.2f times as long as on others, and it is kept from its "
+                 "cores while it computes, too",
+                 ratio);
+        confirm(self, host, what);
+    }
+}
+
 static void judge_rank(struct dp_straggler *self, uint32_t r)
 {
     struct rank *rank = &self->ranks[r];
-    if (!is_suspected(&rank->work) && !is_suspected(&rank->host)) {
+    struct subject *work = &rank->work;
+    if (!is_suspected(work) && !dp_straggler_host_is_suspect(rank)) {
         return; // comparing everybody with all others takes too long where there are many
     }
     double ratio = gemm_ratio(self, r);
     if (isnan(ratio)) {
         return;
     }
-    char what[160];
-    snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others", ratio);
-    struct subject *work = &rank->work;
     if (is_suspected(work) && ratio >= agrees(self, work)) {
+        char what[160];
+        snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others",
+                 ratio);
         confirm(self, work, what);
     }
-    struct subject *host = &rank->host;
-    if (!is_suspected(host)) {
-        return;
-    }
-    double busy = dp_straggler_window_median(&rank->busy, BEST_STEPS);
-    if (ratio < least_agreeing(self)) {
-        confirm(self, host, "its products alone are as fast as on others");
-    } else if (dp_straggler_off_core_ns(self, r) >= taken_share * busy) {
-        // Without cores the host's work is slow wherever it is.
-        snprintf(what, sizeof(what),
-                 "a product alone takes %.2f times as long as on others, and it is kept from its "
-                 "cores while it computes, too",
-                 ratio);
-        confirm(self, host, what);
+    for (int way = 0; way < HOST_WAYS; way++) {
+        if (is_suspected(&rank->hosts[way].subject)) {
+            confirm_host(self, r, &rank->hosts[way].subject, ratio);
+        }
     }
 }
 

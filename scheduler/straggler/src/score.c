@@ -31,7 +31,8 @@ void dp_straggler_score(const struct dp_straggler *straggler, uint32_t rank,
         .individual = score_of(individual),
         .link = link_score(straggler, from),
         .busy = dp_straggler_window_median(&from->busy, DP_STRAGGLER_WINDOW) / step_ns,
-        .gap = dp_straggler_window_median(&from->gap, DP_STRAGGLER_WINDOW) / step_ns,
+        .gap = dp_straggler_window_median(&from->hosts[HOST_GAPS].taken, DP_STRAGGLER_WINDOW) /
+               step_ns,
         .step = straggler->step,
         .blind = from->silence.verdict != NULL,
     };

@@ -32,7 +32,9 @@ static void free_rank(struct rank *rank)
     free(rank->works);
     free(rank->links);
     free(rank->work.verdict);
-    free(rank->host.verdict);
+    for (int way = 0; way < HOST_WAYS; way++) {
+        free(rank->hosts[way].subject.verdict);
+    }
     free(rank->silence.verdict);
 }
 
@@ -90,6 +92,17 @@ static void learn_edge(struct edge *edge)
     }
 }
 
+static void learn_host(struct rank *rank, int way)
+{
+    struct host *host = &rank->hosts[way];
+    dp_straggler_window_add(&host->taken, dp_straggler_taken_ns(rank->sample, way));
+    if (host->taken.count % BEST_STEPS == 0 && !dp_straggler_host_is_suspect(rank)) {
+        double median = dp_straggler_window_median(&host->taken, BEST_STEPS);
+        host->best_ns = host->best_known ? fmin(host->best_ns, median) : median;
+        host->best_known = true;
+    }
+}
+
 static void learn_rank(struct rank *rank)
 {
     bool healthy = rank->work.series.sum == 0 || rank->work.series.run < BEST_STEPS / 2;
@@ -106,12 +119,8 @@ static void learn_rank(struct rank *rank)
         }
     }
     const struct dp_straggler_sample *sample = rank->sample;
-    dp_straggler_window_add(&rank->gap, (double)sample->launch_gap_ns);
-    dp_straggler_window_add(&rank->taken, dp_straggler_taken_ns(sample));
-    if (rank->taken.count % BEST_STEPS == 0 && !dp_straggler_is_suspect(&rank->host)) {
-        double median = dp_straggler_window_median(&rank->taken, BEST_STEPS);
-        rank->best_taken_ns = rank->best_taken_known ? fmin(rank->best_taken_ns, median) : median;
-        rank->best_taken_known = true;
+    for (int way = 0; way < HOST_WAYS; way++) {
+        learn_host(rank, way);
     }
     dp_straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
     double lost = rank->reference_ns > 0 ? fmax(rank->own_ns - rank->reference_ns, 0) : 0;

@@ -270,7 +270,7 @@ static void forget_best(struct dp_straggler *self)
         for (size_t i = 0; i < rank->works_count; i++) {
             rank->works[i].best_ns = 0;
         }
-        rank->best_taken_known = false;
+        rank->hosts[HOST_GAPS].best_known = rank->hosts[HOST_CORES].best_known = false;
     }
     for (size_t i = 0; i < self->edges_count; i++) {
         self->edges[i].best_ns = 0;
