@@ -6,6 +6,7 @@ import pty
 import select
 import signal
 import struct
+import subprocess
 import termios
 import unittest
 
@@ -55,6 +56,13 @@ class Terminal:
             text = self.text()
             return text if all(word in text for word in words) else None
         return wait_for(f"{words} on the screen", there, 60)
+
+    def waits(self):
+        """Whether it has taken what signals there were, and sleeps."""
+        with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
+            status = dict(line.rstrip("\n").split(":\t", 1) for line in file)
+        return (status["State"][0] == "S" and int(status["ShdPnd"], 16) == 0 and
+                int(status["SigPnd"], 16) == 0) or status["State"][0] == "Z"
 
     def press(self, keys):
         os.write(self.fd, keys)
@@ -111,6 +119,32 @@ class Top(ClusterTest):
         terminal.press(b"\x03")
         self.assertEqual(terminal.exit_code(), 130)
         self.assertIn(b"\x1b[?1049l", terminal.raw)
+
+    def test_any_size_is_drawn(self):
+        job = self.start_job()
+        terminal = Terminal(self.cluster, "top", job, "-d", "0.2")
+        terminal.shows("1-8 of 8")
+        for lines, columns in ((1, 1), (2, 3), (0, 0), (65535, 65535), (1, 65535), (40000, 1),
+                               (30, 100)):
+            fcntl.ioctl(terminal.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+            os.kill(terminal.pid, signal.SIGWINCH)
+            wait_for("it waits again", lambda: terminal.read() or terminal.waits())
+        terminal.shows("1-8 of 8", "older to the left")
+        terminal.press(b"q")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_a_terminal_that_is_gone_ends_it(self):
+        job = self.start_job()
+        own, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        with subprocess.Popen([BIN / "dpctl", "top", job], stdin=other, stdout=other,
+                              stderr=subprocess.DEVNULL, start_new_session=True,
+                              env={**self.cluster.env, "TERM": "xterm"}) as process:
+            self.addCleanup(process.kill)
+            os.close(other)
+            wait_for("it draws", lambda: os.read(own, 65536))
+            os.close(own)
+            self.assertIn(process.wait(timeout=60), (0, 1))
 
     def test_cells_grow_with_time_and_have_colours(self):
         job = self.start_job()

@@ -3,8 +3,11 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <ncurses.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "connect.h"
@@ -18,6 +21,8 @@ enum {
     HEAD_LINES = 3,
     LABEL_WIDTH = 34, // of a rank's line, before its cells
     VERDICT_LINES = 4,
+    LINES_MAX = 1000, // of a terminal whose every cell is drawn
+    COLUMNS_MAX = 2000,
     PAIR_BAD = 1, // then one for each level, from bad to good
     PAIR_NOTE = PAIR_BAD + LEVELS,
 };
@@ -55,10 +60,32 @@ static void init_colors(struct top_screen *screen)
     init_pair(PAIR_NOTE, COLOR_CYAN, -1);
 }
 
+static volatile sig_atomic_t has_new_size;
+
+static void on_new_size(int signal_number)
+{
+    (void)signal_number;
+    has_new_size = 1;
+}
+
+// ncurses does it by itself, but dies of sizes that some terminals say they have.
+static void fit(void)
+{
+    struct winsize size = {0};
+    has_new_size = 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0) {
+        resize_term(size.ws_row < LINES_MAX ? size.ws_row : LINES_MAX,
+                    size.ws_col < COLUMNS_MAX ? size.ws_col : COLUMNS_MAX);
+    }
+}
+
 dp_status top_screen_open(bool color, struct top_screen **ret_screen, struct dp_error *err)
 {
     setlocale(LC_CTYPE, "");
     const char *term = getenv("TERM");
+    const struct sigaction resized = {.sa_handler = on_new_size}; // so that ncurses takes none
+    sigaction(SIGWINCH, &resized, NULL);
+    use_env(FALSE);
     SCREEN *terminal = newterm(NULL, stdout, stdin);
     if (terminal == NULL) {
         return dp_fail(err, DP_UNSUPPORTED, "cannot draw on a terminal called \"%s\" (TERM)",
@@ -74,6 +101,7 @@ dp_status top_screen_open(bool color, struct top_screen **ret_screen, struct dp_
     intrflush(stdscr, FALSE);
     keypad(stdscr, TRUE);
     curs_set(0);
+    fit();
     init_colors(screen);
     *ret_screen = screen;
     return DP_OK;
@@ -314,11 +342,22 @@ static bool take_key(struct top_screen *screen, int key)
     case KEY_END:
         screen->first = screen->order_count;
         break;
-    default: // KEY_RESIZE, too
+    default:
         break;
     }
     redraw(screen);
     return false;
+}
+
+// Whether the user leaves.
+static bool take_keys(struct top_screen *screen)
+{
+    bool leaves = false;
+    timeout(0);
+    for (int key = getch(); key != ERR && !leaves; key = getch()) {
+        leaves = take_key(screen, key);
+    }
+    return leaves;
 }
 
 bool top_screen_wait(struct top_screen *screen, int timeout_ms)
@@ -329,9 +368,14 @@ bool top_screen_wait(struct top_screen *screen, int timeout_ms)
         if (left_ns <= 0 || interrupted()) {
             return false;
         }
-        timeout((int)(left_ns / DP_NS_PER_MS) + 1);
-        int key = getch();
-        if (key != ERR && take_key(screen, key)) {
+        struct pollfd keys = {.fd = STDIN_FILENO, .events = POLLIN};
+        int ready = poll(&keys, 1, (int)(left_ns / DP_NS_PER_MS) + 1);
+        if (has_new_size) {
+            fit();
+            redraw(screen);
+        }
+        // Without its terminal it would find a key, which is none, again and again.
+        if (ready > 0 && (keys.revents != POLLIN || take_keys(screen))) {
             return true;
         }
     }
