@@ -92,6 +92,10 @@ static void take_effects(struct world *world)
         }
         world->traces += effects->records[i].kind == DP_RECORD_TRACE;
         world->quota_rows += effects->records[i].kind == DP_RECORD_QUOTA;
+        if (effects->records[i].kind == DP_RECORD_AUDIT) {
+            world->audit_rows++;
+            world->audit = *(const struct dp_audit_record *)effects->records[i].row;
+        }
         if (effects->records[i].kind == DP_RECORD_NODE) {
             const struct dp_node_record *node = effects->records[i].row;
             world->node_deletions += node->deleted;

@@ -67,6 +67,8 @@ struct world {
     struct dp_step_record steps[64];          // as shown
     size_t steps_count;
     size_t traces;                              // stored
+    size_t audit_rows;                          // of all transactions
+    struct dp_audit_record audit;               // the newest of them
     size_t node_deletions, quota_rows;          // of all transactions
     uint64_t planned_job;                       // of the PLAN effect not answered yet, 0 = none
     struct world_slot offers[WORLD_OFFERS_MAX]; // in it, node by node
