@@ -8,8 +8,8 @@ from support import SIM_JOB, ClusterTest, wait_for
 
 LOSS_SAME = 1e-4
 SLOW_SHARE = 0.05  # of a core, for the slow rank
-JOB = {"train_steps": 120, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
-       "parallel_schedule": "1f1b"}
+JOB = {"train_steps": 300, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
+       "parallel_schedule": "1f1b", "straggler_policy": "off"}
 
 
 class Answers(ClusterTest):
@@ -128,7 +128,7 @@ class Answers(ClusterTest):
     def rebalanced(self, **changes):
         """Experts are placed anew by order; the job, its reference and its only decision."""
         changes = {**JOB, "parallel_pipeline": 1, "parallel_expert": 2, "parallel_data": 2,
-                   "parallel_microbatches": 4, "straggler_policy": "off", **changes}
+                   "parallel_microbatches": 4, "train_steps": 100, **changes}
         reference = self.undisturbed(**changes)
         job = self.cluster.submit(**changes)
         self.cluster.wait_step(job, 20)
