@@ -64,7 +64,8 @@ class Reassign(ClusterTest):
         cluster.wait_step(job, 10)
         kill(cluster.job(job)["ranks"])
         done = cluster.wait_state(job, "COMPLETED", "FAILED")
-        self.assertEqual((done["state"], done["message"]),
+        # What a lost node may still run is named behind that.
+        self.assertEqual((done["state"], done["message"].split(";")[0]),
                          ("JOB_COMPLETED", f"all {ranks} ranks finished"))
         self.assertEqual(done["attempt"], 1)
         self.assertGreater(done["epoch"], 1)
