@@ -115,6 +115,34 @@ static void a_rank_that_does_not_hold_in_time_is_lost_too(void **state)
     assert_int_equal(change.world.asked.lost_count, 2);
 }
 
+// Ranks were to change places; now that is the smaller trouble.
+static void a_rank_that_does_not_hold_for_a_change_is_done_without(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_hold(&change, 1, "aabb", 11, 5, "");
+    size_t asks = change.world.asks;
+    uint32_t most_ms = change.world.config.pause_timeout_ms + 4000;
+    for (uint32_t ms = 0; ms < most_ms && change.world.asks == asks; ms += 1000) {
+        world_pass(&change.world, 1000);
+        change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
+        change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    }
+    assert_state(&change, DP_STATE_REASSIGNING);
+    assert_true(change.world.asked.recovers);
+    assert_int_equal(change.world.asked.lost_count, 1);
+    assert_int_equal(change.world.asked.lost[0], 2);
+    assert_non_null(strstr(change.world.asked.cause, "still at it: rank 2 on b"));
+    assert_true(change_sent(&change, DP_ORDER_STOP, 2, "c") > 0); // the change is given up
+    change_answer(&change, "aab");
+    assert_int_equal(change_job(&change)->attempt, 1);
+    assert_int_equal(change_job(&change)->epoch_used, 3);
+}
+
 static void the_failure_is_named_when_what_is_left_is_not_enough(void **state)
 {
     (void)state;
@@ -629,6 +657,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(survivors_that_are_a_step_behind_finish_it),
     cmocka_unit_test(a_survivor_that_cannot_come_to_the_step_is_lost_too),
     cmocka_unit_test(a_rank_that_does_not_hold_in_time_is_lost_too),
+    cmocka_unit_test(a_rank_that_does_not_hold_for_a_change_is_done_without),
     cmocka_unit_test(the_failure_is_named_when_what_is_left_is_not_enough),
     cmocka_unit_test(nothing_is_recovered_where_the_policy_says_so),
     cmocka_unit_test(a_failure_of_the_jobs_own_is_not_recovered_from),

@@ -203,5 +203,8 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
         return;
     }
     const char *reason = failed->error.status == DP_UNSCHEDULABLE ? "Unschedulable" : "PlanFailed";
-    dp_core_job_move(core, job, DP_STATE_FAILED, reason, "%s", failed->error.message);
+    char left[DP_TEXT_MAX / 4];
+    dp_core_job_describe_remains(job, left, sizeof(left));
+    dp_core_job_move(core, job, DP_STATE_FAILED, reason, "%s%s%s", failed->error.message,
+                     left[0] == '\0' ? "" : "; ", left);
 }

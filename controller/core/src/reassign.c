@@ -369,9 +369,14 @@ void dp_core_reassign_deadline(struct dp_core *core, struct core_job *job)
         break;
     case CORE_PAUSING:
         list_waiting(job->ranks, job->ranks_count, DP_RANK_PHASE_COUNT, waiting, sizeof(waiting));
-        dp_core_reassign_fall(core, job, "told to hold, but %lld s later still at it: %s",
-                              (long long)((core->now_ns - reassign->since_ns) / DP_NS_PER_S),
-                              waiting);
+        snprintf(why, sizeof(why), "told to hold, but %lld s later still at it: %s",
+                 (long long)((core->now_ns - reassign->since_ns) / DP_NS_PER_S), waiting);
+        if (dp_core_recover_takes(core, job, DP_CAUSE_PEER_LOST, "ReassignFailed", why)) {
+            // They had their time: the others go on without them, if they have what is needed.
+            dp_core_recover_gather(core, job, true);
+        } else {
+            dp_core_reassign_fall(core, job, "%s", why);
+        }
         break;
     case CORE_GATHERING:
         dp_core_recover_gather(core, job, true);
