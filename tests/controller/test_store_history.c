@@ -579,6 +579,40 @@ static void a_restored_backup_has_every_row_and_what_was_there_is_kept(void **st
     store_teardown(&again);
 }
 
+static int mode_of(const char *path)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    return (int)(info.st_mode & 0777);
+}
+
+// In a directory that everybody may enter, and with a log.
+static void only_the_owner_reads_the_database_its_log_and_copies(void **state)
+{
+    const char *directory = *state;
+    assert_int_equal(chmod(directory, 0755), 0);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
+    DP_AUTO_FREE char *log = dp_asprintf("%s-wal", path);
+    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
+    DP_AUTO_FREE char *fresh = dp_asprintf("%s.fresh", directory);
+    DP_AUTO_FREE char *restored = dp_asprintf("%s/%s", fresh, DP_STORE_FILE);
+    const mode_t mask = umask(022);
+    struct dp_store *store = store_open(directory);
+    assert_int_equal(store_write_job(store, 1, DP_STATE_QUEUED, NULL), DP_OK);
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(mode_of(log), 0600);
+    dp_store_close(store);
+    make_backup(directory, copy);
+    assert_int_equal(mode_of(copy), 0600);
+    char kept[DP_PATH_MAX];
+    struct dp_error err = {0};
+    assert_ok(dp_store_restore(fresh, copy, kept, sizeof(kept), &err), &err);
+    assert_int_equal(mode_of(restored), 0600);
+    umask(mask);
+    void *again = dp_strdup(fresh);
+    store_teardown(&again);
+}
+
 static void nothing_is_restored_while_a_controller_has_the_directory(void **state)
 {
     const char *directory = *state;
@@ -651,6 +685,7 @@ int main(void)
         STORE_TEST(a_backup_made_while_it_is_written_is_whole_and_of_one_moment),
         STORE_TEST(a_backup_that_finds_no_room_says_so_and_the_next_one_works),
         STORE_TEST(a_restored_backup_has_every_row_and_what_was_there_is_kept),
+        STORE_TEST(only_the_owner_reads_the_database_its_log_and_copies),
         STORE_TEST(nothing_is_restored_while_a_controller_has_the_directory),
         STORE_TEST(a_damaged_foreign_or_newer_file_is_not_restored),
     };

@@ -43,15 +43,17 @@ void dp_store_copy_free(struct dp_store_copy *copy)
 
 static dp_status begin(struct dp_store_copy *copy, sqlite3 *from, struct dp_error *err)
 {
+    dp_status status = dp_store_make_file(copy->path, err);
+    if (status != DP_OK) {
+        return status;
+    }
     // A copy that is cut short is of no use, so nothing is written twice or waited for.
     int code =
-        sqlite3_open_v2(copy->path, &copy->db,
-                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+        sqlite3_open_v2(copy->path, &copy->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
     if (code != SQLITE_OK) {
         return dp_store_fail(err, copy->db, code, copy->path);
     }
-    dp_status status =
-        dp_store_execute(copy->db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF", err);
+    status = dp_store_execute(copy->db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF", err);
     if (status != DP_OK) {
         return status;
     }

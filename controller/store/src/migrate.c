@@ -238,8 +238,12 @@ uint32_t dp_store_schema(void)
 
 static dp_status copy_database(sqlite3 *db, const char *target, struct dp_error *err)
 {
+    dp_status status = dp_store_make_file(target, err);
+    if (status != DP_OK) {
+        return status;
+    }
     sqlite3 *copy = NULL;
-    int code = sqlite3_open_v2(target, &copy, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    int code = sqlite3_open_v2(target, &copy, SQLITE_OPEN_READWRITE, NULL);
     if (code == SQLITE_OK) {
         sqlite3_backup *backup = sqlite3_backup_init(copy, "main", db, "main");
         if (backup != NULL) {
@@ -248,7 +252,6 @@ static dp_status copy_database(sqlite3 *db, const char *target, struct dp_error 
         }
         code = sqlite3_errcode(copy);
     }
-    dp_status status = DP_OK;
     if (code != SQLITE_OK) {
         status = dp_store_fail(err, copy, code, "cannot copy the database before changing it");
         dp_fail_in(err, "%s", target);

@@ -2,10 +2,12 @@
 #include "store_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
@@ -78,6 +80,13 @@ dp_status dp_store_connect(const char *path, int flags, sqlite3 **ret_db, struct
     return DP_OK;
 }
 
+// SQLite gives its log the mode of the file, and would let everybody read both.
+dp_status dp_store_make_file(const char *path, struct dp_error *err)
+{
+    DP_AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    return fd >= 0 ? DP_OK : dp_fail_errno(err, errno, "cannot make %s", path);
+}
+
 static dp_status write_header(sqlite3 *db, const char *path, struct dp_error *err)
 {
     DP_AUTO_FREE char *mark = dp_asprintf("PRAGMA application_id = %d", DP_STORE_APPLICATION_ID);
@@ -100,8 +109,10 @@ static dp_status create(const char *path, struct dp_error *err)
     unlink(fresh);
     unlink(fresh_wal);
     sqlite3 *db = NULL;
-    dp_status status =
-        dp_store_connect(fresh, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &db, err);
+    dp_status status = dp_store_make_file(fresh, err);
+    if (status == DP_OK) {
+        status = dp_store_connect(fresh, SQLITE_OPEN_READWRITE, &db, err);
+    }
     if (status != DP_OK) {
         return status;
     }

@@ -80,6 +80,8 @@ dp_status dp_store_migrate(sqlite3 *db, const char *path, const struct dp_migrat
 dp_status dp_store_lock(const char *directory, int *ret_fd, struct dp_error *err);
 
 // A connection with the pragmas that every connection has.
+// Makes the file, unless it is there, for its owner alone: rows hold what ranks know each other by.
+dp_status dp_store_make_file(const char *path, struct dp_error *err);
 dp_status dp_store_connect(const char *path, int flags, sqlite3 **ret_db, struct dp_error *err);
 // Makes the file if it is missing, and proves without changing it that it is ours and whole.
 dp_status dp_store_prepare_file(const char *path, struct dp_error *err);
