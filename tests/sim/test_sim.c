@@ -27,6 +27,11 @@ static void whatever_breaks_each_job_ends_once_and_nothing_is_left(void **state)
     for (int kind = 0; kind < SIM_FAULT_KIND_COUNT && runs >= RUNS_DEFAULT; kind++) {
         assert_true(tally.fired[kind] > 0);
     }
+    // What there is to be judged, on average in one world of ten at least.
+    uint64_t least = runs >= RUNS_DEFAULT ? runs / 10 : 0;
+    assert_true(tally.aimed >= least && tally.recoveries >= least && tally.answers >= least);
+    assert_true(tally.wrong >= least / 2 && tally.late >= least / 4);
+    assert_true(tally.preemptions >= least && tally.forgotten >= least);
 }
 
 static void worlds_that_failed_once_pass(void **state)
