@@ -164,6 +164,7 @@ class Reassign(ClusterTest):
         decided = cluster.json("history")["entries"][0]["decisions"]
         self.assertEqual([d["kind"] for d in decided], ["leave-node"])
         self.assertTrue(decided[0]["answer"])
+        self.assertEqual(decided[0]["state"], cluster.job(job)["decisions"][0]["state"])
 
     def test_a_drain_takes_no_size_from_a_job_that_the_job_sets(self):
         self.cluster.up(nodes=2)

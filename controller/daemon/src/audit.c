@@ -90,7 +90,7 @@ static Dp__V1__HistoryDecision *make_decision(const struct dp_decision_record *r
     dp__v1__history_decision__init(decision);
     decision->number = row->number;
     decision->time_ns = row->time_ns;
-    decision->state = (char *)dp_decision_state_text(row->state);
+    decision->state = (Dp__V1__DecisionState)row->state;
     decision->step = row->step;
     decision->kind = dp_arena_printf(arena, "%s", row->kind);
     decision->cause = dp_arena_printf(arena, "%s", row->cause);
