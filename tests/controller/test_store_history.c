@@ -2,9 +2,11 @@
 // back.
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -501,6 +503,15 @@ static void a_backup_made_while_it_is_written_is_whole_and_of_one_moment(void **
     assert_int_not_equal(access(log, F_OK), 0);
 }
 
+static void make_backup_of(struct dp_store *store, const char *path)
+{
+    struct store_result result;
+    struct dp_error err = {0};
+    assert_ok(dp_store_backup(store, 4, path, &err), &err);
+    store_wait(store, &result, 1);
+    assert_ok(result.error.status, &result.error);
+}
+
 static void a_backup_that_finds_no_room_says_so_and_the_next_one_works(void **state)
 {
     const char *directory = *state;
@@ -513,6 +524,23 @@ static void a_backup_that_finds_no_room_says_so_and_the_next_one_works(void **st
     assert_int_equal(result.token, 5);
     assert_int_not_equal(result.error.status, DP_OK);
     DP_AUTO_FREE char *path = dp_asprintf("%s/copy.db", directory);
+    DP_AUTO_FREE char *place = dp_asprintf("%s.fresh", directory);
+    make_backup_of(store, path);
+    // A file that may not grow is a disk without room.
+    struct rlimit limit;
+    char kept[DP_PATH_MAX];
+    void (*old)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const struct rlimit low = {8192, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    dp_status status = dp_store_restore(place, path, kept, sizeof(kept), &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, old);
+    assert_int_not_equal(status, DP_OK);
+    assert_null(strstr(err.message, "not an error"));
+    void *again = dp_strdup(place);
+    store_teardown(&again);
+    unlink(path);
     assert_ok(dp_store_backup(store, 6, path, &err), &err);
     store_wait(store, &result, 1);
     assert_ok(result.error.status, &result.error);
@@ -539,11 +567,7 @@ static char *fill(const char *directory, uint64_t jobs)
 static void make_backup(const char *directory, const char *path)
 {
     struct dp_store *store = store_open(directory);
-    struct store_result result;
-    struct dp_error err = {0};
-    assert_ok(dp_store_backup(store, 5, path, &err), &err);
-    store_wait(store, &result, 1);
-    assert_ok(result.error.status, &result.error);
+    make_backup_of(store, path);
     dp_store_close(store);
 }
 

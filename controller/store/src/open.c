@@ -34,7 +34,9 @@ dp_status dp_store_fail(struct dp_error *err, sqlite3 *db, int code, const char 
     default:
         break;
     }
-    const char *text = db != NULL ? sqlite3_errmsg(db) : sqlite3_errstr(code);
+    // What a step of a copy says is not the database's error.
+    bool is_its_own = db != NULL && sqlite3_errcode(db) != SQLITE_OK;
+    const char *text = is_its_own ? sqlite3_errmsg(db) : sqlite3_errstr(code);
     return dp_fail(err, status, "%s: %s%s", what, text, help);
 }
 
