@@ -7,8 +7,8 @@ place takes 1.5 or 3 times as long, or the link between two; [straggler] policy 
 rest. What can be recovered says straggler_best, which simulates every split of layers, sharing of
 micro-batches and place for what is slow; once in the order of the job, once in other families'
 orders of the same actions as well. Its seconds are scaled by what steps took over what they were
-simulated to take, of those that were healthy and those that were slow whichever is less. A rank of two of the cpu device then gets a quota of its cores, and is
-probed.
+simulated to take, of those that were healthy and those that were slow whichever is less. A rank of
+two of the cpu device then gets a quota of its cores, and is probed.
 
 Prints what it saw of each run, and rows of build/bench.json. --seeds 1 is how many runs of each
 kind, --seed 1 the first of them, --only device-1.5 (-3, link-3, quota) one kind alone,

@@ -169,10 +169,14 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
     dp_straggler_tell(self, verdict);
 }
 
-static void confirm_host(struct dp_straggler *self, uint32_t r, struct subject *host, double ratio)
+static void confirm_host(struct dp_straggler *self, uint32_t r, int way, double ratio)
 {
+    struct subject *host = &self->ranks[r].hosts[way].subject;
     double busy = dp_straggler_window_median(&self->ranks[r].busy, BEST_STEPS);
     if (ratio < least_agreeing(self)) {
+        if (way == HOST_CORES) {
+            return; // it had its cores: whoever took them was gone
+        }
         confirm(self, host, "its products alone are as fast as on others");
     } else if (dp_straggler_off_core_ns(self, r) >= taken_share * busy) {
         // Without cores the host's work is slow wherever it is.
@@ -204,7 +208,7 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
     }
     for (int way = 0; way < HOST_WAYS; way++) {
         if (is_suspected(&rank->hosts[way].subject)) {
-            confirm_host(self, r, &rank->hosts[way].subject, ratio);
+            confirm_host(self, r, way, ratio);
         }
     }
 }
