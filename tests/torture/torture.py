@@ -80,7 +80,7 @@ class Torture:
         self.later = []      # (when, what to do): what a fault ends with
         self.faults = []     # (when, kind)
         self.references = {}
-        self.submitted = self.steps = self.steps_unseen = 0
+        self.submitted = self.steps = self.steps_unseen = self.taken_back = 0
 
     def close(self):
         self.hosts.close()
@@ -226,6 +226,15 @@ class Torture:
             action()
         self.after(self.random.uniform(0.05, 2), act)
 
+    def operate(self):
+        """What an operator does: nodes that failed too often are looked at, and taken back."""
+        done = self.hosts.dpctl("nodes", "-o", "json", check=None)
+        for node in json.loads(done.stdout)["nodes"] if done.returncode == 0 else []:
+            if node["state"] == "QUARANTINED":
+                assert "suspected" in node["reason"], node
+                self.hosts.dpctl("undrain", node["name"], check=None)
+                self.taken_back += 1
+
     def active(self):
         done = self.hosts.dpctl("jobs", "--active", "-o", "json", check=None)
         return json.loads(done.stdout)["jobs"] if done.returncode == 0 else None
@@ -244,19 +253,22 @@ class Torture:
     def storm(self):
         end = time.monotonic() + self.seconds
         kinds = [(name, action) for name, action, weight in self.FAULTS for _ in range(weight)]
-        next_fault = next_feed = time.monotonic()
+        next_fault = next_feed = next_look = time.monotonic()
         while time.monotonic() < end:
             self.supervise()
             now = time.monotonic()
             if now >= next_feed:
                 self.feed()
                 next_feed = now + 0.5
+            if now >= next_look:
+                self.operate()
+                next_look = now + 10
             if now >= next_fault:
                 name, action = self.random.choice(kinds)
                 if action(self) is not None:
                     self.faults.append((time.time(), name))
                 next_fault = now + self.random.expovariate(1 / 1.5)
-            self.wait(min(end, next_feed, next_fault))
+            self.wait(min(end, next_feed, next_fault, next_look))
 
     def calm(self):
         while self.later or not all(host.is_up() for host in self.hosts.hosts) or \
@@ -266,6 +278,7 @@ class Torture:
 
         def ended():
             self.supervise()
+            self.operate()
             return self.active() == []
         try:
             wait_for("the end of every job after the last fault", ended, CALM_S)
@@ -355,7 +368,8 @@ def main():
         torture.close()
     counts = collections.Counter(name for _, name in torture.faults)
     print(f"{len(torture.jobs)} jobs: {dict(outcomes)}; {len(torture.faults)} faults: "
-          f"{dict(counts)}; {torture.steps_unseen} of {torture.steps} steps have no row")
+          f"{dict(counts)}; {torture.taken_back} quarantines; "
+          f"{torture.steps_unseen} of {torture.steps} steps have no row")
 
 
 if __name__ == "__main__":
