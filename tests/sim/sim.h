@@ -21,7 +21,8 @@
 #define SIM_NODES_MAX 6
 #define SIM_SLOTS_MAX 4
 #define SIM_RANKS_MAX 12
-#define SIM_JOBS_MAX 160
+#define SIM_JOBS_MAX 320 // numbers, of submissions that were not stored, too
+#define SIM_REQUESTS_MAX 80
 #define SIM_FAULTS_MAX 32
 #define SIM_CALLS_MAX 512
 #define SIM_EVENTS_MIN 1000

@@ -298,7 +298,7 @@ static void make_peace(struct sim *sim)
 
 void sim_users_burst(struct sim *sim, uint32_t count)
 {
-    for (uint32_t i = 0; i < count && sim->requests < SIM_JOBS_MAX / 2; i++) {
+    for (uint32_t i = 0; i < count && sim->requests < SIM_REQUESTS_MAX; i++) {
         sim_users_submit(sim, ++sim->requests);
         if (sim_chance(sim, 200)) {
             sim_users_submit(sim, sim->requests); // sent twice
@@ -343,7 +343,7 @@ void sim_users_act(struct sim *sim)
     bool more = sim->requests < sim->requests_wanted;
     // A quiet world goes on until it is worth something.
     bool filler = !more && sim_is_calm(sim) && sim->events < SIM_EVENTS_MIN && sim_is_over(sim) &&
-                  sim->requests < SIM_JOBS_MAX / 2;
+                  sim->requests < SIM_REQUESTS_MAX;
     if ((more && sim_chance(sim, 600)) || filler) {
         sim_users_burst(sim, 1);
     } else if (!sim_is_calm(sim) && sim->disk.highest > 0 && sim_chance(sim, 150)) {
