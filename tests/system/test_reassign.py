@@ -121,8 +121,8 @@ class Reassign(ClusterTest):
         self.assertGreater(decision["measured_step_s"], 0)
         self.assertGreater(decision["measured_pause_s"], 0)
         text = self.cluster.dpctl("status", job).stdout
-        self.assertIn("leave-node", text)
-        self.assertIn("stood still for", text)
+        self.assertIn("MEASURED  leave-node at step", text)
+        self.assertRegex(text, r"\n +pause +[0-9.]+ ms\n")
         listed = self.cluster.json("status", job)["decisions"]
         self.assertEqual([d["number"] for d in listed], [1])
         after = self.settles_elsewhere(job, ranks)
