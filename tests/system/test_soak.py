@@ -78,7 +78,10 @@ class Soak(ClusterTest):
         rows = []
         for pid, program, samples in watched:
             late = [sample for sample in samples if sample[0] >= WARM_UP * seconds]
-            growth = slope([(at, mib) for at, mib, _ in late]) * seconds
+            # A leak goes on; what is taken once and kept, as for the first decision about a job,
+            # shows in one half alone.
+            growth = seconds * min(slope([(at, mib) for at, mib, _ in half])
+                                   for half in (late[:len(late) // 2], late[len(late) // 2:]))
             files = [count for *_, count in late]
             print(f"{transport}: {program} {pid}: {late[0][1]:.1f} MiB, grows by {growth:+.2f} MiB "
                   f"in {seconds:.0f} s; {min(files)} to {max(files)} descriptors", flush=True)
