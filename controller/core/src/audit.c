@@ -182,12 +182,14 @@ void dp_core_audits_store(struct dp_core *core)
 void dp_core_audits_refuse(struct dp_core *core, uint64_t job, const struct dp_error *error)
 {
     for (struct core_audit *audit = core->audits; audit != NULL; audit = audit->next) {
-        if (audit->job == job) {
+        // Also of who asked for the same again meanwhile.
+        if (audit->job == job || audit->answers == job) {
             DP_COPY_TEXT(audit->row.outcome, dp_status_name(error->status));
             snprintf(audit->row.message, sizeof(audit->row.message), "not stored: %.*s",
                      DP_TEXT_MAX / 2, error->message);
             audit->row.after[0] = '\0';
-            audit->job = 0;
+            audit->job = audit->answers = 0;
+            audit->reply = 0; // it is answered: no other answer waits for this row
         }
     }
 }
