@@ -74,6 +74,17 @@ static bool is_own(const struct core_job *job, const char *node, uint32_t slot)
     return false;
 }
 
+// A rank of the job runs there, so nobody else's does.
+static bool is_in_use(const struct core_job *job, const char *node, uint32_t slot)
+{
+    for (size_t i = 0; i < job->ranks_count; i++) {
+        if (job->ranks[i].slot == slot && strcmp(job->ranks[i].node, node) == 0) {
+            return !dp_rank_record_over(&job->ranks[i]);
+        }
+    }
+    return false;
+}
+
 // Slots that the job's ranks may have: its own, and those that are free. What the node runs of jobs
 // that are not the core's takes some, which have no numbers: the highest are left to it.
 static struct dp_free_slots slots_for(struct dp_core *core, const struct core_job *job,
@@ -95,7 +106,7 @@ static struct dp_free_slots slots_for(struct dp_core *core, const struct core_jo
         if (taken[slot]) {
             continue;
         }
-        if (foreign > 0 && !is_own(job, node->row.name, slot)) {
+        if (foreign > 0 && !is_in_use(job, node->row.name, slot)) {
             foreign--;
             continue;
         }
@@ -164,7 +175,7 @@ bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
         }
         bool *taken = &asked_of(core, job, node, &list)->taken[slots[i].slot];
         bool unknown = dp_core_node_has_leftover(node, job->row.id) &&
-                       !is_own(job, node->row.name, slots[i].slot);
+                       !is_in_use(job, node->row.name, slots[i].slot);
         if (*taken || unknown) {
             return false;
         }
