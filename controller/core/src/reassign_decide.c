@@ -64,25 +64,23 @@ static bool *taken_slots(struct dp_core *core, const struct core_job *job,
     return taken;
 }
 
-static bool is_own(const struct core_job *job, const char *node, uint32_t slot)
+// The job's rank in a slot, or NULL.
+static const struct dp_rank_record *rank_in(const struct core_job *job, const char *node,
+                                            uint32_t slot)
 {
     for (size_t i = 0; i < job->ranks_count; i++) {
         if (job->ranks[i].slot == slot && strcmp(job->ranks[i].node, node) == 0) {
-            return true;
+            return &job->ranks[i];
         }
     }
-    return false;
+    return NULL;
 }
 
 // A rank of the job runs there, so nobody else's does.
 static bool is_in_use(const struct core_job *job, const char *node, uint32_t slot)
 {
-    for (size_t i = 0; i < job->ranks_count; i++) {
-        if (job->ranks[i].slot == slot && strcmp(job->ranks[i].node, node) == 0) {
-            return !dp_rank_record_over(&job->ranks[i]);
-        }
-    }
-    return false;
+    const struct dp_rank_record *rank = rank_in(job, node, slot);
+    return rank != NULL && !dp_rank_record_over(rank);
 }
 
 // Slots that the job's ranks may have: its own, and those that are free. What the node runs of jobs
@@ -133,7 +131,7 @@ static bool may_stay(const struct core_job *job, const struct core_node *node, u
 {
     bool works = node->state == DP_NODE_DRAINING || node->state == DP_NODE_QUARANTINED;
     return works && strcmp(node->row.name, job->reassign.away) != 0 &&
-           is_own(job, node->row.name, slot);
+           rank_in(job, node->row.name, slot) != NULL;
 }
 
 // Slots of a node that are somebody's, or were asked about before.
