@@ -33,8 +33,8 @@ static void print_trace(FILE *out)
 static void on_abort(int signal_number)
 {
     (void)signal_number;
-    fprintf(stderr, "seed %s%" PRIu64 ", event %" PRIu64 ": the process was aborted\n",
-            world.more.none ? "-" : "", world.seed, world.events);
+    fprintf(stderr, "seed %" PRIu64 "/%u, event %" PRIu64 ": the process was aborted\n", world.seed,
+            world.streams, world.events);
     print_trace(stderr);
     if (mine != NULL) {
         mine->failed = true;
@@ -78,10 +78,11 @@ static bool try_apart(uint64_t seed, uint64_t masked, bool quiet, bool tracing,
         world.tracing = tracing;
         shared->failed = !run_world(seed, masked, &shared->tally);
         if (shared->failed) {
+            char name[32];
             (void)snprintf(shared->rule, sizeof(shared->rule), "%s", world.rule);
-            fprintf(
-                stderr, "seed %" PRId64 ", event %" PRIu64 ", %.4f s: rule \"%s\" is broken: %s\n",
-                (int64_t)seed, world.events, (double)world.now_ns / 1e9, world.rule, world.text);
+            fprintf(stderr, "seed %s, event %" PRIu64 ", %.4f s: rule \"%s\" is broken: %s\n",
+                    sim_seed_text(seed, name), world.events, (double)world.now_ns / 1e9, world.rule,
+                    world.text);
             print_trace(stderr);
         }
         shared->done = true;
@@ -131,9 +132,10 @@ static void explain(uint64_t seed)
         }
     }
     sim_deinit(&world);
-    fprintf(stderr,
-            "repeat it: make sim SEED=%" PRId64 " RUNS=1; all of it: sim_worlds %" PRId64 " show\n",
-            (int64_t)seed, (int64_t)seed);
+    char name[32];
+    (void)sim_seed_text(seed, name);
+    fprintf(stderr, "repeat it: make sim SEED=%s RUNS=1; all of it: sim_worlds %s show\n", name,
+            name);
     (void)munmap(shared, sizeof(*shared));
 }
 
@@ -148,13 +150,20 @@ static void work(uint64_t first, uint64_t runs, uint32_t step)
 
 static void add(struct sim_tally *total, const struct sim_tally *tally)
 {
-    // All but the hash is counters.
+    bool is_first = total->worlds == 0;
+    // What stands before the hash is counters.
     const uint64_t *from = (const uint64_t *)tally;
     uint64_t *to = (uint64_t *)total;
     for (size_t i = 0; i < offsetof(struct sim_tally, hash) / sizeof(*to); i++) {
         to[i] += from[i];
     }
     total->hash ^= tally->hash;
+    if (tally->worlds > 0 && (is_first || tally->least_events < total->least_events)) {
+        total->least_events = tally->least_events;
+    }
+    if (tally->worlds > 0 && (is_first || tally->least_broken < total->least_broken)) {
+        total->least_broken = tally->least_broken;
+    }
 }
 
 bool sim_campaign(uint64_t first, uint64_t runs, uint32_t workers, struct sim_tally *ret_tally)
@@ -190,7 +199,8 @@ bool sim_survey(uint64_t first, uint64_t runs, bool all)
     bool passed = true;
     for (uint64_t seed = first; seed < first + runs && (passed || all); seed++) {
         if (!run_world(seed, 0, &tally)) {
-            printf("seed %" PRId64 ": %s: %s\n", (int64_t)seed, world.rule, world.text);
+            char name[32];
+            printf("seed %s: %s: %s\n", sim_seed_text(seed, name), world.rule, world.text);
             fflush(stdout);
             passed = false;
         }
@@ -234,8 +244,10 @@ void sim_tally_print(const struct sim_tally *tally, double seconds)
     if (seconds > 0) {
         printf(", %.0f a second", (double)tally->worlds / seconds);
     }
-    printf("; %.0f events and %.1f faults each; %" PRIu64 " restarts of the controller\n",
-           (double)tally->events / worlds, (double)tally->faults / worlds, tally->restarts);
+    printf("; %.0f events and %.1f faults each, %" PRIu64 " events and %" PRIu64
+           " faults that broke something at the least; %" PRIu64 " restarts of the controller\n",
+           (double)tally->events / worlds, (double)tally->faults / worlds, tally->least_events,
+           tally->least_broken, tally->restarts);
     printf("faults:");
     for (int kind = 0; kind < SIM_FAULT_KIND_COUNT; kind++) {
         printf("%s %s %" PRIu64, kind == 0 ? "" : ";", sim_fault_text((sim_fault_kind)kind),

@@ -275,9 +275,10 @@ static bool break_ranks(struct sim *sim, const struct sim_fault *fault)
         sim_keeper_stall(sim, keeper, fault->for_ns % SIM_MS(14000));
         break;
     case SIM_FAULT_LINK:
-        if (keeper->node->core != NULL) {
-            sim_keeper_lose(sim, keeper);
+        if (keeper->node->core == NULL) {
+            return false;
         }
+        sim_keeper_lose(sim, keeper);
         break;
     case SIM_FAULT_RANK_KILL:
         sim_rank_end(sim, process, 0, 9);
@@ -286,9 +287,10 @@ static bool break_ranks(struct sim *sim, const struct sim_fault *fault)
         sim_run_break(sim, process->run);
         break;
     default:
-        if (process->state < SIM_RANK_ENDING && process->stop == SIM_STOP_NONE) {
-            sim_rank_fail(sim, process, false);
+        if (process->state >= SIM_RANK_ENDING || process->stop != SIM_STOP_NONE) {
+            return false;
         }
+        sim_rank_fail(sim, process, false);
         break;
     }
     return true;
@@ -337,6 +339,14 @@ static bool press(struct sim *sim, const struct sim_fault *fault)
     return true;
 }
 
+static void count(struct sim *sim, const struct sim_fault *fault, bool did)
+{
+    sim->faults_fired += did;
+    sim->broken += did && fault->kind <= SIM_FAULT_DATA_LINK;
+    sim->tally->fired[fault->kind] += did;
+    sim->tally->aimed += did && fault->aimed;
+}
+
 // Some waited for what did not come.
 static void make_up(struct sim *sim)
 {
@@ -346,23 +356,13 @@ static void make_up(struct sim *sim)
         fault.kind = sim_chance(sim, 500) ? SIM_FAULT_PARTITION : SIM_FAULT_CONTROLLER_CRASH;
         bool did = fault.kind == SIM_FAULT_PARTITION ? break_network(sim, &fault)
                                                      : break_controller(sim, &fault);
-        sim->faults_fired += did;
-        sim->tally->fired[fault.kind] += did;
+        count(sim, &fault, did);
     }
 }
 
-void sim_fault_fire(struct sim *sim, uint32_t number)
+bool sim_fault_hit(struct sim *sim, const struct sim_fault *fault)
 {
-    if (number == SIM_FAULTS_MAX) {
-        make_up(sim);
-        return;
-    }
-    struct sim_fault *fault = &sim->faults[number];
-    if (fault->fired || sim_is_calm(sim)) {
-        return;
-    }
-    fault->fired = true;
-    SIM_TRACE(sim, "FAULT %u: %s (n%u, for %.2f s)", number, texts[fault->kind], fault->node,
+    SIM_TRACE(sim, "FAULT: %s (n%u, for %.2f s)", texts[fault->kind], fault->node,
               (double)fault->for_ns / 1e9);
     bool did = false;
     if (fault->kind <= SIM_FAULT_CONTROLLER_STALL) {
@@ -378,9 +378,27 @@ void sim_fault_fire(struct sim *sim, uint32_t number)
     } else {
         did = press(sim, fault);
     }
-    if (did) {
-        sim->faults_fired++;
-        sim->tally->fired[fault->kind]++;
-        sim->tally->aimed += fault->aimed;
+    count(sim, fault, did);
+    return did;
+}
+
+void sim_fault_fire(struct sim *sim, uint32_t number)
+{
+    if (number == SIM_FAULTS_MAX) {
+        make_up(sim);
+        return;
     }
+    if (number > SIM_FAULTS_MAX) {
+        sim_late_make_up(sim);
+        return;
+    }
+    struct sim_fault *fault = &sim->faults[number];
+    if (fault->fired || sim_is_calm(sim)) {
+        return;
+    }
+    fault->fired = fault->repeats == 0;
+    fault->repeats -= !fault->fired;
+    fault->count = 0;
+    SIM_TRACE(sim, "fault %u", number);
+    (void)sim_fault_hit(sim, fault);
 }

@@ -30,7 +30,7 @@ int64_t sim_more_between(struct sim *sim, int64_t low, int64_t high)
 
 bool sim_more_chance(struct sim *sim, uint32_t per_mille)
 {
-    return !sim->more.none && dp_rand_below(&sim->more.rand, 1000) < per_mille;
+    return sim->streams >= 2 && dp_rand_below(&sim->more.rand, 1000) < per_mille;
 }
 
 // Some train for longer than people wait for a node to be empty, or long enough to be judged.
@@ -53,19 +53,18 @@ static uint64_t steps_of(const struct sim *sim, uint32_t request, int64_t *ret_s
 void sim_more_stored(struct sim *sim, const struct dp_job_record *job)
 {
     struct sim_job *truth = &sim->jobs[job->number];
-    if (!sim->more.none) {
+    if (sim->streams >= 2) {
         uint32_t request = (uint32_t)strtoul(job->request_id + 2, NULL, 10);
         truth->steps = steps_of(sim, request, &truth->step_ns);
     }
 }
 
-void sim_more_init(struct sim *sim, bool none)
+void sim_more_init(struct sim *sim)
 {
     struct sim_more *more = &sim->more;
     struct dp_core_config *config = &sim->controller.config;
-    more->none = none;
     dp_rand_init(&more->rand, dp_rand_mix(sim->seed, UINT64_C(0x6d6f7265)));
-    if (none) {
+    if (sim->streams < 2) {
         return;
     }
     sim->end_ns = sim->calm_ns + SIM_MS(END_MS);
@@ -89,7 +88,7 @@ void sim_more_init(struct sim *sim, bool none)
 void sim_more_submit(const struct sim *sim, uint32_t request, struct dp_submit *submit)
 {
     uint64_t draw = dp_rand_mix(sim->seed + 3, request);
-    if (sim->more.none) {
+    if (sim->streams < 2) {
         return;
     }
     submit->adapt = (dp_adapt_policy)(draw % 3);
@@ -349,7 +348,7 @@ void sim_more_answer(struct sim *sim, const struct dp_effect *effect, struct sim
 {
     const struct dp_adapt_ask *ask = effect->adapt;
     sim->tally->answers++;
-    if (ask->recovers && !question->fails && sim_more_chance(sim, 600)) {
+    if (ask->recovers && !question->fails && (sim_more_chance(sim, 600) || sim->late.in_place)) {
         recover_in_place(sim, effect, question);
     } else if (!ask->recovers && sim_more_chance(sim, ask->away[0] == '\0' ? 900 : 100)) {
         question->fails = sim_more_chance(sim, 50);

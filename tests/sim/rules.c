@@ -444,7 +444,7 @@ void sim_rules_end(struct sim *sim)
             check_preempted(sim, &row->job);
         }
     }
-    for (uint32_t i = 0; i < sim->calls_count && !sim->more.none; i++) {
+    for (uint32_t i = 0; i < sim->calls_count && sim->streams >= 2; i++) {
         // What a checkpoint changes is not in the database.
         bool changes = sim->calls[i].kind != SIM_CALL_CHECKPOINT;
         if (changes && sim->calls[i].accepted && !sim->calls[i].kept) {

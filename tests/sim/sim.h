@@ -1,8 +1,8 @@
 // A whole cluster in virtual time: the controller's core and every node's agent core are the real
 // ones; network, disks, keepers, ranks, users and clocks around them are models. Nothing happens
 // but by an event of one queue, and all that is random comes from one seed, so a seed is a world
-// that can be seen again. What was added later is drawn from a stream of its own, so that the first
-// one draws what it always drew: a negative seed is the world of its number without the additions.
+// that can be seen again. What was added later is drawn from streams of their own, so that older
+// ones draw what they always drew: seed 7 has them all, 7/2 is the world of two streams.
 //
 // What must always hold is checked when it could break: a process starts to train, a row reaches
 // the disk, an order or an answer leaves. See checks.c and rules.c for the lists.
@@ -24,9 +24,10 @@
 #define SIM_JOBS_MAX 320 // numbers, of submissions that were not stored, too
 #define SIM_REQUESTS_MAX 80
 #define SIM_FAULTS_MAX 32
+#define SIM_STREAMS 3
 #define SIM_CALLS_MAX 512
-#define SIM_EVENTS_MIN 1000
-#define SIM_FAULTS_MIN 3
+#define SIM_EVENTS_MIN 1000 // in each world
+#define SIM_FAULTS_MIN 3    // that broke something, not wishes
 #define SIM_TRACE_LINES 40
 #define SIM_HEARTBEATS 64
 
@@ -410,6 +411,7 @@ struct sim_fault {
     sim_fault_kind kind;
     sim_trigger trigger;
     uint32_t which, count; // order or state, and how often before
+    uint32_t repeats;      // it happens so often again
     int64_t at_ns, for_ns;
     uint32_t node, detail;
     bool fired;
@@ -429,6 +431,8 @@ struct sim_tally {
     uint64_t answers, wrong, late; // to questions for layouts
     uint64_t preemptions, forgotten;
     uint64_t hash; // of all that happened
+    // Of the world that has the fewest.
+    uint64_t least_events, least_broken;
 };
 
 // Another layout that the core asks for.
@@ -478,7 +482,6 @@ struct sim_disk {
 // What the second stream adds to a world.
 struct sim_more {
     struct dp_rand rand;
-    bool none;
     bool stragglers; // ranks tell their times, and some place is slow
     uint32_t slow_node, slow_slot;
     int64_t slow_from_ns;
@@ -487,9 +490,17 @@ struct sim_more {
     bool jumped;              // the wall clock has
 };
 
+// What the third stream adds.
+struct sim_late {
+    struct dp_rand rand;
+    bool in_place; // who recovers stays where it is, whenever that can be
+};
+
 struct sim {
     uint64_t seed;
+    uint32_t streams; // so many draw
     struct sim_more more;
+    struct sim_late late;
     struct sim_queue queue;
     struct sim_event current;
     int64_t now_ns, calm_ns, end_ns;
@@ -497,6 +508,7 @@ struct sim {
     uint64_t faults_masked; // bit = a fault that is left out
     struct sim_fault faults[SIM_FAULTS_MAX];
     uint32_t faults_count, faults_fired;
+    uint32_t broken; // by faults; the others are wishes
     uint64_t events;
     struct sim_controller controller;
     struct sim_disk disk;
@@ -527,6 +539,9 @@ void sim_push(struct sim *sim, int64_t at_ns, sim_event_kind kind, uint32_t a, u
 bool sim_pop(struct sim *sim, struct sim_event *ret_event);
 
 // world.c
+// "7" or "7/2": the number, and the streams above its 56 bits, 0 = all.
+uint64_t sim_seed_parse(const char *text);
+const char *sim_seed_text(uint64_t seed, char ret_text[static 32]);
 void sim_init(struct sim *sim, uint64_t seed, uint64_t faults_masked, struct sim_tally *tally);
 void sim_deinit(struct sim *sim);
 // Until it is over; false when a rule was broken: sim->rule, sim->text.
@@ -658,6 +673,8 @@ dp_recovery_policy sim_request_recovery(const struct sim *sim, uint32_t request)
 // faults.c
 void sim_faults_init(struct sim *sim);
 void sim_fault_fire(struct sim *sim, uint32_t number);
+// False when there is nothing to be hit.
+bool sim_fault_hit(struct sim *sim, const struct sim_fault *fault);
 // What happened is about a job and a node: 0, SIM_NODES_MAX = none in particular.
 void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which, uint64_t job,
                         uint32_t node);
@@ -679,9 +696,9 @@ void sim_check_end(struct sim *sim);
 void sim_fail_unfinished(struct sim *sim);
 
 // more.c: what the second stream draws
-void sim_more_init(struct sim *sim, bool none);
+void sim_more_init(struct sim *sim);
 int64_t sim_more_between(struct sim *sim, int64_t low, int64_t high);
-bool sim_more_chance(struct sim *sim, uint32_t per_mille); // never without additions
+bool sim_more_chance(struct sim *sim, uint32_t per_mille); // never without this stream
 void sim_more_faults(struct sim *sim);
 // What a submission has besides.
 void sim_more_submit(const struct sim *sim, uint32_t request, struct dp_submit *submit);
@@ -692,6 +709,13 @@ bool sim_more_is_slow(const struct sim *sim, const struct sim_process *process);
 void sim_more_answer(struct sim *sim, const struct dp_effect *effect, struct sim_question *question,
                      int64_t *delay_ns);
 const char *sim_note_text(uint32_t which); // NULL = there are no more
+
+// late.c: what the third stream draws
+void sim_late_init(struct sim *sim);
+int64_t sim_late_between(struct sim *sim, int64_t low, int64_t high);
+bool sim_late_chance(struct sim *sim, uint32_t per_mille); // never without this stream
+// Faults are about to stop: too few broke something so far, so there is more work, and more faults.
+void sim_late_make_up(struct sim *sim);
 
 // rules.c
 void sim_rules_note(struct sim *sim, const struct dp_effect *effect);

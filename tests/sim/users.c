@@ -64,7 +64,7 @@ static void choose(const struct sim *sim, uint32_t request, struct dp_submit *su
 static void give(struct sim *sim, struct dp_core_event *event, uint64_t reply)
 {
     struct dp_audit_record audit = {.user = "u0", .verb = "Ask", .door = "grpc"};
-    if (!sim->more.none) {
+    if (sim->streams >= 2) {
         snprintf(audit.request_id, sizeof(audit.request_id), "%llu", (unsigned long long)reply);
         event->audit = &audit;
         event->audit_reply = reply;
@@ -75,7 +75,7 @@ static void give(struct sim *sim, struct dp_core_event *event, uint64_t reply)
 // Of a job that the core has let go of the database says it. Whether it did.
 static bool answered_by_disk(struct sim *sim, struct sim_call *call, const char *request_id)
 {
-    for (uint64_t number = 1; number <= sim->disk.highest && !sim->more.none; number++) {
+    for (uint64_t number = 1; number <= sim->disk.highest && sim->streams >= 2; number++) {
         const struct sim_row *row = &sim->disk.rows[number];
         const struct dp_job_record *job = dp_core_job(sim->controller.core, number, NULL, NULL);
         if (row->used && strcmp(row->job.request_id, request_id) == 0 &&

@@ -7,6 +7,27 @@
 #include "sim.h"
 
 #define END_MS 400000 // all is over so long after the last fault, or never
+#define STREAMS_SHIFT 56
+#define NUMBER_MASK ((UINT64_C(1) << STREAMS_SHIFT) - 1)
+
+uint64_t sim_seed_parse(const char *text)
+{
+    char *end = NULL;
+    uint64_t number = strtoull(text, &end, 10) & NUMBER_MASK;
+    uint64_t streams = *end == '/' ? strtoull(end + 1, NULL, 10) : 0;
+    return number | (streams < SIM_STREAMS ? streams : 0) << STREAMS_SHIFT;
+}
+
+const char *sim_seed_text(uint64_t seed, char ret_text[static 32])
+{
+    unsigned long long number = seed & NUMBER_MASK, streams = seed >> STREAMS_SHIFT;
+    if (streams == 0) {
+        snprintf(ret_text, 32, "%llu", number);
+    } else {
+        snprintf(ret_text, 32, "%llu/%llu", number, streams);
+    }
+    return ret_text;
+}
 
 int64_t sim_between(struct sim *sim, int64_t low, int64_t high)
 {
@@ -101,12 +122,13 @@ void sim_init(struct sim *sim, uint64_t seed, uint64_t faults_masked, struct sim
     sim->queue = queue;
     sim->print = print;
     sim->tracing = tracing;
-    bool plain = (int64_t)seed < 0;
-    sim->seed = plain ? -seed : seed;
+    sim->seed = seed & NUMBER_MASK;
+    sim->streams = seed >> STREAMS_SHIFT == 0 ? SIM_STREAMS : (uint32_t)(seed >> STREAMS_SHIFT);
     sim->faults_masked = faults_masked;
     sim->tally = tally;
     sim->disk.last = &sim->disk.first;
-    dp_rand_init(&sim->rand, seed);
+    // Once a world of one stream had a negative number.
+    dp_rand_init(&sim->rand, sim->streams == 1 ? -sim->seed : sim->seed);
     configure(sim);
     sim->calm_ns = sim_between(sim, SIM_MS(15000), SIM_MS(70000));
     sim->end_ns = sim->calm_ns + SIM_MS(END_MS);
@@ -117,7 +139,8 @@ void sim_init(struct sim *sim, uint64_t seed, uint64_t faults_masked, struct sim
     }
     sim_users_init(sim);
     sim_faults_init(sim);
-    sim_more_init(sim, plain);
+    sim_more_init(sim);
+    sim_late_init(sim);
     sim_push(sim, 0, SIM_EV_CONTROLLER_UP, 0, 0, NULL);
 }
 
@@ -314,6 +337,24 @@ static void run(struct sim *sim)
     }
 }
 
+static void tally_world(struct sim *sim)
+{
+    struct sim_tally *tally = sim->tally;
+    bool is_whole = sim->streams == SIM_STREAMS && sim->faults_masked == 0;
+    if (is_whole && (sim->events < SIM_EVENTS_MIN || sim->broken < SIM_FAULTS_MIN)) {
+        sim_fail(sim, "floors", "%llu events, %u faults that broke something",
+                 (unsigned long long)sim->events, sim->broken);
+    }
+    bool is_first = tally->worlds == 0;
+    tally->least_events =
+        is_first || sim->events < tally->least_events ? sim->events : tally->least_events;
+    tally->least_broken =
+        is_first || sim->broken < tally->least_broken ? sim->broken : tally->least_broken;
+    tally->worlds++;
+    tally->events += sim->events;
+    tally->faults += sim->faults_fired;
+}
+
 bool sim_run(struct sim *sim)
 {
     if (setjmp(sim->failed) != 0) {
@@ -321,8 +362,6 @@ bool sim_run(struct sim *sim)
         return false;
     }
     run(sim);
-    sim->tally->worlds++;
-    sim->tally->events += sim->events;
-    sim->tally->faults += sim->faults_fired;
+    tally_world(sim);
     return true;
 }

@@ -1,4 +1,4 @@
-// sim_worlds SEED RUNS [WORKERS] - runs that many worlds
+// sim_worlds SEED RUNS [WORKERS] - runs that many worlds; SEED is 7, or 7/2: see sim.h
 // sim_worlds SEED show           - tells all of one
 // sim_worlds SEED survey RUNS    - a line for each that fails
 // sim_worlds SEED find RUNS      - a line for the first
@@ -16,7 +16,7 @@ int main(int count, char **arguments)
                 arguments[0]);
         return 2;
     }
-    uint64_t seed = strtoull(arguments[1], NULL, 10);
+    uint64_t seed = sim_seed_parse(arguments[1]);
     if (strcmp(arguments[2], "show") == 0) {
         return sim_show(seed) ? 0 : 1;
     }
