@@ -144,6 +144,28 @@ static void a_keeper_that_died_explains_the_end_of_its_ranks(void **state)
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_FAILED);
 }
 
+// The level of an agent that ran out of descriptors: a rank that never had a process, and why.
+static void a_rank_that_never_was_has_not_died(void **state)
+{
+    (void)state;
+    for (int said = 0; said < 2; said++) {
+        AUTO_WORLD world;
+        world_init(&world);
+        uint64_t session = world_hello(&world, "a", 2, NULL, 0);
+        world_submit(&world, 1, 2, "");
+        struct dp_rank_level rank = {.rank = 0, .phase = DP_RANK_DIED, .exit_status = 127};
+        struct dp_assignment_level assignment = {
+            .ranks = &rank,
+            .ranks_count = 1,
+            .error = said ? "cannot duplicate a descriptor: Too many open files" : ""};
+        world_send_level(&world, session, &assignment);
+        assert_fails(&world, "PrepareFailed",
+                     said ? "node a: cannot duplicate a descriptor" : "node a: it started no");
+        assert_int_equal(world_noted(&world, "job.cause", "RankDied"), 0);
+        assert_int_equal(world_noted(&world, "job.cause", "PrepareFailed"), 1);
+    }
+}
+
 static void a_node_that_cannot_prepare_fails_the_job_with_its_words(void **state)
 {
     (void)state;
@@ -415,6 +437,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_loss_that_is_not_finite_names_rank_and_action),
     cmocka_unit_test(the_first_of_equal_causes_stays),
     cmocka_unit_test(a_keeper_that_died_explains_the_end_of_its_ranks),
+    cmocka_unit_test(a_rank_that_never_was_has_not_died),
     cmocka_unit_test(a_node_that_cannot_prepare_fails_the_job_with_its_words),
     cmocka_unit_test(a_node_is_late_when_its_stream_closes_and_lost_after_its_lease),
     cmocka_unit_test(a_node_that_comes_back_within_its_lease_goes_on),

@@ -154,6 +154,27 @@ static void refuse_prepare(struct crew *crew, uint64_t job, bool one)
     }
 }
 
+// A rank that has just been prepared, or has trained for a while, fails by its node's fault.
+static void fail_by_node(struct crew *crew, uint64_t job, uint32_t number)
+{
+    const struct dp_rank_record *placed = NULL;
+    size_t count = 0;
+    dp_core_job(crew->world.core, job, &placed, &count);
+    struct dp_rank_level rank = world_rank_level(number, DP_RANK_FINISHED);
+    rank.finished = (struct dp_rank_finished){.node_fault = true};
+    DP_COPY_TEXT(rank.finished.error, "no memory on GPU 0 for 4096 bytes of weights");
+    struct dp_assignment_level level = {.ranks = &rank, .ranks_count = 1};
+    DP_COPY_TEXT(level.fence.job, row(crew, job)->id);
+    level.fence.attempt = row(crew, job)->attempt;
+    level.fence.epoch = row(crew, job)->epoch;
+    for (size_t i = 0; i < crew->nodes_count && number < count; i++) {
+        if (strcmp(crew->nodes[i].name, placed[number].node) == 0) {
+            world_send_level(&crew->world, crew->nodes[i].session, &level);
+            return;
+        }
+    }
+}
+
 // The job is prepared, and its nodes have not said anything yet.
 static uint64_t submit_held(struct crew *crew, const struct dp_submit *submit)
 {
@@ -183,6 +204,30 @@ static void a_node_that_cannot_start_ranks_burns_no_retry_and_is_gone_around(voi
         assert_int_equal(row(&crew, job)->faults, 0);
         assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
         assert_int_equal(row(&crew, job)->attempt, 2);
+        const struct dp_rank_record *ranks = NULL;
+        size_t count = 0;
+        dp_core_job(crew.world.core, job, &ranks, &count);
+        assert_string_equal(ranks[0].node, "n1");
+        assert_string_equal(ranks[1].node, "n1");
+    }
+}
+
+static void what_a_rank_says_of_its_machine_burns_no_retry_and_is_gone_around(void **state)
+{
+    (void)state;
+    for (int running = 0; running < 2; running++) {
+        AUTO_CREW crew;
+        crew_init(&crew, NULL);
+        crew_nodes(&crew, 2, 2);
+        struct dp_submit submit = crew_job(2);
+        submit.retry_max = 0;
+        uint64_t job = running ? crew_submit(&crew, &submit) : submit_held(&crew, &submit);
+        assert_int_equal(row(&crew, job)->state, running ? DP_STATE_RUNNING : DP_STATE_ASSIGNING);
+        fail_by_node(&crew, job, 0);
+        crew_pass(&crew, 30000);
+        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+        assert_int_equal(row(&crew, job)->attempt, 2);
+        assert_int_equal(row(&crew, job)->faults, 0);
         const struct dp_rank_record *ranks = NULL;
         size_t count = 0;
         dp_core_job(crew.world.core, job, &ranks, &count);
@@ -559,6 +604,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(infrastructure_faults_burn_no_retry),
     cmocka_unit_test(what_would_end_the_same_way_is_not_tried_again),
     cmocka_unit_test(a_node_that_cannot_start_ranks_burns_no_retry_and_is_gone_around),
+    cmocka_unit_test(what_a_rank_says_of_its_machine_burns_no_retry_and_is_gone_around),
     cmocka_unit_test(a_cluster_that_can_start_nothing_is_tried_until_there_is_no_progress),
     cmocka_unit_test(the_wait_doubles_up_to_its_cap_and_jobs_do_not_rise_together),
     cmocka_unit_test(attempts_in_a_row_without_a_newer_checkpoint_end_the_job_and_are_named),

@@ -171,6 +171,51 @@ static void reports_of_one_step_are_merged(void **state)
     dp_store_close(store);
 }
 
+// The newest step of a job, as it is listed and as it is found.
+static void assert_newest(struct dp_store *store, uint64_t step, bool loss_known)
+{
+    struct dp_error err = {0};
+    struct dp_job_record found = {0}, *listed = NULL;
+    size_t count = 0;
+    assert_ok(dp_store_find_job(store, "job-1", &found, &err), &err);
+    assert_ok(dp_store_load_jobs(store, DP_STORE_JOBS_ALL, "", false, 0, &listed, &count, &err),
+              &err);
+    assert_int_equal(count, 1);
+    assert_int_equal(found.step, step);
+    assert_int_equal(listed[0].step, step);
+    assert_true(found.loss_known == loss_known && listed[0].loss_known == loss_known);
+    dp_job_record_deinit(&found);
+    dp_job_record_deinit(&listed[0]);
+    free(listed);
+}
+
+static void steps_of_an_attempt_that_is_over_are_not_the_job_s_newest(void **state)
+{
+    struct dp_store *store = store_open(*state);
+    struct dp_job_record job = store_job(1, DP_STATE_RUNNING);
+    struct dp_record record = {DP_RECORD_JOB, &job};
+    job.attempt = 1;
+    assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+    for (uint64_t i = 1; i <= 36; i++) {
+        struct dp_step_record step = {
+            .job = 1, .step = i, .attempt = 1, .loss = 4.6, .loss_known = true};
+        dp_store_submit(store, 0, &(struct dp_record){DP_RECORD_STEP, &step}, 1);
+    }
+    store_drain(store);
+    assert_newest(store, 36, true);
+    job.state = DP_STATE_QUEUED;
+    job.attempt = 2;
+    job.resumed_step = 20;
+    assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+    assert_newest(store, 20, false);
+    struct dp_step_record again = {
+        .job = 1, .step = 21, .attempt = 2, .loss = 4.7, .loss_known = true};
+    record = (struct dp_record){DP_RECORD_STEP, &again};
+    assert_int_equal(store_write(store, &record, 1, NULL), DP_OK);
+    assert_newest(store, 21, true);
+    dp_store_close(store);
+}
+
 static void the_summary_of_steps_has_mean_and_ends(void **state)
 {
     struct dp_store *store = store_open(*state);
@@ -499,6 +544,7 @@ static const struct CMUnitTest tests[] = {
     STORE_TEST(a_request_id_belongs_to_one_job),
     STORE_TEST(a_job_is_found_by_id_name_or_a_prefix_that_fits_one),
     STORE_TEST(reports_of_one_step_are_merged),
+    STORE_TEST(steps_of_an_attempt_that_is_over_are_not_the_job_s_newest),
     STORE_TEST(the_summary_of_steps_has_mean_and_ends),
     STORE_TEST(only_the_newest_traces_of_a_job_are_kept),
     STORE_TEST(events_resume_from_an_index_and_belong_to_jobs),

@@ -104,6 +104,28 @@ static bool ended_by_order(struct dp_core *core, struct core_job *job,
     return rank->signal == 0 || rank->signal == 15 || core->now_ns >= force_ns;
 }
 
+const char *dp_core_node_failure(const struct core_job *job)
+{
+    return job->row.started_ns == 0 ? "PrepareFailed" : "NodeFailed";
+}
+
+void dp_core_job_suspect(struct dp_core *core, struct core_job *job, const char *node,
+                         const char *format, ...)
+{
+    struct core_member *member = dp_core_job_member(job, node);
+    if (member == NULL || member->blamed) {
+        return; // levels are repeated
+    }
+    char why[DP_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof(why), format, args);
+    va_end(args);
+    member->blamed = true;
+    DP_COPY_TEXT(job->around, node);
+    dp_core_node_suspect(core, dp_core_node_find(core, node), why);
+}
+
 static void blame_finished(struct dp_core *core, struct core_job *job,
                            const struct dp_rank_record *rank)
 {
@@ -119,9 +141,17 @@ static void blame_finished(struct dp_core *core, struct core_job *job,
     } else if (rank->peer_lost) {
         cause = DP_CAUSE_PEER_LOST;
         reason = "PeerLost";
+    } else if (rank->node_fault) {
+        cause = DP_CAUSE_NODE;
+        reason = dp_core_node_failure(job);
     }
+    const char *error = rank->error[0] == '\0' ? "failed without a word" : rank->error;
     dp_core_job_blame(core, job, cause, reason, "rank %u on %s%s: %s", rank->rank, rank->node,
-                      where, rank->error[0] == '\0' ? "failed without a word" : rank->error);
+                      where, error);
+    if (cause == DP_CAUSE_NODE) {
+        dp_core_job_suspect(core, job, rank->node, "rank %u of %s: %s", rank->rank, job->row.id,
+                            error);
+    }
 }
 
 const char *dp_core_signal_name(int signal_number)
@@ -150,6 +180,8 @@ void dp_core_blame_rank(struct dp_core *core, struct core_job *job,
     }
     if (rank->finished && !rank->ok) {
         blame_finished(core, job, rank);
+    } else if (rank->phase == DP_RANK_DIED && rank->pid == 0) {
+        // It never was: what kept it from that is told with its node's level.
     } else if (rank->phase == DP_RANK_DIED && rank->signal != 0) {
         dp_core_job_blame(core, job, DP_CAUSE_RANK, "RankDied",
                           "rank %u on %s (pid %lld) was ended by signal %d (SIG%s) after step %llu",

@@ -623,6 +623,12 @@ uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_n
 // after a restart: nobody knows which slots they have. Not those of the job with the id `but`.
 bool dp_core_node_has_leftover(const struct core_node *node, const char *but);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
+// The node failed the job: something speaks against it, and the next attempt goes around it, if it
+// can.
+void dp_core_job_suspect(struct dp_core *core, struct core_job *job, const char *node,
+                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+// The reason when a node fails the job: it could not start its ranks, or keep them; static.
+const char *dp_core_node_failure(const struct core_job *job);
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
 void dp_core_session_closed(struct dp_core *core, uint64_t session);
 void dp_core_hold(struct dp_core *core, const struct dp_hold *hold);

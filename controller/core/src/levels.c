@@ -102,27 +102,6 @@ static void merge_rank(struct dp_core *core, struct core_job *job, struct dp_ran
     merge_unkillable(core, job, rank, level->unkillable);
 }
 
-static void suspect(struct dp_core *core, struct core_job *job, const char *node,
-                    const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-// The node failed the job: the next attempt goes around it, if it can.
-static void suspect(struct dp_core *core, struct core_job *job, const char *node,
-                    const char *format, ...)
-{
-    struct core_member *member = dp_core_job_member(job, node);
-    if (member == NULL || member->blamed) {
-        return; // levels are repeated
-    }
-    char why[DP_TEXT_MAX];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof(why), format, args);
-    va_end(args);
-    member->blamed = true;
-    DP_COPY_TEXT(job->around, node);
-    dp_core_node_suspect(core, dp_core_node_find(core, node), why);
-}
-
 // `had_ranks`: some had not ended before this level.
 static void lose_keeper(struct dp_core *core, struct core_job *job, const struct core_node *node,
                         const struct dp_assignment_level *level, bool had_ranks)
@@ -138,8 +117,8 @@ static void lose_keeper(struct dp_core *core, struct core_job *job, const struct
                           "the keeper of %s's ranks on %s was ended%s; its ranks ended with it",
                           job->row.id, node->row.name, how);
         if (had_ranks) {
-            suspect(core, job, node->row.name, "the keeper of %s's ranks was ended%s", job->row.id,
-                    how);
+            dp_core_job_suspect(core, job, node->row.name, "the keeper of %s's ranks was ended%s",
+                                job->row.id, how);
         }
     }
     for (size_t i = 0; i < job->ranks_count; i++) {
@@ -175,8 +154,15 @@ static bool lacks_processes(const struct dp_assignment_level *level)
     return false;
 }
 
+// It was not told to end them, either.
+static bool without_word(const struct dp_assignment_level *level)
+{
+    return !level->keeper_lost && !level->stopping && lacks_processes(level);
+}
+
 // The node could not start its ranks (its disk is full, it has no more processes), or has ended
-// them by itself.
+// them by itself. Ranks without a process are no cause of their own, so that one is told in any
+// case.
 static void take_error(struct dp_core *core, struct core_job *job, const struct core_node *node,
                        const struct dp_assignment_level *level, bool had_ranks)
 {
@@ -184,15 +170,14 @@ static void take_error(struct dp_core *core, struct core_job *job, const struct 
     if (live && !lacks_processes(level)) {
         return;
     }
-    bool preparing = job->row.started_ns == 0;
+    const char *error =
+        level->error[0] == '\0' ? "it started no process, and does not say why" : level->error;
     bool silent = dp_core_job_member(job, node->row.name)->lost;
     dp_core_job_blame(core, job, silent ? DP_CAUSE_NODE_LOST : DP_CAUSE_NODE,
-                      silent      ? "NodeLost"
-                      : preparing ? "PrepareFailed"
-                                  : "NodeFailed",
-                      "node %s: %s", node->row.name, level->error);
+                      silent ? "NodeLost" : dp_core_node_failure(job), "node %s: %s",
+                      node->row.name, error);
     if (!silent && had_ranks) {
-        suspect(core, job, node->row.name, "%s: %s", job->row.id, level->error);
+        dp_core_job_suspect(core, job, node->row.name, "%s: %s", job->row.id, error);
     }
     if (!live) {
         // What did not start will not end either.
@@ -218,7 +203,7 @@ static void merge_level(struct dp_core *core, struct core_job *job, const struct
     if (level->keeper_lost) {
         lose_keeper(core, job, node, level, had_ranks);
     }
-    if (level->error[0] != '\0') {
+    if (level->error[0] != '\0' || without_word(level)) {
         take_error(core, job, node, level, had_ranks);
     }
     dp_core_job_advance(core, job);

@@ -78,6 +78,7 @@ void dp_core_rank_finished(struct dp_core *core, struct core_job *job, struct dp
     rank->final_step = finished->step;
     rank->not_finite = finished->not_finite;
     rank->peer_lost = finished->peer_lost;
+    rank->node_fault = finished->node_fault;
     if (finished->holdout_known) {
         take_holdout(job, finished->holdout_loss);
     }
@@ -238,7 +239,8 @@ static void take_step(struct dp_core *core, struct core_job *job, struct dp_rank
     }
     struct dp_step_record *row = &job->window.rows[step % DP_CORE_STEP_WINDOW];
     if (row->step != step) {
-        *row = (struct dp_step_record){.step = step, .job = job->row.number};
+        *row = (struct dp_step_record){
+            .step = step, .job = job->row.number, .attempt = job->row.attempt};
     }
     merge_step(row, &report->row);
     uint64_t slowest = slowest_step(job);

@@ -179,6 +179,7 @@ static void clear_attempt(struct core_job *job)
     row->started_ns = 0;
     row->step = row->checkpoint[0] == '\0' ? 0 : row->checkpoint_step;
     row->resumed_step = row->step;
+    row->loss_known = false; // of a step that is to be taken again
     job->why[0] = '\0';
     job->stop_ns = job->save_ns = job->passed_ns = 0;
     job->way_for = 0;

@@ -153,6 +153,9 @@ struct job_view {
     struct dp_rank_record *owned_ranks;
     struct dp_verdict_record *owned_verdicts;
 };
+// The core's row of a job that the store has given, where the core may show its own; borrowed until
+// the core's next step.
+const struct dp_job_record *view_row(struct daemon *daemon, const struct dp_job_record *loaded);
 // By id, name or prefix. What was found in the core is borrowed until its next step.
 dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret_view,
                     struct dp_error *err);

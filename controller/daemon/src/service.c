@@ -201,7 +201,7 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
     Dp__V1__ListJobsResponse response = DP__V1__LIST_JOBS_RESPONSE__INIT;
     response.jobs = arena_take(arena, count * sizeof(void *));
     for (size_t i = 0; i < count; i++) {
-        struct job_view view = {.job = &jobs[i]};
+        struct job_view view = {.job = view_row(daemon, &jobs[i])};
         response.jobs[response.n_jobs++] = message_job(&view, JOB_BRIEF, arena);
     }
     call_reply(daemon, call, &response.base);

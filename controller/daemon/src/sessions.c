@@ -75,6 +75,7 @@ static void take_finished(const Dp__V1__RankFinished *from, struct dp_rank_finis
     finished->ok = from->ok;
     finished->not_finite = from->not_finite;
     finished->peer_lost = from->peer_lost;
+    finished->node_fault = from->node_fault;
     finished->step = from->step;
     finished->holdout_loss = from->holdout_loss;
     finished->holdout_known = from->holdout_known;

@@ -44,6 +44,12 @@ static dp_status from_store(struct daemon *daemon, struct dp_job_record *row, st
     return status;
 }
 
+const struct dp_job_record *view_row(struct daemon *daemon, const struct dp_job_record *loaded)
+{
+    struct job_view view = {0};
+    return from_core(daemon, loaded->number, &view) ? view.job : loaded;
+}
+
 dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret_view,
                     struct dp_error *err)
 {

@@ -223,11 +223,25 @@ static const char nodes_to_avoid[] =
     "ALTER TABLE jobs ADD COLUMN avoid TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE jobs ADD COLUMN avoid_why TEXT NOT NULL DEFAULT '';";
 
+static const char ranks_once_had[] =
+    "ALTER TABLE jobs ADD COLUMN ranks_full INTEGER NOT NULL DEFAULT 0;";
+
+static const char attempts_of_steps[] =
+    "ALTER TABLE steps ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0;";
+
+// Requests are carried out once: what was done is known by the id that it was asked under.
+static const char holds_and_requests[] =
+    "ALTER TABLE jobs ADD COLUMN held_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN held_by TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE jobs ADD COLUMN held_reason TEXT NOT NULL DEFAULT '';"
+    "CREATE INDEX audit_by_request ON audit (request_id) WHERE request_id <> '';";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},     {fences_and_parts},   {clusters_and_hardware}, {profiles_and_lessons},
     {loads_of_experts}, {communication},      {device_memory},         {tokens_of_corpus},
     {reassignments},    {queue_and_attempts}, {audit_and_retention},   {verdicts},
-    {nodes_to_avoid},
+    {nodes_to_avoid},   {ranks_once_had},     {attempts_of_steps},
+    {holds_and_requests},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

@@ -110,23 +110,27 @@ static int64_t limit_or_all(uint32_t limit)
     return limit == 0 ? -1 : (int64_t)limit;
 }
 
-// The newest step is not in the job's own row: it would be written again with every step.
+// The newest step is not in the job's own row: it would be written again with every step. What an
+// earlier attempt took beyond where this one began is to be taken again.
 static dp_status add_newest_steps(struct dp_store *store, struct dp_job_record *jobs, size_t count,
                                   struct dp_error *err)
 {
     static const char sql[] = "SELECT step, step_ns, loss, loss_known FROM steps WHERE job = ? "
-                              "ORDER BY step DESC LIMIT 1";
+                              "AND attempt IN (0, ?) ORDER BY step DESC LIMIT 1";
     DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
     dp_status status = query(store, sql, NULL, 0, &statement, err);
     for (size_t i = 0; status == DP_OK && i < count; i++) {
         sqlite3_bind_int64(statement, 1, (int64_t)jobs[i].number);
+        sqlite3_bind_int64(statement, 2, jobs[i].attempt);
         int code = sqlite3_step(statement);
         if (code == SQLITE_ROW) {
             jobs[i].step = (uint64_t)sqlite3_column_int64(statement, 0);
             jobs[i].step_ns = sqlite3_column_int64(statement, 1);
             jobs[i].loss = sqlite3_column_double(statement, 2);
             jobs[i].loss_known = sqlite3_column_int(statement, 3) != 0;
-        } else if (code != SQLITE_DONE) {
+        } else if (code == SQLITE_DONE) {
+            jobs[i].step = jobs[i].resumed_step;
+        } else {
             status = dp_store_fail(err, store->reader, code, sql);
         }
         // What its ranks reported last may have been lost with a node or a full disk.

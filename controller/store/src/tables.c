@@ -33,7 +33,8 @@ static const struct dp_column job_columns[] = {
     JOB(U32, retry_max),     JOB(U32, retry_backoff_s), JOB(U32, no_progress_max),
     JOB(U32, faults),        JOB(U32, stalled),         JOB(U32, preemptions),
     JOB(I64, retry_at_ns),   JOB(I64, queued_ns),       JOB(I64, checkpoint_step),
-    JOB(TEXT, avoid),        JOB(TEXT, avoid_why),
+    JOB(TEXT, avoid),        JOB(TEXT, avoid_why),      JOB(U32, ranks_full),
+    JOB(I64, held_ns),       JOB(TEXT, held_by),        JOB(TEXT, held_reason),
 };
 
 #define RANK(type, member) COLUMN(DP_COLUMN_##type, dp_rank_record, member)
@@ -103,6 +104,7 @@ static const struct dp_column step_columns[] = {
     STEP(I64, job),         STEP(I64, step),      STEP(F64, loss),
     STEP(BOOL, loss_known), STEP(I64, step_ns),   STEP(I64, tokens),
     STEP(F64, lr),          STEP(F64, grad_norm), STEP(I64, time_ns),
+    STEP(U32, attempt),
 };
 
 #define TRACE(type, member) COLUMN(DP_COLUMN_##type, dp_trace_record, member)
@@ -225,7 +227,7 @@ const struct dp_table dp_tables[DP_RECORD_KIND_COUNT] = {
              "step_ns = max(step_ns, excluded.step_ns), "
              "tokens = max(tokens, excluded.tokens), "
              "lr = max(lr, excluded.lr), grad_norm = max(grad_norm, excluded.grad_norm), "
-             "time_ns = max(time_ns, excluded.time_ns)",
+             "time_ns = max(time_ns, excluded.time_ns), attempt = max(attempt, excluded.attempt)",
          TABLE(step_columns, dp_step_record)},
     [DP_RECORD_TRACE] = {.name = "traces",
                          .keys = "job, step, rank",

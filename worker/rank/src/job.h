@@ -38,6 +38,7 @@ struct job {
     uint64_t token;            // of its assignment
     bool takes_state;          // of ranks that hold it, instead of a checkpoint's
     bool has_lost_peer;        // which closing may wait for in vain
+    bool lacks_transport;      // its machine has none such, or no port
     uint64_t save_request;     // that the checkpoint under way answers
     int64_t trace_every;       // steps between two whose spans are reported
     double holdout_loss;       // of the newest evaluation that it reported

@@ -291,6 +291,7 @@ dp_status job_prepare(struct job *job, const Dp__V1__RankPrepare *prepare, struc
     }
     if (status == DP_OK) {
         status = open_transport(job, prepare, err);
+        job->lacks_transport = status != DP_OK && status != DP_INVALID;
     }
     if (status == DP_OK) {
         set_patience(job);

@@ -386,6 +386,12 @@ dp_status job_run(struct job *job, struct dp_error *err)
     return status;
 }
 
+// What another machine may do better. What a file or a setting is wrong about is the job's.
+static bool is_nodes_fault(const struct job *job, dp_status status)
+{
+    return status == DP_IO || status == DP_UNSCHEDULABLE || job->lacks_transport;
+}
+
 void job_report_finished(struct job *job, dp_status status, const struct dp_error *err)
 {
     Dp__V1__RankFinished finished = DP__V1__RANK_FINISHED__INIT;
@@ -398,6 +404,7 @@ void job_report_finished(struct job *job, dp_status status, const struct dp_erro
     if (status != DP_OK) {
         finished.error = (char *)err->message;
         finished.peer_lost = status == DP_UNAVAILABLE || status == DP_TIMEOUT;
+        finished.node_fault = !finished.peer_lost && is_nodes_fault(job, status);
     }
     if (status != DP_OK && job->trainer != NULL) {
         const struct dp_exec_failure *failure = dp_trainer_failure(job->trainer);

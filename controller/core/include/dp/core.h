@@ -184,6 +184,7 @@ struct dp_rank_level {
     dp_rank_phase phase;
     uint64_t step;
     int64_t pid;
+    bool node_fault;    // its machine is at fault, not the job
     int32_t exit_status, signal;
     bool ready_known, finished_known, held_known;
     struct dp_rank_ready ready;

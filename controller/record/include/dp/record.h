@@ -91,6 +91,7 @@ struct dp_job_record {
     uint32_t attempt, epoch; // in force
     uint32_t epoch_used;     // highest that was ever given out within the attempt
     uint32_t ranks_count;    // of the epoch in force: what is stored of others goes
+    uint32_t ranks_full;     // the most that it ever had, but for nodes that people took from it
     dp_recovery_policy recovery;
     dp_adapt_policy adapt;
     double straggler_enter; // own / reference from which a rank is suspected; 0 = the default
@@ -105,6 +106,8 @@ struct dp_job_record {
     uint32_t preemptions; // times it made way
     int64_t retry_at_ns;  // QUEUED: not before this wall clock; 0 = at once
     int64_t queued_ns;    // wall clock, of this attempt
+    int64_t held_ns;      // wall clock since when somebody keeps it from starting; 0 = nobody
+    char held_by[DP_NAME_MAX], held_reason[DP_TEXT_MAX / 2]; // "" = not said
     // Nodes "a,b" that its ranks stay off, since they slowed it down, and what was found there.
     char avoid[DP_AVOID_MAX], avoid_why[DP_AVOID_MAX];
     // REASSIGNING, once the epoch in force is the new one: its ranks take their state from ranks of
@@ -196,6 +199,7 @@ struct dp_rank_record {
     char address[DP_ADDRESS_MAX]; // data port, once READY
     uint64_t parameters;
     bool finished, ok, not_finite, peer_lost; // its last word
+    bool node_fault;                          // said with it; not stored
     bool stopped;                             // it ended after it had been told to
     bool gone;           // surely not running, whatever became of it; not stored
     uint64_t final_step; // in its last word; not stored
@@ -229,6 +233,7 @@ static inline bool dp_rank_record_over(const struct dp_rank_record *rank)
 
 struct dp_step_record {
     uint64_t job, step;
+    uint32_t attempt; // that took it last; 0 = of a database before they were counted
     double loss;
     bool loss_known;
     int64_t step_ns; // of the slowest rank
