@@ -66,11 +66,21 @@ dp_status directory_make(const char *directory, const void *prepare, size_t leng
     return dp_sealed_write(path, ASSIGNMENT_KIND, prepare, length, err);
 }
 
+// What cannot be looked at may be locked.
+static bool is_locked(const char *path)
+{
+    DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        // A link, or a socket, is not the file that a keeper has made.
+        return errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENXIO;
+    }
+    return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 bool directory_has_keeper(const char *directory)
 {
     DP_AUTO_FREE char *path = dp_asprintf("%s/keeper.pid", directory);
-    DP_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-    return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+    return is_locked(directory) || is_locked(path);
 }
 
 // Who listens on its socket, as the kernel knows it; 0 when nobody can be asked.

@@ -106,6 +106,7 @@ void keeper_start(struct worker *worker, const struct dp_agent_fence *fence, con
     dp_status status = directory_make(conn->directory, prepare, length, &err);
     if (status == DP_OK) {
         status = start_process(conn, &err);
+        conn->is_ours = status == DP_OK;
     }
     if (status != DP_OK) {
         conn->over = true;
@@ -190,9 +191,10 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 static void connect_to(struct keeper_conn *conn)
 {
     int fd;
-    if (dp_link_connect(conn->directory, KEEPER_SOCKET, &fd, NULL) != DP_OK) {
+    if (dp_link_connect(conn->directory, KEEPER_SOCKET, &fd, &conn->unconnected) != DP_OK) {
         return;
     }
+    conn->unconnected = (struct dp_error){0};
     dp_link_init(&conn->link, fd, 4 * DP_LINK_OUT_BYTES_MAX);
     conn->poll = dp_new(uv_poll_t);
     conn->poll->data = conn;
@@ -239,9 +241,11 @@ static void on_ended(struct keeper_conn *conn, int status)
     if (conn->released) {
         return;
     }
-    if (!conn->was_synced && status != 0) {
-        DP_AUTO_FREE char *text = dp_asprintf("the keeper ended with status %d; see %s/keeper.log",
-                                              status, conn->directory);
+    if (conn->is_ours && !conn->was_synced && conn->signal == 0) {
+        DP_AUTO_FREE char *text = dp_asprintf(
+            "the keeper ended with status %d before it was reached%s%s; see %s/keeper.log", status,
+            conn->unconnected.status == DP_OK ? "" : ": ", conn->unconnected.message,
+            conn->directory);
         report(conn, DP_AGENT_KEEPER_FAILED, text);
         return;
     }
@@ -276,9 +280,10 @@ static void miss(struct keeper_conn *conn)
         return;
     }
     DP_AUTO_FREE char *text =
-        dp_asprintf("the keeper in %s lives and has not answered for %d s; what its ranks do is "
-                    "not known, and it is asked again",
-                    conn->directory, DP_AGENT_KEEPER_ANSWER_MS / 1000);
+        dp_asprintf("the keeper in %s lives and has not answered for %d s%s%s; what its ranks do "
+                    "is not known, and it is asked again",
+                    conn->directory, DP_AGENT_KEEPER_ANSWER_MS / 1000,
+                    conn->unconnected.status == DP_OK ? "" : ": ", conn->unconnected.message);
     report(conn, DP_AGENT_KEEPER_UNREACHABLE, text);
 }
 

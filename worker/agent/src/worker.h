@@ -157,7 +157,7 @@ char *directory_of(const char *state_dir, const struct dp_agent_fence *fence);
 dp_status directory_make(const char *directory, const void *prepare, size_t length,
                          struct dp_error *err);
 void directory_release(const char *state_dir, const char *directory);
-// Whether a keeper lives there.
+// Whether a keeper lives there, or may: false only when it is known that none does.
 bool directory_has_keeper(const char *directory);
 // Its process; 0 when there is none.
 pid_t directory_keeper_pid(const char *directory);
@@ -173,6 +173,7 @@ struct keeper_conn {
     struct dp_buf prepare; // packed dp.v1.Prepare, empty when it could not be read
     pid_t child;           // 0: started in another life, or reaped
     int signal;            // that ended it, when known
+    bool is_ours;          // started in this life
     struct dp_link link;   // fd < 0: not connected
     uv_poll_t *poll;       // NULL while not connected
     bool synced;           // on this connection
@@ -183,6 +184,8 @@ struct keeper_conn {
     int64_t ping_ns;       // when the next is due
     bool over;             // to be removed
 };
+    // Why it could not be connected to; DP_OK once it was.
+    struct dp_error unconnected;
 // Makes the directory, starts the keeper and connects; failures go to the core.
 void keeper_start(struct worker *worker, const struct dp_agent_fence *fence, const void *prepare,
                   size_t length);

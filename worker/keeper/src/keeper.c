@@ -38,9 +38,14 @@ static dp_status enter_directory(struct keeper *keeper, const char *directory, s
     return DP_OK;
 }
 
-// The lock, not the file, says that a keeper lives; it goes with the process.
-static dp_status take_lock(const char *directory, struct dp_error *err)
+// Locks, not files, say that a keeper lives; they go with the process. That of the directory stands
+// whatever becomes of the files in it; file systems that lock no directory leave the other.
+static dp_status take_locks(const struct keeper *keeper, const char *directory,
+                            struct dp_error *err)
 {
+    if (flock(keeper->directory_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        return dp_fail(err, DP_CONFLICT, "another keeper runs in %s", directory);
+    }
     int fd = open(LOCK_FILE, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
         return dp_fail_errno(err, errno, "cannot open %s/%s", directory, LOCK_FILE);
@@ -91,7 +96,7 @@ dp_status keeper_open(struct keeper *keeper, const struct keeper_options *option
     };
     dp_status status = enter_directory(keeper, options->directory, err);
     if (status == DP_OK) {
-        status = take_lock(options->directory, err);
+        status = take_locks(keeper, options->directory, err);
     }
     if (status == DP_OK) {
         status = take_signals(keeper, err);
