@@ -51,6 +51,27 @@ class Local(ClusterTest):
         self.assertEqual(len(set(requests)), 2)
         self.assertTrue(all(r.startswith("dpctl-") for r in requests), requests)
 
+    def stopped_keepers(self):
+        """A running job whose keepers are all stopped, and its controller is gone."""
+        cluster = self.cluster.up()
+        cluster.wait_step(cluster.submit(parallel_pipeline=4, **SIM_JOB), 2)
+        keepers = cluster.processes("dp-keeper")
+        self.assertEqual(len(keepers), 2)
+        for pid in keepers:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(cluster.pid("controller"), signal.SIGKILL)
+        return keepers
+
+    def test_stopped_keepers_end_with_the_cluster(self):
+        self.stopped_keepers()
+        self.leaves_nothing()
+
+    def test_keepers_without_an_agent_end_with_the_cluster_stopped_or_not(self):
+        os.kill(self.stopped_keepers()[0], signal.SIGCONT)
+        for node in range(self.cluster.nodes):
+            os.kill(self.cluster.pid(f"node-{node}"), signal.SIGKILL)
+        self.leaves_nothing()
+
     def test_up_does_not_wait_for_a_node_that_is_set_down(self):
         cluster = self.cluster.up()
         # Without $USER it is asked for by whom the process belongs to.

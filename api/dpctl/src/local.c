@@ -283,6 +283,9 @@ static dp_status stop_nodes(const struct dpctl *ctl, int from, struct dp_error *
     for (int i = from; i < DP_LOCAL_NODES_MAX; i++) {
         DP_AUTO_FREE char *file = dp_asprintf("%s/local/node-%d.pid", ctl->state_directory, i);
         dp_status status = process_stop(file, SIGTERM, STOP_TIMEOUT_MS, err);
+        if (status == DP_OK) {
+            status = local_end_keepers(ctl, i, err);
+        }
         if (status != DP_OK) {
             return status;
         }

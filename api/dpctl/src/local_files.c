@@ -1,5 +1,6 @@
 #include "local_files.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "process.h"
+
+#define KEEPER_TIMEOUT_MS 5000 // they give their ranks two seconds
 
 char *local_path(const struct dpctl *ctl, const char *name)
 {
@@ -108,6 +111,23 @@ bool local_any_node_runs(const struct dpctl *ctl)
         }
     }
     return false;
+}
+
+dp_status local_end_keepers(const struct dpctl *ctl, int node, struct dp_error *err)
+{
+    DP_AUTO_FREE char *jobs = dp_asprintf("%s/local/node-%d/jobs", ctl->state_directory, node);
+    DIR *listing = opendir(jobs);
+    dp_status status = DP_OK;
+    for (struct dirent *entry = listing == NULL ? NULL : readdir(listing);
+         entry != NULL && status == DP_OK; entry = readdir(listing)) {
+        DP_AUTO_FREE char *directory = dp_asprintf("%s/%s", jobs, entry->d_name);
+        DP_AUTO_FREE char *pid_file = dp_asprintf("%s/keeper.pid", directory);
+        status = process_stop_locked(pid_file, directory, KEEPER_TIMEOUT_MS, err);
+    }
+    if (listing != NULL) {
+        closedir(listing);
+    }
+    return status;
 }
 
 void local_http_address(const struct dpctl *ctl, char ret_address[DP_ADDRESS_MAX])

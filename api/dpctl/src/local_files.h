@@ -29,6 +29,8 @@ dp_status local_set_temporary(const struct dpctl *ctl, bool temporary, struct dp
 int local_part_pid(const struct dpctl *ctl, const char *name);
 int local_node_pid(const struct dpctl *ctl, int node);
 bool local_any_node_runs(const struct dpctl *ctl);
+// Ends the keepers of a node whose agent has ended, with their ranks.
+dp_status local_end_keepers(const struct dpctl *ctl, int node, struct dp_error *err);
 // Where the controller serves HTTP, "127.0.0.1:41234"; empty when it does not.
 void local_http_address(const struct dpctl *ctl, char ret_address[DP_ADDRESS_MAX]);
 // Adds the last lines of a part's log to the message: why it ended.

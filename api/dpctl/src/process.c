@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -102,6 +104,21 @@ static bool wait_end(int pidfd, int64_t timeout_ms)
     return ready > 0;
 }
 
+// A process that is stopped hears the first signal only once it goes on.
+static dp_status end(int pid, int pidfd, int first_signal, int64_t timeout_ms, struct dp_error *err)
+{
+    syscall(SYS_pidfd_send_signal, pidfd, first_signal, NULL, 0);
+    syscall(SYS_pidfd_send_signal, pidfd, SIGCONT, NULL, 0);
+    if (!wait_end(pidfd, timeout_ms)) {
+        syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+        if (!wait_end(pidfd, 5000)) {
+            return dp_fail(err, DP_TIMEOUT, "process %d does not end, not even by SIGKILL", pid);
+        }
+    }
+    waitpid(pid, NULL, WNOHANG); // reaps it when this very dpctl is the parent
+    return DP_OK;
+}
+
 dp_status process_stop(const char *pid_file, int first_signal, int64_t timeout_ms,
                        struct dp_error *err)
 {
@@ -116,14 +133,38 @@ dp_status process_stop(const char *pid_file, int first_signal, int64_t timeout_m
         unlink(pid_file);
         return DP_OK;
     }
-    syscall(SYS_pidfd_send_signal, pidfd, first_signal, NULL, 0);
-    if (!wait_end(pidfd, timeout_ms)) {
-        syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
-        if (!wait_end(pidfd, 5000)) {
-            return dp_fail(err, DP_TIMEOUT, "process %d does not end, not even by SIGKILL", pid);
-        }
+    dp_status status = end(pid, pidfd, first_signal, timeout_ms, err);
+    if (status == DP_OK) {
+        unlink(pid_file);
     }
-    waitpid(pid, NULL, WNOHANG); // reaps it when this very dpctl is the parent
-    unlink(pid_file);
-    return DP_OK;
+    return status;
+}
+
+// The process in the file when it works in `directory` and the file is locked, else 0.
+static int locked_pid(const char *pid_file, const char *directory)
+{
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
+    DP_AUTO_CLOSE int fd = open(pid_file, O_RDONLY | O_CLOEXEC);
+    int pid = 0;
+    if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0 ||
+        dp_read_file(pid_file, 64, &text, NULL) != DP_OK || sscanf(text.bytes, "%d", &pid) != 1 ||
+        pid <= 1) {
+        return 0;
+    }
+    DP_AUTO_FREE char *link = dp_asprintf("/proc/%d/cwd", pid);
+    struct stat its, wanted;
+    bool is_there = stat(link, &its) == 0 && stat(directory, &wanted) == 0 &&
+                    its.st_dev == wanted.st_dev && its.st_ino == wanted.st_ino;
+    return is_there ? pid : 0;
+}
+
+dp_status process_stop_locked(const char *pid_file, const char *directory, int64_t timeout_ms,
+                              struct dp_error *err)
+{
+    int pid = locked_pid(pid_file, directory);
+    DP_AUTO_CLOSE int pidfd = pid == 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0 || locked_pid(pid_file, directory) != pid) {
+        return DP_OK;
+    }
+    return end(pid, pidfd, SIGTERM, timeout_ms, err);
 }

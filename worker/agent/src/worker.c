@@ -16,6 +16,7 @@
 #define LATE_MS 1000
 #define END_GRACE_MS 2000
 #define END_MS 10000
+#define END_KILLED_MS 2000
 #define ADOPT_MS 5000
 
 struct pending_event {
@@ -247,10 +248,24 @@ static bool tick_keepers(struct worker *worker)
     return settled;
 }
 
+// Keepers that do not end when told to, being stopped perhaps, are killed, and their ranks with
+// them.
+static void kill_keepers(struct worker *worker)
+{
+    for (struct keeper_conn *conn = worker->keepers; conn != NULL; conn = conn->next) {
+        keeper_kill(conn);
+    }
+    worker->killed = true;
+    worker->end_by_ns = worker_now_ns() + END_KILLED_MS * DP_NS_PER_MS;
+}
+
 static void check_end(struct worker *worker)
 {
     bool empty = worker->keepers == NULL || !worker->options.kill_ranks_on_exit;
-    if (worker->ending && (empty || worker_now_ns() > worker->end_by_ns)) {
+    bool late = worker->ending && worker_now_ns() > worker->end_by_ns;
+    if (late && !empty && !worker->killed) {
+        kill_keepers(worker);
+    } else if (late || (worker->ending && empty)) {
         if (!empty) {
             dp_log_error("worker.left_behind", "reason=\"a keeper did not end in time\"");
         }

@@ -66,6 +66,7 @@ struct worker {
     char *notes[WORKER_NOTES_MAX]; // owned
     size_t notes_count;
     bool ending;
+    bool killed; // keepers that did not end
     int64_t end_by_ns;
 };
 
@@ -172,8 +173,8 @@ struct keeper_conn {
     char *directory;       // owned
     struct dp_buf prepare; // packed dp.v1.Prepare, empty when it could not be read
     pid_t child;           // 0: started in another life, or reaped
-    int signal;            // that ended it, when known
     bool is_ours;          // started in this life
+    int signal;            // that ended it, when known
     struct dp_link link;   // fd < 0: not connected
     uv_poll_t *poll;       // NULL while not connected
     bool synced;           // on this connection
@@ -183,9 +184,9 @@ struct keeper_conn {
     int64_t give_up_ns;    // it is unreachable when it has not said anything by then
     int64_t ping_ns;       // when the next is due
     bool over;             // to be removed
-};
     // Why it could not be connected to; DP_OK once it was.
     struct dp_error unconnected;
+};
 // Makes the directory, starts the keeper and connects; failures go to the core.
 void keeper_start(struct worker *worker, const struct dp_agent_fence *fence, const void *prepare,
                   size_t length);
