@@ -358,6 +358,36 @@ static void what_is_not_there_is_told_with_what_is(void **state)
     assert_string_equal(strstr(head, "\r\n\r\n"), "\r\n\r\n");
 }
 
+// "a&a&...&a"
+static char *query_of(int parts)
+{
+    struct dp_buf text = {0};
+    for (int i = 0; i < parts; i++) {
+        dp_buf_puts(&text, i == 0 ? "a" : "&a");
+    }
+    return dp_buf_take(&text);
+}
+
+static void a_query_of_any_number_of_parts_is_answered(void **state)
+{
+    static const struct {
+        int parts;
+        const char *status, *why;
+    } cases[] = {
+        {256, "HTTP/1.1 400", "is given twice"},
+        {257, "HTTP/1.1 414", "the query has 257 parts; the limit is 256"},
+        {1200, "HTTP/1.1 414", "the query has 1200 parts; the limit is 256"},
+        {2040, "HTTP/1.1 414", "the query has 2040 parts; the limit is 256"},
+        {20000, "HTTP/1.1 414", "bytes; the limit is 4096"},
+    };
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(cases); i++) {
+        DP_AUTO_FREE char *query = query_of(cases[i].parts);
+        DP_AUTO_FREE char *request = dp_asprintf("GET /v1/jobs?%s HTTP/1.1\r\n" HOST CLOSE, query);
+        assert_answer(*state, request, cases[i].status, cases[i].why);
+        assert_answer(*state, "GET /metrics HTTP/1.1\r\n" HOST CLOSE, "HTTP/1.1 200", "up 1\n");
+    }
+}
+
 static void pages_of_other_sites_get_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -716,6 +746,7 @@ int main(void)
         WITH(a_body_in_chunks_is_put_together, set_up),
         WITH(a_job_file_may_be_sent_as_it_is, set_up),
         WITH(what_is_not_there_is_told_with_what_is, set_up),
+        WITH(a_query_of_any_number_of_parts_is_answered, set_up),
         WITH(pages_of_other_sites_get_nothing, set_up),
         WITH(a_body_over_the_limit_is_refused_however_it_comes, set_up),
         WITH(one_connection_serves_several_requests, set_up),

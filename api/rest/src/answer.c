@@ -4,10 +4,12 @@
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/clock.h"
 #include "server.h"
 
 #define RETRY_AFTER "2" // seconds, for who was turned away for now
 #define STREAM_BLOCK_BYTES 32768
+#define LEAVE_NS DP_NS_PER_S
 
 static void add_header(struct MHD_Response *response, const char *name, const char *value)
 {
@@ -94,6 +96,26 @@ static void count(struct rest_request *request)
             (struct rest_counter){.route = request->route, .code = request->code};
     }
     server->counters[i].count++;
+}
+
+void dp_rest_refuse_at_once(struct rest_request *request, unsigned code, const struct dp_error *err)
+{
+    struct rest_connection *connection = request->connection;
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0}, answer = {0};
+    json_t *json = error_json(code, err->status, err->message);
+    dp_json_write(json, 0, &text);
+    json_decref(json);
+    dp_buf_printf(&answer,
+                  "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                  "Content-Length: %zu\r\n\r\n%s\n",
+                  code, MHD_get_reason_phrase_for(code), text.length + 1, text.bytes);
+    (void)!send(connection->fd, answer.bytes, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(connection->fd, SHUT_WR);
+    request->code = code;
+    request->left = true;
+    count(request);
+    // To read it, before what it has sent meanwhile breaks the connection off.
+    connection->deadline_ns = dp_rest_now_ns() + LEAVE_NS;
 }
 
 enum MHD_Result dp_rest_answer_queue(struct rest_request *request)

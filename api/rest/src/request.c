@@ -23,10 +23,10 @@ void *dp_rest_on_uri(void *context, const char *uri, struct MHD_Connection *mhd)
     request->connection->request = request;
     struct dp_error err = {0};
     dp_status status = dp_rest_uri_parse(uri, &request->uri, &err);
-    if (status != DP_OK) {
-        dp_rest_refuse_as(request,
-                          status == DP_TOO_LARGE ? MHD_HTTP_URI_TOO_LONG : MHD_HTTP_BAD_REQUEST,
-                          status, "%s", err.message);
+    if (status == DP_TOO_LARGE) {
+        dp_rest_refuse_at_once(request, MHD_HTTP_URI_TOO_LONG, &err);
+    } else if (status != DP_OK) {
+        dp_rest_refuse(request, &err);
     }
     return request;
 }

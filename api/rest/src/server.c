@@ -32,8 +32,7 @@ static void watch(struct rest_connection *connection, bool on)
     // Its end alone: what a client sends ahead is none of our business yet.
     struct epoll_event event = {.events = EPOLLRDHUP, .data.ptr = connection};
     int epoll_fd = connection->server->epoll_fd;
-    DP_CHECK(epoll_ctl(epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd, &event) ==
-             0);
+    DP_CHECK(epoll_ctl(epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd, &event) == 0);
     connection->watched = on;
 }
 
@@ -92,6 +91,11 @@ static void on_connection(void *context, struct MHD_Connection *mhd, void **sock
         return;
     }
     struct rest_connection *connection = *socket_context;
+    if (connection->request != NULL) {
+        // The library forgets to tell of a request for which it had no room.
+        void *request = connection->request;
+        dp_rest_on_completed(server, mhd, &request, MHD_REQUEST_TERMINATED_WITH_ERROR);
+    }
     watch(connection, false);
     DL_DELETE(server->connections, connection);
     server->connections_count--;

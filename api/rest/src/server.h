@@ -120,6 +120,10 @@ void dp_rest_answer(struct rest_request *request, unsigned code, const char *con
 void dp_rest_refuse(struct rest_request *request, const struct dp_error *err);
 void dp_rest_refuse_as(struct rest_request *request, unsigned code, dp_status status,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+// The library has no room for what this request brings and would not say a word: the answer goes
+// past it, and is the last of its connection.
+void dp_rest_refuse_at_once(struct rest_request *request, unsigned code,
+                            const struct dp_error *err);
 // Hands the answer to the library.
 enum MHD_Result dp_rest_answer_queue(struct rest_request *request);
 // Ends a call for its handler, once.

@@ -81,7 +81,12 @@ static dp_status take_segments(struct rest_uri *uri, struct dp_error *err)
 
 static dp_status take_parameters(struct rest_uri *uri, const char *query, struct dp_error *err)
 {
-    uri->parameters = take(&uri->arena, (count_of(query, '&') + 1) * sizeof *uri->parameters);
+    size_t room = count_of(query, '&') + 1;
+    if (room > DP_REST_PARAMETERS_MAX) {
+        return dp_fail(err, DP_TOO_LARGE, "the query has %zu parts; the limit is %d", room,
+                       DP_REST_PARAMETERS_MAX);
+    }
+    uri->parameters = take(&uri->arena, room * sizeof *uri->parameters);
     while (*query != '\0') {
         size_t length = strcspn(query, "&");
         size_t name_length = strcspn(query, "=&");

@@ -91,6 +91,7 @@
 #define DP_REST_BODIES_BYTES_MAX (64u << 20) // of all requests at a time
 #define DP_REST_HEADER_BYTES_MAX (64u << 10)
 #define DP_REST_PATH_BYTES_MAX 4096       // with the query
+#define DP_REST_PARAMETERS_MAX 256        // of the query; the library has room for about 1,000
 #define DP_PLANNER_SEARCHES_MAX 2         // of callers, at a time
 #define DP_PLANNER_QUEUE_MAX 16           // that wait for one of these to end
 #define DP_PLANNER_ACTIONS_MAX (1u << 22) // of a schedule that is simulated for a caller
