@@ -13,8 +13,8 @@ int process_read(const char *pid_file);
 // log_file, and writes the pid file.
 dp_status process_start(const char *pid_file, const char *log_file, char *const argv[],
                         struct dp_error *err);
-// Sends `first_signal`, has it go on if it is stopped, waits up to timeout_ms, then kills. Removes the pid file. DP_OK when
-// nothing ran.
+// Sends `first_signal`, has the process go on if it is stopped, waits up to timeout_ms, then kills.
+// Removes the pid file. DP_OK when nothing ran.
 dp_status process_stop(const char *pid_file, int first_signal, int64_t timeout_ms,
                        struct dp_error *err);
 // The same with SIGTERM for a daemon of others: the file holds "PID" and is locked by the process,
