@@ -1,7 +1,10 @@
 // Files that an agent finds when it starts, damaged at every place: whatever they hold, it starts,
 // puts aside what it cannot use, and says so. The agent's own readers, with the rest of it
 // replaced.
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
@@ -245,11 +248,36 @@ static void a_time_of_contact_that_was_damaged_is_not_known(void **state)
     scene_close(&scene);
 }
 
+// An agent that cannot look, as one without descriptors, must not take the keeper for dead.
+static void a_keeper_is_gone_only_when_nothing_is_locked(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_open(&scene);
+    DP_AUTO_FREE char *missing = dp_asprintf("%s/missing", scene.state_dir);
+    assert_false(directory_has_keeper(missing));
+    assert_false(directory_has_keeper(scene.state_dir));
+    DP_AUTO_CLOSE int fd = open(scene.state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_true(directory_has_keeper(scene.state_dir));
+    assert_int_equal(flock(fd, LOCK_UN), 0);
+    assert_false(directory_has_keeper(scene.state_dir));
+    struct rlimit limit, none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    bool lives = directory_has_keeper(scene.state_dir);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_true(lives);
+    scene_close(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_assignment_file_damaged_at_any_place_costs_no_rank),
         cmocka_unit_test(levels_damaged_at_any_place_are_put_aside_and_never_taken_for_others),
+        cmocka_unit_test(a_keeper_is_gone_only_when_nothing_is_locked),
         cmocka_unit_test(a_time_of_contact_that_was_damaged_is_not_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

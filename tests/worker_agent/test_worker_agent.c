@@ -259,34 +259,45 @@ static void a_rank_s_output_is_read_while_it_runs_and_after_its_release(void **s
     cluster_close(&cluster);
 }
 
+// The agent starts again, with other programs; what it then says of a job's ranks.
+static void prepare_with_programs(struct cluster *cluster, const char *rank, const char *keeper)
+{
+    cluster_open(cluster, "sleep", NULL);
+    cluster_end_worker(cluster);
+    DP_AUTO_FREE char *controller = dp_asprintf("@%s", cluster->address_file);
+    char *arguments[] = {
+        (char *)DP_WORKER, (char *)"--state-dir",      cluster->state_dir, (char *)"--name",
+        (char *)"node-a",  (char *)"--controller",     controller,         (char *)"--rank-program",
+        (char *)rank,      (char *)"--keeper-program", (char *)keeper,     NULL,
+    };
+    cluster->controller.heartbeats = 0;
+    cluster->worker = harness_start(arguments, NULL);
+    fake_controller_until(&cluster->controller, is_connected, "the agent connects again");
+    fake_controller_prepare(&cluster->controller, "job-1", 1, two_ranks, 2);
+    fake_controller_until(&cluster->controller, both_died, "the failure is told");
+}
+
 static void a_program_that_cannot_start_is_named(void **state)
 {
     (void)state;
     struct cluster cluster;
-    cluster_open(&cluster, "sleep", NULL);
-    cluster_end_worker(&cluster);
-    DP_AUTO_FREE char *controller = dp_asprintf("@%s", cluster.address_file);
-    char *arguments[] = {
-        (char *)DP_WORKER,
-        (char *)"--state-dir",
-        cluster.state_dir,
-        (char *)"--name",
-        (char *)"node-a",
-        (char *)"--controller",
-        controller,
-        (char *)"--rank-program",
-        (char *)"/nonexistent/dp-rank",
-        (char *)"--keeper-program",
-        (char *)DP_KEEPER,
-        NULL,
-    };
-    cluster.controller.heartbeats = 0;
-    cluster.worker = harness_start(arguments, NULL);
-    fake_controller_until(&cluster.controller, is_connected, "the agent connects again");
-    fake_controller_prepare(&cluster.controller, "job-1", 1, two_ranks, 2);
-    fake_controller_until(&cluster.controller, both_died, "the failure is told");
+    prepare_with_programs(&cluster, "/nonexistent/dp-rank", DP_KEEPER);
     assert_non_null(strstr(cluster.controller.error, "/nonexistent/dp-rank"));
     cluster_release(&cluster);
+    cluster_close(&cluster);
+}
+
+// It has ended well, and no rank with it: nothing was lost.
+static void a_keeper_that_was_never_reached_is_a_node_that_cannot_start_ranks(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    prepare_with_programs(&cluster, DP_FAKE_RANK, "/bin/true");
+    assert_non_null(strstr(cluster.controller.error, "before it was reached"));
+    assert_false(cluster.controller.keeper_lost);
+    fake_controller_release(&cluster.controller, "job-1", 1);
+    cluster.controller.heartbeats = 0;
+    fake_controller_until(&cluster.controller, holds_nothing, "the assignment is forgotten");
     cluster_close(&cluster);
 }
 
@@ -392,6 +403,7 @@ int main(void)
         cmocka_unit_test(a_prepare_that_cannot_be_obeyed_is_answered_with_the_reason),
         cmocka_unit_test(a_rank_s_output_is_read_while_it_runs_and_after_its_release),
         cmocka_unit_test(a_program_that_cannot_start_is_named),
+        cmocka_unit_test(a_keeper_that_was_never_reached_is_a_node_that_cannot_start_ranks),
         cmocka_unit_test(a_second_agent_on_the_same_directory_says_so_and_exits),
         cmocka_unit_test(told_to_take_its_ranks_along_an_agent_leaves_nothing),
         cmocka_unit_test(a_controller_of_another_protocol_is_not_obeyed),

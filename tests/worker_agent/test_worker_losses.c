@@ -1,6 +1,7 @@
 // What becomes of ranks when an agent, a keeper, a controller or a file is lost.
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +57,50 @@ static void an_agent_that_is_killed_adopts_its_ranks_when_it_returns(void **stat
     fake_controller_stop(controller, "job-1", 1, 20000);
     fake_controller_until(controller, both_died, "the ranks are stopped");
     cluster_release(&cluster);
+    cluster_close(&cluster);
+}
+
+// What a keeper's directory may hold in the place of the file with its number.
+static void replace_number(struct cluster *cluster)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/jobs/job-1.1.1/keeper.pid", cluster->state_dir);
+    struct dp_error err = {0};
+    (void)unlink(path);
+    switch (cluster->damage) {
+    case 0:
+        break;
+    case 1:
+        assert_int_equal(symlink("nowhere", path), 0);
+        break;
+    case 2:
+        assert_int_equal(mkfifo(path, 0600), 0);
+        break;
+    default:
+        assert_ok(dp_write_file(path, "not a number", 12, &err), &err);
+    }
+}
+
+static void a_keeper_lives_whatever_becomes_of_the_file_with_its_number(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    cluster_open(&cluster, "ready start steps=3 sleep", NULL);
+    struct fake_controller *controller = &cluster.controller;
+    cluster_run_two(&cluster);
+    pid_t keeper = cluster_keeper_pid(&cluster, "job-1.1.1");
+    pid_t pids[] = {(pid_t)controller->ranks[0].pid, (pid_t)controller->ranks[1].pid};
+    for (cluster.damage = 0; cluster.damage < 4; cluster.damage++) {
+        cluster_restart_after_kill(&cluster, replace_number);
+        fake_controller_until(controller, both_adopted, "the ranks are adopted");
+        assert_false(controller->keeper_lost);
+        for (int rank = 0; rank < 2; rank++) {
+            assert_int_equal(controller->ranks[rank].pid, pids[rank]);
+        }
+    }
+    fake_controller_release(controller, "job-1", 1);
+    controller->heartbeats = 0;
+    fake_controller_until(controller, holds_nothing, "the assignment is forgotten");
+    harness_wait_gone(keeper);
     cluster_close(&cluster);
 }
 
@@ -291,6 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_keeper_that_is_killed_takes_its_ranks_and_is_told),
         cmocka_unit_test(an_agent_that_is_killed_adopts_its_ranks_when_it_returns),
+        cmocka_unit_test(a_keeper_lives_whatever_becomes_of_the_file_with_its_number),
         cmocka_unit_test(a_controller_that_returns_elsewhere_finds_the_job_running),
         cmocka_unit_test(the_ranks_of_an_agent_that_stays_away_end_and_it_says_so_later),
         cmocka_unit_test(alone_too_long_an_agent_ends_its_ranks),
