@@ -144,6 +144,61 @@ static dp_status new_candidates(const json_t *list, size_t more, struct dp_plan 
     return DP_OK;
 }
 
+// The chosen one is written once, as "chosen".
+static struct dp_plan_candidate chosen_candidate(const struct dp_plan *plan)
+{
+    struct dp_plan_candidate candidate = {
+        .pipeline = plan->pipeline,
+        .expert = plan->expert,
+        .data = plan->data,
+        .microbatches = plan->microbatches,
+        .micro_batch_size = plan->micro_batch_size,
+        .virtual_stages = plan->virtual_stages,
+        .tensor = plan->tensor,
+        .context = plan->context,
+        .expert_tensor = plan->expert_tensor,
+        .recompute = plan->recompute,
+        .legal = true,
+        .chosen = true,
+        .step_s = plan->step_s,
+        .reason = dp_strdup("chosen"),
+    };
+    DP_COPY_TEXT(candidate.schedule, plan->schedule);
+    int32_t fullest = dp_plan_fullest_position(plan);
+    candidate.memory_position = fullest;
+    candidate.memory_max_bytes = dp_plan_position_bytes(plan, fullest);
+    if (plan->positions != NULL) {
+        const struct dp_plan_position *critical = &plan->positions[dp_plan_critical_position(plan)];
+        candidate.compute_s = critical->compute_s;
+        candidate.bubble_s = critical->bubble_s;
+        candidate.hop_s = critical->hop_s;
+        candidate.wait_s = critical->wait_s;
+        candidate.exchange_s = critical->exchange_s;
+        candidate.gradient_s = critical->gradient_s;
+        candidate.optimizer_s = critical->optimizer_s;
+        candidate.memory_limit_bytes = plan->positions[fullest].memory_limit_bytes;
+    }
+    return candidate;
+}
+
+// As newer plans have it: first, with the figures that the plan itself has of it.
+static dp_status put_chosen_first(struct dp_plan *plan, struct dp_error *err)
+{
+    size_t count = 0, at = 0;
+    for (size_t i = 0; i < plan->candidates_count; i++) {
+        count += plan->candidates[i].chosen;
+        at = plan->candidates[i].chosen ? i : at;
+    }
+    if (count != 1) {
+        return dp_fail(err, DP_INVALID, "plan: %zu candidates are the chosen one instead of one",
+                       count);
+    }
+    free(plan->candidates[at].reason);
+    memmove(plan->candidates + 1, plan->candidates, at * sizeof plan->candidates[0]);
+    plan->candidates[0] = chosen_candidate(plan);
+    return DP_OK;
+}
+
 static dp_status read_flat(const json_t *json, struct dp_plan *plan, struct dp_error *err)
 {
     dp_status status = dp_members_read(&dp_plan_flat_members, json, plan, err);
@@ -157,7 +212,7 @@ static dp_status read_flat(const json_t *json, struct dp_plan *plan, struct dp_e
         status = dp_members_read(&dp_plan_flat_candidate_members, json_array_get(list, i),
                                  &plan->candidates[i], err);
     }
-    return status;
+    return status == DP_OK ? put_chosen_first(plan, err) : status;
 }
 
 static dp_status read_positions(const json_t *chosen, struct dp_plan *plan, struct dp_error *err)
@@ -194,43 +249,6 @@ static dp_status read_baseline(const json_t *chosen, struct dp_plan *plan, struc
     }
     plan->baseline_memory_bytes = json_number_value(bytes);
     return DP_OK;
-}
-
-// The chosen one is written once, as "chosen".
-static struct dp_plan_candidate chosen_candidate(const struct dp_plan *plan)
-{
-    struct dp_plan_candidate candidate = {
-        .pipeline = plan->pipeline,
-        .expert = plan->expert,
-        .data = plan->data,
-        .microbatches = plan->microbatches,
-        .micro_batch_size = plan->micro_batch_size,
-        .virtual_stages = plan->virtual_stages,
-        .tensor = plan->tensor,
-        .context = plan->context,
-        .expert_tensor = plan->expert_tensor,
-        .recompute = plan->recompute,
-        .legal = true,
-        .chosen = true,
-        .step_s = plan->step_s,
-        .reason = dp_strdup("chosen"),
-    };
-    DP_COPY_TEXT(candidate.schedule, plan->schedule);
-    int32_t fullest = dp_plan_fullest_position(plan);
-    candidate.memory_position = fullest;
-    candidate.memory_max_bytes = dp_plan_position_bytes(plan, fullest);
-    if (plan->positions != NULL) {
-        const struct dp_plan_position *critical = &plan->positions[dp_plan_critical_position(plan)];
-        candidate.compute_s = critical->compute_s;
-        candidate.bubble_s = critical->bubble_s;
-        candidate.hop_s = critical->hop_s;
-        candidate.wait_s = critical->wait_s;
-        candidate.exchange_s = critical->exchange_s;
-        candidate.gradient_s = critical->gradient_s;
-        candidate.optimizer_s = critical->optimizer_s;
-        candidate.memory_limit_bytes = plan->positions[fullest].memory_limit_bytes;
-    }
-    return candidate;
 }
 
 static dp_status read_runners_up(const json_t *json, struct dp_plan *plan, struct dp_error *err)
