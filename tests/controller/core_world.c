@@ -37,6 +37,7 @@ static void take_ask(struct world *world, const struct dp_effect *effect)
         .step = ask->step,
         .steps_left = ask->steps_left,
         .recovers = ask->recovers,
+        .grows = ask->grows,
         .lost_count = ask->lost_count,
         .step_ns = ask->step_ns,
         .restart_ns = ask->restart_ns,

@@ -23,7 +23,7 @@ struct world_order {
 // What an ADAPT effect asked.
 struct world_asked {
     uint64_t job, request, step, steps_left;
-    bool recovers;
+    bool recovers, grows;
     uint32_t lost[16];
     size_t lost_count;
     char cause[DP_TEXT_MAX], away[DP_NAME_MAX];

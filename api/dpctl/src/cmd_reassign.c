@@ -16,7 +16,7 @@ static const struct argp_option options[] = {
     {"away", KEY_AWAY, "NODE", 0, "its ranks leave this node", 0},
     {"answer", KEY_ANSWER, "KIND", 0,
      "carry this answer out, whatever it is worth: shift-microbatches, move-layers, change-order, "
-     "swap-ranks, spare, experts, combined, restart",
+     "swap-ranks, spare, experts, combined, restart, grow",
      0},
     {"advise", KEY_ADVISE, NULL, 0, "tell what would be best, and leave it", 0},
     {0},
@@ -123,8 +123,9 @@ void dpctl_print_decisions(Dp__V1__Decision *const *decisions, size_t count)
     for (size_t i = 0; i < count; i++) {
         const Dp__V1__Decision *decision = decisions[i];
         char time[32];
-        printf("decision   %s  %s  %s at step %llu\n", dp_clock_format_utc(time, decision->time_ns),
-               state_text(decision->state), decision->kind, (unsigned long long)decision->step);
+        printf("decision %-2llu %s  %s  %s at step %llu\n", (unsigned long long)decision->number,
+               dp_clock_format_utc(time, decision->time_ns), state_text(decision->state),
+               decision->kind, (unsigned long long)decision->step);
         print_text("           cause    ", decision->cause);
         print_text("           answer   ", decision->answer);
         if (decision->outcome[0] != '\0') {

@@ -24,6 +24,7 @@ void dp_core_config_init(struct dp_core_config *config)
         .pause_timeout_ms = 120000, // evaluations and checkpoints are ends of steps, too
         .answer_timeout_ms = 120000,
         .cool_down_ms = 60000,
+        .grow_ms = 10000,
         .measured_steps = 20,
         .recoveries_max = 3,
         .store_retry_ms = 1000,
@@ -455,6 +456,7 @@ static void finish_step(struct dp_core *core)
     }
     dp_core_touched_sort(core);
     store_changes(core);
+        dp_core_grow_look(core);
     mark_index(core);
     if (core->effects->store_token != 0) {
         dp_core_audits_store(core);

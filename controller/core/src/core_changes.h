@@ -136,6 +136,15 @@ void dp_core_rebalance_told(struct core_job *job, uint64_t step,
 void dp_core_rebalance_drop(struct core_job *job, const char *why);
 void dp_core_rebalance_deadline(struct dp_core *core, struct core_job *job);
 
+// grow.c: more ranks, where some were lost
+// After the queue had its turn: who has fewer ranks than it once had, while there is room.
+void dp_core_grow_look(struct dp_core *core);
+void dp_core_grow_deadline(struct dp_core *core, struct core_job *job);
+// Other ranks are in force.
+void dp_core_grow_note(struct dp_core *core, struct core_job *job);
+// Whether its user's quota leaves the job so many ranks.
+bool dp_core_grow_allowed(struct dp_core *core, const struct core_job *job, size_t ranks);
+
 // restart.c: from a checkpoint, without nodes that slow the job down
 // Whether the job's ranks stay off the node.
 bool dp_core_job_avoids(const struct core_job *job, const char *node);
@@ -144,6 +153,8 @@ bool dp_core_restart_begin(struct dp_core *core, struct core_job *job,
                            const struct dp_adapt_done *done);
 // Whether the newest decision is a restart whose attempt has not trained yet.
 bool dp_core_restart_awaited(const struct core_job *job);
+// What one costs: as measured, or what the job's own start and checkpoints took; 0 = not known.
+int64_t dp_core_restart_cost_ns(const struct dp_core *core, const struct core_job *job);
 // The attempt trains.
 void dp_core_restart_runs(struct dp_core *core, struct core_job *job);
 // The node may be well again: jobs need not stay off it any more.
@@ -172,5 +183,12 @@ void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t 
 // Median of the newest steps of this layout, at most CORE_RECENT_STEPS; 0 = not known.
 int64_t dp_core_recent_step_ns(const struct core_job *job, size_t steps);
 int64_t dp_core_reassign_timer_ns(const struct core_job *job); // 0 = none
+// Whether the job's ranks may change now: it runs, and nothing is asked or done about it yet.
+bool dp_core_may_ask(const struct core_job *job);
+// One answer is for all that stands; when somebody asks, suspicions count, too.
+void dp_core_take_standing(struct dp_core *core, const struct core_job *job, bool suspected,
+                           struct dp_adapt_ask *ask);
+// Whether a new layout of the job may use the node.
+bool dp_core_may_be_offered(const struct core_job *job, const struct core_node *node);
 // The answer to ADAPT is no longer waited for.
 void dp_core_ask_deadline(struct dp_core *core, struct core_job *job);

@@ -143,6 +143,8 @@ struct core_reassign {
     uint32_t tries;                     // of new ranks, since the old ones hold
     size_t lost_count;                  // ranks that the recovery at hand counts as lost
     int64_t cool_ns;                    // no straggler is answered before
+    int64_t grow_ns;                    // when more ranks are asked for; 0 = not
+    bool grows;                         // the question that is open does
     char away[DP_NAME_MAX];             // node that is to be left, "" = none
     dp_adapt_policy policy;             // of the question that is open
     struct dp_decision_record decision; // the newest; number 0 = none yet
@@ -207,6 +209,9 @@ struct core_job {
     bool stop_wrote;      // it stands
     int64_t settle_ns;    // or is no longer waited for; 0 = not yet
     int64_t done_ns;      // RUNNING: since when all ranks have done their work; 0 = they have not
+    int64_t assigned_ns;  // ASSIGNING: since when
+    int64_t start_ns;     // from there until its ranks trained; 0 = not known
+    int64_t write_ns;     // a checkpoint of its took, at most; 0 = not known
     int64_t words_ns;     // and since when their last reports are waited for
     bool words_heard;     // every node was heard of in the wait before
     bool loaded;          // an earlier controller may have given out more than this one knows of
@@ -318,6 +323,8 @@ struct dp_core {
     // What the newest pass over the queue came to.
     uint32_t last_told, last_free[2]; // by needs_profile
     bool last_closed;
+    bool lacks_room; // somebody did, with lacks_priority at most
+    int32_t lacks_priority;
     struct core_quota *quotas;
     struct core_reply *row_replies; // that wait for a transaction without jobs
     struct core_node *gone_nodes;   // forgotten; on disk they may still be
@@ -337,6 +344,7 @@ struct dp_core {
     struct core_node *nodes_by_name, *nodes_by_session;
     bool homeless; // some job has had ranks on a node that was not known
     bool avoiding; // some job may stay off a node
+    bool small;    // some job may have fewer ranks than it once had
     struct core_transaction *transactions;
     struct core_timer **timers; // a heap
     size_t timers_count, timers_capacity;

@@ -301,6 +301,7 @@ void dp_core_job_advance(struct dp_core *core, struct core_job *job)
     }
     if (job->row.state == DP_STATE_ASSIGNING && all_reached(job, DP_RANK_RUNNING)) {
         job->row.started_ns = core->wall_ns;
+        job->start_ns = job->assigned_ns == 0 ? 0 : core->now_ns - job->assigned_ns;
         job->ranks_changed = true;
         job->save_ns = core->now_ns + core->config.save_ms * DP_NS_PER_MS;
         dp_core_job_move(core, job, DP_STATE_RUNNING, "", "%s", "");
@@ -566,6 +567,9 @@ void dp_core_job_checkpoint_done(struct dp_core *core, struct core_job *job, uin
     if (strcmp(job->row.checkpoint, path) != 0) {
         DP_COPY_TEXT(job->row.checkpoint, path);
         job->row.checkpoint_step = step;
+        // Others were taken meanwhile.
+        int64_t steps = job->row.step > step ? (int64_t)(job->row.step - step) + 1 : 1;
+        job->write_ns = steps * dp_core_recent_step_ns(job, CORE_NOW_STEPS);
         dp_core_job_changed(job);
         dp_core_note(core, job, NULL, false, "job.checkpoint", "step %llu in %s",
                      (unsigned long long)step, path);

@@ -135,6 +135,7 @@ void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
         job->ranks[i].finished = job->ranks[i].finished && dp_job_state_ended(job->row.state);
     }
     core->avoiding = core->avoiding || job->row.avoid[0] != '\0';
+    core->small = core->small || job->row.ranks_count < job->row.ranks_full;
     job->loaded = true;
     know_nodes(core, job);
     dp_core_job_set_members(job);

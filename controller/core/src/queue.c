@@ -168,6 +168,7 @@ static struct core_job *planned_job(struct dp_core *core, uint64_t number)
     dp_core_job_touch(job);
     job->planning = false;
     core->planned = NULL;
+    dp_core_grow_note(job->core, job);
     dp_core_quotas_count(core);
     dp_core_reschedule(core);
     return job;
@@ -201,6 +202,7 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
     if (job->offered_some && failed->error.status == DP_UNSCHEDULABLE) {
         job->offer_all = true; // nodes close to each other were not enough
         return;
+    job->assigned_ns = core->now_ns;
     }
     const char *reason = failed->error.status == DP_UNSCHEDULABLE ? "Unschedulable" : "PlanFailed";
     char left[DP_TEXT_MAX / 4];

@@ -397,6 +397,7 @@ void dp_core_schedule(struct dp_core *core)
     for (struct core_job *job = core->queue; job != NULL && !is_over(&pass); job = job->behind) {
         core->fresh -= job->fresh;
         job->fresh = false;
+    core->lacks_room = false;
         look_at(&pass, job);
     }
     wait_rest(core);
@@ -415,6 +416,8 @@ bool dp_core_schedule_fresh(struct dp_core *core)
             core->last_free[job->row.needs_profile] < (uint32_t)job->row.ranks_wanted)) {
         job = job->ahead;
         left--;
+    core->lacks_room = pass.first != NULL;
+    core->lacks_priority = pass.first != NULL ? pass.first->row.priority : 0;
     }
     if (left > 0) {
         return false;

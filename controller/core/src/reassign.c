@@ -195,6 +195,7 @@ static void switched(struct dp_core *core, struct core_job *job)
     dp_core_note(core, job, NULL, false, recovered ? "job.recovered" : "job.reassigned",
                  "epoch %u goes on from step %llu after %.3f s on %zu ranks", job->row.epoch,
                  (unsigned long long)step, (double)paused_ns / DP_NS_PER_S, job->ranks_count);
+    dp_core_grow_note(core, job);
     dp_core_reassign_stop(job);
     if (paused_ns > 0 && !recovered) {
         core->switch_ns = core->switch_ns == 0 ? paused_ns : (core->switch_ns + paused_ns) / 2;

@@ -183,7 +183,7 @@ bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
 }
 
 // Agents of protocol 1 know nothing of ranks beside others.
-static bool may_be_offered(const struct core_job *job, const struct core_node *node)
+bool dp_core_may_be_offered(const struct core_job *job, const struct core_node *node)
 {
     return may_have(job, node) && node->protocol >= 2;
 }
@@ -193,26 +193,28 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     size_t count = 0;
     FOR_EACH_NODE(core, node)
     {
-        count += may_be_offered(job, node);
+        count += dp_core_may_be_offered(job, node);
     }
     struct dp_free_slots *nodes =
         dp_arena_alloc(&core->effects->arena, (count + 1) * sizeof(*nodes));
     count = 0;
     FOR_EACH_NODE(core, node)
     {
-        if (may_be_offered(job, node)) {
+        if (dp_core_may_be_offered(job, node)) {
             nodes[count] = slots_for(core, job, node);
             count += nodes[count].slots_free > 0;
         }
     }
     struct dp_adapt_ask *kept = dp_core_keep(core, ask, sizeof(*ask));
     kept->request = job->reassign.request = core->next_request++;
+    job->reassign.grows = ask->grows;
+    kept->grows = job->ranks_count < job->row.ranks_full;
     kept->cause = dp_core_keep_text(core, ask->cause);
     kept->away = dp_core_keep_text(core, ask->away);
     kept->answer = dp_core_keep_text(core, ask->answer == NULL ? "" : ask->answer);
     kept->step_ns = dp_core_recent_step_ns(job, CORE_NOW_STEPS);
     kept->switch_ns = core->switch_ns;
-    kept->restart_ns = core->restart_ns;
+    kept->restart_ns = dp_core_restart_cost_ns(core, job);
     kept->steps_left =
         job->row.steps_total > job->row.step ? job->row.steps_total - job->row.step : 0;
     kept->trust = core->trust;
@@ -236,7 +238,7 @@ bool dp_core_reassign_may(const struct core_job *job)
     return true;
 }
 
-static bool may_ask(const struct core_job *job)
+bool dp_core_may_ask(const struct core_job *job)
 {
     return dp_core_reassign_may(job) && job->row.state == DP_STATE_RUNNING &&
            job->reassign.phase == CORE_STEADY && job->reassign.request == 0 &&
@@ -252,9 +254,8 @@ static bool calls_for_an_answer(const struct dp_straggler_verdict *verdict)
             (verdict->state == DP_STRAGGLER_NOTED && uneven));
 }
 
-// One answer is for all that stands; when somebody asks, suspicions count, too.
-static void take_standing(struct dp_core *core, const struct core_job *job, bool suspected,
-                          struct dp_adapt_ask *ask)
+void dp_core_take_standing(struct dp_core *core, const struct core_job *job, bool suspected,
+                           struct dp_adapt_ask *ask)
 {
     struct dp_straggler_verdict *standing =
         dp_arena_alloc(&core->effects->arena, VERDICTS_MAX * sizeof(*standing));
@@ -274,7 +275,7 @@ static void take_standing(struct dp_core *core, const struct core_job *job, bool
 static void ask_about_stragglers(struct dp_core *core, struct core_job *job, const char *cause)
 {
     struct dp_adapt_ask ask = {.away = "", .cause = cause};
-    take_standing(core, job, false, &ask);
+    dp_core_take_standing(core, job, false, &ask);
     if (ask.verdicts_count > 0) {
         job->reassign.away[0] = '\0';
         job->reassign.policy = job->row.adapt;
@@ -285,8 +286,8 @@ static void ask_about_stragglers(struct dp_core *core, struct core_job *job, con
 void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
                              const struct dp_straggler_verdict *verdict)
 {
-    if (calls_for_an_answer(verdict) && job->row.adapt != DP_JOB_ADAPT_OFF && may_ask(job) &&
-        core->now_ns >= job->reassign.cool_ns) {
+    if (calls_for_an_answer(verdict) && job->row.adapt != DP_JOB_ADAPT_OFF &&
+        dp_core_may_ask(job) && core->now_ns >= job->reassign.cool_ns) {
         // What comes with the same steps is waited for: it is asked about at the next one.
         DP_COPY_TEXT(job->reassign.cause, verdict->text);
         job->reassign.again_step = job->row.step + 1;
@@ -295,7 +296,7 @@ void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
 
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node)
 {
-    if (!may_ask(job)) {
+    if (!dp_core_may_ask(job)) {
         return false;
     }
     DP_COPY_TEXT(job->reassign.away, node);
@@ -319,7 +320,7 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
                               dp_job_state_text(job->row.state));
         return;
     }
-    if (!may_ask(job)) {
+    if (!dp_core_may_ask(job)) {
         dp_core_reply_error(core, wish->reply, DP_BUSY,
                             "another layout for %s is being looked for already", wish->job);
         return;
@@ -337,7 +338,7 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
              answer[0] == '\0' ? "" : ": ", answer);
     struct dp_adapt_ask ask = {
         .away = job->reassign.away, .answer = answer, .cause = job->reassign.cause};
-    take_standing(core, job, true, &ask);
+    dp_core_take_standing(core, job, true, &ask);
     dp_core_ask(core, job, &ask);
     dp_core_reply_stored(core, wish->reply, job);
 }
@@ -365,11 +366,15 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
     }
     if (acts && done->rebalances && done->ranks_count == 0 &&
         dp_core_rebalance_begin(core, job, done)) {
+        job->reassign.away[0] = '\0'; // nobody moves
         return;
     }
-    if (acts && done->ranks_count > 0 &&
+    if (acts && done->ranks_count > 0 && dp_core_grow_allowed(core, job, done->ranks_count) &&
         dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
         dp_core_reassign_begin(core, job, done);
+    } else if (job->reassign.grows && done->ranks_count == 0) {
+        dp_core_note(core, job, NULL, false, "job.not_grown", "%s: %s", job->reassign.cause,
+                     done->action);
     } else {
         job->reassign.away[0] = '\0'; // of this question alone
         dp_core_decision_make(core, job, done, DP_DECISION_ADVISED);
@@ -568,7 +573,7 @@ void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t 
 {
     struct core_reassign *reassign = &job->reassign;
     reassign->recent_ns[step % CORE_RECENT_STEPS] = step_ns;
-    if (reassign->again_step != 0 && step >= reassign->again_step && may_ask(job)) {
+    if (reassign->again_step != 0 && step >= reassign->again_step && dp_core_may_ask(job)) {
         reassign->again_step = 0;
         ask_about_stragglers(core, job, reassign->cause);
     }
@@ -612,6 +617,7 @@ int64_t dp_core_reassign_timer_ns(const struct core_job *job)
     const struct core_reassign *reassign = &job->reassign;
     int64_t due_ns = reassign->answer_ns;
     dp_core_sooner(&due_ns, reassign->rebalance_ns);
+    dp_core_sooner(&due_ns, reassign->grow_ns);
     int64_t settled_ns = reassign->since_ns + job->core->config.settle_ms * DP_NS_PER_MS;
     if (reassign->phase == CORE_SETTLING && job->core->now_ns < settled_ns) {
         dp_core_sooner(&due_ns, settled_ns);
@@ -623,6 +629,7 @@ void dp_core_ask_deadline(struct dp_core *core, struct core_job *job)
 {
     struct core_reassign *reassign = &job->reassign;
     dp_core_rebalance_deadline(core, job);
+    dp_core_grow_deadline(core, job);
     if (reassign->answer_ns == 0 || core->now_ns < reassign->answer_ns) {
         return;
     }

@@ -99,6 +99,16 @@ bool dp_core_restart_awaited(const struct core_job *job)
     return is_restart(decision) && (before || placed);
 }
 
+int64_t dp_core_restart_cost_ns(const struct dp_core *core, const struct core_job *job)
+{
+    if (core->restart_ns != 0) {
+        return core->restart_ns;
+    }
+    // One is written, its ranks start, and read it.
+    bool known = job->start_ns > 0 && job->write_ns > 0;
+    return known ? job->start_ns + 2 * job->write_ns : 0;
+}
+
 void dp_core_restart_runs(struct dp_core *core, struct core_job *job)
 {
     struct dp_decision_record *decision = &job->reassign.decision;

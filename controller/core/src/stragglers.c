@@ -299,5 +299,8 @@ size_t dp_core_verdicts(const struct dp_core *core, uint64_t number,
 const struct dp_straggler *dp_core_straggler(const struct dp_core *core, uint64_t number)
 {
     const struct core_job *job = dp_core_job_number(core, number);
-    return job == NULL ? NULL : job->straggler.detector;
+    // That of the epoch before knows other ranks; the one in force has its own with the first step.
+    bool knows = job != NULL && job->straggler.attempt == job->row.attempt &&
+                 job->straggler.epoch == job->row.epoch;
+    return knows ? job->straggler.detector : NULL;
 }

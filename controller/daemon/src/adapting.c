@@ -31,6 +31,7 @@ struct adapting {
     double *rank_load;    // [world]: rows that came to its experts over the mean; NULL = no experts
     double skew;          // the fullest expert's
     dp_adapt_kind wanted; // the one answer that is looked for; IGNORE = the best
+    bool grows;           // it has fewer ranks than it once had
     double step_s, switch_s, restart_s, trust;
     int64_t steps_left, step;
     // What came of it.
@@ -214,7 +215,8 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
     adapting->pause_s = best->cost_s;
     for (int32_t i = 0; i < answers->count && best->kind == DP_ADAPT_IGNORE; i++) {
         int64_t wait = answers->answers[i].wait_steps;
-        if (wait > 0 && (adapting->again_steps == 0 || wait < adapting->again_steps)) {
+        bool comes = wait > 0 && wait < adapting->steps_left;
+        if (comes && (adapting->again_steps == 0 || wait < adapting->again_steps)) {
             adapting->again_steps = wait;
         }
     }
@@ -230,6 +232,9 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
         free(best->plan);
         best->plan = NULL;
         adapting->changes = true;
+        if (best->kind == DP_ADAPT_GROW) {
+            plan_nodes_number(&adapting->nodes, &adapting->next);
+        }
     }
 }
 
@@ -284,6 +289,7 @@ static void run_choose(struct adapting *adapting)
         .wanted = adapting->wanted,
         .spec = &adapting->spec,
         .resources = &resources,
+        .grows = adapting->grows,
     };
     input.spares_count = list_spares(adapting, &spares);
     input.spares = spares;
@@ -466,6 +472,7 @@ void adapting_start(struct daemon *daemon, const struct dp_effect *effect)
         .trust = ask->trust,
         .steps_left = (int64_t)ask->steps_left,
         .step = (int64_t)job->step,
+        .grows = ask->grows,
     };
     if (!dp_adapt_kind_of(ask->answer, &adapting->wanted)) {
         adapting->wanted = DP_ADAPT_IGNORE;

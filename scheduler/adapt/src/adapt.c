@@ -13,7 +13,7 @@ const char *dp_adapt_kind_text(dp_adapt_kind kind)
 {
     static const char *const names[DP_ADAPT_KIND_COUNT] = {
         "ignore",  "shift-microbatches", "move-layers", "change-order", "swap-ranks", "spare",
-        "experts", "combined",           "restart"};
+        "experts", "combined",           "restart",     "grow"};
     return names[kind];
 }
 
@@ -56,7 +56,7 @@ double dp_adapt_trust_after(double trust, double before_s, double predicted_s, d
     return fmin(1, fmax(0.1, 0.5 * trust + 0.5 * kept));
 }
 
-// Searches in the order of their answers; what restarts is planned, not searched.
+// Searches in the order of their answers; what restarts or grows is planned, not searched.
 typedef bool (*search_fn)(struct adapt *adapt, struct layout *layout, char *ret_why);
 static const search_fn searches[DP_ADAPT_KIND_COUNT] = {
     [DP_ADAPT_SHIFT] = dp_adapt_shift,      [DP_ADAPT_LAYERS] = dp_adapt_layers,
@@ -102,6 +102,8 @@ static dp_status answer_with(struct adapt *adapt, dp_adapt_kind kind, double sca
     adapt->actions_end = adapt->actions + DP_ADAPT_ACTIONS_MAX;
     if (kind == DP_ADAPT_RESTART) {
         status = dp_adapt_restart(adapt, scale, answer, why, err);
+    } else if (kind == DP_ADAPT_GROW) {
+        status = dp_adapt_grow(adapt, scale, answer, why, err);
     } else if (searches[kind](adapt, &layout, why)) {
         status = fill(adapt, &layout, scale, answer, err);
     }

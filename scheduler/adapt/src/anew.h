@@ -11,3 +11,10 @@ dp_status dp_adapt_plan_anew(const struct dp_job_spec *spec,
                              const struct dp_planner_resources *resources,
                              const struct dp_planner_options *options, bool loosens,
                              struct dp_plan *ret_plan, const char **ret_gave, struct dp_error *err);
+
+// The same on the nodes of the question that are not slow, as it stands; `left_out` gets the others
+// as "a,b".
+dp_status dp_adapt_plan_well(struct adapt *adapt, bool loosens, struct dp_plan *ret_plan,
+                             const char **ret_gave, struct dp_buf *left_out, struct dp_error *err);
+// By how much the planner's steps of this job are off: what runs, healthy, over what was planned.
+double dp_adapt_planner_off(struct adapt *adapt, double scale);

@@ -127,10 +127,14 @@ static void fill_table(const struct dp_adapt_costs *costs, const struct dp_plan 
 static double factor_of(const struct dp_adapt_costs *costs, const struct dp_plan *plan,
                         const struct table *table, int32_t stage, int kind, double action)
 {
-    struct sums of_stage = {0};
+    struct sums of_stage = {0}, backward = {0};
     for (int k = 0; k < DP_ADAPT_KINDS; k++) {
         if (table->measured[stage][k] > 0) {
-            add_sums(&of_stage, table->measured[stage][k], stage_predicted(costs, plan, stage, k));
+            double predicted = stage_predicted(costs, plan, stage, k);
+            add_sums(&of_stage, table->measured[stage][k], predicted);
+            if (k != DP_ACTION_F && kind != DP_ACTION_F) {
+                add_sums(&backward, table->measured[stage][k], predicted);
+            }
         }
     }
     double measured = table->measured[stage][kind];
@@ -138,7 +142,8 @@ static double factor_of(const struct dp_adapt_costs *costs, const struct dp_plan
     if (measured > 0 && work > 0) {
         return fmax(0, measured - action) / work;
     }
-    return ratio(&of_stage, ratio(&table->of_kind[kind], ratio(&table->all, 1)));
+    // I and W are the parts of B: an order that splits what was whole takes no less for it.
+    return ratio(&backward, ratio(&of_stage, ratio(&table->of_kind[kind], ratio(&table->all, 1))));
 }
 
 static void scale_stage(struct dp_adapt_costs *costs, const struct dp_plan *plan, int32_t stage,

@@ -120,6 +120,10 @@ char *dp_adapt_words_of(const struct adapt *adapt, const struct layout *layout, 
 dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_answer *answer,
                            char *ret_why, struct dp_error *err);
 
+// grow.c
+dp_status dp_adapt_grow(struct adapt *adapt, double scale, struct dp_adapt_answer *answer,
+                        char *ret_why, struct dp_error *err);
+
 // weigh.c: seconds that a change to the layout stands still for; then the choice among answers.
 double dp_adapt_cost_of(const struct adapt *adapt, const struct layout *layout, unsigned parts);
 void dp_adapt_weigh(const struct adapt *adapt, struct dp_adapt_answers *answers);

@@ -29,7 +29,8 @@ static dp_status give_costs(void *context, const struct dp_schedule *shape,
 }
 
 // In the units of dp_adapt_block_costs, whose chunks weigh as their layers do: what runs now, and
-// as much more as the memory has room for; no more where that is not known.
+// as much more as the memory has room for; no more where that is not known. Ranks without state
+// have no cap.
 static dp_status fill_cap(struct adapt *adapt, const struct layout *layout, int32_t block,
                           const struct dp_schedule *schedule, uint64_t *ret_cap)
 {
@@ -61,7 +62,7 @@ static struct order *search(struct adapt *adapt, const struct layout *layout, in
         .microbatches = layout->count[block],
         .costs = give_costs,
         .context = &question,
-        .memory_cap = cap,
+        .memory_cap = dp_adapt_has_state(adapt) ? cap : NULL,
         .shape = now,
     };
     if (fill_cap(adapt, layout, block, now, cap) != DP_OK) {

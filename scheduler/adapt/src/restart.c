@@ -67,8 +67,8 @@ static bool is_slow_node(const struct adapt *adapt, const char *name)
     return false;
 }
 
-static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan,
-                              struct dp_buf *left_out, struct dp_error *err)
+dp_status dp_adapt_plan_well(struct adapt *adapt, bool loosens, struct dp_plan *ret_plan,
+                             const char **ret_gave, struct dp_buf *left_out, struct dp_error *err)
 {
     struct dp_planner_resources rest = *adapt->input->resources;
     DP_AUTO_FREE struct dp_planner_node *nodes =
@@ -81,9 +81,6 @@ static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan,
             nodes[count++] = rest.nodes[i];
         }
     }
-    if (count == rest.nodes_count) {
-        return dp_fail(err, DP_UNSCHEDULABLE, "no node is slow as a whole");
-    }
     if (count == 0) {
         return dp_fail(err, DP_UNSCHEDULABLE, "all nodes are slow");
     }
@@ -91,8 +88,27 @@ static dp_status plan_without(struct adapt *adapt, struct dp_plan *ret_plan,
     rest.nodes_count = count;
     const struct dp_adapt_limits *limits = &adapt->input->limits;
     const struct dp_planner_options options = {.stop = limits->stop, .context = limits->context};
-    const char *gave = "";
-    return dp_adapt_plan_anew(adapt->input->spec, &rest, &options, false, ret_plan, &gave, err);
+    return dp_adapt_plan_anew(adapt->input->spec, &rest, &options, loosens, ret_plan, ret_gave,
+                              err);
+}
+
+double dp_adapt_planner_off(struct adapt *adapt, double scale)
+{
+    adapt->ignores_slowness = true;
+    double healthy = dp_adapt_layout_step(adapt, &adapt->base) * scale;
+    adapt->ignores_slowness = false;
+    return adapt->plan->step_s > 0 && healthy > 0 ? healthy / adapt->plan->step_s : 1;
+}
+
+static bool some_node_is_slow(const struct adapt *adapt)
+{
+    const struct dp_planner_resources *resources = adapt->input->resources;
+    for (size_t i = 0; i < resources->nodes_count; i++) {
+        if (is_slow_node(adapt, resources->nodes[i].name)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_answer *answer,
@@ -105,8 +121,13 @@ dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_an
     }
     DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf nodes = {0};
+    if (!some_node_is_slow(adapt)) {
+        snprintf(ret_why, DP_ADAPT_WHY_MAX, "no node is slow as a whole");
+        return DP_OK;
+    }
     struct dp_error refusal = {0};
-    dp_status status = plan_without(adapt, &plan, &nodes, &refusal);
+    const char *gave = "";
+    dp_status status = dp_adapt_plan_well(adapt, false, &plan, &gave, &nodes, &refusal);
     if (status == DP_INTERRUPTED) {
         return dp_fail(err, DP_INTERRUPTED, "the search for a plan was stopped");
     }
@@ -114,13 +135,8 @@ dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_an
         snprintf(ret_why, DP_ADAPT_WHY_MAX, "%.*s", DP_ADAPT_WHY_MAX - 1, refusal.message);
         return DP_OK;
     }
-    // The planner's figures are off by as much as they are for what runs.
-    adapt->ignores_slowness = true;
-    double healthy = dp_adapt_layout_step(adapt, &adapt->base) * scale;
-    adapt->ignores_slowness = false;
-    double off = adapt->plan->step_s > 0 && healthy > 0 ? healthy / adapt->plan->step_s : 1;
     answer->possible = true;
-    answer->after_s = plan.step_s * off;
+    answer->after_s = plan.step_s * dp_adapt_planner_off(adapt, scale);
     answer->cost_s = input->acting.checkpoint_s + input->acting.restart_s;
     answer->action =
         dp_asprintf("checkpoint, then start again without %s on %d ranks (pipeline %d x data %d)",

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/plan_text.h"
 #include "internal.h"
@@ -49,6 +50,87 @@ json_t *dp_adapt_to_json(const struct dp_adapt_answers *answers)
                      "slower_share", lost, "steps", (json_int_t)answers->steps, "simulations",
                      (json_int_t)answers->moves, "best", dp_adapt_kind_text(best->kind), "answers",
                      list);
+}
+
+static dp_status read_answer(const json_t *json, struct dp_adapt_answer *answer,
+                             struct dp_error *err)
+{
+    const char *kind = "", *action = "", *reason = "";
+    int possible = 0, chosen = 0;
+    json_int_t wait_steps = 0;
+    json_error_t where;
+    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s:b, s:b, s:F, s:s, s:s}", "answer", &kind,
+                       "possible", &possible, "chosen", &chosen, "step_before_s", &answer->before_s,
+                       "action", &action, "reason", &reason) != 0 ||
+        (possible && json_unpack_ex((json_t *)json, &where, 0, "{s:F, s:F, s:F, s:I}",
+                                    "step_after_s", &answer->after_s, "cost_s", &answer->cost_s,
+                                    "net_gain_s", &answer->net_s, "wait_steps",
+                                    &wait_steps) != 0)) {
+        return dp_fail(err, DP_INVALID, "an answer of a decision: %s", where.text);
+    }
+    if (!dp_adapt_kind_of(kind, &answer->kind)) {
+        return dp_fail(err, DP_INVALID, "a decision has the answer \"%s\", which is none", kind);
+    }
+    size_t index = 0;
+    const json_t *part = NULL;
+    json_array_foreach(json_object_get(json, "parts"), index, part)
+    {
+        dp_adapt_kind of = DP_ADAPT_IGNORE;
+        if (json_is_string(part) && dp_adapt_kind_of(json_string_value(part), &of)) {
+            answer->parts |= 1u << of;
+        }
+    }
+    answer->wait_steps = wait_steps;
+    answer->possible = possible != 0;
+    answer->chosen = chosen != 0;
+    answer->action = dp_strdup(action);
+    answer->reason = dp_strdup(reason);
+    return DP_OK;
+}
+
+static dp_status read_answers(const json_t *json, struct dp_adapt_answers *answers,
+                              struct dp_error *err)
+{
+    const char *schema = "", *best = "";
+    json_int_t steps = 0, moves = 0;
+    json_t *list = NULL;
+    json_error_t where;
+    if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s:F, s:I, s:I, s:s, s:o}", "schema",
+                       &schema, "step_healthy_s", &answers->healthy_s, "steps", &steps,
+                       "simulations", &moves, "best", &best, "answers", &list) != 0) {
+        return dp_fail(err, DP_INVALID, "a decision: %s", where.text);
+    }
+    answers->steps = steps;
+    answers->moves = moves;
+    size_t count = json_array_size(list);
+    if (strcmp(schema, "dp.decision/1") != 0 || count == 0 || count > DP_ADAPT_KIND_COUNT) {
+        return dp_fail(err, DP_INVALID, "a decision has schema \"%.40s\" and %zu answers", schema,
+                       count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct dp_adapt_answer *answer = &answers->answers[answers->count++];
+        dp_status status = read_answer(json_array_get(list, i), answer, err);
+        if (status != DP_OK) {
+            return status;
+        }
+        if (strcmp(dp_adapt_kind_text(answer->kind), best) == 0) {
+            answers->best = (int32_t)i;
+        }
+    }
+    return DP_OK;
+}
+
+dp_status dp_adapt_from_json(const json_t *json, struct dp_adapt_answers *ret_answers,
+                             struct dp_error *err)
+{
+    struct dp_adapt_answers answers = {0};
+    dp_status status = read_answers(json, &answers, err);
+    if (status != DP_OK) {
+        dp_adapt_answers_deinit(&answers);
+        return status;
+    }
+    *ret_answers = answers;
+    return DP_OK;
 }
 
 static void put_answer(const struct dp_adapt_answer *answer, struct dp_buf *out)

@@ -115,12 +115,13 @@ static void say(struct dp_adapt_answer *answer, char *reason)
     answer->reason = reason;
 }
 
-// Steps until the time lost so far reaches the cost: what the slowness costs each of them.
+// Steps until the time lost so far reaches the cost: what the slowness costs each of them. Ranks
+// that are missing do not get well by themselves.
 static int64_t wait_steps(const struct dp_adapt_input *input, const struct dp_adapt_answer *answer,
                           double healthy_s)
 {
     double left = answer->cost_s - fmax(0, input->excess_s), each = answer->before_s - healthy_s;
-    if (input->expected_steps > 0 || left <= 0) {
+    if (answer->kind == DP_ADAPT_GROW || input->expected_steps > 0 || left <= 0) {
         return 0;
     }
     return each > 0 ? (int64_t)fmin(ceil(left / each), DP_STEPS_MAX) : DP_STEPS_MAX;

@@ -42,6 +42,7 @@ struct dp_core_config {
     uint32_t pause_timeout_ms;  // for all ranks to hold, beside the time of some steps
     uint32_t answer_timeout_ms; // for the answer to ADAPT
     uint32_t cool_down_ms;      // after an answer to a straggler, until the next one of the job
+    uint32_t grow_ms;           // there has to be room for so long before a job grows again
     uint32_t measured_steps;    // that an answer is measured over
     uint32_t recoveries_max;    // from the same step, then from the checkpoint
     uint32_t store_retry_ms;    // between attempts to store what could not be stored
@@ -415,7 +416,8 @@ struct dp_free_slots {
 
 // Another layout is wanted for a job, within the slots of `nodes`: those that are free and its own.
 // Either because ranks are lost: the others hold `step` and serve what they have. Or a rank, link
-// or stage is slow, or a node is to be left: the best answer, which may be none.
+// or stage is slow, or a node is to be left, or there is room again for a job that has lost ranks:
+// the best answer, which may be none.
 struct dp_adapt_ask {
     uint64_t request; // names the question
     bool recovers;
@@ -429,13 +431,14 @@ struct dp_adapt_ask {
     const char *cause;  // in words
     int64_t step_ns;    // measured, as are the next: 0 = not known
     int64_t switch_ns;  // how long a job stood still while its ranks changed
-    int64_t restart_ns; // and while it began anew from a checkpoint that it wrote
+    int64_t restart_ns; // and while it began anew from a checkpoint that it wrote, or would
     uint64_t steps_left;
     double trust; // in predictions, 0 to 1
 };
 
 // Pointers are valid until the core's next step.
 struct dp_effect {
+    bool grows; // it has fewer ranks than it once had: more are weighed
     dp_effect_kind kind;
     dp_order_kind order;
     uint64_t session, reply, job;

@@ -143,6 +143,7 @@ typedef enum dp_adapt_kind {
     DP_ADAPT_EXPERTS,  // re-placed or copied
     DP_ADAPT_COMBINED, // several of these at once
     DP_ADAPT_RESTART,  // from a checkpoint, without the slow nodes
+    DP_ADAPT_GROW,     // laid out anew with more ranks, where it has lost some
     DP_ADAPT_KIND_COUNT
 } dp_adapt_kind;
 const char *dp_adapt_kind_text(dp_adapt_kind kind); // "ignore", "shift-microbatches", ...
@@ -159,10 +160,11 @@ struct dp_adapt_input {
     const struct dp_adapt_spare *spares;
     size_t spares_count;
     const struct dp_adapt_experts *experts; // NULL = not the cause
-    // For a restart without the slow nodes: the job, and every node with the slots that it would
-    // have then, the job's own among them; NULL = a restart is not weighed.
+    // For a restart without the slow nodes, and for more ranks: the job, and every node with the
+    // slots that it would have then, the job's own among them; NULL = neither is weighed.
     const struct dp_job_spec *spec;
     const struct dp_planner_resources *resources;
+    bool grows;             // it has fewer ranks than it once had: more are weighed
     double measured_step_s; // 0 = not known: predictions are as simulated; else scaled to it
     int64_t remaining_steps;
     int64_t expected_steps; // that the slowness lasts, by the history of its node; 0 = not known
@@ -187,8 +189,8 @@ struct dp_adapt_answer {
     char *without;            // RESTART: the nodes that are left out, "a,b"; else NULL; owned
     char *reason;             // why it was not taken, or why it was; owned
     // What would be run, with its predictions; NULL where nothing is planned anew (ignore,
-    // experts, what is not possible). Slots are those of ranks and spares, but of RESTART counted
-    // from first_slot of each node of input->resources. Owned.
+    // experts, what is not possible). Slots are those of ranks and spares, but of RESTART and GROW
+    // counted from first_slot of each node of input->resources. Owned.
     struct dp_plan *plan;
 };
 
@@ -263,4 +265,8 @@ dp_status dp_adapt_recover(const struct dp_adapt_loss *loss, struct dp_adapt_rec
 
 // The form "dp.decision/1", and a table for people.
 json_t *dp_adapt_to_json(const struct dp_adapt_answers *answers);
+// Back, but for plans and what a restart leaves out. DP_INVALID when it is not of that form. The
+// caller deinits *ret_answers.
+dp_status dp_adapt_from_json(const json_t *json, struct dp_adapt_answers *ret_answers,
+                             struct dp_error *err);
 void dp_adapt_render(const struct dp_adapt_answers *answers, struct dp_buf *out);

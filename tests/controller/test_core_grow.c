@@ -1,0 +1,119 @@
+// A job that has lost ranks takes more when there is room for them again.
+#include <string.h>
+
+#include "dp_test.h"
+#include "reassign_world.h"
+
+enum { SMALL = 2, FULL = 4 };
+
+// Time passes in which all nodes say what they have.
+static void pass(struct change *change, const char *places, uint64_t step, uint32_t seconds)
+{
+    for (uint32_t i = 0; i < seconds; i++) {
+        world_pass(&change->world, 1000);
+        change_level(change, 2, places, DP_RANK_RUNNING, step);
+        world_heartbeat(&change->world, change->b, NULL, 0);
+        world_heartbeat(&change->world, change->c, NULL, 0);
+    }
+}
+
+// The job of four ranks goes on with two, on node a alone.
+static void make_small(struct change *change, const char *away)
+{
+    change_ask(change, 0, away, false);
+    change_answer(change, "aa");
+    change_level(change, 2, "aa", DP_RANK_READY, 0);
+    change_hold(change, 1, "aabb", 15, 5, "");
+    change_level(change, 2, "aa", DP_RANK_RUNNING, 5);
+    for (uint32_t rank = 0; rank < FULL; rank++) {
+        change_die(change, 1, "aabb"[rank], rank, 15);
+    }
+    assert_string_equal(dp_job_state_text(change_job(change)->state), "RUNNING");
+    assert_int_equal(change_job(change)->ranks_count, SMALL);
+}
+
+static void it_asks_once_there_was_room_for_a_while_and_is_as_large_again(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    make_small(&change, "");
+    size_t asks = change.world.asks;
+    pass(&change, "aa", 5, 8);
+    assert_int_equal(change.world.asks, asks);
+    pass(&change, "aa", 5, 70);
+    assert_int_equal(change.world.asks, asks + 1);
+    assert_true(change.world.asked.grows && !change.world.asked.recovers);
+    assert_string_equal(change.world.asked.cause,
+                        "it has 2 ranks of the 4 that it once had, and there is room again");
+    assert_int_equal(change.world.asked.nodes_count, 3);
+    change_answer(&change, "aabb");
+    assert_string_equal(dp_job_state_text(change_job(&change)->state), "REASSIGNING");
+    change_level(&change, 3, "aabb", DP_RANK_READY, 0);
+    change_hold(&change, 2, "aa", 3, 5, "");
+    change_level(&change, 3, "aabb", DP_RANK_RUNNING, 5);
+    assert_string_equal(dp_job_state_text(change_job(&change)->state), "RUNNING");
+    assert_int_equal(change_job(&change)->ranks_count, FULL);
+    assert_int_equal(change_job(&change)->epoch, 3);
+}
+
+static void who_waits_for_the_room_goes_first(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    make_small(&change, "");
+    world_submit(&change.world, 0, 5, ""); // of six there are four free
+    size_t asks = change.world.asks;
+    pass(&change, "aa", 5, 120);
+    assert_int_equal(change.world.asks, asks);
+    world_cancel(&change.world, 0, "job-2");
+    pass(&change, "aa", 5, 12);
+    assert_int_equal(change.world.asks, asks + 1);
+}
+
+static void a_node_that_people_took_from_it_is_not_taken_back(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    make_small(&change, "b");
+    size_t asks = change.world.asks;
+    pass(&change, "aa", 5, 120);
+    assert_int_equal(change.world.asks, asks);
+}
+
+static void what_does_not_pay_is_no_decision_and_not_asked_again_at_once(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    make_small(&change, "");
+    pass(&change, "aa", 5, 80);
+    size_t asks = change.world.asks;
+    uint64_t number = change.world.decision.number;
+    assert_true(change.world.asked.grows);
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = change.world.asked.request,
+                                                 .kind = "ignore",
+                                                 .action = "go on as it is",
+                                                 .document = "{}",
+                                                 .document_length = 2}};
+    world_step(&change.world, &event);
+    assert_int_equal(change.world.decision.number, number);
+    assert_int_equal(world_noted(&change.world, "job.not_grown", "go on as it is"), 1);
+    pass(&change, "aa", 5, 30);
+    assert_int_equal(change.world.asks, asks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_asks_once_there_was_room_for_a_while_and_is_as_large_again),
+        cmocka_unit_test(who_waits_for_the_room_goes_first),
+        cmocka_unit_test(a_node_that_people_took_from_it_is_not_taken_back),
+        cmocka_unit_test(what_does_not_pay_is_no_decision_and_not_asked_again_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
