@@ -603,6 +603,67 @@ static void a_restored_backup_has_every_row_and_what_was_there_is_kept(void **st
     store_teardown(&again);
 }
 
+// As a controller leaves it that is killed: the last rows are in the log alone.
+static char *leave_killed(const char *directory, const char *copy)
+{
+    static const char *const ends[] = {"", "-wal"};
+    DP_AUTO_FREE char *killed = dp_asprintf("%s.killed", directory);
+    assert_int_equal(mkdir(killed, 0700), 0);
+    struct dp_store *store = store_open(directory);
+    assert_int_equal(store_write_job(store, 1, DP_STATE_QUEUED, NULL), DP_OK);
+    make_backup_of(store, copy);
+    assert_int_equal(store_write_job(store, 2, DP_STATE_QUEUED, NULL), DP_OK);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(ends); i++) {
+        DP_AUTO_FREE char *from = dp_asprintf("%s/%s%s", directory, DP_STORE_FILE, ends[i]);
+        DP_AUTO_FREE char *to = dp_asprintf("%s/%s%s", killed, DP_STORE_FILE, ends[i]);
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
+        struct dp_error err = {0};
+        assert_ok(dp_read_file(from, 1 << 24, &bytes, &err), &err);
+        assert_true(bytes.length > 0);
+        assert_ok(dp_write_file(to, bytes.bytes, bytes.length, &err), &err);
+    }
+    dp_store_close(store);
+    return dp_steal(killed);
+}
+
+// At no moment of a restore the database is there without what its log holds.
+static void the_log_of_what_was_there_is_moved_into_it(void **state)
+{
+    const char *directory = *state;
+    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
+    DP_AUTO_FREE char *killed = leave_killed(directory, copy);
+    DP_AUTO_FREE char *whole = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
+    DP_AUTO_FREE char *later = dump(whole);
+    char kept[DP_PATH_MAX];
+    struct dp_error err = {0};
+    assert_ok(dp_store_restore(killed, copy, kept, sizeof(kept), &err), &err);
+    DP_AUTO_FREE char *log = dp_asprintf("%s-wal", kept);
+    assert_int_not_equal(access(log, F_OK), 0);
+    DP_AUTO_FREE char *old = dump(kept);
+    assert_string_equal(old, later);
+    void *again = dp_strdup(killed);
+    store_teardown(&again);
+}
+
+static void a_log_without_its_database_is_not_read_into_what_is_restored(void **state)
+{
+    const char *directory = *state;
+    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
+    DP_AUTO_FREE char *killed = leave_killed(directory, copy);
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", killed, DP_STORE_FILE);
+    DP_AUTO_FREE char *wanted = dump(copy);
+    assert_int_equal(unlink(path), 0);
+    char kept[DP_PATH_MAX];
+    struct dp_error err = {0};
+    assert_ok(dp_store_restore(killed, copy, kept, sizeof(kept), &err), &err);
+    assert_non_null(strstr(kept, "-wal"));
+    assert_int_equal(access(kept, F_OK), 0);
+    DP_AUTO_FREE char *restored = dump(path);
+    assert_string_equal(restored, wanted);
+    void *again = dp_strdup(killed);
+    store_teardown(&again);
+}
+
 static int mode_of(const char *path)
 {
     struct stat info;
@@ -709,6 +770,8 @@ int main(void)
         STORE_TEST(a_backup_made_while_it_is_written_is_whole_and_of_one_moment),
         STORE_TEST(a_backup_that_finds_no_room_says_so_and_the_next_one_works),
         STORE_TEST(a_restored_backup_has_every_row_and_what_was_there_is_kept),
+        STORE_TEST(the_log_of_what_was_there_is_moved_into_it),
+        STORE_TEST(a_log_without_its_database_is_not_read_into_what_is_restored),
         STORE_TEST(only_the_owner_reads_the_database_its_log_and_copies),
         STORE_TEST(nothing_is_restored_while_a_controller_has_the_directory),
         STORE_TEST(a_damaged_foreign_or_newer_file_is_not_restored),

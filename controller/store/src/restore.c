@@ -48,35 +48,63 @@ static dp_status examine(const char *path, struct dp_error *err)
     return status;
 }
 
-// What is there stays under another name. Its log is moved into it first; a file that is too
-// damaged for that keeps its log.
-static dp_status keep_old(const char *path, char *ret_kept, size_t size, struct dp_error *err)
+// Until this is done the file alone is not the database. What is too damaged keeps its log.
+static dp_status take_log_in(const char *path, struct dp_error *err)
 {
-    static const char *const ends[] = {"-wal", "-shm"};
-    ret_kept[0] = '\0';
-    if (access(path, F_OK) != 0) {
+    if (dp_store_prepare_file(path, NULL) != DP_OK) {
         return DP_OK;
     }
-    char stamp[32];
-    dp_clock_format_utc(stamp, dp_clock_realtime_ns());
-    snprintf(ret_kept, size, "%s.before-restore-%s", path, stamp);
     sqlite3 *db = NULL;
-    if (dp_store_connect(path, SQLITE_OPEN_READWRITE, &db, NULL) == DP_OK) {
-        sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
-        sqlite3_close(db);
+    int64_t version = 0;
+    dp_status status = dp_store_connect(path, SQLITE_OPEN_READWRITE, &db, err);
+    if (status == DP_OK) {
+        // A connection that has read nothing does not know of the log.
+        status = dp_store_integer(db, "PRAGMA user_version", &version, err);
     }
-    // By a second name: the first one is never missing.
-    if (link(path, ret_kept) != 0) {
-        return dp_fail_errno(err, errno, "cannot keep %s as %s", path, ret_kept);
+    if (status == DP_OK) {
+        int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+        status = code == SQLITE_OK ? DP_OK : dp_store_fail(err, db, code, path);
     }
+    sqlite3_close(db);
+    return status;
+}
+
+// A log that is left is of what was there, and would be read into what comes.
+static dp_status put_log_away(const char *path, const char *kept, struct dp_error *err)
+{
+    static const char *const ends[] = {"-wal", "-shm"};
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         DP_AUTO_FREE char *from = dp_asprintf("%s%s", path, ends[i]);
-        DP_AUTO_FREE char *to = dp_asprintf("%s%s", ret_kept, ends[i]);
+        DP_AUTO_FREE char *to = dp_asprintf("%s%s", kept, ends[i]);
         if (rename(from, to) != 0 && errno != ENOENT) {
             return dp_fail_errno(err, errno, "cannot keep %s", from);
         }
     }
     return DP_OK;
+}
+
+// What is there stays under another name.
+static dp_status keep_old(const char *path, char *ret_kept, size_t size, struct dp_error *err)
+{
+    DP_AUTO_FREE char *log = dp_asprintf("%s-wal", path);
+    const bool has_file = access(path, F_OK) == 0, has_log = access(log, F_OK) == 0;
+    ret_kept[0] = '\0';
+    if (!has_file && !has_log) {
+        return DP_OK;
+    }
+    char stamp[32];
+    dp_clock_format_utc(stamp, dp_clock_realtime_ns());
+    DP_AUTO_FREE char *kept = dp_asprintf("%s.before-restore-%s", path, stamp);
+    dp_status status = has_file ? take_log_in(path, err) : DP_OK;
+    // By a second name: the first one is never missing.
+    if (status == DP_OK && has_file && link(path, kept) != 0) {
+        status = dp_fail_errno(err, errno, "cannot keep %s as %s", path, kept);
+    }
+    if (status == DP_OK) {
+        status = put_log_away(path, kept, err);
+    }
+    snprintf(ret_kept, size, "%s%s", kept, has_file ? "" : "-wal");
+    return status;
 }
 
 static dp_status copy_into(const char *from, const char *to, struct dp_error *err)
