@@ -354,6 +354,7 @@ static void the_largest_quota_is_taken_and_no_larger_one(void **state)
     struct dp_error err;
     Dp__V1__SetQuotaRequest request = DP__V1__SET_QUOTA_REQUEST__INIT;
     request.of_user = "alice";
+    request.bound_case = DP__V1__SET_QUOTA_REQUEST__BOUND_RANKS;
     request.ranks = DP_QUOTA_RANKS_MAX;
     assert_ok(repack(&request.base, &err), &err);
     request.ranks++;

@@ -254,6 +254,21 @@ void crew_finish(struct crew *crew, uint64_t job)
     crew_settle(crew);
 }
 
+void crew_step(struct crew *crew, uint64_t job, uint64_t step, int64_t step_ns)
+{
+    for (size_t i = 0; i < crew->work_count; i++) {
+        struct crew_work *work = current(crew, job, i);
+        for (uint32_t k = 0; work != NULL && k < work->count; k++) {
+            struct dp_report report = {
+                .kind = DP_REPORT_STEP,
+                .fence = work->fence,
+                .step.row = {.step = step, .step_ns = step_ns, .tokens = 1, .time_ns = 1}};
+            world_report(&crew->world, session_of(crew, work->node), work->ranks[k], &report);
+        }
+    }
+    crew_settle(crew);
+}
+
 void crew_tidy(struct crew *crew)
 {
     size_t kept = 0;

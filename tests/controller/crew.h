@@ -53,6 +53,8 @@ void crew_settle(struct crew *crew);
 void crew_pass(struct crew *crew, int64_t ms);
 // Forgets what is over, to have room for more.
 void crew_tidy(struct crew *crew);
+// Every rank of the job completes this step.
+void crew_step(struct crew *crew, uint64_t job, uint64_t step, int64_t step_ns);
 // Every rank of the job finishes.
 void crew_finish(struct crew *crew, uint64_t job);
 // A rank of the job is ended by a signal; the others miss it. Returns its node.

@@ -122,8 +122,10 @@ static void every_request_for_a_change_has_one_entry_and_reads_have_none(void **
     Dp__V1__SetQuotaRequest quota = DP__V1__SET_QUOTA_REQUEST__INIT;
     Dp__V1__Quota *given = NULL;
     quota.of_user = (char *)"bob";
+    quota.bound_case = DP__V1__SET_QUOTA_REQUEST__BOUND_RANKS;
     quota.ranks = 4;
     assert_ok(dp_client_set_quota(client, &quota, &arena, &given, &err), &err);
+    quota.bound_case = DP__V1__SET_QUOTA_REQUEST__BOUND_NONE;
     quota.none = true;
     assert_ok(dp_client_set_quota(client, &quota, &arena, &given, &err), &err);
     Dp__V1__ListNodesResponse *nodes = NULL;

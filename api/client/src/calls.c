@@ -55,6 +55,20 @@ dp_status dp_client_cancel_job(struct dp_client *client, const char *id, const c
     return status;
 }
 
+dp_status dp_client_update_job(struct dp_client *client, const Dp__V1__UpdateJobRequest *request,
+                               struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
+{
+    // With a request id it may be sent again: it is carried out once.
+    bool again = request->request_id[0] != '\0';
+    ProtobufCMessage *answer = NULL;
+    dp_status status =
+        dp_client_call(client, DP_METHOD_UPDATE_JOB, &request->base, again, arena, &answer, err);
+    if (status == DP_OK) {
+        *ret_job = (Dp__V1__Job *)answer;
+    }
+    return status;
+}
+
 dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, struct dp_arena *arena,
                                    Dp__V1__CheckpointJobResponse **ret_response,
                                    struct dp_error *err)
@@ -66,6 +80,22 @@ dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, str
         dp_client_call(client, DP_METHOD_CHECKPOINT_JOB, &request.base, false, arena, &answer, err);
     if (status == DP_OK) {
         *ret_response = (Dp__V1__CheckpointJobResponse *)answer;
+    }
+    return status;
+}
+
+dp_status dp_client_list_decisions(struct dp_client *client, const char *id,
+                                   struct dp_arena *arena,
+                                   Dp__V1__ListDecisionsResponse **ret_response,
+                                   struct dp_error *err)
+{
+    Dp__V1__ListDecisionsRequest request = DP__V1__LIST_DECISIONS_REQUEST__INIT;
+    request.id = (char *)id;
+    ProtobufCMessage *answer = NULL;
+    dp_status status =
+        dp_client_call(client, DP_METHOD_LIST_DECISIONS, &request.base, true, arena, &answer, err);
+    if (status == DP_OK) {
+        *ret_response = (Dp__V1__ListDecisionsResponse *)answer;
     }
     return status;
 }

@@ -9,12 +9,14 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/method.h"
+#include "queue.h"
 
-enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON, KEY_USER };
+enum { KEY_LIMIT = 1, KEY_ACTIVE, KEY_REASON, KEY_USER, KEY_QUEUED };
 
 static const struct argp_option jobs_options[] = {
     {"limit", 'n', "COUNT", 0, "newest COUNT jobs (100)", 0},
     {"active", KEY_ACTIVE, NULL, 0, "only jobs that have not ended", 0},
+    {"queued", KEY_QUEUED, NULL, 0, "only jobs that wait, in the order in which they go", 0},
     {"user", KEY_USER, "USER", 0, "only this user's jobs", 0},
     {0},
 };
@@ -29,7 +31,7 @@ static const struct argp_option cancel_options[] = {
 struct request {
     const char *id, *reason, *user;
     long limit;
-    bool active, follow, needs_id, takes_id;
+    bool active, queued, follow, needs_id, takes_id;
 };
 
 static error_t handle(int key, char *arg, struct argp_state *state)
@@ -41,6 +43,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_ACTIVE:
         request->active = true;
+        return 0;
+    case KEY_QUEUED:
+        request->queued = true;
         return 0;
     case KEY_REASON:
         request->reason = arg;
@@ -95,7 +100,10 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
 {
     static const struct dpctl_syntax syntax = {
         .doc = "Lists jobs, newest first. TIME is since a job was submitted, to its end; REASON "
-               "is a word of `dpctl status`, which has the sentence.",
+               "is a word of `dpctl status`, which has the sentence. With --queued, those that "
+               "wait: their place, what is ahead of them, and when they will start if those that "
+               "run take their steps as fast as now; \"unknown\" hangs on a job of which nobody "
+               "knows how long it takes.",
         .exits = "0 ok, 8 no controller",
         .options = jobs_options,
         .handle = handle,
@@ -110,6 +118,7 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
     Dp__V1__ListJobsRequest list = DP__V1__LIST_JOBS_REQUEST__INIT;
     list.limit = (uint32_t)request.limit;
     list.active = request.active;
+    list.queued = request.queued;
     list.of_user = (char *)request.user;
     Dp__V1__ListJobsResponse *jobs = NULL;
     status = dp_client_list_jobs(client, &list, &arena, &jobs, err);
@@ -118,6 +127,10 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
     }
     if (ctl->json) {
         print_message(ctl, &jobs->base, "dp.jobs/1");
+        return DP_OK;
+    }
+    if (request.queued) {
+        dpctl_print_queue(jobs);
         return DP_OK;
     }
     DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8, .right = 7u << 4};
@@ -193,6 +206,20 @@ static void print_queue(const Dp__V1__Job *job)
         }
         puts("");
     }
+    if (job->queue != NULL) {
+        char place[256];
+        printf("place      %s\n", dpctl_queue_text(place, sizeof(place), job->queue));
+    }
+}
+
+static void print_left_out(const Dp__V1__Job *job)
+{
+    for (size_t i = 0; i < job->n_left_out; i++) {
+        printf("%s%s", i == 0 ? "without    " : ", ", job->left_out[i]);
+    }
+    if (job->n_left_out > 0) {
+        printf("%s%s\n", job->left_out_why[0] == '\0' ? "" : ": ", job->left_out_why);
+    }
 }
 
 static void print_job(const Dp__V1__Job *job)
@@ -233,6 +260,7 @@ static void print_job(const Dp__V1__Job *job)
     if (job->checkpoint[0] != '\0') {
         printf("checkpoint %s\n", job->checkpoint);
     }
+    print_left_out(job);
     print_attempts(job);
     dpctl_print_verdicts("slow       ", job);
     dpctl_print_decisions(job->decisions, job->n_decisions);

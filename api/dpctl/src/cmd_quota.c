@@ -79,8 +79,14 @@ dp_status dpctl_cmd_quota(struct dpctl *ctl, int argc, char **argv, struct dp_er
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__SetQuotaRequest set = DP__V1__SET_QUOTA_REQUEST__INIT;
     set.of_user = (char *)request.user;
-    set.none = strcmp(request.ranks, "none") == 0;
-    set.ranks = set.none ? 0 : (uint32_t)strtoul(request.ranks, NULL, 10);
+    bool none = strcmp(request.ranks, "none") == 0;
+    set.bound_case =
+        none ? DP__V1__SET_QUOTA_REQUEST__BOUND_NONE : DP__V1__SET_QUOTA_REQUEST__BOUND_RANKS;
+    if (none) {
+        set.none = true;
+    } else {
+        set.ranks = (uint32_t)strtoul(request.ranks, NULL, 10);
+    }
     Dp__V1__Quota *quota = NULL;
     status = dp_client_set_quota(client, &set, &arena, &quota, err);
     if (status != DP_OK) {
@@ -88,7 +94,7 @@ dp_status dpctl_cmd_quota(struct dpctl *ctl, int argc, char **argv, struct dp_er
     }
     if (ctl->json) {
         dpctl_print_json(ctl, dp_message_to_json(&quota->base), "dp.quota/1");
-    } else if (set.none) {
+    } else if (none) {
         printf("%s  any number of ranks\n", request.user);
     } else {
         printf("%s  %u ranks at once, %u in use\n", quota->user, quota->ranks, quota->ranks_used);

@@ -103,17 +103,25 @@ const char *plan_text(char buffer[192], const Dp__V1__Plan *plan)
     return buffer;
 }
 
+dp_status fresh_request_id(char ret_id[DP_NAME_MAX], struct dp_error *err)
+{
+    uint64_t random[2] = {0};
+    if (getentropy(random, sizeof random) != 0) {
+        return dp_fail_errno(err, errno, "no randomness for a request id");
+    }
+    snprintf(ret_id, DP_NAME_MAX, "dpctl-%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    return DP_OK;
+}
+
 dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const char *file,
                      const char *request_id, uint64_t check_index, struct dp_arena *arena,
                      Dp__V1__Job **ret_job, struct dp_error *err)
 {
     char fresh[DP_NAME_MAX];
-    uint64_t random[2] = {0};
-    if (getentropy(random, sizeof random) != 0) {
-        return dp_fail_errno(err, errno, "no randomness for a request id");
+    if (fresh_request_id(fresh, err) != DP_OK) {
+        return err->status;
     }
-    snprintf(fresh, sizeof fresh, "dpctl-%016llx%016llx", (unsigned long long)random[0],
-             (unsigned long long)random[1]);
     Dp__V1__SubmitJobRequest submit = DP__V1__SUBMIT_JOB_REQUEST__INIT;
     submit.job_toml = (ProtobufCBinaryData){toml->length, (uint8_t *)toml->bytes};
     submit.file = (char *)file;

@@ -28,6 +28,9 @@ bool job_state_is_final(Dp__V1__JobState state);
 // the job's message in err.
 dp_status job_outcome(const Dp__V1__Job *job, struct dp_error *err);
 
+// What a change is known by, so that it may be sent again.
+dp_status fresh_request_id(char ret_id[DP_NAME_MAX], struct dp_error *err);
+
 // Hands a job in. Without a request id it gets a fresh one, so that a retry after a broken
 // connection cannot submit it twice. `file` is what errors call the text. `check_index`:
 // DP_CONFLICT unless it is the cluster's; 0 = whatever that is.

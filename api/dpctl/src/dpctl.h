@@ -125,6 +125,9 @@ bool dpctl_output_lost(void);
     X(jobs, "list jobs")                                                                           \
     X(status, "one job: state, reason, progress, ranks")                                           \
     X(cancel, "end a job")                                                                         \
+    X(hold, "keep a job that waits from starting")                                                 \
+    X(release, "take that back")                                                                   \
+    X(priority, "change before whom a job goes")                                                   \
     X(checkpoint, "have a running job write a checkpoint now")                                     \
     X(reassign, "look for a better layout of a running job, and change to it")                     \
     X(logs, "output of a job's ranks")                                                             \

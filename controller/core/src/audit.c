@@ -22,8 +22,8 @@ static void describe_quota(const struct dp_core *core, const char *user, char *r
     }
 }
 
-// "RUNNING 1.3": state, attempt and epoch of a job; the state of a node; how many ranks a user may
-// have; "" = none of them.
+// "RUNNING 1.3": state, attempt and epoch of a job, or "QUEUED priority 5 held"; the state of a
+// node; how many ranks a user may have; "" = none of them.
 static void describe(const struct dp_core *core, const char *object, dp_core_event_kind kind,
                      char *ret_text, size_t size)
 {
@@ -37,6 +37,9 @@ static void describe(const struct dp_core *core, const char *object, dp_core_eve
     ret_text[0] = '\0';
     if (is_node && node != NULL) {
         snprintf(ret_text, size, "%s", dp_node_state_text(node->state));
+    } else if (kind == DP_EVENT_UPDATE && job != NULL) {
+        snprintf(ret_text, size, "%s priority %d%s", dp_job_state_text(job->row.state),
+                 job->row.priority, job->row.held_ns == 0 ? "" : " held");
     } else if (!is_node && job != NULL) {
         snprintf(ret_text, size, "%s %u.%u", dp_job_state_text(job->row.state), job->row.attempt,
                  job->row.epoch);
@@ -159,6 +162,17 @@ bool dp_core_audit_lacks(const struct dp_core *core, uint64_t reply)
 {
     const struct core_audit *audit = core->audits_failed > 0 ? core->audits : NULL;
     while (audit != NULL && !(audit->failed && audit->reply == reply)) {
+        audit = audit->next;
+    }
+    return audit != NULL;
+}
+
+bool dp_core_audit_has(const struct dp_core *core, const char *request_id, const char *object)
+{
+    const struct core_audit *audit = request_id[0] == '\0' ? NULL : core->audits;
+    while (audit != NULL &&
+           (strcmp(audit->row.request_id, request_id) != 0 ||
+            strcmp(audit->row.object, object) != 0 || strcmp(audit->row.outcome, "ok") != 0)) {
         audit = audit->next;
     }
     return audit != NULL;

@@ -242,6 +242,9 @@ static bool take_ask(struct dp_core *core, const struct dp_core_event *event)
     case DP_EVENT_CANCEL:
         dp_core_job_cancel(core, &event->ask);
         break;
+    case DP_EVENT_UPDATE:
+        dp_core_job_update(core, &event->update);
+        break;
     case DP_EVENT_CHECKPOINT:
         dp_core_job_checkpoint(core, &event->ask);
         break;
@@ -453,10 +456,10 @@ static void finish_step(struct dp_core *core)
     if (core->schedule || (core->fresh > 0 && !dp_core_schedule_fresh(core))) {
         core->schedule = false;
         dp_core_schedule(core);
+        dp_core_grow_look(core);
     }
     dp_core_touched_sort(core);
     store_changes(core);
-        dp_core_grow_look(core);
     mark_index(core);
     if (core->effects->store_token != 0) {
         dp_core_audits_store(core);

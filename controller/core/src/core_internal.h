@@ -446,10 +446,39 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
 bool dp_core_queue_before(const struct core_job *job, const struct core_job *other);
 void dp_core_queue_add(struct dp_core *core, struct core_job *job);
 void dp_core_queue_remove(struct dp_core *core, struct core_job *job);
+// Its priority is another.
+void dp_core_queue_move(struct dp_core *core, struct core_job *job);
 // It is told anew what it waits for.
 void dp_core_queue_freshen(struct dp_core *core, struct core_job *job);
 
+// queue_ask.c
+void dp_core_job_update(struct dp_core *core, const struct dp_job_update *update);
+
 // queue_pass.c
+#define CORE_DEPTH_MAX 256 // jobs that lack room behind which nobody is looked for who does not
+// What there is for one kind of job: those that need calibrated nodes, or the others.
+struct core_supply {
+    uint32_t nodes, free, total;     // nodes that the job can use now
+    uint32_t nodes_here, slots_here; // and those that are only late, or soon calibrated
+    uint32_t nodes_known;
+    const struct core_node *waits;  // being calibrated, and still waited for
+    const struct core_node *failed; // could not be calibrated so far
+    uint32_t waits_slots;
+};
+typedef enum core_verdict {
+    CORE_CAN_PLAN,
+    CORE_LACKS_ROOM,
+    CORE_NEVER_FITS, // with the nodes that there are
+} core_verdict;
+// `job` NULL: for any that stays off no node.
+void dp_core_supply_measure(const struct dp_core *core, bool needs_profile,
+                            const struct core_job *job, struct core_supply *supply);
+// With `free` slots of it.
+core_verdict dp_core_supply_judge(const struct core_supply *supply, uint32_t free,
+                                  const struct core_job *job, bool *ret_calibrates);
+// Whether nobody may go before the first job that lacks room, which others passed since then.
+bool dp_core_queue_closes(const struct dp_core *core, int64_t passed_ns, int64_t now_ns);
+bool dp_core_node_open(bool needs_profile, const struct core_node *node);
 void dp_core_schedule(struct dp_core *core);
 // Whether those who have come in since need no pass: they are behind others that lack room, and
 // nothing else has changed.
@@ -472,6 +501,8 @@ void dp_core_quotas_free(struct dp_core *core);
 void dp_core_quotas_count(struct dp_core *core);
 void dp_core_quota_take(struct dp_core *core, const struct core_job *job);
 uint32_t dp_core_quota_left(struct dp_core *core, const struct core_job *job);
+// As if the job's user had so many ranks more, until they are counted again.
+void dp_core_quota_suppose(struct dp_core *core, const struct core_job *job, int64_t ranks);
 // *ret_text says why not.
 bool dp_core_quota_allows(struct dp_core *core, const struct core_job *job, char *ret_text,
                           size_t size);
@@ -482,6 +513,8 @@ void dp_core_quotas_store(struct dp_core *core);
 // Has jobs of lower priority make way for this one, which finds `slots_free`. Whether slots come
 // free for it by that.
 bool dp_core_preempt(struct dp_core *core, struct core_job *wanting, uint32_t slots_free);
+// Whether this one would make way for the other, if it had ranks.
+bool dp_core_job_yields(const struct core_job *job, const struct core_job *wanting);
 // Slots that others give up for this job and have not left yet.
 uint32_t dp_core_preempt_coming(const struct dp_core *core, struct core_job *wanting);
 
@@ -618,6 +651,12 @@ void dp_core_job_explain_wait(struct core_job *job, const char *what);
 void dp_core_job_blame(struct dp_core *core, struct core_job *job, dp_cause cause,
                        const char *reason, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+// The node failed the job: something speaks against it, and the next attempt goes around it, if it
+// can.
+void dp_core_job_suspect(struct dp_core *core, struct core_job *job, const char *node,
+                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+// The reason when a node fails the job: it could not start its ranks, or keep them; static.
+const char *dp_core_node_failure(const struct core_job *job);
 // "KILL" of SIGKILL; static.
 const char *dp_core_signal_name(int signal_number);
 void dp_core_blame_rank(struct dp_core *core, struct core_job *job,
@@ -631,12 +670,6 @@ uint32_t dp_core_node_slots_used(const struct dp_core *core, const struct core_n
 // after a restart: nobody knows which slots they have. Not those of the job with the id `but`.
 bool dp_core_node_has_leftover(const struct core_node *node, const char *but);
 void dp_core_hello(struct dp_core *core, const struct dp_hello *hello);
-// The node failed the job: something speaks against it, and the next attempt goes around it, if it
-// can.
-void dp_core_job_suspect(struct dp_core *core, struct core_job *job, const char *node,
-                         const char *format, ...) __attribute__((format(printf, 4, 5)));
-// The reason when a node fails the job: it could not start its ranks, or keep them; static.
-const char *dp_core_node_failure(const struct core_job *job);
 void dp_core_inventory(struct dp_core *core, const struct dp_inventory_event *inventory);
 void dp_core_session_closed(struct dp_core *core, uint64_t session);
 void dp_core_hold(struct dp_core *core, const struct dp_hold *hold);
@@ -678,6 +711,8 @@ void dp_core_audits_store(struct dp_core *core);
 void dp_core_audits_free(struct dp_core *core);
 // Whether its row is not on disk yet, though a transaction with it was tried.
 bool dp_core_audit_lacks(const struct dp_core *core, uint64_t reply);
+// Whether a change that was asked for under this id is in a row that is not on disk yet.
+bool dp_core_audit_has(const struct dp_core *core, const char *request_id, const char *object);
 // The job is refused after all, since it could not be stored.
 void dp_core_audits_refuse(struct dp_core *core, uint64_t job, const struct dp_error *error);
 

@@ -38,11 +38,16 @@ static double cost_of(const struct dp_core *core, const struct core_job *job)
     return (double)lost_ns / 1e9 * (double)job->ranks_count + (double)AGAIN_NS / 1e9;
 }
 
+bool dp_core_job_yields(const struct core_job *job, const struct core_job *wanting)
+{
+    return job->row.preemptible && job->row.priority < wanting->row.priority;
+}
+
 static bool may_make_way(const struct core_job *job, const struct core_job *wanting)
 {
     bool has_ranks = job->row.state == DP_STATE_ASSIGNING || job->row.state == DP_STATE_RUNNING ||
                      job->row.state == DP_STATE_REASSIGNING;
-    return has_ranks && job->row.preemptible && job->row.priority < wanting->row.priority;
+    return has_ranks && dp_core_job_yields(job, wanting);
 }
 
 // Lower priorities first; within one, what costs less.

@@ -30,6 +30,16 @@ void dp_core_queue_add(struct dp_core *core, struct core_job *job)
     dp_core_queue_freshen(core, job);
 }
 
+void dp_core_queue_move(struct dp_core *core, struct core_job *job)
+{
+    if (job->queued) {
+        struct core_job *planned = core->planned; // stays what it is
+        dp_core_queue_remove(core, job);
+        dp_core_queue_add(core, job);
+        core->planned = planned;
+    }
+}
+
 void dp_core_queue_freshen(struct dp_core *core, struct core_job *job)
 {
     core->fresh += job->queued && !job->fresh;
@@ -135,10 +145,11 @@ void dp_core_submit(struct dp_core *core, const struct dp_submit *submit)
     dp_core_reply_stored(core, submit->reply, job);
 }
 
-static bool still_fits(struct dp_core *core, const struct core_job *job,
-                       const struct dp_plan_done *done)
+// It may have been held meanwhile, or its slots are others' now.
+static bool may_start(struct dp_core *core, const struct core_job *job,
+                      const struct dp_plan_done *done)
 {
-    return dp_core_slots_fit(core, job, done->ranks, done->ranks_count) &&
+    return job->row.held_ns == 0 && dp_core_slots_fit(core, job, done->ranks, done->ranks_count) &&
            done->ranks_count <= dp_core_quota_left(core, job);
 }
 
@@ -156,6 +167,7 @@ static void take_ranks(struct core_job *job, const struct dp_plan_done *done)
     }
     dp_core_job_set_members(job);
     job->ranks_changed = true;
+    dp_core_grow_note(job->core, job);
 }
 
 // The job of an answer that is still waited for.
@@ -168,7 +180,6 @@ static struct core_job *planned_job(struct dp_core *core, uint64_t number)
     dp_core_job_touch(job);
     job->planning = false;
     core->planned = NULL;
-    dp_core_grow_note(job->core, job);
     dp_core_quotas_count(core);
     dp_core_reschedule(core);
     return job;
@@ -177,7 +188,7 @@ static struct core_job *planned_job(struct dp_core *core, uint64_t number)
 void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
 {
     struct core_job *job = planned_job(core, done->job);
-    if (job == NULL || !still_fits(core, job, done)) {
+    if (job == NULL || !may_start(core, job, done)) {
         return;
     }
     dp_buf_clear(&job->row.plan);
@@ -190,6 +201,7 @@ void dp_core_plan_done(struct dp_core *core, const struct dp_plan_done *done)
     job->row.epoch = ++job->row.epoch_used;
     job->row.retry_at_ns = 0;
     dp_core_job_move(core, job, DP_STATE_ASSIGNING, "", "%s", "");
+    job->assigned_ns = core->now_ns;
     job->deadline_ns = core->now_ns + core->config.prepare_timeout_ms * DP_NS_PER_MS;
 }
 
@@ -202,7 +214,6 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
     if (job->offered_some && failed->error.status == DP_UNSCHEDULABLE) {
         job->offer_all = true; // nodes close to each other were not enough
         return;
-    job->assigned_ns = core->now_ns;
     }
     const char *reason = failed->error.status == DP_UNSCHEDULABLE ? "Unschedulable" : "PlanFailed";
     char left[DP_TEXT_MAX / 4];

@@ -13,8 +13,7 @@
 #include "dp/alloc.h"
 #include "dp/clock.h"
 
-#define TOLD_MAX 16   // jobs that are told in numbers what they lack; the others wait behind them
-#define DEPTH_MAX 256 // jobs that lack room behind which nobody is looked for who does not
+#define TOLD_MAX 16 // jobs that are told in numbers what they lack; the others wait behind them
 
 static void wait_for(struct core_job *job, const char *reason, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -33,16 +32,28 @@ static void wait_for(struct core_job *job, const char *reason, const char *forma
     }
 }
 
+static void wait_held(struct core_job *job)
+{
+    const struct dp_job_record *row = &job->row;
+    wait_for(job, "Held", "held by %s%s%s%s", row->held_by[0] == '\0' ? "somebody" : row->held_by,
+             row->held_reason[0] == '\0' ? "" : " (", row->held_reason,
+             row->held_reason[0] == '\0' ? "" : ")");
+}
+
 // The text of those behind does not change with what happens ahead of them.
 static void wait_behind(struct core_job *job)
 {
+    if (job->row.held_ns != 0) {
+        wait_held(job);
+        return;
+    }
     static const char reason[] = "WaitingForEarlierJobs";
     if (strcmp(job->row.reason, reason) != 0) {
         wait_for(job, reason, "earlier jobs go first");
     }
 }
 
-static bool usable(bool needs_profile, const struct core_node *node)
+bool dp_core_node_open(bool needs_profile, const struct core_node *node)
 {
     return node->state == DP_NODE_READY ||
            (node->state == DP_NODE_REGISTERING && !needs_profile && !node->held);
@@ -50,7 +61,8 @@ static bool usable(bool needs_profile, const struct core_node *node)
 
 bool dp_core_node_usable(const struct core_job *job, const struct core_node *node)
 {
-    return usable(job->row.needs_profile, node) && !dp_core_job_avoids(job, node->row.name);
+    return dp_core_node_open(job->row.needs_profile, node) &&
+           !dp_core_job_avoids(job, node->row.name);
 }
 
 uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_node *node)
@@ -60,27 +72,17 @@ uint32_t dp_core_node_slots_free(const struct dp_core *core, const struct core_n
     return node->row.slots > used && !unknown ? node->row.slots - used : 0;
 }
 
-// What there is for one kind of job: those that need calibrated nodes, or the others.
-struct supply {
-    uint32_t nodes, free, total;     // nodes that the job can use now
-    uint32_t nodes_here, slots_here; // and those that are only late, or soon calibrated
-    uint32_t nodes_known;
-    const struct core_node *waits;  // being calibrated, and still waited for
-    const struct core_node *failed; // could not be calibrated so far
-    uint32_t waits_slots;
-};
-
 struct pass {
     struct dp_core *core;
-    struct supply supplies[2]; // by needs_profile
-    struct core_job *planned;  // is being planned: one at a time, two could want the same slots
-    struct core_job *first;    // the first that fits into the cluster and lacks room
-    bool closed;               // none behind it may start
+    struct core_supply supplies[2]; // by needs_profile
+    struct core_job *planned; // is being planned: one at a time, two could want the same slots
+    struct core_job *first;   // the first that fits into the cluster and lacks room
+    bool closed;              // none behind it may start
     uint32_t told, depth;
 };
 
 static void count_uncalibrated(const struct dp_core *core, const struct core_node *node,
-                               struct supply *supply)
+                               struct core_supply *supply)
 {
     if (node->calibration_error[0] == '\0' &&
         core->now_ns < dp_core_node_calibrated_ns(core, node)) {
@@ -93,17 +95,17 @@ static void count_uncalibrated(const struct dp_core *core, const struct core_nod
     }
 }
 
-// `job` NULL: for any that stays off no node.
-static void measure(const struct dp_core *core, bool needs_profile, const struct core_job *job,
-                    struct supply *supply)
+void dp_core_supply_measure(const struct dp_core *core, bool needs_profile,
+                            const struct core_job *job, struct core_supply *supply)
 {
+    *supply = (struct core_supply){0};
     FOR_EACH_NODE(core, node)
     {
         supply->nodes_known++;
         if (job != NULL && dp_core_job_avoids(job, node->row.name)) {
             continue;
         }
-        if (usable(needs_profile, node)) {
+        if (dp_core_node_open(needs_profile, node)) {
             supply->nodes++;
             supply->free += dp_core_node_slots_free(core, node);
             supply->total += node->row.slots;
@@ -119,15 +121,14 @@ static void measure(const struct dp_core *core, bool needs_profile, const struct
 }
 
 // What there is for the job: few have nodes that they stay off, and count for themselves.
-static const struct supply *supply_of(const struct pass *pass, const struct core_job *job)
+static const struct core_supply *supply_of(const struct pass *pass, const struct core_job *job)
 {
-    const struct supply *all = &pass->supplies[job->row.needs_profile];
+    const struct core_supply *all = &pass->supplies[job->row.needs_profile];
     if (job->row.avoid[0] == '\0') {
         return all;
     }
-    struct supply *own = dp_arena_alloc(&pass->core->effects->arena, sizeof(*own));
-    *own = (struct supply){0};
-    measure(pass->core, job->row.needs_profile, job, own);
+    struct core_supply *own = dp_arena_alloc(&pass->core->effects->arena, sizeof(*own));
+    dp_core_supply_measure(pass->core, job->row.needs_profile, job, own);
     own->free = own->free < all->free ? own->free : all->free; // some are spoken for
     return own;
 }
@@ -136,12 +137,12 @@ static const struct supply *supply_of(const struct pass *pass, const struct core
 static void reserve(struct pass *pass, uint32_t ranks)
 {
     for (int i = 0; i < 2; i++) {
-        struct supply *supply = &pass->supplies[i];
+        struct core_supply *supply = &pass->supplies[i];
         supply->free -= ranks < supply->free ? ranks : supply->free;
     }
 }
 
-static void wait_for_calibration(struct core_job *job, const struct supply *supply)
+static void wait_for_calibration(struct core_job *job, const struct core_supply *supply)
 {
     uint32_t wanted = (uint32_t)job->row.ranks_wanted;
     if (supply->waits != NULL) {
@@ -160,7 +161,7 @@ static void wait_for_calibration(struct core_job *job, const struct supply *supp
 
 // "1 node", or "3 of 8 nodes: n7 draining (operator: fan)" with why the others get no work.
 static const char *list_nodes(const struct pass *pass, const struct core_job *job,
-                              const struct supply *supply, char text[DP_TEXT_MAX / 2])
+                              const struct core_supply *supply, char text[DP_TEXT_MAX / 2])
 {
     const size_t size = DP_TEXT_MAX / 2;
     const char *plural = supply->nodes_known == 1 ? "" : "s";
@@ -192,7 +193,7 @@ static const char *list_nodes(const struct pass *pass, const struct core_job *jo
     return text;
 }
 
-static void wait_for_room(struct pass *pass, struct core_job *job, const struct supply *supply)
+static void wait_for_room(struct pass *pass, struct core_job *job, const struct core_supply *supply)
 {
     char nodes[DP_TEXT_MAX / 2];
     uint32_t wanted = (uint32_t)job->row.ranks_wanted;
@@ -211,22 +212,27 @@ static void wait_for_room(struct pass *pass, struct core_job *job, const struct 
     }
 }
 
-typedef enum verdict {
-    CAN_PLAN,
-    LACKS_ROOM,
-    NEVER_FITS, // with the nodes that there are
-} verdict;
-
-static verdict judge(struct pass *pass, struct core_job *job)
+core_verdict dp_core_supply_judge(const struct core_supply *supply, uint32_t free,
+                                  const struct core_job *job, bool *ret_calibrates)
 {
-    const struct supply *supply = supply_of(pass, job);
     uint32_t wanted = (uint32_t)job->row.ranks_wanted;
-    bool enough = supply->free >= wanted, fits = supply->slots_here >= wanted;
+    bool enough = free >= wanted, fits = supply->slots_here >= wanted;
     // More ranks may be used than are wanted at least, so nodes that come up are waited for.
-    bool calibrates = (supply->waits != NULL && (!enough || !job->row.ranks_fixed)) ||
+    *ret_calibrates = (supply->waits != NULL && (!enough || !job->row.ranks_fixed)) ||
                       (supply->failed != NULL && !fits);
-    if (enough && !calibrates) {
-        return CAN_PLAN;
+    if (enough && !*ret_calibrates) {
+        return CORE_CAN_PLAN;
+    }
+    return fits ? CORE_LACKS_ROOM : CORE_NEVER_FITS;
+}
+
+static core_verdict judge(struct pass *pass, struct core_job *job)
+{
+    const struct core_supply *supply = supply_of(pass, job);
+    bool calibrates = false;
+    core_verdict found = dp_core_supply_judge(supply, supply->free, job, &calibrates);
+    if (found == CORE_CAN_PLAN) {
+        return found;
     }
     if (pass->told >= TOLD_MAX) {
         wait_behind(job);
@@ -236,8 +242,8 @@ static verdict judge(struct pass *pass, struct core_job *job)
         wait_for_room(pass, job, supply);
     }
     pass->told++;
-    pass->depth += fits;
-    return fits ? LACKS_ROOM : NEVER_FITS;
+    pass->depth += found == CORE_LACKS_ROOM;
+    return found;
 }
 
 // The lowest numbers that no rank of the core's jobs has. What a node runs of jobs that are not the
@@ -285,13 +291,18 @@ static void ask_for_plan(struct pass *pass, struct core_job *job)
 static bool waits_alone(struct pass *pass, struct core_job *job)
 {
     char when[32];
+    if (job->row.held_ns != 0) {
+        wait_held(job);
+        return true;
+    }
     if (job->backoff_ns > pass->core->now_ns) {
         // The message says why the attempt before ended.
         if (strcmp(job->row.reason, "Backoff") != 0) {
             char before[DP_TEXT_MAX];
             DP_COPY_TEXT(before, job->row.message);
-            wait_for(job, "Backoff", "attempt %u begins at %s; %.*s", job->row.attempt,
-                     dp_clock_format_utc(when, job->row.retry_at_ns), DP_TEXT_MAX - 64, before);
+            wait_for(job, "Backoff", "attempt %u begins at %s%s%.*s", job->row.attempt,
+                     dp_clock_format_utc(when, job->row.retry_at_ns), before[0] == '\0' ? "" : "; ",
+                     DP_TEXT_MAX - 64, before);
         }
         return true;
     }
@@ -318,16 +329,19 @@ static void start(struct pass *pass, struct core_job *job)
     reserve(pass, (uint32_t)job->row.ranks_wanted);
 }
 
+bool dp_core_queue_closes(const struct dp_core *core, int64_t passed_ns, int64_t now_ns)
+{
+    return core->config.queue == DP_QUEUE_STRICT ||
+           (passed_ns != 0 && now_ns >= passed_ns + core->config.pass_ms * DP_NS_PER_MS);
+}
+
 // The first that lacks room: others may make way for it, and there is an end to being passed.
 static void lead(struct pass *pass, struct core_job *job)
 {
     const struct dp_core *core = pass->core;
-    bool strict = core->config.queue == DP_QUEUE_STRICT;
-    bool passed =
-        job->passed_ns != 0 && core->now_ns >= job->passed_ns + core->config.pass_ms * DP_NS_PER_MS;
     bool freed = dp_core_preempt(pass->core, job, supply_of(pass, job)->free);
     pass->first = job;
-    pass->closed = strict || passed || freed;
+    pass->closed = freed || dp_core_queue_closes(core, job->passed_ns, core->now_ns);
     if (freed) {
         wait_for(job, "WaitingForPreemption", "jobs of lower priority make way for it");
     }
@@ -344,7 +358,7 @@ static void keep_room(struct pass *pass, struct core_job *job)
 
 static void look_at(struct pass *pass, struct core_job *job)
 {
-    if (job->planning || waits_alone(pass, job)) {
+    if ((job->planning && job->row.held_ns == 0) || waits_alone(pass, job)) {
         return;
     }
     if (pass->closed) {
@@ -352,12 +366,12 @@ static void look_at(struct pass *pass, struct core_job *job)
         pass->told++;
         return;
     }
-    verdict found = judge(pass, job);
-    if (found == CAN_PLAN) {
+    core_verdict found = judge(pass, job);
+    if (found == CORE_CAN_PLAN) {
         start(pass, job);
-    } else if (found == LACKS_ROOM && pass->first == NULL) {
+    } else if (found == CORE_LACKS_ROOM && pass->first == NULL) {
         lead(pass, job);
-    } else if (found == LACKS_ROOM) {
+    } else if (found == CORE_LACKS_ROOM) {
         keep_room(pass, job);
     }
 }
@@ -366,7 +380,7 @@ static void look_at(struct pass *pass, struct core_job *job)
 static bool is_over(const struct pass *pass)
 {
     bool none = pass->supplies[0].free == 0 && pass->supplies[1].free == 0;
-    return pass->told >= TOLD_MAX && (pass->closed || none || pass->depth >= DEPTH_MAX);
+    return pass->told >= TOLD_MAX && (pass->closed || none || pass->depth >= CORE_DEPTH_MAX);
 }
 
 // The rest of the queue: those who have come in since.
@@ -384,25 +398,27 @@ static void wait_rest(struct dp_core *core)
 void dp_core_schedule(struct dp_core *core)
 {
     dp_core_nodes_refresh(core);
+    core->lacks_room = false;
     if (core->queue == NULL) {
         return;
     }
     struct pass pass = {.core = core, .planned = core->planned};
     dp_core_quotas_count(core);
-    measure(core, false, NULL, &pass.supplies[0]);
-    measure(core, true, NULL, &pass.supplies[1]);
+    dp_core_supply_measure(core, false, NULL, &pass.supplies[0]);
+    dp_core_supply_measure(core, true, NULL, &pass.supplies[1]);
     if (pass.planned != NULL) {
         reserve(&pass, (uint32_t)pass.planned->row.ranks_wanted);
     }
     for (struct core_job *job = core->queue; job != NULL && !is_over(&pass); job = job->behind) {
         core->fresh -= job->fresh;
         job->fresh = false;
-    core->lacks_room = false;
         look_at(&pass, job);
     }
     wait_rest(core);
-    core->last_closed = pass.closed || pass.depth >= DEPTH_MAX;
+    core->last_closed = pass.closed || pass.depth >= CORE_DEPTH_MAX;
     core->last_told = pass.told;
+    core->lacks_room = pass.first != NULL;
+    core->lacks_priority = pass.first != NULL ? pass.first->row.priority : 0;
     core->last_free[0] = pass.supplies[0].free;
     core->last_free[1] = pass.supplies[1].free;
 }
@@ -416,8 +432,6 @@ bool dp_core_schedule_fresh(struct dp_core *core)
             core->last_free[job->row.needs_profile] < (uint32_t)job->row.ranks_wanted)) {
         job = job->ahead;
         left--;
-    core->lacks_room = pass.first != NULL;
-    core->lacks_priority = pass.first != NULL ? pass.first->row.priority : 0;
     }
     if (left > 0) {
         return false;

@@ -88,6 +88,14 @@ uint32_t dp_core_quota_left(struct dp_core *core, const struct core_job *job)
     return quota->row.ranks > quota->used ? quota->row.ranks - quota->used : 0;
 }
 
+void dp_core_quota_suppose(struct dp_core *core, const struct core_job *job, int64_t ranks)
+{
+    struct core_quota *quota = find(core, job->row.user);
+    if (quota != NULL) {
+        quota->used = (uint32_t)((int64_t)quota->used + ranks);
+    }
+}
+
 void dp_core_quota_take(struct dp_core *core, const struct core_job *job)
 {
     count_job(core, job);

@@ -105,6 +105,14 @@ static void set_quota(struct daemon *daemon, uint64_t call, const void *any, str
         call_fail(daemon, call, DP_INVALID, "a user's name has 1 to 63 bytes");
         return;
     }
+    bool none = request->bound_case == DP__V1__SET_QUOTA_REQUEST__BOUND_NONE;
+    if (request->bound_case == DP__V1__SET_QUOTA_REQUEST__BOUND__NOT_SET ||
+        (none && !request->none)) {
+        call_fail(daemon, call, DP_INVALID,
+                  "say how many: \"ranks\" = a number (0 = none may run), or \"none\" = true for "
+                  "any number");
+        return;
+    }
     if (!is_short(daemon, call, "the user's name", request->user, DP_NAME_MAX)) {
         return;
     }
@@ -116,8 +124,8 @@ static void set_quota(struct daemon *daemon, uint64_t call, const void *any, str
                                   .quota_ask = {.reply = call,
                                                 .user = request->of_user,
                                                 .by = request->user,
-                                                .ranks = request->ranks,
-                                                .none = request->none}};
+                                                .ranks = none ? 0 : request->ranks,
+                                                .none = none}};
     daemon_expect(daemon, call, DP_METHOD_SET_QUOTA);
     daemon_step(daemon, &event);
 }

@@ -22,6 +22,7 @@
 #include "dp/rand.h"
 #include "events.h"
 #include "lessons.h"
+#include "queue.h"
 
 #define TICK_MS 250
 #define STALL_MS 1000
@@ -276,7 +277,8 @@ static dp_status serve(struct daemon *daemon, struct dp_error *err)
     const struct dp_rpc_handler *const others[] = {
         &session_handler,   &watch_handler,     &logs_handler,         &plan_handler,
         &simulate_handler,  &calibrate_handler, &events_handler,       &backup_handler,
-        &audit_handlers[0], &audit_handlers[1], &decision_handlers[0], &decision_handlers[1]};
+        &audit_handlers[0], &audit_handlers[1], &decision_handlers[0], &decision_handlers[1],
+        &update_handler};
     size_t own = service_handlers_count + DP_ARRAY_LENGTH(others);
     size_t count = own + admin_handlers_count + cluster_handlers_count;
     // Borrowed by the server, which lives as long as the process does.

@@ -114,6 +114,21 @@ static void add_plan(const struct dp_job_record *job, job_detail detail, struct 
     }
 }
 
+// "a,b" as a list.
+static void add_left_out(const struct dp_job_record *job, struct dp_arena *arena,
+                         Dp__V1__Job *message)
+{
+    if (job->avoid[0] == '\0') {
+        return;
+    }
+    char *rest = dp_arena_strdup(arena, job->avoid), *name = NULL;
+    message->left_out = arena_take(arena, (strlen(rest) / 2 + 1) * sizeof(char *));
+    while ((name = strsep(&rest, ",")) != NULL) {
+        message->left_out[message->n_left_out++] = name;
+    }
+    message->left_out_why = (char *)job->avoid_why;
+}
+
 Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct dp_arena *arena)
 {
     const struct dp_job_record *job = view->job;
@@ -144,6 +159,11 @@ Dp__V1__Job *message_job(const struct job_view *view, job_detail detail, struct 
     message->retry_at_ns = job->retry_at_ns;
     message->faults = job->faults;
     message->preemptions = job->preemptions;
+    message->ranks_wanted = (uint32_t)job->ranks_wanted;
+    message->held_ns = job->held_ns;
+    message->held_by = (char *)job->held_by;
+    message->held_reason = (char *)job->held_reason;
+    add_left_out(job, arena, message);
     if (detail != JOB_BRIEF) {
         add_plan(job, detail, arena, message);
         add_ranks(view, detail == JOB_FULL, arena, message);

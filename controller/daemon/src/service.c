@@ -12,6 +12,7 @@
 #include "dp/cleanup.h"
 #include "dp/spec.h"
 #include "events.h"
+#include "queue.h"
 
 #define LIST_DEFAULT 100
 #define HARDWARE_BYTES_MAX (DP_MESSAGE_BYTES_MAX / 2) // of all nodes in one answer
@@ -107,6 +108,9 @@ static void reply_view(struct daemon *daemon, uint64_t call, struct job_view *vi
     Dp__V1__Job *job = message_job(view, JOB_FULL, arena);
     message_complete(daemon, view->job->number, arena, job);
     decisions_show(daemon, view->job->number, job, arena);
+    if (view->job->state == DP_STATE_QUEUED) {
+        queue_show(daemon, view->job->number, job, arena);
+    }
     call_reply(daemon, call, &job->base);
 }
 
@@ -189,6 +193,10 @@ static void list_jobs(struct daemon *daemon, uint64_t call, const void *any, str
     const Dp__V1__ListJobsRequest *request = any;
     uint32_t limit = request->limit == 0 ? LIST_DEFAULT : request->limit;
     limit = limit < DP_JOBS_LISTED_MAX ? limit : DP_JOBS_LISTED_MAX;
+    if (request->queued) {
+        queue_list(daemon, call, request, limit, arena);
+        return;
+    }
     struct dp_error err = {0};
     struct dp_job_record *jobs = NULL;
     size_t count = 0;

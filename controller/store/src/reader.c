@@ -268,6 +268,26 @@ dp_status dp_store_find_request(struct dp_store *store, const char *request_id,
     return status;
 }
 
+dp_status dp_store_find_change(struct dp_store *store, const char *verb, const char *request_id,
+                               char ret_object[DP_NAME_MAX], struct dp_error *err)
+{
+    static const char sql[] = "SELECT object FROM audit WHERE request_id = ?1 AND "
+                              "request_id <> '' AND verb = ?2 AND outcome = 'ok' LIMIT 1";
+    struct parameter parameters[] = {{.text = request_id}, {.text = verb}};
+    DP_CLEANUP(finalize) sqlite3_stmt *statement = NULL;
+    dp_status status = query(store, sql, parameters, 2, &statement, err);
+    if (status != DP_OK) {
+        return status;
+    }
+    int code = sqlite3_step(statement);
+    if (code != SQLITE_ROW && code != SQLITE_DONE) {
+        return dp_store_fail(err, store->reader, code, sql);
+    }
+    const char *object = code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : "";
+    snprintf(ret_object, DP_NAME_MAX, "%s", object);
+    return DP_OK;
+}
+
 dp_status dp_store_count_jobs(struct dp_store *store, uint64_t ret_counts[DP_STATE_COUNT],
                               struct dp_error *err)
 {

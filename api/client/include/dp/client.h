@@ -43,6 +43,9 @@ dp_status dp_client_list_jobs(struct dp_client *client, const Dp__V1__ListJobsRe
                               struct dp_error *err);
 dp_status dp_client_cancel_job(struct dp_client *client, const char *id, const char *reason,
                                struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
+// Holds it, releases it, or changes its priority.
+dp_status dp_client_update_job(struct dp_client *client, const Dp__V1__UpdateJobRequest *request,
+                               struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err);
 dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, struct dp_arena *arena,
                                    Dp__V1__CheckpointJobResponse **ret_response,
                                    struct dp_error *err);
@@ -50,6 +53,11 @@ dp_status dp_client_checkpoint_job(struct dp_client *client, const char *id, str
 dp_status dp_client_reassign_job(struct dp_client *client,
                                  const Dp__V1__ReassignJobRequest *request, struct dp_arena *arena,
                                  Dp__V1__Job **ret_job, struct dp_error *err);
+// What was decided, with all answers that were weighed.
+dp_status dp_client_list_decisions(struct dp_client *client, const char *id,
+                                   struct dp_arena *arena,
+                                   Dp__V1__ListDecisionsResponse **ret_response,
+                                   struct dp_error *err);
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
                                Dp__V1__ListNodesResponse **ret_response, struct dp_error *err);
 dp_status dp_client_drain_node(struct dp_client *client, const Dp__V1__DrainNodeRequest *request,

@@ -71,6 +71,7 @@ typedef enum dp_core_event_kind {
     // People.
     DP_EVENT_SUBMIT,
     DP_EVENT_CANCEL,
+    DP_EVENT_UPDATE, // of what a job waits for, and before whom it goes
     DP_EVENT_CHECKPOINT,
     DP_EVENT_REASSIGN, // another layout for a job that runs
     DP_EVENT_HOLD,     // a node gets no new work for a while
@@ -124,6 +125,18 @@ struct dp_ask { // CANCEL and CHECKPOINT
     const char *reason; // CANCEL: "" = none
 };
 
+// Changes what is given. Held jobs are not started; only those that wait, or will begin again, can
+// be. A priority counts from now on, of a job that runs when others want its room.
+struct dp_job_update {
+    uint64_t reply;
+    char job[DP_ID_MAX];
+    const char *request_id;  // the same id is carried out once; "" = none
+    const char *by, *reason; // "" = not said
+    bool holds, releases;
+    bool sets_priority;
+    int32_t priority;
+};
+
 // Answered with the job once the question is asked; what becomes of it is a decision of the job.
 struct dp_reassign {
     uint64_t reply;
@@ -171,6 +184,7 @@ struct dp_rank_ready {
 
 struct dp_rank_finished {
     bool ok, not_finite, peer_lost;
+    bool node_fault;    // its machine is at fault, not the job
     bool holdout_known; // the newest evaluation that it reported, again
     uint64_t step;
     double holdout_loss;
@@ -185,7 +199,6 @@ struct dp_rank_level {
     dp_rank_phase phase;
     uint64_t step;
     int64_t pid;
-    bool node_fault;    // its machine is at fault, not the job
     int32_t exit_status, signal;
     bool ready_known, finished_known, held_known;
     struct dp_rank_ready ready;
@@ -360,6 +373,7 @@ struct dp_core_event {
         struct dp_load_job load_job;
         struct dp_submit submit;
         struct dp_ask ask;
+        struct dp_job_update update;
         struct dp_reassign reassign;
         struct dp_hold hold;
         const struct dp_quota_record *load_quota;
@@ -424,6 +438,7 @@ struct dp_adapt_ask {
     const uint32_t *lost; // rising: ranks whose state cannot be had
     size_t lost_count;
     uint64_t step;
+    bool grows; // it has fewer ranks than it once had: more are weighed
     const struct dp_straggler_verdict *verdicts; // that stand
     size_t verdicts_count;
     const char *away;   // node to leave, "" = none
@@ -438,7 +453,6 @@ struct dp_adapt_ask {
 
 // Pointers are valid until the core's next step.
 struct dp_effect {
-    bool grows; // it has fewer ranks than it once had: more are weighed
     dp_effect_kind kind;
     dp_order_kind order;
     uint64_t session, reply, job;
@@ -551,6 +565,22 @@ void dp_core_node_rows(const struct dp_core *core, const struct dp_node_record *
 // Rises with everything that plans and the queue rest on: nodes, what is decided about them, states
 // of jobs. As far as it is on disk; not used again after a restart.
 uint64_t dp_core_index(const struct dp_core *core);
+// Where a job stands in the queue. Held ones are passed by everybody: they have no position, and
+// are not ahead of anybody.
+struct dp_queue_place {
+    uint64_t job;
+    uint32_t position; // 1 = goes first; 0 = held
+    uint32_t jobs_ahead;
+    uint64_t ranks_ahead; // that those want
+    // Nanoseconds until it starts: the queue is played forward by its own rules while those that
+    // run take their steps as fast as now. -1 = not known: it hangs on a job whose end is not
+    // known, which is taken not to end.
+    int64_t start_in_ns;
+};
+// Jobs that wait, in the order in which they go; *ret_places has room for dp_core_queue_length.
+size_t dp_core_queue_length(const struct dp_core *core);
+size_t dp_core_queue_places(struct dp_core *core, int64_t now_ns,
+                            struct dp_queue_place *ret_places);
 // Quotas by user, with the ranks in use; at most `max`.
 size_t dp_core_quotas(struct dp_core *core, const struct dp_quota_record **ret_rows,
                       uint32_t *ret_used, size_t max);

@@ -108,6 +108,10 @@ dp_status dp_store_find_job(struct dp_store *store, const char *key, struct dp_j
 // The job submitted with this request id; *ret_number 0 = none.
 dp_status dp_store_find_request(struct dp_store *store, const char *request_id,
                                 uint64_t *ret_number, struct dp_error *err);
+// What the change of this kind ("UpdateJob") was made to that this request id stands for; "" =
+// none.
+dp_status dp_store_find_change(struct dp_store *store, const char *verb, const char *request_id,
+                               char ret_object[DP_NAME_MAX], struct dp_error *err);
 // Numbers of the jobs that have ended, rising, and the highest number ever used.
 dp_status dp_store_ended_jobs(struct dp_store *store, uint64_t **ret_numbers, size_t *ret_count,
                               uint64_t *ret_highest, struct dp_error *err);

@@ -1,0 +1,13 @@
+// The queue as people see and change it.
+#pragma once
+
+#include "daemon.h"
+
+// UpdateJob.
+extern const struct dp_rpc_handler update_handler;
+
+// ListJobs with `queued`: in the order in which they go.
+void queue_list(struct daemon *daemon, uint64_t call, const Dp__V1__ListJobsRequest *request,
+                uint32_t limit, struct dp_arena *arena);
+// Where a job that waits stands.
+void queue_show(struct daemon *daemon, uint64_t number, Dp__V1__Job *job, struct dp_arena *arena);
