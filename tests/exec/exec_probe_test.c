@@ -1,4 +1,5 @@
 // Probes between two steps: who measures with whom, and that nothing else changes.
+#include <sched.h>
 #include <string.h>
 
 #include "dp/clock.h"
@@ -128,6 +129,35 @@ static void no_link_is_found_faster_than_it_is(void **state)
     trial_result_deinit(&result);
 }
 
+// One core, by affinity, for all ranks.
+static void what_products_had_no_core_for_is_told(void **state)
+{
+    (void)state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++) {
+        if (CPU_ISSET(cpu, &before)) {
+            CPU_SET(cpu, &one);
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    struct trial trial = trial_of("1f1b");
+    struct trial_result result;
+    trial_run(&trial, &result);
+    assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+    trial_expect_ok(&result);
+    double on_core = 0;
+    for (int32_t rank = 0; rank < RANKS; rank++) {
+        const struct dp_probe *probe = &result.ranks[rank].probe;
+        assert_in_range(probe->product_off_core_ns, 0, probe->product_ns);
+        on_core += 1 - (double)probe->product_off_core_ns / (double)probe->product_ns;
+    }
+    // All compute at once: together they have about one core, and not one each.
+    assert_true(on_core > 0 && on_core < RANKS - 1);
+    trial_result_deinit(&result);
+}
+
 static void sim_ranks_say_how_slow_they_and_their_links_are(void **state)
 {
     (void)state;
@@ -175,6 +205,7 @@ int main(void)
         cmocka_unit_test(every_rank_measures_its_neighbours_in_the_pipeline),
         cmocka_unit_test(a_probe_changes_no_weight_and_no_loss),
         cmocka_unit_test(no_link_is_found_faster_than_it_is),
+        cmocka_unit_test(what_products_had_no_core_for_is_told),
         cmocka_unit_test(sim_ranks_say_how_slow_they_and_their_links_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,8 @@ struct job {
     struct dp_straggler *detector;
     int64_t step, step_ns;
     uint32_t slow_rank;
-    double slow; // of its work; 0 = 1
+    double slow;     // of its work; 0 = 1
+    double slow_too; // of the work of rank 1; 0 = 1
     int64_t slow_off_core_ns;
     double slow_link;    // of messages between ranks 1 and 2
     int64_t off_core_ns; // of both of these
@@ -27,16 +28,18 @@ static struct dp_straggler *new_detector(void)
 {
     struct dp_straggler_config config;
     dp_straggler_config_init(&config);
+    static const uint32_t one_node[RANKS];
     config.ranks = RANKS;
+    config.nodes = one_node;
     return dp_straggler_new(&config);
 }
 
 // Eight forwards and backwards that take 60 % of the step.
 static void report(struct job *job, uint32_t rank)
 {
-    double slow = rank == job->slow_rank && job->slow > 0 ? job->slow : 1;
+    double slow = rank == job->slow_rank ? job->slow : rank == 1 ? job->slow_too : 0;
     uint16_t stage = job->is_chain ? (uint16_t)rank : 0;
-    int64_t one_ns = (int64_t)(0.025 * (double)job->step_ns * slow);
+    int64_t one_ns = (int64_t)(0.025 * (double)job->step_ns * (slow > 0 ? slow : 1));
     struct dp_straggler_kind kinds[2];
     for (uint8_t i = 0; i < 2; i++) {
         kinds[i] = (struct dp_straggler_kind){.kind = i == 0 ? DP_ACTION_F : DP_ACTION_B,
@@ -112,7 +115,9 @@ static void what_comes_and_goes_is_suspected_less_and_less(void **state)
     assert_int_equal(take(&job, 1000), 0);
     job.step_ns = 10 * MS;
     assert_int_equal(take(&job, 20), 0);
-    assert_int_equal(take_burst(&job, 90, 110), 1);
+    for (int burst = 0; burst < 2; burst++) {
+        assert_int_equal(take_burst(&job, 110, 110), 1);
+    }
 }
 
 static void it_is_found_as_soon_as_ever_where_steps_are_long(void **state)
@@ -165,19 +170,33 @@ static void a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data(void **st
     }
 }
 
-// Products of rank 2 take `ratio` times as long as those of others.
-static void answer_probe(struct dp_straggler *detector, double ratio)
+// Products of rank 2 take `ratio` times as long as those of others on a core, and for so many
+// milliseconds more it has none; the others for 1 ms, if they lack cores. What stands of it then.
+struct products {
+    double ratio, missing_ms;
+    bool others_lack;
+};
+
+static dp_straggler_state answer_probe(struct dp_straggler *detector, struct products products)
 {
     uint64_t request;
     assert_true(dp_straggler_wants_probe(detector, &request));
     for (uint32_t rank = 0; rank < RANKS; rank++) {
+        double missing_ms = rank == 2 ? products.missing_ms : products.others_lack;
+        double on_core_ms = rank == 2 ? products.ratio : 1;
         const struct dp_straggler_probe probe = {.request = request,
                                                  .rank = rank,
                                                  .gemm_ns =
-                                                     (int64_t)(1e6 * (rank == 2 ? ratio : 1)),
+                                                     (int64_t)(1e6 * (on_core_ms + missing_ms)),
+                                                 .gemm_off_core_ns = (int64_t)(1e6 * missing_ms),
                                                  .gemm_flops = 1e6};
         dp_straggler_take_probe(detector, &probe);
     }
+    struct dp_straggler_verdict standing[2];
+    size_t count = dp_straggler_standing(detector, standing, 2);
+    assert_in_range(count, 1, 2);
+    assert_int_equal(standing[count - 1].rank, 2);
+    return standing[count - 1].state;
 }
 
 // A quota is used up now within an action and now between two.
@@ -203,9 +222,8 @@ static void cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault(vo
         assert_int_equal(verdict.rank, 2);
         assert_true(fabs(verdict.slowdown - 1.6) < 0.05);
         // Whoever took the cores may be gone when the probe is taken.
-        answer_probe(detector, lasts == 1 ? 1.6 : 1);
-        assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
-        assert_int_equal(verdict.state,
+        const struct products products = {.ratio = 1, .missing_ms = lasts == 1 ? 0.6 : 0};
+        assert_int_equal(answer_probe(detector, products),
                          lasts == 1 ? DP_STRAGGLER_CONFIRMED : DP_STRAGGLER_SUSPECTED);
     }
 }
@@ -230,22 +248,137 @@ static void a_rank_that_lacks_its_core_in_some_steps_has_no_slow_device(void **s
     assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
 }
 
+// Rank 2 takes `slow` times as long, and is suspected.
+static struct dp_straggler *new_suspicion(struct job *job, double slow)
+{
+    struct dp_straggler *detector = new_detector();
+    *job = (struct job){.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
+    assert_int_equal(take(job, 60), 0);
+    job->slow = slow;
+    assert_int_equal(take(job, 12), 1);
+    return detector;
+}
+
 // Where others use the machine, some rank is a little slower in every probe.
 static void a_probe_confirms_what_it_explains_a_good_part_of(void **state)
 {
     (void)state;
     for (int agrees = 0; agrees < 2; agrees++) {
-        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
-        struct job job = {.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
-        assert_int_equal(take(&job, 60), 0);
-        job.slow = 3;
-        assert_int_equal(take(&job, 12), 1);
-        answer_probe(detector, agrees == 1 ? 2 : 1.3);
-        struct dp_straggler_verdict verdict;
-        assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
-        assert_int_equal(verdict.state,
+        struct job job;
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 3);
+        const struct products products = {.ratio = agrees == 1 ? 2 : 1.3};
+        assert_int_equal(answer_probe(detector, products),
                          agrees == 1 ? DP_STRAGGLER_CONFIRMED : DP_STRAGGLER_SUSPECTED);
     }
+}
+
+static void what_is_little_slower_is_confirmed_when_it_is_found_twice_in_succession(void **state)
+{
+    (void)state;
+    const struct products found = {.ratio = 1.2}, not_found = {.ratio = 1};
+    struct job job;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 1.25);
+    assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_SUSPECTED);
+    take(&job, 5); // the next one soon, but not at once: 2 s
+    assert_int_equal(answer_probe(detector, not_found), DP_STRAGGLER_SUSPECTED);
+    take(&job, 20);
+    assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_SUSPECTED);
+    take(&job, 5);
+    assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_CONFIRMED);
+}
+
+static void the_second_probe_of_short_steps_comes_seconds_later(void **state)
+{
+    (void)state;
+    struct job job;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 1.25);
+    job.step_ns = 10 * MS;
+    uint64_t request;
+    assert_int_equal(answer_probe(detector, (struct products){.ratio = 1.2}),
+                     DP_STRAGGLER_SUSPECTED);
+    take(&job, 190);
+    assert_false(dp_straggler_wants_probe(detector, &request));
+    take(&job, 20);
+    assert_true(dp_straggler_wants_probe(detector, &request));
+}
+
+// Rank 1 is suspected and probed half a second after rank 2.
+static void a_probe_tells_of_those_that_it_was_taken_for(void **state)
+{
+    (void)state;
+    const struct products found = {.ratio = 1.2};
+    struct job job;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 1.25);
+    assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_SUSPECTED);
+    job.step_ns = 10 * MS;
+    job.slow_too = 3;
+    assert_int_equal(take(&job, 100), 1);
+    assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_SUSPECTED);
+}
+
+// A probe that takes longer because there is no core for it tells nothing of a device, and what is
+// little slower on its core may be the others' doing, too: caches, memory.
+static void products_that_lack_cores_confirm_no_device_that_is_little_slower(void **state)
+{
+    (void)state;
+    static const struct products crowded[] = {
+        {.ratio = 1, .missing_ms = 0.6},
+        {.ratio = 1.35, .missing_ms = 2, .others_lack = true},
+        {.ratio = 1.35, .others_lack = true},
+    };
+    for (size_t i = 0; i < sizeof(crowded) / sizeof(crowded[0]); i++) {
+        struct job job;
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 1.25);
+        uint64_t request;
+        for (int probe = 0; probe < 3; probe++) {
+            assert_int_equal(answer_probe(detector, crowded[i]), DP_STRAGGLER_SUSPECTED);
+            take(&job, 20);
+        }
+        assert_false(dp_straggler_wants_probe(detector, &request));
+    }
+}
+
+static void a_device_that_is_much_slower_is_confirmed_on_a_crowded_node_by_two_probes(void **state)
+{
+    (void)state;
+    const struct products crowded = {.ratio = 1.5, .missing_ms = 1, .others_lack = true};
+    struct job job;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 1.5);
+    assert_int_equal(answer_probe(detector, crowded), DP_STRAGGLER_SUSPECTED);
+    take(&job, 5);
+    assert_int_equal(answer_probe(detector, crowded), DP_STRAGGLER_CONFIRMED);
+}
+
+// What is left when the missing cores are taken out would not be suspected.
+static void a_rank_that_lacks_cores_for_part_of_what_it_loses_has_no_slow_device(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 400 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 60), 0);
+    job.slow = 1.25; // 60 of 240 ms
+    job.slow_off_core_ns = 20 * MS;
+    assert_int_equal(take(&job, 12), 1);
+    struct dp_straggler_verdict verdict;
+    assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+    assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
+}
+
+static void what_is_far_slower_than_what_came_and_went_is_found_at_once(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 100 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 100), 0);
+    for (int burst = 0; burst < 60; burst++) {
+        take_burst(&job, 30, 110);
+    }
+    job.slow = 3;
+    assert_int_equal(take(&job, 12), 0);
+    job.slow = 1;
+    take(&job, 20);
+    job.slow = 10;
+    assert_int_equal(take(&job, 12), 1);
 }
 
 int main(void)
@@ -257,7 +390,14 @@ int main(void)
         cmocka_unit_test(a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data),
         cmocka_unit_test(cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault),
         cmocka_unit_test(a_rank_that_lacks_its_core_in_some_steps_has_no_slow_device),
+        cmocka_unit_test(a_rank_that_lacks_cores_for_part_of_what_it_loses_has_no_slow_device),
         cmocka_unit_test(a_probe_confirms_what_it_explains_a_good_part_of),
+        cmocka_unit_test(what_is_little_slower_is_confirmed_when_it_is_found_twice_in_succession),
+        cmocka_unit_test(the_second_probe_of_short_steps_comes_seconds_later),
+        cmocka_unit_test(a_probe_tells_of_those_that_it_was_taken_for),
+        cmocka_unit_test(products_that_lack_cores_confirm_no_device_that_is_little_slower),
+        cmocka_unit_test(a_device_that_is_much_slower_is_confirmed_on_a_crowded_node_by_two_probes),
+        cmocka_unit_test(what_is_far_slower_than_what_came_and_went_is_found_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -313,6 +313,32 @@ static void a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe(void *
     assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
 }
 
+// Rank 1 alone has stage 1: while it is slow nothing is learned about the stage, suspected or not.
+static void what_a_slow_rank_leaves_behind_is_not_taken_for_an_uneven_stage(void **state)
+{
+    (void)state;
+    for (int is_found = 0; is_found < 2; is_found++) {
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+        struct dp_straggler_verdict verdict;
+        int found = 0;
+        for (int64_t step = 1; step <= 140; step++) {
+            bool slow = step >= 40 && step < 80;
+            for (uint32_t rank = 0; rank < 4; rank++) {
+                struct hand hand;
+                by_hand(&hand, rank, (uint16_t)rank, step, rank == 1 && slow ? 2 : 1);
+                // 40 steps of these are less than half a second.
+                hand.sample.step_ns = is_found == 1 ? 400 * MS : 10 * MS;
+                dp_straggler_take(detector, &hand.sample);
+            }
+            while (dp_straggler_next(detector, &verdict)) {
+                assert_int_equal(verdict.cause, DP_STRAGGLER_DEVICE);
+                found += verdict.state == DP_STRAGGLER_SUSPECTED;
+            }
+        }
+        assert_int_equal(found, is_found);
+    }
+}
+
 // A plan that knew of it has nothing to mend.
 static void a_stage_that_was_planned_to_be_slow_is_nobodys_fault(void **state)
 {
@@ -697,6 +723,7 @@ int main(void)
         cmocka_unit_test(no_data_is_not_healthy),
         cmocka_unit_test(a_stage_that_is_slow_everywhere_is_the_plans_fault),
         cmocka_unit_test(a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe),
+        cmocka_unit_test(what_a_slow_rank_leaves_behind_is_not_taken_for_an_uneven_stage),
         cmocka_unit_test(a_stage_that_was_planned_to_be_slow_is_nobodys_fault),
         cmocka_unit_test(sequences_of_uneven_length_are_no_ranks_fault),
         cmocka_unit_test(what_begins_with_our_own_action_is_our_own_doing),

@@ -220,9 +220,11 @@ void virtual_job_probe(const struct virtual_job *job, uint64_t request, struct d
                 .bytes_per_s = 1e9 / factor * exp(0.02 * dp_rand_normal(rand))};
         }
         double gemm = 1e7 * (slow ? job->factor : 1) * exp(0.02 * dp_rand_normal(rand));
+        double lacking = slow && job->fault == VIRTUAL_TAKEN_CORES ? 1 - 1 / job->factor : 0;
         struct dp_straggler_probe probe = {.request = request,
                                            .rank = r,
                                            .gemm_ns = (int64_t)gemm,
+                                           .gemm_off_core_ns = (int64_t)(lacking * gemm),
                                            .gemm_flops = 1e9,
                                            .links = links,
                                            .links_count = count};

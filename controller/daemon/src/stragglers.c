@@ -76,6 +76,7 @@ const struct dp_straggler_probe *straggler_probe(const Dp__V1__ProbeDone *from,
     *probe = (struct dp_straggler_probe){.request = from->request, .links = links};
     if (is_time(from->gemm_ns) && isfinite(from->gemm_flops) && from->gemm_flops > 0) {
         probe->gemm_ns = from->gemm_ns;
+        probe->gemm_off_core_ns = is_time(from->gemm_off_core_ns) ? from->gemm_off_core_ns : 0;
         probe->gemm_flops = from->gemm_flops;
     }
     for (size_t i = 0; i < count; i++) {

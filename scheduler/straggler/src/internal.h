@@ -6,10 +6,12 @@
 enum {
     BEST_STEPS = DP_STRAGGLER_WINDOW / 2, // of the windows whose best is the own reference
     PROBE_EVERY = 20,                     // steps between two probes for the same suspicion
+    PROBE_AGAIN = 4,                      // when the first one agreed, and has to be found again
     PROBE_TRIES = 3,
     LAPSES_MAX = 6, // that make a suspicion wait longer
 };
-#define QUIET_NS 3600e9 // after which they are forgotten
+#define QUIET_NS 3600e9    // after which they are forgotten
+#define PROBE_APART_NS 2e9 // what others do to a machine lasts for seconds
 
 // A ring of the newest values.
 struct window {
@@ -32,10 +34,14 @@ struct series {
 struct subject {
     struct series series;
     struct dp_straggler_verdict *verdict; // owned; NULL = healthy
-    int64_t probed_step;                  // a probe was asked for
-    uint32_t probes;
+    uint64_t request;                     // newest probe that was asked for it
+    int64_t probed_step;
+    double probed_ns;
+    uint32_t probes; // of this suspicion
+    uint32_t agreed; // of them, the newest ones in succession
     uint32_t lapses; // suspicions that ended before a probe agreed, one after the other
     double lapsed_ns;
+    double lapsed_log, suspected_log; // own / reference, at the most: of these; of the one that is
 };
 
 // One kind of work of one rank.
@@ -137,10 +143,12 @@ struct stage {
     struct window ratio;
     double work_ns, planned_ns; // of the step at hand, on one rank
     uint32_t ranks, only_rank;
+    bool is_changed; // a rank that has it is slower than it used to be, or kept from its cores
 };
 
 struct probe_figures {
-    double gemm;                           // ns of one flop; 0 = none
+    double gemm, gemm_on_core;             // ns of one flop; 0 = none
+    double off_core;                       // share of that
     struct dp_straggler_probe_link *links; // owned
     size_t links_count;
     bool answered;
@@ -204,6 +212,8 @@ void dp_straggler_series_add(struct series *series, const struct dp_straggler_co
                              int64_t step, double value, bool healthy);
 // A value that is shown but teaches nothing.
 void dp_straggler_series_show(struct series *series, double value);
+// Of the values since the change seems to have begun; NaN = there is none.
+double dp_straggler_series_mean(const struct series *series);
 // `step_ns`: what a step takes; `persist_s`: for so long a change must have lasted.
 bool dp_straggler_series_changed(const struct series *series,
                                  const struct dp_straggler_config *config, double step_ns,

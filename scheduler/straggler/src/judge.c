@@ -6,10 +6,13 @@
 #include "dp/alloc.h"
 #include "internal.h"
 
-// Time off the cores that explains so much of what a rank lost makes it the host's.
+// Time off the cores that explains so much of what a rank lost makes it the host's; or as much as
+// this, when what is left would not be suspected.
 static const double explained_share = 0.5;
+static const double partly_share = 0.25;
 // Of its work: a rank that is kept from its cores for so much of it.
 static const double lacking_share = 0.25;
+static const double far_greater = M_LN2; // of the logarithm: twice as slow
 
 bool dp_straggler_is_suspect(const struct subject *subject)
 {
@@ -29,7 +32,7 @@ struct dp_straggler_verdict *dp_straggler_verdict_of(struct subject *subject)
         subject->verdict->rank = subject->verdict->peer = DP_STRAGGLER_NONE;
         subject->verdict->stage = DP_STRAGGLER_NONE;
         subject->verdict->slowdown = 1;
-        subject->probes = 0;
+        subject->probes = subject->agreed = 0;
     }
     return subject->verdict;
 }
@@ -88,15 +91,26 @@ void dp_straggler_clear(struct dp_straggler *self, struct subject *subject, cons
     dp_straggler_series_reset(&subject->series);
 }
 
+static bool lapses_are_forgotten(const struct dp_straggler *self, const struct subject *subject)
+{
+    return self->elapsed_ns - subject->lapsed_ns > QUIET_NS;
+}
+
 // What others do to a machine comes and goes. A suspicion that ended by itself says that the next
 // one of the same subject should last longer: twice as long each time, in seconds, so that it
 // matters where steps are short.
 static void count_lapse(const struct dp_straggler *self, struct subject *subject)
 {
-    if (subject->verdict->state == DP_STRAGGLER_SUSPECTED) {
-        subject->lapses += subject->lapses < LAPSES_MAX;
-        subject->lapsed_ns = self->elapsed_ns;
+    if (subject->verdict->state != DP_STRAGGLER_SUSPECTED) {
+        return;
     }
+    if (lapses_are_forgotten(self, subject)) {
+        subject->lapses = 0;
+        subject->lapsed_log = 0;
+    }
+    subject->lapses += subject->lapses < LAPSES_MAX;
+    subject->lapsed_ns = self->elapsed_ns;
+    subject->lapsed_log = fmax(subject->lapsed_log, subject->suspected_log);
 }
 
 static void clear_recovered(struct dp_straggler *self, struct subject *subject)
@@ -119,8 +133,12 @@ static void feed(struct dp_straggler *self, struct subject *subject, double valu
         dp_straggler_series_show(&subject->series, value);
         return;
     }
-    dp_straggler_series_add(&subject->series, &self->config, self->step, value,
-                            !dp_straggler_is_suspect(subject));
+    bool suspect = dp_straggler_is_suspect(subject);
+    dp_straggler_series_add(&subject->series, &self->config, self->step, value, !suspect);
+    if (suspect) {
+        double lately = dp_straggler_window_mean(&subject->series.window, BEST_STEPS);
+        subject->suspected_log = fmax(subject->suspected_log, lately);
+    }
 }
 
 // A single long step is no time that a change has lasted.
@@ -136,22 +154,24 @@ bool dp_straggler_lacks_cores(const struct rank *rank)
     return off_core >= lacking_share * dp_straggler_window_median(&rank->busy, BEST_STEPS);
 }
 
+// How long a change must have lasted. One that is far greater than all that came and went is none
+// of these.
+static double patience_s(const struct dp_straggler *self, const struct subject *subject)
+{
+    bool greater = dp_straggler_series_mean(&subject->series) > subject->lapsed_log + far_greater;
+    uint32_t lapses = greater || lapses_are_forgotten(self, subject) ? 0 : subject->lapses;
+    return self->config.persist_s * (double)(1u << lapses);
+}
+
 static bool has_changed(const struct dp_straggler *self, const struct subject *subject)
 {
-    bool is_forgotten = self->elapsed_ns - subject->lapsed_ns > QUIET_NS;
-    uint32_t lapses = is_forgotten ? 0 : subject->lapses;
     return dp_straggler_series_changed(&subject->series, &self->config, typical_step_ns(self),
-                                       self->config.persist_s * (double)(1u << lapses));
+                                       patience_s(self, subject));
 }
 
 static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
 {
     return lost_ns >= self->config.noticeable * self->step_ns;
-}
-
-static double slowdown_of(const struct series *series)
-{
-    return exp(dp_straggler_window_mean(&series->window, series->run));
 }
 
 static void suspect(struct dp_straggler *self, struct subject *subject, dp_straggler_cause cause,
@@ -161,7 +181,8 @@ static void suspect(struct dp_straggler *self, struct subject *subject, dp_strag
     verdict->state = DP_STRAGGLER_SUSPECTED;
     verdict->cause = cause;
     verdict->rank = rank;
-    verdict->slowdown = slowdown_of(&subject->series);
+    verdict->slowdown = exp(dp_straggler_series_mean(&subject->series));
+    subject->suspected_log = log(verdict->slowdown);
     verdict->lost_s = fmax(lost_ns, 0) / 1e9;
     verdict->onset_step = subject->series.onset_step;
     verdict->step = self->step;
@@ -185,18 +206,19 @@ double dp_straggler_off_core_ns(struct dp_straggler *self, uint32_t r)
     return isnan(own) ? 0 : own - others_off_core(self, r);
 }
 
-// What the rank lost against others, of the steps that the above is of. One step may lose much to
-// missing cores and the next one nothing: single ones do not compare.
-static double lost_lately_ns(const struct rank *rank)
-{
-    double lost = dp_straggler_window_plain_mean(&rank->lost, BEST_STEPS / 2);
-    return isnan(lost) ? 0 : lost;
-}
-
+// All figures are of the same few steps: one may lose much to missing cores and the next one
+// nothing.
 static bool host_explains(struct dp_straggler *self, uint32_t r)
 {
+    const struct rank *rank = &self->ranks[r];
     double off_core = dp_straggler_off_core_ns(self, r);
-    return off_core > 0 && off_core >= explained_share * lost_lately_ns(&self->ranks[r]);
+    double lost = dp_straggler_window_plain_mean(&rank->lost, BEST_STEPS / 2);
+    double work = dp_straggler_window_plain_mean(&rank->busy, BEST_STEPS / 2) - lost;
+    if (!(off_core > 0)) {
+        return false;
+    }
+    return off_core >= explained_share * lost ||
+           (off_core >= partly_share * lost && lost - off_core < (self->config.enter - 1) * work);
 }
 
 // Others of its node that are slow, too.
@@ -271,7 +293,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
         }
         return;
     }
-    double lost_ns = rank->own_ns * (1 - 1 / slowdown_of(&rank->work.series));
+    double lost_ns = rank->own_ns * (1 - exp(-dp_straggler_series_mean(&rank->work.series)));
     if (!has_changed(self, &rank->work) || !is_noticeable(self, lost_ns)) {
         return;
     }

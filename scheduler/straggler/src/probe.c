@@ -6,25 +6,27 @@
 #include "dp/alloc.h"
 #include "internal.h"
 
-// Of a rank's work, that it has no core for it.
+// Of what products take, that there is no core for them: their node is used by others, too.
 static const double taken_share = 0.1;
+// Chance makes no rank and no link as slow as that in a probe.
+static const double clear_ratio = 1.4;
 
 // Little disturbs a probe, so half of what makes a suspicion agrees with it. Greyhound takes 1.1 of
 // the median for links, too. It has to explain a good part of what was seen, though: where others
 // use the machine, one rank or another is a little slower in every probe.
 static const double agreeing_share = 1.0 / 3;
 
+// Clocks tell no more of what was computed meanwhile.
+static const double off_core_max = 0.999;
+
 static double least_agreeing(const struct dp_straggler *self)
 {
     return 1 + (self->config.enter - 1) / 2;
 }
 
-static double agrees(const struct dp_straggler *self, const struct subject *subject)
+static double agreeing(const struct dp_straggler *self, const struct subject *subject)
 {
-    // That its cores are missing was measured as such.
-    bool is_host = subject->verdict->cause == DP_STRAGGLER_HOST;
-    double share = is_host ? 0 : agreeing_share;
-    return fmax(least_agreeing(self), 1 + share * (subject->verdict->slowdown - 1));
+    return fmax(least_agreeing(self), 1 + agreeing_share * (subject->verdict->slowdown - 1));
 }
 
 static bool is_suspected(const struct subject *subject)
@@ -32,23 +34,36 @@ static bool is_suspected(const struct subject *subject)
     return subject->verdict != NULL && subject->verdict->state == DP_STRAGGLER_SUSPECTED;
 }
 
+// When it may be probed again; one that agreed is followed by another at any rate.
+static bool is_due(const struct dp_straggler *self, const struct subject *subject, uint32_t tries)
+{
+    if (subject->probes == 0) {
+        return true;
+    }
+    int64_t steps = subject->agreed > 0 ? PROBE_AGAIN : PROBE_EVERY;
+    return (subject->probes < tries || subject->agreed > 0) &&
+           self->step >= subject->probed_step + steps &&
+           self->elapsed_ns >= subject->probed_ns + PROBE_APART_NS;
+}
+
 static bool wants(const struct dp_straggler *self, const struct subject *subject)
 {
-    return is_suspected(subject) && subject->probes < PROBE_TRIES &&
-           (subject->probes == 0 || self->step >= subject->probed_step + PROBE_EVERY);
+    return is_suspected(subject) && is_due(self, subject, PROBE_TRIES);
 }
 
 // A stage that one rank alone has, slow as long as it is known: the stage, or the rank.
-static bool wants_stage(const struct stage *stage)
+static bool wants_stage(const struct dp_straggler *self, const struct stage *stage)
 {
-    return stage->subject.verdict != NULL && stage->ranks == 1 && stage->subject.probes == 0;
+    return stage->subject.verdict != NULL && stage->ranks == 1 && is_due(self, &stage->subject, 1);
 }
 
 static bool mark(const struct dp_straggler *self, struct subject *subject, bool wanted)
 {
     if (wanted) {
-        subject->probes++;
+        subject->request = self->request + 1;
         subject->probed_step = self->step;
+        subject->probed_ns = self->elapsed_ns;
+        subject->probes++;
     }
     return wanted;
 }
@@ -73,7 +88,7 @@ bool dp_straggler_wants_probe(struct dp_straggler *straggler, uint64_t *ret_requ
     }
     for (size_t i = 0; i < straggler->stages_count; i++) {
         struct stage *stage = &straggler->stages[i];
-        wanted = mark(straggler, &stage->subject, wants_stage(stage)) || wanted;
+        wanted = mark(straggler, &stage->subject, wants_stage(straggler, stage)) || wanted;
     }
     if (!wanted) {
         return false;
@@ -88,28 +103,59 @@ bool dp_straggler_wants_probe(struct dp_straggler *straggler, uint64_t *ret_requ
     return true;
 }
 
-static int compare_doubles(const void *a, const void *b)
+static double gemm_of(const struct probe_figures *figures, bool on_core)
 {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
+    return !figures->answered ? 0 : on_core ? figures->gemm_on_core : figures->gemm;
 }
 
 // Own / lower median of the other ranks'; NaN when there is nothing to compare.
-static double gemm_ratio(struct dp_straggler *self, uint32_t r)
+static double gemm_ratio(struct dp_straggler *self, uint32_t r, bool on_core)
 {
     size_t count = 0;
     for (uint32_t other = 0; other < self->config.ranks; other++) {
-        const struct probe_figures *figures = &self->figures[other];
-        if (other != r && figures->answered && figures->gemm > 0) {
-            self->scratch[count++] = figures->gemm;
+        double gemm = gemm_of(&self->figures[other], on_core);
+        if (other != r && gemm > 0) {
+            self->scratch[count++] = gemm;
         }
     }
-    const struct probe_figures *own = &self->figures[r];
-    if (count == 0 || !own->answered || own->gemm <= 0) {
+    double own = gemm_of(&self->figures[r], on_core);
+    if (count == 0 || own <= 0) {
         return NAN;
     }
-    qsort(self->scratch, count, sizeof(double), compare_doubles);
-    return own->gemm / self->scratch[(count - 1) / 2];
+    return own / dp_straggler_median(self->scratch, count);
+}
+
+// Whether the probe was taken for this suspicion, which still stands.
+static bool is_probed(const struct dp_straggler *self, const struct subject *subject)
+{
+    return is_suspected(subject) && subject->request == self->request;
+}
+
+static bool lacked_cores(const struct dp_straggler *self, uint32_t r)
+{
+    return self->figures[r].answered && self->figures[r].off_core >= taken_share;
+}
+
+// Whether any rank of its node had no core for its products.
+static bool is_crowded(const struct dp_straggler *self, uint32_t r)
+{
+    const uint32_t *nodes = self->config.nodes;
+    for (uint32_t other = 0; nodes != NULL && other < self->config.ranks; other++) {
+        if (nodes[other] == nodes[r] && lacked_cores(self, other)) {
+            return true;
+        }
+    }
+    return lacked_cores(self, r);
+}
+
+// Whether so much, in this probe, says that the subject is slow. What is little may be chance, and
+// where others use the machine that is all it may be. What is clear there, too, may be them.
+static bool is_found(struct dp_straggler *self, struct subject *subject, double ratio, bool crowded)
+{
+    bool clear = ratio >= clear_ratio;
+    bool found = ratio >= agreeing(self, subject) && (clear || !crowded);
+    subject->agreed = found ? subject->agreed + 1 : 0;
+    return subject->agreed >= (clear && !crowded ? 1 : 2);
 }
 
 static const struct dp_straggler_probe_link *link_of(const struct dp_straggler *self, uint32_t rank,
@@ -152,9 +198,8 @@ static double link_ratio(const struct dp_straggler *self, const struct edge *edg
             others[count++] = seconds;
         }
     }
-    qsort(others, count, sizeof(double), compare_doubles);
-    double ratio =
-        count == 0 ? NAN : link_seconds(self, edge, edge->bytes) / others[(count - 1) / 2];
+    double own = link_seconds(self, edge, edge->bytes);
+    double ratio = count == 0 ? NAN : own / dp_straggler_median(others, count);
     free(others);
     return ratio;
 }
@@ -169,23 +214,39 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
     dp_straggler_tell(self, verdict);
 }
 
-static void confirm_host(struct dp_straggler *self, uint32_t r, int way, double ratio)
+// Whoever took its cores may be gone: they have to be missing for its products, too.
+static void judge_cores(struct dp_straggler *self, uint32_t r, struct subject *subject)
 {
-    struct subject *host = &self->ranks[r].hosts[way].subject;
-    double busy = dp_straggler_window_median(&self->ranks[r].busy, BEST_STEPS);
-    if (ratio < least_agreeing(self)) {
-        if (way == HOST_CORES) {
-            return; // it had its cores: whoever took them was gone
-        }
-        confirm(self, host, "its products alone are as fast as on others");
-    } else if (dp_straggler_off_core_ns(self, r) >= taken_share * busy) {
-        // Without cores the host's work is slow wherever it is.
+    double ratio = gemm_ratio(self, r, false);
+    if (ratio >= least_agreeing(self) && lacked_cores(self, r)) {
         char what[160];
         snprintf(what, sizeof(what),
-                 "a product alone takes %.2f times as long as on others, and it is kept from its "
-                 "cores while it computes, too",
-                 ratio);
-        confirm(self, host, what);
+                 "a product alone takes %.2f times as long as on others, and for %.0f %% of that "
+                 "it has no core",
+                 ratio, 100 * self->figures[r].off_core);
+        confirm(self, subject, what);
+    }
+}
+
+static void judge_host(struct dp_straggler *self, uint32_t r, int way)
+{
+    struct subject *host = &self->ranks[r].hosts[way].subject;
+    if (way == HOST_GAPS && gemm_ratio(self, r, false) < least_agreeing(self)) {
+        confirm(self, host, "its products alone are as fast as on others");
+    } else {
+        judge_cores(self, r, host);
+    }
+}
+
+static void judge_device(struct dp_straggler *self, uint32_t r)
+{
+    struct subject *work = &self->ranks[r].work;
+    double ratio = gemm_ratio(self, r, true);
+    if (!isnan(ratio) && is_found(self, work, ratio, is_crowded(self, r))) {
+        char what[160];
+        snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others%s",
+                 ratio, work->agreed > 1 ? ", twice" : "");
+        confirm(self, work, what);
     }
 }
 
@@ -193,22 +254,14 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
 {
     struct rank *rank = &self->ranks[r];
     struct subject *work = &rank->work;
-    if (!is_suspected(work) && !dp_straggler_host_is_suspect(rank)) {
-        return; // comparing everybody with all others takes too long where there are many
-    }
-    double ratio = gemm_ratio(self, r);
-    if (isnan(ratio)) {
-        return;
-    }
-    if (is_suspected(work) && ratio >= agrees(self, work)) {
-        char what[160];
-        snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others",
-                 ratio);
-        confirm(self, work, what);
+    if (is_probed(self, work) && work->verdict->cause == DP_STRAGGLER_HOST) {
+        judge_cores(self, r, work);
+    } else if (is_probed(self, work)) {
+        judge_device(self, r);
     }
     for (int way = 0; way < HOST_WAYS; way++) {
-        if (is_suspected(&rank->hosts[way].subject)) {
-            confirm_host(self, r, way, ratio);
+        if (is_probed(self, &rank->hosts[way].subject)) {
+            judge_host(self, r, way);
         }
     }
 }
@@ -223,11 +276,12 @@ static void correct_best(struct rank *rank, double ratio)
 
 static void judge_stage(struct dp_straggler *self, struct stage *stage)
 {
-    if (stage->subject.verdict == NULL || stage->ranks != 1) {
+    const struct subject *subject = &stage->subject;
+    if (subject->verdict == NULL || subject->request != self->request || stage->ranks != 1) {
         return;
     }
-    double ratio = gemm_ratio(self, stage->only_rank);
-    if (ratio >= agrees(self, &stage->subject)) {
+    double ratio = gemm_ratio(self, stage->only_rank, true);
+    if (is_found(self, &stage->subject, ratio, is_crowded(self, stage->only_rank))) {
         char why[DP_STRAGGLER_TEXT_MAX];
         correct_best(&self->ranks[stage->only_rank], ratio);
         stage->ratio.count = 0;
@@ -241,14 +295,15 @@ static void judge_stage(struct dp_straggler *self, struct stage *stage)
 
 static void judge_link(struct dp_straggler *self, struct edge *edge)
 {
-    if (!is_suspected(&edge->subject)) {
+    if (!is_probed(self, &edge->subject)) {
         return;
     }
     double ratio = link_ratio(self, edge);
-    if (ratio >= agrees(self, &edge->subject)) {
+    bool crowded = is_crowded(self, edge->low) || is_crowded(self, edge->high);
+    if (is_found(self, &edge->subject, ratio, crowded)) {
         char what[160];
-        snprintf(what, sizeof(what), "a message alone takes %.2f times as long as on other links",
-                 ratio);
+        snprintf(what, sizeof(what), "a message alone takes %.2f times as long as on other links%s",
+                 ratio, edge->subject.agreed > 1 ? ", twice" : "");
         confirm(self, &edge->subject, what);
     }
 }
@@ -284,7 +339,10 @@ void dp_straggler_take_probe(struct dp_straggler *straggler, const struct dp_str
     figures->links = count == 0 ? NULL : dp_memdup(probe->links, count * sizeof(*probe->links));
     figures->links_count = count;
     bool measured = probe->gemm_ns > 0 && probe->gemm_flops > 0;
+    double off_core = measured ? (double)probe->gemm_off_core_ns / (double)probe->gemm_ns : 0;
+    figures->off_core = fmin(fmax(off_core, 0), off_core_max);
     figures->gemm = measured ? (double)probe->gemm_ns / probe->gemm_flops : 0;
+    figures->gemm_on_core = figures->gemm * (1 - figures->off_core);
     figures->answered = true;
     straggler->answers++;
     dp_straggler_judge_probes(straggler);

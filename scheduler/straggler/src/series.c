@@ -144,13 +144,18 @@ void dp_straggler_series_add(struct series *series, const struct dp_straggler_co
     }
 }
 
+double dp_straggler_series_mean(const struct series *series)
+{
+    return dp_straggler_window_mean(&series->window, series->run);
+}
+
 bool dp_straggler_series_changed(const struct series *series,
                                  const struct dp_straggler_config *config, double step_ns,
                                  double persist_s)
 {
     return series->sum >= log(false_alarm_steps) && series->run >= config->persist_steps &&
            series->run * step_ns >= persist_s * 1e9 &&
-           dp_straggler_window_mean(&series->window, series->run) >= log(config->enter);
+           dp_straggler_series_mean(series) >= log(config->enter);
 }
 
 bool dp_straggler_series_recovered(const struct series *series,

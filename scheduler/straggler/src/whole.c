@@ -23,6 +23,12 @@ static struct stage *stage_of(struct dp_straggler *self, uint32_t index)
     return &self->stages[index];
 }
 
+// A pair is work of two stages.
+static uint32_t second_stage(const struct dp_straggler_kind *kind)
+{
+    return kind->kind == DP_ACTION_FB ? kind->b_stage : kind->stage;
+}
+
 static void add_work(struct dp_straggler *self, uint32_t index, const struct group *group,
                      double share)
 {
@@ -36,7 +42,7 @@ static void add_work(struct dp_straggler *self, uint32_t index, const struct gro
 }
 
 // What a stage takes on all ranks that have it, by the lower median of them: one slow rank does not
-// move it. A pair counts half for each of its stages.
+// move it. Half of a pair is either stage's.
 static void sum_stages(struct dp_straggler *self)
 {
     for (size_t i = 0; i < self->stages_count; i++) {
@@ -48,11 +54,8 @@ static void sum_stages(struct dp_straggler *self)
         if (group->present == 0 || group->kind.kind == DP_STRAGGLER_OPTIMIZER) {
             continue;
         }
-        bool pair = group->kind.kind == DP_ACTION_FB;
-        add_work(self, group->kind.stage, group, pair ? 0.5 : 1);
-        if (pair) {
-            add_work(self, group->kind.b_stage, group, 0.5);
-        }
+        add_work(self, group->kind.stage, group, 0.5);
+        add_work(self, second_stage(&group->kind), group, 0.5);
     }
 }
 
@@ -83,24 +86,37 @@ static double others_figure(const struct dp_straggler *self, size_t except, bool
     return values[(count - 1) / 2];
 }
 
-// A stage that one rank alone has is told from a slow rank by time: it was always like that.
-static bool was_always_so(const struct dp_straggler *self, size_t index)
+// A stage is told from a slow rank by time: it was always like that. So steps count in which its
+// ranks are as they always were.
+static bool is_changed(const struct dp_straggler *self, const struct rank *rank)
 {
-    if (self->stages[index].ranks > 1) {
-        return true;
+    return dp_straggler_is_suspect(&rank->work) || dp_straggler_host_is_suspect(rank) ||
+           dp_straggler_lacks_cores(rank) ||
+           (rank->alone && rank->relative_log > log(self->config.enter - self->config.gap));
+}
+
+static void find_changed(struct dp_straggler *self)
+{
+    for (size_t i = 0; i < self->stages_count; i++) {
+        self->stages[i].is_changed = false;
     }
-    const struct rank *rank = &self->ranks[self->stages[index].only_rank];
-    return !dp_straggler_is_suspect(&rank->work) &&
-           !(dp_straggler_window_median(&rank->individual, BEST_STEPS) >
-             log(self->config.enter - self->config.gap));
+    for (uint32_t r = 0; r < self->config.ranks; r++) {
+        const struct rank *rank = &self->ranks[r];
+        for (size_t i = 0; i < rank->works_count && is_changed(self, rank); i++) {
+            const struct work *work = &rank->works[i];
+            if (work->value_ns > 0 && work->newest.kind != DP_STRAGGLER_OPTIMIZER) {
+                stage_of(self, work->newest.stage)->is_changed = true;
+                stage_of(self, second_stage(&work->newest))->is_changed = true;
+            }
+        }
+    }
 }
 
 static void judge_stage(struct dp_straggler *self, size_t index, bool planned, double *values)
 {
     struct stage *stage = &self->stages[index];
     double others = others_figure(self, index, planned, values);
-    if (stage->ranks == 0 || others <= 0 ||
-        dp_straggler_lacks_cores(&self->ranks[stage->only_rank])) {
+    if (stage->ranks == 0 || others <= 0 || stage->is_changed) {
         return;
     }
     dp_straggler_window_add(&stage->ratio, log(stage_figure(stage, planned) / others));
@@ -115,8 +131,7 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
         return;
     }
     double lost_ns = stage->work_ns / stage->ranks * (1 - 1 / ratio);
-    if (ratio < self->config.enter || lost_ns < self->config.noticeable * self->step_ns ||
-        !was_always_so(self, index)) {
+    if (ratio < self->config.enter || lost_ns < self->config.noticeable * self->step_ns) {
         return;
     }
     struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&stage->subject);
@@ -137,6 +152,7 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
 void dp_straggler_judge_stages(struct dp_straggler *self)
 {
     sum_stages(self);
+    find_changed(self);
     bool planned = true;
     for (size_t i = 0; i < self->stages_count; i++) {
         planned = planned && (self->stages[i].ranks == 0 || self->stages[i].planned_ns > 0);

@@ -126,7 +126,6 @@ void dp_exec_times_message(struct times *times, int32_t peer,
 // `now_ns`: the last action has ended.
 void dp_exec_times_end(struct times *times, bool is_sim, int64_t now_ns,
                        struct dp_exec_times *ret_times);
-int64_t dp_exec_thread_cpu_ns(void);
 
 static inline int32_t exec_rank_of(const struct dp_exec *exec, int32_t position)
 {

@@ -2,6 +2,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "exec_internal.h"
 
 dp_status dp_exec_fail_not_finite(struct dp_exec *exec, const char *what, struct dp_error *err)
@@ -91,11 +92,11 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
 static dp_status compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *record,
                                 struct action_time *ret_time, struct dp_error *err)
 {
-    int64_t cpu_ns = dp_exec_thread_cpu_ns();
+    int64_t cpu_ns = dp_clock_thread_cpu_ns();
     dp_status status = dp_exec_compute_action(exec, at, record, err);
     if (status == DP_OK) {
         int64_t wall_ns = record->span.end_ns - record->span.start_ns - record->exchange_ns;
-        int64_t off_ns = wall_ns - (dp_exec_thread_cpu_ns() - cpu_ns);
+        int64_t off_ns = wall_ns - (dp_clock_thread_cpu_ns() - cpu_ns);
         ret_time->off_core_ns = off_ns > 0 ? off_ns : 0;
     }
     return status;

@@ -1,10 +1,8 @@
 // Where a step's time went, by kinds of action and by peers: what stragglers are found by.
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dp/alloc.h"
-#include "dp/clock.h"
 #include "exec_internal.h"
 
 // One kind and its times in this step.
@@ -144,11 +142,4 @@ void dp_exec_times_end(struct times *times, bool is_sim, int64_t now_ns,
     int64_t gap_ns = is_sim ? times->gap_ns : now_ns - times->begin_ns - times->own_ns;
     ret_times->launch_gap_ns = gap_ns > 0 ? gap_ns : 0;
     ret_times->off_core_ns = times->off_core_ns;
-}
-
-int64_t dp_exec_thread_cpu_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return now.tv_sec * DP_NS_PER_S + now.tv_nsec;
 }

@@ -22,6 +22,7 @@ dp_status job_probe(struct job *job, uint64_t request, int64_t step, struct dp_e
     done.request = request;
     done.step = (uint64_t)step;
     done.gemm_ns = probe.product_ns;
+    done.gemm_off_core_ns = probe.product_off_core_ns;
     done.gemm_flops = probe.product_flops;
     done.links = list;
     done.n_links = (size_t)probe.links_count;

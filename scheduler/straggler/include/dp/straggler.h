@@ -20,7 +20,9 @@
 // 1986); it keeps one number per series, its last zero dates the onset, and increments are cut off,
 // so that no few wild samples suffice. Bayesian change-point detection (Greyhound's) keeps a run
 // length distribution per series and needs a prior of how often ranks become slow, which nobody
-// has. Confirmed is what a probe of products and links, taken while nothing else runs, agrees with.
+// has. Confirmed is what a probe of products and links, taken while nothing else runs, agrees with:
+// a device by what its products take on a core, so that one which others use, too, is no slow one.
+// What chance may have done has to be found twice.
 //
 // Pure: no clock, threads or I/O. Time is counted in steps.
 #pragma once
@@ -82,8 +84,9 @@ struct dp_straggler_probe_link {
 struct dp_straggler_probe {
     uint64_t request;
     uint32_t rank;
-    int64_t gemm_ns;   // of one product; 0 = none was measured
-    double gemm_flops; // of it
+    int64_t gemm_ns;          // of one product; 0 = none was measured
+    int64_t gemm_off_core_ns; // of it, its thread was on no core; 0 = none, or not known
+    double gemm_flops;        // of it
     const struct dp_straggler_probe_link *links;
     size_t links_count;
 };
