@@ -1,6 +1,7 @@
 // Which answer is best for what, and what it is weighed against.
 
 #include "adapt_support.h"
+#include "dp/check.h"
 
 static void slow_one(int32_t rank, double factor, double slow[16])
 {
@@ -515,6 +516,39 @@ static void the_same_question_gets_the_same_answer_bit_for_bit(void **state)
     dp_buf_deinit(&texts[1]);
 }
 
+static void a_decision_that_was_written_is_read_as_it_was(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"dualpipe", 4, 2, 1, 10, 12, 0, 2};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1.2, 0.9);
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers made = {0}, read = {0}, none = {0};
+    double slow[16];
+    slow_one(5, 1.7, slow);
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    choose(&input, &made);
+    struct dp_error err = {0};
+    struct dp_buf texts[2] = {{0}};
+    DP_AUTO_JSON json_t *json = dp_adapt_to_json(&made);
+    assert_ok(dp_adapt_from_json(json, &read, &err), &err);
+    DP_AUTO_JSON json_t *again = dp_adapt_to_json(&read);
+    assert_true(json_equal(json, again));
+    dp_adapt_render(&made, &texts[0]);
+    dp_adapt_render(&read, &texts[1]);
+    assert_string_equal(texts[0].bytes, texts[1].bytes);
+    dp_buf_deinit(&texts[0]);
+    dp_buf_deinit(&texts[1]);
+    // Without a member of it, it is none, and nothing is left to free.
+    const char *members[] = {"schema", "step_healthy_s", "steps", "simulations", "best", "answers"};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(members); i++) {
+        DP_AUTO_JSON json_t *part = json_copy(json);
+        json_object_del(part, members[i]);
+        assert_int_equal(dp_adapt_from_json(part, &none, &err), DP_INVALID);
+    }
+    json_object_del(json_array_get(json_object_get(json, "answers"), 1), "reason");
+    assert_int_equal(dp_adapt_from_json(json, &none, &err), DP_INVALID);
+}
+
 static bool always(void *context)
 {
     (void)context;
@@ -566,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_wrong_prediction_lowers_trust_and_a_right_one_brings_it_back),
         cmocka_unit_test(figures_are_scaled_to_the_step_that_was_measured),
         cmocka_unit_test(the_same_question_gets_the_same_answer_bit_for_bit),
+        cmocka_unit_test(a_decision_that_was_written_is_read_as_it_was),
         cmocka_unit_test(what_does_not_fit_is_refused_and_a_stop_is_heard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

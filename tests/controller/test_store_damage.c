@@ -425,10 +425,20 @@ static void drop_audit(const char *directory)
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
 {
     const char *directory = *state;
+static void drop_newest(const char *directory)
+{
+    run_sql(directory, "ALTER TABLE steps DROP COLUMN attempt;"
+                       "ALTER TABLE jobs DROP COLUMN ranks_full;"
+                       "ALTER TABLE jobs DROP COLUMN held_ns;"
+                       "ALTER TABLE jobs DROP COLUMN held_by;"
+                       "ALTER TABLE jobs DROP COLUMN held_reason");
+}
+
     fill(directory);
     drop_communication(directory);
     drop_memory(directory);
     drop_reassignments(directory);
+    drop_newest(directory);
     drop_queue(directory);
     drop_audit(directory);
     // As the first schema had it.

@@ -2,6 +2,9 @@
 trains, and the loss of every step is what it would have been."""
 
 import unittest
+import json
+import os
+import signal
 
 from quota import quota
 from support import SIM_JOB, ClusterTest, wait_for
@@ -70,6 +73,26 @@ class Answers(ClusterTest):
 
     def test_micro_batches_go_to_the_other_replica(self):
         changes = {**JOB, "parallel_data": 2, "parallel_microbatches": 8,
+    def left_out(self, job, node):
+        """Shown of the job, and why."""
+        shown = self.cluster.job(job)
+        self.assertEqual(shown["left_out"], [node])
+        self.assertIn("rank 1", shown["left_out_why"])
+        self.assertRegex(self.cluster.dpctl("status", job).stdout,
+                         rf"(?m)^without    {node}: .*rank 1")
+
+    def weighed(self, job):
+        """What was weighed for a decision can be read when it has long been carried out."""
+        cluster = self.cluster
+        [decision] = cluster.json("history", job, "--decision", "1")["decisions"]
+        document = json.loads(decision["document"])
+        self.assertEqual(document["best"], decision["kind"])
+        table = cluster.dpctl("history", job, "--decision", "1").stdout
+        for answer in document["answers"]:
+            self.assertRegex(table, rf"(?m)^. {answer['answer']} ")
+        self.assertRegex(table, rf"(?m)^\* {decision['kind']} ")
+        cluster.dpctl("history", job, "--decision", "99", check=4)
+
                    "train_global_batch": 16}
         self.cluster.up()
         reference = self.undisturbed(**changes)
@@ -103,6 +126,8 @@ class Answers(ClusterTest):
         self.assertNotIn(slow, [rank["node"] for rank in done["ranks"]])
         self.same_curve(job, reference)
         self.assertGreater(self.decision(job, "MEASURED")["measured_step_s"], 0)
+        self.left_out(job, slow)
+        self.weighed(job)
 
     def test_of_slow_links_the_end_at_fault_is_left_out(self):
         """Its peers are not: a restart without one of those would take the fault along."""

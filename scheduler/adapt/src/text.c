@@ -62,10 +62,10 @@ static dp_status read_answer(const json_t *json, struct dp_adapt_answer *answer,
     if (json_unpack_ex((json_t *)json, &where, 0, "{s:s, s:b, s:b, s:F, s:s, s:s}", "answer", &kind,
                        "possible", &possible, "chosen", &chosen, "step_before_s", &answer->before_s,
                        "action", &action, "reason", &reason) != 0 ||
-        (possible && json_unpack_ex((json_t *)json, &where, 0, "{s:F, s:F, s:F, s:I}",
-                                    "step_after_s", &answer->after_s, "cost_s", &answer->cost_s,
-                                    "net_gain_s", &answer->net_s, "wait_steps",
-                                    &wait_steps) != 0)) {
+        (possible &&
+         json_unpack_ex((json_t *)json, &where, 0, "{s:F, s:F, s:F, s:I}", "step_after_s",
+                        &answer->after_s, "cost_s", &answer->cost_s, "net_gain_s", &answer->net_s,
+                        "wait_steps", &wait_steps) != 0)) {
         return dp_fail(err, DP_INVALID, "an answer of a decision: %s", where.text);
     }
     if (!dp_adapt_kind_of(kind, &answer->kind)) {

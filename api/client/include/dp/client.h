@@ -54,8 +54,7 @@ dp_status dp_client_reassign_job(struct dp_client *client,
                                  const Dp__V1__ReassignJobRequest *request, struct dp_arena *arena,
                                  Dp__V1__Job **ret_job, struct dp_error *err);
 // What was decided, with all answers that were weighed.
-dp_status dp_client_list_decisions(struct dp_client *client, const char *id,
-                                   struct dp_arena *arena,
+dp_status dp_client_list_decisions(struct dp_client *client, const char *id, struct dp_arena *arena,
                                    Dp__V1__ListDecisionsResponse **ret_response,
                                    struct dp_error *err);
 dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
@@ -63,12 +62,10 @@ dp_status dp_client_list_nodes(struct dp_client *client, struct dp_arena *arena,
 dp_status dp_client_drain_node(struct dp_client *client, const Dp__V1__DrainNodeRequest *request,
                                struct dp_arena *arena, Dp__V1__Node **ret_node,
                                struct dp_error *err);
-dp_status dp_client_undrain_node(struct dp_client *client, const char *node,
-                                 struct dp_arena *arena, Dp__V1__Node **ret_node,
-                                 struct dp_error *err);
+dp_status dp_client_undrain_node(struct dp_client *client, const char *node, struct dp_arena *arena,
+                                 Dp__V1__Node **ret_node, struct dp_error *err);
 dp_status dp_client_set_node(struct dp_client *client, const Dp__V1__SetNodeRequest *request,
-                             struct dp_arena *arena, Dp__V1__Node **ret_node,
-                             struct dp_error *err);
+                             struct dp_arena *arena, Dp__V1__Node **ret_node, struct dp_error *err);
 dp_status dp_client_set_quota(struct dp_client *client, const Dp__V1__SetQuotaRequest *request,
                               struct dp_arena *arena, Dp__V1__Quota **ret_quota,
                               struct dp_error *err);
@@ -127,8 +124,7 @@ void dp_client_logs_close(struct dp_client_logs *logs);
 
 // Closing ends what is being measured.
 dp_status dp_client_calibrate(struct dp_client *client, const Dp__V1__CalibrateRequest *request,
-                              struct dp_client_calibration **ret_calibration,
-                              struct dp_error *err);
+                              struct dp_client_calibration **ret_calibration, struct dp_error *err);
 dp_status dp_client_calibrate_next(struct dp_client_calibration *calibration, unsigned timeout_ms,
                                    struct dp_arena *arena, Dp__V1__CalibrateEvent **ret_event,
                                    bool *ret_end, struct dp_error *err);
