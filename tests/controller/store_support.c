@@ -2,11 +2,14 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
+#include "dp/buf.h"
+#include "dp/check.h"
 #include "dp/cleanup.h"
 
 #define DEADLINE_MS 120000
@@ -105,4 +108,38 @@ dp_status store_write_job(struct dp_store *store, uint64_t number, dp_job_state 
     struct dp_job_record job = store_job(number, state);
     struct dp_record record = {DP_RECORD_JOB, &job};
     return store_write(store, &record, 1, err);
+}
+
+// Every row of every table as text, in order: two databases with the same content give the same.
+char *store_dump(const char *path)
+{
+    static const char *const tables[] = {"jobs",  "ranks", "steps",   "events",
+                                         "audit", "nodes", "attempts"};
+    DP_CLEANUP(dp_buf_deinit) struct dp_buf out = {0};
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(tables); i++) {
+        DP_AUTO_FREE char *sql = dp_asprintf("SELECT * FROM %s ORDER BY 1, 2", tables[i]);
+        sqlite3_stmt *statement = NULL;
+        assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &statement, NULL), SQLITE_OK);
+        while (sqlite3_step(statement) == SQLITE_ROW) {
+            for (int c = 0; c < sqlite3_column_count(statement); c++) {
+                const char *text = (const char *)sqlite3_column_text(statement, c);
+                dp_buf_printf(&out, "%s|", text == NULL ? "" : text);
+            }
+            dp_buf_puts(&out, "\n");
+        }
+        sqlite3_finalize(statement);
+    }
+    sqlite3_close(db);
+    return dp_strdup(out.bytes == NULL ? "" : out.bytes);
+}
+
+void store_back_up(struct dp_store *store, const char *path)
+{
+    struct store_result result;
+    struct dp_error err = {0};
+    assert_ok(dp_store_backup(store, 4, path, &err), &err);
+    store_wait(store, &result, 1);
+    assert_ok(result.error.status, &result.error);
 }

@@ -23,3 +23,8 @@ dp_status store_write(struct dp_store *store, const struct dp_record *records, s
                       struct dp_error *err);
 dp_status store_write_job(struct dp_store *store, uint64_t number, dp_job_state state,
                           struct dp_error *err);
+// Writes a copy of the whole database there.
+void store_back_up(struct dp_store *store, const char *path);
+// Every row of a database's tables as text, in order: two with the same content give the same. The
+// caller frees it.
+char *store_dump(const char *path);

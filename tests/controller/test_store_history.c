@@ -47,31 +47,6 @@ static int64_t count_of(const char *path, const char *sql)
     return value;
 }
 
-// Every row of every table as text, in order: two databases with the same content give the same.
-static char *dump(const char *path)
-{
-    static const char *const tables[] = {"jobs",  "ranks", "steps",   "events",
-                                         "audit", "nodes", "attempts"};
-    DP_CLEANUP(dp_buf_deinit) struct dp_buf out = {0};
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(tables); i++) {
-        DP_AUTO_FREE char *sql = dp_asprintf("SELECT * FROM %s ORDER BY 1, 2", tables[i]);
-        sqlite3_stmt *statement = NULL;
-        assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &statement, NULL), SQLITE_OK);
-        while (sqlite3_step(statement) == SQLITE_ROW) {
-            for (int c = 0; c < sqlite3_column_count(statement); c++) {
-                const char *text = (const char *)sqlite3_column_text(statement, c);
-                dp_buf_printf(&out, "%s|", text == NULL ? "" : text);
-            }
-            dp_buf_puts(&out, "\n");
-        }
-        sqlite3_finalize(statement);
-    }
-    sqlite3_close(db);
-    return dp_strdup(out.bytes == NULL ? "" : out.bytes);
-}
-
 static struct dp_audit_record make_audit(const char *user, const char *verb, const char *object,
                                          int64_t time_ns)
 {
@@ -497,19 +472,10 @@ static void a_backup_made_while_it_is_written_is_whole_and_of_one_moment(void **
                                          (long long)jobs, (long long)jobs);
     run_sql(directory, cut);
     DP_AUTO_FREE char *original = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    DP_AUTO_FREE char *left = dump(original), *right = dump(path);
+    DP_AUTO_FREE char *left = store_dump(original), *right = store_dump(path);
     assert_string_equal(left, right);
     DP_AUTO_FREE char *log = dp_asprintf("%s-wal", path);
     assert_int_not_equal(access(log, F_OK), 0);
-}
-
-static void make_backup_of(struct dp_store *store, const char *path)
-{
-    struct store_result result;
-    struct dp_error err = {0};
-    assert_ok(dp_store_backup(store, 4, path, &err), &err);
-    store_wait(store, &result, 1);
-    assert_ok(result.error.status, &result.error);
 }
 
 static void a_backup_that_finds_no_room_says_so_and_the_next_one_works(void **state)
@@ -525,7 +491,7 @@ static void a_backup_that_finds_no_room_says_so_and_the_next_one_works(void **st
     assert_int_not_equal(result.error.status, DP_OK);
     DP_AUTO_FREE char *path = dp_asprintf("%s/copy.db", directory);
     DP_AUTO_FREE char *place = dp_asprintf("%s.fresh", directory);
-    make_backup_of(store, path);
+    store_back_up(store, path);
     // A file that may not grow is a disk without room.
     struct rlimit limit;
     char kept[DP_PATH_MAX];
@@ -561,13 +527,13 @@ static char *fill(const char *directory, uint64_t jobs)
     assert_int_equal(store_write(store, records, 2, NULL), DP_OK);
     dp_store_close(store);
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    return dump(path);
+    return store_dump(path);
 }
 
 static void make_backup(const char *directory, const char *path)
 {
     struct dp_store *store = store_open(directory);
-    make_backup_of(store, path);
+    store_back_up(store, path);
     dp_store_close(store);
 }
 
@@ -581,11 +547,11 @@ static void a_restored_backup_has_every_row_and_what_was_there_is_kept(void **st
     struct dp_store *store = store_open(directory);
     assert_int_equal(store_write_job(store, 6, DP_STATE_QUEUED, NULL), DP_OK);
     dp_store_close(store);
-    DP_AUTO_FREE char *later = dump(path);
+    DP_AUTO_FREE char *later = store_dump(path);
     char kept[DP_PATH_MAX];
     struct dp_error err = {0};
     assert_ok(dp_store_restore(directory, copy, kept, sizeof(kept), &err), &err);
-    DP_AUTO_FREE char *restored = dump(path), *old = dump(kept);
+    DP_AUTO_FREE char *restored = store_dump(path), *old = store_dump(kept);
     assert_string_equal(restored, before);
     assert_string_equal(old, later);
     store = store_open(directory);
@@ -597,70 +563,9 @@ static void a_restored_backup_has_every_row_and_what_was_there_is_kept(void **st
     assert_ok(dp_store_restore(fresh, copy, kept, sizeof(kept), &err), &err);
     assert_string_equal(kept, "");
     DP_AUTO_FREE char *there = dp_asprintf("%s/%s", fresh, DP_STORE_FILE);
-    DP_AUTO_FREE char *second = dump(there);
+    DP_AUTO_FREE char *second = store_dump(there);
     assert_string_equal(second, before);
     void *again = dp_strdup(fresh);
-    store_teardown(&again);
-}
-
-// As a controller leaves it that is killed: the last rows are in the log alone.
-static char *leave_killed(const char *directory, const char *copy)
-{
-    static const char *const ends[] = {"", "-wal"};
-    DP_AUTO_FREE char *killed = dp_asprintf("%s.killed", directory);
-    assert_int_equal(mkdir(killed, 0700), 0);
-    struct dp_store *store = store_open(directory);
-    assert_int_equal(store_write_job(store, 1, DP_STATE_QUEUED, NULL), DP_OK);
-    make_backup_of(store, copy);
-    assert_int_equal(store_write_job(store, 2, DP_STATE_QUEUED, NULL), DP_OK);
-    for (size_t i = 0; i < DP_ARRAY_LENGTH(ends); i++) {
-        DP_AUTO_FREE char *from = dp_asprintf("%s/%s%s", directory, DP_STORE_FILE, ends[i]);
-        DP_AUTO_FREE char *to = dp_asprintf("%s/%s%s", killed, DP_STORE_FILE, ends[i]);
-        DP_CLEANUP(dp_buf_deinit) struct dp_buf bytes = {0};
-        struct dp_error err = {0};
-        assert_ok(dp_read_file(from, 1 << 24, &bytes, &err), &err);
-        assert_true(bytes.length > 0);
-        assert_ok(dp_write_file(to, bytes.bytes, bytes.length, &err), &err);
-    }
-    dp_store_close(store);
-    return dp_steal(killed);
-}
-
-// At no moment of a restore the database is there without what its log holds.
-static void the_log_of_what_was_there_is_moved_into_it(void **state)
-{
-    const char *directory = *state;
-    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
-    DP_AUTO_FREE char *killed = leave_killed(directory, copy);
-    DP_AUTO_FREE char *whole = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    DP_AUTO_FREE char *later = dump(whole);
-    char kept[DP_PATH_MAX];
-    struct dp_error err = {0};
-    assert_ok(dp_store_restore(killed, copy, kept, sizeof(kept), &err), &err);
-    DP_AUTO_FREE char *log = dp_asprintf("%s-wal", kept);
-    assert_int_not_equal(access(log, F_OK), 0);
-    DP_AUTO_FREE char *old = dump(kept);
-    assert_string_equal(old, later);
-    void *again = dp_strdup(killed);
-    store_teardown(&again);
-}
-
-static void a_log_without_its_database_is_not_read_into_what_is_restored(void **state)
-{
-    const char *directory = *state;
-    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
-    DP_AUTO_FREE char *killed = leave_killed(directory, copy);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", killed, DP_STORE_FILE);
-    DP_AUTO_FREE char *wanted = dump(copy);
-    assert_int_equal(unlink(path), 0);
-    char kept[DP_PATH_MAX];
-    struct dp_error err = {0};
-    assert_ok(dp_store_restore(killed, copy, kept, sizeof(kept), &err), &err);
-    assert_non_null(strstr(kept, "-wal"));
-    assert_int_equal(access(kept, F_OK), 0);
-    DP_AUTO_FREE char *restored = dump(path);
-    assert_string_equal(restored, wanted);
-    void *again = dp_strdup(killed);
     store_teardown(&again);
 }
 
@@ -698,59 +603,6 @@ static void only_the_owner_reads_the_database_its_log_and_copies(void **state)
     store_teardown(&again);
 }
 
-static void nothing_is_restored_while_a_controller_has_the_directory(void **state)
-{
-    const char *directory = *state;
-    DP_AUTO_FREE char *before = fill(directory, 2);
-    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    make_backup(directory, copy);
-    struct dp_store *store = store_open(directory);
-    char kept[DP_PATH_MAX];
-    struct dp_error err = {0};
-    assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_CONFLICT, &err,
-                   "in use by process");
-    dp_store_close(store);
-    DP_AUTO_FREE char *after = dump(path);
-    assert_string_equal(after, before);
-}
-
-static void a_damaged_foreign_or_newer_file_is_not_restored(void **state)
-{
-    const char *directory = *state;
-    DP_AUTO_FREE char *before = fill(directory, 20);
-    DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
-    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    char kept[DP_PATH_MAX];
-    struct dp_error err = {0};
-    assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_NOT_FOUND, &err,
-                   "cannot read");
-    assert_int_equal(dp_write_file(copy, "no database", 11, &err), DP_OK);
-    assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID, &err,
-                   "take another backup");
-    assert_int_equal(unlink(copy), 0);
-    make_backup(directory, copy);
-    int fd = open(copy, O_WRONLY | O_CLOEXEC);
-    struct stat info;
-    assert_int_equal(fstat(fd, &info), 0);
-    static const char junk[600] = {0x5a};
-    for (off_t at = 4096 * 3; at < info.st_size; at += 4096) {
-        assert_int_equal(pwrite(fd, junk, sizeof(junk), at), sizeof(junk));
-    }
-    close(fd);
-    assert_int_equal(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID);
-    assert_int_equal(unlink(copy), 0);
-    make_backup(directory, copy);
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(copy, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 9999", NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-    assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_CONFLICT, &err,
-                   "schema 9999");
-    DP_AUTO_FREE char *after = dump(path);
-    assert_string_equal(after, before);
-}
-
 #define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, store_setup, store_teardown)
 
 int main(void)
@@ -770,11 +622,7 @@ int main(void)
         STORE_TEST(a_backup_made_while_it_is_written_is_whole_and_of_one_moment),
         STORE_TEST(a_backup_that_finds_no_room_says_so_and_the_next_one_works),
         STORE_TEST(a_restored_backup_has_every_row_and_what_was_there_is_kept),
-        STORE_TEST(the_log_of_what_was_there_is_moved_into_it),
-        STORE_TEST(a_log_without_its_database_is_not_read_into_what_is_restored),
         STORE_TEST(only_the_owner_reads_the_database_its_log_and_copies),
-        STORE_TEST(nothing_is_restored_while_a_controller_has_the_directory),
-        STORE_TEST(a_damaged_foreign_or_newer_file_is_not_restored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

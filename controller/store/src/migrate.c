@@ -1,6 +1,8 @@
 #include "store_internal.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
@@ -250,14 +252,17 @@ uint32_t dp_store_schema(void)
     return (uint32_t)dp_migrations_count;
 }
 
+// Under its name only when it is whole, whatever had that name before.
 static dp_status copy_database(sqlite3 *db, const char *target, struct dp_error *err)
 {
-    dp_status status = dp_store_make_file(target, err);
+    DP_AUTO_FREE char *part = dp_asprintf("%s.part", target);
+    unlink(part);
+    dp_status status = dp_store_make_file(part, err);
     if (status != DP_OK) {
         return status;
     }
     sqlite3 *copy = NULL;
-    int code = sqlite3_open_v2(target, &copy, SQLITE_OPEN_READWRITE, NULL);
+    int code = sqlite3_open_v2(part, &copy, SQLITE_OPEN_READWRITE, NULL);
     if (code == SQLITE_OK) {
         sqlite3_backup *backup = sqlite3_backup_init(copy, "main", db, "main");
         if (backup != NULL) {
@@ -271,6 +276,12 @@ static dp_status copy_database(sqlite3 *db, const char *target, struct dp_error 
         dp_fail_in(err, "%s", target);
     }
     sqlite3_close(copy);
+    if (status == DP_OK && rename(part, target) != 0) {
+        status = dp_fail_errno(err, errno, "cannot make %s", target);
+    }
+    if (status != DP_OK) {
+        unlink(part);
+    }
     return status;
 }
 

@@ -35,6 +35,10 @@ static dp_status examine(const char *path, struct dp_error *err)
     if (status == DP_OK) {
         status = dp_store_integer(db, "PRAGMA user_version", &version, err);
     }
+    if (status == DP_OK && version < 1) {
+        status = dp_fail(err, DP_INVALID, "%s has schema %lld, which none has: nothing was changed",
+                         path, (long long)version);
+    }
     if (status == DP_OK && version > (int64_t)dp_migrations_count) {
         status = dp_fail(err, DP_CONFLICT,
                          "%s has schema %lld and this version knows up to %zu: restore it with the "
@@ -44,6 +48,53 @@ static dp_status examine(const char *path, struct dp_error *err)
     if (status == DP_OK) {
         status = dp_store_check_all(db, path, &report, err);
     }
+    sqlite3_close(db);
+    return status;
+}
+
+static dp_status prepare(sqlite3 *db, const char *sql, struct dp_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    int code = sqlite3_prepare_v2(db, sql, -1, &statement, NULL);
+    sqlite3_finalize(statement);
+    return code == SQLITE_OK ? DP_OK : dp_store_fail(err, db, code, "looking for its tables");
+}
+
+// Everything that a start will do to it, and that it will ask of it.
+static dp_status try_schema(sqlite3 *db, struct dp_error *err)
+{
+    int64_t version = 0;
+    dp_status status = dp_store_integer(db, "PRAGMA user_version", &version, err);
+    for (size_t i = (size_t)version; status == DP_OK && i < dp_migrations_count; i++) {
+        status = dp_store_execute(db, dp_migrations[i].sql, err);
+    }
+    for (size_t i = 0; status == DP_OK && i < DP_RECORD_KIND_COUNT; i++) {
+        DP_CLEANUP(dp_buf_deinit) struct dp_buf upsert = {0}, select = {0};
+        dp_table_upsert_sql(&dp_tables[i], &upsert);
+        dp_table_select_sql(&dp_tables[i], true, &select);
+        status = prepare(db, upsert.bytes, err);
+        status = status == DP_OK ? prepare(db, select.bytes, err) : status;
+    }
+    return status;
+}
+
+// A controller will start with it. It stays of the schema that it has: an older version may be the
+// one to start.
+static dp_status prove(const char *path, struct dp_error *err)
+{
+    sqlite3 *db = NULL;
+    struct dp_error why = {0};
+    dp_status status = dp_store_connect(path, SQLITE_OPEN_READWRITE, &db, err);
+    if (status == DP_OK) {
+        status = dp_store_execute(db, "BEGIN IMMEDIATE", err);
+    }
+    if (status == DP_OK && try_schema(db, &why) != DP_OK) {
+        status = dp_fail(err, DP_INVALID,
+                         "its tables are not those of its schema (%s): take another backup; "
+                         "nothing was changed",
+                         why.message);
+    }
+    sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
     sqlite3_close(db);
     return status;
 }
@@ -120,6 +171,9 @@ static dp_status copy_into(const char *from, const char *to, struct dp_error *er
     dp_store_copy_free(copy);
     sqlite3_close(db);
     if (status == DP_OK) {
+        status = prove(to, err);
+    }
+    if (status == DP_OK) {
         status = dp_store_sync(to, err);
     }
     if (status != DP_OK) {
@@ -146,9 +200,10 @@ dp_status dp_store_restore(const char *directory, const char *from, char *ret_ke
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
     DP_AUTO_FREE char *fresh = dp_asprintf("%s.restored", path);
     status = copy_into(from, fresh, err);
-    if (status == DP_OK) {
-        status = keep_old(path, ret_kept, size, err);
+    if (status != DP_OK) {
+        return dp_fail_in(err, "restoring %s", from);
     }
+    status = keep_old(path, ret_kept, size, err);
     if (status == DP_OK && rename(fresh, path) != 0) {
         status = dp_fail_errno(err, errno, "cannot rename %s", fresh);
     }
