@@ -329,15 +329,18 @@ static void perform(struct sim *sim)
     if (effects->store_token != 0) {
         sim_disk_store(sim, effects);
     }
+    sim_choices_effects(sim, effects);
     for (size_t i = 0; i < effects->count; i++) {
         const struct dp_effect *effect = &effects->items[i];
         if (effect->kind == DP_EFFECT_SEND) {
             perform_send(sim, effect);
         } else if (effect->kind == DP_EFFECT_PLAN) {
             sim_rules_plan(sim, effect->job);
+            sim_choices_plan(sim, effect);
             sim_planner_plan(sim, effect);
         } else if (effect->kind == DP_EFFECT_ADAPT) {
             sim_rules_ask(sim, effect);
+            sim_choices_ask(sim, effect);
             sim_planner_ask(sim, effect);
         } else if (effect->kind == DP_EFFECT_REPLY) {
             sim_users_replied(sim, effect);
@@ -347,6 +350,7 @@ static void perform(struct sim *sim)
             if (strcmp(effect->event, "job.state") == 0) {
                 sim_check_move(sim, effect);
             } else {
+                sim_choices_note(sim, effect);
                 sim_rules_note(sim, effect);
             }
         }
@@ -399,6 +403,7 @@ void sim_controller_start(struct sim *sim)
     controller->clock_ns = sim_between(sim, SIM_MS(1000), SIM_MS(1000000000));
     controller->core = dp_core_new(&controller->config);
     controller->stall_ns = controller->stood_ns = 0;
+    controller->started_ns = sim->now_ns;
     SIM_TRACE(sim, "the controller starts for the %lluth time",
               (unsigned long long)controller->life);
     sim_rules_restarted(sim);

@@ -84,7 +84,7 @@ static void commit_audit(struct sim *sim, const struct dp_audit_record *audit)
 
 static void commit_attempt(struct sim *sim, const struct dp_attempt_record *attempt)
 {
-    sim->jobs[attempt->job].kept |= UINT64_C(1) << attempt->attempt % 64;
+    sim_choices_attempt(sim, attempt);
 }
 
 static void commit(struct sim *sim, const struct sim_transaction *transaction)
@@ -271,6 +271,7 @@ void sim_disk_load(struct sim *sim)
         }
     }
     load_jobs(sim);
+    sim_choices_loaded(sim);
 }
 
 void sim_disk_deinit(struct sim *sim)

@@ -174,6 +174,9 @@ void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_
             .adapt_failed = {.job = question->job, .request = question->request}};
         (void)dp_fail(&event.adapt_failed.error, DP_UNSCHEDULABLE, "what is left is not enough");
     }
+    if (question->fails || question->count == 0) {
+        sim_choices_unchanged(sim, question);
+    }
     sim->jobs[question->job].refused |= question->recovers && question->fails;
     sim->jobs[question->job].misled |= question->recovers && question->wrong;
     sim_controller_event(sim, &event);

@@ -116,10 +116,11 @@ void sim_rules_replied(struct sim *sim, struct sim_call *call)
 {
     struct sim_node *node = &sim->nodes[call->node % SIM_NODES_MAX];
     call->accepted = true;
-    if (call->kind != SIM_CALL_NODE) {
+    if (call->kind != SIM_CALL_NODE || node->asked != (uint32_t)(call - sim->calls) + 1) {
         return;
     }
     node->leave_ns = 0;
+    node->kept_from = call->action != DP_NODE_UNDRAIN && call->action != DP_NODE_FORGET;
     if (call->action == DP_NODE_SET_DOWN ||
         (call->action == DP_NODE_DRAIN && call->detail % 5 == 0)) {
         node->leave_ns = sim->now_ns;

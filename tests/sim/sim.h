@@ -282,6 +282,9 @@ struct sim_job {
     uint64_t begun, kept; // bit = an attempt that is on disk, that has its row there
     uint32_t preempted;
     int64_t passed_ns; // since when others start before it; 0 = none does
+    uint32_t away;     // 1 + the node that a question about it is to keep off
+    uint32_t decided;  // the attempt that the newest decision is about
+    uint32_t failed;   // attempts that are on disk and that failed by themselves
 };
 
 struct sim_node {
@@ -319,6 +322,8 @@ struct sim_node {
     // Rules: since when nothing was in the way of orders; when its jobs have to go, 0 = never.
     int64_t settled_ns, leave_ns;
     bool leave_by_wall; // once the controller was started anew that is a time of the wall clock
+    bool kept_from;     // people want no new work there
+    uint32_t asked;     // the newest call about it
 };
 
 #define SIM_USERS 3
@@ -458,6 +463,7 @@ struct sim_controller {
     int64_t clock_ns;           // monotonic minus virtual time, another one after each start
     int64_t wall_ns;            // wall minus virtual time
     int64_t stall_ns, stood_ns; // stands still until; for so long, to be told with the next event
+    int64_t started_ns;
     int64_t timer_ns;
     int64_t ticked_ns;
     uint32_t ticks; // at that moment
@@ -728,3 +734,13 @@ void sim_rules_restarted(struct sim *sim);
 void sim_rules_decision(struct sim *sim, const struct sim_row *row,
                         const struct dp_decision_record *decision);
 void sim_rules_end(struct sim *sim);
+
+// choices.c
+void sim_choices_plan(struct sim *sim, const struct dp_effect *effect);
+void sim_choices_ask(struct sim *sim, const struct dp_effect *effect);
+void sim_choices_unchanged(struct sim *sim, const struct sim_question *question);
+void sim_choices_note(struct sim *sim, const struct dp_effect *effect);
+void sim_choices_effects(struct sim *sim, const struct dp_effects *effects);
+void sim_choices_look(struct sim *sim);
+void sim_choices_loaded(struct sim *sim);
+void sim_choices_attempt(struct sim *sim, const struct dp_attempt_record *attempt);

@@ -128,6 +128,8 @@ static void give_node(struct sim *sim, const struct sim_call *call, uint64_t rep
                      .force = call->detail % 5 == 0},
     };
     sim->nodes[call->node].leave_ns = 0; // until it is answered
+    sim->nodes[call->node].kept_from = false;
+    sim->nodes[call->node].asked = (uint32_t)reply;
     SIM_TRACE(sim, "a user asks action %d of %s", (int)call->action, event.node_ask.node);
     give(sim, &event, reply);
 }

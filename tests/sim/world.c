@@ -294,6 +294,7 @@ static void take(struct sim *sim, const struct sim_event *event)
     case SIM_EV_USER:
         sim_check_silence(sim);
         sim_rules_look(sim);
+        sim_choices_look(sim);
         sim_users_act(sim);
         break;
     default:
