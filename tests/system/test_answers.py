@@ -1,16 +1,18 @@
-"""Answers to a slow rank of the cpu device, one by one: asked for by name, carried out while the job
-trains, and the loss of every step is what it would have been."""
+"""Answers to a slow rank of the cpu device, one by one: asked for by name, or chosen by the policy
+"auto" alone, carried out while the job trains, and the loss of every step is what it would have
+been."""
 
-import unittest
 import json
 import os
 import signal
+import unittest
 
 from quota import quota
 from support import SIM_JOB, ClusterTest, wait_for
 
 LOSS_SAME = 1e-4
 SLOW_SHARE = 0.05  # of a core, for the slow rank
+STEPS = 20000      # of jobs that are watched until what they are about has been seen
 JOB = {"train_steps": 300, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
        "parallel_schedule": "1f1b", "straggler_policy": "off"}
 
@@ -71,8 +73,6 @@ class Answers(ClusterTest):
         self.assertEqual(done["attempt"], attempt)
         return done
 
-    def test_micro_batches_go_to_the_other_replica(self):
-        changes = {**JOB, "parallel_data": 2, "parallel_microbatches": 8,
     def left_out(self, job, node):
         """Shown of the job, and why."""
         shown = self.cluster.job(job)
@@ -93,6 +93,8 @@ class Answers(ClusterTest):
         self.assertRegex(table, rf"(?m)^\* {decision['kind']} ")
         cluster.dpctl("history", job, "--decision", "99", check=4)
 
+    def test_micro_batches_go_to_the_other_replica(self):
+        changes = {**JOB, "parallel_data": 2, "parallel_microbatches": 8,
                    "train_global_batch": 16}
         self.cluster.up()
         reference = self.undisturbed(**changes)
@@ -124,10 +126,10 @@ class Answers(ClusterTest):
         self.assertIn(f"without {slow}", decision["answer"])
         done = self.completes(job, attempt=2)
         self.assertNotIn(slow, [rank["node"] for rank in done["ranks"]])
-        self.same_curve(job, reference)
-        self.assertGreater(self.decision(job, "MEASURED")["measured_step_s"], 0)
         self.left_out(job, slow)
         self.weighed(job)
+        self.same_curve(job, reference)
+        self.assertGreater(self.decision(job, "MEASURED")["measured_step_s"], 0)
 
     def test_of_slow_links_the_end_at_fault_is_left_out(self):
         """Its peers are not: a restart without one of those would take the fault along."""
@@ -185,6 +187,94 @@ class Answers(ClusterTest):
                                                parallel_rebalance_every=100000)
         self.assertEqual((decision["kind"], decision["state"]), ("experts", "DECISION_ADVISED"))
         self.assertEqual(moves, [])
+
+    # What policy "auto" does by itself.
+
+    def chosen(self, job, kind):
+        """The decision of this kind, once its steps have been measured."""
+        def found():
+            return [d for d in self.cluster.job(job).get("decisions") or []
+                    if d["kind"] == kind and d["state"] == "DECISION_MEASURED"]
+        try:
+            return wait_for(f"{kind} has been chosen and measured", found, 150)[0]
+        except AssertionError as error:
+            events = "\n".join(f"{e['kind']}: {e['message']}"
+                               for e in self.cluster.json("events", job)["events"])
+            raise AssertionError(f"{error}\n{events}") from error
+
+    def cut(self, job, step=0):
+        """Ends the job, from some step on, and has the losses of the steps that it took."""
+        self.cluster.wait_step(job, step)
+        self.cluster.dpctl("cancel", job)
+        self.cluster.wait_state(job, "CANCELLED")
+        return self.losses(job)
+
+    def begins_as_undisturbed(self, job, decision, **changes):
+        """Until it is well over what was done each step's loss is what it is in a job that nobody
+        disturbs. Much later sums in another order have led elsewhere."""
+        losses = self.cut(job)
+        self.assertEqual(sorted(losses), list(range(1, max(losses) + 1)))
+        last = min(max(losses), decision["step"] + 40)
+        reference = self.cut(self.cluster.submit(**changes), last)
+        for step in range(1, last + 1):
+            self.assertLess(abs(reference[step] - losses[step]), LOSS_SAME, msg=f"step {step}")
+
+    def test_loads_of_experts_that_slow_a_job_down_have_them_placed_by_the_policy(self):
+        """By its seed the busy ones of eight experts are those of one of two ranks."""
+        changes = {**JOB, "train_steps": STEPS, "train_seed": 6, "model_layers": 2,
+                   "model_experts": 8, "model_top_k": 1, "model_shared_experts": 0,
+                   "model_hidden": 64, "model_ffn": 64, "model_expert_ffn": 512,
+                   "model_aux_loss_weight": 0, "train_sequence": 64, "train_global_batch": 8,
+                   "parallel_pipeline": 1, "parallel_expert": 2, "parallel_data": 2,
+                   "parallel_microbatches": 4}
+        self.cluster.up(nodes=1)
+        job = self.cluster.submit(**{**changes, "straggler_policy": "auto"})
+        decision = self.chosen(job, "experts")
+        self.assertRegex(decision["cause"], "no rank is slow")
+        self.assertEqual(self.cluster.job(job)["epoch"], 1)
+        self.begins_as_undisturbed(job, decision, **changes)
+
+    def test_a_node_that_is_worse_than_none_is_left_by_a_restart_of_the_policy(self):
+        """There is no place to go to, and one rank alone is faster than with the slow one."""
+        changes = {**JOB, "train_steps": STEPS, "checkpoint_every_steps": 10, "model_hidden": 128,
+                   "model_ffn": 256, "train_sequence": 64, "parallel_pipeline": None,
+                   "parallel_data": None, "parallel_expert": None, "parallel_microbatches": None,
+                   "parallel_micro_batch_size": None}
+        self.cluster.up(nodes=2, slots=1)
+        job = self.cluster.submit(**{**changes, "straggler_policy": "auto"})
+        ranks = self.cluster.wait_step(job, 30)["ranks"]
+        self.assertEqual(len(ranks), 2)
+        with quota(ranks[1]["pid"], SLOW_SHARE) as group:
+            if group is None:
+                self.skipTest("groups with a quota of cores cannot be made here")
+            decision = self.chosen(job, "restart")
+        self.assertIn(f"without {ranks[1]['node']} on 1 ranks", decision["answer"])
+        self.assertLess(decision["measured_step_s"], decision["before_step_s"])
+        after = self.cluster.job(job)
+        self.assertEqual((after["attempt"], [r["node"] for r in after["ranks"]]),
+                         (2, [ranks[0]["node"]]))
+        self.begins_as_undisturbed(job, decision, **changes)
+
+    def test_a_job_that_lost_a_node_is_as_large_again_when_there_is_one(self):
+        changes = {**JOB, "train_steps": STEPS, "parallel_data": 2, "parallel_microbatches": 4,
+                   "optimizer_lr": 1e-5}
+        self.cluster.up(nodes=2)
+        job = self.cluster.submit(**changes)
+        before = self.cluster.wait_step(job, 20)["ranks"]
+        lost = before[3]["node"]
+        for pid in [self.cluster.pid(lost)] + [r["pid"] for r in before if r["node"] == lost]:
+            os.kill(pid, signal.SIGKILL)
+        wait_for("it goes on with fewer ranks", lambda: (
+            lambda now: len(now["ranks"]) == 2 and now["state"] == "JOB_RUNNING")(
+                self.cluster.job(job)), 90)
+        self.cluster.up(nodes=2)
+        decision = self.chosen(job, "grow")
+        self.assertIn("2 ranks become 4", decision["answer"])
+        after = self.cluster.job(job)
+        self.assertEqual((after["attempt"], after["epoch"]), (1, 3))
+        self.assertEqual({rank["node"] for rank in after["ranks"]},
+                         {rank["node"] for rank in before})
+        self.begins_as_undisturbed(job, decision, **changes)
 
 
 if __name__ == "__main__":
