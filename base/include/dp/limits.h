@@ -80,6 +80,8 @@
 #define DP_EXPERTS_FILE_BYTES_MAX (32u << 20) // loads of experts, as JSON
 #define DP_EXPERT_LOADS_MAX (1u << 18)     // experts of a rank, all its layers
 #define DP_STREAM_QUEUE_MAX 1024          // messages waiting on one gRPC stream
+#define DP_STREAMS_OF_CALLER_MAX 512      // that one address watches over gRPC at a time
+#define DP_STREAMS_MAX 2048               // all of them together
 #define DP_JOBS_LISTED_MAX 1000
 #define DP_JOBS_ACTIVE_MAX 20000          // that wait or run
 #define DP_HISTORY_LISTED_MAX 10000       // entries of the audit in one answer

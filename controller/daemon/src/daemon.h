@@ -66,6 +66,8 @@ struct daemon {
     struct lessons *lessons;
     struct calibration *calibrations;
     struct event_watch *event_watches;
+    struct stream *streams; // of these three kinds, by call
+    struct caller *callers; // whose they are, by host
     int64_t events_pumped_ns, retained_ns;
     uint64_t events_lagged; // watchers that were dropped
     struct backup *backups;

@@ -11,6 +11,7 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/log.h"
+#include "streams.h"
 
 #define EVENTS_AT_ONCE 64
 #define QUEUED_MAX 4 // batches that wait for a reader
@@ -156,7 +157,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     const Dp__V1__WatchEventsRequest *request = service_unpack(
         daemon, call, &dp__v1__watch_events_request__descriptor, bytes, length, &arena);
-    if (request == NULL) {
+    if (request == NULL || !stream_admit(daemon, call)) {
         return;
     }
     struct dp_error err = {0};
@@ -209,6 +210,7 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
 {
     (void)cancelled;
     struct daemon *daemon = context;
+    stream_leave(daemon, call);
     struct event_watch **link = &daemon->event_watches;
     while (*link != NULL && (*link)->call != call) {
         link = &(*link)->next;

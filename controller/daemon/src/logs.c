@@ -8,6 +8,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "streams.h"
 
 #define POLL_MS 250
 #define ANSWER_MS 10000            // after which a part is asked for again
@@ -342,7 +343,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     const Dp__V1__ReadLogsRequest *request =
         service_unpack(daemon, call, &dp__v1__read_logs_request__descriptor, bytes, length, &arena);
-    if (request == NULL) {
+    if (request == NULL || !stream_admit(daemon, call)) {
         return;
     }
     struct dp_error err = {0};
@@ -380,6 +381,7 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
 {
     (void)cancelled;
     struct daemon *daemon = context;
+    stream_leave(daemon, call);
     struct log_stream **link = &daemon->log_streams;
     while (*link != NULL && (*link)->call != call) {
         link = &(*link)->next;

@@ -8,6 +8,7 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 #include "dp/log.h"
+#include "streams.h"
 
 #define JOB_EVERY_MS 250
 #define SETTLE_MS 3000 // for the last steps of an ended job to be on disk
@@ -120,7 +121,7 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     const Dp__V1__WatchJobRequest *request =
         service_unpack(daemon, call, &dp__v1__watch_job_request__descriptor, bytes, length, &arena);
-    if (request == NULL) {
+    if (request == NULL || !stream_admit(daemon, call)) {
         return;
     }
     struct dp_error err = {0};
@@ -155,6 +156,7 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
 {
     (void)cancelled;
     struct daemon *daemon = context;
+    stream_leave(daemon, call);
     struct watch **link = &daemon->watches;
     while (*link != NULL && (*link)->call != call) {
         link = &(*link)->next;
