@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "dp/cleanup.h"
+#include "dp/rand.h"
 #include "dp/straggler.h"
 #include "dp_test.h"
 
@@ -22,6 +23,8 @@ struct job {
     int64_t off_core_ns; // of both of these
     int64_t gap_ns;      // of slow_rank, between actions
     bool is_chain;       // each rank has a stage of its own, and sends to its neighbours
+    double crowd[RANKS]; // what others make of each rank's work; 0 = 1
+    double lacking;      // of what that is more, there is no core; the rest is slow on a core
 };
 
 static struct dp_straggler *new_detector(void)
@@ -39,7 +42,9 @@ static void report(struct job *job, uint32_t rank)
 {
     double slow = rank == job->slow_rank ? job->slow : rank == 1 ? job->slow_too : 0;
     uint16_t stage = job->is_chain ? (uint16_t)rank : 0;
-    int64_t one_ns = (int64_t)(0.025 * (double)job->step_ns * (slow > 0 ? slow : 1));
+    double crowd = job->crowd[rank] > 0 ? job->crowd[rank] : 1;
+    double usual_ns = 0.025 * (double)job->step_ns;
+    int64_t one_ns = (int64_t)(usual_ns * (slow > 0 ? slow : 1) * crowd);
     struct dp_straggler_kind kinds[2];
     for (uint8_t i = 0; i < 2; i++) {
         kinds[i] = (struct dp_straggler_kind){.kind = i == 0 ? DP_ACTION_F : DP_ACTION_B,
@@ -59,6 +64,7 @@ static void report(struct job *job, uint32_t rank)
     sample.launch_gap_ns = rank == job->slow_rank ? job->gap_ns : 0;
     sample.off_core_ns = rank == job->slow_rank ? job->slow_off_core_ns : 0;
     sample.off_core_ns += rank == 1 || rank == 2 ? job->off_core_ns : 0;
+    sample.off_core_ns += (int64_t)(24 * usual_ns * (crowd - 1) * job->lacking);
     for (uint32_t peer = rank - 1; job->is_chain && peer != rank + 3; peer += 2) {
         bool is_slow = rank + peer == 1 + 2 && job->slow_link > 0;
         if (peer < RANKS) {
@@ -381,6 +387,58 @@ static void what_is_far_slower_than_what_came_and_went_is_found_at_once(void **s
     assert_int_equal(take(&job, 12), 1);
 }
 
+// The others' load of each core goes on for about a second, 40 steps.
+static void change_crowd(struct job *job, struct dp_rand *rand, double loads[RANKS])
+{
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        loads[rank] += (dp_rand_normal(rand) * 0.6 - loads[rank]) * 0.3 * dp_rand_double(rand);
+        job->crowd[rank] = exp(fmax(loads[rank], 0));
+    }
+}
+
+static void probe_crowd(const struct job *job, uint64_t request)
+{
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        double missing = (job->crowd[rank] - 1) * job->lacking;
+        const struct dp_straggler_probe probe = {.request = request,
+                                                 .rank = rank,
+                                                 .gemm_ns = (int64_t)(1e6 * job->crowd[rank]),
+                                                 .gemm_off_core_ns = (int64_t)(1e6 * missing),
+                                                 .gemm_flops = 1e6};
+        dp_straggler_take_probe(job->detector, &probe);
+    }
+}
+
+static void whatever_others_take_of_a_node_no_device_is_confirmed(void **state)
+{
+    (void)state;
+    long runs = dp_fuzz_runs(10);
+    int confirmed = 0;
+    for (uint64_t seed = 1; seed <= (uint64_t)runs; seed++) {
+        struct dp_rand rand;
+        dp_rand_init(&rand, seed);
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+        struct job job = {.detector = detector, .step_ns = 25 * MS, .slow_rank = RANKS};
+        job.lacking = 0.5 + 0.5 * dp_rand_double(&rand);
+        double loads[RANKS] = {0};
+        for (int step = 0; step < 5000; step++) {
+            change_crowd(&job, &rand, loads);
+            take(&job, 1);
+            uint64_t request;
+            if (dp_straggler_wants_probe(detector, &request)) {
+                probe_crowd(&job, request);
+            }
+            struct dp_straggler_verdict verdict;
+            while (dp_straggler_next(detector, &verdict)) {
+                assert_false(verdict.state == DP_STRAGGLER_CONFIRMED &&
+                             verdict.cause == DP_STRAGGLER_DEVICE);
+                confirmed += verdict.state == DP_STRAGGLER_CONFIRMED;
+            }
+        }
+    }
+    printf("%d hosts confirmed\n", confirmed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +455,7 @@ int main(void)
         cmocka_unit_test(a_probe_tells_of_those_that_it_was_taken_for),
         cmocka_unit_test(products_that_lack_cores_confirm_no_device_that_is_little_slower),
         cmocka_unit_test(a_device_that_is_much_slower_is_confirmed_on_a_crowded_node_by_two_probes),
+        cmocka_unit_test(whatever_others_take_of_a_node_no_device_is_confirmed),
         cmocka_unit_test(what_is_far_slower_than_what_came_and_went_is_found_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,5 @@
 // What each rank's work and each pair of ranks is compared with, in one step.
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dp/alloc.h"
 #include "internal.h"
@@ -161,8 +159,7 @@ static void take_kinds(struct dp_straggler *self)
     }
 }
 
-// Room for the values of each group, one group after the other.
-static void make_room(struct dp_straggler *self, size_t values)
+void dp_straggler_make_room(struct dp_straggler *self, size_t values)
 {
     if (values > self->scratch_size) {
         self->scratch = dp_realloc(self->scratch, values, sizeof(double));
@@ -170,6 +167,7 @@ static void make_room(struct dp_straggler *self, size_t values)
     }
 }
 
+// The values of each group, one group after the other.
 static void lay_out(struct dp_straggler *self)
 {
     uint32_t first = 0;
@@ -180,7 +178,7 @@ static void lay_out(struct dp_straggler *self)
         group->count = group->present > 0 ? group->count / group->present : 0;
         group->present = 0;
     }
-    make_room(self, first > self->config.ranks ? first : self->config.ranks);
+    dp_straggler_make_room(self, first > self->config.ranks ? first : self->config.ranks);
 }
 
 typedef double work_value(const struct work *work);
@@ -205,12 +203,6 @@ static double high_of(const struct work *work)
         for (struct work *work = rank->works; work < rank->works + rank->works_count; work++)      \
             if (work->value_ns > 0)
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 // Sorts one figure of all works, group by group, in the scratch.
 static void sort_by_group(struct dp_straggler *self, work_value *value)
 {
@@ -224,7 +216,7 @@ static void sort_by_group(struct dp_straggler *self, work_value *value)
     }
     for (size_t i = 0; i < self->groups_count; i++) {
         struct group *group = &self->groups[i];
-        qsort(&self->scratch[group->first], group->present, sizeof(double), compare_doubles);
+        dp_straggler_sort(&self->scratch[group->first], group->present);
     }
 }
 
@@ -291,12 +283,6 @@ static void take_plans(struct dp_straggler *self)
     }
 }
 
-static size_t place_of(const double *sorted, size_t count, double value)
-{
-    const double *found = bsearch(&value, sorted, count, sizeof(double), compare_doubles);
-    return found == NULL ? 0 : (size_t)(found - sorted);
-}
-
 static void take_references(struct dp_straggler *self)
 {
     sort_by_group(self, value_of);
@@ -309,8 +295,8 @@ static void take_references(struct dp_straggler *self)
         const struct group *group = &self->groups[work->group];
         const double *sorted = &self->scratch[group->first];
         if (group->present > 1) {
-            size_t place = place_of(sorted, group->present, work->high_ns);
-            work->reference_ns = dp_straggler_median_of_others(sorted, group->present, place);
+            work->reference_ns =
+                dp_straggler_median_of_others(sorted, group->present, work->high_ns);
         }
     }
 }
@@ -372,7 +358,7 @@ static void compare_changes(struct dp_straggler *self)
             self->scratch[count++] = rank->individual_log;
         }
     }
-    qsort(self->scratch, count, sizeof(double), compare_doubles);
+    dp_straggler_sort(self->scratch, count);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         struct rank *rank = &self->ranks[r];
         if (rank->sample == NULL || !rank->alone || isnan(rank->individual_log)) {
@@ -380,8 +366,7 @@ static void compare_changes(struct dp_straggler *self)
         }
         double others = 0;
         if (count > 1) {
-            size_t place = place_of(self->scratch, count, rank->individual_log);
-            others = dp_straggler_median_of_others(self->scratch, count, place);
+            others = dp_straggler_median_of_others(self->scratch, count, rank->individual_log);
         }
         rank->relative_log = rank->individual_log - fmax(others, 0);
         rank->reference_ns = rank->own_ns / exp(rank->relative_log);
@@ -403,7 +388,7 @@ static void compare_hosts(struct dp_straggler *self, int way)
             self->scratch[count++] = dp_straggler_taken_ns(rank->sample, way);
         }
     }
-    qsort(self->scratch, count, sizeof(double), compare_doubles);
+    dp_straggler_sort(self->scratch, count);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         struct rank *rank = &self->ranks[r];
         struct host *host = &rank->hosts[way];
@@ -413,8 +398,7 @@ static void compare_hosts(struct dp_straggler *self, int way)
         }
         double taken = dp_straggler_taken_ns(rank->sample, way), others = host->best_ns;
         if (count > 1) {
-            others = dp_straggler_median_of_others(self->scratch, count,
-                                                   place_of(self->scratch, count, taken));
+            others = dp_straggler_median_of_others(self->scratch, count, taken);
         }
         double reference = host->best_known ? fmax(host->best_ns, others) : others;
         double all = rank->own_ns + (double)rank->sample->launch_gap_ns;

@@ -4,7 +4,6 @@
 // There and back are taken together where both are measured: clocks of two nodes may be apart, and
 // what one direction gains by it the other loses.
 #include <math.h>
-#include <stdlib.h>
 
 #include "dp/alloc.h"
 #include "internal.h"
@@ -74,23 +73,17 @@ static void find_value(struct edge *edge)
     edge->log = NAN;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 // How pairs of this kind (within a node, across) have changed; sorted, in the scratch.
 static size_t changes_of(struct dp_straggler *self, bool same_node)
 {
     size_t count = 0;
     for (size_t i = 0; i < self->edges_count; i++) {
         const struct edge *edge = &self->edges[i];
-        if (edge->value_ns > 0 && edge->best_ns > 0 && edge->same_node == same_node) {
-            self->scratch[count++] = log(edge->value_ns / edge->best_ns);
+        if (edge->value_ns > 0 && edge->usual_ns > 0 && edge->same_node == same_node) {
+            self->scratch[count++] = log(edge->value_ns / edge->usual_ns);
         }
     }
-    qsort(self->scratch, count, sizeof(double), compare_doubles);
+    dp_straggler_sort(self->scratch, count);
     return count;
 }
 
@@ -99,15 +92,12 @@ static void compare_changes(struct dp_straggler *self, bool same_node)
     size_t count = changes_of(self, same_node);
     for (size_t i = 0; i < self->edges_count; i++) {
         struct edge *edge = &self->edges[i];
-        if (edge->value_ns <= 0 || edge->best_ns <= 0 || edge->same_node != same_node) {
+        if (edge->value_ns <= 0 || edge->usual_ns <= 0 || edge->same_node != same_node) {
             continue;
         }
-        double change = log(edge->value_ns / edge->best_ns), others = 0;
+        double change = log(edge->value_ns / edge->usual_ns), others = 0;
         if (count > 1) {
-            const double *found =
-                bsearch(&change, self->scratch, count, sizeof(double), compare_doubles);
-            size_t place = found == NULL ? 0 : (size_t)(found - self->scratch);
-            others = fmax(dp_straggler_median_of_others(self->scratch, count, place), 0);
+            others = fmax(dp_straggler_median_of_others(self->scratch, count, change), 0);
         }
         edge->log = change - others;
         double messages = edge->messages[0] + edge->messages[1];
@@ -124,10 +114,7 @@ void dp_straggler_compare_edges(struct dp_straggler *self)
         edge->bytes = edge->lost_ns = 0;
     }
     take_links(self);
-    if (self->edges_count > self->scratch_size) {
-        self->scratch = dp_realloc(self->scratch, self->edges_count, sizeof(double));
-        self->scratch_size = self->edges_count;
-    }
+    dp_straggler_make_room(self, self->edges_count);
     for (size_t i = 0; i < self->edges_count; i++) {
         find_value(&self->edges[i]);
     }

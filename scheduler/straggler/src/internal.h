@@ -127,14 +127,14 @@ struct rank {
 struct edge {
     uint32_t low, high;
     struct subject subject;
-    struct window own;                   // ns of a message there and one back
-    float history[DP_STRAGGLER_HISTORY]; // the same while it was healthy, a ring
+    float history[DP_STRAGGLER_HISTORY]; // value_ns while it was healthy, a ring
     uint32_t history_count;              // ever added
-    double best_ns;                      // median of the history; 0 = not known yet
+    double usual_ns;                     // median of the history; 0 = not known yet
     bool same_node;
     // Of the step at hand.
     double sum_ns[2], messages[2]; // to low, to high
-    double value_ns, bytes;
+    double value_ns;               // a message there and one back; 0 = none
+    double bytes;                  // of one
     double log, lost_ns;
 };
 
@@ -192,7 +192,7 @@ struct dp_straggler {
     // News.
     struct dp_straggler_verdict *news;
     size_t news_first, news_count, news_capacity;
-    double *scratch; // [ranks and their works]
+    double *scratch; // [ranks, their works, edges: whichever is most]
     size_t scratch_size;
 };
 
@@ -204,9 +204,10 @@ double dp_straggler_window_median(const struct window *window, uint32_t newest);
 double dp_straggler_window_mean(const struct window *window, uint32_t newest);
 // Mean of all of them.
 double dp_straggler_window_plain_mean(const struct window *window, uint32_t newest);
+void dp_straggler_sort(double *values, size_t count);
 double dp_straggler_median(double *values, size_t count); // sorts them; the lower one
-// Lower median of all but the one at `except`, of sorted values.
-double dp_straggler_median_of_others(const double *sorted, size_t count, size_t except);
+// Lower median of all but `own`, which is one of two or more sorted values.
+double dp_straggler_median_of_others(const double *sorted, size_t count, double own);
 // Learns what is healthy, tests what may not be.
 void dp_straggler_series_add(struct series *series, const struct dp_straggler_config *config,
                              int64_t step, double value, bool healthy);
@@ -223,6 +224,8 @@ bool dp_straggler_series_recovered(const struct series *series,
 void dp_straggler_series_reset(struct series *series);
 
 // compare.c: what the step at hand is compared with.
+// At least so many values in the scratch.
+void dp_straggler_make_room(struct dp_straggler *self, size_t values);
 // What its host took away from a rank in a step.
 double dp_straggler_taken_ns(const struct dp_straggler_sample *sample, int way);
 void dp_straggler_compare_works(struct dp_straggler *self);

@@ -32,6 +32,7 @@ struct dp_straggler_verdict *dp_straggler_verdict_of(struct subject *subject)
         subject->verdict->rank = subject->verdict->peer = DP_STRAGGLER_NONE;
         subject->verdict->stage = DP_STRAGGLER_NONE;
         subject->verdict->slowdown = 1;
+        subject->request = 0;
         subject->probes = subject->agreed = 0;
     }
     return subject->verdict;

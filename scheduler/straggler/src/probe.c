@@ -242,7 +242,7 @@ static void judge_device(struct dp_straggler *self, uint32_t r)
 {
     struct subject *work = &self->ranks[r].work;
     double ratio = gemm_ratio(self, r, true);
-    if (!isnan(ratio) && is_found(self, work, ratio, is_crowded(self, r))) {
+    if (is_found(self, work, ratio, is_crowded(self, r))) {
         char what[160];
         snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others%s",
                  ratio, work->agreed > 1 ? ", twice" : "");

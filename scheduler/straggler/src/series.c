@@ -25,15 +25,21 @@ static int compare_doubles(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-double dp_straggler_median(double *values, size_t count)
+void dp_straggler_sort(double *values, size_t count)
 {
     qsort(values, count, sizeof(*values), compare_doubles);
+}
+
+double dp_straggler_median(double *values, size_t count)
+{
+    dp_straggler_sort(values, count);
     return values[(count - 1) / 2];
 }
 
-double dp_straggler_median_of_others(const double *sorted, size_t count, size_t except)
+double dp_straggler_median_of_others(const double *sorted, size_t count, double own)
 {
-    size_t at = (count - 2) / 2;
+    const double *found = bsearch(&own, sorted, count, sizeof(own), compare_doubles);
+    size_t except = found == NULL ? 0 : (size_t)(found - sorted), at = (count - 2) / 2;
     return sorted[at < except ? at : at + 1];
 }
 
@@ -49,7 +55,7 @@ static size_t newest_of(const struct window *window, uint32_t newest, double *re
 
 static double middle(double *values, size_t count)
 {
-    qsort(values, count, sizeof(*values), compare_doubles);
+    dp_straggler_sort(values, count);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 

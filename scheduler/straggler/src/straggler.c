@@ -18,8 +18,7 @@ struct dp_straggler *dp_straggler_new(const struct dp_straggler_config *config)
     self->figures = dp_new_array(struct probe_figures, config->ranks);
     self->awaited = config->ranks;
     // What is known when it begins can be probed before a step has come.
-    self->scratch_size = config->ranks;
-    self->scratch = dp_new_array(double, config->ranks);
+    dp_straggler_make_room(self, config->ranks);
     return self;
 }
 
@@ -88,7 +87,7 @@ static void learn_edge(struct edge *edge)
         for (size_t i = 0; i < count; i++) {
             values[i] = edge->history[i];
         }
-        edge->best_ns = dp_straggler_median(values, count);
+        edge->usual_ns = dp_straggler_median(values, count);
     }
 }
 
@@ -142,9 +141,6 @@ static void learn(struct dp_straggler *self)
         struct edge *edge = &self->edges[i];
         bool healthy =
             edge->subject.series.run < BEST_STEPS / 2 && !dp_straggler_is_suspect(&edge->subject);
-        if (edge->value_ns > 0) {
-            dp_straggler_window_add(&edge->own, edge->value_ns);
-        }
         if (edge->value_ns > 0 && healthy) {
             learn_edge(edge);
         }

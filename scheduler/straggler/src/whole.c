@@ -64,12 +64,6 @@ static double stage_figure(const struct stage *stage, bool planned)
     return planned ? stage->work_ns / stage->planned_ns : stage->work_ns;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static double others_figure(const struct dp_straggler *self, size_t except, bool planned,
                             double *values)
 {
@@ -79,11 +73,7 @@ static double others_figure(const struct dp_straggler *self, size_t except, bool
             values[count++] = stage_figure(&self->stages[i], planned);
         }
     }
-    if (count == 0) {
-        return 0;
-    }
-    qsort(values, count, sizeof(*values), compare_doubles);
-    return values[(count - 1) / 2];
+    return count == 0 ? 0 : dp_straggler_median(values, count);
 }
 
 // A stage is told from a slow rank by time: it was always like that. So steps count in which its
@@ -289,7 +279,7 @@ static void forget_best(struct dp_straggler *self)
         rank->hosts[HOST_GAPS].best_known = rank->hosts[HOST_CORES].best_known = false;
     }
     for (size_t i = 0; i < self->edges_count; i++) {
-        self->edges[i].best_ns = 0;
+        self->edges[i].usual_ns = 0;
         self->edges[i].history_count = 0;
     }
 }

@@ -20,9 +20,9 @@
 // 1986); it keeps one number per series, its last zero dates the onset, and increments are cut off,
 // so that no few wild samples suffice. Bayesian change-point detection (Greyhound's) keeps a run
 // length distribution per series and needs a prior of how often ranks become slow, which nobody
-// has. Confirmed is what a probe of products and links, taken while nothing else runs, agrees with:
-// a device by what its products take on a core, so that one which others use, too, is no slow one.
-// What chance may have done has to be found twice.
+// has. Confirmed is what a probe of products and links, taken between two steps, agrees with: a
+// device by what its products take on a core, since one that others use, too, is no slow one. What
+// chance may have done has to be found twice.
 //
 // Pure: no clock, threads or I/O. Time is counted in steps.
 #pragma once
@@ -123,7 +123,6 @@ typedef enum dp_straggler_cause {
     DP_STRAGGLER_UNEVEN_STAGE, // slow wherever it runs: the plan's fault
     DP_STRAGGLER_UNEVEN_DATA,  // long sequences, busy experts: now here, now there
     DP_STRAGGLER_OWN_DOING,    // began with an action of ours
-    DP_STRAGGLER_CAUSE_COUNT
 } dp_straggler_cause;
 const char *dp_straggler_cause_text(dp_straggler_cause cause); // "device", "uneven stage", ...
 
