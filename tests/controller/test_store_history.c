@@ -492,6 +492,7 @@ static void a_backup_that_finds_no_room_says_so_and_the_next_one_works(void **st
     DP_AUTO_FREE char *path = dp_asprintf("%s/copy.db", directory);
     DP_AUTO_FREE char *place = dp_asprintf("%s.fresh", directory);
     store_back_up(store, path);
+    assert_int_equal(mkdir(place, 0700), 0);
     // A file that may not grow is a disk without room.
     struct rlimit limit;
     char kept[DP_PATH_MAX];
@@ -560,6 +561,9 @@ static void a_restored_backup_has_every_row_and_what_was_there_is_kept(void **st
     dp_store_close(store);
     // Into a directory where there was nothing.
     DP_AUTO_FREE char *fresh = dp_asprintf("%s.fresh", directory);
+    assert_int_equal(dp_store_restore(fresh, copy, kept, sizeof(kept), &err), DP_NOT_FOUND);
+    assert_int_equal(access(fresh, F_OK), -1);
+    assert_int_equal(mkdir(fresh, 0700), 0);
     assert_ok(dp_store_restore(fresh, copy, kept, sizeof(kept), &err), &err);
     assert_string_equal(kept, "");
     DP_AUTO_FREE char *there = dp_asprintf("%s/%s", fresh, DP_STORE_FILE);
@@ -596,6 +600,7 @@ static void only_the_owner_reads_the_database_its_log_and_copies(void **state)
     assert_int_equal(mode_of(copy), 0600);
     char kept[DP_PATH_MAX];
     struct dp_error err = {0};
+    assert_int_equal(mkdir(fresh, 0755), 0);
     assert_ok(dp_store_restore(fresh, copy, kept, sizeof(kept), &err), &err);
     assert_int_equal(mode_of(restored), 0600);
     umask(mask);

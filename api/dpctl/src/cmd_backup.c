@@ -229,8 +229,8 @@ dp_status dpctl_cmd_restore(struct dpctl *ctl, int argc, char **argv, struct dp_
                "whole before, and what was there is kept beside it. Jobs that were submitted after "
                "the backup are not known any more; what runs of them is left alone.\v"
                "  dpctl restore dp-2026-11-30.db --state /var/lib/dp\n",
-        .exits = "0 restored, 3 the file is damaged or not a controller's, 4 no such file, 6 a "
-                 "controller uses the directory, or the file is of a newer version",
+        .exits = "0 restored, 3 the file is damaged or not a controller's, 4 no such file or "
+                 "directory, 6 a controller uses the directory, or the file is of a newer version",
         .offline = true,
         .options = restore_options,
         .handle = handle_restore,

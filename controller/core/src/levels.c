@@ -357,8 +357,9 @@ static void miss_assignment(struct dp_core *core, struct core_job *job, struct c
         return;
     }
     dp_core_job_blame(core, job, DP_CAUSE_NODE_LOST, "AssignmentLost",
-                      "node %s no longer knows of %s: its agent was told to end its ranks, or has "
-                      "another state directory",
+                      "node %s no longer knows of %s (why is not known: told to end its ranks by "
+                      "somebody else, as before this database was restored, or with another state "
+                      "directory)",
                       member->node, job->row.id);
     dp_core_job_end_ranks(job, member->node);
     dp_core_job_advance(core, job);

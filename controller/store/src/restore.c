@@ -189,11 +189,15 @@ dp_status dp_store_restore(const char *directory, const char *from, char *ret_ke
     if (status != DP_OK) {
         return dp_fail_in(err, "restoring %s", from);
     }
-    status = dp_make_directories(directory, err);
-    DP_AUTO_CLOSE int lock = -1;
-    if (status == DP_OK) {
-        status = dp_store_lock(directory, &lock, err);
+    // A mistyped name must not pass for a place where a controller will look.
+    if (access(directory, X_OK) != 0) {
+        return dp_fail_errno(err, errno,
+                             "cannot restore into %s, a controller's state directory (make it "
+                             "before, if it is to be a new one)",
+                             directory);
     }
+    DP_AUTO_CLOSE int lock = -1;
+    status = dp_store_lock(directory, &lock, err);
     if (status != DP_OK) {
         return status;
     }

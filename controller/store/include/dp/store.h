@@ -85,7 +85,7 @@ dp_status dp_store_backup(struct dp_store *store, uint64_t token, const char *pa
 // Puts the database in file `from` (a backup, or a copy made before an upgrade) into `directory`.
 // What was there is kept: ret_kept gets its new path, "" when there was nothing. DP_CONFLICT: a
 // process has the directory, or the file is of a newer version; DP_INVALID: it is damaged or not
-// ours. Nothing is changed then.
+// ours; DP_NOT_FOUND: there is no such file or directory. Nothing is changed then.
 dp_status dp_store_restore(const char *directory, const char *from, char *ret_kept, size_t size,
                            struct dp_error *err);
 
