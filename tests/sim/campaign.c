@@ -259,8 +259,8 @@ void sim_tally_print(const struct sim_tally *tally, double seconds)
     }
     printf("\naimed faults %" PRIu64 "; recoveries %" PRIu64 "; layouts asked for %" PRIu64
            ", answered wrong %" PRIu64 ", late %" PRIu64 "; preemptions %" PRIu64
-           "; nodes forgotten %" PRIu64 "\n",
+           "; nodes forgotten %" PRIu64 "; jobs held %" PRIu64 ", grown %" PRIu64 "\n",
            tally->aimed, tally->recoveries, tally->answers, tally->wrong, tally->late,
-           tally->preemptions, tally->forgotten);
+           tally->preemptions, tally->forgotten, tally->held, tally->grown);
     print_missing(tally);
 }

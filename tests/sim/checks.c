@@ -252,17 +252,25 @@ uint32_t sim_ranks_of(struct sim *sim, const char *user)
     return used;
 }
 
+uint32_t sim_quota_of(struct sim *sim, const char *user)
+{
+    const struct dp_quota_record *quotas[SIM_USERS];
+    uint32_t counted[SIM_USERS];
+    size_t count = dp_core_quotas(sim->controller.core, quotas, counted, SIM_USERS);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(quotas[i]->user, user) == 0) {
+            return quotas[i]->ranks;
+        }
+    }
+    return UINT32_MAX;
+}
+
 // As a job is given slots; a quota that becomes smaller takes nothing away.
 static void check_quota(struct sim *sim, const char *user)
 {
-    const struct dp_quota_record *quotas[SIM_USERS];
-    uint32_t counted[SIM_USERS], used = sim_ranks_of(sim, user);
-    struct dp_core *core = sim->controller.core;
-    size_t quotas_count = dp_core_quotas(core, quotas, counted, SIM_USERS);
-    for (size_t i = 0; i < quotas_count; i++) {
-        if (strcmp(quotas[i]->user, user) == 0 && !quotas[i]->deleted && used > quotas[i]->ranks) {
-            sim_fail(sim, "quotas", "%s is given %u ranks of %u", user, used, quotas[i]->ranks);
-        }
+    uint32_t used = sim_ranks_of(sim, user), most = sim_quota_of(sim, user);
+    if (used > most) {
+        sim_fail(sim, "quotas", "%s is given %u ranks of %u", user, used, most);
     }
 }
 
@@ -303,6 +311,7 @@ void sim_check_move(struct sim *sim, const struct dp_effect *effect)
         check_quota(sim, row->user);
     }
     sim_rules_move(sim, effect->job, to);
+    sim_choices_move(sim, effect->job, to);
     sim_faults_trigger(sim, SIM_AT_MOVE, to, effect->job, SIM_NODES_MAX);
 }
 

@@ -31,9 +31,45 @@ static struct sim_node *node_of(struct sim *sim, const char *name)
 
 // Offers.
 
+// As the core has it, and as somebody was told.
+static void check_held(struct sim *sim, const struct dp_job_record *job)
+{
+    if (job->held_ns != 0 || sim->jobs[job->number].held) {
+        sim_fail(sim, "offers", "%s is %s and starts, although it is held", job->id,
+                 dp_job_state_text(job->state));
+    }
+}
+
+void sim_choices_move(struct sim *sim, uint64_t number, dp_job_state to)
+{
+    const struct dp_job_record *job = dp_core_job(sim->controller.core, number, NULL, NULL);
+    if (job != NULL && (to == DP_STATE_PLANNED || to == DP_STATE_ASSIGNING)) {
+        check_held(sim, job);
+    }
+}
+
+void sim_choices_updated(struct sim *sim, const struct sim_call *call)
+{
+    struct sim_job *truth = &sim->jobs[call->job];
+    const struct dp_job_record *stored = &sim->disk.rows[call->job].job;
+    if (truth->updated != (uint32_t)(call - sim->calls) + 1) {
+        return; // others have asked since
+    }
+    truth->held = call->update == SIM_UPDATE_HOLD;
+    sim->tally->held += truth->held;
+    bool is_kept = call->update == SIM_UPDATE_PRIORITY
+                       ? stored->priority == (int32_t)call->detail - 1
+                       : (stored->held_ns != 0) == truth->held;
+    if (!is_kept) {
+        sim_fail(sim, "disk", "%s is held or reordered, a user was told; on disk it is not",
+                 stored->id);
+    }
+}
+
 void sim_choices_plan(struct sim *sim, const struct dp_effect *effect)
 {
     const struct dp_job_record *job = dp_core_job(sim->controller.core, effect->job, NULL, NULL);
+    check_held(sim, job);
     int64_t wall_ns = sim->now_ns + sim->controller.wall_ns;
     if (!sim->more.jumped && job->retry_at_ns > wall_ns) {
         sim_fail(sim, "offers", "%s is planned %.1f s before its next attempt", job->id,
@@ -157,6 +193,22 @@ static void check_taken(struct sim *sim, const struct dp_job_record *job)
     }
 }
 
+// More ranks are to train, never more than there once were or than the quota has room for.
+static void check_grown(struct sim *sim, const struct dp_job_record *job)
+{
+    const struct dp_rank_record *ranks = NULL;
+    size_t count = 0;
+    dp_core_job(sim->controller.core, job->number, &ranks, &count);
+    uint32_t wanted = sim->jobs[job->number].wanted;
+    uint32_t more = wanted > count ? wanted - (uint32_t)count : 0;
+    sim->tally->grown += more > 0;
+    if (wanted > job->ranks_full ||
+        (more > 0 && sim_ranks_of(sim, job->user) + more > sim_quota_of(sim, job->user))) {
+        sim_fail(sim, "quotas", "%s grows from %zu to %u ranks; it once had %u, %s may have %u",
+                 job->id, count, wanted, job->ranks_full, job->user, sim_quota_of(sim, job->user));
+    }
+}
+
 void sim_choices_note(struct sim *sim, const struct dp_effect *effect)
 {
     const struct dp_job_record *job =
@@ -172,6 +224,9 @@ void sim_choices_note(struct sim *sim, const struct dp_effect *effect)
     } else if (strcmp(effect->event, "job.no_answer") == 0) {
         truth->away = 0;
     } else if (strcmp(effect->event, "job.decision") == 0) {
+        if (strstr(effect->text, "PREPARING: grow: ") == effect->text) {
+            check_grown(sim, job);
+        }
         bool measured = strstr(effect->text, "; trust in predictions") != NULL;
         if (measured && truth->decided != job->attempt) {
             sim_fail(sim, "history",
@@ -211,17 +266,17 @@ static void check_job(struct sim *sim, const struct sim_row *row)
     const struct dp_job_record *stored = &row->job;
     const struct dp_job_record *job = dp_core_job(sim->controller.core, stored->number, NULL, NULL);
     // One that has to leave a node is told so at once.
-    bool keeps_outcome =
-        job != NULL && (job->outcome == stored->outcome || stored->outcome == DP_STATE_UNKNOWN);
-    bool same = job != NULL && strcmp(job->avoid, stored->avoid) == 0 &&
-                job->attempt == stored->attempt && job->epoch == stored->epoch &&
-                job->epoch_used == stored->epoch_used && job->faults == stored->faults &&
-                job->stalled == stored->stalled && job->preemptions == stored->preemptions &&
-                job->priority == stored->priority && keeps_outcome &&
-                job->retry_at_ns == stored->retry_at_ns &&
-                job->checkpoint_step == stored->checkpoint_step &&
-                strcmp(job->checkpoint, stored->checkpoint) == 0 &&
-                job->sources.length == stored->sources.length;
+    bool stops = job != NULL && job->state != stored->state;
+    bool same =
+        job != NULL && strcmp(job->avoid, stored->avoid) == 0 && job->attempt == stored->attempt &&
+        job->epoch == stored->epoch && job->epoch_used == stored->epoch_used &&
+        job->faults == stored->faults && job->stalled == stored->stalled &&
+        job->preemptions == stored->preemptions && job->held_ns == stored->held_ns &&
+        job->priority == stored->priority && job->retry_at_ns == stored->retry_at_ns &&
+        job->checkpoint_step == stored->checkpoint_step &&
+        strcmp(job->checkpoint, stored->checkpoint) == 0 &&
+        (stops ||
+         (job->outcome == stored->outcome && job->sources.length == stored->sources.length));
     if (!same) {
         sim_fail(sim, "restart", "the core has another %s than what is on disk", stored->id);
     }

@@ -108,7 +108,8 @@ void sim_faults_trigger(struct sim *sim, sim_trigger trigger, uint32_t which, ui
 {
     for (uint32_t i = 0; i < sim->faults_count && !sim_is_calm(sim); i++) {
         struct sim_fault *fault = &sim->faults[i];
-        if (!fault->fired && fault->trigger == trigger && fault->which == which &&
+        bool meant = !fault->same_job || fault->job == 0 || fault->job == job;
+        if (!fault->fired && fault->trigger == trigger && fault->which == which && meant &&
             fault->count-- == 0) {
             fault->job = fault->aimed ? job : 0;
             fault->node = fault->aimed && node < sim->nodes_count ? node : fault->node;

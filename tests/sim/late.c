@@ -1,5 +1,5 @@
-// What the third stream draws: faults enough in every world, and ranks that die again and again as
-// soon as they go on.
+// What the third stream draws: faults enough in every world, ranks that die again and again as soon
+// as they go on, and people who hold, release and reorder jobs.
 #include <string.h>
 
 #include "dp/rand.h"
@@ -27,22 +27,25 @@ static uint32_t note_of(const char *event)
     return which;
 }
 
-// Whoever has just been recovered loses a rank once more.
-static void draw_storm(struct sim *sim)
+// The same happens to a job again and again: to one that has just been recovered, or begins to run.
+static void draw_storm(struct sim *sim, sim_fault_kind kind, bool at_recovery)
 {
-    if (sim->faults_count < SIM_FAULTS_MAX) {
-        uint32_t i = sim->faults_count++;
-        sim->faults[i] = (struct sim_fault){
-            .kind = SIM_FAULT_RANK_KILL,
-            .trigger = SIM_AT_NOTE,
-            .which = note_of("job.recovered"),
-            .aimed = true,
-            .detail = (uint32_t)sim_late_between(sim, 0, 1 << 20),
-            .after_ns = SIM_MS(sim_late_between(sim, 0, sim_late_chance(sim, 700) ? 100 : 3000)),
-            .repeats = (uint32_t)sim_late_between(sim, 2, STORMS_MAX),
-            .fired = (sim->faults_masked >> i & 1) != 0,
-        };
+    if (sim->faults_count == SIM_FAULTS_MAX) {
+        return;
     }
+    bool at_once = sim_late_chance(sim, at_recovery ? 700 : 200);
+    uint32_t i = sim->faults_count++;
+    sim->faults[i] = (struct sim_fault){
+        .kind = kind,
+        .trigger = at_recovery ? SIM_AT_NOTE : SIM_AT_MOVE,
+        .which = at_recovery ? note_of("job.recovered") : DP_STATE_RUNNING,
+        .aimed = true,
+        .same_job = true,
+        .detail = (uint32_t)sim_late_between(sim, 0, 1 << 20),
+        .after_ns = SIM_MS(sim_late_between(sim, 0, at_once ? 100 : 5000)),
+        .repeats = (uint32_t)sim_late_between(sim, 2, STORMS_MAX),
+        .fired = (sim->faults_masked >> i & 1) != 0,
+    };
 }
 
 void sim_late_init(struct sim *sim)
@@ -52,11 +55,29 @@ void sim_late_init(struct sim *sim)
     if (sim->streams < 3) {
         return;
     }
-    late->in_place = sim_late_chance(sim, 500);
+    late->in_place = sim_late_chance(sim, 300);
+    late->patient = sim_late_chance(sim, 200);
+    if (late->patient) {
+        sim->controller.config.grow_ms = (uint32_t)sim_late_between(sim, 500, 4000);
+    }
     if (sim_late_chance(sim, 250)) {
-        draw_storm(sim);
+        draw_storm(sim, SIM_FAULT_RANK_KILL, true);
+    }
+    if (late->patient || sim_late_chance(sim, 100)) {
+        draw_storm(sim, sim_late_chance(sim, 600) ? SIM_FAULT_RANK_KILL : SIM_FAULT_RANK_FAILS,
+                   false);
     }
     sim_push(sim, sim->calm_ns - 2, SIM_EV_FAULT, SIM_FAULTS_MAX + 1, 0, NULL);
+}
+
+void sim_late_act(struct sim *sim)
+{
+    if (!sim_late_chance(sim, 150) || sim->disk.highest == 0 || sim_is_calm(sim)) {
+        return;
+    }
+    uint64_t job = (uint64_t)sim_late_between(sim, 1, (int64_t)sim->disk.highest + 1);
+    sim_update update = (sim_update)sim_late_between(sim, 0, SIM_UPDATE_COUNT - 1);
+    sim_users_update(sim, job, update, (uint32_t)sim_late_between(sim, 0, 4));
 }
 
 void sim_late_make_up(struct sim *sim)

@@ -42,6 +42,10 @@ static uint64_t steps_of(const struct sim *sim, uint32_t request, int64_t *ret_s
         *ret_step_ns = SIM_MS(1000 + rest % 400);
         return 50 + draw / 128 % 20;
     }
+    if (sim->late.patient && draw % 100 < 50) {
+        *ret_step_ns = SIM_MS(400 + rest % 600);
+        return 40 + draw / 128 % 40;
+    }
     if (sim->more.stragglers && draw % 100 < 40) {
         *ret_step_ns = SIM_MS(80 + rest % 170);
         return 30 + draw / 128 % 30;
@@ -348,9 +352,11 @@ void sim_more_answer(struct sim *sim, const struct dp_effect *effect, struct sim
 {
     const struct dp_adapt_ask *ask = effect->adapt;
     sim->tally->answers++;
-    if (ask->recovers && !question->fails && (sim_more_chance(sim, 600) || sim->late.in_place)) {
+    if (ask->recovers && !question->fails && (sim_more_chance(sim, 600) || sim->late.in_place) &&
+        !sim->late.patient) {
         recover_in_place(sim, effect, question);
-    } else if (!ask->recovers && sim_more_chance(sim, ask->away[0] == '\0' ? 900 : 100)) {
+    } else if (!ask->recovers && !ask->grows &&
+               sim_more_chance(sim, ask->away[0] == '\0' ? 900 : 100)) {
         question->fails = sim_more_chance(sim, 50);
         answer_straggler(sim, effect, question);
     }

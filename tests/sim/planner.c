@@ -121,9 +121,13 @@ void sim_planner_ask(struct sim *sim, const struct dp_effect *effect)
     question->job = effect->job;
     question->request = ask->request;
     question->recovers = ask->recovers;
-    question->count = place(sim, effect, ask->away, world, question->slots);
+    const struct dp_job_record *job = dp_core_job(sim->controller.core, effect->job, NULL, NULL);
+    size_t wanted = ask->grows && job->ranks_full < SIM_RANKS_MAX ? job->ranks_full : world;
+    question->grows = ask->grows;
+    question->count = place(sim, effect, ask->away, wanted, question->slots);
     if (ask->recovers) {
         // Fewer ranks are better than none.
+        question->count -= question->count > 1 && sim_late_chance(sim, sim->late.patient ? 500 : 0);
         question->fails = question->count == 0 || !survives(world, ask->lost, ask->lost_count);
     } else {
         question->fails = sim_chance(sim, 50);
@@ -132,7 +136,7 @@ void sim_planner_ask(struct sim *sim, const struct dp_effect *effect)
     }
     int64_t slow_ms = sim_chance(sim, 50) ? 8000 : 300;
     int64_t delay_ns = sim_between(sim, SIM_MS(1), SIM_MS(slow_ms));
-    question->kind = question->count == 0 ? "ignore" : "replace";
+    question->kind = question->count == 0 ? "ignore" : ask->grows ? "grow" : "replace";
     sim_more_answer(sim, effect, question, &delay_ns);
     question->next = sim->controller.questions;
     sim->controller.questions = question;
@@ -177,6 +181,7 @@ void sim_planner_adapted(struct sim *sim, struct sim_question *question, uint64_
     if (question->fails || question->count == 0) {
         sim_choices_unchanged(sim, question);
     }
+    sim->jobs[question->job].wanted = (uint32_t)question->count;
     sim->jobs[question->job].refused |= question->recovers && question->fails;
     sim->jobs[question->job].misled |= question->recovers && question->wrong;
     sim_controller_event(sim, &event);

@@ -116,6 +116,9 @@ void sim_rules_replied(struct sim *sim, struct sim_call *call)
 {
     struct sim_node *node = &sim->nodes[call->node % SIM_NODES_MAX];
     call->accepted = true;
+    if (call->kind == SIM_CALL_UPDATE) {
+        sim_choices_updated(sim, call);
+    }
     if (call->kind != SIM_CALL_NODE || node->asked != (uint32_t)(call - sim->calls) + 1) {
         return;
     }
@@ -321,15 +324,8 @@ static bool goes_before(const struct dp_job_record *job, const struct dp_job_rec
 
 static bool is_within_quota(struct sim *sim, const struct dp_job_record *job)
 {
-    const struct dp_quota_record *quotas[SIM_USERS];
-    uint32_t counted[SIM_USERS];
-    size_t count = dp_core_quotas(sim->controller.core, quotas, counted, SIM_USERS);
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(quotas[i]->user, job->user) == 0) {
-            return sim_ranks_of(sim, job->user) + (uint32_t)job->ranks_wanted <= quotas[i]->ranks;
-        }
-    }
-    return true;
+    uint64_t wanted = sim_ranks_of(sim, job->user) + (uint64_t)job->ranks_wanted;
+    return wanted <= sim_quota_of(sim, job->user);
 }
 
 // Nothing but room keeps it: no wait of its own, and the cluster is large enough.
@@ -345,8 +341,8 @@ static bool lacks_room_only(struct sim *sim, const struct dp_job_record *job)
     }
     // Ranks that the same pass took from another job of the user leave room in his quota too late.
     bool is_over = strcmp(job->reason, "OverQuota") == 0;
-    return job->state == DP_STATE_QUEUED && job->retry_at_ns == 0 && !is_over &&
-           (uint32_t)job->ranks_wanted <= slots && is_within_quota(sim, job);
+    return job->state == DP_STATE_QUEUED && job->retry_at_ns == 0 && job->held_ns == 0 &&
+           !is_over && (uint32_t)job->ranks_wanted <= slots && is_within_quota(sim, job);
 }
 
 // One that waits before its next attempt, or has waited: then that one may be the first, and only
@@ -413,6 +409,9 @@ void sim_rules_decision(struct sim *sim, const struct sim_row *row,
 static void check_preempted(struct sim *sim, const struct dp_job_record *job)
 {
     uint32_t most = 0;
+    if (sim->late.reordered) {
+        return; // it was another order then
+    }
     for (uint64_t number = 1; number <= sim->disk.highest; number++) {
         const struct dp_job_record *other = &sim->disk.rows[number].job;
         bool higher = sim->disk.rows[number].used && other->priority > job->priority;

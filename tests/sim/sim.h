@@ -285,6 +285,9 @@ struct sim_job {
     uint32_t away;     // 1 + the node that a question about it is to keep off
     uint32_t decided;  // the attempt that the newest decision is about
     uint32_t failed;   // attempts that are on disk and that failed by themselves
+    uint32_t wanted;   // ranks of the layout that was answered last
+    bool held;         // somebody was told so, and nobody has asked for its release since
+    uint32_t updated;  // the newest call about its place in the queue
 };
 
 struct sim_node {
@@ -355,7 +358,16 @@ typedef enum sim_call_kind {
     SIM_CALL_REASSIGN,
     SIM_CALL_NODE,
     SIM_CALL_QUOTA,
+    SIM_CALL_UPDATE,
 } sim_call_kind;
+
+// What a call of that kind wants.
+typedef enum sim_update {
+    SIM_UPDATE_HOLD,
+    SIM_UPDATE_RELEASE,
+    SIM_UPDATE_PRIORITY,
+    SIM_UPDATE_COUNT
+} sim_update;
 
 // A client's request: asked again when the controller went away before it answered.
 struct sim_call {
@@ -364,6 +376,7 @@ struct sim_call {
     uint64_t job;
     uint32_t node, detail; // REASSIGN: to be left; NODE: what is done with it
     dp_node_action action;
+    sim_update update;
     int64_t until_ns; // FORGET: a node that cannot go is asked for again until then
     bool accepted;    // it was answered with yes
     bool kept;        // and its row of the audit is on disk
@@ -422,6 +435,7 @@ struct sim_fault {
     bool fired;
     // It hits the node that the order goes to, ranks of the job that it is about, a moment later.
     bool aimed;
+    bool same_job; // whenever it happens again
     int64_t after_ns;
     uint64_t job; // 0 = none yet
 };
@@ -434,7 +448,7 @@ struct sim_tally {
     uint64_t aimed;                // faults that hit an order, a move or a note
     uint64_t recoveries;           // jobs that went on without ranks that were lost
     uint64_t answers, wrong, late; // to questions for layouts
-    uint64_t preemptions, forgotten;
+    uint64_t preemptions, forgotten, held, grown;
     uint64_t hash; // of all that happened
     // Of the world that has the fewest.
     uint64_t least_events, least_broken;
@@ -443,7 +457,7 @@ struct sim_tally {
 // Another layout that the core asks for.
 struct sim_question {
     uint64_t job, request;
-    bool recovers, fails;
+    bool recovers, grows, fails;
     bool wrong, twice; // nobody should believe it, or not again
     const char *kind;
     uint64_t again_steps;
@@ -499,7 +513,9 @@ struct sim_more {
 // What the third stream adds.
 struct sim_late {
     struct dp_rand rand;
-    bool in_place; // who recovers stays where it is, whenever that can be
+    bool in_place;  // who recovers stays where it is, whenever that can be
+    bool patient;   // jobs train for long, and grow again soon
+    bool reordered; // somebody has changed a priority
 };
 
 struct sim {
@@ -669,6 +685,7 @@ void sim_users_cancel(struct sim *sim, uint64_t job);
 void sim_users_reassign(struct sim *sim, uint64_t job, uint32_t detail);
 void sim_users_node(struct sim *sim, uint32_t node, uint32_t detail);
 void sim_users_quota(struct sim *sim, uint32_t detail);
+void sim_users_update(struct sim *sim, uint64_t job, sim_update update, uint32_t detail);
 void sim_users_replied(struct sim *sim, const struct dp_effect *effect);
 void sim_users_forget(struct sim *sim, uint32_t node, int64_t until_ns);
 bool sim_users_done(const struct sim *sim);
@@ -696,6 +713,7 @@ void sim_check_slot(struct sim *sim, const struct sim_process *process);
 void sim_check_move(struct sim *sim, const struct dp_effect *effect);
 void sim_check_silence(struct sim *sim);
 bool sim_is_over(struct sim *sim);
+uint32_t sim_quota_of(struct sim *sim, const char *user); // UINT32_MAX = has none
 // Ranks that jobs of the user have.
 uint32_t sim_ranks_of(struct sim *sim, const char *user);
 void sim_check_end(struct sim *sim);
@@ -720,6 +738,8 @@ const char *sim_note_text(uint32_t which); // NULL = there are no more
 void sim_late_init(struct sim *sim);
 int64_t sim_late_between(struct sim *sim, int64_t low, int64_t high);
 bool sim_late_chance(struct sim *sim, uint32_t per_mille); // never without this stream
+// What people do besides: jobs are held, released and reordered.
+void sim_late_act(struct sim *sim);
 // Faults are about to stop: too few broke something so far, so there is more work, and more faults.
 void sim_late_make_up(struct sim *sim);
 
@@ -742,5 +762,7 @@ void sim_choices_unchanged(struct sim *sim, const struct sim_question *question)
 void sim_choices_note(struct sim *sim, const struct dp_effect *effect);
 void sim_choices_effects(struct sim *sim, const struct dp_effects *effects);
 void sim_choices_look(struct sim *sim);
+void sim_choices_move(struct sim *sim, uint64_t job, dp_job_state to);
+void sim_choices_updated(struct sim *sim, const struct sim_call *call);
 void sim_choices_loaded(struct sim *sim);
 void sim_choices_attempt(struct sim *sim, const struct dp_attempt_record *attempt);

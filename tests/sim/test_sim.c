@@ -32,6 +32,7 @@ static void whatever_breaks_each_job_ends_once_and_nothing_is_left(void **state)
     assert_true(tally.aimed >= least && tally.recoveries >= least && tally.answers >= least);
     assert_true(tally.wrong >= least / 2 && tally.late >= least / 4);
     assert_true(tally.preemptions >= least && tally.forgotten >= least);
+    assert_true(tally.held >= least && tally.grown >= least / 20);
 }
 
 static void worlds_that_failed_once_pass(void **state)

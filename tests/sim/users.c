@@ -148,6 +148,32 @@ static void give_quota(struct sim *sim, const struct sim_call *call, uint64_t re
     give(sim, &event, reply);
 }
 
+static void give_update(struct sim *sim, const struct sim_call *call, uint64_t reply)
+{
+    struct sim_job *truth = &sim->jobs[call->job % (SIM_JOBS_MAX + 1)];
+    struct dp_core_event event = {
+        .kind = DP_EVENT_UPDATE,
+        .update = {.reply = reply,
+                   .request_id = "",
+                   .by = "u0",
+                   .reason = "later",
+                   .holds = call->update == SIM_UPDATE_HOLD,
+                   .releases = call->update == SIM_UPDATE_RELEASE,
+                   .sets_priority = call->update == SIM_UPDATE_PRIORITY,
+                   .priority = (int32_t)call->detail - 1},
+    };
+    snprintf(event.update.job, DP_ID_MAX, "job-%llu", (unsigned long long)call->job);
+    static const char *const wishes[] = {"holds", "releases", "reorders"};
+    SIM_TRACE(sim, "a user %s %s", wishes[call->update], event.update.job);
+    truth->updated = (uint32_t)reply;
+    truth->held = false; // until it is answered
+    sim->late.reordered |= event.update.sets_priority;
+    for (uint64_t number = 1; number <= sim->disk.highest; number++) {
+        sim->jobs[number].passed_ns = 0; // another one may be the first
+    }
+    give(sim, &event, reply);
+}
+
 static void give_job(struct sim *sim, const struct sim_call *call, uint64_t reply)
 {
     struct dp_core_event event = {.kind = DP_EVENT_REASSIGN};
@@ -189,6 +215,8 @@ static void ask(struct sim *sim, struct sim_call *call)
         give_node(sim, call, reply);
     } else if (call->kind == SIM_CALL_QUOTA) {
         give_quota(sim, call, reply);
+    } else if (call->kind == SIM_CALL_UPDATE) {
+        give_update(sim, call, reply);
     } else {
         give_job(sim, call, reply);
     }
@@ -262,6 +290,17 @@ void sim_users_quota(struct sim *sim, uint32_t detail)
     }
 }
 
+void sim_users_update(struct sim *sim, uint64_t job, sim_update update, uint32_t detail)
+{
+    struct sim_call *call = new_call(sim, SIM_CALL_UPDATE);
+    if (call != NULL) {
+        call->job = job;
+        call->update = update;
+        call->detail = detail;
+        ask(sim, call);
+    }
+}
+
 // Some job stays off the node.
 static bool is_left_out(const struct sim *sim, const char *node)
 {
@@ -288,6 +327,12 @@ static void make_peace(struct sim *sim)
         bool out = state >= DP_NODE_DRAINING || is_left_out(sim, sim->nodes[n].name);
         if (out && sim->calls_count < SIM_CALLS_MAX / 2) {
             act_on_node(sim, n, DP_NODE_UNDRAIN, 1);
+        }
+    }
+    for (uint64_t number = 1; number <= sim->disk.highest; number++) {
+        const struct dp_job_record *job = dp_core_job(sim->controller.core, number, NULL, NULL);
+        if (job != NULL && job->held_ns != 0 && sim->calls_count < SIM_CALLS_MAX / 2) {
+            sim_users_update(sim, number, SIM_UPDATE_RELEASE, 0);
         }
     }
     for (uint32_t user = 0; user < SIM_USERS; user++) {
@@ -342,6 +387,7 @@ void sim_users_act(struct sim *sim)
     if (sim_is_calm(sim)) {
         make_peace(sim);
     }
+    sim_late_act(sim);
     bool more = sim->requests < sim->requests_wanted;
     // A quiet world goes on until it is worth something.
     bool filler = !more && sim_is_calm(sim) && sim->events < SIM_EVENTS_MIN && sim_is_over(sim) &&
