@@ -142,7 +142,7 @@ class History(ClusterTest):
     def taker(self, target, descriptor):
         process = subprocess.Popen([str(BIN / "dpctl"), "backup", target], env=self.cluster.env,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   pass_fds=[descriptor])
+                                   pass_fds=[] if descriptor is None else [descriptor])
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
@@ -168,6 +168,28 @@ class History(ClusterTest):
                 taker.kill()
             wait_for("no copy is left", lambda: not list(state.glob("backup-*.tmp")))
             self.cluster.dpctl("backup", file)
+
+    def test_a_backup_that_is_told_to_end_leaves_nothing(self):
+        state = self.fill()
+        root = self.cluster.root
+
+        def caught():
+            """A dpctl that is stopped in the middle, or None when it was done before."""
+            taker = self.taker(root / "copy.db", None)
+            wait_for("the file is begun", lambda: list(root.glob("copy.db*")))
+            taker.send_signal(signal.SIGSTOP)
+            if list(root.glob("copy.db.part-*")):
+                return taker
+            taker.send_signal(signal.SIGCONT)
+            taker.wait()
+            (root / "copy.db").unlink()
+            return None
+        taker = wait_for("a backup in the middle", caught)
+        taker.terminate()
+        taker.send_signal(signal.SIGCONT)
+        self.assertEqual(taker.wait(60), 130)
+        self.assertEqual(list(root.glob("copy.db*")), [])
+        wait_for("no copy is left", lambda: not list(state.glob("backup-*.tmp")))
 
     def test_backups_to_one_file_at_once_do_not_mix(self):
         self.fill()

@@ -43,7 +43,7 @@ dp_status submit_job(struct dp_client *client, const struct dp_buf *toml, const 
 dp_status follow_job(struct dpctl *ctl, struct dp_client *client, const char *id, bool quiet,
                      uint64_t after_step, struct dp_arena *arena, Dp__V1__Job **ret_job,
                      struct dp_error *err);
-// Whether Ctrl-C was pressed since the first call, which installs the handler.
+// Whether Ctrl-C was pressed, or SIGTERM came, since the first call, which installs the handler.
 bool interrupted(void);
 
 // "dualpipe, pipeline 4, expert 1, data 1, 8 micro-batches of 2 samples".
