@@ -316,6 +316,90 @@ static void a_restart_leaves_out_the_node_at_fault_and_obeys_the_job(void **stat
     }
 }
 
+// Messages take as long as a layer: what has more micro-batches under way does not wait for them.
+static void ranks_without_memory_take_orders_that_keep_more_chunks(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
+    dp_job_spec_init(spec);
+    DP_CLEANUP(dp_plan_deinit)
+    struct dp_plan plan = plan_of(&(struct sizes){"1f1b", 4, 1, 1, 8, 8, 0, 1});
+    DP_CLEANUP(dp_plan_deinit)
+    struct dp_plan gpipe = plan_of(&(struct sizes){"gpipe", 4, 1, 1, 8, 8, 0, 1});
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    costs.local.latency = costs.network.latency = 3;
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    double step, after[2];
+    assert_ok(dp_adapt_step(&input, &gpipe, &step, &err), &err);
+    input.spec = spec;
+    for (int sim = 0; sim < 2; sim++) {
+        spec->resources.device = sim == 1 ? DP_DEVICE_SIM : DP_DEVICE_CPU;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        after[sim] = answer_of(&answers, DP_ADAPT_ORDER)->after_s;
+    }
+    assert_true(after[1] <= step * (1 + 1e-9));
+    assert_true(after[0] > step * (1 + 1e-9));
+}
+
+// A job that takes as many ranks as there are, and of which rank 0 alone is left.
+static void a_job_that_lost_ranks_takes_more_when_that_pays(void **state)
+{
+    (void)state;
+    struct dp_error err = {0};
+    DP_AUTO_FREE struct dp_job_spec *spec = dp_new(struct dp_job_spec);
+    dp_job_spec_init(spec);
+    assert_ok(dp_model_preset("tiny-moe", &spec->model, &err), &err);
+    DP_COPY_TEXT(spec->name, "grows");
+    DP_COPY_TEXT(spec->data.path, "corpus");
+    spec->train.global_batch = 16;
+    spec->train.sequence = 128;
+    spec->train.steps = 10;
+    spec->parallel.pipeline = 1;
+    spec->parallel.micro_batch_size = 1;
+    DP_COPY_TEXT(spec->parallel.schedule, "1f1b");
+    const struct dp_planner_node nodes[] = {{.name = "a", .slots = 1}, {.name = "b", .slots = 1}};
+    struct dp_planner_resources resources = {nodes, 1, NULL};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = {0};
+    assert_ok(dp_planner_plan(spec, &resources, NULL, &plan, &err), &err);
+    assert_int_equal(dp_plan_world(&plan), 1);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = {0};
+    assert_ok(dp_adapt_costs_predict(spec, &plan, &resources, &costs, &err), &err);
+    resources.nodes_count = 2;
+    struct dp_adapt_input input = input_of(&plan, &costs, NULL);
+    input.spec = spec;
+    input.resources = &resources;
+    input.measured_step_s = 1;
+    input.excess_s = 0;
+    input.acting.switch_s = 5;
+    for (int steps = 1; steps <= 1000; steps *= 1000) {
+        for (int grows = 0; grows < 2; grows++) {
+            input.grows = grows == 1;
+            input.remaining_steps = steps;
+            DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+            choose(&input, &answers);
+            const struct dp_adapt_answer *grow = answer_of(&answers, DP_ADAPT_GROW);
+            assert_int_equal(grow->possible, grows == 1);
+            assert_int_equal(answers.answers[answers.best].kind,
+                             grows == 1 && steps > 1 ? DP_ADAPT_GROW : DP_ADAPT_IGNORE);
+            if (grow->possible) {
+                assert_int_equal(dp_plan_world(grow->plan), 2);
+                // Half of the micro-batches each, and the sum of gradients over the network.
+                assert_true(grow->after_s >= 0.5 && grow->after_s < 1);
+                assert_int_equal(grow->wait_steps, 0);
+            }
+        }
+    }
+    // There is nothing to grow onto.
+    resources.nodes_count = 1;
+    input.grows = true;
+    DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+    choose(&input, &answers);
+    assert_non_null(strstr(answer_of(&answers, DP_ADAPT_GROW)->reason,
+                           "the best layout on what is free has 1 ranks"));
+}
+
 static void an_answer_that_is_asked_for_is_taken_whatever_it_is_worth(void **state)
 {
     (void)state;
@@ -599,6 +683,8 @@ int main(void)
         cmocka_unit_test(gains_trust_and_cool_down_bound_what_is_done),
         cmocka_unit_test(a_wrong_prediction_lowers_trust_and_a_right_one_brings_it_back),
         cmocka_unit_test(figures_are_scaled_to_the_step_that_was_measured),
+        cmocka_unit_test(ranks_without_memory_take_orders_that_keep_more_chunks),
+        cmocka_unit_test(a_job_that_lost_ranks_takes_more_when_that_pays),
         cmocka_unit_test(the_same_question_gets_the_same_answer_bit_for_bit),
         cmocka_unit_test(a_decision_that_was_written_is_read_as_it_was),
         cmocka_unit_test(what_does_not_fit_is_refused_and_a_stop_is_heard),

@@ -123,6 +123,11 @@ static void measured_times_come_out_as_they_went_in(void **state)
         }
     }
     rows[count++] = (struct dp_adapt_measured){.rank = 99, .seconds = 7}; // passed over
+    double part[64]; // that I has of B, which no row tells anything about
+    assert_in_range(costs.layers, 1, 64);
+    for (int32_t l = 0; l < costs.layers; l++) {
+        part[l] = costs.layer[l][DP_ACTION_I] / costs.layer[l][DP_ACTION_B];
+    }
     assert_ok(dp_adapt_costs_measure(&costs, &plan, truth.slow, rows, count, &err), &err);
     for (int32_t s = 0; s < 4; s++) {
         for (int k = 0; k < 2; k++) {
@@ -133,6 +138,9 @@ static void measured_times_come_out_as_they_went_in(void **state)
             }
             assert_true(is_near(seconds, truth.stage[s][k]));
         }
+    }
+    for (int32_t l = 0; l < costs.layers; l++) {
+        assert_true(is_near(costs.layer[l][DP_ACTION_I], part[l] * costs.layer[l][DP_ACTION_B]));
     }
     truth.slow[2] = -1;
     assert_refused(dp_adapt_costs_measure(&costs, &plan, truth.slow, rows, count, &err), DP_INVALID,
