@@ -8,7 +8,7 @@ enum {
     PROBE_EVERY = 20,                     // steps between two probes for the same suspicion
     PROBE_AGAIN = 4,                      // when the first one agreed, and has to be found again
     PROBE_TRIES = 3,
-    LAPSES_MAX = 6, // that make a suspicion wait longer
+    LAPSES_MAX = 10, // that make a suspicion wait longer: 1024 times as long
 };
 #define QUIET_NS 3600e9    // after which they are forgotten
 #define PROBE_APART_NS 2e9 // what others do to a machine lasts for seconds
