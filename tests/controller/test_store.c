@@ -22,6 +22,8 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     job.corpus_tokens = 4711;
     struct dp_rank_record rank = {.job = 17, .rank = 3, .phase = DP_RANK_READY, .signal = -1};
     rank.total.comm_exposed_ns = 1ll << 60;
+    rank.usage.evaluation_ns = 12;
+    rank.total.evaluation_ns = 1ll << 50;
     rank.load = (struct dp_rank_load){3.5, 60, 255, 0.75};
     struct dp_record records[] = {{DP_RECORD_JOB, &job}, {DP_RECORD_RANK, &rank}};
     assert_int_equal(store_write(store, records, 2, NULL), DP_OK);
@@ -45,6 +47,7 @@ static void what_is_stored_is_read_back_after_a_restart(void **state)
     assert_int_equal(count, 1);
     assert_int_equal(ranks[0].signal, -1);
     assert_true(ranks[0].total.comm_exposed_ns == 1ll << 60);
+    assert_true(ranks[0].usage.evaluation_ns == 12 && ranks[0].total.evaluation_ns == 1ll << 50);
     assert_true(ranks[0].load.skew == 3.5 && ranks[0].load.rank == 0.75);
     assert_true(ranks[0].load.layer == 60 && ranks[0].load.expert == 255);
     free(ranks);

@@ -431,7 +431,9 @@ static void drop_newest(const char *directory)
                        "ALTER TABLE jobs DROP COLUMN ranks_full;"
                        "ALTER TABLE jobs DROP COLUMN held_ns;"
                        "ALTER TABLE jobs DROP COLUMN held_by;"
-                       "ALTER TABLE jobs DROP COLUMN held_reason");
+                       "ALTER TABLE jobs DROP COLUMN held_reason;"
+                       "ALTER TABLE ranks DROP COLUMN usage_evaluation_ns;"
+                       "ALTER TABLE ranks DROP COLUMN total_evaluation_ns");
 }
 
 static void a_lost_job_of_the_first_schema_has_failed(void **state)

@@ -566,6 +566,7 @@ static void utilisation_is_streamed_and_adds_up(void **state)
     struct fleet fleet;
     fleet_init(&fleet);
     fleet.spec.train.steps = 100000;
+    fleet.spec.train.evaluate_every = 1;
     DP_COPY_TEXT(fleet.spec.parallel.schedule, "dualpipe");
     fleet_spawn(&fleet);
     fleet_prepare(&fleet);
@@ -573,18 +574,21 @@ static void utilisation_is_streamed_and_adds_up(void **state)
     // On a slow machine a period may have part of a step only.
     const Dp__V1__Utilisation *use;
     bool has_forward = false, has_backward = false, has_pair = false, has_optimizer = false;
+    bool has_evaluation = false;
     size_t number = 2;
     do {
         use = fleet_await(&fleet, 0, UTILISATION, number++)->utilisation;
         int64_t sum = use->forward_ns + use->backward_ns + use->weight_ns + use->pair_ns +
-                      use->optimizer_ns + use->comm_exposed_ns + use->idle_ns;
+                      use->optimizer_ns + use->evaluation_ns + use->comm_exposed_ns + use->idle_ns;
         assert_true(use->period_ns > 0);
         assert_true(llabs(sum - use->period_ns) <= use->period_ns / 20);
         has_forward = has_forward || use->forward_ns > 0;
         has_backward = has_backward || use->backward_ns > 0;
         has_pair = has_pair || use->pair_ns > 0;
         has_optimizer = has_optimizer || use->optimizer_ns > 0;
-    } while (!has_forward || !has_backward || !has_pair || !has_optimizer || use->step_ns == 0);
+        has_evaluation = has_evaluation || use->evaluation_ns > 0;
+    } while (!has_forward || !has_backward || !has_pair || !has_optimizer || !has_evaluation ||
+             use->step_ns == 0);
     assert_true(use->step > 0 && use->cpu_ns > 0 && use->tokens_per_s > 0);
     assert_int_equal(use->peak_chunks, 3);
     fleet_stop(&fleet, false);

@@ -63,9 +63,9 @@ static const struct {
     const char *head;
     int width;
 } columns[] = {
-    {"RANK", 4}, {"NODE", 6},   {"STEP", 8}, {"BUSY", 4}, {"F", 4},
-    {"I/B", 4},  {"W", 4},      {"FB", 4},   {"OPT", 4},  {"COMM", 4},
-    {"IDLE", 4}, {"CHUNKS", 6}, {"PEAK", 9}, {"TIME", 8}, {"SKEW", 5},
+    {"RANK", 4},   {"NODE", 6}, {"STEP", 8}, {"BUSY", 4}, {"F", 4},    {"I/B", 4},
+    {"W", 4},      {"FB", 4},   {"OPT", 4},  {"EVAL", 4}, {"COMM", 4}, {"IDLE", 4},
+    {"CHUNKS", 6}, {"PEAK", 9}, {"TIME", 8}, {"SKEW", 5},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0], NODE_COLUMN = 1 };
 
@@ -82,10 +82,12 @@ static void rank_row(struct dpctl_table *table, const Dp__V1__JobRank *rank)
         return;
     }
     char text[32];
-    int64_t busy = u->forward_ns + u->backward_ns + u->weight_ns + u->pair_ns + u->optimizer_ns;
+    int64_t busy = u->forward_ns + u->backward_ns + u->weight_ns + u->pair_ns + u->optimizer_ns +
+                   u->evaluation_ns;
     const int64_t shares[] = {
-        busy,       u->forward_ns,   u->backward_ns,     u->weight_ns,
-        u->pair_ns, u->optimizer_ns, u->comm_exposed_ns, u->idle_ns,
+        busy,       u->forward_ns,   u->backward_ns,   u->weight_ns,
+        u->pair_ns, u->optimizer_ns, u->evaluation_ns, u->comm_exposed_ns,
+        u->idle_ns,
     };
     dpctl_cell(table, "%llu", (unsigned long long)u->step);
     for (size_t i = 0; i < DP_ARRAY_LENGTH(shares); i++) {
@@ -229,9 +231,9 @@ dp_status dpctl_cmd_top(struct dpctl *ctl, int argc, char **argv, struct dp_erro
             "('?' suspected, '!' confirmed) with their cause; q leaves, m shows another figure, s "
             "puts the worst first. Elsewhere, or with --plain, tables: share of the last second by "
             "kind (F forward, I/B backward, W weight gradients, FB overlapped pairs, OPT "
-            "optimizer), COMM communication not hidden, IDLE, live and peak chunks, peak memory, "
-            "TIME of the last step, SKEW: its fullest expert over the mean of a layer's experts; "
-            "below, who is slow.\v"
+            "optimizer, EVAL evaluation), COMM communication not hidden, IDLE, live and peak "
+            "chunks, peak memory, TIME of the last step, SKEW: its fullest expert over the mean "
+            "of a layer's experts; below, who is slow.\v"
             "Without JOB: the newest that runs, else the newest. Ends with the job; Ctrl-C ends it "
             "earlier. With -o json each refresh is one line.\n",
         .exits = "0 ok, 4 no such job, 8 no controller, 130 Ctrl-C",

@@ -59,7 +59,8 @@ static float value_of(const Dp__V1__JobRank *rank, top_metric metric)
     }
     switch (metric) {
     case TOP_BUSY:
-        return share(u->forward_ns + u->backward_ns + u->weight_ns + u->pair_ns + u->optimizer_ns,
+        return share(u->forward_ns + u->backward_ns + u->weight_ns + u->pair_ns + u->optimizer_ns +
+                         u->evaluation_ns,
                      u->period_ns);
     case TOP_COMM:
         return share(u->comm_exposed_ns, u->period_ns);

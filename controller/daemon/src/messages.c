@@ -43,6 +43,7 @@ Dp__V1__Utilisation *message_usage(const struct dp_usage *usage, struct dp_arena
     message->step_ns = usage->step_ns;
     message->tokens_per_s = usage->tokens_per_s;
     message->cpu_ns = usage->cpu_ns;
+    message->evaluation_ns = usage->evaluation_ns;
     return message;
 }
 

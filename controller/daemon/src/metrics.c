@@ -72,8 +72,13 @@ static double share(int64_t part_ns, const struct dp_usage *usage)
 static double busy(const struct dp_usage *usage)
 {
     return share(usage->forward_ns + usage->backward_ns + usage->weight_ns + usage->pair_ns +
-                     usage->optimizer_ns,
+                     usage->optimizer_ns + usage->evaluation_ns,
                  usage);
+}
+
+static double evaluating(const struct dp_usage *usage)
+{
+    return share(usage->evaluation_ns, usage);
 }
 
 static double exposed(const struct dp_usage *usage)
@@ -127,7 +132,9 @@ static void write_rank_metric(struct daemon *daemon, const struct rank_metric *m
 static void write_ranks(struct daemon *daemon, struct dp_buf *out)
 {
     static const struct rank_metric metrics[] = {
-        {"dp_rank_busy_ratio", "Share of a rank's last period in actions and the optimizer.", busy},
+        {"dp_rank_busy_ratio",
+         "Share of a rank's last period in actions, the optimizer and evaluations.", busy},
+        {"dp_rank_evaluation_ratio", "Share that it evaluated held-out samples.", evaluating},
         {"dp_rank_comm_exposed_ratio", "Share that it waited for data of a peer.", exposed},
         {"dp_rank_idle_ratio", "Share that it had nothing to do.", idle},
         {"dp_rank_live_bytes", "Bytes of activations that it holds.", live_bytes},

@@ -225,6 +225,7 @@ static void take_usage(const Dp__V1__Utilisation *from, struct dp_usage *usage)
         .idle_ns = from->idle_ns,
         .step_ns = from->step_ns,
         .cpu_ns = from->cpu_ns,
+        .evaluation_ns = from->evaluation_ns,
         .live_chunks = from->live_chunks,
         .peak_chunks = from->peak_chunks,
         .live_bytes = from->live_bytes,

@@ -169,6 +169,7 @@ void dp_usage_add(struct dp_usage *total, const struct dp_usage *sample)
     total->comm_exposed_ns += sample->comm_exposed_ns;
     total->idle_ns += sample->idle_ns;
     total->cpu_ns += sample->cpu_ns;
+    total->evaluation_ns += sample->evaluation_ns;
     total->step = sample->step;
     total->step_ns = sample->step_ns;
     total->tokens_per_s = sample->tokens_per_s;

@@ -238,12 +238,16 @@ static const char holds_and_requests[] =
     "ALTER TABLE jobs ADD COLUMN held_reason TEXT NOT NULL DEFAULT '';"
     "CREATE INDEX audit_by_request ON audit (request_id) WHERE request_id <> '';";
 
+static const char evaluations[] =
+    "ALTER TABLE ranks ADD COLUMN usage_evaluation_ns INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE ranks ADD COLUMN total_evaluation_ns INTEGER NOT NULL DEFAULT 0;";
+
 const struct dp_migration dp_migrations[] = {
     {first_schema},     {fences_and_parts},   {clusters_and_hardware}, {profiles_and_lessons},
     {loads_of_experts}, {communication},      {device_memory},         {tokens_of_corpus},
     {reassignments},    {queue_and_attempts}, {audit_and_retention},   {verdicts},
-    {nodes_to_avoid},   {ranks_once_had},     {attempts_of_steps},
-    {holds_and_requests},
+    {nodes_to_avoid},   {ranks_once_had},     {attempts_of_steps},     {holds_and_requests},
+    {evaluations},
 };
 const size_t dp_migrations_count = DP_ARRAY_LENGTH(dp_migrations);
 

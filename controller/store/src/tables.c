@@ -45,8 +45,9 @@ static const struct dp_column job_columns[] = {
         USE(prefix, I64, backward_ns), USE(prefix, I64, weight_ns), USE(prefix, I64, pair_ns),     \
         USE(prefix, I64, optimizer_ns), USE(prefix, I64, comm_exposed_ns),                         \
         USE(prefix, I64, idle_ns), USE(prefix, I64, step_ns), USE(prefix, I64, cpu_ns),            \
-        USE(prefix, U32, live_chunks), USE(prefix, U32, peak_chunks),                              \
-        USE(prefix, I64, live_bytes), USE(prefix, I64, peak_bytes), USE(prefix, F64, tokens_per_s)
+        USE(prefix, I64, evaluation_ns), USE(prefix, U32, live_chunks),                            \
+        USE(prefix, U32, peak_chunks), USE(prefix, I64, live_bytes), USE(prefix, I64, peak_bytes), \
+        USE(prefix, F64, tokens_per_s)
 #define RANK_COMM(name, kind)                                                                      \
     COLUMN_AS("comm_" #name "_total_ns", DP_COLUMN_I64, dp_rank_record, comm[kind].total_ns),      \
         COLUMN_AS("comm_" #name "_exposed_ns", DP_COLUMN_I64, dp_rank_record,                      \
@@ -101,10 +102,9 @@ static const struct dp_column rank_columns[] = {
 
 #define STEP(type, member) COLUMN(DP_COLUMN_##type, dp_step_record, member)
 static const struct dp_column step_columns[] = {
-    STEP(I64, job),         STEP(I64, step),      STEP(F64, loss),
-    STEP(BOOL, loss_known), STEP(I64, step_ns),   STEP(I64, tokens),
-    STEP(F64, lr),          STEP(F64, grad_norm), STEP(I64, time_ns),
-    STEP(U32, attempt),
+    STEP(I64, job),     STEP(I64, step),    STEP(F64, loss), STEP(BOOL, loss_known),
+    STEP(I64, step_ns), STEP(I64, tokens),  STEP(F64, lr),   STEP(F64, grad_norm),
+    STEP(I64, time_ns), STEP(U32, attempt),
 };
 
 #define TRACE(type, member) COLUMN(DP_COLUMN_##type, dp_trace_record, member)

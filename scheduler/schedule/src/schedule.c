@@ -17,7 +17,8 @@ const char *dp_action_kind_text(dp_action_kind kind)
 
 const char *dp_span_kind_text(int kind)
 {
-    static const char *const texts[] = {"wait", "gradient sync", "optimizer", "other"};
+    static const char *const texts[] = {"wait", "gradient sync", "optimizer", "other",
+                                        "evaluation"};
     if (kind >= 0 && kind < DP_ACTION_KIND_COUNT) {
         return kind_texts[kind];
     }

@@ -44,6 +44,7 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
     if (status != DP_OK) {
         return status;
     }
+    const int64_t start_ns = dp_exec_now_ns(exec);
     dp_exec_tag_chunk(chunk, MESSAGE_EVALUATE, slot->index, batch->number);
     status = dp_chunk_run_all(chunk, DP_PASS_FORWARD, err);
     struct dp_device *device = exec->config.device;
@@ -53,6 +54,7 @@ static dp_status run_chunk(struct dp_exec *exec, const struct slot *slot, struct
     if (status != DP_OK) {
         return status;
     }
+    dp_exec_record(exec, DP_SPAN_EVALUATION, exec->step, start_ns);
     if (!dp_stage_config(slot->stage)->has_head) {
         int32_t peer = exec_rank_of(exec, position_of(exec, slot->index + 1));
         return dp_transport_send(exec->config.transport, peer, tag_of(slot->index + 1, batch),

@@ -58,6 +58,9 @@ static void add_record(struct utilisation *self, const struct dp_exec_record *re
     case DP_SPAN_OPTIMIZER:
         sums->optimizer_ns += length_ns;
         break;
+    case DP_SPAN_EVALUATION:
+        sums->evaluation_ns += length_ns;
+        break;
     default:
         break;
     }
@@ -81,7 +84,9 @@ void utilisation_drain(struct utilisation *self)
         count = dp_exec_meter_pop(self->meter, records, POP_MAX);
         for (size_t i = 0; i < count; i++) {
             add_record(self, &records[i]);
-            keep_record(self, &records[i]);
+            if (records[i].span.kind != DP_SPAN_EVALUATION) { // which is of no step
+                keep_record(self, &records[i]);
+            }
         }
     }
 }
@@ -96,7 +101,7 @@ void utilisation_sample(struct utilisation *self, Dp__V1__Utilisation *ret_sampl
     Dp__V1__Utilisation sample = self->sums;
     sample.period_ns = (any ? self->last_end_ns : dp_clock_realtime_ns()) - self->until_ns;
     int64_t used_ns = sample.forward_ns + sample.backward_ns + sample.weight_ns + sample.pair_ns +
-                      sample.optimizer_ns + sample.comm_exposed_ns;
+                      sample.optimizer_ns + sample.comm_exposed_ns + sample.evaluation_ns;
     sample.idle_ns = sample.period_ns > used_ns ? sample.period_ns - used_ns : 0;
     int64_t cpu_ns = process_cpu_ns();
     sample.cpu_ns = cpu_ns - self->cpu_ns;

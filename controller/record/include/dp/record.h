@@ -141,7 +141,7 @@ struct dp_job_record {
 struct dp_usage {
     uint64_t step;
     int64_t period_ns, forward_ns, backward_ns, weight_ns, pair_ns, optimizer_ns, comm_exposed_ns,
-        idle_ns, step_ns, cpu_ns;
+        idle_ns, step_ns, cpu_ns, evaluation_ns;
     uint32_t live_chunks, peak_chunks;
     uint64_t live_bytes, peak_bytes;
     double tokens_per_s;

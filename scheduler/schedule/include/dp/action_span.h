@@ -11,10 +11,12 @@ typedef enum dp_span_kind {
     DP_SPAN_GRADIENT_SYNC,                // gradient sums at the end of the step
     DP_SPAN_OPTIMIZER,
     DP_SPAN_OTHER,
+    DP_SPAN_EVALUATION,                   // of held-out samples, between steps
     DP_SPAN_KIND_COUNT
 } dp_span_kind;
 
-// "F", "B", ..., "wait", "gradient sync", "optimizer", "other"; static.
+// "F", "B", ..., "wait", "gradient sync", "optimizer", "other",
+// "evaluation"; static.
 const char *dp_span_kind_text(int kind);
 
 struct dp_action_span {
