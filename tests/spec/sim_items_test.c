@@ -104,6 +104,7 @@ static void a_list_that_cannot_be_read_is_refused_with_the_item(void **state)
         {"slow = 5\n", "job.toml:12:8: ", "must be a list of strings, not an integer"},
         {"slow_link = [\"2-3-4:2\"]\n", "job.toml:12:13: ", "a link is two ranks"},
         {"slow_link = [\"rank=2:2\"]\n", "job.toml:12:13: ", "a link is two ranks"},
+        {"slow_link = [\"2-2:2\"]\n", "job.toml:12:13: ", "a link is two ranks"},
         {"gap = [\"all:61\"]\n", "job.toml:12:7: ", "the gap is 0 to 60 seconds"},
         {"noise = 3\n", "job.toml:12:9: ", "at most 2"},
     };

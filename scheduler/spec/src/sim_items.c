@@ -74,7 +74,8 @@ static bool take_link(char *text, struct dp_sim_item *item)
         return take_node(text, &item->ends[0]) && take_node(between + 1, &item->ends[1]);
     }
     return take_number(text, DP_RANKS_MAX - 1, &item->ends[0].rank) &&
-           take_number(between + 1, DP_RANKS_MAX - 1, &item->ends[1].rank);
+           take_number(between + 1, DP_RANKS_MAX - 1, &item->ends[1].rank) &&
+           item->ends[0].rank != item->ends[1].rank;
 }
 
 static bool take_steps(char *text, struct dp_sim_item *item)
