@@ -208,7 +208,7 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     struct dp_adapt_ask *kept = dp_core_keep(core, ask, sizeof(*ask));
     kept->request = job->reassign.request = core->next_request++;
     job->reassign.grows = ask->grows;
-    kept->grows = job->ranks_count < job->row.ranks_full;
+    kept->grows = !ask->recovers && job->ranks_count < job->row.ranks_full;
     kept->cause = dp_core_keep_text(core, ask->cause);
     kept->away = dp_core_keep_text(core, ask->away);
     kept->answer = dp_core_keep_text(core, ask->answer == NULL ? "" : ask->answer);
