@@ -559,6 +559,45 @@ static void a_node_that_takes_its_time_restarts_nobody(void **state)
     assert_int_equal(world_sent(&crew.world, DP_ORDER_START, ""), 2);
 }
 
+// Two ranks on n0 have taken five steps, and have told of a checkpoint of step `checkpoint`, if
+// any.
+static void assert_fate(const char *device, uint64_t checkpoint, dp_node_action action, bool force,
+                        const char *fate)
+{
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    struct dp_submit submit = crew_job(2);
+    submit.device = device;
+    uint64_t job = crew_submit(&crew, &submit);
+    for (uint64_t step = 1; step <= 5; step++) {
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            world_report_step(&crew.world, crew.nodes[0].session, rank, step, 4);
+        }
+    }
+    if (checkpoint > 0) {
+        crew_checkpoint(&crew, job, checkpoint);
+    }
+    crew.stays = true;
+    crew_ask(&crew, "n0", action, 0, force);
+    char text[DP_TEXT_MAX];
+    dp_core_node_job_fate(crew.world.core, "n0", "job-1", text, sizeof(text));
+    if (strstr(text, fate) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", fate, text);
+    }
+}
+
+static void what_becomes_of_the_jobs_of_a_node_that_is_left_is_told(void **state)
+{
+    (void)state;
+    assert_fate("cpu", 0, DP_NODE_SET_DOWN, false, "writes a checkpoint now and begins again");
+    assert_fate("sim", 0, DP_NODE_SET_DOWN, false, "begins anew elsewhere: its 5 steps are lost");
+    assert_fate("sim", 3, DP_NODE_SET_DOWN, false, "of step 3: 2 steps are taken again");
+    assert_fate("sim", 0, DP_NODE_DRAIN, true, "begins anew elsewhere: its 5 steps are lost");
+    assert_fate("cpu", 0, DP_NODE_DRAIN, false, "if there is room; else it ends there");
+    assert_fate("cpu", 0, DP_NODE_QUARANTINE, false, "goes on there");
+}
+
 // What the store has is what the next controller begins with.
 static void reload(struct crew *crew, uint64_t job)
 {
@@ -616,6 +655,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_of_the_same_name_inherits_nothing),
     cmocka_unit_test(more_nodes_than_are_wanted_do_a_new_attempt_no_harm),
     cmocka_unit_test(a_node_that_takes_its_time_restarts_nobody),
+    cmocka_unit_test(what_becomes_of_the_jobs_of_a_node_that_is_left_is_told),
     cmocka_unit_test(a_wait_goes_on_under_the_next_controller),
 };
 

@@ -1,7 +1,6 @@
 // dpctl audit: who changed what.
 #include "connect.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
 #include "dp/method.h"
 #include "since.h"
 
@@ -13,13 +12,23 @@ static const struct argp_option options[] = {
     {"since", KEY_SINCE, "TIME", 0, "only from then on: 2h, 7d, 2026-11-30T10:00:00Z", 0},
     {"after", KEY_AFTER, "INDEX", 0, "only entries after this one", 0},
     {"limit", 'n', "COUNT", 0, "at most COUNT (1000)", 0},
+    DPCTL_WIDE_OPTION,
     {0},
+};
+
+struct request {
+    Dp__V1__ListAuditRequest list;
+    bool wide;
 };
 
 static error_t handle(int key, char *arg, struct argp_state *state)
 {
-    Dp__V1__ListAuditRequest *request = state->input;
+    struct request *given = state->input;
+    Dp__V1__ListAuditRequest *request = &given->list;
     switch (key) {
+    case 'w':
+        given->wide = true;
+        return 0;
     case KEY_OBJECT:
         request->object = arg;
         return 0;
@@ -40,9 +49,11 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     }
 }
 
-static void print(const Dp__V1__ListAuditResponse *answer)
+static void print(const Dp__V1__ListAuditResponse *answer, int fits)
 {
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8};
+    // First without FROM, INDEX, USER.
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {.columns = 8, .fits = fits, .drops = "dac"};
     const char *const heads[] = {"INDEX", "TIME",   "USER",   "FROM",
                                  "VERB",  "OBJECT", "CHANGE", "OUTCOME"};
     dpctl_heads(&table, heads);
@@ -50,7 +61,7 @@ static void print(const Dp__V1__ListAuditResponse *answer)
         const Dp__V1__AuditEntry *entry = answer->entries[i];
         char time[32];
         dpctl_cell(&table, "%llu", (unsigned long long)entry->index);
-        dpctl_cell(&table, "%s", dp_clock_format_utc(time, entry->time_ns));
+        dpctl_cell(&table, "%s", dpctl_time(time, entry->time_ns, fits));
         dpctl_cell(&table, "%s", entry->user);
         dpctl_cell(&table, "%s %s", entry->door, entry->peer);
         dpctl_cell(&table, "%s", entry->verb);
@@ -76,14 +87,14 @@ dp_status dpctl_cmd_audit(struct dpctl *ctl, int argc, char **argv, struct dp_er
         .options = options,
         .handle = handle,
     };
-    Dp__V1__ListAuditRequest request = DP__V1__LIST_AUDIT_REQUEST__INIT;
+    struct request request = {.list = DP__V1__LIST_AUDIT_REQUEST__INIT};
     dpctl_parse(ctl, &syntax, &request, argc, argv);
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = connect_controller(ctl, &client, err);
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__ListAuditResponse *answer = NULL;
     if (status == DP_OK) {
-        status = dp_client_list_audit(client, &request, &arena, &answer, err);
+        status = dp_client_list_audit(client, &request.list, &arena, &answer, err);
     }
     if (status != DP_OK) {
         return status;
@@ -91,7 +102,7 @@ dp_status dpctl_cmd_audit(struct dpctl *ctl, int argc, char **argv, struct dp_er
     if (ctl->json) {
         dpctl_print_json(ctl, dp_message_to_json(&answer->base), "dp.audit/1");
     } else {
-        print(answer);
+        print(answer, dpctl_fits(ctl, request.wide));
     }
     if (answer->more) {
         fprintf(stderr, "there is more: dpctl audit --after %llu\n",

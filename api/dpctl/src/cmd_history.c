@@ -3,7 +3,6 @@
 #include "decisions.h"
 #include "dp/adapt.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
 #include "dp/method.h"
 #include "since.h"
 
@@ -13,12 +12,14 @@ struct request {
     Dp__V1__ListHistoryRequest list;
     const char *job;
     uint64_t decision; // 0 = all of them
+    bool wide;
 };
 
 static const struct argp_option options[] = {
     {"user", KEY_USER, "USER", 0, "only this user's jobs", 0},
     {"since", KEY_SINCE, "TIME", 0, "only jobs that ended since then: 2h, 7d, 2026-11-30", 0},
     {"limit", 'n', "COUNT", 0, "newest COUNT jobs (100)", 0},
+    DPCTL_WIDE_OPTION,
     {"decision", KEY_DECISION, "N", 0, "of JOB: this one, with every answer that was weighed", 1},
     {0},
 };
@@ -36,6 +37,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case 'n':
         list->limit = (uint32_t)dpctl_number(state, "--limit", arg, 1, DP_JOBS_LISTED_MAX);
+        return 0;
+    case 'w':
+        request->wide = true;
         return 0;
     case KEY_DECISION:
         request->decision = (uint64_t)dpctl_number(state, "--decision", arg, 1, INT32_MAX);
@@ -68,9 +72,11 @@ static int64_t started_ns(const Dp__V1__HistoryEntry *entry)
     return entry->job->started_ns;
 }
 
-static void print(const Dp__V1__ListHistoryResponse *answer)
+static void print(const Dp__V1__ListHistoryResponse *answer, int fits)
 {
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 9, .right = 7u << 4};
+    // First without DECISIONS, ATTEMPTS, TIME, ENDED, USER.
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {.columns = 9, .right = 7u << 4, .fits = fits, .drops = "gfehc"};
     const char *const heads[] = {"ID",       "NAME",      "USER",  "STATE", "TIME",
                                  "ATTEMPTS", "DECISIONS", "ENDED", "REASON"};
     dpctl_heads(&table, heads);
@@ -91,7 +97,7 @@ static void print(const Dp__V1__ListHistoryResponse *answer)
                                  : dpctl_seconds(took, (double)(job->ended_ns - began_ns) / 1e9));
         dpctl_cell(&table, "%u", job->attempt);
         dpctl_cell(&table, "%zu", entry->n_decisions);
-        dpctl_cell(&table, "%s", dp_clock_format_utc(time, job->ended_ns));
+        dpctl_cell(&table, "%s", dpctl_time(time, job->ended_ns, fits));
         dpctl_cell(&table, "%s%s%s", job->reason, job->reason[0] == '\0' ? "" : ": ", job->message);
     }
     dpctl_table_print(&table);
@@ -165,19 +171,19 @@ static dp_status show_decisions(struct dpctl *ctl, struct dp_client *client,
     return status == DP_OK ? print_decision(request, answer, err) : status;
 }
 
-static dp_status list(struct dpctl *ctl, struct dp_client *client,
-                      const Dp__V1__ListHistoryRequest *request, struct dp_error *err)
+static dp_status list(struct dpctl *ctl, struct dp_client *client, const struct request *request,
+                      struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__ListHistoryResponse *answer = NULL;
-    dp_status status = dp_client_list_history(client, request, &arena, &answer, err);
+    dp_status status = dp_client_list_history(client, &request->list, &arena, &answer, err);
     if (status != DP_OK) {
         return status;
     }
     if (ctl->json) {
         dpctl_print_json(ctl, dp_message_to_json(&answer->base), "dp.history/1");
     } else {
-        print(answer);
+        print(answer, dpctl_fits(ctl, request->wide));
     }
     return DP_OK;
 }
@@ -205,6 +211,6 @@ dp_status dpctl_cmd_history(struct dpctl *ctl, int argc, char **argv, struct dp_
     if (status != DP_OK) {
         return status;
     }
-    return request.job == NULL ? list(ctl, client, &request.list, err)
+    return request.job == NULL ? list(ctl, client, &request, err)
                                : show_decisions(ctl, client, &request, err);
 }

@@ -20,6 +20,7 @@ static const struct argp_option drain_options[] = {
 };
 static const struct argp_option nodes_options[] = {
     {"reason", KEY_REASON, "TEXT", 0, "down, quarantine: why", 0},
+    DPCTL_WIDE_OPTION,
     {0},
 };
 
@@ -28,7 +29,7 @@ struct request {
     int words_max;
     const char *reason;
     uint32_t deadline_s;
-    bool force;
+    bool force, wide;
 };
 
 // "90", "90s", "10m", "2h".
@@ -69,6 +70,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     case KEY_FORCE:
         request->force = true;
         return 0;
+    case 'w':
+        request->wide = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (given >= request->words_max) {
             argp_error(state, "unexpected argument \"%s\"", arg);
@@ -100,7 +104,10 @@ static void print_node(struct dpctl *ctl, const Dp__V1__Node *node)
     }
     printf("%s  %s%s%s\n", node->name, node->state, node->reason[0] == '\0' ? "" : "  ",
            node->reason);
-    for (size_t i = 0; i < node->n_jobs; i++) {
+    for (size_t i = 0; i < node->n_fates && i < node->n_jobs; i++) {
+        printf("%s %s\n", node->jobs[i], node->fates[i]);
+    }
+    for (size_t i = 0; i < node->n_jobs && node->n_fates == 0; i++) {
         printf("%s%s%s", i == 0 ? "has ranks of " : ", ", node->jobs[i],
                i + 1 == node->n_jobs ? "\n" : "");
     }
@@ -180,9 +187,11 @@ static void cell_jobs(struct dpctl_table *table, const Dp__V1__Node *node)
     }
 }
 
-static void print_nodes(const Dp__V1__ListNodesResponse *nodes)
+static void print_nodes(const Dp__V1__ListNodesResponse *nodes, int fits)
 {
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 10, .right = 7u << 2};
+    // First without CALIBRATED, ACCELERATORS, CORES, MEMORY, SEEN.
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {.columns = 10, .right = 7u << 2, .fits = fits, .drops = "gfdeh"};
     const char *const heads[] = {"NAME",         "STATE",      "SLOTS", "CORES", "MEMORY",
                                  "ACCELERATORS", "CALIBRATED", "SEEN",  "JOBS",  "REASON"};
     dpctl_heads(&table, heads);
@@ -206,7 +215,7 @@ static void print_nodes(const Dp__V1__ListNodesResponse *nodes)
     dpctl_table_print(&table);
 }
 
-static dp_status list(struct dpctl *ctl, struct dp_client *client, struct dp_error *err)
+static dp_status list(struct dpctl *ctl, struct dp_client *client, bool wide, struct dp_error *err)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__ListNodesResponse *nodes = NULL;
@@ -214,7 +223,7 @@ static dp_status list(struct dpctl *ctl, struct dp_client *client, struct dp_err
     if (status == DP_OK && ctl->json) {
         dpctl_print_json(ctl, dp_message_to_json(&nodes->base), "dp.nodes/1");
     } else if (status == DP_OK) {
-        print_nodes(nodes);
+        print_nodes(nodes, dpctl_fits(ctl, wide));
     }
     return status;
 }
@@ -235,7 +244,7 @@ dp_status dpctl_cmd_nodes(struct dpctl *ctl, int argc, char **argv, struct dp_er
     AUTO_CLIENT struct dp_client *client = NULL;
     dp_status status = connect_controller(ctl, &client, err);
     if (status != DP_OK || request.words[0] == NULL) {
-        return status == DP_OK ? list(ctl, client, err) : status;
+        return status == DP_OK ? list(ctl, client, request.wide, err) : status;
     }
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__SetNodeRequest set = DP__V1__SET_NODE_REQUEST__INIT;

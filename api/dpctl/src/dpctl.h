@@ -82,8 +82,12 @@ dp_status dpctl_write(struct dpctl *ctl, const char *path, const struct dp_buf *
                       struct dp_error *err);
 
 // Tables without borders: two spaces between columns; the last column is never padded on its right.
+// One that is wider than `fits` loses the columns of `drops`, one by one, and then the end of its
+// last column, which is text; stderr says which columns are not there.
 struct dpctl_table {
     int columns;
+    int fits;            // columns of the terminal (dpctl_fits); 0 = however wide
+    const char *drops;   // columns by their letters ('a' is the first), the least important first
     uint32_t right;      // bit i: column i is set flush right, as numbers are
     const int *widths;   // the least width of each column; NULL = as wide as its cells
     struct dp_buf cells; // NUL-terminated cells, row by row
@@ -96,6 +100,16 @@ void dpctl_cell(struct dpctl_table *table, const char *format, ...)
 // A first row: one cell for each column.
 void dpctl_heads(struct dpctl_table *table, const char *const *heads);
 void dpctl_table_print(const struct dpctl_table *table);
+// What a table on stdout has to fit: 0 when that is no terminal, or with --wide.
+int dpctl_fits(const struct dpctl *ctl, bool wide);
+// A time (wall clock, UTC) in a table that has to fit: of today without its day, else without its
+// seconds; in full when `fits` is 0.
+const char *dpctl_time(char buffer[32], int64_t time_ns, int fits);
+// Of a command whose table may lose columns; its handler sets a flag.
+#define DPCTL_WIDE_OPTION                                                                          \
+    {                                                                                              \
+        "wide", 'w', NULL, 0, "all columns in full, however narrow the terminal is", 0             \
+    }
 
 // checkpoint_files.c: the verbs of dpctl checkpoint that are about files.
 bool dpctl_is_checkpoint_verb(const char *word);

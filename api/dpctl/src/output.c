@@ -9,6 +9,7 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
+#include "dp/clock.h"
 #include "dp/diag.h"
 #include "dp/utf8.h"
 #include "dpctl.h"
@@ -170,22 +171,118 @@ static int text_width(const char *text)
     return width;
 }
 
-static void print_cell(const struct dpctl_table *table, int column, int width, const char *cell)
+#define GAP 2             // between two columns
+#define LAST_WIDTH_MIN 16 // that the last column keeps while others can go
+
+int dpctl_fits(const struct dpctl *ctl, bool wide)
+{
+    return ctl->out_is_tty && !wide ? ctl->width : 0;
+}
+
+// "2026-11-30T17:14:02.123Z" is cut to the second of today, or the minute of another day.
+const char *dpctl_time(char buffer[32], int64_t time_ns, int fits)
+{
+    char now[32];
+    dp_clock_format_utc(buffer, time_ns);
+    if (fits == 0 || strlen(buffer) != strlen("2026-11-30T17:14:02.123Z")) {
+        return buffer;
+    }
+    dp_clock_format_utc(now, dp_clock_realtime_ns());
+    bool is_today = strncmp(buffer, now, strlen("2026-11-30")) == 0;
+    size_t start = is_today ? strlen("2026-11-30T") : 0;
+    size_t end = strlen(is_today ? "2026-11-30T17:14:02" : "2026-11-30T17:14");
+    memmove(buffer, buffer + start, end - start);
+    (void)dp_copy_text(buffer + (end - start), 2, "Z");
+    return buffer;
+}
+
+struct layout {
+    int *widths; // of each column; of the last one at most this much is shown; -1 = left out
+    bool is_cut; // the last one is
+};
+
+static int width_of(const struct dpctl_table *table, const struct layout *layout)
+{
+    int width = 0;
+    for (int i = 0; i + 1 < table->columns; i++) {
+        width += layout->widths[i] < 0 ? 0 : layout->widths[i] + GAP;
+    }
+    return width;
+}
+
+// Leaves out columns until what is left fits, then cuts the last one.
+static void fit(const struct dpctl_table *table, struct layout *layout)
+{
+    int *last = &layout->widths[table->columns - 1];
+    int least = *last < LAST_WIDTH_MIN ? *last : LAST_WIDTH_MIN;
+    for (const char *drop = table->drops; drop != NULL && *drop != '\0'; drop++) {
+        if (width_of(table, layout) + least <= table->fits) {
+            break;
+        }
+        layout->widths[*drop - 'a'] = -1;
+    }
+    int room = table->fits - width_of(table, layout);
+    room = room < least ? least : room;
+    layout->is_cut = *last > room;
+    *last = layout->is_cut ? room : *last;
+}
+
+static void print_last(const char *cell, const struct layout *layout, int width)
+{
+    int shown = 0;
+    const char *end = cell;
+    if (!layout->is_cut || text_width(cell) <= width) {
+        printf("%s\n", cell);
+        return;
+    }
+    // Whole characters, and one column for the mark.
+    while (shown < width - 1) {
+        end++;
+        while (((unsigned char)*end & 0xc0) == 0x80) {
+            end++;
+        }
+        shown++;
+    }
+    printf("%.*s\u2026\n", (int)(end - cell), cell);
+}
+
+static void print_cell(const struct dpctl_table *table, const struct layout *layout, int column,
+                       const char *cell)
 {
     bool last = column + 1 == table->columns;
-    int room = width - text_width(cell);
+    int width = layout->widths[column], room = width - text_width(cell);
+    if (width < 0) {
+        return;
+    }
     if ((table->right & (1u << column)) != 0) {
         printf("%*s%s%s", room, "", cell, last ? "\n" : "  ");
     } else if (last) {
-        printf("%s\n", cell);
+        print_last(cell, layout, width);
     } else {
-        printf("%s%*s", cell, room + 2, "");
+        printf("%s%*s", cell, room + GAP, "");
+    }
+}
+
+// The heads of what is left out.
+static void say_what_is_missing(const struct dpctl_table *table, const struct layout *layout)
+{
+    const char *cell = table->cells.bytes, *before = "--wide shows ";
+    for (int i = 0; i < table->columns; i++) {
+        if (layout->widths[i] < 0) {
+            fprintf(stderr, "%s%s", before, cell);
+            before = ", ";
+        }
+        cell += strlen(cell) + 1;
+    }
+    if (before[0] == ',') {
+        fputs(", too\n", stderr);
     }
 }
 
 void dpctl_table_print(const struct dpctl_table *table)
 {
     DP_AUTO_FREE int *widths = dp_new_array(int, (size_t)table->columns);
+    struct layout layout = {.widths = widths};
     for (int i = 0; table->widths != NULL && i < table->columns; i++) {
         widths[i] = table->widths[i];
     }
@@ -196,12 +293,15 @@ void dpctl_table_print(const struct dpctl_table *table)
         *column = width > *column ? width : *column;
         cell += strlen(cell) + 1;
     }
+    if (table->fits > 0) {
+        fit(table, &layout);
+    }
     cell = table->cells.bytes;
     for (size_t i = 0; i < table->count; i++) {
-        int column = (int)(i % (size_t)table->columns);
-        print_cell(table, column, widths[column], cell);
+        print_cell(table, &layout, (int)(i % (size_t)table->columns), cell);
         cell += strlen(cell) + 1;
     }
+    say_what_is_missing(table, &layout);
 }
 
 // The number with the unit in which it is at least 1.

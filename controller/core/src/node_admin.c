@@ -194,6 +194,46 @@ static void drain(struct dp_core *core, struct core_node *node, const struct dp_
     }
 }
 
+// Its ranks were told to end, to begin again elsewhere.
+static void describe_way(const struct core_job *job, char *text, size_t size)
+{
+    unsigned long long step = job->row.step, kept = job->row.checkpoint_step;
+    if (job->stop_checkpoint) {
+        snprintf(text, size, "writes a checkpoint now and begins again elsewhere from it");
+    } else if (job->row.checkpoint[0] != '\0') {
+        snprintf(text, size,
+                 "begins again elsewhere from its newest checkpoint, of step %llu: %llu steps are "
+                 "taken again",
+                 kept, step > kept ? step - kept : 0);
+    } else {
+        snprintf(text, size, "has no checkpoint and begins anew elsewhere: its %llu steps are lost",
+                 step);
+    }
+}
+
+void dp_core_node_job_fate(const struct dp_core *core, const char *node, const char *job,
+                           char *ret_text, size_t size)
+{
+    const struct core_job *found = dp_core_job_number(core, dp_core_number_of(job));
+    const struct core_node *at = dp_core_node_find(core, node);
+    ret_text[0] = '\0';
+    if (found == NULL || at == NULL) {
+        return;
+    }
+    bool trains = found->row.state == DP_STATE_RUNNING || found->row.state == DP_STATE_REASSIGNING;
+    if (found->row.state == DP_STATE_STOPPING && found->row.outcome == DP_STATE_QUEUED) {
+        describe_way(found, ret_text, size);
+    } else if (found->row.state == DP_STATE_STOPPING) {
+        snprintf(ret_text, size, "is ending");
+    } else if (trains && at->row.admin == DP_ADMIN_DRAIN) {
+        snprintf(ret_text, size,
+                 "moves to other nodes while it trains, if there is room; else it %s",
+                 at->leave_ns == 0 ? "ends there" : "begins again elsewhere at the deadline");
+    } else {
+        snprintf(ret_text, size, "goes on there");
+    }
+}
+
 // NULL when it may go: nothing of it can be heard or left.
 static const char *why_kept(const struct dp_core *core, const struct core_node *node)
 {

@@ -183,6 +183,16 @@ static void reply_quota(struct daemon *daemon, uint64_t call, const char *user,
     call_reply(daemon, call, &found->base);
 }
 
+static void add_fates(struct daemon *daemon, struct dp_arena *arena, Dp__V1__Node *node)
+{
+    node->fates = arena_take(arena, node->n_jobs * sizeof(char *));
+    for (size_t i = 0; i < node->n_jobs; i++) {
+        char text[DP_TEXT_MAX];
+        dp_core_node_job_fate(daemon->core, node->name, node->jobs[i], text, sizeof(text));
+        node->fates[node->n_fates++] = dp_arena_strdup(arena, text);
+    }
+}
+
 void admin_reply(struct daemon *daemon, dp_method_id method, uint64_t call, const char *name)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -193,7 +203,10 @@ void admin_reply(struct daemon *daemon, dp_method_id method, uint64_t call, cons
     Dp__V1__Node forgotten = DP__V1__NODE__INIT;
     forgotten.name = (char *)name;
     forgotten.state = (char *)"FORGOTTEN";
-    const Dp__V1__Node *node = service_node(daemon, name, &arena);
+    Dp__V1__Node *node = service_node(daemon, name, &arena);
+    if (node != NULL && method != DP_METHOD_UNDRAIN_NODE) {
+        add_fates(daemon, &arena, node);
+    }
     call_reply(daemon, call, node == NULL ? &forgotten.base : &node->base);
 }
 

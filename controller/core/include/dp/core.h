@@ -590,3 +590,6 @@ dp_node_state dp_core_node_state_of(const struct dp_core *core, const char *node
 // Ids of the jobs that have slots of this node; room for dp_core_node_jobs_max.
 size_t dp_core_node_jobs_max(const struct dp_core *core, const char *node);
 size_t dp_core_node_jobs(const struct dp_core *core, const char *node, const char **ret_ids);
+// What becomes of one of them, for people, right after somebody drained the node or set it down.
+void dp_core_node_job_fate(const struct dp_core *core, const char *node, const char *job,
+                           char *ret_text, size_t size);
