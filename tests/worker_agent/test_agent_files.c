@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
+#include "dp/check.h"
 #include "dp/sealed.h"
 #include "dp/wire.h"
 #include "dp_test.h"
@@ -221,6 +223,37 @@ static void levels_damaged_at_any_place_are_put_aside_and_never_taken_for_others
     scene_close(&scene);
 }
 
+// Whoever opens a pipe waits for who writes into it.
+static void what_is_no_file_is_put_aside_and_not_waited_at(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_open(&scene);
+    DP_AUTO_FREE char *directory = directory_of(scene.state_dir, &scene.fence);
+    DP_AUTO_FREE char *levels = dp_asprintf("%s/" DP_LINK_LEVELS_FILE, directory);
+    DP_AUTO_FREE char *assignment = dp_asprintf("%s/assignment", directory);
+    struct keeper_conn conn = {
+        .worker = &scene.worker, .fence = scene.fence, .directory = directory};
+    struct dp_error err = {0};
+    assert_ok(dp_make_directories(directory, &err), &err);
+    for (int form = 0; form < 2; form++) {
+        const char *const paths[] = {levels, assignment};
+        for (size_t i = 0; i < DP_ARRAY_LENGTH(paths); i++) {
+            int made = form == 0 ? mkfifo(paths[i], 0600) : symlink(paths[i], paths[i]);
+            assert_int_equal(made, 0);
+        }
+        memset(&seen, 0, sizeof seen);
+        keeper_replay_file(&conn);
+        directory_scan(&scene.worker);
+        assert_int_equal(seen.spawned + seen.exited, 0);
+        assert_int_equal(seen.found, 1);
+        assert_int_equal(seen.notes, 2);
+        expect_put_aside(levels);
+        expect_put_aside(assignment);
+    }
+    scene_close(&scene);
+}
+
 static void a_time_of_contact_that_was_damaged_is_not_known(void **state)
 {
     (void)state;
@@ -277,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_assignment_file_damaged_at_any_place_costs_no_rank),
         cmocka_unit_test(levels_damaged_at_any_place_are_put_aside_and_never_taken_for_others),
+        cmocka_unit_test(what_is_no_file_is_put_aside_and_not_waited_at),
         cmocka_unit_test(a_keeper_is_gone_only_when_nothing_is_locked),
         cmocka_unit_test(a_time_of_contact_that_was_damaged_is_not_known),
     };

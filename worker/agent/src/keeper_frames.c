@@ -192,7 +192,10 @@ dp_status keeper_frame(struct keeper_conn *conn, const struct dp_link_frame *fra
 // letters would be a length that no frame has.
 static dp_status read_levels(const char *path, struct dp_buf *buf, struct dp_error *err)
 {
-    dp_status status = dp_read_file(path, DP_KEEPER_LEVELS_BYTES_MAX, buf, err);
+    dp_status status = dp_sealed_check(path, err);
+    if (status == DP_OK) {
+        status = dp_read_file(path, DP_KEEPER_LEVELS_BYTES_MAX, buf, err);
+    }
     if (status == DP_OK && (buf->length < 3 || memcmp(buf->bytes, "dp.", 3) == 0)) {
         dp_buf_clear(buf);
         status = dp_sealed_read(path, DP_LINK_LEVELS_KIND, DP_KEEPER_LEVELS_BYTES_MAX, buf, err);

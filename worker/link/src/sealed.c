@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
@@ -39,11 +40,21 @@ dp_status dp_sealed_put_aside(const char *path, struct dp_error *err)
     return dp_fail(err, DP_INVALID, "%s was damaged; it was renamed to %s", path, aside);
 }
 
+dp_status dp_sealed_check(const char *path, struct dp_error *err)
+{
+    struct stat info;
+    bool is_other = lstat(path, &info) == 0 && !S_ISREG(info.st_mode);
+    return is_other ? dp_sealed_put_aside(path, err) : DP_OK;
+}
+
 dp_status dp_sealed_read(const char *path, const char *kind, size_t bytes_max, struct dp_buf *buf,
                          struct dp_error *err)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf file = {0};
-    dp_status status = dp_read_file(path, bytes_max + HEADER_BYTES, &file, err);
+    dp_status status = dp_sealed_check(path, err);
+    if (status == DP_OK) {
+        status = dp_read_file(path, bytes_max + HEADER_BYTES, &file, err);
+    }
     if (status == DP_TOO_LARGE) {
         return dp_sealed_put_aside(path, err);
     }

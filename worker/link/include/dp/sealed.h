@@ -15,5 +15,8 @@ dp_status dp_sealed_write(const char *path, const char *kind, const void *bytes,
 // which err says.
 dp_status dp_sealed_read(const char *path, const char *kind, size_t bytes_max, struct dp_buf *buf,
                          struct dp_error *err);
+// DP_INVALID: it is no file of its own (a pipe, at which whoever opens it waits, a link), and was
+// renamed as above. dp_sealed_read begins with this.
+dp_status dp_sealed_check(const char *path, struct dp_error *err);
 // Renames a file that cannot be used to PATH.corrupt; err gets that, and its status DP_INVALID.
 dp_status dp_sealed_put_aside(const char *path, struct dp_error *err);
