@@ -1,5 +1,6 @@
-// Prints how often healthy ranks are suspected and how soon slow ones are, by threshold and by how
-// slow they are: straggler_roc [RUNS]. The jobs are those of the campaign, without skewed experts.
+// Prints how often healthy ranks are suspected, and how soon slow ones are suspected and confirmed,
+// by threshold and by how slow they are: straggler_roc [RUNS]. The jobs are those of the campaign,
+// without skewed experts.
 #include <math.h>
 #include <stdlib.h>
 
@@ -53,8 +54,12 @@ static int alarms(uint64_t seed, double enter, int64_t *ret_rank_steps)
     return count;
 }
 
-// Steps until the slow rank is suspected; 0 = not within 100.
-static int delay(uint64_t seed, double enter, double factor)
+// Steps until the slow rank is suspected and confirmed; 0 = not within 100.
+struct delay {
+    int suspected, confirmed;
+};
+
+static struct delay delay(uint64_t seed, double enter, double factor)
 {
     struct dp_rand rand;
     struct virtual_job job;
@@ -64,16 +69,38 @@ static int delay(uint64_t seed, double enter, double factor)
     job.onset_step = ONSET;
     struct dp_straggler *detector = detector_of(&job, enter);
     struct dp_straggler_verdict verdict;
-    int found = 0;
-    for (int step = 1; step < ONSET + 100 && found == 0; step++) {
+    struct delay found = {0};
+    for (int step = 1; step < ONSET + 100 && found.confirmed == 0; step++) {
         virtual_job_step(&job, step, &rand, detector);
+        uint64_t request;
+        if (dp_straggler_wants_probe(detector, &request)) {
+            virtual_job_probe(&job, request, &rand, detector);
+        }
         while (dp_straggler_next(detector, &verdict)) {
-            bool right = verdict.state >= DP_STRAGGLER_SUSPECTED && verdict.rank == job.slow_rank;
-            found = right && step >= ONSET ? step - ONSET + 1 : found;
+            bool right = verdict.rank == job.slow_rank && step >= ONSET;
+            if (right && verdict.state == DP_STRAGGLER_SUSPECTED && found.suspected == 0) {
+                found.suspected = step - ONSET + 1;
+            } else if (right && verdict.state == DP_STRAGGLER_CONFIRMED) {
+                found.confirmed = step - ONSET + 1;
+            }
         }
     }
     dp_straggler_free(detector);
     return found;
+}
+
+static void print_delays(int runs, double enter, double factor)
+{
+    int soon = 0, found = 0, confirmed = 0, steps = 0;
+    for (int run = 1; run <= runs; run++) {
+        struct delay after = delay((uint64_t)run, enter, factor);
+        soon += after.suspected > 0 && after.suspected <= FOUND_WITHIN;
+        found += after.suspected > 0;
+        confirmed += after.confirmed > 0;
+        steps += after.confirmed;
+    }
+    printf("  %d/%d/%d(%.1f)", 100 * soon / runs, 100 * found / runs, 100 * confirmed / runs,
+           confirmed > 0 ? (double)steps / confirmed : 0);
 }
 
 int main(int argc, char **argv)
@@ -83,7 +110,8 @@ int main(int argc, char **argv)
     for (int f = 0; f < FACTORS; f++) {
         printf("  x%.1f", factors[f]);
     }
-    printf("   (%% found within %d steps / within 100)\n", FOUND_WITHIN);
+    printf("   (%% suspected within %d steps / within 100 / confirmed (after so many))\n",
+           FOUND_WITHIN);
     for (int t = 0; t < THRESHOLDS; t++) {
         int64_t rank_steps = 0;
         int wrong = 0;
@@ -92,13 +120,7 @@ int main(int argc, char **argv)
         }
         printf("%9.2f  %d in %.1f million", thresholds[t], wrong, (double)rank_steps / 1e6);
         for (int f = 0; f < FACTORS; f++) {
-            int soon = 0, found = 0;
-            for (int run = 1; run <= runs; run++) {
-                int steps = delay((uint64_t)run, thresholds[t], factors[f]);
-                soon += steps > 0 && steps <= FOUND_WITHIN;
-                found += steps > 0;
-            }
-            printf("  %d/%d", 100 * soon / runs, 100 * found / runs);
+            print_delays(runs, thresholds[t], factors[f]);
         }
         printf("\n");
     }
