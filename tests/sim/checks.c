@@ -69,6 +69,12 @@ void sim_check_order(struct sim *sim, const struct dp_effect *effect)
                  effect->fence.job, effect->fence.attempt, effect->fence.epoch, job->attempt,
                  epoch_on_disk(job));
     }
+    bool ends = effect->order == DP_ORDER_STOP || effect->order == DP_ORDER_RELEASE;
+    if (ends && job->state == DP_STATE_REASSIGNING && effect->fence.attempt == job->attempt &&
+        effect->fence.epoch == job->source_epoch) {
+        sim_fail(sim, "disk", "%s of %s.%u.%u, which serves what epoch %u takes", what, job->id,
+                 job->attempt, effect->fence.epoch, job->epoch);
+    }
     bool in_force = compare_with_disk(job, &effect->fence) == 0;
     bool ended = dp_job_state_ended(job->state);
     if (effect->order == DP_ORDER_PREPARE && in_force) {
@@ -173,6 +179,10 @@ void sim_check_job_row(struct sim *sim, const struct sim_row *row, const struct 
                      job->id, before->attempt, epoch_on_disk(before), job->attempt,
                      epoch_on_disk(job));
         }
+    }
+    if (job->state == DP_STATE_REASSIGNING && job->source_epoch != 0 && job->sources.length == 0) {
+        sim_fail(sim, "rows", "%s takes its state from epoch %u, and nobody is named", job->id,
+                 job->source_epoch);
     }
     bool ends = dp_job_state_ended(job->state) && !(row->used && dp_job_state_ended(before->state));
     if (ends) {

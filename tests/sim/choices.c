@@ -117,7 +117,9 @@ static void check_left(struct sim *sim, const struct sim_node *node)
 
 void sim_choices_look(struct sim *sim)
 {
-    for (uint32_t n = 0; n < sim->nodes_count && is_awake(sim, TOLD_MS); n++) {
+    // One that has just started looks at a node when that speaks, or is late.
+    int64_t awake_ms = sim->controller.config.late_ms + TOLD_MS;
+    for (uint32_t n = 0; n < sim->nodes_count && is_awake(sim, awake_ms); n++) {
         const struct sim_node *node = &sim->nodes[n];
         bool leaves = node->leave_ns != 0 && !(node->leave_by_wall && sim->more.jumped);
         if (leaves && sim->now_ns - node->leave_ns > SIM_MS(TOLD_MS)) {

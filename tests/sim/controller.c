@@ -18,6 +18,8 @@ static void take_finished(const struct sim_report *report, struct dp_rank_finish
     finished->ok = report->ok;
     finished->not_finite = false;
     finished->peer_lost = report->peer_lost;
+    // By a figure that is drawn already: of some it was the machine.
+    finished->node_fault = !report->ok && !report->peer_lost && report->step % 2 == 1;
     finished->step = report->step;
     finished->action[0] = '\0';
     finished->error[0] = '\0';

@@ -263,8 +263,9 @@ static void recover_in_place(struct sim *sim, const struct dp_effect *effect,
     for (size_t i = 0; i < ask->lost_count; i++) {
         tried.slots[ask->lost[i]].node = "";
     }
-    for (size_t i = 0; i < ask->lost_count; i++) {
-        if (!find_place(sim, effect, &tried, count, &tried.slots[ask->lost[i]])) {
+    for (size_t i = 0; i < count; i++) {
+        bool moves = tried.slots[i].node[0] == '\0' || strcmp(tried.slots[i].node, ask->away) == 0;
+        if (moves && !find_place(sim, effect, &tried, count, &tried.slots[i])) {
             return;
         }
     }

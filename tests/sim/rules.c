@@ -13,7 +13,7 @@
 
 #include "sim.h"
 
-#define LEFT_MS 30000 // more than two stops with their grace take
+#define LEFT_MS 45000 // more than two stops, the first one with a checkpoint, and their grace take
 #define HEARD_MS 3000 // what holds for longer, the controller knows
 #define PASSED_MS 1000
 
@@ -408,7 +408,7 @@ void sim_rules_decision(struct sim *sim, const struct sim_row *row,
 // Whoever makes way does so for an attempt of somebody of higher priority.
 static void check_preempted(struct sim *sim, const struct dp_job_record *job)
 {
-    uint32_t most = 0;
+    uint32_t most = sim->broken; // what they make way for may lose the room again
     if (sim->late.reordered) {
         return; // it was another order then
     }

@@ -102,6 +102,11 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
         job->stored_token = stored->token > job->stored_token ? stored->token : job->stored_token;
         dp_core_pasts_stored(job, job->stored_token);
         dp_core_decisions_stored(job);
+        bool ends = job->row.state == DP_STATE_STOPPING || dp_job_state_ended(job->row.state);
+        if (ends && !job->gives_back && dp_core_job_clean(job)) {
+            job->gives_back = true;
+            dp_core_sides_recount(job);
+        }
         if (job->row.state == DP_STATE_SUBMITTED && dp_core_job_clean(job)) {
             dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
         }

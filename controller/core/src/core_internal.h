@@ -174,6 +174,7 @@ struct core_job {
     bool changed, ranks_changed; // in this step: to be stored
     bool show;                   // to be shown once it is stored
     bool recount;                // ranks may have given slots back
+    bool gives_back;             // that it ends is on disk
     uint64_t dirty_token, stored_token;
     uint64_t ranks_token; // of the newest transaction with its ranks
     int64_t retry_ns;     // STORE failed: when to try again, 0 = it did not
@@ -430,12 +431,12 @@ uint32_t dp_core_job_slots(const struct core_job *job, const char *node);
 // Counts them again: the job ends or has ended, or ranks of it have since.
 void dp_core_job_recount(struct core_job *job);
 // Ranks of a job that ends give their slots back one by one: others need not wait for the last one,
-// which may be where nobody can ask.
+// which may be where nobody can ask. But for the end to be on disk: a controller that starts would
+// give the slots to the job again.
 static inline bool dp_core_rank_has_slot(const struct core_job *job,
                                          const struct dp_rank_record *rank)
 {
-    bool ends = job->row.state == DP_STATE_STOPPING || dp_job_state_ended(job->row.state);
-    return !ends || !dp_rank_record_over(rank);
+    return !job->gives_back || !dp_rank_record_over(rank);
 }
 
 // queue.c

@@ -137,6 +137,7 @@ void dp_core_load_job(struct dp_core *core, const struct dp_load_job *load)
     core->avoiding = core->avoiding || job->row.avoid[0] != '\0';
     core->small = core->small || job->row.ranks_count < job->row.ranks_full;
     job->loaded = true;
+    job->gives_back = job->row.state == DP_STATE_STOPPING;
     know_nodes(core, job);
     dp_core_job_set_members(job);
     dp_core_reschedule(core);

@@ -51,7 +51,8 @@ static uint32_t ranks_of(const struct core_job *job)
     if (job->row.state == DP_STATE_QUEUED) {
         return job->planning ? (uint32_t)job->row.ranks_wanted : 0;
     }
-    return dp_job_state_ended(job->row.state) ? 0 : (uint32_t)job->ranks_count;
+    // With its slots.
+    return job->gives_back && dp_job_state_ended(job->row.state) ? 0 : (uint32_t)job->ranks_count;
 }
 
 static void count_job(const struct dp_core *core, const struct core_job *job)

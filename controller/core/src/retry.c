@@ -183,6 +183,7 @@ static void clear_attempt(struct core_job *job)
     job->why[0] = '\0';
     job->stop_ns = job->save_ns = job->passed_ns = 0;
     job->way_for = 0;
+    job->gives_back = false;
     job->stop_checkpoint = job->stop_saved = job->stop_wrote = job->offer_all = false;
     job->settle_ns = job->done_ns = job->words_ns = 0;
     job->words_heard = false;
