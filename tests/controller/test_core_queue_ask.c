@@ -91,6 +91,44 @@ static void a_held_job_starts_only_when_it_is_released_and_others_pass_it(void *
     assert_int_equal(row(&crew, held)->state, DP_STATE_RUNNING);
 }
 
+static void one_far_behind_says_that_it_is_held(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    struct dp_core_config config;
+    dp_core_config_init(&config);
+    config.queue = DP_QUEUE_STRICT;
+    crew_init(&crew, &config);
+    crew_nodes(&crew, 1, 1);
+    uint64_t last = 0;
+    for (int i = 0; i < 30; i++) {
+        last = submit(&crew, 1, 0);
+    }
+    change(&crew, last, hold_by("mo", ""));
+    assert_string_equal(row(&crew, last)->message, "held by mo");
+    change(&crew, last, release_by("mo"));
+    assert_string_equal(row(&crew, last)->reason, "WaitingForEarlierJobs");
+}
+
+static void one_that_is_released_lets_others_pass_for_a_while_as_if_it_were_new(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    struct dp_core_config config;
+    dp_core_config_init(&config);
+    config.pass_ms = 60000;
+    crew_init(&crew, &config);
+    crew_nodes(&crew, 1, 4);
+    submit(&crew, 1, 0);
+    uint64_t large = submit(&crew, 4, 0);
+    submit(&crew, 1, 0); // passes it: from now on time counts
+    change(&crew, large, hold_by("mo", ""));
+    crew_pass(&crew, 120000);
+    change(&crew, large, release_by("mo"));
+    uint64_t small = submit(&crew, 1, 0);
+    assert_int_equal(row(&crew, small)->state, DP_STATE_RUNNING);
+}
+
 static void one_that_was_held_meanwhile_does_not_start_by_the_plan_that_was_asked_for(void **state)
 {
     (void)state;
@@ -267,6 +305,25 @@ static void a_start_is_when_the_steps_that_are_left_are_done_and_else_unknown(vo
     assert_int_equal(row(&crew, silent)->step, 0);
 }
 
+static void an_attempt_is_foretold_for_when_its_pause_is_over(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    uint64_t job = submit(&crew, 2, 0);
+    crew_kill_rank(&crew, job, 9);
+    crew_pass(&crew, 2000); // the cause is looked for
+    assert_string_equal(row(&crew, job)->reason, "Backoff");
+    struct dp_queue_place found[PLACES_MAX];
+    assert_int_equal(places(&crew, found), 1);
+    assert_true(found[0].start_in_ns > DP_NS_PER_S);
+    crew_pass(&crew, found[0].start_in_ns / DP_NS_PER_MS - 1);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+    crew_pass(&crew, 2);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+}
+
 // A cluster with jobs that run, others that wait, and what was said of these.
 struct forecast {
     struct crew crew;
@@ -388,6 +445,8 @@ static void what_is_foretold_is_what_the_queue_does(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_held_job_starts_only_when_it_is_released_and_others_pass_it),
+    cmocka_unit_test(one_far_behind_says_that_it_is_held),
+    cmocka_unit_test(one_that_is_released_lets_others_pass_for_a_while_as_if_it_were_new),
     cmocka_unit_test(one_that_was_held_meanwhile_does_not_start_by_the_plan_that_was_asked_for),
     cmocka_unit_test(a_hold_and_a_priority_last_under_the_next_controller),
     cmocka_unit_test(what_runs_is_not_held_and_what_will_begin_again_is),
@@ -396,6 +455,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_change_is_made_once_for_each_request_id),
     cmocka_unit_test(places_are_in_the_order_of_the_queue_with_what_is_ahead),
     cmocka_unit_test(a_start_is_when_the_steps_that_are_left_are_done_and_else_unknown),
+    cmocka_unit_test(an_attempt_is_foretold_for_when_its_pause_is_over),
     cmocka_unit_test(what_is_foretold_is_what_the_queue_does),
 };
 
