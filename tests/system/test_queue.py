@@ -137,6 +137,43 @@ class Queue(ClusterTest):
                          [("SetQuota", "any number", "2 ranks"),
                           ("SetQuota", "2 ranks", "any number")])
 
+    def test_jobs_that_wait_are_shown_in_order_reordered_held_and_released(self):
+        cluster = self.cluster.up()
+        cluster.env["USER"] = "mo"
+        first = cluster.submit(**{**SIM_JOB, **LONG}, parallel_pipeline=4, parallel_schedule="1f1b")
+        cluster.wait_step(first, 12)
+        cluster.dpctl("priority", first, 9)  # nobody below has it make way
+        second, third = (cluster.submit(**{**SIM_JOB, **LONG}) for _ in range(2))
+
+        def queue():
+            return [(job["id"], job["queue"]) for job in
+                    cluster.json("jobs", "--queued")["jobs"]]
+
+        wait_for("both wait", lambda: len(queue()) == 2)
+        self.assertEqual([(job, place["position"], place["jobs_ahead"], place["ranks_ahead"])
+                          for job, place in queue()], [(second, 1, 0, 0), (third, 2, 1, 2)])
+        # They start when the first one's steps are done, at which nobody has to guess.
+        now_ns = cluster.job(first)["submitted_ns"]
+        self.assertTrue(all(place["start_ns"] > now_ns for _, place in queue()))
+        self.assertIn("1 job, 2 ranks", cluster.dpctl("jobs", "--queued").stdout)
+        self.assertIn("2; ahead: 1 job, 2 ranks; start about", cluster.dpctl("status", third).stdout)
+        cluster.dpctl("priority", second, -3)
+        self.assertEqual([job for job, _ in queue()], [third, second])
+        held = cluster.dpctl("hold", third, "--reason", "data is copied").stdout
+        self.assertIn("held by mo (data is copied)", held)
+        self.assertEqual([place["position"] for _, place in queue()], [0, 1])
+        cluster.dpctl("cancel", first)
+        cluster.wait_state(second, "RUNNING")
+        self.assertEqual(cluster.job(third)["reason"], "Held")
+        self.assertIn("can be held", cluster.dpctl("hold", second, check=6).stderr)
+        cluster.dpctl("release", third)
+        cluster.wait_state(third, "RUNNING")
+        audit = [(e["verb"], e["user"], e["after"])
+                 for e in cluster.json("audit", "--object", third)["entries"]]
+        self.assertIn(("UpdateJob", "mo", "QUEUED priority 0 held"), audit)
+        cluster.dpctl("priority", third, check=2)
+        cluster.dpctl("priority", third, "high", check=2)
+
     def test_a_plan_against_what_runs_names_what_would_change(self):
         cluster = self.cluster.up()
         file = cluster.job_file(**LONG)
