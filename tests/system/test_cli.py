@@ -182,12 +182,14 @@ class Cli(unittest.TestCase):
             self.assertIn(word, self.dpctl(*args, check=2).stderr, msg=args)
 
     def test_a_place_that_nobody_could_be_told_is_refused_by_the_agent(self):
-        for place in ("x" * 64, "rack 7", "rack\n7"):
+        long, empty = "--place has at most 63", "--place has a part without a name"
+        for place, why in (("x" * 64, long), ("rack 7", long), ("rack\n7", long), ("/", empty),
+                           ("/rack", empty), ("switch/", empty), ("switch//rack", empty)):
             done = subprocess.run([BIN / "dp-worker", "--controller", "127.0.0.1:1", "--state-dir",
                                    self.cluster.root / "agent", "--place", place],
                                   capture_output=True, text=True, timeout=10, check=False)
             self.assertEqual(done.returncode, 2)
-            self.assertIn("--place has at most 63", done.stderr)
+            self.assertIn(why, done.stderr)
 
     def test_a_file_that_is_no_schedule_is_read_as_a_file(self):
         done = self.dpctl("schedule", "check", SOURCE / "README.md", check=3)

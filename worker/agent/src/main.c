@@ -75,15 +75,21 @@ static void check_name(const char *name, struct argp_state *state)
     }
 }
 
+// An outer part that is empty would make neighbours of strangers.
 static void check_place(const char *place, struct argp_state *state)
 {
-    bool good = strlen(place) < DP_NAME_MAX;
+    size_t length = strlen(place);
+    bool good = length < DP_NAME_MAX;
     for (const char *at = place; good && *at != '\0'; at++) {
         good = *at > ' ' && *at < 0x7f;
     }
     if (!good) {
         argp_error(state, "--place has at most %d printable characters: \"%s\"", DP_NAME_MAX - 1,
                    place);
+    }
+    if (length > 0 &&
+        (place[0] == '/' || place[length - 1] == '/' || strstr(place, "//") != NULL)) {
+        argp_error(state, "--place has a part without a name: \"%s\"", place);
     }
 }
 
