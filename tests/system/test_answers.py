@@ -237,9 +237,9 @@ class Answers(ClusterTest):
     def test_a_node_that_is_worse_than_none_is_left_by_a_restart_of_the_policy(self):
         """There is no place to go to, and one rank alone is faster than with the slow one."""
         changes = {**JOB, "train_steps": STEPS, "checkpoint_every_steps": 10, "model_hidden": 128,
-                   "model_ffn": 256, "train_sequence": 64, "parallel_pipeline": None,
-                   "parallel_data": None, "parallel_expert": None, "parallel_microbatches": None,
-                   "parallel_micro_batch_size": None}
+                   "model_ffn": 256, "train_sequence": 128, "train_global_batch": 16,
+                   "parallel_pipeline": None, "parallel_data": None, "parallel_expert": None,
+                   "parallel_microbatches": None, "parallel_micro_batch_size": None}
         self.cluster.up(nodes=2, slots=1)
         job = self.cluster.submit(**{**changes, "straggler_policy": "auto"})
         ranks = self.cluster.wait_step(job, 30)["ranks"]

@@ -134,6 +134,8 @@ bool dp_adapt_experts_part(struct adapt *adapt, struct layout *layout, char *ret
     double now = dp_adapt_layout_step(adapt, layout);
     bool before = layout->moves_experts;
     layout->moves_experts = true;
-    layout->moves_experts = dp_adapt_layout_step(adapt, layout) < now * (1 - 1e-9) || before;
+    // Loads of one step may show nothing; ranks that are asked to look go by more of them.
+    layout->moves_experts = dp_adapt_layout_step(adapt, layout) < now * (1 - 1e-9) || before ||
+                            adapt->input->wanted == DP_ADAPT_EXPERTS;
     return layout->moves_experts && !before;
 }
