@@ -1,4 +1,4 @@
-"""The cores with one rule broken each: worlds must find every one of them, or the rules see nothing.
+"""The cores with one rule broken each: worlds must find every one, or the rules see nothing.
 
 use: mutants.py BUILD [RUNS] - BUILD is a build folder with sim_worlds in it. Each mutant is a copy
 of one source with one piece of text replaced, linked before the library that holds the right one.
@@ -119,7 +119,8 @@ MUTANTS = [
     ("what an older epoch says counts", CORE + "levels.c",
      "    if (fence->epoch != job->row.epoch) {", "    if (fence->epoch > job->row.epoch) {"),
     ("ranks settle at the oldest step", CORE + "reassign.c",
-     "            rank->held.step > step) {", "            (step == 0 || rank->held.step < step)) {"),
+     "            rank->held.step > step) {",
+     "            (step == 0 || rank->held.step < step)) {"),
     ("quotas count what runs", CORE + "quota.c",
      "    return job->gives_back && dp_job_state_ended(job->row.state) ? 0 : "
      "(uint32_t)job->ranks_count;",
@@ -226,8 +227,8 @@ def make(build, folder, number, mutant, compile_of, link):
 def judge(program, runs):
     """The rule that the mutant breaks, in words; None when it survives."""
     try:
-        done = subprocess.run([str(program), "1", "find", str(runs)], capture_output=True, text=True,
-                              timeout=TIMEOUT_S, check=False)
+        done = subprocess.run([str(program), "1", "find", str(runs)], capture_output=True,
+                              text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode == 0:
