@@ -27,7 +27,8 @@ int daemon_setup(void **state)
 {
     struct daemon_process *process = dp_new(struct daemon_process);
     const char *base = getenv("TMPDIR");
-    snprintf(process->directory, sizeof(process->directory), "%s/dp-ctl-XXXXXX",
+    // Whoever takes a path for a pattern finds nothing in it.
+    snprintf(process->directory, sizeof(process->directory), "%s/dp-[ctl]-XXXXXX",
              base == NULL ? "/tmp" : base);
     assert_non_null(mkdtemp(process->directory));
     snprintf(process->address_file, sizeof(process->address_file), "%s/address",

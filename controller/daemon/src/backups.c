@@ -2,9 +2,10 @@
 // caller takes them.
 #include "backups.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -209,16 +210,19 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
     }
 }
 
+// Copies that nobody takes any more: the controller was killed while it sent them.
 void backups_start(struct daemon *daemon)
 {
-    DP_AUTO_FREE char *pattern = dp_asprintf("%s/backup-*.tmp", daemon->state_dir);
-    glob_t found = {0};
-    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++) {
-            unlink(found.gl_pathv[i]);
+    DIR *listing = opendir(daemon->state_dir);
+    if (listing == NULL) {
+        return;
+    }
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        if (fnmatch("backup-*.tmp", entry->d_name, 0) == 0) {
+            (void)unlinkat(dirfd(listing), entry->d_name, 0);
         }
     }
-    globfree(&found);
+    closedir(listing);
 }
 
 void backups_stop(struct daemon *daemon)
