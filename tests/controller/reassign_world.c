@@ -19,9 +19,15 @@ uint64_t change_session(const struct change *change, char place)
 
 void change_init(struct change *change, dp_recovery_policy recovery, uint64_t step)
 {
+    change_init_of(change, recovery, DP_JOB_ADAPT_AUTO, step);
+}
+
+void change_init_of(struct change *change, dp_recovery_policy recovery, dp_adapt_policy adapt,
+                    uint64_t step)
+{
     world_init(&change->world);
     change->world.recovery = recovery;
-    change->world.adapt = DP_JOB_ADAPT_AUTO;
+    change->world.adapt = adapt;
     uint64_t sessions[2];
     world_bring(&change->world, DP_STATE_RUNNING, sessions);
     change->a = sessions[0];
@@ -71,6 +77,11 @@ void change_ask(struct change *change, uint64_t reply, const char *away, bool ad
 
 void change_answer(struct change *change, const char *places)
 {
+    change_answer_of(change, "move-layers", places);
+}
+
+void change_answer_of(struct change *change, const char *kind, const char *places)
+{
     struct dp_slot slots[16];
     uint32_t used[3] = {0};
     static const char *const names[] = {"a", "b", "c"};
@@ -83,7 +94,7 @@ void change_answer(struct change *change, const char *places)
     struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
                                   .adapt_done = {.job = 1,
                                                  .request = change->world.asked.request,
-                                                 .kind = "move-layers",
+                                                 .kind = kind,
                                                  .action = "layer 3 to rank 1",
                                                  .predicted_step_ns = DP_NS_PER_MS / 2,
                                                  .predicted_pause_ns = 100 * DP_NS_PER_MS,

@@ -13,6 +13,9 @@ struct change {
 
 // The job runs and has completed `step` steps of 1 ms; slots 0 and 1 of each node.
 void change_init(struct change *change, dp_recovery_policy recovery, uint64_t step);
+// [straggler] policy is auto above.
+void change_init_of(struct change *change, dp_recovery_policy recovery, dp_adapt_policy adapt,
+                    uint64_t step);
 void change_deinit(struct change *change);
 // Each of its ranks reports this step, which took step_ns.
 void change_step(struct change *change, uint64_t step, int64_t step_ns);
@@ -24,6 +27,7 @@ void change_ask(struct change *change, uint64_t reply, const char *away, bool ad
 // Answers the newest ADAPT. places: a letter of a node for each rank, "aacc"; a node's slots count
 // from 0. Predicted are 500 us a step.
 void change_answer(struct change *change, const char *places);
+void change_answer_of(struct change *change, const char *kind, const char *places);
 void change_refuse(struct change *change, const char *why);
 // What each node says of the ranks that the epoch has there.
 void change_level(struct change *change, uint32_t epoch, const char *places, dp_rank_phase phase,

@@ -1,6 +1,7 @@
 // A job that has lost ranks takes more when there is room for them again.
 #include <string.h>
 
+#include "dp/check.h"
 #include "dp_test.h"
 #include "reassign_world.h"
 
@@ -109,6 +110,80 @@ static void what_does_not_pay_is_no_decision_and_not_asked_again_at_once(void **
     assert_int_equal(change.world.asks, asks);
 }
 
+// It is asked about more ranks; [straggler] policy says what may be done about slow ones.
+static void asked_of(struct change *change, dp_adapt_policy policy)
+{
+    change_init_of(change, DP_JOB_RECOVERY_AUTO, policy, 5);
+    make_small(change, "");
+    pass(change, "aa", 5, 80);
+    assert_true(change->world.asked.grows);
+}
+
+static void what_pays_beside_more_ranks_is_left_to_the_policy_of_the_job(void **state)
+{
+    (void)state;
+    static const dp_adapt_policy policies[] = {DP_JOB_ADAPT_OFF, DP_JOB_ADAPT_ADVISE};
+    for (size_t i = 0; i < DP_ARRAY_LENGTH(policies); i++) {
+        AUTO_CHANGE change;
+        asked_of(&change, policies[i]);
+        uint64_t number = change.world.decision.number;
+        change_answer_of(&change, "spare", "ac");
+        assert_string_equal(dp_job_state_text(change_job(&change)->state), "RUNNING");
+        assert_int_equal(change_job(&change)->epoch, 2);
+        bool advised = policies[i] == DP_JOB_ADAPT_ADVISE;
+        assert_int_equal(change.world.decision.number, number + advised);
+        assert_int_equal(world_noted(&change.world, "job.not_grown", "layer 3 to rank 1"),
+                         advised ? 0 : 1);
+    }
+    AUTO_CHANGE change;
+    asked_of(&change, DP_JOB_ADAPT_OFF);
+    change_answer_of(&change, "grow", "aabb");
+    assert_int_equal(change_job(&change)->epoch_used, 3);
+}
+
+// When it is to be asked about slow ranks again says nothing of more ranks.
+static void a_minute_passes_between_two_such_questions_whatever_else_is_to_be_asked(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    asked_of(&change, DP_JOB_ADAPT_OFF);
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = change.world.asked.request,
+                                                 .kind = "ignore",
+                                                 .action = "go on as it is",
+                                                 .again_steps = 3,
+                                                 .document = "{}",
+                                                 .document_length = 2}};
+    world_step(&change.world, &event);
+    size_t asks = change.world.asks;
+    world_submit(&change.world, 0, 20, ""); // the queue is looked at, and so is who may grow
+    pass(&change, "aa", 5, 50);
+    assert_int_equal(change.world.asks, asks);
+    pass(&change, "aa", 5, 15);
+    assert_int_equal(change.world.asks, asks + 1);
+}
+
+static void more_ranks_are_looked_for_within_the_quota_of_the_user(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    struct dp_core_event event = {
+        .kind = DP_EVENT_QUOTA_ASK,
+        .quota_ask = {.reply = 77, .user = change_job(&change)->user, .by = "", .ranks = FULL}};
+    world_step(&change.world, &event);
+    make_small(&change, "");
+    pass(&change, "aa", 5, 80);
+    const struct world_asked *asked = &change.world.asked;
+    assert_true(asked->grows);
+    uint32_t slots = 0;
+    for (size_t i = 0; i < asked->nodes_count; i++) {
+        slots += asked->slots[i];
+    }
+    assert_int_equal(slots, FULL); // of six
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -116,6 +191,9 @@ int main(void)
         cmocka_unit_test(who_waits_for_the_room_goes_first),
         cmocka_unit_test(a_node_that_people_took_from_it_is_not_taken_back),
         cmocka_unit_test(what_does_not_pay_is_no_decision_and_not_asked_again_at_once),
+        cmocka_unit_test(what_pays_beside_more_ranks_is_left_to_the_policy_of_the_job),
+        cmocka_unit_test(a_minute_passes_between_two_such_questions_whatever_else_is_to_be_asked),
+        cmocka_unit_test(more_ranks_are_looked_for_within_the_quota_of_the_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

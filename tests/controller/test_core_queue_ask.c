@@ -151,6 +151,27 @@ static void one_that_was_held_meanwhile_does_not_start_by_the_plan_that_was_aske
     assert_int_equal(row(&crew, 1)->state, DP_STATE_RUNNING);
 }
 
+static void one_that_was_held_meanwhile_does_not_fail_by_a_plan_that_there_is_not(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    crew.world.hold_plan = true;
+    struct dp_core_event event = {.kind = DP_EVENT_SUBMIT, .submit = crew_job(2)};
+    world_step(&crew.world, &event);
+    assert_int_equal(crew.world.planned_job, 1);
+    change(&crew, 1, hold_by("mo", "nodes with more memory come"));
+    event = (struct dp_core_event){.kind = DP_EVENT_PLAN_FAILED, .plan_failed.job = 1};
+    dp_fail(&event.plan_failed.error, DP_UNSCHEDULABLE, "rank 0 needs 9 GiB and has 2");
+    world_step(&crew.world, &event);
+    assert_int_equal(row(&crew, 1)->state, DP_STATE_QUEUED);
+    assert_string_equal(row(&crew, 1)->reason, "Held");
+    crew.world.planned_job = 0;
+    change(&crew, 1, release_by("mo"));
+    assert_int_equal(crew.world.planned_job, 1);
+}
+
 static void a_hold_and_a_priority_last_under_the_next_controller(void **state)
 {
     (void)state;
@@ -448,6 +469,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_far_behind_says_that_it_is_held),
     cmocka_unit_test(one_that_is_released_lets_others_pass_for_a_while_as_if_it_were_new),
     cmocka_unit_test(one_that_was_held_meanwhile_does_not_start_by_the_plan_that_was_asked_for),
+    cmocka_unit_test(one_that_was_held_meanwhile_does_not_fail_by_a_plan_that_there_is_not),
     cmocka_unit_test(a_hold_and_a_priority_last_under_the_next_controller),
     cmocka_unit_test(what_runs_is_not_held_and_what_will_begin_again_is),
     cmocka_unit_test(a_priority_counts_in_the_queue_and_of_one_that_runs_for_preemption),

@@ -215,6 +215,9 @@ void dp_core_plan_failed(struct dp_core *core, const struct dp_plan_failed *fail
         job->offer_all = true; // nodes close to each other were not enough
         return;
     }
+    if (job->row.held_ns != 0) {
+        return; // it is planned anew once it is released, with what there is then
+    }
     const char *reason = failed->error.status == DP_UNSCHEDULABLE ? "Unschedulable" : "PlanFailed";
     char left[DP_TEXT_MAX / 4];
     dp_core_job_describe_remains(job, left, sizeof(left));

@@ -83,10 +83,11 @@ static bool is_in_use(const struct core_job *job, const char *node, uint32_t slo
     return rank != NULL && !dp_rank_record_over(rank);
 }
 
-// Slots that the job's ranks may have: its own, and those that are free. What the node runs of jobs
-// that are not the core's takes some, which have no numbers: the highest are left to it.
+// Slots that the job's ranks may have: its own, and those that are free, as long as *more is not 0.
+// What the node runs of jobs that are not the core's takes some, which have no numbers: the highest
+// are left to it.
 static struct dp_free_slots slots_for(struct dp_core *core, const struct core_job *job,
-                                      const struct core_node *node)
+                                      const struct core_node *node, uint32_t *more)
 {
     const bool *taken = taken_slots(core, job, node);
     uint32_t *numbers =
@@ -101,13 +102,15 @@ static struct dp_free_slots slots_for(struct dp_core *core, const struct core_jo
         foreign = node->row.slots;
     }
     for (uint32_t slot = node->row.slots; slot-- > 0;) {
-        if (taken[slot]) {
+        bool own = is_in_use(job, node->row.name, slot);
+        if (taken[slot] || (!own && *more == 0)) {
             continue;
         }
-        if (foreign > 0 && !is_in_use(job, node->row.name, slot)) {
+        if (foreign > 0 && !own) {
             foreign--;
             continue;
         }
+        *more -= !own;
         numbers[count++] = slot;
     }
     for (uint32_t i = 0; i < count / 2; i++) {
@@ -198,10 +201,15 @@ void dp_core_ask(struct dp_core *core, struct core_job *job, const struct dp_ada
     struct dp_free_slots *nodes =
         dp_arena_alloc(&core->effects->arena, (count + 1) * sizeof(*nodes));
     count = 0;
+    uint32_t more = UINT32_MAX;
+    if (ask->grows) {
+        dp_core_quotas_count(core);
+        more = dp_core_quota_left(core, job);
+    }
     FOR_EACH_NODE(core, node)
     {
         if (dp_core_may_be_offered(job, node)) {
-            nodes[count] = slots_for(core, job, node);
+            nodes[count] = slots_for(core, job, node, &more);
             count += nodes[count].slots_free > 0;
         }
     }
@@ -343,6 +351,15 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
     dp_core_reply_stored(core, wish->reply, job);
 }
 
+// Whether the answer is carried out. That there is room again lets a job grow; what else pays is
+// left to its policy.
+static bool may_act(const struct core_job *job, const struct dp_adapt_done *done)
+{
+    bool meant = !job->reassign.grows || job->row.adapt == DP_JOB_ADAPT_AUTO ||
+                 strcmp(done->kind, "grow") == 0;
+    return meant && job->reassign.policy == DP_JOB_ADAPT_AUTO && job->row.state == DP_STATE_RUNNING;
+}
+
 void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
 {
     struct core_job *job = dp_core_job_number(core, done->job);
@@ -356,11 +373,14 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
         dp_core_recover_done(core, job, done);
         return;
     }
-    job->reassign.again_step = done->again_steps == 0 ? 0 : job->row.step + done->again_steps;
-    if (job->reassign.again_step == 0) {
+    bool grows = job->reassign.grows;
+    if (!grows) { // who is slow is asked about when it was to be
+        job->reassign.again_step = done->again_steps == 0 ? 0 : job->row.step + done->again_steps;
+    }
+    if (grows || job->reassign.again_step == 0) {
         job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
     }
-    bool acts = job->reassign.policy == DP_JOB_ADAPT_AUTO && job->row.state == DP_STATE_RUNNING;
+    bool acts = may_act(job, done);
     if (acts && done->without != NULL && dp_core_restart_begin(core, job, done)) {
         return;
     }
@@ -372,7 +392,7 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
     if (acts && done->ranks_count > 0 && dp_core_grow_allowed(core, job, done->ranks_count) &&
         dp_core_slots_fit(core, job, done->ranks, done->ranks_count)) {
         dp_core_reassign_begin(core, job, done);
-    } else if (job->reassign.grows && done->ranks_count == 0) {
+    } else if (grows && (done->ranks_count == 0 || job->row.adapt == DP_JOB_ADAPT_OFF)) {
         dp_core_note(core, job, NULL, false, "job.not_grown", "%s: %s", job->reassign.cause,
                      done->action);
     } else {
