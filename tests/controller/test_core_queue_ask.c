@@ -79,7 +79,7 @@ static void a_held_job_starts_only_when_it_is_released_and_others_pass_it(void *
     assert_string_equal(row(&crew, held)->reason, "Held");
     assert_string_equal(row(&crew, held)->message, "held by mo (data is copied)");
     assert_int_equal(world_noted(&crew.world, "job.held", "by mo: data is copied"), 1);
-    assert_string_equal(crew.world.audit.after, "QUEUED priority 9 held");
+    assert_string_equal(crew.world.audit.after, "priority 9 held");
     crew_nodes(&crew, 1, 2);
     crew_pass(&crew, 700000); // longer than others may pass one that lacks room
     assert_int_equal(row(&crew, held)->state, DP_STATE_QUEUED);
@@ -226,8 +226,8 @@ static void a_priority_counts_in_the_queue_and_of_one_that_runs_for_preemption(v
     change(&crew, runs, order(5));
     assert_true(dp_core_index(crew.world.core) > index); // plans rest on it
     change(&crew, second, order(3));
-    assert_string_equal(crew.world.audit.before, "QUEUED priority 0");
-    assert_string_equal(crew.world.audit.after, "QUEUED priority 3");
+    assert_string_equal(crew.world.audit.before, "priority 0");
+    assert_string_equal(crew.world.audit.after, "priority 3");
     assert_int_equal(world_noted(&crew.world, "job.priority", "3, it was 0; by mo"), 1);
     assert_int_equal(row(&crew, runs)->state, DP_STATE_RUNNING); // for nobody of a lower one
     change(&crew, runs, order(2));

@@ -11,11 +11,11 @@ from support import BIN, SOURCE, Cluster, job_text
 # Each command, and whether it asks a controller.
 COMMANDS = {"run": False, "local": False, "plan": True, "schedule": False, "model": False,
             "cluster": True, "validate": False, "submit": True, "jobs": True, "status": True,
-            "cancel": True, "hold": True, "release": True, "priority": True, "checkpoint": True, "logs": True, "top": True, "report": True,
-            "timeline": True, "experts": True, "events": True, "history": True, "audit": True,
-            "backup": True, "restore": False, "nodes": True, "drain": True, "undrain": True,
-            "quota": True, "whatif": True, "reassign": True, "calibrate": True, "doctor": True,
-            "version": True}
+            "cancel": True, "hold": True, "release": True, "priority": True, "checkpoint": True,
+            "logs": True, "top": True, "report": True, "timeline": True, "experts": True,
+            "events": True, "history": True, "audit": True, "backup": True, "restore": False,
+            "nodes": True, "drain": True, "undrain": True, "quota": True, "whatif": True,
+            "reassign": True, "calibrate": True, "doctor": True, "version": True}
 SIZES = ("-P", 4, "-M", 8)
 
 

@@ -89,6 +89,8 @@ class History(ClusterTest):
         self.assertEqual(cluster.json("history", "--user", "nobody-else")["entries"], [])
         self.assertEqual(cluster.json("history", "--since", "2095-01-01")["entries"], [])
         self.assertIn("enough", cluster.dpctl("history", "--since", "1h").stdout)
+        self.assertIn(f"nothing was decided about the ranks of {done}",
+                      cluster.dpctl("history", done).stdout)
         entries = cluster.json("audit", "--object", cancelled)["entries"]
         self.assertEqual([(e["verb"], e["door"], e["outcome"]) for e in entries],
                          [("SubmitJob", "grpc", "ok"), ("CancelJob", "http", "ok")])

@@ -52,19 +52,23 @@ class Show(ClusterTest):
         cluster.dpctl("nodes", "quarantine", "node-1", "--reason", why)
         cluster.dpctl("cancel", cluster.submit(**SIM_JOB), "--reason", why)
         job = cluster.wait_state("job-1", "CANCELLED")["id"]
-        for name, newest, gone in (("nodes", "node-1", {"ACCELERATORS", "CALIBRATED"}),
-                                   ("audit", "Cancel", {"FROM"}),
-                                   ("history", job, {"DECISIONS"})):
-            heads, *rows = cluster.dpctl(name).stdout.splitlines()
+        waits = cluster.submit(**SIM_JOB, parallel_pipeline=4, parallel_schedule="1f1b")
+        cluster.dpctl("hold", waits, "--reason", why)
+        for name, newest, gone in ((["nodes"], "node-1", {"ACCELERATORS", "CALIBRATED"}),
+                                   (["audit"], "Cancel", {"FROM"}),
+                                   (["history"], job, {"DECISIONS"}),
+                                   (["jobs", "--queued"], waits, set())):
+            heads, *rows = cluster.dpctl(*name).stdout.splitlines()
             self.assertTrue(any(len(row) > 80 for row in rows), msg=rows)
-            text, _ = self.on_terminal(80, name, until=r"--wide shows .*, too")
+            end = r"--wide shows .*, too" if gone else rf"{newest}[^\n]*\n"
+            text, _ = self.on_terminal(80, *name, until=end)
             lines = text.splitlines()
             self.assertEqual({line for line in lines if len(line) > 80}, set())
             self.assertEqual(gone - (set(heads.split()) - set(lines[0].split())), set())
             self.assertIn(newest, text)
             if any(row.endswith(why.strip()) for row in rows):
                 self.assertIn("\u2026", text)
-            text, _ = self.on_terminal(80, name, "--wide", until=rf"{newest}[^\n]*\n")
+            text, _ = self.on_terminal(80, *name, "--wide", until=rf"{newest}[^\n]*\n")
             self.assertEqual(text.splitlines()[0].split(), heads.split())
 
     def test_following_joins_at_the_present_step_and_fits_the_terminal(self):

@@ -129,6 +129,10 @@ static dp_status print_weighed(const Dp__V1__Decision *decision, struct dp_error
 static dp_status print_decision(const struct request *request,
                                 const Dp__V1__ListDecisionsResponse *answer, struct dp_error *err)
 {
+    if (answer->n_decisions == 0) {
+        printf("nothing was decided about the ranks of %s\n", request->job);
+        return DP_OK;
+    }
     if (request->decision == 0) {
         dpctl_print_decisions(answer->decisions, answer->n_decisions);
         return DP_OK;

@@ -18,6 +18,7 @@ static const struct argp_option jobs_options[] = {
     {"active", KEY_ACTIVE, NULL, 0, "only jobs that have not ended", 0},
     {"queued", KEY_QUEUED, NULL, 0, "only jobs that wait, in the order in which they go", 0},
     {"user", KEY_USER, "USER", 0, "only this user's jobs", 0},
+    DPCTL_WIDE_OPTION,
     {0},
 };
 static const struct argp_option status_options[] = {
@@ -31,7 +32,7 @@ static const struct argp_option cancel_options[] = {
 struct request {
     const char *id, *reason, *user;
     long limit;
-    bool active, queued, follow, needs_id, takes_id;
+    bool active, queued, wide, follow, needs_id, takes_id;
 };
 
 static error_t handle(int key, char *arg, struct argp_state *state)
@@ -46,6 +47,9 @@ static error_t handle(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_QUEUED:
         request->queued = true;
+        return 0;
+    case 'w':
+        request->wide = true;
         return 0;
     case KEY_REASON:
         request->reason = arg;
@@ -129,11 +133,14 @@ dp_status dpctl_cmd_jobs(struct dpctl *ctl, int argc, char **argv, struct dp_err
         print_message(ctl, &jobs->base, "dp.jobs/1");
         return DP_OK;
     }
+    int fits = dpctl_fits(ctl, request.wide);
     if (request.queued) {
-        dpctl_print_queue(jobs);
+        dpctl_print_queue(jobs, fits);
         return DP_OK;
     }
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 8, .right = 7u << 4};
+    // First without USER, LOSS, NAME, TIME.
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {.columns = 8, .right = 7u << 4, .fits = fits, .drops = "cfbg"};
     const char *const heads[] = {"ID", "NAME", "USER", "STATE", "STEP", "LOSS", "TIME", "REASON"};
     dpctl_heads(&table, heads);
     for (size_t i = 0; i < jobs->n_jobs; i++) {

@@ -5,7 +5,6 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/clock.h"
 #include "dp/method.h"
 #include "queue.h"
 
@@ -125,14 +124,17 @@ dp_status dpctl_cmd_release(struct dpctl *ctl, int argc, char **argv, struct dp_
     return update(ctl, &request, &what, err);
 }
 
-// A negative number is no option: it goes to the end, behind "--".
+// A negative number is no option: it goes to the end, behind "--", if nobody has done that.
 static char **set_apart(int argc, char **argv, int *ret_argc)
 {
     char **apart = dp_new_array(char *, (size_t)argc + 2);
     char *number = NULL;
     int count = 0;
+    bool is_apart = false;
     for (int i = 0; i < argc; i++) {
-        if (number == NULL && argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9') {
+        is_apart = is_apart || strcmp(argv[i], "--") == 0;
+        if (number == NULL && !is_apart && argv[i][0] == '-' && argv[i][1] >= '0' &&
+            argv[i][1] <= '9') {
             number = argv[i];
         } else {
             apart[count++] = argv[i];
@@ -180,9 +182,9 @@ static const char *ahead_text(char *buffer, size_t size, const Dp__V1__QueuePlac
     return buffer;
 }
 
-static const char *start_text(char buffer[32], const Dp__V1__QueuePlace *place)
+static const char *start_text(char buffer[32], const Dp__V1__QueuePlace *place, int fits)
 {
-    return place->start_ns == 0 ? "unknown" : dp_clock_format_utc(buffer, place->start_ns);
+    return place->start_ns == 0 ? "unknown" : dpctl_time(buffer, place->start_ns, fits);
 }
 
 const char *dpctl_queue_text(char *buffer, size_t size, const Dp__V1__QueuePlace *place)
@@ -193,14 +195,17 @@ const char *dpctl_queue_text(char *buffer, size_t size, const Dp__V1__QueuePlace
     } else {
         snprintf(buffer, size, "%u; ahead: %s; start %s%s", place->position,
                  ahead_text(ahead, sizeof(ahead), place), place->start_ns == 0 ? "" : "about ",
-                 start_text(start, place));
+                 start_text(start, place, 0));
     }
     return buffer;
 }
 
-void dpctl_print_queue(const Dp__V1__ListJobsResponse *jobs)
+void dpctl_print_queue(const Dp__V1__ListJobsResponse *jobs, int fits)
 {
-    DP_CLEANUP(dpctl_table_deinit) struct dpctl_table table = {.columns = 9, .right = 1u | 3u << 4};
+    // First without NAME, USER, RANKS, PRIORITY, AHEAD.
+    DP_CLEANUP(dpctl_table_deinit)
+    struct dpctl_table table = {
+        .columns = 9, .right = 1u | 3u << 4, .fits = fits, .drops = "cdfeg"};
     const char *const heads[] = {"PLACE", "ID",    "NAME",  "USER", "PRIORITY",
                                  "RANKS", "AHEAD", "START", "WHY"};
     dpctl_heads(&table, heads);
@@ -216,7 +221,7 @@ void dpctl_print_queue(const Dp__V1__ListJobsResponse *jobs)
         dpctl_cell(&table, "%d", job->priority);
         dpctl_cell(&table, "%u", job->ranks_wanted);
         dpctl_cell(&table, "%s", held ? "" : ahead_text(ahead, sizeof(ahead), place));
-        dpctl_cell(&table, "%s", held ? "" : start_text(start, place));
+        dpctl_cell(&table, "%s", held ? "" : start_text(start, place, fits));
         dpctl_cell(&table, "%s", job->message);
     }
     dpctl_table_print(&table);

@@ -22,8 +22,8 @@ static void describe_quota(const struct dp_core *core, const char *user, char *r
     }
 }
 
-// "RUNNING 1.3": state, attempt and epoch of a job, or "QUEUED priority 5 held"; the state of a
-// node; how many ranks a user may have; "" = none of them.
+// "RUNNING 1.3": state, attempt and epoch of a job, or "priority 5 held"; the state of a node; how
+// many ranks a user may have; "" = none of them.
 static void describe(const struct dp_core *core, const char *object, dp_core_event_kind kind,
                      char *ret_text, size_t size)
 {
@@ -38,8 +38,8 @@ static void describe(const struct dp_core *core, const char *object, dp_core_eve
     if (is_node && node != NULL) {
         snprintf(ret_text, size, "%s", dp_node_state_text(node->state));
     } else if (kind == DP_EVENT_UPDATE && job != NULL) {
-        snprintf(ret_text, size, "%s priority %d%s", dp_job_state_text(job->row.state),
-                 job->row.priority, job->row.held_ns == 0 ? "" : " held");
+        snprintf(ret_text, size, "priority %d%s", job->row.priority,
+                 job->row.held_ns == 0 ? "" : " held");
     } else if (!is_node && job != NULL) {
         snprintf(ret_text, size, "%s %u.%u", dp_job_state_text(job->row.state), job->row.attempt,
                  job->row.epoch);
