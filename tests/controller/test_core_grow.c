@@ -11,6 +11,7 @@ enum { SMALL = 2, FULL = 4 };
 static void pass(struct change *change, const char *places, uint64_t step, uint32_t seconds)
 {
     for (uint32_t i = 0; i < seconds; i++) {
+        change->world.sent_count = 0;
         world_pass(&change->world, 1000);
         change_level(change, 2, places, DP_RANK_RUNNING, step);
         world_heartbeat(&change->world, change->b, NULL, 0);
@@ -162,6 +163,14 @@ static void a_minute_passes_between_two_such_questions_whatever_else_is_to_be_as
     assert_int_equal(change.world.asks, asks);
     pass(&change, "aa", 5, 15);
     assert_int_equal(change.world.asks, asks + 1);
+    // And two before the third.
+    event.adapt_done.request = change.world.asked.request;
+    world_step(&change.world, &event);
+    world_submit(&change.world, 0, 20, "");
+    pass(&change, "aa", 5, 110);
+    assert_int_equal(change.world.asks, asks + 1);
+    pass(&change, "aa", 5, 15);
+    assert_int_equal(change.world.asks, asks + 2);
 }
 
 static void more_ranks_are_looked_for_within_the_quota_of_the_user(void **state)

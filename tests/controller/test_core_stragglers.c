@@ -13,12 +13,11 @@
 static void all_report(struct world *world, const uint64_t sessions[2], uint64_t step,
                        uint32_t slow, double factor)
 {
+    world->steps_count = 0;
     for (uint32_t rank = 0; rank < 4; rank++) {
         int64_t one = rank == slow ? (int64_t)(10e6 * factor) : 10 * MS;
-        struct dp_straggler_kind kind = {.kind = DP_ACTION_F,
-                                         .count = 8,
-                                         .total_ns = 8 * one,
-                                         .median_ns = one};
+        struct dp_straggler_kind kind = {
+            .kind = DP_ACTION_F, .count = 8, .total_ns = 8 * one, .median_ns = one};
         struct dp_straggler_sample times = {.kinds = &kind, .kinds_count = 1};
         struct dp_report report = {.kind = DP_REPORT_STEP};
         report.step.row = (struct dp_step_record){.step = step, .step_ns = 8 * 10 * MS};
@@ -31,9 +30,8 @@ static void all_probe(struct world *world, const uint64_t sessions[2], uint64_t 
                       uint32_t slow)
 {
     for (uint32_t rank = 0; rank < 4; rank++) {
-        struct dp_straggler_probe probe = {.request = request,
-                                           .gemm_ns = rank == slow ? 2000 : 1000,
-                                           .gemm_flops = 1e6};
+        struct dp_straggler_probe probe = {
+            .request = request, .gemm_ns = rank == slow ? 2000 : 1000, .gemm_flops = 1e6};
         struct dp_report report = {.kind = DP_REPORT_PROBE, .probe = &probe};
         world_report(world, sessions[rank / 2], rank, &report);
     }
@@ -83,6 +81,64 @@ static void a_slow_rank_is_suspected_then_probed_then_confirmed(void **state)
     assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 3);
     assert_string_equal(verdicts[0]->state, "healthy");
     assert_int_equal(world_sent(&world, DP_ORDER_PROBE, ""), 2); // and no more
+}
+
+// From a step on one rank takes twice as long, and the probe agrees; returns the next step.
+static uint64_t slow_down(struct world *world, const uint64_t sessions[2], uint64_t step,
+                          uint32_t rank)
+{
+    world->sent_count = 0;
+    for (uint64_t end = step + 12; step < end; step++) {
+        all_report(world, sessions, step, rank, 2);
+    }
+    all_probe(world, sessions, probe_request(world), rank);
+    assert_true(world_noted(world, "straggler.confirmed", "device") > 0);
+    return step;
+}
+
+static uint64_t train(struct world *world, const uint64_t sessions[2], uint64_t step,
+                      uint32_t steps, uint32_t rank, double factor)
+{
+    for (uint64_t end = step + steps; step < end; step++) {
+        all_report(world, sessions, step, rank, factor);
+    }
+    return step;
+}
+
+static void who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_ADVISE;
+    uint64_t sessions[2];
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
+    step = slow_down(&world, sessions, step, 2);
+    step = train(&world, sessions, step, 2, 2, 2);
+    assert_int_equal(world.asks, 1);
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = world.asked.request,
+                                                 .kind = "ignore",
+                                                 .action = "go on as it is",
+                                                 .document = "{}",
+                                                 .document_length = 2}};
+    world_step(&world, &event);
+    step = train(&world, sessions, step, 40, 2, 1);
+    assert_int_equal(world_noted(&world, "straggler.recovered", ""), 1);
+    step = slow_down(&world, sessions, step, 1);
+    step = train(&world, sessions, step, 2, 1, 2);
+    assert_int_equal(world.asks, 1);
+    for (int second = 0; second < 61; second++) {
+        world.sent_count = 0;
+        world_pass(&world, 1000);
+        world_level(&world, sessions[0], 0, 1, DP_RANK_RUNNING);
+        world_level(&world, sessions[1], 2, 3, DP_RANK_RUNNING);
+    }
+    train(&world, sessions, step, 1, 1, 2);
+    assert_int_equal(world.asks, 2);
+    assert_non_null(strstr(world.asked.cause, "rank 1"));
 }
 
 static void figures_of_another_probe_confirm_nothing(void **state)
@@ -163,6 +219,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_rank_is_suspected_then_probed_then_confirmed),
+        cmocka_unit_test(who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old),
         cmocka_unit_test(figures_of_another_probe_confirm_nothing),
         cmocka_unit_test(with_policy_off_nobody_is_probed),
         cmocka_unit_test(steps_that_are_told_again_are_no_more_evidence),

@@ -158,6 +158,32 @@ static void what_products_had_no_core_for_is_told(void **state)
     trial_result_deinit(&result);
 }
 
+static dp_status open_accelerator(dp_element element, struct dp_device **ret_device,
+                                  struct dp_error *err)
+{
+    dp_status status = dp_device_open_cpu(element, ret_device, err);
+    if (status == DP_OK) {
+        (*ret_device)->on_host = false;
+    }
+    return status;
+}
+
+static void who_waits_for_an_accelerator_lacks_no_core(void **state)
+{
+    (void)state;
+    struct trial trial = trial_of("1f1b");
+    trial.open_device = open_accelerator;
+    trial.probe_after = 1;
+    struct trial_result result;
+    trial_run(&trial, &result);
+    trial_expect_ok(&result);
+    for (int32_t rank = 0; rank < RANKS; rank++) {
+        assert_true(result.ranks[rank].probe.product_ns > 0);
+        assert_int_equal(result.ranks[rank].probe.product_off_core_ns, 0);
+    }
+    trial_result_deinit(&result);
+}
+
 static void sim_ranks_say_how_slow_they_and_their_links_are(void **state)
 {
     (void)state;
@@ -206,6 +232,7 @@ int main(void)
         cmocka_unit_test(a_probe_changes_no_weight_and_no_loss),
         cmocka_unit_test(no_link_is_found_faster_than_it_is),
         cmocka_unit_test(what_products_had_no_core_for_is_told),
+        cmocka_unit_test(who_waits_for_an_accelerator_lacks_no_core),
         cmocka_unit_test(sim_ranks_say_how_slow_they_and_their_links_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

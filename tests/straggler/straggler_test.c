@@ -278,6 +278,27 @@ static void a_stage_that_is_slow_everywhere_is_the_plans_fault(void **state)
     assert_true(is_quiet(detector));
 }
 
+// In every second fifty of a hundred steps stage 1 takes longer.
+static void a_stage_that_comes_and_goes_is_noted_a_few_times(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = detector_of(4);
+    int noted = 0;
+    for (int64_t step = 1; step <= 4000; step++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct hand hand;
+            by_hand(&hand, rank, rank % 2, step, rank % 2 == 1 && step / 50 % 2 == 1 ? 1.5 : 1);
+            dp_straggler_take(detector, &hand.sample);
+        }
+        struct dp_straggler_verdict verdict;
+        while (dp_straggler_next(detector, &verdict)) {
+            assert_int_equal(verdict.cause, DP_STRAGGLER_UNEVEN_STAGE);
+            noted += verdict.state == DP_STRAGGLER_NOTED;
+        }
+    }
+    assert_in_range(noted, 1, 8); // and not in each of forty
+}
+
 // One pipeline: rank 1 alone has stage 1, and was slow from the beginning.
 static void a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe(void **state)
 {
@@ -722,6 +743,7 @@ int main(void)
         cmocka_unit_test(a_change_has_to_last_some_time_too),
         cmocka_unit_test(no_data_is_not_healthy),
         cmocka_unit_test(a_stage_that_is_slow_everywhere_is_the_plans_fault),
+        cmocka_unit_test(a_stage_that_comes_and_goes_is_noted_a_few_times),
         cmocka_unit_test(a_rank_that_was_always_slow_is_told_from_its_stage_by_a_probe),
         cmocka_unit_test(what_a_slow_rank_leaves_behind_is_not_taken_for_an_uneven_stage),
         cmocka_unit_test(a_stage_that_was_planned_to_be_slow_is_nobodys_fault),

@@ -119,8 +119,7 @@ void dp_core_straggler_probed(struct dp_core *core, struct core_job *job, uint32
 // Whether the job's ranks may have these slots.
 bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
                        const struct dp_slot *slots, size_t count);
-void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
-                             const struct dp_straggler_verdict *verdict);
+void dp_core_straggler_found(struct core_job *job, const struct dp_straggler_verdict *verdict);
 // The job's ranks leave the node, training on; false when they cannot now.
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
 // rebalance.c: experts are placed by their loads
@@ -140,6 +139,8 @@ void dp_core_rebalance_deadline(struct dp_core *core, struct core_job *job);
 // After the queue had its turn: who has fewer ranks than it once had, while there is room.
 void dp_core_grow_look(struct dp_core *core);
 void dp_core_grow_deadline(struct dp_core *core, struct core_job *job);
+// That question has been answered, or could not be.
+void dp_core_grow_asked(struct dp_core *core, struct core_job *job);
 // Other ranks are in force.
 void dp_core_grow_note(struct dp_core *core, struct core_job *job);
 // Whether its user's quota leaves the job so many ranks.

@@ -136,14 +136,16 @@ struct core_reassign {
     uint64_t recovered_step; // that the last recovery went on from
     uint32_t recoveries;     // from there, one after the other
     // Questions and decisions.
-    uint64_t request;                   // of the question that is open, 0 = none
-    int64_t answer_ns;                  // when it is no longer waited for
-    char cause[DP_TEXT_MAX];            // it is about this
-    uint32_t asks;                      // for a layout, since ranks were last lost
-    uint32_t tries;                     // of new ranks, since the old ones hold
-    size_t lost_count;                  // ranks that the recovery at hand counts as lost
-    int64_t cool_ns;                    // no straggler is answered before
-    int64_t grow_ns;                    // when more ranks are asked for; 0 = not
+    uint64_t request;        // of the question that is open, 0 = none
+    int64_t answer_ns;       // when it is no longer waited for
+    char cause[DP_TEXT_MAX]; // it is about this
+    uint32_t asks;           // for a layout, since ranks were last lost
+    uint32_t tries;          // of new ranks, since the old ones hold
+    size_t lost_count;       // ranks that the recovery at hand counts as lost
+    int64_t cool_ns;         // no straggler is answered before
+    int64_t grow_ns;         // when more ranks are asked for; 0 = not
+    int64_t grow_again_ns;   // not before, and each time twice as late
+    unsigned grow_doublings;
     bool grows;                         // the question that is open does
     char away[DP_NAME_MAX];             // node that is to be left, "" = none
     dp_adapt_policy policy;             // of the question that is open

@@ -7,6 +7,13 @@
 
 #include "dp/clock.h"
 
+#define DOUBLINGS_MAX 6 // of a minute: what does not pay is weighed again in an hour
+
+static int64_t later_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 // What made the job smaller may make it larger.
 static bool may_grow(const struct core_job *job)
 {
@@ -66,9 +73,10 @@ void dp_core_grow_deadline(struct dp_core *core, struct core_job *job)
         !dp_core_grow_allowed(core, job, job->ranks_count + 1)) {
         return;
     }
-    if (!dp_core_may_ask(job) || core->now_ns < reassign->cool_ns) {
+    int64_t least_ns = later_of(reassign->cool_ns, reassign->grow_again_ns);
+    if (!dp_core_may_ask(job) || core->now_ns < least_ns) {
         int64_t later_ns = core->now_ns + core->config.grow_ms * DP_NS_PER_MS;
-        reassign->grow_ns = later_ns > reassign->cool_ns ? later_ns : reassign->cool_ns;
+        reassign->grow_ns = later_of(later_ns, least_ns);
         return;
     }
     snprintf(reassign->cause, sizeof(reassign->cause),
@@ -81,8 +89,18 @@ void dp_core_grow_deadline(struct dp_core *core, struct core_job *job)
     dp_core_ask(core, job, &ask);
 }
 
+void dp_core_grow_asked(struct dp_core *core, struct core_job *job)
+{
+    struct core_reassign *reassign = &job->reassign;
+    int64_t apart_ns = core->config.cool_down_ms * DP_NS_PER_MS;
+    reassign->grow_again_ns = core->now_ns + (apart_ns << reassign->grow_doublings);
+    reassign->grow_doublings += reassign->grow_doublings < DOUBLINGS_MAX;
+}
+
 void dp_core_grow_note(struct dp_core *core, struct core_job *job)
 {
+    job->reassign.grow_again_ns = 0;
+    job->reassign.grow_doublings = 0;
     const char *away = job->reassign.away;
     const struct core_node *left = away[0] == '\0' ? NULL : dp_core_node_find(core, away);
     // A node that goes on working was left because somebody wanted that.

@@ -11,7 +11,8 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 
-#define ROUNDS_MAX 4096 // moments that are looked at; who starts after them has no forecast
+// Jobs that are looked at, over all moments: some 10 ms. Who starts later has no forecast.
+#define LOOKS_MAX (4u << 20)
 
 // A job that has ranks, or will.
 struct runner {
@@ -255,7 +256,9 @@ static void play(struct forecast *forecast)
             start(forecast, &round, &forecast->waiters[i]);
         }
     }
-    for (int round = 0; round < ROUNDS_MAX && !forecast->over; round++) {
+    size_t looks = 0;
+    while (looks < LOOKS_MAX && !forecast->over) {
+        looks += forecast->runners_count + forecast->waiters_count;
         go_through(forecast);
         int64_t next_ns = next_moment(forecast);
         if (next_ns == 0) {

@@ -280,24 +280,24 @@ void dp_core_take_standing(struct dp_core *core, const struct core_job *job, boo
     ask->verdicts = standing;
 }
 
-static void ask_about_stragglers(struct dp_core *core, struct core_job *job, const char *cause)
+static void ask_about_stragglers(struct dp_core *core, struct core_job *job)
 {
-    struct dp_adapt_ask ask = {.away = "", .cause = cause};
+    struct dp_adapt_ask ask = {.away = "", .cause = job->reassign.cause};
     dp_core_take_standing(core, job, false, &ask);
+    job->reassign.again_step = 0;
     if (ask.verdicts_count > 0) {
+        DP_COPY_TEXT(job->reassign.cause, ask.verdicts[0].text);
         job->reassign.away[0] = '\0';
         job->reassign.policy = job->row.adapt;
         dp_core_ask(core, job, &ask);
     }
 }
 
-void dp_core_straggler_found(struct dp_core *core, struct core_job *job,
-                             const struct dp_straggler_verdict *verdict)
+void dp_core_straggler_found(struct core_job *job, const struct dp_straggler_verdict *verdict)
 {
-    if (calls_for_an_answer(verdict) && job->row.adapt != DP_JOB_ADAPT_OFF &&
-        dp_core_may_ask(job) && core->now_ns >= job->reassign.cool_ns) {
-        // What comes with the same steps is waited for: it is asked about at the next one.
-        DP_COPY_TEXT(job->reassign.cause, verdict->text);
+    if (calls_for_an_answer(verdict) && job->row.adapt != DP_JOB_ADAPT_OFF) {
+        // What comes with the same steps is waited for: it is asked about at the next one, or when
+        // the last answer is long enough ago.
         job->reassign.again_step = job->row.step + 1;
     }
 }
@@ -374,13 +374,15 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
         return;
     }
     bool grows = job->reassign.grows;
-    if (!grows) { // who is slow is asked about when it was to be
-        job->reassign.again_step = done->again_steps == 0 ? 0 : job->row.step + done->again_steps;
-    }
-    if (grows || job->reassign.again_step == 0) {
+    bool acts = may_act(job, done);
+    if (!grows && done->again_steps > 0) {
+        job->reassign.again_step = job->row.step + done->again_steps;
+    } else if (!grows || acts) {
         job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
     }
-    bool acts = may_act(job, done);
+    if (grows) {
+        dp_core_grow_asked(core, job);
+    }
     if (acts && done->without != NULL && dp_core_restart_begin(core, job, done)) {
         return;
     }
@@ -415,7 +417,11 @@ void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *fa
         return;
     }
     job->reassign.away[0] = '\0';
-    job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+    if (job->reassign.grows) {
+        dp_core_grow_asked(core, job);
+    } else {
+        job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+    }
     dp_core_note(core, job, NULL, true, "job.no_answer", "%s: %s", job->reassign.cause,
                  failed->error.message);
 }
@@ -593,9 +599,10 @@ void dp_core_decision_step(struct dp_core *core, struct core_job *job, uint64_t 
 {
     struct core_reassign *reassign = &job->reassign;
     reassign->recent_ns[step % CORE_RECENT_STEPS] = step_ns;
-    if (reassign->again_step != 0 && step >= reassign->again_step && dp_core_may_ask(job)) {
-        reassign->again_step = 0;
-        ask_about_stragglers(core, job, reassign->cause);
+    if (reassign->again_step != 0 && step >= reassign->again_step &&
+        job->row.adapt != DP_JOB_ADAPT_OFF && core->now_ns >= reassign->cool_ns &&
+        dp_core_may_ask(job)) {
+        ask_about_stragglers(core, job);
     }
     if (reassign->decision.number != 0 && reassign->decision.state == DP_DECISION_RUNNING &&
         job->row.state == DP_STATE_RUNNING &&

@@ -220,7 +220,7 @@ static void tell(struct dp_core *core, struct core_job *job,
     }
     job->show = true;
     dp_core_job_touch(job);
-    dp_core_straggler_found(core, job, verdict);
+    dp_core_straggler_found(job, verdict);
 }
 
 // Every rank takes part: its figures are compared with the others'.

@@ -367,6 +367,7 @@ static void stop(struct daemon *daemon)
     dp_rest_server_free(daemon->rest);
     dp_rpc_server_free(daemon->server);
     backups_stop(daemon);
+    queue_stop(daemon);
     dp_store_close(daemon->store);
     dp_core_free(daemon->core);
     lessons_free(daemon);

@@ -45,6 +45,13 @@ struct loop_delay {
     uint64_t bucket[LOOP_DELAY_BUCKETS];
 };
 
+// The queue when it was last looked through.
+struct queue_look {
+    struct dp_queue_place *places;
+    size_t count;
+    int64_t monotonic_ns, realtime_ns, cost_ns;
+};
+
 struct daemon {
     struct daemon_options options;
     char *state_dir; // absolute
@@ -70,6 +77,7 @@ struct daemon {
     struct caller *callers; // whose they are, by host
     int64_t events_pumped_ns, retained_ns;
     uint64_t events_lagged; // watchers that were dropped
+    struct queue_look queue;
     struct backup *backups;
     uint64_t last_backup;
     struct cluster_change *cluster_changes; // not on disk yet, the oldest first
@@ -147,7 +155,7 @@ struct job_view {
     const struct dp_job_record *job;
     const struct dp_rank_record *ranks;
     size_t ranks_count;
-    const struct dp_straggler *scores; // of the ranks; NULL = none
+    const struct dp_straggler *scores;                           // of the ranks; NULL = none
     const struct dp_verdict_record *verdicts[VIEW_VERDICTS_MAX]; // the newest first
     size_t verdicts_count;
     bool in_core;                    // it has not ended, or just now

@@ -8,31 +8,52 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 
-// The caller frees it; NULL = nobody waits.
-static struct dp_queue_place *take_places(struct daemon *daemon, size_t *ret_count)
+// A look at a long queue is shown again until the loop has done other things for so many times as
+// long as it took: people who poll must not keep it from agents. A cheap one is always new.
+#define CHEAP_NS (DP_NS_PER_S / 1000)
+#define LOOKS_APART 20
+
+static const struct queue_look *look(struct daemon *daemon)
 {
-    size_t count = dp_core_queue_length(daemon->core);
-    struct dp_queue_place *places = dp_new_array(struct dp_queue_place, count);
-    *ret_count = dp_core_queue_places(daemon->core, dp_clock_monotonic_ns(), places);
-    return places;
+    struct queue_look *last = &daemon->queue;
+    int64_t now_ns = dp_clock_monotonic_ns();
+    if (last->cost_ns > CHEAP_NS && now_ns - last->monotonic_ns < LOOKS_APART * last->cost_ns) {
+        return last;
+    }
+    int64_t cpu_ns = dp_clock_thread_cpu_ns();
+    queue_stop(daemon);
+    last->places = dp_new_array(struct dp_queue_place, dp_core_queue_length(daemon->core));
+    last->count = dp_core_queue_places(daemon->core, now_ns, last->places);
+    last->monotonic_ns = now_ns;
+    last->realtime_ns = dp_clock_realtime_ns();
+    last->cost_ns = dp_clock_thread_cpu_ns() - cpu_ns;
+    return last;
 }
 
-static Dp__V1__QueuePlace *make_place(const struct dp_queue_place *from, struct dp_arena *arena)
+void queue_stop(struct daemon *daemon)
+{
+    free(daemon->queue.places);
+    daemon->queue = (struct queue_look){0};
+}
+
+static Dp__V1__QueuePlace *make_place(const struct queue_look *look,
+                                      const struct dp_queue_place *from, struct dp_arena *arena)
 {
     Dp__V1__QueuePlace *place = arena_take(arena, sizeof(*place));
     dp__v1__queue_place__init(place);
     place->position = from->position;
     place->jobs_ahead = from->jobs_ahead;
     place->ranks_ahead = from->ranks_ahead;
-    place->start_ns = from->start_in_ns < 0 ? 0 : dp_clock_realtime_ns() + from->start_in_ns;
+    place->start_ns = from->start_in_ns < 0 ? 0 : look->realtime_ns + from->start_in_ns;
     return place;
 }
 
 // False when it is not to be listed.
-static bool add_job(struct daemon *daemon, const struct dp_queue_place *place,
+static bool add_job(struct daemon *daemon, const struct queue_look *queue, size_t index,
                     const Dp__V1__ListJobsRequest *request, struct dp_arena *arena,
                     Dp__V1__Job **ret_job)
 {
+    const struct dp_queue_place *place = &queue->places[index];
     DP_CLEANUP(view_deinit) struct job_view view = {0};
     // What is not on disk yet is shown as it was.
     if (view_get(daemon, place->job, &view, NULL) != DP_OK || view.job->state != DP_STATE_QUEUED ||
@@ -43,31 +64,30 @@ static bool add_job(struct daemon *daemon, const struct dp_queue_place *place,
     *row = *view.job;
     struct job_view kept = {.job = row};
     *ret_job = message_job(&kept, JOB_BRIEF, arena);
-    (*ret_job)->queue = make_place(place, arena);
+    (*ret_job)->queue = make_place(queue, place, arena);
     return true;
 }
 
 void queue_list(struct daemon *daemon, uint64_t call, const Dp__V1__ListJobsRequest *request,
                 uint32_t limit, struct dp_arena *arena)
 {
-    size_t count = 0;
-    DP_AUTO_FREE struct dp_queue_place *places = take_places(daemon, &count);
+    const struct queue_look *queue = look(daemon);
     Dp__V1__ListJobsResponse response = DP__V1__LIST_JOBS_RESPONSE__INIT;
-    response.jobs = arena_take(arena, (count < limit ? count : limit) * sizeof(void *));
-    for (size_t i = 0; i < count && response.n_jobs < limit; i++) {
+    size_t most = queue->count < limit ? queue->count : limit;
+    response.jobs = arena_take(arena, most * sizeof(void *));
+    for (size_t i = 0; i < queue->count && response.n_jobs < limit; i++) {
         response.n_jobs +=
-            add_job(daemon, &places[i], request, arena, &response.jobs[response.n_jobs]);
+            add_job(daemon, queue, i, request, arena, &response.jobs[response.n_jobs]);
     }
     call_reply(daemon, call, &response.base);
 }
 
 void queue_show(struct daemon *daemon, uint64_t number, Dp__V1__Job *job, struct dp_arena *arena)
 {
-    size_t count = 0;
-    DP_AUTO_FREE struct dp_queue_place *places = take_places(daemon, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (places[i].job == number) {
-            job->queue = make_place(&places[i], arena);
+    const struct queue_look *queue = look(daemon);
+    for (size_t i = 0; i < queue->count; i++) {
+        if (queue->places[i].job == number) {
+            job->queue = make_place(queue, &queue->places[i], arena);
         }
     }
 }

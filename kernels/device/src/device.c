@@ -142,8 +142,8 @@ dp_status dp_device_open_cpu(dp_element element, struct dp_device **ret_device,
     cpu->ops.alloc = cpu_alloc;
     cpu->ops.free = cpu_free;
     dp_cpu_front(&cpu->ops);
-    cpu->device =
-        (struct dp_device){.ops = &cpu->ops, .element = element, .account = dp_account_new()};
+    cpu->device = (struct dp_device){
+        .ops = &cpu->ops, .element = element, .on_host = true, .account = dp_account_new()};
     cpu->device.stream = dp_stream_new(&cpu->device, &cpu->kernels);
     *ret_device = &cpu->device;
     return DP_OK;

@@ -152,6 +152,10 @@ static char *objection(const struct adapt *adapt, const struct dp_adapt_answer *
                            (long long)limits->since_action_steps,
                            (long long)limits->cool_down_steps);
     }
+    if (answer->wait_steps >= DP_STEPS_MAX) {
+        return dp_asprintf("nobody is slow: nothing is lost that would pay for its %s",
+                           dp_plan_text_seconds(b, answer->cost_s));
+    }
     if (answer->wait_steps > 0) {
         return dp_asprintf(
             "too early: %s lost so far, less than the %s that it costs; in %lld steps "

@@ -39,8 +39,9 @@ struct subject {
     double probed_ns;
     uint32_t probes; // of this suspicion
     uint32_t agreed; // of them, the newest ones in succession
-    uint32_t lapses; // suspicions that ended before a probe agreed, one after the other
+    uint32_t lapses; // verdicts that ended and were never confirmed, one after the other
     double lapsed_ns;
+    double even_ns;                   // stages, data: when they were last not uneven
     double lapsed_log, suspected_log; // own / reference, at the most: of these; of the one that is
 };
 
@@ -238,6 +239,10 @@ struct dp_straggler_verdict *dp_straggler_verdict_of(struct subject *subject);
 void dp_straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict);
 // Healthy again: tells it, with these words behind.
 void dp_straggler_clear(struct dp_straggler *self, struct subject *subject, const char *why);
+// Its verdict ends by itself: the next one has to last longer, unless this one was confirmed.
+void dp_straggler_count_lapse(const struct dp_straggler *self, struct subject *subject);
+// Seconds that a change must have lasted.
+double dp_straggler_patience_s(const struct dp_straggler *self, const struct subject *subject);
 // Time in a step that the rank was ready to compute and had no core, beyond what others had.
 double dp_straggler_off_core_ns(struct dp_straggler *self, uint32_t r);
 // So much of the rank's work it had no core for, that what it and its messages take tells of

@@ -97,12 +97,12 @@ static bool lapses_are_forgotten(const struct dp_straggler *self, const struct s
     return self->elapsed_ns - subject->lapsed_ns > QUIET_NS;
 }
 
-// What others do to a machine comes and goes. A suspicion that ended by itself says that the next
-// one of the same subject should last longer: twice as long each time, in seconds, so that it
-// matters where steps are short.
-static void count_lapse(const struct dp_straggler *self, struct subject *subject)
+// What others do to a machine comes and goes. What ended by itself and was never confirmed says
+// that the next one of the same subject should last longer: twice as long each time, in seconds, so
+// that it matters where steps are short.
+void dp_straggler_count_lapse(const struct dp_straggler *self, struct subject *subject)
 {
-    if (subject->verdict->state != DP_STRAGGLER_SUSPECTED) {
+    if (subject->verdict->state == DP_STRAGGLER_CONFIRMED) {
         return;
     }
     if (lapses_are_forgotten(self, subject)) {
@@ -116,7 +116,7 @@ static void count_lapse(const struct dp_straggler *self, struct subject *subject
 
 static void clear_recovered(struct dp_straggler *self, struct subject *subject)
 {
-    count_lapse(self, subject);
+    dp_straggler_count_lapse(self, subject);
     char why[DP_STRAGGLER_TEXT_MAX];
     snprintf(why, sizeof(why),
              "it was slow from step %lld on; the last %u steps are as fast as others'",
@@ -155,9 +155,8 @@ bool dp_straggler_lacks_cores(const struct rank *rank)
     return off_core >= lacking_share * dp_straggler_window_median(&rank->busy, BEST_STEPS);
 }
 
-// How long a change must have lasted. One that is far greater than all that came and went is none
-// of these.
-static double patience_s(const struct dp_straggler *self, const struct subject *subject)
+// A change that is far greater than all that came and went is none of these.
+double dp_straggler_patience_s(const struct dp_straggler *self, const struct subject *subject)
 {
     bool greater = dp_straggler_series_mean(&subject->series) > subject->lapsed_log + far_greater;
     uint32_t lapses = greater || lapses_are_forgotten(self, subject) ? 0 : subject->lapses;
@@ -167,7 +166,7 @@ static double patience_s(const struct dp_straggler *self, const struct subject *
 static bool has_changed(const struct dp_straggler *self, const struct subject *subject)
 {
     return dp_straggler_series_changed(&subject->series, &self->config, typical_step_ns(self),
-                                       patience_s(self, subject));
+                                       dp_straggler_patience_s(self, subject));
 }
 
 static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
@@ -378,7 +377,7 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
     bool explained = is_explained(self, edge);
     if (edge->subject.verdict != NULL) {
         if (explained) {
-            count_lapse(self, &edge->subject);
+            dp_straggler_count_lapse(self, &edge->subject);
             dp_straggler_clear(self, &edge->subject,
                                "one of its ends is slow itself, or lacks cores");
         } else if (dp_straggler_series_recovered(&edge->subject.series, &self->config)) {

@@ -12,6 +12,22 @@ static uint32_t sure_steps(const struct dp_straggler *self)
     return 2 * self->config.persist_steps;
 }
 
+// As long as a suspicion has to, where steps are short; after what came and went, longer.
+static bool has_lasted(const struct dp_straggler *self, struct subject *subject, bool is_so)
+{
+    if (!is_so) {
+        subject->even_ns = self->elapsed_ns;
+    }
+    return self->elapsed_ns - subject->even_ns >= 1e9 * dp_straggler_patience_s(self, subject);
+}
+
+static void clear_lapsed(struct dp_straggler *self, struct subject *subject, const char *why)
+{
+    dp_straggler_count_lapse(self, subject);
+    dp_straggler_clear(self, subject, why);
+    subject->even_ns = self->elapsed_ns;
+}
+
 static struct stage *stage_of(struct dp_straggler *self, uint32_t index)
 {
     if (index >= self->stages_count) {
@@ -116,12 +132,14 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
     double ratio = exp(dp_straggler_window_median(&stage->ratio, sure_steps(self)));
     if (stage->subject.verdict != NULL) {
         if (ratio < self->config.enter - self->config.gap) {
-            dp_straggler_clear(self, &stage->subject, "its stage takes no longer than others now");
+            clear_lapsed(self, &stage->subject, "its stage takes no longer than others now");
         }
         return;
     }
     double lost_ns = stage->work_ns / stage->ranks * (1 - 1 / ratio);
-    if (ratio < self->config.enter || lost_ns < self->config.noticeable * self->step_ns) {
+    if (!has_lasted(self, &stage->subject,
+                    ratio >= self->config.enter &&
+                        lost_ns >= self->config.noticeable * self->step_ns)) {
         return;
     }
     struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&stage->subject);
@@ -256,15 +274,16 @@ void dp_straggler_judge_data(struct dp_straggler *self)
     left = exp(dp_straggler_window_median(&self->explained, sure_steps(self)));
     if (self->data.verdict != NULL) {
         if (worst < self->config.enter - self->config.gap) {
-            dp_straggler_clear(self, &self->data, "ranks that do the same take the same time now");
+            clear_lapsed(self, &self->data, "ranks that do the same take the same time now");
         }
         return;
     }
     double agreement =
         self->agreement[0] / fmax(sqrt(self->agreement[1] * self->agreement[2]), 1e-12);
     bool by_tokens = log(left) <= 0.5 * log(worst);
-    if (worst >= self->config.enter && (by_tokens || agreement >= 0.5) &&
-        !some_rank_is_slow(self)) {
+    if (has_lasted(self, &self->data,
+                   worst >= self->config.enter && (by_tokens || agreement >= 0.5) &&
+                       !some_rank_is_slow(self))) {
         note_data(self, worst, left, agreement);
     }
 }

@@ -173,6 +173,8 @@ dp_status dp_exec_hand_on(struct dp_exec *exec, const struct part *part, bool fo
                           struct dp_error *err);
 
 // The two ways to run an action. *ret_record gets its times. `at` is its number in exec->runs.
+// Of the time that the calling thread computed, what it had no core for.
+int64_t dp_exec_off_core_ns(const struct dp_device *device, int64_t wall_ns, int64_t cpu_ns);
 dp_status dp_exec_compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *ret_record,
                                  struct dp_error *err);
 // *ret_time: own, gap and planned time, all by plan.

@@ -88,7 +88,12 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
     }
 }
 
-// On this device the thread itself computes: what it is not on a core it has been kept from one.
+int64_t dp_exec_off_core_ns(const struct dp_device *device, int64_t wall_ns, int64_t cpu_ns)
+{
+    int64_t off_ns = device->on_host ? wall_ns - cpu_ns : 0;
+    return off_ns > 0 ? off_ns : 0;
+}
+
 static dp_status compute_action(struct dp_exec *exec, size_t at, struct dp_exec_record *record,
                                 struct action_time *ret_time, struct dp_error *err)
 {
@@ -96,8 +101,8 @@ static dp_status compute_action(struct dp_exec *exec, size_t at, struct dp_exec_
     dp_status status = dp_exec_compute_action(exec, at, record, err);
     if (status == DP_OK) {
         int64_t wall_ns = record->span.end_ns - record->span.start_ns - record->exchange_ns;
-        int64_t off_ns = wall_ns - (dp_clock_thread_cpu_ns() - cpu_ns);
-        ret_time->off_core_ns = off_ns > 0 ? off_ns : 0;
+        ret_time->off_core_ns =
+            dp_exec_off_core_ns(exec->config.device, wall_ns, dp_clock_thread_cpu_ns() - cpu_ns);
     }
     return status;
 }

@@ -87,9 +87,9 @@ static dp_status time_products(struct dp_device *device, struct dp_probe *probe,
         count++;
     }
     if (status == DP_OK) {
-        int64_t off_ns = took_ns - (dp_clock_thread_cpu_ns() - begin_cpu_ns);
+        int64_t cpu_ns = dp_clock_thread_cpu_ns() - begin_cpu_ns;
         probe->product_ns = took_ns / count;
-        probe->product_off_core_ns = off_ns > 0 ? off_ns / count : 0;
+        probe->product_off_core_ns = dp_exec_off_core_ns(device, took_ns, cpu_ns) / count;
     }
     return status;
 }

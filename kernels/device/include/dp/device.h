@@ -328,6 +328,7 @@ struct dp_memory_account; // of one device
 struct dp_device {
     const struct dp_device_ops *ops;
     dp_element element;
+    bool on_host;             // the caller's thread computes: it does not wait for an accelerator
     struct dp_stream *stream; // the device's own; its work is done when the call returns
     struct dp_memory_account *account;
 };
@@ -345,7 +346,7 @@ struct dp_device_memory {
     uint64_t live, peak;
     uint64_t tag_live[DP_MEMORY_TAGS], tag_peak[DP_MEMORY_TAGS];
     uint64_t at_peak[DP_MEMORY_TAGS]; // what each tag had when all together had most
-    uint64_t limit; // 0 = none
+    uint64_t limit;                   // 0 = none
 };
 struct dp_device_memory dp_device_memory(const struct dp_device *device); // by any thread
 void dp_device_reset_peak(struct dp_device *device);                      // to what is live

@@ -41,8 +41,8 @@ struct dp_exec_config {
     // Where replicas have different numbers of micro-batches, of which the schedule has this one's:
     // those of all replicas before it, and of all; 0, 0 = all have as many.
     int64_t first_microbatch, step_microbatches;
-    struct dp_transport *transport;     // of P * D ranks; borrowed
-    struct dp_exec_meter *meter;        // borrowed; NULL = none
+    struct dp_transport *transport; // of P * D ranks; borrowed
+    struct dp_exec_meter *meter;    // borrowed; NULL = none
 
     // A rank that computes.
     struct dp_device *device; // borrowed; NULL = sim
@@ -110,7 +110,8 @@ struct dp_exec_times {
     const struct dp_exec_link_time *links;
     size_t kinds_count, links_count;
     int64_t launch_gap_ns; // between actions, neither computing nor waiting for a message
-    int64_t off_core_ns;   // in actions, the thread was on no core and waited for no peer
+    int64_t off_core_ns;   // in actions, the thread was on no core and waited for no peer; 0 where
+                           // it waits for an accelerator
 };
 
 // What went wrong in the last failed call, apart from its message.

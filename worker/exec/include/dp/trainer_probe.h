@@ -17,7 +17,7 @@ struct dp_probe_link {
 
 struct dp_probe {
     int64_t product_ns;          // of one product, over so many that a processor's quota shows
-    int64_t product_off_core_ns; // of it, the thread was on no core; sim: 0
+    int64_t product_off_core_ns; // of it, the thread was on no core; sim, accelerators: 0
     double product_flops;        // of one
     struct dp_probe_link links[DP_PROBE_LINKS_MAX];
     int32_t links_count;
