@@ -286,12 +286,16 @@ static void a_keeper_out_of_reach_is_no_end(void **state)
     world_init(&world);
     uint64_t sessions[2];
     world_bring(&world, DP_STATE_RUNNING, sessions);
-    struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_RUNNING),
-                                     world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .ranks = ranks, .ranks_count = 2, .error = "the keeper does not answer"};
-    world_send_level(&world, sessions[1], &level);
-    assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
+    // An agent that has just started does not know yet what it finds.
+    static const dp_rank_phase phases[] = {DP_RANK_RUNNING, DP_RANK_UNKNOWN};
+    for (size_t i = 0; i < 2; i++) {
+        struct dp_rank_level ranks[2] = {world_rank_level(2, phases[i]),
+                                         world_rank_level(3, phases[i])};
+        struct dp_assignment_level level = {
+            .ranks = ranks, .ranks_count = 2, .error = "the keeper does not answer"};
+        world_send_level(&world, sessions[1], &level);
+        assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
+    }
 }
 
 static void a_session_has_one_name(void **state)
@@ -430,6 +434,24 @@ static void a_second_agent_under_one_name_is_refused(void **state)
     assert_int_equal(world.sent[world.sent_count - 1].order, DP_ORDER_WELCOME);
 }
 
+static void a_hello_that_a_later_one_overtook_is_refused(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    struct dp_node_record node = {.name = "a", .instance = "one", .boot_id = "b", .slots = 2};
+    struct dp_core_event event = {.kind = DP_EVENT_HELLO, .hello = {.node = &node}};
+    for (uint64_t session = 1; session <= 2; session++) {
+        event.hello.levels.session = session;
+        event.hello.sent_ns = 3 - (int64_t)session;
+        world_step(&world, &event);
+    }
+    const struct world_order *last = &world.sent[world.sent_count - 1];
+    assert_int_equal(last->order, DP_ORDER_REFUSE);
+    assert_int_equal(last->session, 2);
+    assert_int_equal(world_sent(&world, DP_ORDER_WELCOME, "a"), 1);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_signal_explains_more_than_what_the_other_ranks_say),
     cmocka_unit_test(consequences_alone_stop_the_job_after_a_moment),
@@ -452,6 +474,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(an_unknown_assignment_is_left_alone_and_its_number_not_used),
     cmocka_unit_test(what_still_runs_of_an_ended_job_is_stopped_then_released),
     cmocka_unit_test(a_second_agent_under_one_name_is_refused),
+    cmocka_unit_test(a_hello_that_a_later_one_overtook_is_refused),
 };
 
 int main(void)

@@ -173,15 +173,20 @@ static void a_minute_passes_between_two_such_questions_whatever_else_is_to_be_as
     assert_int_equal(change.world.asks, asks + 2);
 }
 
+static void set_quota(struct change *change, uint32_t ranks)
+{
+    struct dp_core_event event = {
+        .kind = DP_EVENT_QUOTA_ASK,
+        .quota_ask = {.reply = 77, .user = change_job(change)->user, .by = "", .ranks = ranks}};
+    world_step(&change->world, &event);
+}
+
 static void more_ranks_are_looked_for_within_the_quota_of_the_user(void **state)
 {
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    struct dp_core_event event = {
-        .kind = DP_EVENT_QUOTA_ASK,
-        .quota_ask = {.reply = 77, .user = change_job(&change)->user, .by = "", .ranks = FULL}};
-    world_step(&change.world, &event);
+    set_quota(&change, FULL);
     make_small(&change, "");
     pass(&change, "aa", 5, 80);
     const struct world_asked *asked = &change.world.asked;
@@ -191,6 +196,18 @@ static void more_ranks_are_looked_for_within_the_quota_of_the_user(void **state)
         slots += asked->slots[i];
     }
     assert_int_equal(slots, FULL); // of six
+}
+
+static void a_job_with_all_ranks_that_its_user_may_have_does_not_grow(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    make_small(&change, "");
+    set_quota(&change, 2);
+    size_t asks = change.world.asks;
+    pass(&change, "aa", 5, 80);
+    assert_int_equal(change.world.asks, asks);
 }
 
 int main(void)
@@ -203,6 +220,7 @@ int main(void)
         cmocka_unit_test(what_pays_beside_more_ranks_is_left_to_the_policy_of_the_job),
         cmocka_unit_test(a_minute_passes_between_two_such_questions_whatever_else_is_to_be_asked),
         cmocka_unit_test(more_ranks_are_looked_for_within_the_quota_of_the_user),
+        cmocka_unit_test(a_job_with_all_ranks_that_its_user_may_have_does_not_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,8 +293,11 @@ static void ranks_that_do_not_end_keep_the_job_from_ending_and_are_told_again(vo
     world_level(&world, sessions[0], 0, 1, DP_RANK_DIED);
     struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_RUNNING),
                                      world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_assignment_level level = {.fence = world_fence("job-1"),
+                                        .ranks = ranks,
+                                        .ranks_count = 2,
+                                        .stopping = true,
+                                        .error = ""};
     for (int64_t at = 0; at < world.config.stop_timeout_ms - 1000; at += 1000) {
         world_pass(&world, 1000);
         world_heartbeat(&world, sessions[1], &level, 1);

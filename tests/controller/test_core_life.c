@@ -231,14 +231,18 @@ static void jobs_leave_a_node_whose_time_came_while_no_controller_ran(void **sta
         event = (struct dp_core_event){.kind = DP_EVENT_LOAD_JOB, .load_job = {&job, kept, 2}};
         world_step(&crew.world, &event);
         dp_core_free(before);
+        // Whether the node speaks or not, once it had the time to say what has ended.
+        world_pass(&crew.world, crew.world.config.settle_ms - 1);
+        assert_string_equal(dp_job_state_text(row(&crew, number)->state), "RUNNING");
+        world_pass(&crew.world, 1);
+        assert_string_equal(dp_job_state_text(row(&crew, number)->state), "STOPPING");
+        assert_string_equal(row(&crew, number)->reason, down == 1 ? "NodeDown" : "Drained");
         struct dp_rank_level levels[2] = {world_rank_level(0, DP_RANK_RUNNING),
                                           world_rank_level(1, DP_RANK_RUNNING)};
         struct dp_assignment_level level = {
             .fence = world_fence("job-1"), .ranks = levels, .ranks_count = 2, .error = ""};
         crew.world.sent_count = 0;
         world_hello(&crew.world, "n0", 2, &level, 1);
-        assert_string_equal(dp_job_state_text(row(&crew, number)->state), "STOPPING");
-        assert_string_equal(row(&crew, number)->reason, down == 1 ? "NodeDown" : "Drained");
         assert_int_equal(world_sent(&crew.world, DP_ORDER_STOP, "n0"), 1);
     }
 }

@@ -393,6 +393,33 @@ static void a_cancel_holds_at_every_edge_of_an_attempt(void **state)
     }
 }
 
+// For that reason alone it would begin again.
+static void a_cancel_holds_when_a_better_reason_for_the_end_is_found(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 2, 2);
+    struct dp_submit submit = crew_job(4);
+    submit.retry_max = 0;
+    uint64_t job = crew_submit(&crew, &submit);
+    crew.stays = true;
+    crew_kill_rank(&crew, job, 9);
+    assert_int_equal(row(&crew, job)->state, DP_STATE_STOPPING);
+    cancel(&crew, "job-1");
+    for (uint32_t n = 2; n-- > 0;) {
+        struct dp_rank_level ranks[2] = {world_rank_level(2 * n, DP_RANK_DIED),
+                                         world_rank_level(2 * n + 1, DP_RANK_DIED)};
+        struct dp_assignment_level level = {.fence = world_fence("job-1"),
+                                            .ranks = ranks,
+                                            .ranks_count = 2,
+                                            .error = n == 1 ? "the disk is full" : ""};
+        world_send_level(&crew.world, crew.nodes[n].session, &level);
+    }
+    assert_int_equal(row(&crew, job)->state, DP_STATE_FAILED);
+    assert_said(&crew, job, "NodeFailed", "the disk is full");
+}
+
 static void what_an_old_attempt_still_says_changes_nothing(void **state)
 {
     (void)state;
@@ -649,6 +676,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attempts_in_a_row_without_a_newer_checkpoint_end_the_job_and_are_named),
     cmocka_unit_test(a_job_that_wants_no_recovery_fails_at_its_first_fault),
     cmocka_unit_test(a_cancel_holds_at_every_edge_of_an_attempt),
+    cmocka_unit_test(a_cancel_holds_when_a_better_reason_for_the_end_is_found),
     cmocka_unit_test(what_an_old_attempt_still_says_changes_nothing),
     cmocka_unit_test(ranks_of_a_silent_node_are_waited_for_unless_they_can_do_nothing),
     cmocka_unit_test(ranks_that_nobody_can_ask_are_waited_for_before_the_next_attempt),

@@ -107,6 +107,26 @@ static void slots_of_both_epochs_are_used_until_the_old_ranks_are_over(void **st
     assert_int_equal(change_job(&change)->step, 6);
 }
 
+// Its rank has ended; a controller that starts now would have it there, and begin it there again.
+static void slots_of_the_old_ranks_are_used_until_the_change_is_on_disk(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "aacc");
+    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change.world.hold_store = true;
+    change_hold(&change, 1, "aabb", 15, 5, "");
+    assert_int_equal(change_job(&change)->epoch, 2);
+    change_die(&change, 1, 'b', 2, SIGKILL);
+    world_store(&change.world, DP_IO);
+    assert_int_equal(change_slots_used(&change, "b"), 2);
+    world_pass(&change.world, change.world.config.store_retry_ms);
+    world_store_all(&change.world);
+    assert_int_equal(change_slots_used(&change, "b"), 1);
+}
+
 static void an_answer_is_measured_over_twenty_steps_and_believed_in_accordingly(void **state)
 {
     (void)state;
@@ -348,6 +368,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_old_ranks_train_until_the_new_ones_are_ready),
     cmocka_unit_test(the_new_ranks_start_with_what_the_old_ones_hold),
     cmocka_unit_test(slots_of_both_epochs_are_used_until_the_old_ranks_are_over),
+    cmocka_unit_test(slots_of_the_old_ranks_are_used_until_the_change_is_on_disk),
     cmocka_unit_test(an_answer_is_measured_over_twenty_steps_and_believed_in_accordingly),
     cmocka_unit_test(a_job_that_ends_before_its_steps_are_measured_says_so),
     cmocka_unit_test(what_is_only_advised_changes_nothing),

@@ -82,6 +82,38 @@ static void survivors_that_are_a_step_behind_finish_it(void **state)
     assert_int_equal(change.world.decision.step, 6);
 }
 
+// Node a is heard for 4 s, with its ranks of epoch 1: an order that does not show by then was lost.
+static void beat(struct change *change)
+{
+    struct dp_rank_level ranks[2] = {world_rank_level(0, DP_RANK_RUNNING),
+                                     world_rank_level(1, DP_RANK_RUNNING)};
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    for (int beats = 0; beats < 8; beats++) {
+        world_pass(&change->world, 500);
+        world_heartbeat(&change->world, change->a, &level, 1);
+    }
+}
+
+static void orders_to_hold_and_to_settle_that_were_lost_are_sent_again(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    change_ask(&change, 0, "", false);
+    change_answer(&change, "bbcc");
+    change_level(&change, 2, "bbcc", DP_RANK_READY, 0);
+    assert_int_equal(change_sent(&change, DP_ORDER_PAUSE, 1, "a"), 1);
+    beat(&change);
+    assert_int_equal(change_sent(&change, DP_ORDER_PAUSE, 1, "a"), 2);
+    change_hold(&change, 1, "aabb", 14, 6, "");
+    change_hold(&change, 1, "aabb", 1, 5, "");
+    assert_int_equal(change_sent(&change, DP_ORDER_SETTLE, 1, "a"), 1);
+    beat(&change);
+    assert_int_equal(change_sent(&change, DP_ORDER_PAUSE, 1, "a"), 2);
+    assert_int_equal(change_sent(&change, DP_ORDER_SETTLE, 1, "a"), 2);
+}
+
 static void a_survivor_that_cannot_come_to_the_step_is_lost_too(void **state)
 {
     (void)state;
@@ -655,6 +687,7 @@ static void a_controller_that_dies_while_ranks_take_over_lets_them(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(survivors_hand_over_what_they_hold_and_no_checkpoint_is_needed),
     cmocka_unit_test(survivors_that_are_a_step_behind_finish_it),
+    cmocka_unit_test(orders_to_hold_and_to_settle_that_were_lost_are_sent_again),
     cmocka_unit_test(a_survivor_that_cannot_come_to_the_step_is_lost_too),
     cmocka_unit_test(a_rank_that_does_not_hold_in_time_is_lost_too),
     cmocka_unit_test(a_rank_that_does_not_hold_for_a_change_is_done_without),

@@ -122,6 +122,22 @@ static void a_cancelled_job_is_over_when_its_older_ranks_are(void **state)
 }
 
 // Says hello with what is there of both epochs.
+static void an_attempt_begins_when_older_ranks_have_ended_too(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    switched(&change);
+    struct dp_assignment_level lost = {
+        .fence = {"job-1", 1, 2}, .keeper_lost = true, .keeper_signal = SIGKILL, .error = ""};
+    world_send_level(&change.world, change.a, &lost);
+    stop_new(&change);
+    assert_state(&change, DP_STATE_STOPPING);
+    end_old(&change, 0, 2);
+    assert_state(&change, DP_STATE_STOPPING);
+    end_old(&change, 3, 3);
+    assert_int_equal(change_job(&change)->attempt, 2);
+}
+
 static void come_back(struct change *change, char node, bool old, bool new)
 {
     struct dp_rank_level ranks[2][2];
@@ -234,6 +250,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_that_has_done_its_work_waits_for_older_ranks_for_a_while_and_names_them),
     cmocka_unit_test(who_has_done_his_work_makes_way_by_ending),
     cmocka_unit_test(a_cancelled_job_is_over_when_its_older_ranks_are),
+    cmocka_unit_test(an_attempt_begins_when_older_ranks_have_ended_too),
     cmocka_unit_test(a_controller_that_is_new_waits_for_older_ranks_that_nodes_tell_of),
     cmocka_unit_test(what_a_node_says_of_older_ranks_counts_whatever_it_says_first),
     cmocka_unit_test(nodes_that_do_not_come_back_are_waited_for_until_they_are_lost),

@@ -318,6 +318,26 @@ static void a_node_that_does_not_return_is_lost_after_its_whole_lease(void **sta
     assert_string_equal(world_job(&world, 1)->reason, "NodeLost");
 }
 
+// The row of its node could not be stored.
+static void a_node_that_only_a_job_names_is_waited_for_too(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    world_init(&world);
+    struct dp_job_record job = {.number = 1,
+                                .id = "job-1",
+                                .state = DP_STATE_RUNNING,
+                                .attempt = 1,
+                                .epoch = 1,
+                                .ranks_wanted = 1,
+                                .steps_total = 10};
+    struct dp_rank_record rank = {.job = 1, .node = "a", .phase = DP_RANK_RUNNING};
+    struct dp_core_event event = {.kind = DP_EVENT_LOAD_JOB, .load_job = {&job, &rank, 1}};
+    world_step(&world, &event);
+    world_pass(&world, world.config.lease_default_ms + world.config.lease_margin_ms);
+    assert_int_equal(world_job(&world, 1)->state, DP_STATE_LOST);
+}
+
 static void an_assignment_that_was_never_told_is_told_now(void **state)
 {
     (void)state;
@@ -372,6 +392,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_running_job_goes_on_under_a_controller_that_was_started_again),
     cmocka_unit_test(a_rank_that_ended_while_the_controller_was_away_ends_the_job),
     cmocka_unit_test(a_node_that_does_not_return_is_lost_after_its_whole_lease),
+    cmocka_unit_test(a_node_that_only_a_job_names_is_waited_for_too),
     cmocka_unit_test(an_assignment_that_was_never_told_is_told_now),
     cmocka_unit_test(a_cancel_that_was_stored_is_carried_out_after_a_restart),
     cmocka_unit_test(what_was_submitted_waits_again_after_a_restart),

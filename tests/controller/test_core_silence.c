@@ -377,6 +377,32 @@ static void an_order_that_nothing_was_acknowledged_after_has_not_arrived(void **
     assert_int_equal(world_sent(&world, DP_ORDER_PREPARE, "a"), 2);
 }
 
+// Nothing in what the node says shows that somebody was told to end.
+static void a_stop_that_was_lost_is_sent_again(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    uint64_t sessions[2];
+    world_init(&world);
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_cancel(&world, 7, "job-1");
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = running(ranks, 0);
+    // It may be on its way for three heartbeats.
+    for (int beats = 0; beats < 4; beats++) {
+        assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);
+        world_pass(&world, 1000);
+        world_heartbeat(&world, sessions[0], &level, 1);
+    }
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 2);
+    level.stopping = true;
+    for (int beats = 0; beats < 5; beats++) {
+        world_pass(&world, 1000);
+        world_heartbeat(&world, sessions[0], &level, 1);
+    }
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 2);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_with_a_silent_node_is_lost_and_says_until_when),
     cmocka_unit_test(a_lost_job_runs_again_when_its_node_returns_with_its_ranks),
@@ -391,6 +417,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_job_that_has_not_begun_fails_with_its_silent_node),
     cmocka_unit_test(a_controller_that_was_stopped_loses_no_node),
     cmocka_unit_test(an_order_that_nothing_was_acknowledged_after_has_not_arrived),
+    cmocka_unit_test(a_stop_that_was_lost_is_sent_again),
 };
 
 int main(void)

@@ -13,8 +13,9 @@
 
 #include "sim.h"
 
-#define TOLD_MS 2000   // the core has acted by then
-#define AWAKE_MS 10000 // since it stood still, or was started
+#define TOLD_MS 2000    // the core has acted by then
+#define SETTLED_MS 3000 // the same, since it stood still, or was started
+#define AWAKE_MS 10000  // and has heard of everybody
 
 static bool is_awake(const struct sim *sim, int64_t for_ms)
 {
@@ -117,9 +118,7 @@ static void check_left(struct sim *sim, const struct sim_node *node)
 
 void sim_choices_look(struct sim *sim)
 {
-    // One that has just started looks at a node when that speaks, or is late.
-    int64_t awake_ms = sim->controller.config.late_ms + TOLD_MS;
-    for (uint32_t n = 0; n < sim->nodes_count && is_awake(sim, awake_ms); n++) {
+    for (uint32_t n = 0; n < sim->nodes_count && is_awake(sim, SETTLED_MS); n++) {
         const struct sim_node *node = &sim->nodes[n];
         bool leaves = node->leave_ns != 0 && !(node->leave_by_wall && sim->more.jumped);
         if (leaves && sim->now_ns - node->leave_ns > SIM_MS(TOLD_MS)) {

@@ -13,7 +13,7 @@
 
 #include "sim.h"
 
-#define LEFT_MS 45000 // more than two stops, the first one with a checkpoint, and their grace take
+#define LEFT_MS 30000 // more than two stops with their grace take
 #define HEARD_MS 3000 // what holds for longer, the controller knows
 #define PASSED_MS 1000
 

@@ -102,10 +102,14 @@ static void job_stored(struct dp_core *core, struct core_job *job, const struct 
         job->stored_token = stored->token > job->stored_token ? stored->token : job->stored_token;
         dp_core_pasts_stored(job, job->stored_token);
         dp_core_decisions_stored(job);
+        if (dp_core_job_clean(job)) {
+            dp_core_sides_stored(job);
+        }
         bool ends = job->row.state == DP_STATE_STOPPING || dp_job_state_ended(job->row.state);
         if (ends && !job->gives_back && dp_core_job_clean(job)) {
             job->gives_back = true;
             dp_core_sides_recount(job);
+            dp_core_job_advance(core, job); // it may have waited for that to begin again
         }
         if (job->row.state == DP_STATE_SUBMITTED && dp_core_job_clean(job)) {
             dp_core_job_move(core, job, DP_STATE_QUEUED, "", "%s", "");
@@ -420,11 +424,14 @@ static void later(int64_t *at_ns, int64_t delay_ns)
 // Nothing could be heard or done while the owner stood still, so that time counts against nobody.
 static void take_stall(struct dp_core *core, int64_t stalled_ns)
 {
+    int64_t settled_ns = core->now_ns + core->config.settle_ms * DP_NS_PER_MS;
     FOR_EACH_NODE(core, node)
     {
         later(&node->seen_ns, stalled_ns);
         later(&node->connected_ns, stalled_ns);
-        later(&node->leave_ns, stalled_ns);
+        if (node->leave_ns != 0 && node->leave_ns < settled_ns) {
+            node->leave_ns = settled_ns; // people were told when; nodes say what has ended first
+        }
     }
     FOR_EACH_JOB(core, job)
     {

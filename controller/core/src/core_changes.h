@@ -29,6 +29,8 @@ uint32_t dp_core_sides_slots(const struct core_job *job, const char *node, bool 
                              uint32_t slots);
 // After ranks of them have ended.
 void dp_core_sides_recount(struct core_job *job);
+// All that is known of the job is on disk.
+void dp_core_sides_stored(struct core_job *job);
 void dp_core_sides_drive(struct dp_core *core, struct core_job *job);
 // STOPPING: whether its end need not wait for them.
 bool dp_core_sides_may_end(const struct core_job *job);

@@ -66,6 +66,7 @@ struct core_side {
     struct core_member *members;
     size_t members_count;
     bool serves; // ranks in force take their state from its ranks: they are not told to end yet
+    bool stored; // that they are not in force is on disk: those that end give their slots back
     struct core_side *next;
 };
 

@@ -163,7 +163,8 @@ void dp_core_job_drive(struct dp_core *core, struct core_job *job)
 static bool may_end(const struct core_job *job)
 {
     bool again = dp_core_job_goes_on(job);
-    if (again && !dp_core_attempt_dead(job)) {
+    // Before that is on disk, a controller that starts would have the ranks begin where others run.
+    if (again && (!job->gives_back || !dp_core_attempt_dead(job))) {
         return false;
     }
     for (size_t i = 0; i < job->members_count; i++) {

@@ -331,16 +331,22 @@ static void meet_foreign(struct dp_core *core, struct core_node *node,
     }
 }
 
-bool dp_core_is_listed(const struct dp_levels *levels, const struct dp_fence *fence)
+static const struct dp_assignment_level *find_level(const struct dp_levels *levels,
+                                                    const struct dp_fence *fence)
 {
     for (size_t i = 0; i < levels->count; i++) {
         const struct dp_fence *given = &levels->assignments[i].fence;
         if (strcmp(given->job, fence->job) == 0 && given->attempt == fence->attempt &&
             given->epoch == fence->epoch) {
-            return true;
+            return &levels->assignments[i];
         }
     }
-    return false;
+    return NULL;
+}
+
+bool dp_core_is_listed(const struct dp_levels *levels, const struct dp_fence *fence)
+{
+    return find_level(levels, fence) != NULL;
 }
 
 // The node does not know the assignment: it has no ranks of it.
@@ -413,18 +419,23 @@ static bool lags(const struct core_job *job, const char *node)
 }
 
 // An order that has arrived shows in the levels; one that does not was lost.
-static void order_again(struct core_job *job, struct core_member *member)
+static void order_again(struct core_job *job, struct core_member *member,
+                        const struct dp_assignment_level *level)
 {
     bool reassigning = job->row.state == DP_STATE_REASSIGNING;
     bool starts = job->row.state == DP_STATE_ASSIGNING ||
                   (reassigning && job->reassign.phase == CORE_SWITCHING);
     struct core_member before = *member;
     before.told = DP_ORDER_START;
+    bool holds = reassigning &&
+                 (member->told == DP_ORDER_PAUSE || member->told == DP_ORDER_SETTLE) &&
+                 dp_core_reassign_order(job, &before) == member->told;
+    bool ends =
+        member->told == DP_ORDER_STOP && !level->stopping && !dp_core_job_over(job, member->node);
     if (member->told == DP_ORDER_START && starts && lags(job, member->node)) {
         member->told = DP_ORDER_PREPARE;
         dp_core_job_touch(job);
-    } else if (reassigning && (member->told == DP_ORDER_PAUSE || member->told == DP_ORDER_SETTLE) &&
-               dp_core_reassign_order(job, &before) == member->told) {
+    } else if (holds || ends) {
         member->told = DP_ORDER_START;
         dp_core_job_touch(job);
     }
@@ -444,9 +455,10 @@ static void find_missing(struct dp_core *core, struct core_node *node,
             continue;
         }
         bool arrived = member->told_ns < dp_core_node_arrived_ns(core, node);
-        if (dp_core_is_listed(levels, &fence)) {
+        const struct dp_assignment_level *level = find_level(levels, &fence);
+        if (level != NULL) {
             if (arrived && !at_hello) {
-                order_again(job, member);
+                order_again(job, member, level);
             }
             continue;
         }

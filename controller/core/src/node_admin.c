@@ -319,11 +319,13 @@ void dp_core_node_ask(struct dp_core *core, const struct dp_node_ask *ask)
 
 void dp_core_node_load_admin(struct dp_core *core, struct core_node *node)
 {
+    // Ranks may have ended while no controller ran: nodes have a moment to say so.
+    int64_t settle_ns = core->config.settle_ms * DP_NS_PER_MS;
     int64_t left_ns = node->row.drain_deadline_ns - core->wall_ns;
     if (node->row.admin == DP_ADMIN_DRAIN && node->row.drain_deadline_ns != 0) {
-        node->leave_ns = core->now_ns + (left_ns > 0 ? left_ns : 0);
+        node->leave_ns = core->now_ns + (left_ns > settle_ns ? left_ns : settle_ns);
     } else if (node->row.admin == DP_ADMIN_DOWN) {
-        node->leave_ns = core->now_ns;
+        node->leave_ns = core->now_ns + settle_ns;
     }
 }
 

@@ -45,6 +45,7 @@ static struct core_side *side_new(const struct core_job *job, const struct dp_ad
     struct core_side *side = dp_new(struct core_side);
     side->attempt = job->row.attempt;
     side->epoch = job->row.epoch_used;
+    side->stored = true; // it is in no row before it is in force
     dp_buf_append(&side->plan, done->plan, done->plan_length);
     side->ranks_count = done->ranks_count;
     side->ranks = dp_new_array(struct dp_rank_record, done->ranks_count);
@@ -227,6 +228,7 @@ void dp_core_job_retire(struct core_job *job)
         .epoch = job->row.epoch,
         .ranks = job->ranks,
         .ranks_count = job->ranks_count,
+        .stored = job->gives_back,
     };
     set_members(side);
     count_side(job->core, side, true);
@@ -260,6 +262,23 @@ void dp_core_side_put_in_force(struct core_job *job)
     dp_core_sides_recount(job);
 }
 
+void dp_core_sides_stored(struct core_job *job)
+{
+    bool gives_back = false;
+    for (struct core_side *side = job->sides; side != NULL; side = side->next) {
+        gives_back = gives_back || !side->stored;
+        side->stored = true;
+    }
+    if (gives_back) {
+        dp_core_sides_recount(job);
+    }
+}
+
+static bool rank_has_slot(const struct core_side *side, const struct dp_rank_record *rank)
+{
+    return !side->stored || !dp_rank_record_over(rank);
+}
+
 // Whether the job's assignment in force, or an older side than `until`, has the slot, too.
 static bool has_slot(const struct core_job *job, const struct core_side *until, const char *node,
                      uint32_t slot)
@@ -275,7 +294,7 @@ static bool has_slot(const struct core_job *job, const struct core_side *until, 
          side = side->next) {
         for (size_t i = 0; i < side->ranks_count; i++) {
             const struct dp_rank_record *rank = &side->ranks[i];
-            if (rank->slot == slot && strcmp(rank->node, node) == 0 && !dp_rank_record_over(rank)) {
+            if (rank->slot == slot && strcmp(rank->node, node) == 0 && rank_has_slot(side, rank)) {
                 return true;
             }
         }
@@ -290,7 +309,7 @@ static uint32_t side_slots(const struct core_job *job, const struct core_side *s
     uint32_t count = 0;
     for (size_t i = 0; i < side->ranks_count; i++) {
         const struct dp_rank_record *rank = &side->ranks[i];
-        if (strcmp(rank->node, node) != 0 || dp_rank_record_over(rank)) {
+        if (strcmp(rank->node, node) != 0 || !rank_has_slot(side, rank)) {
             continue;
         }
         if (taken != NULL && rank->slot < slots) {
