@@ -321,6 +321,17 @@ static void orders_that_come_while_the_keeper_is_away_wait_for_it(void **state)
     assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 1);
 }
 
+// A later agent that found it would start them.
+static void a_keeper_without_ranks_goes_when_these_are_to_end(void **state)
+{
+    struct fixture *fixture = *state;
+    prepare(fixture, 1);
+    simple(fixture, DP_AGENT_STOP, 1);
+    simple(fixture, DP_AGENT_KEEPER_SYNCED, 1);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_STOP), 0);
+    assert_int_equal(count_of(fixture, DP_AGENT_DO_SHUTDOWN), 1);
+}
+
 static void a_frame_from_before_a_start_does_not_undo_it(void **state)
 {
     struct fixture *fixture = *state;
@@ -551,6 +562,7 @@ int main(void)
         CASE(no_rank_outlives_the_fence_that_the_controller_counts),
         CASE(an_order_that_was_lost_with_the_connection_is_given_again),
         CASE(orders_that_come_while_the_keeper_is_away_wait_for_it),
+        CASE(a_keeper_without_ranks_goes_when_these_are_to_end),
         CASE(a_frame_from_before_a_start_does_not_undo_it),
         CASE(a_prepare_that_is_refused_is_answered_with_the_reason),
         CASE(a_node_that_is_full_says_so),
