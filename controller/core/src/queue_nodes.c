@@ -6,8 +6,6 @@
 
 #include "dp/alloc.h"
 
-#define LEVELS_MAX 8 // of a node's place
-
 void dp_core_node_mark_slots(const struct dp_core *core, const struct core_node *node, bool *taken)
 {
     for (size_t j = 0; j < node->jobs_count; j++) {
@@ -25,8 +23,8 @@ void dp_core_node_mark_slots(const struct dp_core *core, const struct core_node 
     }
 }
 
-// Bytes of the place's first `level` parts; all of it when it has fewer. Level LEVELS_MAX is the
-// node itself.
+// Bytes of the place's first `level` parts; all of it when it has fewer. Level DP_PLACE_LEVELS_MAX
+// is the node itself.
 static size_t prefix_of(const struct core_node *node, int level)
 {
     const char *place = node->row.place, *end = place;
@@ -39,7 +37,7 @@ static size_t prefix_of(const struct core_node *node, int level)
 
 static bool together(const struct core_node *a, const struct core_node *b, int level)
 {
-    if (level == LEVELS_MAX) {
+    if (level == DP_PLACE_LEVELS_MAX) {
         return a == b;
     }
     size_t length = prefix_of(a, level);
@@ -120,7 +118,7 @@ size_t dp_core_queue_choose(struct dp_core *core, struct core_job *job,
     }
     // The innermost level with a group that is large enough; of those the one that it fills best.
     qsort(nodes, count, sizeof(*nodes), compare_places);
-    for (int level = LEVELS_MAX; level > 0; level--) {
+    for (int level = DP_PLACE_LEVELS_MAX; level > 0; level--) {
         size_t first = 0;
         size_t found =
             find_group(core, nodes, count, level, (uint32_t)job->row.ranks_wanted, &first);

@@ -8,8 +8,6 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 
-#define QUOTAS_LISTED_MAX 100000
-
 static const struct {
     const char *name; // as a request has it
     const char *word;
@@ -147,9 +145,9 @@ static Dp__V1__ListQuotasResponse *make_quotas(struct daemon *daemon, struct dp_
     Dp__V1__ListQuotasResponse *response = arena_take(arena, sizeof(*response));
     dp__v1__list_quotas_response__init(response);
     DP_AUTO_FREE const struct dp_quota_record **rows =
-        dp_new_array(const struct dp_quota_record *, QUOTAS_LISTED_MAX);
-    DP_AUTO_FREE uint32_t *used = dp_new_array(uint32_t, QUOTAS_LISTED_MAX);
-    size_t count = dp_core_quotas(daemon->core, rows, used, QUOTAS_LISTED_MAX);
+        dp_new_array(const struct dp_quota_record *, DP_QUOTAS_LISTED_MAX);
+    DP_AUTO_FREE uint32_t *used = dp_new_array(uint32_t, DP_QUOTAS_LISTED_MAX);
+    size_t count = dp_core_quotas(daemon->core, rows, used, DP_QUOTAS_LISTED_MAX);
     response->quotas = arena_take(arena, count * sizeof(void *));
     for (size_t i = 0; i < count; i++) {
         response->quotas[response->n_quotas++] = make_quota(rows[i], used[i], arena);
