@@ -36,6 +36,13 @@ void audit_keep(struct daemon *daemon, struct dp_audit_record *row, const struct
     dp_store_submit(daemon->store, 0, &record, 1);
 }
 
+void audit_refuse(struct daemon *daemon, uint64_t call, struct dp_audit_record *row,
+                  const struct dp_error *why)
+{
+    audit_keep(daemon, row, why);
+    call_fail_error(daemon, call, why);
+}
+
 static Dp__V1__AuditEntry *make_entry(const struct dp_audit_record *row, struct dp_arena *arena)
 {
     Dp__V1__AuditEntry *entry = arena_take(arena, sizeof(*entry));

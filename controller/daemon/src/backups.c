@@ -18,8 +18,6 @@
 #include "dp/log.h"
 
 #define TOKEN_BIT (UINT64_C(1) << 61)
-// Each is a copy on the disk of the state directory for as long as its caller takes it.
-#define BACKUPS_MAX 4
 
 struct backup {
     uint64_t call, token; // call 0: its caller is gone
@@ -161,10 +159,10 @@ static void on_message(void *context, uint64_t call, const void *bytes, size_t l
     struct dp_error err = {0};
     struct dp_audit_record row;
     audit_fill(daemon, call, DP_METHOD_BACKUP, request->user, "", &row);
-    if (count_backups(daemon) >= BACKUPS_MAX) {
-        dp_fail(&err, DP_BUSY, "%d backups are being taken: wait until one is done", BACKUPS_MAX);
-        audit_keep(daemon, &row, &err);
-        call_fail_error(daemon, call, &err);
+    if (count_backups(daemon) >= DP_BACKUPS_MAX) {
+        dp_fail(&err, DP_BUSY, "%d backups are being taken: wait until one is done",
+                DP_BACKUPS_MAX);
+        audit_refuse(daemon, call, &row, &err);
         return;
     }
     struct backup *backup = dp_new(struct backup);

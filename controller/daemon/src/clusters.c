@@ -258,8 +258,7 @@ static void refuse(struct daemon *daemon, uint64_t call, dp_method_id method, co
 {
     struct dp_audit_record audit;
     audit_fill(daemon, call, method, user, name, &audit);
-    audit_keep(daemon, &audit, why);
-    call_fail_error(daemon, call, why);
+    audit_refuse(daemon, call, &audit, why);
 }
 
 static void apply_cluster(struct daemon *daemon, uint64_t call, const void *any,

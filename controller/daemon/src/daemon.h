@@ -151,6 +151,7 @@ void service_handle(struct daemon *daemon, dp_method_id method, service_answer *
 
 // views.c: what may be told of a job: from the core as far as it is stored, else from the store
 #define VIEW_VERDICTS_MAX 16
+struct machine;
 struct job_view {
     const struct dp_job_record *job;
     const struct dp_rank_record *ranks;
@@ -171,6 +172,11 @@ dp_status view_find(struct daemon *daemon, const char *key, struct job_view *ret
                     struct dp_error *err);
 dp_status view_get(struct daemon *daemon, uint64_t number, struct job_view *ret_view,
                    struct dp_error *err);
+// DP_CONFLICT when the job has ended.
+dp_status view_check_live(const struct job_view *view, struct dp_error *err);
+// The machines that its ranks lie on, in the arena; how many.
+size_t view_machines(const struct daemon *daemon, const struct job_view *view,
+                     struct dp_arena *arena, const struct machine **ret_machines);
 void view_deinit(struct job_view *view);
 dp_status view_plan(const struct dp_job_record *job, struct dp_arena *arena,
                     Dp__V1__Plan **ret_plan, struct dp_error *err);

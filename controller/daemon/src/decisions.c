@@ -137,14 +137,10 @@ static void reassign_job(struct daemon *daemon, uint64_t call, const void *any,
     if (check_answer(request, &err) == DP_OK &&
         view_find(daemon, request->id, &view, &err) == DP_OK) {
         DP_COPY_TEXT(audit.object, view.job->id);
-        if (!view.in_core) {
-            dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
-                    dp_job_state_text(view.job->state));
-        }
+        view_check_live(&view, &err);
     }
     if (err.status != DP_OK) {
-        audit_keep(daemon, &audit, &err);
-        call_fail_error(daemon, call, &err);
+        audit_refuse(daemon, call, &audit, &err);
         return;
     }
     struct dp_core_event event = {.kind = DP_EVENT_REASSIGN,

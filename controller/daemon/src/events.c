@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
@@ -14,15 +15,14 @@
 #include "streams.h"
 
 #define EVENTS_AT_ONCE 64
-#define QUEUED_MAX 4 // batches that wait for a reader
-#define LAG_MS 5000  // a full queue for so long is a reader that does not read
+#define LAG_MS 5000 // a full queue for so long is a reader that does not read
 #define ALIVE_MS 10000
 
 struct event_watch {
     uint64_t call, index;
     // Index behind each of the newest batches, as a ring: what still waits when it is dropped does
     // not get there.
-    uint64_t sent[QUEUED_MAX + 2];
+    uint64_t sent[DP_EVENTS_QUEUED_MAX + 2];
     size_t sent_count;
     char job[DP_ID_MAX]; // "" = of everything
     int64_t sent_ns;     // when the last batch was
@@ -87,7 +87,7 @@ static void drop(struct daemon *daemon, const struct event_watch *watch)
 static bool has_room(struct daemon *daemon, struct event_watch *watch)
 {
     int64_t now_ns = dp_clock_monotonic_ns();
-    if (call_queued(daemon, watch->call) < QUEUED_MAX) {
+    if (call_queued(daemon, watch->call) < DP_EVENTS_QUEUED_MAX) {
         watch->full_ns = 0;
         return true;
     }
@@ -211,13 +211,10 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
     (void)cancelled;
     struct daemon *daemon = context;
     stream_leave(daemon, call);
-    struct event_watch **link = &daemon->event_watches;
-    while (*link != NULL && (*link)->call != call) {
-        link = &(*link)->next;
-    }
-    if (*link != NULL) {
-        struct event_watch *watch = *link;
-        *link = watch->next;
+    struct event_watch *watch = NULL;
+    LL_SEARCH_SCALAR(daemon->event_watches, watch, call, call);
+    if (watch != NULL) {
+        LL_DELETE(daemon->event_watches, watch);
         free(watch);
     }
 }

@@ -184,11 +184,8 @@ void lessons_step(struct daemon *daemon, const struct dp_report *report)
 static bool cores_are_shared(struct daemon *daemon, const struct job_view *view,
                              struct dp_arena *arena)
 {
-    size_t count = dp_core_nodes_count(daemon->core);
-    const struct dp_node_record **rows = arena_take(arena, count * sizeof(*rows));
-    struct machine *machines = arena_take(arena, count * sizeof(*machines));
-    dp_core_node_rows(daemon->core, rows);
-    size_t found = machines_of(rows, count, view->ranks, view->ranks_count, machines, NULL);
+    const struct machine *machines = NULL;
+    size_t found = view_machines(daemon, view, arena, &machines);
     for (size_t i = 0; i < found; i++) {
         if (machines[i].node->cores > 0 && machines[i].ranks > machines[i].node->cores) {
             return true;

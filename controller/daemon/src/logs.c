@@ -3,6 +3,7 @@
 // room for waits here, and no other is asked for before it is gone.
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "daemon.h"
 #include "dp/alloc.h"
@@ -11,9 +12,7 @@
 #include "streams.h"
 
 #define POLL_MS 250
-#define ANSWER_MS 10000            // after which a part is asked for again
-#define QUEUED_MAX 32              // parts waiting for a reader before no more are asked for
-#define TAIL_BYTES_MAX (16u << 20) // of one reader's last lines, shared by its ranks
+#define ANSWER_MS 10000 // after which a part is asked for again
 #define TAIL_LINE_BYTES 4096
 
 // One rank's output.
@@ -185,7 +184,7 @@ static void pump_cursor(struct daemon *daemon, struct log_stream *stream, struct
     }
     if (session == 0) {
         miss_node(daemon, stream, cursor);
-    } else if (call_queued(daemon, stream->call) < QUEUED_MAX) {
+    } else if (call_queued(daemon, stream->call) < DP_LOG_QUEUED_MAX) {
         ask(daemon, stream, cursor, session);
     }
 }
@@ -259,7 +258,7 @@ void logs_pump(struct daemon *daemon)
 static size_t tail_bytes_max(const struct log_stream *stream)
 {
     size_t wanted = (size_t)stream->tail_lines * TAIL_LINE_BYTES;
-    size_t most = TAIL_BYTES_MAX / (stream->follow ? stream->cursors_count : 1);
+    size_t most = DP_LOG_TAIL_BYTES_MAX / (stream->follow ? stream->cursors_count : 1);
     wanted = wanted < DP_LOG_CHUNK_BYTES_MAX ? DP_LOG_CHUNK_BYTES_MAX : wanted;
     return wanted < most ? wanted : most;
 }
@@ -382,13 +381,10 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
     (void)cancelled;
     struct daemon *daemon = context;
     stream_leave(daemon, call);
-    struct log_stream **link = &daemon->log_streams;
-    while (*link != NULL && (*link)->call != call) {
-        link = &(*link)->next;
-    }
-    if (*link != NULL) {
-        struct log_stream *stream = *link;
-        *link = stream->next;
+    struct log_stream *stream = NULL;
+    LL_SEARCH_SCALAR(daemon->log_streams, stream, call, call);
+    if (stream != NULL) {
+        LL_DELETE(daemon->log_streams, stream);
         stream_free(stream);
     }
 }

@@ -206,23 +206,13 @@ static void run(struct task *task)
     response->plan = dp_wire_plan_to_proto(&question->plan, &question->arena);
     response->searched = (uint64_t)question->plan.searched;
     response->search_s = question->plan.search_s;
-    if (dp_rest_is_call(task->call)) {
-        DP_AUTO_JSON json_t *json = dp_message_to_json(&response->base);
-        dp_json_write(json, 0, &question->json);
-        dp_buf_puts(&question->json, "\n");
-    }
+    task_make_json(task, &response->base, &question->json);
 }
 
 static void finish(struct task *task)
 {
     struct question *question = (struct question *)task;
-    if (task->error.status != DP_OK) {
-        call_fail_error(task->daemon, task->call, &task->error);
-    } else if (question->json.length > 0) {
-        call_reply_json(task->daemon, task->call, &question->json);
-    } else {
-        call_reply(task->daemon, task->call, &question->response.base);
-    }
+    task_answer(task, &question->response.base, &question->json);
 }
 
 static void on_message(void *context, uint64_t call, const void *bytes, size_t length)

@@ -174,9 +174,8 @@ static void update_job(struct daemon *daemon, uint64_t call, const void *any,
         DP_COPY_TEXT(audit.object, view.job->id);
         status = look_for_request(daemon, request->request_id, view.job->id, &again, &err);
     }
-    if (status == DP_OK && !again && !view.in_core) {
-        status = dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
-                         dp_job_state_text(view.job->state));
+    if (status == DP_OK && !again) {
+        status = view_check_live(&view, &err);
     }
     if (status == DP_OK && !again) {
         step(daemon, call, request, view.job->id, &audit);

@@ -110,11 +110,8 @@ static void add_note(Dp__V1__JobReport *report, char *note)
 static void note_cores(struct daemon *daemon, const struct job_view *view, struct dp_arena *arena,
                        Dp__V1__JobReport *report)
 {
-    size_t count = dp_core_nodes_count(daemon->core);
-    const struct dp_node_record **rows = arena_take(arena, count * sizeof(*rows));
-    struct machine *machines = arena_take(arena, count * sizeof(*machines));
-    dp_core_node_rows(daemon->core, rows);
-    size_t found = machines_of(rows, count, view->ranks, view->ranks_count, machines, NULL);
+    const struct machine *machines = NULL;
+    size_t found = view_machines(daemon, view, arena, &machines);
     for (size_t i = 0; i < found; i++) {
         uint32_t cores = machines[i].node->cores;
         if (cores > 0 && machines[i].ranks > cores) {

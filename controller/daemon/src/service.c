@@ -229,14 +229,10 @@ static void ask_core(struct daemon *daemon, uint64_t call, dp_method_id method, 
     audit_fill(daemon, call, method, user, key, &audit);
     if (view_find(daemon, key, &view, &err) == DP_OK) {
         DP_COPY_TEXT(audit.object, view.job->id);
-        if (!view.in_core) {
-            dp_fail(&err, DP_CONFLICT, "%s has ended already: %s", view.job->id,
-                    dp_job_state_text(view.job->state));
-        }
+        view_check_live(&view, &err);
     }
     if (err.status != DP_OK) {
-        audit_keep(daemon, &audit, &err);
-        call_fail_error(daemon, call, &err);
+        audit_refuse(daemon, call, &audit, &err);
         return;
     }
     bool cancel = method == DP_METHOD_CANCEL_JOB;

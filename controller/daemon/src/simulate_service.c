@@ -278,23 +278,15 @@ static void run(struct task *task)
 {
     struct simulation *simulation = (struct simulation *)task;
     dp__v1__simulation__init(&simulation->answer);
-    if (simulate(simulation, &task->error) == DP_OK && dp_rest_is_call(task->call)) {
-        DP_AUTO_JSON json_t *json = dp_message_to_json(&simulation->answer.base);
-        dp_json_write(json, 0, &simulation->json);
-        dp_buf_puts(&simulation->json, "\n");
+    if (simulate(simulation, &task->error) == DP_OK) {
+        task_make_json(task, &simulation->answer.base, &simulation->json);
     }
 }
 
 static void finish(struct task *task)
 {
     struct simulation *simulation = (struct simulation *)task;
-    if (task->error.status != DP_OK) {
-        call_fail_error(task->daemon, task->call, &task->error);
-    } else if (simulation->json.length > 0) {
-        call_reply_json(task->daemon, task->call, &simulation->json);
-    } else {
-        call_reply(task->daemon, task->call, &simulation->answer.base);
-    }
+    task_answer(task, &simulation->answer.base, &simulation->json);
 }
 
 static void on_message(void *context, uint64_t call, const void *bytes, size_t length)

@@ -1,8 +1,11 @@
 #include "tasks.h"
 
 #include "daemon.h"
+#include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/json.h"
 #include "dp/log.h"
+#include "dp/method.h"
 
 const double task_bucket_s[TASK_BUCKETS - 1] = {0.001, 0.01, 0.1, 0.5, 2, 10, 60};
 
@@ -24,6 +27,26 @@ bool task_asked_to_stop(void *context)
 {
     struct task *task = context;
     return atomic_load(&task->stop);
+}
+
+void task_make_json(const struct task *task, const ProtobufCMessage *answer, struct dp_buf *json)
+{
+    if (dp_rest_is_call(task->call)) {
+        DP_AUTO_JSON json_t *made = dp_message_to_json(answer);
+        dp_json_write(made, 0, json);
+        dp_buf_puts(json, "\n");
+    }
+}
+
+void task_answer(struct task *task, const ProtobufCMessage *answer, struct dp_buf *json)
+{
+    if (task->error.status != DP_OK) {
+        call_fail_error(task->daemon, task->call, &task->error);
+    } else if (json->length > 0) {
+        call_reply_json(task->daemon, task->call, json);
+    } else {
+        call_reply(task->daemon, task->call, answer);
+    }
 }
 
 // Unlinks and frees it.

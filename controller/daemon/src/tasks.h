@@ -2,10 +2,12 @@
 // goes on meanwhile.
 #pragma once
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <uv.h>
 
+#include "dp/buf.h"
 #include "dp/error.h"
 
 struct daemon;
@@ -63,5 +65,9 @@ void task_submit(struct task *task);
 void tasks_on_closed(void *context, uint64_t call, bool cancelled);
 // Asks all to end; callbacks of those that run still come.
 void tasks_stop(struct daemon *daemon);
+// HTTP only: the answer's JSON, made on the task's thread; nothing for others.
+void task_make_json(const struct task *task, const ProtobufCMessage *answer, struct dp_buf *json);
+// On the loop: the answer, as JSON where that was made, or what was wrong. Empties the buffer.
+void task_answer(struct task *task, const ProtobufCMessage *answer, struct dp_buf *json);
 // dp_planner_options.stop and the like, with the task as context. Any thread.
 bool task_asked_to_stop(void *task);

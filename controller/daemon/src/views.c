@@ -3,6 +3,7 @@
 
 #include "daemon.h"
 #include "dp/alloc.h"
+#include "machines.h"
 
 // The core knows more of a job than the store does; but a state that is not on disk yet is not
 // told.
@@ -81,6 +82,24 @@ dp_status view_get(struct daemon *daemon, uint64_t number, struct job_view *ret_
     char id[DP_ID_MAX];
     snprintf(id, sizeof(id), "job-%llu", (unsigned long long)number);
     return view_find(daemon, id, ret_view, err);
+}
+
+dp_status view_check_live(const struct job_view *view, struct dp_error *err)
+{
+    return view->in_core ? DP_OK
+                         : dp_fail(err, DP_CONFLICT, "%s has ended already: %s", view->job->id,
+                                   dp_job_state_text(view->job->state));
+}
+
+size_t view_machines(const struct daemon *daemon, const struct job_view *view,
+                     struct dp_arena *arena, const struct machine **ret_machines)
+{
+    size_t count = dp_core_nodes_count(daemon->core);
+    const struct dp_node_record **rows = arena_take(arena, count * sizeof(*rows));
+    struct machine *machines = arena_take(arena, count * sizeof(*machines));
+    dp_core_node_rows(daemon->core, rows);
+    *ret_machines = machines;
+    return machines_of(rows, count, view->ranks, view->ranks_count, machines, NULL);
 }
 
 void view_deinit(struct job_view *view)

@@ -2,6 +2,7 @@
 // nobody sees what could still be lost, and a slow reader costs a cursor and no queue.
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "daemon.h"
 #include "dp/alloc.h"
@@ -13,7 +14,6 @@
 #define JOB_EVERY_MS 250
 #define SETTLE_MS 3000 // for the last steps of an ended job to be on disk
 #define STEPS_AT_ONCE 256
-#define QUEUED_MAX 512 // messages waiting for a reader before it is left to catch up
 
 struct watch {
     uint64_t call, job;
@@ -77,7 +77,7 @@ static bool send_steps(struct daemon *daemon, struct watch *watch)
 
 static void pump_one(struct daemon *daemon, struct watch *watch)
 {
-    if (!watch->changed || call_queued(daemon, watch->call) > QUEUED_MAX) {
+    if (!watch->changed || call_queued(daemon, watch->call) > DP_WATCH_QUEUED_MAX) {
         return;
     }
     DP_CLEANUP(view_deinit) struct job_view view = {0};
@@ -157,13 +157,10 @@ static void on_closed(void *context, uint64_t call, bool cancelled)
     (void)cancelled;
     struct daemon *daemon = context;
     stream_leave(daemon, call);
-    struct watch **link = &daemon->watches;
-    while (*link != NULL && (*link)->call != call) {
-        link = &(*link)->next;
-    }
-    if (*link != NULL) {
-        struct watch *watch = *link;
-        *link = watch->next;
+    struct watch *watch = NULL;
+    LL_SEARCH_SCALAR(daemon->watches, watch, call, call);
+    if (watch != NULL) {
+        LL_DELETE(daemon->watches, watch);
         free(watch);
     }
 }
