@@ -45,21 +45,11 @@ static error_t handle(int key, char *arg, struct argp_state *state)
     case KEY_SET:
         dpctl_sets_take(state, arg, &request->sets);
         return 0;
-    case KEY_NO_LEARN: {
-        static char off[] = "resources.learn=0";
-        dpctl_sets_take(state, off, &request->sets);
-        return 0;
-    }
-    case ARGP_KEY_ARG:
-        dpctl_take_argument(state, "job file", arg, &request->file);
-        return 0;
-    case ARGP_KEY_END:
-        if (request->file == NULL) {
-            argp_error(state, "a job file is missing (- reads standard input)");
-        }
+    case KEY_NO_LEARN:
+        dpctl_sets_no_learn(state, &request->sets);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return dpctl_handle_job_file(key, arg, state, &request->file);
     }
 }
 

@@ -46,6 +46,8 @@ void dpctl_parse(struct dpctl *ctl, const struct dpctl_syntax *syntax, void *dat
 error_t dpctl_handle_none(int key, char *arg, struct argp_state *state);
 // Puts an argument into its slot; a usage error when there was one already. `what`: "job".
 void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, const char **slot);
+// The argument of a command that takes a job file and nothing else, and that it is there.
+error_t dpctl_handle_job_file(int key, char *arg, struct argp_state *state, const char **file);
 
 // `--set KEY=VALUE`, given any number of times up to the limit.
 struct dpctl_sets {
@@ -53,6 +55,8 @@ struct dpctl_sets {
     int count;
 };
 void dpctl_sets_take(struct argp_state *state, char *arg, struct dpctl_sets *sets);
+// `--no-learn`: as if its key had been given.
+void dpctl_sets_no_learn(struct argp_state *state, struct dpctl_sets *sets);
 // Applies them in order and checks the whole.
 struct dp_job_spec;
 dp_status dpctl_sets_apply(const struct dpctl_sets *sets, struct dp_job_spec *spec,

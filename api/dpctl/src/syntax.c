@@ -120,12 +120,34 @@ void dpctl_take_argument(struct argp_state *state, const char *what, char *arg, 
     *slot = arg;
 }
 
+error_t dpctl_handle_job_file(int key, char *arg, struct argp_state *state, const char **file)
+{
+    switch (key) {
+    case ARGP_KEY_ARG:
+        dpctl_take_argument(state, "job file", arg, file);
+        return 0;
+    case ARGP_KEY_END:
+        if (*file == NULL) {
+            argp_error(state, "a job file is missing (- reads standard input)");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 void dpctl_sets_take(struct argp_state *state, char *arg, struct dpctl_sets *sets)
 {
     if (sets->count == DP_SETS_MAX) {
         argp_error(state, "more than %d --set", DP_SETS_MAX);
     }
     sets->items[sets->count++] = arg;
+}
+
+void dpctl_sets_no_learn(struct argp_state *state, struct dpctl_sets *sets)
+{
+    static char off[] = "resources.learn=0";
+    dpctl_sets_take(state, off, sets);
 }
 
 dp_status dpctl_sets_apply(const struct dpctl_sets *sets, struct dp_job_spec *spec,
