@@ -16,5 +16,8 @@ dp_status dp_adapt_plan_anew(const struct dp_job_spec *spec,
 // as "a,b".
 dp_status dp_adapt_plan_well(struct adapt *adapt, bool loosens, struct dp_plan *ret_plan,
                              const char **ret_gave, struct dp_buf *left_out, struct dp_error *err);
+// What it means for an answer that no plan was found: ret_why (DP_ADAPT_WHY_MAX bytes) says why,
+// or DP_INTERRUPTED, when the search was stopped.
+dp_status dp_adapt_no_plan(const struct dp_error *refusal, char *ret_why, struct dp_error *err);
 // By how much the planner's steps of this job are off: what runs, healthy, over what was planned.
 double dp_adapt_planner_off(struct adapt *adapt, double scale);

@@ -52,12 +52,8 @@ dp_status dp_adapt_grow(struct adapt *adapt, double scale, struct dp_adapt_answe
     struct dp_error refusal = {0};
     const char *gave = "";
     dp_status status = plan_more(adapt, &plan, &gave, &refusal);
-    if (status == DP_INTERRUPTED) {
-        return dp_fail(err, DP_INTERRUPTED, "the search for a plan was stopped");
-    }
     if (status != DP_OK) {
-        snprintf(ret_why, DP_ADAPT_WHY_MAX, "%.*s", DP_ADAPT_WHY_MAX - 1, refusal.message);
-        return DP_OK;
+        return dp_adapt_no_plan(&refusal, ret_why, err);
     }
     answer->possible = true;
     answer->after_s = plan.step_s * dp_adapt_planner_off(adapt, scale);

@@ -92,6 +92,15 @@ dp_status dp_adapt_plan_well(struct adapt *adapt, bool loosens, struct dp_plan *
                               err);
 }
 
+dp_status dp_adapt_no_plan(const struct dp_error *refusal, char *ret_why, struct dp_error *err)
+{
+    if (refusal->status == DP_INTERRUPTED) {
+        return dp_fail(err, DP_INTERRUPTED, "the search for a plan was stopped");
+    }
+    snprintf(ret_why, DP_ADAPT_WHY_MAX, "%.*s", DP_ADAPT_WHY_MAX - 1, refusal->message);
+    return DP_OK;
+}
+
 double dp_adapt_planner_off(struct adapt *adapt, double scale)
 {
     adapt->ignores_slowness = true;
@@ -128,12 +137,8 @@ dp_status dp_adapt_restart(struct adapt *adapt, double scale, struct dp_adapt_an
     struct dp_error refusal = {0};
     const char *gave = "";
     dp_status status = dp_adapt_plan_well(adapt, false, &plan, &gave, &nodes, &refusal);
-    if (status == DP_INTERRUPTED) {
-        return dp_fail(err, DP_INTERRUPTED, "the search for a plan was stopped");
-    }
     if (status != DP_OK) {
-        snprintf(ret_why, DP_ADAPT_WHY_MAX, "%.*s", DP_ADAPT_WHY_MAX - 1, refusal.message);
-        return DP_OK;
+        return dp_adapt_no_plan(&refusal, ret_why, err);
     }
     answer->possible = true;
     answer->after_s = plan.step_s * dp_adapt_planner_off(adapt, scale);

@@ -1,35 +1,17 @@
 // Bytes of units, chunks and held parameters.
 
 #include "memory_parts.h"
+#include "price_internal.h"
 
 #include <math.h>
 #include <string.h>
-
-// Of what a matrix product keeps of its input: values and their scales.
-static double operand_bytes(dp_format format)
-{
-    switch (format) {
-    case DP_FORMAT_FP32:
-        return 4;
-    case DP_FORMAT_FP8:
-        return 1;
-    case DP_FORMAT_FP8_BLOCK:
-        return 1 + 4.0 / 128;
-    case DP_FORMAT_MXFP8:
-        return 1 + 1.0 / 32;
-    case DP_FORMAT_NVFP4:
-        return 0.5 + 1.0 / 16;
-    default:
-        return 2;
-    }
-}
 
 struct dp_memory_shape dp_memory_shape_of(const struct dp_price_input *input)
 {
     const struct dp_strategy *strategy = input->strategy;
     double tokens = (double)strategy->micro_batch_size * input->sequence / strategy->context;
     double tensor = strategy->tensor;
-    double operand = operand_bytes(strategy->format);
+    double operand = dp_format_bytes(strategy->format);
     // Tensor ranks of an expert gather each other's rows, so that a row is on all of them.
     double rows = tokens * input->model->top_k * fmax(strategy->imbalance, 1) *
                   strategy->expert_tensor / tensor;

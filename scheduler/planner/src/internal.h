@@ -132,6 +132,10 @@ dp_status dp_planner_order_is_too_long(size_t actions, size_t bytes, struct dp_e
 // The order as a plan carries it; the caller frees *ret_list.
 dp_status dp_planner_order_write(const struct dp_schedule *schedule, char **ret_list,
                                  struct dp_error *err);
+struct dp_auto_result;
+// A line that says how a found order compares; the caller frees it.
+char *dp_planner_order_describe(const struct dp_auto_result *result,
+                                const struct dp_schedule_family *row);
 // Searches for the best order of a choice of such a family, and says in a line how it compares. The
 // caller owns both. DP_INVALID when nothing fits, DP_INTERRUPTED when stopped.
 dp_status dp_planner_order_find(const struct problem *problem, const struct choice *choice,

@@ -149,14 +149,14 @@ static int64_t moves_for(const struct choice *choice, bool is_shared)
     return moves > most ? most : moves;
 }
 
-static char *describe(const struct dp_auto_result *result, const struct choice *choice)
+char *dp_planner_order_describe(const struct dp_auto_result *result,
+                                const struct dp_schedule_family *row)
 {
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
     dp_buf_printf(&text,
                   "auto: stages placed %s; %lld moves with seed 0; actions end after %.4g s, no "
                   "order of these chunks before %.4g s",
-                  choice->family->summary, (long long)result->moves, result->makespan,
-                  result->bound);
+                  row->summary, (long long)result->moves, result->makespan, result->bound);
     if (result->family[0] == '\0') {
         dp_buf_puts(&text, "; no fixed family fits there\n");
     } else {
@@ -223,7 +223,7 @@ dp_status dp_planner_order_find(const struct problem *problem, const struct choi
         return dp_fail(err, DP_INTERRUPTED, "planning was stopped after %lld orders",
                        (long long)result.moves);
     }
-    *ret_note = describe(&result, choice);
+    *ret_note = dp_planner_order_describe(&result, choice->family);
     *ret_schedule = result.schedule;
     result.schedule = (struct dp_schedule){0};
     return DP_OK;

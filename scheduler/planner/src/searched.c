@@ -97,22 +97,6 @@ static int64_t moves_for(const struct choice *choice, int32_t stages)
     return moves < MOVES_LEAST ? MOVES_LEAST : moves > MOVES_MOST ? MOVES_MOST : moves;
 }
 
-static char *describe(const struct dp_auto_result *result, const struct dp_schedule_family *row)
-{
-    struct dp_buf text = {0};
-    dp_buf_printf(&text,
-                  "auto: stages placed %s; %lld moves with seed 0; actions end after %.4g s, no "
-                  "order of these chunks before %.4g s",
-                  row->summary, (long long)result->moves, result->makespan, result->bound);
-    if (result->family[0] == '\0') {
-        dp_buf_puts(&text, "; no fixed family fits there\n");
-    } else {
-        dp_buf_printf(&text, "; the best fixed family there is %s with %.4g s\n", result->family,
-                      result->family_objective);
-    }
-    return dp_buf_take(&text);
-}
-
 // Keeps what is faster than before and really fits.
 static dp_status keep_if_better(const struct asked *asked, const struct dp_schedule_family *row,
                                 struct dp_auto_result *result, struct searched *searched,
@@ -140,7 +124,7 @@ static dp_status keep_if_better(const struct asked *asked, const struct dp_sched
         .layer_begin =
             dp_memdup(cut->layer_begin, ((size_t)cut->stages + 1) * sizeof(*cut->layer_begin)),
         .step_s = appraisal.result.step,
-        .note = describe(result, row),
+        .note = dp_planner_order_describe(result, row),
     };
     result->schedule = (struct dp_schedule){0};
     return DP_OK;
