@@ -474,9 +474,7 @@ static dp_adapt_kind best_of(const struct dp_adapt_input *input, const char *rea
     choose(input, &answers);
     const struct dp_adapt_answer *spare = answer_of(&answers, DP_ADAPT_SPARE);
     assert_true(spare->possible);
-    if (strstr(spare->reason, reason) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", reason, spare->reason);
-    }
+    assert_part(spare->reason, reason);
     return answers.answers[answers.best].kind;
 }
 

@@ -467,9 +467,7 @@ static void expect_refused(struct fleet *fleet, const char *part)
     fleet_prepare(fleet);
     const Dp__V1__RankFinished *last = fleet_await(fleet, 0, FINISHED, 1)->finished;
     assert_false(last->ok);
-    if (strstr(last->error, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, last->error);
-    }
+    assert_part(last->error, part);
     assert_false(last->peer_lost);
     assert_int_equal(WEXITSTATUS(fleet_await_end(fleet, 0)), 1);
 }

@@ -24,13 +24,20 @@
         }                                                                                          \
     } while (0)
 
+// The text contains `part`.
+#define assert_part(text, part)                                                                    \
+    do {                                                                                           \
+        const char *assert_part_text_ = (text), *assert_part_ = (part);                            \
+        if (strstr(assert_part_text_, assert_part_) == NULL) {                                     \
+            fail_msg("\"%s\" is not in \"%s\"", assert_part_, assert_part_text_);                  \
+        }                                                                                          \
+    } while (0)
+
 // The status, and a message that contains `part`.
 #define assert_refused(got, wanted, err, part)                                                     \
     do {                                                                                           \
         assert_string_equal(dp_status_name(got), dp_status_name(wanted));                          \
-        if (strstr((err)->message, (part)) == NULL) {                                              \
-            fail_msg("\"%s\" is not in \"%s\"", (part), (err)->message);                           \
-        }                                                                                          \
+        assert_part((err)->message, (part));                                                       \
     } while (0)
 
 // How often a campaign of random input runs: `short_form`, or DP_FUZZ_RUNS (make fuzz).

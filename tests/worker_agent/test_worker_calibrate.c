@@ -20,9 +20,7 @@ static void await_word(struct fake_controller *controller, uint64_t request,
     fake_controller_until(controller, is_told, "the agent says something of its calibration");
     assert_int_equal(controller->calibrated_request, request);
     assert_int_equal(controller->calibrated, outcome);
-    if (strstr(controller->calibrated_message, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, controller->calibrated_message);
-    }
+    assert_part(controller->calibrated_message, part);
     controller->calibrated_request = 0;
 }
 
