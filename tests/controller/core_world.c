@@ -312,6 +312,15 @@ struct dp_rank_level world_rank_level(uint32_t rank, dp_rank_phase phase)
     return level;
 }
 
+struct dp_assignment_level world_pair(struct dp_rank_level ranks[2], uint32_t first,
+                                      dp_rank_phase phase)
+{
+    ranks[0] = world_rank_level(first, phase);
+    ranks[1] = world_rank_level(first + 1, phase);
+    return (struct dp_assignment_level){
+        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+}
+
 void world_send_level(struct world *world, uint64_t session, struct dp_assignment_level *level)
 {
     if (level->fence.job[0] == '\0') {
@@ -420,4 +429,10 @@ void world_bring(struct world *world, dp_job_state state, uint64_t ret_sessions[
         world_level(world, ret_sessions[n], 2 * n, 2 * n + 1, DP_RANK_RUNNING);
     }
     assert_int_equal(world_job(world, 1)->state, state);
+}
+
+void world_start(struct world *world, dp_job_state state, uint64_t ret_sessions[2])
+{
+    world_init(world);
+    world_bring(world, state, ret_sessions);
 }

@@ -82,6 +82,8 @@ struct world {
     char requeued[DP_TEXT_MAX];         // what the newest event of a job that is QUEUED said
 };
 
+#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
+
 void world_init(struct world *world);
 // A new core with what `config` says now.
 void world_configure(struct world *world);
@@ -115,6 +117,9 @@ void world_report_step(struct world *world, uint64_t session, uint32_t rank, uin
                        double loss);
 struct dp_fence world_fence(const char *job);
 struct dp_rank_level world_rank_level(uint32_t rank, dp_rank_phase phase);
+// What a node says that has the ranks `first` and the next one of job-1, both in this phase.
+struct dp_assignment_level world_pair(struct dp_rank_level ranks[2], uint32_t first,
+                                      dp_rank_phase phase);
 
 // Of the newest WORLD_NOTES_MAX events, those of this name whose text has this part.
 size_t world_noted(const struct world *world, const char *event, const char *part);
@@ -125,3 +130,5 @@ const struct dp_job_record *world_job(const struct world *world, uint64_t number
 dp_node_state world_node_state(const struct world *world, const char *name);
 // Two nodes of two slots, one job of four ranks on them; returns with the job in `state`.
 void world_bring(struct world *world, dp_job_state state, uint64_t ret_sessions[2]);
+// The same in a world that this begins.
+void world_start(struct world *world, dp_job_state state, uint64_t ret_sessions[2]);

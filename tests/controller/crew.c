@@ -37,6 +37,12 @@ void crew_nodes(struct crew *crew, size_t count, uint32_t slots)
     crew_settle(crew);
 }
 
+void crew_start(struct crew *crew, size_t count, uint32_t slots)
+{
+    crew_init(crew, NULL);
+    crew_nodes(crew, count, slots);
+}
+
 void crew_lose(struct crew *crew, size_t node)
 {
     crew->nodes[node].session = 0;
@@ -231,6 +237,19 @@ uint64_t crew_submit(struct crew *crew, const struct dp_submit *submit)
     uint64_t job = reply->job;
     crew_settle(crew);
     return job;
+}
+
+uint64_t crew_submit_ranks(struct crew *crew, int32_t ranks)
+{
+    struct dp_submit submit = crew_job(ranks);
+    return crew_submit(crew, &submit);
+}
+
+const struct dp_job_record *crew_row(const struct crew *crew, uint64_t job)
+{
+    const struct dp_job_record *found = world_job(&crew->world, job);
+    assert_non_null(found);
+    return found;
 }
 
 static struct crew_work *current(struct crew *crew, uint64_t job, size_t i)

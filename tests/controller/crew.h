@@ -37,6 +37,8 @@ struct crew {
 
 // config NULL = as it comes, without grace after a start.
 void crew_init(struct crew *crew, const struct dp_core_config *config);
+// The same as it comes, with `count` nodes of so many slots.
+void crew_start(struct crew *crew, size_t count, uint32_t slots);
 void crew_deinit(struct crew *crew);
 // Node "n<i>" for i from 0, of so many slots each.
 void crew_nodes(struct crew *crew, size_t count, uint32_t slots);
@@ -47,6 +49,10 @@ void crew_lose(struct crew *crew, size_t node);
 struct dp_submit crew_job(int32_t ranks);
 // Returns the job's number.
 uint64_t crew_submit(struct crew *crew, const struct dp_submit *submit);
+// The same of a job of which no more is said.
+uint64_t crew_submit_ranks(struct crew *crew, int32_t ranks);
+// The job's row, which there must be.
+const struct dp_job_record *crew_row(const struct crew *crew, uint64_t job);
 // Carries out orders until there are none.
 void crew_settle(struct crew *crew);
 // Time passes with heartbeats, so that nobody is late.

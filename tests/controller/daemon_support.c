@@ -339,6 +339,7 @@ const char daemon_sim_job[] = "name = \"little\"\n"
 void daemon_close_client(struct dp_client **client)
 {
     dp_client_close(*client);
+    *client = NULL;
 }
 
 dp_status daemon_submit(struct dp_client *client, const char *toml, const char *request_id,
@@ -350,6 +351,16 @@ dp_status daemon_submit(struct dp_client *client, const char *toml, const char *
     request.request_id = (char *)request_id;
     request.file = (char *)"my.toml";
     return dp_client_submit_job(client, &request, arena, ret_job, err);
+}
+
+void agent_start_ranks(struct fake_agent *agent, Dp__V1__Fence *fence)
+{
+    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_READY);
+    const Dp__V1__Start *start =
+        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START)->start;
+    assert_int_equal(start->n_endpoints, 2);
+    assert_string_equal(start->endpoints[1]->address, "127.0.0.1:4242");
+    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
 }
 
 Dp__V1__Fence *daemon_start_job(struct dp_client *client, struct fake_agent *agent,
@@ -367,11 +378,60 @@ Dp__V1__Fence *daemon_start_job(struct dp_client *client, struct fake_agent *age
     assert_int_equal(prepare->plan->pipeline, 2);
     assert_string_equal(prepare->plan->schedule, "1f1b");
     assert_string_equal(prepare->device, "sim");
-    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_READY);
-    const Dp__V1__Start *start =
-        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START)->start;
-    assert_int_equal(start->n_endpoints, 2);
-    assert_string_equal(start->endpoints[1]->address, "127.0.0.1:4242");
-    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
+    agent_start_ranks(agent, prepare->fence);
     return prepare->fence;
+}
+
+void scene_open(struct scene *scene, void **state)
+{
+    *scene = (struct scene){.process = *state};
+    daemon_start(scene->process);
+    scene->client = daemon_client(scene->process);
+}
+
+void scene_reopen(struct scene *scene)
+{
+    agent_close(&scene->agent);
+    daemon_close_client(&scene->client);
+    daemon_start(scene->process);
+    scene->client = daemon_client(scene->process);
+}
+
+void scene_close(struct scene *scene)
+{
+    agent_close(&scene->agent);
+    daemon_close_client(&scene->client);
+    dp_arena_deinit(&scene->arena);
+}
+
+void scene_start_job(struct scene *scene)
+{
+    scene->fence = *daemon_start_job(scene->client, &scene->agent, &scene->arena);
+    scene->fence.job = (char *)"job-1"; // outlives the agent
+}
+
+void scene_open_training(struct scene *scene, void **state)
+{
+    scene_open(scene, state);
+    agent_connect(&scene->agent, scene->process, DP_PROTOCOL_VERSION, NULL);
+    scene_start_job(scene);
+}
+
+void scene_level(struct scene *scene, Dp__V1__RankPhase phase)
+{
+    agent_level(&scene->agent, &scene->fence, 2, phase);
+}
+
+void scene_steps(struct scene *scene, uint64_t first, uint64_t last)
+{
+    for (uint64_t step = first; step <= last; step++) {
+        agent_step(&scene->agent, &scene->fence, 0, step, 6.0 - (double)step);
+        agent_step(&scene->agent, &scene->fence, 1, step, 6.0 - (double)step);
+    }
+}
+
+void scene_finish(struct scene *scene)
+{
+    scene_level(scene, DP__V1__RANK_PHASE__RANK_FINISHED);
+    agent_expect(&scene->agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
 }

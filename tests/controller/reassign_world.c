@@ -1,5 +1,6 @@
 #include "reassign_world.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "dp/clock.h"
 #include "dp_test.h"
 
+static const char *const node_names[] = {"a", "b", "c"};
 static const char old_places[] = "aabb";
 
 uint64_t change_session(const struct change *change, char place)
@@ -84,12 +86,11 @@ void change_answer_of(struct change *change, const char *kind, const char *place
 {
     struct dp_slot slots[16];
     uint32_t used[3] = {0};
-    static const char *const names[] = {"a", "b", "c"};
     size_t count = strlen(places);
     DP_CHECK(count <= DP_ARRAY_LENGTH(slots) && change->world.asked.request != 0);
     for (size_t i = 0; i < count; i++) {
         int node = places[i] - 'a';
-        slots[i] = (struct dp_slot){names[node], used[node]++};
+        slots[i] = (struct dp_slot){node_names[node], used[node]++};
     }
     struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
                                   .adapt_done = {.job = 1,
@@ -159,11 +160,75 @@ void change_die(struct change *change, uint32_t epoch, char place, uint32_t rank
     change_rank(change, epoch, place, &level);
 }
 
-void change_to(struct change *change, const char *places, uint64_t step)
+void change_stop(struct change *change, uint32_t epoch, const char *places)
+{
+    for (uint32_t rank = 0; rank < strlen(places); rank++) {
+        change_die(change, epoch, places[rank], rank, SIGTERM);
+    }
+}
+
+void change_begin(struct change *change, const char *places, dp_rank_phase phase)
 {
     change_ask(change, 0, "", false);
     change_answer(change, places);
-    change_level(change, 2, places, DP_RANK_READY, 0);
+    change_level(change, 2, places, phase, 0);
+}
+
+void change_take_over(struct change *change, uint32_t epoch, const char *places, uint64_t step)
+{
+    change_level(change, epoch, places, DP_RANK_READY, 0);
+    change_level(change, epoch, places, DP_RANK_RUNNING, step);
+}
+
+void change_pass(struct change *change, uint32_t epoch, const char *places, uint64_t step,
+                 int seconds)
+{
+    for (int second = 0; second < seconds; second++) {
+        world_pass(&change->world, 1000);
+        change_level(change, epoch, places, DP_RANK_RUNNING, step);
+    }
+}
+
+void change_hear(struct change *change, const char *nodes, int seconds)
+{
+    for (int second = 0; second < seconds; second++) {
+        world_pass(&change->world, 1000);
+        for (const char *node = nodes; *node != '\0'; node++) {
+            struct dp_rank_level none = {.rank = 99};
+            change_rank(change, 7, *node, &none);
+        }
+    }
+}
+
+void change_hello(struct change *change, char node, const struct dp_assignment_level *levels,
+                  size_t count)
+{
+    uint64_t session = world_hello(&change->world, node_names[node - 'a'], 2, levels, count);
+    *(node == 'a' ? &change->a : node == 'b' ? &change->b : &change->c) = session;
+}
+
+void change_second_level(struct change *change, const char *places, dp_rank_phase phase)
+{
+    for (uint32_t rank = 0; rank < strlen(places); rank++) {
+        struct dp_rank_level level = world_rank_level(rank, phase);
+        struct dp_assignment_level assignment = {
+            .fence = {"job-1", 2, 1}, .ranks = &level, .ranks_count = 1, .error = ""};
+        world_send_level(&change->world, change_session(change, places[rank]), &assignment);
+    }
+}
+
+void change_decide(struct change *change, const char *node, dp_node_action action)
+{
+    struct dp_core_event event = {
+        .kind = DP_EVENT_NODE_ASK,
+        .node_ask = {
+            .node = node, .reason = "", .by = "operator", .word = "decided", .action = action}};
+    world_step(&change->world, &event);
+}
+
+void change_to(struct change *change, const char *places, uint64_t step)
+{
+    change_begin(change, places, DP_RANK_READY);
     change_hold(change, 1, old_places, 15, step, "");
     change_level(change, 2, places, DP_RANK_RUNNING, step);
 }
@@ -176,11 +241,10 @@ void change_restart(struct change *change)
     struct dp_job_record job = *dp_core_job(world->core, 1, &ranks, &count);
     DP_AUTO_FREE struct dp_rank_record *kept = dp_memdup(ranks, count * sizeof(*ranks));
     struct dp_core *before = world->core;
-    static const char *const names[] = {"a", "b", "c"};
     world->core = dp_core_new(&world->config);
     for (size_t i = 0; i < 3; i++) {
         struct dp_node_record node = {.slots = 2, .lease_ms = 10000, .fence_ms = 60000};
-        DP_COPY_TEXT(node.name, names[i]);
+        DP_COPY_TEXT(node.name, node_names[i]);
         struct dp_core_event event = {.kind = DP_EVENT_LOAD_NODE, .load_node = &node};
         world_step(world, &event);
     }
@@ -210,6 +274,24 @@ size_t change_sent(const struct change *change, dp_order_kind order, uint32_t ep
 const struct dp_job_record *change_job(const struct change *change)
 {
     return world_job(&change->world, 1);
+}
+
+void change_assert_state(const struct change *change, dp_job_state state)
+{
+    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
+}
+
+void change_assert_says(const struct change *change, const char *part)
+{
+    assert_part(change_job(change)->message, part);
+}
+
+struct dp_assignment_view change_view(const struct change *change, uint32_t epoch)
+{
+    struct dp_fence fence = fence_of(epoch);
+    struct dp_assignment_view view;
+    assert_true(dp_core_assignment(change->world.core, &fence, &view));
+    return view;
 }
 
 uint32_t change_slots_used(const struct change *change, const char *node)

@@ -38,8 +38,26 @@ void change_rank(struct change *change, uint32_t epoch, char place, struct dp_ra
 void change_hold(struct change *change, uint32_t epoch, const char *places, unsigned ranks,
                  uint64_t step, const char *why);
 void change_die(struct change *change, uint32_t epoch, char place, uint32_t rank, int signal);
+// The ranks end by the signal that goes with an order to stop.
+void change_stop(struct change *change, uint32_t epoch, const char *places);
+// The first steps of a change: asked for, answered, the ranks of epoch 2 are in this phase.
+void change_begin(struct change *change, const char *places, dp_rank_phase phase);
+// Ranks get ready and train on from what others hold of this step.
+void change_take_over(struct change *change, uint32_t epoch, const char *places, uint64_t step);
 // Its whole way: asked for, prepared, held at `step`, taken over.
 void change_to(struct change *change, const char *places, uint64_t step);
+// Seconds pass in which the ranks of one epoch train at this step.
+void change_pass(struct change *change, uint32_t epoch, const char *places, uint64_t step,
+                 int seconds);
+// Seconds pass in which these nodes are heard of, and nothing of the job is.
+void change_hear(struct change *change, const char *nodes, int seconds);
+// A node of two slots says hello with what it has; its session is the new one.
+void change_hello(struct change *change, char node, const struct dp_assignment_level *levels,
+                  size_t count);
+// Of the job's second attempt, in its first epoch.
+void change_second_level(struct change *change, const char *places, dp_rank_phase phase);
+// An operator's decision about a node.
+void change_decide(struct change *change, const char *node, dp_node_action action);
 // A controller that starts anew: with what is stored now.
 void change_restart(struct change *change);
 
@@ -48,4 +66,9 @@ uint64_t change_session(const struct change *change, char place);
 size_t change_sent(const struct change *change, dp_order_kind order, uint32_t epoch,
                    const char *node);
 const struct dp_job_record *change_job(const struct change *change);
+void change_assert_state(const struct change *change, dp_job_state state);
+// What the job says of itself has this part.
+void change_assert_says(const struct change *change, const char *part);
+// What agents are told of this epoch.
+struct dp_assignment_view change_view(const struct change *change, uint32_t epoch);
 uint32_t change_slots_used(const struct change *change, const char *node);

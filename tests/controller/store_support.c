@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
@@ -135,6 +137,24 @@ char *store_dump(const char *path)
     return dp_strdup(out.bytes == NULL ? "" : out.bytes);
 }
 
+void store_sql_in(const char *path, const char *sql)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, DEADLINE_MS);
+    char *message = NULL;
+    if (sqlite3_exec(db, sql, NULL, NULL, &message) != SQLITE_OK) {
+        fail_msg("%s: %s", sql, message);
+    }
+    sqlite3_close(db);
+}
+
+void store_sql(const char *directory, const char *sql)
+{
+    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
+    store_sql_in(path, sql);
+}
+
 void store_back_up(struct dp_store *store, const char *path)
 {
     struct store_result result;
@@ -142,4 +162,31 @@ void store_back_up(struct dp_store *store, const char *path)
     assert_ok(dp_store_backup(store, 4, path, &err), &err);
     store_wait(store, &result, 1);
     assert_ok(result.error.status, &result.error);
+}
+
+void store_back_up_closed(const char *directory, const char *path)
+{
+    struct dp_store *store = store_open(directory);
+    store_back_up(store, path);
+    dp_store_close(store);
+}
+
+static void set_limit(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+void store_limit_files(uint64_t bytes)
+{
+    signal(SIGXFSZ, SIG_IGN);
+    set_limit(bytes);
+}
+
+void store_unlimit_files(void)
+{
+    set_limit(RLIM_INFINITY);
+    signal(SIGXFSZ, SIG_DFL);
 }

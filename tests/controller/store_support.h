@@ -23,8 +23,17 @@ dp_status store_write(struct dp_store *store, const struct dp_record *records, s
                       struct dp_error *err);
 dp_status store_write_job(struct dp_store *store, uint64_t number, dp_job_state state,
                           struct dp_error *err);
+// Runs statements on the database of this directory, or of this file; waits for other writers.
+void store_sql(const char *directory, const char *sql);
+void store_sql_in(const char *path, const char *sql);
 // Writes a copy of the whole database there.
 void store_back_up(struct dp_store *store, const char *path);
+// The same of one that is closed.
+void store_back_up_closed(const char *directory, const char *path);
+// No file of this process grows beyond this from now on, which writers take for a full disk;
+// store_unlimit_files() lets them grow again.
+void store_limit_files(uint64_t bytes);
+void store_unlimit_files(void);
 // Every row of a database's tables as text, in order: two with the same content give the same. The
 // caller frees it.
 char *store_dump(const char *path);

@@ -5,8 +5,6 @@
 #include "core_world.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
-
 // Job 1 has both slots of the only node, job 2 waits for them; from now on tests answer for the
 // disk. Returns the node's session.
 static uint64_t bring(struct world *world, dp_recovery_policy recovery, dp_rank_phase phase)

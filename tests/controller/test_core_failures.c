@@ -7,16 +7,12 @@
 #include "dp/check.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
-
 static void assert_fails(const struct world *world, const char *reason, const char *part)
 {
     const struct dp_job_record *job = world_job(world, 1);
     assert_int_equal(job->outcome, DP_STATE_FAILED);
     assert_string_equal(job->reason, reason);
-    if (strstr(job->message, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, job->message);
-    }
+    assert_part(job->message, part);
 }
 
 static void die(struct world *world, uint64_t session, uint32_t rank, int signal_number)
@@ -42,9 +38,8 @@ static void a_signal_explains_more_than_what_the_other_ranks_say(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[0], 1, peer_lost);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_STOPPING);
     assert_fails(&world, "PeerLost", "rank 2 is gone");
@@ -64,9 +59,8 @@ static void consequences_alone_stop_the_job_after_a_moment(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[0], 1, peer_lost);
     world_pass(&world, world.config.collect_ms - 1);
     assert_int_equal(world_sent(&world, DP_ORDER_STOP, ""), 0);
@@ -78,9 +72,8 @@ static void a_signal_seen_after_the_stop_still_explains_but_the_forced_end_does_
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[0], 1, peer_lost);
     world_pass(&world, world.config.collect_ms);
     die(&world, sessions[1], 3, SIGTERM);
@@ -98,9 +91,8 @@ static void a_loss_that_is_not_finite_names_rank_and_action(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[0], 0, peer_lost);
     struct dp_rank_finished own = {
         .not_finite = true, .error = "the loss is nan", .action = "F3@2"};
@@ -112,9 +104,8 @@ static void the_first_of_equal_causes_stays(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     struct dp_rank_level levels[2] = {world_rank_level(0, DP_RANK_DIED),
                                       world_rank_level(1, DP_RANK_DIED)};
     levels[0].signal = SIGBUS;
@@ -128,9 +119,8 @@ static void a_keeper_that_died_explains_the_end_of_its_ranks(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[1], 2, peer_lost);
     // The node cannot know what became of the ranks; without their parent they are gone.
     struct dp_rank_level ranks[2] = {world_rank_level(0, DP_RANK_RUNNING),
@@ -170,9 +160,8 @@ static void a_node_that_cannot_prepare_fails_the_job_with_its_words(void **state
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_ASSIGNING, sessions);
+    world_start(&world, DP_STATE_ASSIGNING, sessions);
     struct dp_assignment_level assignment = {.error = "cannot open /data/x: no such file"};
     world_send_level(&world, sessions[1], &assignment);
     assert_fails(&world, "PrepareFailed", "node b: cannot open /data/x");
@@ -186,15 +175,12 @@ static void a_node_is_late_when_its_stream_closes_and_lost_after_its_lease(void 
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_close(&world, sessions[1]);
     assert_int_equal(world_node_state(&world, "b"), DP_NODE_LATE);
-    struct dp_rank_level ranks[2] = {world_rank_level(0, DP_RANK_RUNNING),
-                                     world_rank_level(1, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 0, DP_RANK_RUNNING);
     int64_t until_ms = 10000 + world.config.lease_margin_ms;
     for (int64_t at = 500; at < until_ms; at += 500) {
         world_pass(&world, 500);
@@ -212,15 +198,12 @@ static void a_node_that_comes_back_within_its_lease_goes_on(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_close(&world, sessions[1]);
     world_pass(&world, 2000);
-    struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_RUNNING),
-                                     world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
     sessions[1] = world_hello(&world, "b", 2, &level, 1);
     assert_int_equal(world_node_state(&world, "b"), DP_NODE_READY);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
@@ -235,9 +218,8 @@ static void ranks_that_their_node_was_told_to_stop_are_no_cause(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish(&world, sessions[0], 1, peer_lost);
     world_pass(&world, world.config.collect_ms);
     // The stream breaks after the order came through; a new session knows of it by the level.
@@ -263,9 +245,8 @@ static void ranks_that_their_node_ended_by_itself_fail_the_job_with_its_words(vo
     (void)state;
     for (int ok = 0; ok < 2; ok++) {
         AUTO_WORLD world;
-        world_init(&world);
         uint64_t sessions[2];
-        world_bring(&world, DP_STATE_RUNNING, sessions);
+        world_start(&world, DP_STATE_RUNNING, sessions);
         struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_FINISHED),
                                          world_rank_level(3, DP_RANK_FINISHED)};
         ranks[0].stopped = ranks[1].stopped = true;
@@ -283,9 +264,8 @@ static void a_keeper_out_of_reach_is_no_end(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     // An agent that has just started does not know yet what it finds.
     static const dp_rank_phase phases[] = {DP_RANK_RUNNING, DP_RANK_UNKNOWN};
     for (size_t i = 0; i < 2; i++) {
@@ -331,9 +311,8 @@ static void a_node_that_forgot_a_running_assignment_fails_the_job(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_close(&world, sessions[1]);
     world_hello(&world, "b", 2, NULL, 0);
     assert_fails(&world, "AssignmentLost", "node b no longer knows of job-1");
@@ -357,9 +336,8 @@ static void reports_of_another_epoch_or_node_change_nothing(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     struct dp_report report = {.kind = DP_REPORT_FINISHED, .fence = world_fence("job-1")};
     report.finished = (struct dp_rank_finished){.error = "boom"};
     report.fence.epoch = 0;

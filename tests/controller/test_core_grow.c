@@ -27,10 +27,8 @@ static void make_small(struct change *change, const char *away)
     change_level(change, 2, "aa", DP_RANK_READY, 0);
     change_hold(change, 1, "aabb", 15, 5, "");
     change_level(change, 2, "aa", DP_RANK_RUNNING, 5);
-    for (uint32_t rank = 0; rank < FULL; rank++) {
-        change_die(change, 1, "aabb"[rank], rank, 15);
-    }
-    assert_string_equal(dp_job_state_text(change_job(change)->state), "RUNNING");
+    change_stop(change, 1, "aabb");
+    change_assert_state(change, DP_STATE_RUNNING);
     assert_int_equal(change_job(change)->ranks_count, SMALL);
 }
 
@@ -50,11 +48,11 @@ static void it_asks_once_there_was_room_for_a_while_and_is_as_large_again(void *
                         "it has 2 ranks of the 4 that it once had, and there is room again");
     assert_int_equal(change.world.asked.nodes_count, 3);
     change_answer(&change, "aabb");
-    assert_string_equal(dp_job_state_text(change_job(&change)->state), "REASSIGNING");
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     change_level(&change, 3, "aabb", DP_RANK_READY, 0);
     change_hold(&change, 2, "aa", 3, 5, "");
     change_level(&change, 3, "aabb", DP_RANK_RUNNING, 5);
-    assert_string_equal(dp_job_state_text(change_job(&change)->state), "RUNNING");
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_job(&change)->ranks_count, FULL);
     assert_int_equal(change_job(&change)->epoch, 3);
 }
@@ -87,6 +85,20 @@ static void a_node_that_people_took_from_it_is_not_taken_back(void **state)
     assert_int_equal(change.world.asks, asks);
 }
 
+// Nothing pays; what slows it down may be asked about again after so many steps.
+static void answer_nothing(struct change *change, uint32_t again_steps)
+{
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = change->world.asked.request,
+                                                 .kind = "ignore",
+                                                 .action = "go on as it is",
+                                                 .again_steps = again_steps,
+                                                 .document = "{}",
+                                                 .document_length = 2}};
+    world_step(&change->world, &event);
+}
+
 static void what_does_not_pay_is_no_decision_and_not_asked_again_at_once(void **state)
 {
     (void)state;
@@ -97,14 +109,7 @@ static void what_does_not_pay_is_no_decision_and_not_asked_again_at_once(void **
     size_t asks = change.world.asks;
     uint64_t number = change.world.decision.number;
     assert_true(change.world.asked.grows);
-    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
-                                  .adapt_done = {.job = 1,
-                                                 .request = change.world.asked.request,
-                                                 .kind = "ignore",
-                                                 .action = "go on as it is",
-                                                 .document = "{}",
-                                                 .document_length = 2}};
-    world_step(&change.world, &event);
+    answer_nothing(&change, 0);
     assert_int_equal(change.world.decision.number, number);
     assert_int_equal(world_noted(&change.world, "job.not_grown", "go on as it is"), 1);
     pass(&change, "aa", 5, 30);
@@ -129,7 +134,7 @@ static void what_pays_beside_more_ranks_is_left_to_the_policy_of_the_job(void **
         asked_of(&change, policies[i]);
         uint64_t number = change.world.decision.number;
         change_answer_of(&change, "spare", "ac");
-        assert_string_equal(dp_job_state_text(change_job(&change)->state), "RUNNING");
+        change_assert_state(&change, DP_STATE_RUNNING);
         assert_int_equal(change_job(&change)->epoch, 2);
         bool advised = policies[i] == DP_JOB_ADAPT_ADVISE;
         assert_int_equal(change.world.decision.number, number + advised);
@@ -148,15 +153,7 @@ static void a_minute_passes_between_two_such_questions_whatever_else_is_to_be_as
     (void)state;
     AUTO_CHANGE change;
     asked_of(&change, DP_JOB_ADAPT_OFF);
-    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
-                                  .adapt_done = {.job = 1,
-                                                 .request = change.world.asked.request,
-                                                 .kind = "ignore",
-                                                 .action = "go on as it is",
-                                                 .again_steps = 3,
-                                                 .document = "{}",
-                                                 .document_length = 2}};
-    world_step(&change.world, &event);
+    answer_nothing(&change, 3);
     size_t asks = change.world.asks;
     world_submit(&change.world, 0, 20, ""); // the queue is looked at, and so is who may grow
     pass(&change, "aa", 5, 50);
@@ -164,8 +161,7 @@ static void a_minute_passes_between_two_such_questions_whatever_else_is_to_be_as
     pass(&change, "aa", 5, 15);
     assert_int_equal(change.world.asks, asks + 1);
     // And two before the third.
-    event.adapt_done.request = change.world.asked.request;
-    world_step(&change.world, &event);
+    answer_nothing(&change, 3);
     world_submit(&change.world, 0, 20, "");
     pass(&change, "aa", 5, 110);
     assert_int_equal(change.world.asks, asks + 1);

@@ -3,8 +3,6 @@
 #include "core_world.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
-
 // An operator's word about a node, with its row of the audit.
 static void ask_down(struct world *world, uint64_t reply)
 {
@@ -30,6 +28,26 @@ static void cancel(struct world *world, uint64_t reply)
                                   .audit = &audit,
                                   .audit_reply = reply,
                                   .ask = {.reply = reply, .job = "job-1", .reason = ""}};
+    world_step(world, &event);
+}
+
+// The same job each time.
+static void submit(struct world *world, uint64_t reply)
+{
+    struct dp_audit_record audit = {.user = "mo", .verb = "SubmitJob"};
+    struct dp_core_event event = {
+        .kind = DP_EVENT_SUBMIT,
+        .audit = &audit,
+        .audit_reply = reply,
+        .submit = {.reply = reply,
+                   .request_id = "once",
+                   .name = "x",
+                   .device = "cpu",
+                   .job_toml = "",
+                   .ranks_wanted = 1,
+                   .ranks_fixed = true,
+                   .steps_total = 1},
+    };
     world_step(world, &event);
 }
 
@@ -59,8 +77,7 @@ static void an_answer_waits_for_its_row_of_the_audit(void **state)
     (void)state;
     AUTO_WORLD world;
     uint64_t sessions[2];
-    world_init(&world);
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world.hold_store = true;
     cancel(&world, 7);
     world_store(&world, DP_IO);
@@ -81,21 +98,7 @@ static void a_job_that_is_on_disk_outlives_a_later_transaction_that_fails(void *
     world_init(&world);
     world.hold_store = true;
     for (uint64_t reply = 1; reply <= 2; reply++) {
-        struct dp_audit_record audit = {.user = "mo", .verb = "SubmitJob"};
-        struct dp_core_event event = {
-            .kind = DP_EVENT_SUBMIT,
-            .audit = &audit,
-            .audit_reply = reply,
-            .submit = {.reply = reply,
-                       .request_id = "once",
-                       .name = "x",
-                       .device = "cpu",
-                       .job_toml = "",
-                       .ranks_wanted = 1,
-                       .ranks_fixed = true,
-                       .steps_total = 1},
-        };
-        world_step(&world, &event);
+        submit(&world, reply);
     }
     world_store(&world, DP_OK);
     assert_int_equal(world_reply(&world, 1)->job, 1);
@@ -114,21 +117,7 @@ static void a_submission_that_could_not_be_stored_is_refused_in_the_audit_too(vo
     AUTO_WORLD world;
     world_init(&world);
     world.hold_store = true;
-    struct dp_audit_record audit = {.user = "mo", .verb = "SubmitJob"};
-    struct dp_core_event event = {
-        .kind = DP_EVENT_SUBMIT,
-        .audit = &audit,
-        .audit_reply = 1,
-        .submit = {.reply = 1,
-                   .request_id = "once",
-                   .name = "x",
-                   .device = "cpu",
-                   .job_toml = "",
-                   .ranks_wanted = 1,
-                   .ranks_fixed = true,
-                   .steps_total = 1},
-    };
-    world_step(&world, &event);
+    submit(&world, 1);
     assert_string_equal(world.audit.outcome, "ok");
     world_store(&world, DP_IO);
     assert_int_equal(world_reply(&world, 1)->status, DP_IO);

@@ -5,8 +5,6 @@
 #include "dp/alloc.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
-
 static void the_moves_are_those_of_the_design_and_no_other(void **state)
 {
     (void)state;
@@ -139,9 +137,8 @@ static void the_start_comes_when_every_rank_is_ready(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_ASSIGNING, sessions);
+    world_start(&world, DP_STATE_ASSIGNING, sessions);
     world_level(&world, sessions[0], 0, 1, DP_RANK_READY);
     world_level(&world, sessions[1], 2, 2, DP_RANK_READY);
     assert_int_equal(world_sent(&world, DP_ORDER_START, ""), 0);
@@ -158,9 +155,8 @@ static void a_job_whose_ranks_all_finish_completes_and_is_released(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_level(&world, sessions[0], 0, 1, DP_RANK_FINISHED);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
     world.hold_store = true;
@@ -179,9 +175,8 @@ static void completion_waits_for_the_reports_of_the_last_step(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     struct dp_rank_level ranks[4];
     for (uint32_t r = 0; r < 4; r++) {
         ranks[r] = world_rank_level(r, DP_RANK_FINISHED);
@@ -219,9 +214,8 @@ static void completion_does_not_wait_for_ever_for_a_lost_report(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish_without_reports(&world, sessions);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
     // Reports of an evaluation may be lost, too: it is told again with the end.
@@ -239,9 +233,8 @@ static void completion_waits_for_the_reports_of_a_node_that_is_silent(void **sta
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     finish_without_reports(&world, sessions);
     for (int at = 0; at < 2; at++) {
         world_pass(&world, world.config.settle_ms);
@@ -263,9 +256,8 @@ static void ranks_that_are_not_ready_in_time_fail_the_job_by_name(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_ASSIGNING, sessions);
+    world_start(&world, DP_STATE_ASSIGNING, sessions);
     world_level(&world, sessions[0], 0, 1, DP_RANK_READY);
     world_level(&world, sessions[1], 2, 2, DP_RANK_READY);
     for (int64_t at = 0; at < world.config.prepare_timeout_ms; at += 1000) {
@@ -286,18 +278,13 @@ static void ranks_that_do_not_end_keep_the_job_from_ending_and_are_told_again(vo
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_cancel(&world, 2, "job-1");
     world_level(&world, sessions[0], 0, 1, DP_RANK_DIED);
-    struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_RUNNING),
-                                     world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {.fence = world_fence("job-1"),
-                                        .ranks = ranks,
-                                        .ranks_count = 2,
-                                        .stopping = true,
-                                        .error = ""};
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
+    level.stopping = true;
     for (int64_t at = 0; at < world.config.stop_timeout_ms - 1000; at += 1000) {
         world_pass(&world, 1000);
         world_heartbeat(&world, sessions[1], &level, 1);

@@ -8,13 +8,6 @@
 #include "dp/clock.h"
 #include "dp_test.h"
 
-static const struct dp_job_record *row(const struct crew *crew, uint64_t job)
-{
-    const struct dp_job_record *found = world_job(&crew->world, job);
-    assert_non_null(found);
-    return found;
-}
-
 static struct dp_node_view view_of(const struct crew *crew, const char *name)
 {
     struct dp_node_view view = {0};
@@ -28,19 +21,12 @@ static struct dp_node_view view_of(const struct crew *crew, const char *name)
     return view;
 }
 
-static uint64_t submit(struct crew *crew, int32_t ranks)
-{
-    struct dp_submit job = crew_job(ranks);
-    return crew_submit(crew, &job);
-}
-
 static void a_drained_node_gets_no_work_and_is_empty_when_its_jobs_are_gone(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 4);
-    uint64_t job = submit(&crew, 2);
+    crew_start(&crew, 1, 4);
+    uint64_t job = crew_submit_ranks(&crew, 2);
     crew_ask(&crew, "n0", DP_NODE_DRAIN, 0, false);
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_DRAINING);
     assert_string_equal(view_of(&crew, "n0").reason, "operator: fan");
@@ -52,34 +38,33 @@ static void a_drained_node_gets_no_work_and_is_empty_when_its_jobs_are_gone(void
                                                .action = DP_NODE_DRAIN}};
     world_step(&crew.world, &again);
     assert_string_equal(view_of(&crew, "n0").reason, "operator: fan");
-    uint64_t waits = submit(&crew, 1);
+    uint64_t waits = crew_submit_ranks(&crew, 1);
     crew_pass(&crew, 100000);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING); // it may end there
-    assert_int_equal(row(&crew, waits)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING); // it may end there
+    assert_int_equal(crew_row(&crew, waits)->state, DP_STATE_QUEUED);
     crew_finish(&crew, job);
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_DRAINED);
     crew_ask(&crew, "n0", DP_NODE_UNDRAIN, 0, false);
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
-    assert_int_equal(row(&crew, waits)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, waits)->state, DP_STATE_RUNNING);
 }
 
 static void at_the_deadline_of_a_drain_jobs_leave_with_a_checkpoint(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
-    uint64_t job = submit(&crew, 2); // on n0
+    crew_start(&crew, 2, 2);
+    uint64_t job = crew_submit_ranks(&crew, 2); // on n0
     crew.step = 10;
     crew_ask(&crew, "n0", DP_NODE_DRAIN, 600000, false);
     assert_non_null(strstr(view_of(&crew, "n0").reason, "operator: fan; empty by "));
     crew_pass(&crew, 599000);
-    assert_int_equal(row(&crew, job)->attempt, 1);
+    assert_int_equal(crew_row(&crew, job)->attempt, 1);
     crew_pass(&crew, 2000);
-    assert_int_equal(row(&crew, job)->attempt, 2);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, job)->resumed_step, 11);
-    assert_int_equal(row(&crew, job)->faults, 0);
+    assert_int_equal(crew_row(&crew, job)->attempt, 2);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->resumed_step, 11);
+    assert_int_equal(crew_row(&crew, job)->faults, 0);
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_DRAINED);
     assert_int_equal(view_of(&crew, "n1").slots_used, 2);
 }
@@ -89,11 +74,10 @@ static void force_has_jobs_leave_at_once_and_so_has_down(void **state)
     (void)state;
     for (int down = 0; down < 2; down++) {
         AUTO_CREW crew;
-        crew_init(&crew, NULL);
-        crew_nodes(&crew, 2, 2);
-        uint64_t job = submit(&crew, 2);
+        crew_start(&crew, 2, 2);
+        uint64_t job = crew_submit_ranks(&crew, 2);
         crew_ask(&crew, "n0", down ? DP_NODE_SET_DOWN : DP_NODE_DRAIN, 600000, true);
-        assert_int_equal(row(&crew, job)->attempt, 2);
+        assert_int_equal(crew_row(&crew, job)->attempt, 2);
         assert_int_equal(view_of(&crew, "n1").slots_used, 2);
         assert_int_equal(view_of(&crew, "n0").state, down ? DP_NODE_DOWN : DP_NODE_DRAINED);
     }
@@ -137,8 +121,7 @@ static void what_was_decided_stays_over_restarts_reboots_and_silence(void **stat
                {DP_NODE_QUARANTINE, DP_NODE_QUARANTINED}};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(all); i++) {
         AUTO_CREW crew;
-        crew_init(&crew, NULL);
-        crew_nodes(&crew, 1, 2);
+        crew_start(&crew, 1, 2);
         crew_ask(&crew, "n0", all[i].action, 0, false);
         assert_int_equal(view_of(&crew, "n0").state, all[i].state);
         restart(&crew, view_of(&crew, "n0").node);
@@ -150,11 +133,11 @@ static void what_was_decided_stays_over_restarts_reboots_and_silence(void **stat
         assert_int_equal(view_of(&crew, "n0").state, DP_NODE_LOST);
         hello(&crew, "n0", "another boot", 2);
         assert_int_equal(view_of(&crew, "n0").state, all[i].state);
-        uint64_t job = submit(&crew, 1);
+        uint64_t job = crew_submit_ranks(&crew, 1);
         crew_pass(&crew, 5000);
-        assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+        assert_int_equal(crew_row(&crew, job)->state, DP_STATE_QUEUED);
         crew_ask(&crew, "n0", DP_NODE_UNDRAIN, 0, false);
-        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+        assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
     }
 }
 
@@ -193,8 +176,7 @@ static void a_deadline_goes_on_under_the_next_controller(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew_ask(&crew, "n0", DP_NODE_DRAIN, 60000, false);
     crew_pass(&crew, 30000);
     int64_t deadline_ns = view_of(&crew, "n0").node->drain_deadline_ns;
@@ -210,9 +192,8 @@ static void jobs_leave_a_node_whose_time_came_while_no_controller_ran(void **sta
     (void)state;
     for (int down = 0; down < 2; down++) {
         AUTO_CREW crew;
-        crew_init(&crew, NULL);
-        crew_nodes(&crew, 1, 2);
-        uint64_t number = submit(&crew, 2);
+        crew_start(&crew, 1, 2);
+        uint64_t number = crew_submit_ranks(&crew, 2);
         crew.stays = true; // its ranks are told to stop, and take their time
         crew_ask(&crew, "n0", DP_NODE_DRAIN, 60000, false);
         const struct dp_rank_record *ranks = NULL;
@@ -233,14 +214,12 @@ static void jobs_leave_a_node_whose_time_came_while_no_controller_ran(void **sta
         dp_core_free(before);
         // Whether the node speaks or not, once it had the time to say what has ended.
         world_pass(&crew.world, crew.world.config.settle_ms - 1);
-        assert_string_equal(dp_job_state_text(row(&crew, number)->state), "RUNNING");
+        assert_string_equal(dp_job_state_text(crew_row(&crew, number)->state), "RUNNING");
         world_pass(&crew.world, 1);
-        assert_string_equal(dp_job_state_text(row(&crew, number)->state), "STOPPING");
-        assert_string_equal(row(&crew, number)->reason, down == 1 ? "NodeDown" : "Drained");
-        struct dp_rank_level levels[2] = {world_rank_level(0, DP_RANK_RUNNING),
-                                          world_rank_level(1, DP_RANK_RUNNING)};
-        struct dp_assignment_level level = {
-            .fence = world_fence("job-1"), .ranks = levels, .ranks_count = 2, .error = ""};
+        assert_string_equal(dp_job_state_text(crew_row(&crew, number)->state), "STOPPING");
+        assert_string_equal(crew_row(&crew, number)->reason, down == 1 ? "NodeDown" : "Drained");
+        struct dp_rank_level levels[2];
+        struct dp_assignment_level level = world_pair(levels, 0, DP_RANK_RUNNING);
         crew.world.sent_count = 0;
         world_hello(&crew.world, "n0", 2, &level, 1);
         assert_int_equal(world_sent(&crew.world, DP_ORDER_STOP, "n0"), 1);
@@ -251,8 +230,7 @@ static void only_silence_ends_by_itself(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew_lose(&crew, 0);
     static const struct {
         int64_t ms;
@@ -270,9 +248,9 @@ static void only_silence_ends_by_itself(void **state)
 static void lose_keeper(struct crew *crew, size_t node, uint64_t job)
 {
     struct dp_assignment_level level = {.keeper_lost = true, .keeper_signal = 9, .error = ""};
-    snprintf(level.fence.job, sizeof(level.fence.job), "%s", row(crew, job)->id);
-    level.fence.attempt = row(crew, job)->attempt;
-    level.fence.epoch = row(crew, job)->epoch;
+    snprintf(level.fence.job, sizeof(level.fence.job), "%s", crew_row(crew, job)->id);
+    level.fence.attempt = crew_row(crew, job)->attempt;
+    level.fence.epoch = crew_row(crew, job)->epoch;
     world_send_level(&crew->world, crew->nodes[node].session, &level);
     crew_settle(crew);
 }
@@ -281,9 +259,8 @@ static void a_node_with_a_rank_that_cannot_be_killed_is_quarantined_at_once(void
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
-    (void)submit(&crew, 1);
+    crew_start(&crew, 2, 2);
+    (void)crew_submit_ranks(&crew, 1);
     size_t at = view_of(&crew, "n0").slots_used > 0 ? 0 : 1;
     const char *name = at == 0 ? "n0" : "n1";
     struct dp_rank_level rank = world_rank_level(0, DP_RANK_RUNNING);
@@ -302,8 +279,7 @@ static void three_suspicions_quarantine_a_node(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 3, 2);
+    crew_start(&crew, 3, 2);
     struct dp_submit job = crew_job(2);
     job.no_progress_max = 0;
     crew_ask(&crew, "n1", DP_NODE_DRAIN, 0, false);
@@ -365,22 +341,20 @@ static void a_quarantine_leaves_what_running_jobs_need_and_takes_few(void **stat
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
+    crew_start(&crew, 2, 2);
     struct dp_submit job = crew_job(4); // on both
     job.no_progress_max = 0;
     uint64_t number = crew_submit(&crew, &job);
     for (int i = 0; i < 4; i++) {
         lose_keeper(&crew, 0, number);
         crew_pass(&crew, 100000);
-        assert_int_equal(row(&crew, number)->state, DP_STATE_RUNNING);
+        assert_int_equal(crew_row(&crew, number)->state, DP_STATE_RUNNING);
     }
     // Without n0 the job would have no place.
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
     // Of 21 nodes one is 5 %: a second one is not taken.
     AUTO_CREW many;
-    crew_init(&many, NULL);
-    crew_nodes(&many, 21, 1);
+    crew_start(&many, 21, 1);
     for (size_t node = 0; node < 2; node++) {
         for (int i = 0; i < 3; i++) {
             struct dp_submit one = crew_job(1);
@@ -389,7 +363,7 @@ static void a_quarantine_leaves_what_running_jobs_need_and_takes_few(void **stat
             snprintf(name, sizeof(name), "n%zu", node);
             assert_int_equal(view_of(&many, name).slots_used, 1);
             lose_keeper(&many, node, there);
-            world_cancel(&many.world, 0, row(&many, there)->id);
+            world_cancel(&many.world, 0, crew_row(&many, there)->id);
             crew_settle(&many);
             crew_pass(&many, 2000);
         }
@@ -464,9 +438,8 @@ static void a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_wor
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 4);
-    uint64_t job = submit(&crew, 3);
+    crew_start(&crew, 1, 4);
+    uint64_t job = crew_submit_ranks(&crew, 3);
     struct dp_node_record node = {
         .name = "n0", .instance = "again", .slots = 2, .lease_ms = 10000, .fence_ms = 60000};
     node.profile = (struct dp_buf){.bytes = (char *)"{}", .length = 2};
@@ -484,25 +457,22 @@ static void a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_wor
                   .node = &node}};
     world_step(&crew.world, &event);
     crew_settle(&crew);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
     assert_int_equal(view_of(&crew, "n0").slots_used, 3);
-    uint64_t waits = submit(&crew, 1);
-    assert_int_equal(row(&crew, waits)->state, DP_STATE_QUEUED);
+    uint64_t waits = crew_submit_ranks(&crew, 1);
+    assert_int_equal(crew_row(&crew, waits)->state, DP_STATE_QUEUED);
     crew_finish(&crew, job);
-    assert_int_equal(row(&crew, waits)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, waits)->state, DP_STATE_RUNNING);
 }
 
 static void a_node_may_return_with_another_address_and_other_hardware(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
-    uint64_t job = submit(&crew, 2);
-    struct dp_rank_level ranks[2] = {world_rank_level(0, DP_RANK_RUNNING),
-                                     world_rank_level(1, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    crew_start(&crew, 1, 2);
+    uint64_t job = crew_submit_ranks(&crew, 2);
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 0, DP_RANK_RUNNING);
     static const char *const addresses[] = {"10.0.0.9:1234", "[fe80::1]:99", "10.0.0.10:1"};
     static const char *const hardware[] = {"one GPU", "two GPUs, another driver", ""};
     for (uint32_t i = 0; i < 3; i++) {
@@ -533,10 +503,10 @@ static void a_node_may_return_with_another_address_and_other_hardware(void **sta
         assert_int_equal(view.node->hardware.length, strlen(hardware[i]));
         assert_memory_equal(view.node->hardware.bytes, hardware[i], strlen(hardware[i]));
         assert_int_equal(view.slots_used, 2);
-        assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+        assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
     }
     crew_finish(&crew, job);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_COMPLETED);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_COMPLETED);
 }
 
 static void forget_node(struct crew *crew, const char *name, dp_status status)
@@ -557,8 +527,7 @@ static void a_full_disk_does_not_bring_a_forgotten_node_back(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
+    crew_start(&crew, 2, 2);
     for (size_t i = 0; i < 2; i++) {
         world_close(&crew.world, crew.nodes[i].session);
         crew_lose(&crew, i);
@@ -592,9 +561,8 @@ static void a_forgotten_node_is_gone_and_one_that_may_run_something_is_not(void 
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
-    uint64_t job = submit(&crew, 4);
+    crew_start(&crew, 2, 2);
+    uint64_t job = crew_submit_ranks(&crew, 4);
     struct dp_core_event forget = {.kind = DP_EVENT_NODE_ASK,
                                    .node_ask = {.reply = 900,
                                                 .node = "n0",
@@ -619,15 +587,14 @@ static void a_forgotten_node_is_gone_and_one_that_may_run_something_is_not(void 
     hello(&crew, "n0", "n0", 2);
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
     crew_pass(&crew, 5000);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
 }
 
 static void what_was_decided_is_stored_when_the_disk_is_back(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew.world.hold_store = true;
     struct dp_core_event event = {.kind = DP_EVENT_NODE_ASK,
                                   .node_ask = {.reply = 900,
@@ -650,8 +617,7 @@ static void a_node_that_starts_anew_inherits_no_old_heartbeat(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew_lose(&crew, 0);
     crew_pass(&crew, 11000); // a moment before it is lost
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_LATE);
@@ -668,9 +634,8 @@ static void a_heartbeat_that_was_missed_and_came_costs_nothing(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
-    uint64_t job = submit(&crew, 4);
+    crew_start(&crew, 2, 2);
+    uint64_t job = crew_submit_ranks(&crew, 4);
     uint64_t session = crew.nodes[1].session;
     for (int i = 0; i < 3; i++) {
         crew_lose(&crew, 1);
@@ -680,8 +645,8 @@ static void a_heartbeat_that_was_missed_and_came_costs_nothing(void **state)
         crew_pass(&crew, 2000);
         assert_int_equal(view_of(&crew, "n1").state, DP_NODE_READY);
     }
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, job)->attempt, 1);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->attempt, 1);
     assert_int_equal(view_of(&crew, "n1").slots_used, 2);
 }
 
@@ -737,7 +702,7 @@ static void two_hundred_nodes_lost_at_once_are_one_step(void **state)
     assert_int_equal(lost, 200);
     crew.world.sent_count = crew.taken = 0;
     uint64_t number = crew_submit(&crew, &job);
-    assert_int_equal(row(&crew, number)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, number)->state, DP_STATE_QUEUED);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -6,17 +6,13 @@
 #include "dp/check.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
-
 static void assert_waits(const struct world *world, uint64_t job, const char *reason,
                          const char *part)
 {
     const struct dp_job_record *row = world_job(world, job);
     assert_int_equal(row->state, DP_STATE_QUEUED);
     assert_string_equal(row->reason, reason);
-    if (strstr(row->message, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, row->message);
-    }
+    assert_part(row->message, part);
 }
 
 static void a_job_without_nodes_says_so(void **state)
@@ -331,9 +327,8 @@ static void cancelling_twice_is_one_cancel_and_of_what_ended_a_conflict(void **s
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_cancel(&world, 2, "job-1");
     world_cancel(&world, 3, "job-1");
     assert_int_equal(world_reply(&world, 3)->status, DP_OK);

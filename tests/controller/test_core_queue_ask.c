@@ -11,13 +11,6 @@
 
 #define PLACES_MAX 64
 
-static const struct dp_job_record *row(const struct crew *crew, uint64_t job)
-{
-    const struct dp_job_record *found = world_job(&crew->world, job);
-    assert_non_null(found);
-    return found;
-}
-
 static uint64_t submit(struct crew *crew, int32_t ranks, int32_t priority)
 {
     struct dp_submit job = crew_job(ranks);
@@ -76,19 +69,19 @@ static void a_held_job_starts_only_when_it_is_released_and_others_pass_it(void *
     crew_init(&crew, NULL);
     uint64_t held = submit(&crew, 2, 9), other = submit(&crew, 1, 0);
     change(&crew, held, hold_by("mo", "data is copied"));
-    assert_string_equal(row(&crew, held)->reason, "Held");
-    assert_string_equal(row(&crew, held)->message, "held by mo (data is copied)");
+    assert_string_equal(crew_row(&crew, held)->reason, "Held");
+    assert_string_equal(crew_row(&crew, held)->message, "held by mo (data is copied)");
     assert_int_equal(world_noted(&crew.world, "job.held", "by mo: data is copied"), 1);
     assert_string_equal(crew.world.audit.after, "priority 9 held");
     crew_nodes(&crew, 1, 2);
     crew_pass(&crew, 700000); // longer than others may pass one that lacks room
-    assert_int_equal(row(&crew, held)->state, DP_STATE_QUEUED);
-    assert_int_equal(row(&crew, other)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, held)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, other)->state, DP_STATE_RUNNING);
     crew_finish(&crew, other);
-    assert_int_equal(row(&crew, held)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, held)->state, DP_STATE_QUEUED);
     change(&crew, held, release_by("mia"));
     assert_int_equal(world_noted(&crew.world, "job.released", "by mia"), 1);
-    assert_int_equal(row(&crew, held)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, held)->state, DP_STATE_RUNNING);
 }
 
 static void one_far_behind_says_that_it_is_held(void **state)
@@ -105,9 +98,9 @@ static void one_far_behind_says_that_it_is_held(void **state)
         last = submit(&crew, 1, 0);
     }
     change(&crew, last, hold_by("mo", ""));
-    assert_string_equal(row(&crew, last)->message, "held by mo");
+    assert_string_equal(crew_row(&crew, last)->message, "held by mo");
     change(&crew, last, release_by("mo"));
-    assert_string_equal(row(&crew, last)->reason, "WaitingForEarlierJobs");
+    assert_string_equal(crew_row(&crew, last)->reason, "WaitingForEarlierJobs");
 }
 
 static void one_that_is_released_lets_others_pass_for_a_while_as_if_it_were_new(void **state)
@@ -126,37 +119,35 @@ static void one_that_is_released_lets_others_pass_for_a_while_as_if_it_were_new(
     crew_pass(&crew, 120000);
     change(&crew, large, release_by("mo"));
     uint64_t small = submit(&crew, 1, 0);
-    assert_int_equal(row(&crew, small)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, small)->state, DP_STATE_RUNNING);
 }
 
 static void one_that_was_held_meanwhile_does_not_start_by_the_plan_that_was_asked_for(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew.world.hold_plan = true;
     struct dp_submit job = crew_job(2);
     struct dp_core_event event = {.kind = DP_EVENT_SUBMIT, .submit = job};
     world_step(&crew.world, &event);
     assert_int_equal(crew.world.planned_job, 1);
     change(&crew, 1, hold_by("", ""));
-    assert_string_equal(row(&crew, 1)->message, "held by somebody");
+    assert_string_equal(crew_row(&crew, 1)->message, "held by somebody");
     crew.world.hold_plan = false;
     world_plan(&crew.world);
     crew_settle(&crew);
-    assert_int_equal(row(&crew, 1)->state, DP_STATE_QUEUED);
-    assert_string_equal(row(&crew, 1)->reason, "Held");
+    assert_int_equal(crew_row(&crew, 1)->state, DP_STATE_QUEUED);
+    assert_string_equal(crew_row(&crew, 1)->reason, "Held");
     change(&crew, 1, release_by(""));
-    assert_int_equal(row(&crew, 1)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, 1)->state, DP_STATE_RUNNING);
 }
 
 static void one_that_was_held_meanwhile_does_not_fail_by_a_plan_that_there_is_not(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew.world.hold_plan = true;
     struct dp_core_event event = {.kind = DP_EVENT_SUBMIT, .submit = crew_job(2)};
     world_step(&crew.world, &event);
@@ -165,8 +156,8 @@ static void one_that_was_held_meanwhile_does_not_fail_by_a_plan_that_there_is_no
     event = (struct dp_core_event){.kind = DP_EVENT_PLAN_FAILED, .plan_failed.job = 1};
     dp_fail(&event.plan_failed.error, DP_UNSCHEDULABLE, "rank 0 needs 9 GiB and has 2");
     world_step(&crew.world, &event);
-    assert_int_equal(row(&crew, 1)->state, DP_STATE_QUEUED);
-    assert_string_equal(row(&crew, 1)->reason, "Held");
+    assert_int_equal(crew_row(&crew, 1)->state, DP_STATE_QUEUED);
+    assert_string_equal(crew_row(&crew, 1)->reason, "Held");
     crew.world.planned_job = 0;
     change(&crew, 1, release_by("mo"));
     assert_int_equal(crew.world.planned_job, 1);
@@ -180,38 +171,37 @@ static void a_hold_and_a_priority_last_under_the_next_controller(void **state)
     uint64_t job = submit(&crew, 1, 0);
     change(&crew, job, hold_by("mo", "later"));
     change(&crew, job, order(-7));
-    struct dp_job_record kept = *row(&crew, job);
+    struct dp_job_record kept = *crew_row(&crew, job);
     kept.job_toml = kept.plan = kept.sources = (struct dp_buf){0};
     world_configure(&crew.world);
     struct dp_core_event load = {.kind = DP_EVENT_LOAD_JOB, .load_job.job = &kept};
     world_step(&crew.world, &load);
     crew_nodes(&crew, 1, 1);
-    assert_string_equal(row(&crew, job)->message, "held by mo (later)");
-    assert_int_equal(row(&crew, job)->priority, -7);
+    assert_string_equal(crew_row(&crew, job)->message, "held by mo (later)");
+    assert_int_equal(crew_row(&crew, job)->priority, -7);
     change(&crew, job, release_by("mo"));
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
 }
 
 static void what_runs_is_not_held_and_what_will_begin_again_is(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     uint64_t job = submit(&crew, 2, 0);
     const struct world_reply *reply = world_reply(&crew.world, ask(&crew, job, hold_by("mo", "")));
     assert_int_equal(reply->status, DP_CONFLICT);
     assert_non_null(strstr(reply->text, "job-1 is RUNNING: only a job that waits can be held"));
     crew.stays = true;
     crew_kill_rank(&crew, job, 9);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_STOPPING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_STOPPING);
     change(&crew, job, hold_by("mo", ""));
     crew.stays = false;
     crew_pass(&crew, 120000); // more than the time between two attempts
-    assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
-    assert_string_equal(row(&crew, job)->message, "held by mo");
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_QUEUED);
+    assert_string_equal(crew_row(&crew, job)->message, "held by mo");
     change(&crew, job, release_by("mo"));
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
     crew_finish(&crew, job);
 }
 
@@ -219,8 +209,7 @@ static void a_priority_counts_in_the_queue_and_of_one_that_runs_for_preemption(v
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     uint64_t runs = submit(&crew, 2, 0), first = submit(&crew, 2, 0), second = submit(&crew, 2, 0);
     uint64_t index = dp_core_index(crew.world.core);
     change(&crew, runs, order(5));
@@ -229,22 +218,21 @@ static void a_priority_counts_in_the_queue_and_of_one_that_runs_for_preemption(v
     assert_string_equal(crew.world.audit.before, "priority 0");
     assert_string_equal(crew.world.audit.after, "priority 3");
     assert_int_equal(world_noted(&crew.world, "job.priority", "3, it was 0; by mo"), 1);
-    assert_int_equal(row(&crew, runs)->state, DP_STATE_RUNNING); // for nobody of a lower one
+    assert_int_equal(crew_row(&crew, runs)->state, DP_STATE_RUNNING); // for nobody of a lower one
     change(&crew, runs, order(2));
-    assert_int_equal(row(&crew, runs)->preemptions, 1);
-    assert_int_equal(row(&crew, second)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, runs)->preemptions, 1);
+    assert_int_equal(crew_row(&crew, second)->state, DP_STATE_RUNNING);
     change(&crew, first, order(2)); // handed in after the other one of this priority
     change(&crew, second, order(9));
     crew_finish(&crew, second);
-    assert_int_equal(row(&crew, runs)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, runs)->state, DP_STATE_RUNNING);
 }
 
 static void a_job_that_is_being_planned_stays_so_when_its_place_changes(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     crew.world.hold_plan = true;
     for (int i = 0; i < 2; i++) {
         struct dp_core_event event = {.kind = DP_EVENT_SUBMIT, .submit = crew_job(2)};
@@ -259,7 +247,7 @@ static void a_job_that_is_being_planned_stays_so_when_its_place_changes(void **s
     crew.world.hold_plan = false;
     world_plan(&crew.world);
     crew_settle(&crew);
-    assert_int_equal(row(&crew, 1)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, 1)->state, DP_STATE_RUNNING);
 }
 
 static void a_change_is_made_once_for_each_request_id(void **state)
@@ -278,8 +266,8 @@ static void a_change_is_made_once_for_each_request_id(void **state)
     world_store_all(&crew.world);
     assert_int_equal(world_reply(&crew.world, first)->status, DP_OK);
     assert_int_equal(world_reply(&crew.world, again)->status, DP_OK);
-    assert_int_equal(row(&crew, job)->held_ns, 0);
-    assert_true(row(&crew, other)->held_ns != 0);
+    assert_int_equal(crew_row(&crew, job)->held_ns, 0);
+    assert_true(crew_row(&crew, other)->held_ns != 0);
 }
 
 static void places_are_in_the_order_of_the_queue_with_what_is_ahead(void **state)
@@ -309,8 +297,7 @@ static void a_start_is_when_the_steps_that_are_left_are_done_and_else_unknown(vo
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
+    crew_start(&crew, 2, 2);
     uint64_t quick = submit(&crew, 2, 0), silent = submit(&crew, 2, 0);
     submit(&crew, 2, 0);
     submit(&crew, 2, 0);
@@ -323,26 +310,25 @@ static void a_start_is_when_the_steps_that_are_left_are_done_and_else_unknown(vo
     places(&crew, found);
     assert_int_equal(found[0].start_in_ns, 18 * DP_NS_PER_S); // 6 of 10 steps of 3 s
     assert_int_equal(found[1].start_in_ns, -1); // nobody knows how long the one before it takes
-    assert_int_equal(row(&crew, silent)->step, 0);
+    assert_int_equal(crew_row(&crew, silent)->step, 0);
 }
 
 static void an_attempt_is_foretold_for_when_its_pause_is_over(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     uint64_t job = submit(&crew, 2, 0);
     crew_kill_rank(&crew, job, 9);
     crew_pass(&crew, 2000); // the cause is looked for
-    assert_string_equal(row(&crew, job)->reason, "Backoff");
+    assert_string_equal(crew_row(&crew, job)->reason, "Backoff");
     struct dp_queue_place found[PLACES_MAX];
     assert_int_equal(places(&crew, found), 1);
     assert_true(found[0].start_in_ns > DP_NS_PER_S);
     crew_pass(&crew, found[0].start_in_ns / DP_NS_PER_MS - 1);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_QUEUED);
     crew_pass(&crew, 2);
-    assert_int_equal(row(&crew, job)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
 }
 
 // A cluster with jobs that run, others that wait, and what was said of these.
@@ -392,7 +378,7 @@ static void begin(struct forecast *forecast, uint64_t seed)
     for (int i = 0; i < 30; i++) {
         struct dp_submit job = draw_job(forecast);
         uint64_t number = crew_submit(&forecast->crew, &job);
-        if (row(&forecast->crew, number)->state != DP_STATE_RUNNING) {
+        if (crew_row(&forecast->crew, number)->state != DP_STATE_RUNNING) {
             if (draw(forecast, 5) == 0) {
                 change(&forecast->crew, number, hold_by("", ""));
             }
@@ -418,7 +404,7 @@ static void compare(struct forecast *forecast)
     int64_t since_ns = forecast->crew.world.now_ns - forecast->said_ns;
     for (size_t i = 0; i < forecast->said_count; i++) {
         const struct dp_queue_place *said = &forecast->said[i];
-        bool runs = row(&forecast->crew, said->job)->state == DP_STATE_RUNNING;
+        bool runs = crew_row(&forecast->crew, said->job)->state == DP_STATE_RUNNING;
         bool foretold = said->start_in_ns >= 0 && said->start_in_ns <= since_ns;
         if (runs != foretold) {
             fail_msg("job-%llu %s after %.3f s, and was to start after %.3f s",

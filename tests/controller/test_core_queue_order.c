@@ -9,13 +9,6 @@
 #include "dp/rand.h"
 #include "dp_test.h"
 
-static const struct dp_job_record *row(const struct crew *crew, uint64_t job)
-{
-    const struct dp_job_record *found = world_job(&crew->world, job);
-    assert_non_null(found);
-    return found;
-}
-
 static dp_job_state state_of(const struct crew *crew, uint64_t job)
 {
     const struct dp_job_record *found = world_job(&crew->world, job);
@@ -25,12 +18,10 @@ static dp_job_state state_of(const struct crew *crew, uint64_t job)
 static void assert_waits(const struct crew *crew, uint64_t job, const char *reason,
                          const char *part)
 {
-    const struct dp_job_record *found = row(crew, job);
+    const struct dp_job_record *found = crew_row(crew, job);
     assert_int_equal(found->state, DP_STATE_QUEUED);
     assert_string_equal(found->reason, reason);
-    if (strstr(found->message, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, found->message);
-    }
+    assert_part(found->message, part);
 }
 
 static uint64_t submit(struct crew *crew, int32_t ranks, int32_t priority, const char *user)
@@ -81,7 +72,7 @@ static void smaller_jobs_pass_one_that_lacks_room_for_a_while_and_no_longer(void
     assert_waits(&crew, large, "WaitingForRanks", "needs 4 ranks, 3 free of 4 on 1 node");
     // Small ones keep coming, one each 5 s, and take 10 s: without a bound one would always run.
     int seconds = 0;
-    for (; seconds < 300 && row(&crew, large)->state == DP_STATE_QUEUED; seconds += 5) {
+    for (; seconds < 300 && crew_row(&crew, large)->state == DP_STATE_QUEUED; seconds += 5) {
         small[count++] = submit(&crew, 1, 0, "");
         crew_pass(&crew, 5000);
         for (size_t i = 0; i < count; i++) {
@@ -96,7 +87,7 @@ static void smaller_jobs_pass_one_that_lacks_room_for_a_while_and_no_longer(void
         passed += rounds[i] > 0;
     }
     // A minute of passing, and what then still ran.
-    assert_int_equal(row(&crew, large)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, large)->state, DP_STATE_RUNNING);
     assert_true(seconds >= 60 && seconds <= 75);
     assert_true(passed >= 12 && passed <= 14);
 }
@@ -114,16 +105,15 @@ static void with_strict_order_nobody_passes(void **state)
     uint64_t large = submit(&crew, 4, 0, ""), small = submit(&crew, 1, 0, "");
     assert_waits(&crew, small, "WaitingForEarlierJobs", "earlier jobs go first");
     crew_finish(&crew, 1);
-    assert_int_equal(row(&crew, large)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, small)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, large)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, small)->state, DP_STATE_QUEUED);
 }
 
 static void nodes_that_get_no_work_are_named_with_why(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 8, 1);
+    crew_start(&crew, 8, 1);
     crew_ask(&crew, "n7", DP_NODE_DRAIN, 0, false);
     uint64_t job = submit(&crew, 8, 0, "");
     assert_waits(&crew, job, "WaitingForNodes",
@@ -140,24 +130,23 @@ static void a_job_over_its_quota_waits_with_the_figures_and_others_go_on(void **
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 4, 4);
+    crew_start(&crew, 4, 4);
     crew_quota(&crew, "alice", 8);
     uint64_t first = submit(&crew, 6, 0, "alice");
     uint64_t second = submit(&crew, 4, 9, "alice");
     uint64_t other = submit(&crew, 4, 0, "bob");
-    assert_int_equal(row(&crew, first)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, first)->state, DP_STATE_RUNNING);
     assert_waits(&crew, second, "OverQuota",
                  "over quota: alice uses 6 of 8 ranks, and this job needs 4");
     // Not even a higher priority takes ranks from others for it.
-    assert_int_equal(row(&crew, other)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, other)->state, DP_STATE_RUNNING);
     uint64_t third = submit(&crew, 2, 0, "alice");
-    assert_int_equal(row(&crew, third)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, third)->state, DP_STATE_RUNNING);
     crew_finish(&crew, first);
-    assert_int_equal(row(&crew, second)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, second)->state, DP_STATE_RUNNING);
     crew_quota(&crew, "alice", 1);
     crew_pass(&crew, 2000);
-    assert_int_equal(row(&crew, second)->state, DP_STATE_RUNNING); // what runs is left alone
+    assert_int_equal(crew_row(&crew, second)->state, DP_STATE_RUNNING); // what runs is left alone
 }
 
 static void ask_quota(struct crew *crew, const char *user, bool none, dp_status stored)
@@ -224,42 +213,40 @@ static void a_job_of_higher_priority_has_the_cheapest_make_way(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 8);
+    crew_start(&crew, 1, 8);
     uint64_t two = submit(&crew, 2, 0, ""), three = submit(&crew, 3, 0, "");
     uint64_t one = submit(&crew, 1, 0, ""), higher = submit(&crew, 2, 1, "");
     // Of 2, 3 and 1 ranks of the lowest priority, the 3 alone are the fewest that are enough.
     uint64_t wants = submit(&crew, 3, 2, "");
-    assert_int_equal(row(&crew, wants)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, three)->state, DP_STATE_QUEUED);
-    assert_int_equal(row(&crew, three)->preemptions, 1);
-    assert_int_equal(row(&crew, two)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, one)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, wants)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, three)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, three)->preemptions, 1);
+    assert_int_equal(crew_row(&crew, two)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, one)->state, DP_STATE_RUNNING);
     // The next one takes what is left of the lowest before it touches the higher.
     uint64_t more = submit(&crew, 3, 2, "");
-    assert_int_equal(row(&crew, more)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, two)->preemptions, 1);
-    assert_int_equal(row(&crew, one)->preemptions, 1);
-    assert_int_equal(row(&crew, higher)->preemptions, 0);
+    assert_int_equal(crew_row(&crew, more)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, two)->preemptions, 1);
+    assert_int_equal(crew_row(&crew, one)->preemptions, 1);
+    assert_int_equal(crew_row(&crew, higher)->preemptions, 0);
 }
 
 static void who_makes_way_writes_a_checkpoint_and_goes_on_from_it(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
+    crew_start(&crew, 2, 2);
     uint64_t low = submit(&crew, 4, 0, "");
     crew.step = 41;
     uint64_t high = submit(&crew, 2, 1, "");
     assert_int_equal(crew.saved, 1);
-    assert_int_equal(row(&crew, high)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, low)->checkpoint_step, 42);
-    assert_int_equal(row(&crew, low)->step, 42);
-    assert_int_equal(row(&crew, low)->faults, 0);
+    assert_int_equal(crew_row(&crew, high)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, low)->checkpoint_step, 42);
+    assert_int_equal(crew_row(&crew, low)->step, 42);
+    assert_int_equal(crew_row(&crew, low)->faults, 0);
     crew_finish(&crew, high);
-    assert_int_equal(row(&crew, low)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, low)->attempt, 2);
+    assert_int_equal(crew_row(&crew, low)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, low)->attempt, 2);
 }
 
 static void who_writes_no_checkpoint_in_time_goes_all_the_same(void **state)
@@ -272,15 +259,14 @@ static void who_writes_no_checkpoint_in_time_goes_all_the_same(void **state)
     uint64_t low = submit(&crew, 2, 0, "");
     uint64_t high = submit(&crew, 2, 1, "");
     // Its ranks are gone; what they may have written last could still be on its way.
-    assert_int_equal(row(&crew, low)->state, DP_STATE_STOPPING);
+    assert_int_equal(crew_row(&crew, low)->state, DP_STATE_STOPPING);
     crew_pass(&crew, 3000);
-    assert_int_equal(row(&crew, low)->state, DP_STATE_QUEUED);
-    assert_int_equal(row(&crew, high)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, low)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, high)->state, DP_STATE_RUNNING);
     // The nodes were told how long that may take, before force.
     bool told = false;
     AUTO_CREW second;
-    crew_init(&second, NULL);
-    crew_nodes(&second, 1, 2);
+    crew_start(&second, 1, 2);
     submit(&second, 2, 0, "");
     second.stays = true;
     struct dp_submit urgent = crew_job(2);
@@ -306,8 +292,7 @@ static struct dp_node_view view_of(const struct crew *crew, size_t node)
 // A job on both nodes that has to end, whose second node is silent before it has said that it did.
 static uint64_t stop_half(struct crew *crew)
 {
-    crew_init(crew, NULL);
-    crew_nodes(crew, 2, 2);
+    crew_start(crew, 2, 2);
     crew->stays = true;
     return submit(crew, 4, 0, "");
 }
@@ -329,7 +314,7 @@ static void end_first(struct crew *crew, uint64_t job)
         ranks[i].finished.step = 4;
     }
     struct dp_assignment_level level = {.ranks = ranks, .ranks_count = 2, .stopping = true};
-    DP_COPY_TEXT(level.fence.job, row(crew, job)->id);
+    DP_COPY_TEXT(level.fence.job, crew_row(crew, job)->id);
     level.fence.attempt = level.fence.epoch = 1;
     crew->stays = false;
     crew->work_count = 0;
@@ -348,16 +333,16 @@ static void who_makes_way_does_not_wait_for_a_silent_node_when_all_others_ended_
         } else {
             high = submit(&crew, 2, 1, "");
         }
-        assert_int_equal(row(&crew, low)->state, DP_STATE_STOPPING);
+        assert_int_equal(crew_row(&crew, low)->state, DP_STATE_STOPPING);
         lose_second(&crew);
         end_first(&crew, low);
         crew_pass(&crew, 3000);
-        assert_int_equal(row(&crew, low)->state, DP_STATE_QUEUED);
-        assert_int_equal(row(&crew, low)->attempt, 2);
+        assert_int_equal(crew_row(&crew, low)->state, DP_STATE_QUEUED);
+        assert_int_equal(crew_row(&crew, low)->attempt, 2);
         if (drained == 1) {
             assert_int_equal(view_of(&crew, 0).state, DP_NODE_DRAINED);
         } else {
-            assert_int_equal(row(&crew, high)->state, DP_STATE_RUNNING);
+            assert_int_equal(crew_row(&crew, high)->state, DP_STATE_RUNNING);
         }
         // What may still run there keeps its slots.
         assert_int_equal(view_of(&crew, 1).state, DP_NODE_LOST);
@@ -371,14 +356,14 @@ static void a_cancelled_job_gives_its_slots_back_one_by_one(void **state)
     AUTO_CREW crew;
     uint64_t job = stop_half(&crew);
     uint64_t waits = submit(&crew, 2, 0, "");
-    world_cancel(&crew.world, 0, row(&crew, job)->id);
+    world_cancel(&crew.world, 0, crew_row(&crew, job)->id);
     crew_settle(&crew);
     lose_second(&crew);
-    assert_int_equal(row(&crew, waits)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, waits)->state, DP_STATE_QUEUED);
     end_first(&crew, job);
-    assert_int_equal(row(&crew, waits)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, waits)->state, DP_STATE_RUNNING);
     // Nothing of it is left when it is said to be over.
-    assert_int_equal(row(&crew, job)->state, DP_STATE_STOPPING);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_STOPPING);
     assert_int_equal(view_of(&crew, 1).slots_used, 2);
     crew_pass(&crew, 60000);
     assert_int_equal(view_of(&crew, 1).slots_used, 0);
@@ -390,8 +375,7 @@ static void nobody_makes_way_for_its_like_or_in_vain(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 4);
+    crew_start(&crew, 1, 4);
     uint64_t low = submit(&crew, 2, 0, "");
     struct dp_submit pinned = crew_job(2);
     pinned.preemptible = false;
@@ -401,27 +385,26 @@ static void nobody_makes_way_for_its_like_or_in_vain(void **state)
     // 4 ranks are more than can be had: nobody goes.
     uint64_t high = submit(&crew, 4, 7, "");
     assert_waits(&crew, high, "WaitingForRanks", "needs 4 ranks");
-    assert_int_equal(row(&crew, low)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, stays)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, low)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, stays)->state, DP_STATE_RUNNING);
 }
 
 static void room_that_was_made_is_kept_for_whom_it_was_made(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 2, 2);
+    crew_start(&crew, 2, 2);
     uint64_t low = submit(&crew, 2, 0, ""), free_soon = submit(&crew, 1, 0, "");
     crew.stays = true; // the ranks that make way take their time
     uint64_t high = submit(&crew, 3, 5, "");
     assert_waits(&crew, high, "WaitingForPreemption", "make way");
     uint64_t filler = submit(&crew, 1, 3, "");
     crew_finish(&crew, free_soon);
-    assert_int_equal(row(&crew, filler)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, filler)->state, DP_STATE_QUEUED);
     crew.stays = false;
     crew_pass(&crew, 130000); // they are told again, and end
-    assert_int_equal(row(&crew, high)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, low)->preemptions, 1);
+    assert_int_equal(crew_row(&crew, high)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, low)->preemptions, 1);
 }
 
 // Those far behind are not looked at while nothing can come free for them, and come all the same.
@@ -431,7 +414,7 @@ static void end_only(struct crew *crew, uint64_t job)
     struct dp_rank_level rank = world_rank_level(0, DP_RANK_DIED);
     rank.stopped = true;
     struct dp_assignment_level level = {.ranks = &rank, .ranks_count = 1, .stopping = true};
-    DP_COPY_TEXT(level.fence.job, row(crew, job)->id);
+    DP_COPY_TEXT(level.fence.job, crew_row(crew, job)->id);
     level.fence.attempt = level.fence.epoch = 1;
     world_send_level(&crew->world, crew->nodes[0].session, &level);
     crew_pass(crew, 3000);
@@ -442,8 +425,7 @@ static void who_has_made_way_does_not_take_the_room_again(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 3);
+    crew_start(&crew, 1, 3);
     crew_quota(&crew, "a", 3);
     uint64_t ends = submit(&crew, 1, 0, "a"), stays = submit(&crew, 1, 0, "b");
     struct dp_submit pinned = crew_job(1);
@@ -453,14 +435,14 @@ static void who_has_made_way_does_not_take_the_room_again(void **state)
     assert_waits(&crew, large, "OverQuota", "a uses 1 of 3");
     crew.stays = true;
     uint64_t wants = submit(&crew, 2, 3, "b");
-    assert_int_equal(row(&crew, ends)->state, DP_STATE_STOPPING);
-    assert_int_equal(row(&crew, stays)->state, DP_STATE_STOPPING);
+    assert_int_equal(crew_row(&crew, ends)->state, DP_STATE_STOPPING);
+    assert_int_equal(crew_row(&crew, stays)->state, DP_STATE_STOPPING);
     crew.work_count = 0;
     end_only(&crew, ends);
     assert_waits(&crew, large, "WaitingForRanks", "1 free of 3");
     assert_waits(&crew, wants, "WaitingForPreemption", "make way for it");
-    assert_int_equal(row(&crew, ends)->state, DP_STATE_QUEUED);
-    assert_int_equal(row(&crew, ends)->preemptions, 1);
+    assert_int_equal(crew_row(&crew, ends)->state, DP_STATE_QUEUED);
+    assert_int_equal(crew_row(&crew, ends)->preemptions, 1);
 }
 
 static void a_long_queue_is_gone_through_to_its_end(void **state)
@@ -469,19 +451,18 @@ static void a_long_queue_is_gone_through_to_its_end(void **state)
     enum { JOBS = 400 };
     static uint64_t jobs[JOBS];
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 2);
+    crew_start(&crew, 1, 2);
     for (int i = 0; i < JOBS; i++) {
         jobs[i] = submit(&crew, 2, 0, "");
     }
     for (int i = 1; i < JOBS; i++) {
-        const struct dp_job_record *found = row(&crew, jobs[i]);
+        const struct dp_job_record *found = crew_row(&crew, jobs[i]);
         assert_int_equal(found->state, DP_STATE_QUEUED);
         assert_true(strcmp(found->reason, "WaitingForRanks") == 0 ||
                     strcmp(found->reason, "WaitingForEarlierJobs") == 0);
     }
     for (int i = 0; i < JOBS; i++) {
-        assert_int_equal(row(&crew, jobs[i])->state, DP_STATE_RUNNING);
+        assert_int_equal(crew_row(&crew, jobs[i])->state, DP_STATE_RUNNING);
         crew_finish(&crew, jobs[i]);
         crew_tidy(&crew);
     }
@@ -490,16 +471,15 @@ static void a_long_queue_is_gone_through_to_its_end(void **state)
         jobs[i] = submit(&crew, 2, 3, "");
     }
     uint64_t urgent = submit(&crew, 2, 4, "");
-    assert_int_equal(row(&crew, urgent)->state, DP_STATE_RUNNING);
-    assert_int_equal(row(&crew, jobs[0])->preemptions, 1);
+    assert_int_equal(crew_row(&crew, urgent)->state, DP_STATE_RUNNING);
+    assert_int_equal(crew_row(&crew, jobs[0])->preemptions, 1);
 }
 
 static void an_index_that_has_moved_refuses_a_submission(void **state)
 {
     (void)state;
     AUTO_CREW crew;
-    crew_init(&crew, NULL);
-    crew_nodes(&crew, 1, 4);
+    crew_start(&crew, 1, 4);
     struct dp_submit job = crew_job(1);
     job.check_index = dp_core_index(crew.world.core);
     assert_true(job.check_index > 0);
@@ -562,7 +542,7 @@ static void close_nodes_are_offered_first(void **state)
                      offered ? " " : "");
         }
         assert_string_equal(nodes, want[i].nodes);
-        world_cancel(&crew.world, 0, row(&crew, crew.world.planned_job)->id);
+        world_cancel(&crew.world, 0, crew_row(&crew, crew.world.planned_job)->id);
         crew.world.planned_job = 0;
     }
 }
@@ -660,8 +640,7 @@ static void preemptions_are_bounded_gangs_are_whole_and_quotas_are_kept(void **s
     for (uint64_t seed = 1; seed <= (uint64_t)dp_fuzz_runs(60); seed++) {
         struct history *history = dp_new(struct history);
         dp_rand_init(&history->rand, seed);
-        crew_init(&history->crew, NULL);
-        crew_nodes(&history->crew, 3, 3);
+        crew_start(&history->crew, 3, 3);
         crew_quota(&history->crew, "a", 6);
         crew_quota(&history->crew, "b", 4);
         for (int i = 0; i < 150; i++) {

@@ -8,11 +8,6 @@
 #include "dp_test.h"
 #include "reassign_world.h"
 
-static void assert_state(const struct change *change, dp_job_state state)
-{
-    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
-}
-
 static void the_old_ranks_train_until_the_new_ones_are_ready(void **state)
 {
     (void)state;
@@ -27,7 +22,7 @@ static void the_old_ranks_train_until_the_new_ones_are_ready(void **state)
     assert_int_equal(change.world.asked.nodes_count, 3);
     assert_int_equal(change.world.asked.slots[0], 2);
     change_answer(&change, "aacc");
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     assert_int_equal(change_job(&change)->epoch, 1);
     assert_int_equal(change_job(&change)->epoch_used, 2);
     assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, "a"), 1);
@@ -50,9 +45,7 @@ static void the_new_ranks_start_with_what_the_old_ones_hold(void **state)
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_begin(&change, "aacc", DP_RANK_READY);
     change_hold(&change, 1, "aabb", 7, 5, "");
     assert_int_equal(world_sent(&change.world, DP_ORDER_START, ""), 0);
     // The new epoch is in force before anybody is told to start.
@@ -64,24 +57,19 @@ static void the_new_ranks_start_with_what_the_old_ones_hold(void **state)
     world_store_all(&change.world);
     assert_int_equal(change_sent(&change, DP_ORDER_START, 2, "a"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_START, 2, "c"), 1);
-    struct dp_fence fence = {.job = "job-1", .attempt = 1, .epoch = 2};
-    struct dp_assignment_view view;
-    assert_true(dp_core_assignment(change.world.core, &fence, &view));
+    struct dp_assignment_view view = change_view(&change, 2);
     assert_int_equal(view.sources_count, 4);
     assert_int_equal(view.sources[2].rank, 2);
     assert_string_equal(view.sources[2].address, "127.0.0.1:6002");
     assert_int_equal(view.state_step, 5);
     assert_true(view.token != view.state_token);
-    struct dp_assignment_view old;
-    fence.epoch = 1;
-    assert_true(dp_core_assignment(change.world.core, &fence, &old));
-    assert_true(old.token == view.state_token);
+    assert_true(change_view(&change, 1).token == view.state_token);
     // Ranks that were started take their state first.
     change_level(&change, 2, "aacc", DP_RANK_RUNNING, 0);
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     assert_int_equal(world_sent(&change.world, DP_ORDER_STOP, ""), 0);
     change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "a"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
 }
@@ -92,7 +80,7 @@ static void slots_of_both_epochs_are_used_until_the_old_ranks_are_over(void **st
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_to(&change, "aacc", 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_slots_used(&change, "b"), 2);
     change_die(&change, 1, 'b', 2, SIGTERM);
     assert_int_equal(change_slots_used(&change, "b"), 1);
@@ -101,7 +89,7 @@ static void slots_of_both_epochs_are_used_until_the_old_ranks_are_over(void **st
     assert_int_equal(change_slots_used(&change, "b"), 0);
     assert_int_equal(change_sent(&change, DP_ORDER_RELEASE, 1, "b"), 1);
     assert_int_equal(change_slots_used(&change, "a"), 2);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     // The steps go on where the old ranks left off, and none is told twice.
     change_step_of(&change, 2, "aacc", 6, DP_NS_PER_MS);
     assert_int_equal(change_job(&change)->step, 6);
@@ -160,12 +148,10 @@ static void a_job_that_ends_before_its_steps_are_measured_says_so(void **state)
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_to(&change, "aacc", 5);
-    for (uint32_t rank = 0; rank < 4; rank++) {
-        change_die(&change, 1, "aabb"[rank], rank, SIGTERM);
-    }
+    change_stop(&change, 1, "aabb");
     change_step_of(&change, 2, "aacc", 6, DP_NS_PER_MS);
     change_level(&change, 2, "aacc", DP_RANK_FINISHED, 6);
-    assert_string_equal(dp_job_state_text(change_job(&change)->state), "COMPLETED");
+    change_assert_state(&change, DP_STATE_COMPLETED);
     assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);
     assert_non_null(strstr(change.world.decision.outcome, "ended before"));
 }
@@ -177,7 +163,7 @@ static void what_is_only_advised_changes_nothing(void **state)
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_ask(&change, 0, "", true);
     change_answer(&change, "aacc");
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(world_sent(&change.world, DP_ORDER_PREPARE, ""), 0);
     assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
     assert_int_equal(change_job(&change)->epoch_used, 1);
@@ -189,9 +175,7 @@ static void a_new_rank_that_does_not_get_ready_is_given_up(void **state)
     for (int how = 0; how < 4; how++) {
         AUTO_CHANGE change;
         change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-        change_ask(&change, 0, "", false);
-        change_answer(&change, "aacc");
-        change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
+        change_begin(&change, "aacc", DP_RANK_STARTING);
         if (how == 0) {
             change_die(&change, 2, 'c', 3, SIGKILL);
         } else if (how == 1) {
@@ -205,16 +189,13 @@ static void a_new_rank_that_does_not_get_ready_is_given_up(void **state)
             }
         } else if (how == 2) {
             world_close(&change.world, change.c);
-            for (int beat = 0; beat < 30; beat++) {
-                world_pass(&change.world, 1000);
-                change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
-            }
+            change_pass(&change, 1, "aabb", 5, 30);
         } else {
             struct dp_assignment_level level = {.fence = {"job-1", 1, 2},
                                                 .error = "the corpus is not there"};
             world_send_level(&change.world, change.c, &level);
         }
-        assert_state(&change, DP_STATE_RUNNING);
+        change_assert_state(&change, DP_STATE_RUNNING);
         assert_int_equal(change_job(&change)->epoch, 1);
         assert_int_equal(world_sent(&change.world, DP_ORDER_PAUSE, ""), 0);
         assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "a"), 1);
@@ -230,18 +211,14 @@ static void a_job_that_ends_while_others_are_prepared_has_completed(void **state
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
+    change_begin(&change, "aacc", DP_RANK_STARTING);
     change_level(&change, 1, "aabb", DP_RANK_FINISHED, 5);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "c"), 1);
     // As soon as those have ended.
     world_pass(&change.world, 1000);
-    assert_string_equal(dp_job_state_text(change_job(&change)->state), "RUNNING");
-    for (uint32_t rank = 0; rank < 4; rank++) {
-        change_die(&change, 2, "aacc"[rank], rank, SIGTERM);
-    }
-    assert_string_equal(dp_job_state_text(change_job(&change)->state), "COMPLETED");
+    change_assert_state(&change, DP_STATE_RUNNING);
+    change_stop(&change, 2, "aacc");
+    change_assert_state(&change, DP_STATE_COMPLETED);
     world_pass(&change.world, 1000);
     assert_null(change_job(&change));
     assert_int_equal(change_slots_used(&change, "c"), 0);
@@ -252,18 +229,16 @@ static void ranks_that_do_not_hold_in_time_send_the_job_back_to_its_checkpoint(v
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_OFF, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_begin(&change, "aacc", DP_RANK_READY);
     change_hold(&change, 1, "aabb", 7, 5, "");
     for (uint32_t ms = 0; ms < change.world.config.pause_timeout_ms + 10000; ms += 1000) {
         world_pass(&change.world, 1000);
         change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
         change_level(&change, 2, "aacc", DP_RANK_READY, 0);
     }
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     assert_string_equal(change_job(&change)->reason, "ReassignFailed");
-    assert_non_null(strstr(change_job(&change)->message, "rank 3 on b"));
+    change_assert_says(&change, "rank 3 on b");
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 2);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, ""), 2);
     assert_int_equal(change.world.decision.state, DP_DECISION_FELL_BACK);
@@ -275,9 +250,7 @@ static void what_breaks_while_ranks_take_over_sends_the_job_back_to_its_checkpoi
     for (int how = 0; how < 2; how++) {
         AUTO_CHANGE change;
         change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-        change_ask(&change, 0, "", false);
-        change_answer(&change, "aacc");
-        change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+        change_begin(&change, "aacc", DP_RANK_READY);
         change_hold(&change, 1, "aabb", 15, 5, "");
         assert_int_equal(change_job(&change)->epoch, 2);
         if (how == 0) {
@@ -289,7 +262,7 @@ static void what_breaks_while_ranks_take_over_sends_the_job_back_to_its_checkpoi
                 change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
             }
         }
-        assert_state(&change, DP_STATE_STOPPING);
+        change_assert_state(&change, DP_STATE_STOPPING);
         assert_string_equal(change_job(&change)->reason, "ReassignFailed");
         assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
         assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "c"), 1);
@@ -312,16 +285,12 @@ static void a_job_can_be_cancelled_in_every_phase(void **state)
             change_hold(&change, 1, "aabb", phase == 2 ? 3 : 15, 5, "");
         }
         world_cancel(&change.world, 9, "job-1");
-        assert_state(&change, DP_STATE_STOPPING);
-        for (uint32_t rank = 0; rank < 4; rank++) {
-            change_die(&change, 1, "aabb"[rank], rank, SIGTERM);
-        }
-        assert_state(&change, DP_STATE_STOPPING);
+        change_assert_state(&change, DP_STATE_STOPPING);
+        change_stop(&change, 1, "aabb");
+        change_assert_state(&change, DP_STATE_STOPPING);
         change.world.hold_store = true;
-        for (uint32_t rank = 0; rank < 4; rank++) {
-            change_die(&change, 2, "aacc"[rank], rank, SIGTERM);
-        }
-        assert_state(&change, DP_STATE_CANCELLED);
+        change_stop(&change, 2, "aacc");
+        change_assert_state(&change, DP_STATE_CANCELLED);
         assert_int_equal(change_slots_used(&change, "c"), 0);
     }
 }
@@ -335,7 +304,7 @@ static void slots_that_were_given_away_meanwhile_are_not_taken(void **state)
     world_submit(&change.world, 2, 2, "");
     assert_int_equal(change_slots_used(&change, "c"), 2);
     change_answer(&change, "aacc");
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
 }
 

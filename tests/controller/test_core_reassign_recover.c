@@ -7,11 +7,6 @@
 #include "dp_test.h"
 #include "reassign_world.h"
 
-static void assert_state(const struct change *change, dp_job_state state)
-{
-    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
-}
-
 // Rank 2 is gone, and the others hold `step`.
 static void lose_rank_2(struct change *change, uint64_t step)
 {
@@ -25,7 +20,7 @@ static void survivors_hand_over_what_they_hold_and_no_checkpoint_is_needed(void 
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_die(&change, 1, 'b', 2, SIGKILL);
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     assert_string_equal(change_job(&change)->reason, "Recovering");
     change_hold(&change, 1, "aabb", 3, 5, "rank 2 is gone");
     assert_int_equal(change.world.asks, 0);
@@ -40,13 +35,11 @@ static void survivors_hand_over_what_they_hold_and_no_checkpoint_is_needed(void 
     assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, ""), 3);
     change_level(&change, 2, "aabc", DP_RANK_READY, 0);
     assert_int_equal(change_sent(&change, DP_ORDER_START, 2, ""), 3);
-    struct dp_fence fence = {.job = "job-1", .attempt = 1, .epoch = 2};
-    struct dp_assignment_view view;
-    assert_true(dp_core_assignment(change.world.core, &fence, &view));
+    struct dp_assignment_view view = change_view(&change, 2);
     assert_int_equal(view.sources_count, 3);
     assert_int_equal(view.sources[2].rank, 3);
     change_level(&change, 2, "aabc", DP_RANK_RUNNING, 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_job(&change)->attempt, 1);
     assert_int_equal(change_job(&change)->epoch, 2);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "a"), 1);
@@ -59,10 +52,9 @@ static void survivors_that_are_a_step_behind_finish_it(void **state)
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_die(&change, 1, 'b', 2, SIGKILL);
-    assert_non_null(strstr(change_job(&change)->message,
-                           "waits for rank 0 on a, rank 1 on a, rank 3 on b to hold, until "));
+    change_assert_says(&change, "waits for rank 0 on a, rank 1 on a, rank 3 on b to hold, until ");
     change_hold(&change, 1, "aabb", 1, 6, "rank 2 is gone");
-    assert_non_null(strstr(change_job(&change)->message, "waits for rank 1 on a, rank 3 on b"));
+    change_assert_says(&change, "waits for rank 1 on a, rank 3 on b");
     change_hold(&change, 1, "aabb", 10, 5, "rank 2 is gone");
     assert_int_equal(change.world.asks, 0);
     assert_int_equal(change_sent(&change, DP_ORDER_SETTLE, 1, "a"), 1);
@@ -153,9 +145,7 @@ static void a_rank_that_does_not_hold_for_a_change_is_done_without(void **state)
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_begin(&change, "aacc", DP_RANK_READY);
     change_hold(&change, 1, "aabb", 11, 5, "");
     size_t asks = change.world.asks;
     uint32_t most_ms = change.world.config.pause_timeout_ms + 4000;
@@ -164,7 +154,7 @@ static void a_rank_that_does_not_hold_for_a_change_is_done_without(void **state)
         change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
         change_level(&change, 2, "aacc", DP_RANK_READY, 0);
     }
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     assert_true(change.world.asked.recovers);
     assert_int_equal(change.world.asked.lost_count, 1);
     assert_int_equal(change.world.asked.lost[0], 2);
@@ -182,10 +172,10 @@ static void the_failure_is_named_when_what_is_left_is_not_enough(void **state)
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     lose_rank_2(&change, 5);
     change_refuse(&change, "layers 3-4 were on rank 2 alone");
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     assert_string_equal(change_job(&change)->reason, "RankDied");
-    assert_non_null(strstr(change_job(&change)->message, "SIGKILL"));
-    assert_non_null(strstr(change_job(&change)->message, "layers 3-4 were on rank 2 alone"));
+    change_assert_says(&change, "SIGKILL");
+    change_assert_says(&change, "layers 3-4 were on rank 2 alone");
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 2);
 }
 
@@ -196,7 +186,7 @@ static void nothing_is_recovered_where_the_policy_says_so(void **state)
         AUTO_CHANGE change;
         change_init(&change, (dp_recovery_policy)policy, 5);
         change_die(&change, 1, 'b', 2, SIGKILL);
-        assert_state(&change, DP_STATE_STOPPING);
+        change_assert_state(&change, DP_STATE_STOPPING);
         assert_string_equal(change_job(&change)->reason, "RankDied");
     }
 }
@@ -208,12 +198,12 @@ static void a_failure_of_the_jobs_own_is_not_recovered_from(void **state)
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     // First the consequence, then the cause.
     change_hold(&change, 1, "aabb", 1, 5, "rank 2 is gone");
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     struct dp_rank_level level = world_rank_level(2, DP_RANK_FINISHED);
     level.finished =
         (struct dp_rank_finished){.not_finite = true, .error = "the loss is nan", .action = "F3@2"};
     change_rank(&change, 1, 'b', &level);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     assert_string_equal(change_job(&change)->reason, "NotFinite");
 }
 
@@ -225,27 +215,26 @@ static void a_lost_node_is_done_without_and_its_slots_stay_taken_until_its_fence
     world_close(&change.world, change.b);
     change_hold(&change, 1, "aabb", 3, 5, "rank 2 does not answer");
     assert_int_equal(change.world.asks, 0); // its ranks may be heard of yet
-    for (int beat = 0; beat < 14; beat++) {
-        world_pass(&change.world, 1000);
-        struct dp_rank_level none = {.rank = 99};
-        change_rank(&change, 7, 'a', &none);
-        change_rank(&change, 7, 'c', &none);
-    }
+    change_hear(&change, "ac", 14);
     assert_int_equal(world_node_state(&change.world, "b"), DP_NODE_LOST);
     assert_int_equal(change.world.asks, 1);
     assert_int_equal(change.world.asked.lost_count, 2);
     assert_int_equal(change.world.asked.nodes_count, 2);
     change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
-    change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_take_over(&change, 2, "aacc", 5);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_slots_used(&change, "b"), 2);
-    for (int beat = 0; beat < 60; beat++) {
-        world_pass(&change.world, 1000);
-        change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
-    }
+    change_pass(&change, 2, "aacc", 5, 60);
     assert_int_equal(change_slots_used(&change, "b"), 0);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
+}
+
+// It says hello with its two ranks of the first epoch.
+static void return_of_b(struct change *change)
+{
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
+    change_hello(change, 'b', &level, 1);
 }
 
 static void what_a_node_still_runs_when_it_returns_is_stopped(void **state)
@@ -255,23 +244,13 @@ static void what_a_node_still_runs_when_it_returns_is_stopped(void **state)
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     world_close(&change.world, change.b);
     change_hold(&change, 1, "aabb", 3, 5, "rank 2 does not answer");
-    for (int beat = 0; beat < 14; beat++) {
-        world_pass(&change.world, 1000);
-        struct dp_rank_level none = {.rank = 99};
-        change_rank(&change, 7, 'a', &none);
-        change_rank(&change, 7, 'c', &none);
-    }
+    change_hear(&change, "ac", 14);
     change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
-    change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
-    struct dp_rank_level ranks[] = {world_rank_level(2, DP_RANK_RUNNING),
-                                    world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = {"job-1", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
-    change.b = world_hello(&change.world, "b", 2, &level, 1);
+    change_take_over(&change, 2, "aacc", 5);
+    return_of_b(&change);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
     assert_int_equal(change_slots_used(&change, "b"), 2);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
 }
 
 static void a_partition_that_heals_while_ranks_train_on_recovers_nothing(void **state)
@@ -280,17 +259,10 @@ static void a_partition_that_heals_while_ranks_train_on_recovers_nothing(void **
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     world_close(&change.world, change.b);
-    for (int beat = 0; beat < 14; beat++) {
-        world_pass(&change.world, 1000);
-        change_level(&change, 1, "aa", DP_RANK_RUNNING, 5);
-    }
-    assert_state(&change, DP_STATE_LOST);
-    struct dp_rank_level ranks[] = {world_rank_level(2, DP_RANK_RUNNING),
-                                    world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = {"job-1", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
-    change.b = world_hello(&change.world, "b", 2, &level, 1);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_pass(&change, 1, "aa", 5, 14);
+    change_assert_state(&change, DP_STATE_LOST);
+    return_of_b(&change);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change.world.asks, 0);
 }
 
@@ -299,9 +271,7 @@ static void a_partition_while_others_are_prepared_gives_up_these_alone(void **st
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
+    change_begin(&change, "aacc", DP_RANK_STARTING);
     world_close(&change.world, change.b);
     for (int beat = 0; beat < 14; beat++) {
         world_pass(&change.world, 1000);
@@ -310,7 +280,7 @@ static void a_partition_while_others_are_prepared_gives_up_these_alone(void **st
         change_rank(&change, 7, 'c', &none);
     }
     // Its ranks may train on with the others.
-    assert_state(&change, DP_STATE_LOST);
+    change_assert_state(&change, DP_STATE_LOST);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, ""), 2);
     assert_int_equal(change_sent(&change, DP_ORDER_PAUSE, 1, ""), 0);
     assert_int_equal(change.world.decision.state, DP_DECISION_ABANDONED);
@@ -330,9 +300,8 @@ static void another_rank_that_dies_meanwhile_is_planned_around_too(void **state)
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, ""), 3);
     change_answer(&change, "abcc");
     assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 3, ""), 3);
-    change_level(&change, 3, "abcc", DP_RANK_READY, 0);
-    change_level(&change, 3, "abcc", DP_RANK_RUNNING, 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_take_over(&change, 3, "abcc", 5);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_job(&change)->epoch, 3);
 }
 
@@ -346,9 +315,7 @@ static void new_ranks_that_fail_while_the_old_ones_hold_are_tried_again(void **s
             lose_rank_2(&change, 5);
             change_answer(&change, "aabc");
         } else {
-            change_ask(&change, 0, "", false);
-            change_answer(&change, "aabc");
-            change_level(&change, 2, "aabc", DP_RANK_READY, 0);
+            change_begin(&change, "aabc", DP_RANK_READY);
             change_hold(&change, 1, "aabb", 3, 5, "");
         }
         change_die(&change, 2, 'c', 3, SIGKILL);
@@ -359,20 +326,11 @@ static void new_ranks_that_fail_while_the_old_ones_hold_are_tried_again(void **s
         assert_true(change.world.asked.recovers);
         assert_int_equal(change.world.asked.lost_count, lost);
         change_answer(&change, "aacc");
-        change_level(&change, 3, "aacc", DP_RANK_READY, 0);
-        change_level(&change, 3, "aacc", DP_RANK_RUNNING, 5);
-        assert_state(&change, DP_STATE_RUNNING);
+        change_take_over(&change, 3, "aacc", 5);
+        change_assert_state(&change, DP_STATE_RUNNING);
         assert_int_equal(change_job(&change)->epoch, 3);
         assert_int_equal(change_job(&change)->attempt, 1);
     }
-}
-
-static void decide(struct change *change, const char *node, dp_node_action action)
-{
-    struct dp_core_event event = {
-        .kind = DP_EVENT_NODE_ASK,
-        .node_ask = {.node = node, .reason = "fan", .by = "", .word = "decided", .action = action}};
-    world_step(&change->world, &event);
 }
 
 static void ranks_stay_on_nodes_that_get_no_new_work(void **state)
@@ -382,7 +340,7 @@ static void ranks_stay_on_nodes_that_get_no_new_work(void **state)
     for (size_t i = 0; i < 2; i++) {
         AUTO_CHANGE change;
         change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-        decide(&change, "a", actions[i]);
+        change_decide(&change, "a", actions[i]);
         if (actions[i] == DP_NODE_DRAIN) {
             change_refuse(&change, "there is no other place");
         }
@@ -395,7 +353,7 @@ static void ranks_stay_on_nodes_that_get_no_new_work(void **state)
     // Others do not come there.
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    decide(&change, "c", DP_NODE_QUARANTINE);
+    change_decide(&change, "c", DP_NODE_QUARANTINE);
     lose_rank_2(&change, 5);
     change_answer(&change, "aabc");
     assert_int_equal(change_sent(&change, DP_ORDER_PREPARE, 2, ""), 0);
@@ -451,11 +409,8 @@ static void a_question_that_is_given_up_rings_no_timer(void **state)
         change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
     }
     change_die(&change, 1, 'b', 2, SIGKILL);
-    for (int beat = 0; beat < 11; beat++) {
-        world_pass(&change.world, 1000);
-        change_level(&change, 1, "aabb", DP_RANK_RUNNING, 5);
-    }
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_pass(&change, 1, "aabb", 5, 11);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     assert_true(change.world.effects.timer_ns > change.world.now_ns);
 }
 
@@ -470,10 +425,10 @@ static void new_ranks_that_fail_again_and_again_end_the_attempt(void **state)
         change_answer(&change, "aabc");
         change_die(&change, epoch, 'c', 3, SIGKILL);
     }
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     assert_string_equal(change_job(&change)->reason, "RankDied");
-    assert_non_null(strstr(change_job(&change)->message, "rank 2 on b"));
-    assert_non_null(strstr(change_job(&change)->message, "rank 3 on c"));
+    change_assert_says(&change, "rank 2 on b");
+    change_assert_says(&change, "rank 3 on c");
 }
 
 static void the_same_step_is_recovered_a_few_times_only(void **state)
@@ -489,24 +444,12 @@ static void the_same_step_is_recovered_a_few_times_only(void **state)
         epoch++;
         places = "aabc";
         change_answer(&change, places);
-        change_level(&change, epoch, places, DP_RANK_READY, 0);
-        change_level(&change, epoch, places, DP_RANK_RUNNING, 5);
-        assert_state(&change, DP_STATE_RUNNING);
+        change_take_over(&change, epoch, places, 5);
+        change_assert_state(&change, DP_STATE_RUNNING);
     }
     change_die(&change, epoch, places[2], 2, SIGSEGV);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     assert_string_equal(change_job(&change)->reason, "RankDied");
-}
-
-// Of the second attempt, in its first epoch.
-static void second_level(struct change *change, const char *places, dp_rank_phase phase)
-{
-    for (uint32_t rank = 0; rank < strlen(places); rank++) {
-        struct dp_rank_level level = world_rank_level(rank, phase);
-        struct dp_assignment_level assignment = {
-            .fence = {"job-1", 2, 1}, .ranks = &level, .ranks_count = 1, .error = ""};
-        world_send_level(&change->world, change_session(change, places[rank]), &assignment);
-    }
 }
 
 static void lose_keeper(struct change *change, uint32_t epoch)
@@ -527,23 +470,20 @@ static void a_new_attempt_is_recovered_again_whatever_the_one_before_had(void **
         change_die(&change, epoch, places[2], 2, SIGSEGV);
         change_hold(&change, epoch, places, 11, 5, "rank 2 is gone");
         change_answer(&change, "aabc");
-        change_level(&change, epoch + 1, "aabc", DP_RANK_READY, 0);
-        change_level(&change, epoch + 1, "aabc", DP_RANK_RUNNING, 5);
-        for (uint32_t rank = 0; rank < 4; rank++) {
-            change_die(&change, epoch, places[rank], rank, SIGTERM);
-        }
+        change_take_over(&change, epoch + 1, "aabc", 5);
+        change_stop(&change, epoch, places);
         epoch++;
         places = "aabc";
     }
     lose_keeper(&change, epoch);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     change_die(&change, epoch, 'b', 2, SIGTERM);
     change_die(&change, epoch, 'c', 3, SIGTERM);
     assert_int_equal(change_job(&change)->attempt, 2);
     // Not where the keeper was lost.
-    second_level(&change, "bbcc", DP_RANK_READY);
-    second_level(&change, "bbcc", DP_RANK_RUNNING);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_second_level(&change, "bbcc", DP_RANK_READY);
+    change_second_level(&change, "bbcc", DP_RANK_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     for (uint32_t rank = 0; rank < 4; rank++) {
         struct dp_report report = {.kind = DP_REPORT_STEP, .fence = {"job-1", 2, 1}};
         report.step.row = (struct dp_step_record){.step = 1, .step_ns = DP_NS_PER_MS};
@@ -554,7 +494,7 @@ static void a_new_attempt_is_recovered_again_whatever_the_one_before_had(void **
     struct dp_assignment_level level = {
         .fence = {"job-1", 2, 1}, .ranks = &dead, .ranks_count = 1, .error = ""};
     world_send_level(&change.world, change.c, &level);
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
 }
 
 static void a_new_attempt_measures_nothing_of_the_one_before(void **state)
@@ -565,10 +505,8 @@ static void a_new_attempt_measures_nothing_of_the_one_before(void **state)
     change_to(&change, "aacc", 5);
     assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);
     lose_keeper(&change, 2);
-    for (uint32_t rank = 0; rank < 4; rank++) {
-        change_die(&change, 1, "aabb"[rank], rank, SIGTERM);
-        change_die(&change, 2, "aacc"[rank], rank, SIGTERM);
-    }
+    change_stop(&change, 1, "aabb");
+    change_stop(&change, 2, "aacc");
     assert_int_equal(change_job(&change)->attempt, 2);
     assert_int_equal(change.world.decision.state, DP_DECISION_FELL_BACK);
     assert_non_null(strstr(change.world.decision.outcome, "attempt 1 ended before"));
@@ -577,7 +515,6 @@ static void a_new_attempt_measures_nothing_of_the_one_before(void **state)
 static void hello_all(struct change *change, uint32_t old_epoch, const char *old, bool held,
                       uint32_t new_epoch, const char *new_places, dp_rank_phase phase)
 {
-    static const char *const names[] = {"a", "b", "c"};
     for (int n = 0; n < 3; n++) {
         struct dp_rank_level ranks[2][4];
         struct dp_assignment_level levels[2] = {
@@ -602,8 +539,7 @@ static void hello_all(struct change *change, uint32_t old_epoch, const char *old
                 given[count++] = levels[i];
             }
         }
-        uint64_t session = world_hello(&change->world, names[n], 2, given, count);
-        *(n == 0 ? &change->a : n == 1 ? &change->b : &change->c) = session;
+        change_hello(change, (char)('a' + n), given, count);
     }
 }
 
@@ -612,12 +548,10 @@ static void a_controller_that_dies_while_ranks_are_prepared_leaves_none(void **s
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_STARTING, 0);
+    change_begin(&change, "aacc", DP_RANK_STARTING);
     change_restart(&change);
     hello_all(&change, 1, "aabb", false, 2, "aacc", DP_RANK_READY);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "a"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 2, "c"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 0);
@@ -628,13 +562,11 @@ static void a_controller_that_dies_while_ranks_hold_goes_on_with_them(void **sta
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-    change_ask(&change, 0, "", false);
-    change_answer(&change, "aacc");
-    change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+    change_begin(&change, "aacc", DP_RANK_READY);
     change_hold(&change, 1, "aabb", 3, 5, "");
     change_restart(&change);
     hello_all(&change, 1, "aabb", true, 2, "aacc", DP_RANK_READY);
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     // As soon as it is on disk that they have no part in it.
     hello_all(&change, 1, "aabb", true, 2, "aacc", DP_RANK_READY);
     assert_true(change_sent(&change, DP_ORDER_STOP, 2, "a") > 0);
@@ -644,9 +576,8 @@ static void a_controller_that_dies_while_ranks_hold_goes_on_with_them(void **sta
     assert_true(change.world.asked.recovers);
     assert_int_equal(change.world.asked.lost_count, 0);
     change_answer(&change, "aacc");
-    change_level(&change, 3, "aacc", DP_RANK_READY, 0);
-    change_level(&change, 3, "aacc", DP_RANK_RUNNING, 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_take_over(&change, 3, "aacc", 5);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_job(&change)->epoch, 3);
 }
 
@@ -656,29 +587,23 @@ static void a_controller_that_dies_while_ranks_take_over_lets_them(void **state)
     for (int started = 0; started < 2; started++) {
         AUTO_CHANGE change;
         change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
-        change_ask(&change, 0, "", false);
-        change_answer(&change, "aacc");
-        change_level(&change, 2, "aacc", DP_RANK_READY, 0);
+        change_begin(&change, "aacc", DP_RANK_READY);
         change_hold(&change, 1, "aabb", 15, 5, "");
         change_restart(&change);
         hello_all(&change, 1, "aabb", true, 2, "aacc",
                   started == 1 ? DP_RANK_RUNNING : DP_RANK_READY);
-        assert_state(&change, DP_STATE_REASSIGNING);
+        change_assert_state(&change, DP_STATE_REASSIGNING);
         assert_int_equal(change_sent(&change, DP_ORDER_START, 2, ""), started == 1 ? 0 : 2);
         assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, ""), 0);
-        struct dp_fence fence = {.job = "job-1", .attempt = 1, .epoch = 2};
-        struct dp_assignment_view view;
-        assert_true(dp_core_assignment(change.world.core, &fence, &view));
+        struct dp_assignment_view view = change_view(&change, 2);
         assert_int_equal(view.sources_count, 4);
         assert_string_equal(view.sources[3].address, "127.0.0.1:6003");
         assert_int_equal(view.state_step, 5);
         change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
-        assert_state(&change, DP_STATE_RUNNING);
+        change_assert_state(&change, DP_STATE_RUNNING);
         // What served until now is met in the next heartbeat, and ends.
-        struct dp_rank_level ranks[] = {world_rank_level(2, DP_RANK_RUNNING),
-                                        world_rank_level(3, DP_RANK_RUNNING)};
-        struct dp_assignment_level level = {
-            .fence = {"job-1", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
+        struct dp_rank_level ranks[2];
+        struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
         world_heartbeat(&change.world, change.b, &level, 1);
         assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
     }

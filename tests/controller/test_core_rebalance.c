@@ -7,11 +7,6 @@
 #include "dp_test.h"
 #include "reassign_world.h"
 
-static void assert_state(const struct change *change, dp_job_state state)
-{
-    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
-}
-
 // places NULL: the ranks stay.
 static void answer_experts(struct change *change, const char *places)
 {
@@ -59,7 +54,7 @@ static void they_are_placed_while_the_ranks_train_and_it_is_measured(void **stat
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_ask(&change, 0, "", false);
     answer_experts(&change, NULL);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_sent(&change, DP_ORDER_REBALANCE, 1, "a"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_REBALANCE, 1, "b"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_REBALANCE, 1, "c"), 0);
@@ -106,7 +101,7 @@ static void ranks_that_find_no_better_places_or_say_nothing_train_on(void **stat
             }
         }
         assert_int_equal(change.world.decision.state, DP_DECISION_ABANDONED);
-        assert_state(&change, DP_STATE_RUNNING);
+        change_assert_state(&change, DP_STATE_RUNNING);
         change_ask(&change, 7, "", false);
         assert_int_equal(world_reply(&change.world, 7)->status, DP_OK);
     }
@@ -121,10 +116,8 @@ static void agents_that_do_not_know_the_order_make_it_advice(void **state)
     struct dp_node_record node = {.slots = 2, .lease_ms = 10000, .fence_ms = 60000};
     DP_COPY_TEXT(node.name, "b");
     DP_COPY_TEXT(node.instance, "b");
-    struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_RUNNING),
-                                     world_rank_level(3, DP_RANK_RUNNING)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
     struct dp_core_event hello = {
         .kind = DP_EVENT_HELLO,
         .hello = {.levels = {.session = 99, .assignments = &level, .count = 1},
@@ -134,7 +127,7 @@ static void agents_that_do_not_know_the_order_make_it_advice(void **state)
     answer_experts(&change, NULL);
     assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
     assert_int_equal(world_sent(&change.world, DP_ORDER_REBALANCE, ""), 0);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
 }
 
 static void a_rank_that_is_lost_meanwhile_is_what_is_seen_to(void **state)
@@ -145,7 +138,7 @@ static void a_rank_that_is_lost_meanwhile_is_what_is_seen_to(void **state)
     change_ask(&change, 0, "", false);
     answer_experts(&change, NULL);
     change_die(&change, 1, 'b', 2, SIGKILL);
-    assert_state(&change, DP_STATE_REASSIGNING);
+    change_assert_state(&change, DP_STATE_REASSIGNING);
     assert_int_equal(change.world.decision.state, DP_DECISION_ABANDONED);
 }
 
@@ -160,7 +153,7 @@ static void after_a_change_of_ranks_the_new_ones_are_told(void **state)
     change_level(&change, 2, "aacc", DP_RANK_READY, 0);
     change_hold(&change, 1, "aabb", 15, 5, "");
     change_level(&change, 2, "aacc", DP_RANK_RUNNING, 5);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_sent(&change, DP_ORDER_REBALANCE, 2, "a"), 1);
     assert_int_equal(change_sent(&change, DP_ORDER_REBALANCE, 2, "c"), 1);
     assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);

@@ -6,24 +6,12 @@
 #include "dp_test.h"
 #include "reassign_world.h"
 
-static void assert_state(const struct change *change, dp_job_state state)
-{
-    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
-}
-
-static void has(const char *text, const char *part)
-{
-    if (strstr(text, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, text);
-    }
-}
-
 // The ranks of epoch 1 lie on a and b, those of epoch 2 on a and c.
 static void switched(struct change *change)
 {
     change_init(change, DP_JOB_RECOVERY_CHECKPOINT, 5);
     change_to(change, "aacc", 5);
-    assert_state(change, DP_STATE_RUNNING);
+    change_assert_state(change, DP_STATE_RUNNING);
 }
 
 static void end_old(struct change *change, uint32_t first, uint32_t last)
@@ -38,13 +26,6 @@ static void finish_new(struct change *change)
     change_level(change, 2, "aacc", DP_RANK_FINISHED, 10);
 }
 
-static void stop_new(struct change *change)
-{
-    for (uint32_t rank = 0; rank < 4; rank++) {
-        change_die(change, 2, "aacc"[rank], rank, SIGTERM);
-    }
-}
-
 static void a_job_is_completed_when_its_older_ranks_have_ended_too(void **state)
 {
     (void)state;
@@ -52,12 +33,12 @@ static void a_job_is_completed_when_its_older_ranks_have_ended_too(void **state)
     switched(&change);
     finish_new(&change);
     world_pass(&change.world, change.world.config.settle_ms);
-    assert_state(&change, DP_STATE_RUNNING);
-    has(change_job(&change)->message, "ranks of earlier epochs still end on a, b");
+    change_assert_state(&change, DP_STATE_RUNNING);
+    change_assert_says(&change, "ranks of earlier epochs still end on a, b");
     end_old(&change, 0, 2);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     end_old(&change, 3, 3);
-    assert_state(&change, DP_STATE_COMPLETED);
+    change_assert_state(&change, DP_STATE_COMPLETED);
     assert_string_equal(change_job(&change)->message, "all 4 ranks finished");
 }
 
@@ -72,7 +53,7 @@ a_job_that_has_done_its_work_waits_for_older_ranks_for_a_while_and_names_them(vo
     end_old(&change, 0, 2);
     // Nodes are heard of meanwhile.
     for (uint32_t ms = 0; ms < change.world.config.stop_timeout_ms; ms += 1000) {
-        assert_state(&change, DP_STATE_RUNNING);
+        change_assert_state(&change, DP_STATE_RUNNING);
         world_pass(&change.world, 1000);
         struct dp_rank_level left = world_rank_level(3, DP_RANK_RUNNING);
         struct dp_assignment_level level = {.fence = {"job-1", 1, 1},
@@ -84,9 +65,9 @@ a_job_that_has_done_its_work_waits_for_older_ranks_for_a_while_and_names_them(vo
         change_level(&change, 2, "aacc", DP_RANK_FINISHED, 10);
     }
     world_pass(&change.world, 3000);
-    assert_state(&change, DP_STATE_COMPLETED);
-    has(change_job(&change)->message, "all 4 ranks finished; ranks of earlier epochs still end on "
-                                      "b");
+    change_assert_state(&change, DP_STATE_COMPLETED);
+    change_assert_says(&change, "all 4 ranks finished; ranks of earlier epochs still end on "
+                                "b");
     assert_int_equal(change_slots_used(&change, "b"), 1);
 }
 
@@ -96,16 +77,12 @@ static void who_has_done_his_work_makes_way_by_ending(void **state)
     AUTO_CHANGE change;
     switched(&change);
     finish_new(&change);
-    struct dp_core_event down = {
-        .kind = DP_EVENT_NODE_ASK,
-        .node_ask = {
-            .node = "c", .reason = "", .by = "", .word = "down", .action = DP_NODE_SET_DOWN}};
-    world_step(&change.world, &down);
+    change_decide(&change, "c", DP_NODE_SET_DOWN);
     if (change_job(&change)->state == DP_STATE_RUNNING) {
         // Nothing of it runs there, so it need not.
         end_old(&change, 0, 3);
     }
-    assert_state(&change, DP_STATE_COMPLETED);
+    change_assert_state(&change, DP_STATE_COMPLETED);
     assert_int_equal(change_job(&change)->attempt, 1);
 }
 
@@ -115,10 +92,10 @@ static void a_cancelled_job_is_over_when_its_older_ranks_are(void **state)
     AUTO_CHANGE change;
     switched(&change);
     world_cancel(&change.world, 7, "job-1");
-    stop_new(&change);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_stop(&change, 2, "aacc");
+    change_assert_state(&change, DP_STATE_STOPPING);
     end_old(&change, 0, 3);
-    assert_state(&change, DP_STATE_CANCELLED);
+    change_assert_state(&change, DP_STATE_CANCELLED);
 }
 
 // Says hello with what is there of both epochs.
@@ -130,10 +107,10 @@ static void an_attempt_begins_when_older_ranks_have_ended_too(void **state)
     struct dp_assignment_level lost = {
         .fence = {"job-1", 1, 2}, .keeper_lost = true, .keeper_signal = SIGKILL, .error = ""};
     world_send_level(&change.world, change.a, &lost);
-    stop_new(&change);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_stop(&change, 2, "aacc");
+    change_assert_state(&change, DP_STATE_STOPPING);
     end_old(&change, 0, 2);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     end_old(&change, 3, 3);
     assert_int_equal(change_job(&change)->attempt, 2);
 }
@@ -154,9 +131,7 @@ static void come_back(struct change *change, char node, bool old, bool new)
             count++;
         }
     }
-    char name[2] = {node, '\0'};
-    uint64_t session = world_hello(&change->world, name, 2, levels, count);
-    *(node == 'a' ? &change->a : node == 'b' ? &change->b : &change->c) = session;
+    change_hello(change, node, levels, count);
 }
 
 static void beat_without(struct change *change, char node)
@@ -173,16 +148,16 @@ static void a_controller_that_is_new_waits_for_older_ranks_that_nodes_tell_of(vo
     change_restart(&change);
     come_back(&change, 'a', false, true);
     come_back(&change, 'c', false, true);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     world_cancel(&change.world, 7, "job-1");
-    stop_new(&change);
+    change_stop(&change, 2, "aacc");
     // What b has is not known yet.
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     come_back(&change, 'b', true, false);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "b"), 1);
     beat_without(&change, 'b');
-    assert_state(&change, DP_STATE_CANCELLED);
+    change_assert_state(&change, DP_STATE_CANCELLED);
 }
 
 // Both in one hello, those in force first.
@@ -206,10 +181,10 @@ static void what_a_node_says_of_older_ranks_counts_whatever_it_says_first(void *
     ranks[0][0].rank = 0;
     ranks[0][1].rank = 1;
     change.a = world_hello(&change.world, "a", 2, levels, 2);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_sent(&change, DP_ORDER_STOP, 1, "a"), 1);
     world_pass(&change.world, 2 * change.world.config.settle_ms + 1000);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     world_heartbeat(&change.world, change.a, levels, 1);
     const struct dp_job_record *job = change_job(&change);
     assert_true(job == NULL || job->state == DP_STATE_COMPLETED);
@@ -229,11 +204,11 @@ static void nodes_that_do_not_come_back_are_waited_for_until_they_are_lost(void 
     for (int rank = 0; rank < 3; rank++) {
         change_die(&change, 2, "aac"[rank], (uint32_t)rank, SIGTERM);
     }
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     const struct dp_core_config *config = &change.world.config;
     int64_t lost_ms = 10000 + config->lease_margin_ms + config->start_grace_ms;
     for (int64_t ms = 0; ms < lost_ms; ms += 1000) {
-        assert_state(&change, DP_STATE_STOPPING);
+        change_assert_state(&change, DP_STATE_STOPPING);
         beat_without(&change, 'a');
         beat_without(&change, 'c');
         if (world_node_state(&change.world, "b") == DP_NODE_LOST) {

@@ -5,15 +5,12 @@
 #include "dp/alloc.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
-
 static void a_step_is_complete_when_the_slowest_rank_has_done_it(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     for (uint32_t r = 0; r < 3; r++) {
         world_report_step(&world, sessions[r / 2], r, 1, r == 0 ? 5.5 : 0);
         world_report_step(&world, sessions[r / 2], r, 2, r == 0 ? 5.25 : 0);
@@ -35,9 +32,8 @@ static void steps_that_are_told_again_count_once(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     for (int round = 0; round < 3; round++) {
         for (uint32_t r = 0; r < 4; r++) {
             for (uint64_t step = 1; step <= 3; step++) {
@@ -66,9 +62,8 @@ static void steps_that_were_lost_are_skipped(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     for (uint32_t r = 0; r < 4; r++) {
         world_report_step(&world, sessions[r / 2], r, 100000, 1.5);
     }
@@ -80,9 +75,8 @@ static void traces_are_stored_with_their_steps(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     struct dp_report report = {.kind = DP_REPORT_STEP};
     report.step.row.step = 1;
     report.step.trace = "spans";
@@ -95,9 +89,8 @@ static void usage_adds_up_and_keeps_its_peaks(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     for (int i = 0; i < 3; i++) {
         struct dp_report report = {.kind = DP_REPORT_USAGE};
         report.usage.forward_ns = 100 + i;
@@ -125,9 +118,8 @@ static void a_checkpoint_is_answered_with_its_path(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     ask_for_checkpoint(&world, 9);
     ask_for_checkpoint(&world, 10);
     assert_int_equal(world_sent(&world, DP_ORDER_CHECKPOINT, ""), 4);
@@ -153,9 +145,8 @@ static void one_checkpoint_answers_everybody_who_asked_before(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     for (uint64_t reply = 9; reply < 12; reply++) {
         ask_for_checkpoint(&world, reply);
     }
@@ -174,9 +165,8 @@ static void numbers_that_are_none_stay_out_of_the_rows(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     double nan = strtod("nan", NULL), infinite = strtod("inf", NULL);
     struct dp_report report = {.kind = DP_REPORT_EVAL};
     report.eval.loss = nan;
@@ -206,9 +196,8 @@ static void a_checkpoint_of_a_job_that_ends_first_is_a_conflict(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_ASSIGNING, sessions);
+    world_start(&world, DP_STATE_ASSIGNING, sessions);
     ask_for_checkpoint(&world, 8);
     assert_int_equal(world_reply(&world, 8)->status, DP_CONFLICT);
     for (int phase = DP_RANK_READY; phase <= DP_RANK_RUNNING; phase++) {
@@ -255,10 +244,8 @@ static void load(struct world *world, dp_job_state state)
 static uint64_t return_with(struct world *world, const char *node, uint32_t first,
                             dp_rank_phase phase)
 {
-    struct dp_rank_level ranks[2] = {world_rank_level(first, phase),
-                                     world_rank_level(first + 1, phase)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, first, phase);
     return world_hello(world, node, 2, &level, 1);
 }
 

@@ -7,11 +7,6 @@
 #include "dp_test.h"
 #include "reassign_world.h"
 
-static void assert_state(const struct change *change, dp_job_state state)
-{
-    assert_string_equal(dp_job_state_text(change_job(change)->state), dp_job_state_text(state));
-}
-
 // What was asked is answered with a restart without node b.
 static void answer_restart(struct change *change, bool advise)
 {
@@ -39,23 +34,6 @@ static void save(struct change *change, uint64_t step)
     world_report(&change->world, change->a, 0, &report);
 }
 
-static void end_ranks(struct change *change)
-{
-    for (uint32_t rank = 0; rank < 4; rank++) {
-        change_die(change, 1, "aabb"[rank], rank, SIGTERM);
-    }
-}
-
-static void second_level(struct change *change, const char *places, dp_rank_phase phase)
-{
-    for (uint32_t rank = 0; rank < 4; rank++) {
-        struct dp_rank_level level = world_rank_level(rank, phase);
-        struct dp_assignment_level assignment = {
-            .fence = {"job-1", 2, 1}, .ranks = &level, .ranks_count = 1, .error = ""};
-        world_send_level(&change->world, change_session(change, places[rank]), &assignment);
-    }
-}
-
 static void second_step(struct change *change, const char *places, uint64_t step, int64_t step_ns)
 {
     for (uint32_t rank = 0; rank < 4; rank++) {
@@ -67,32 +45,13 @@ static void second_step(struct change *change, const char *places, uint64_t step
     change->world.steps_count = 0;
 }
 
-static void admit(struct change *change, const char *node)
-{
-    struct dp_core_event event = {.kind = DP_EVENT_NODE_ASK,
-                                  .node_ask = {.node = node,
-                                               .reason = "",
-                                               .by = "operator",
-                                               .word = "undrained",
-                                               .action = DP_NODE_UNDRAIN}};
-    world_step(&change->world, &event);
-}
-
-static void assert_says(const struct change *change, const char *part)
-{
-    const char *message = change_job(change)->message;
-    if (strstr(message, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, message);
-    }
-}
-
 static void it_saves_leaves_the_node_and_is_measured(void **state)
 {
     (void)state;
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     answer_restart(&change, false);
-    assert_state(&change, DP_STATE_STOPPING);
+    change_assert_state(&change, DP_STATE_STOPPING);
     const struct dp_decision_record *decision = &change.world.decision;
     assert_int_equal(decision->state, DP_DECISION_SWITCHING);
     assert_int_equal(decision->attempt, 2);
@@ -100,15 +59,15 @@ static void it_saves_leaves_the_node_and_is_measured(void **state)
     assert_true(change.world.sent[change.world.sent_count - 1].checkpoint);
     save(&change, 5);
     change.world.now_ns += 3 * DP_NS_PER_S;
-    end_ranks(&change);
-    assert_state(&change, DP_STATE_ASSIGNING);
+    change_stop(&change, 1, "aabb");
+    change_assert_state(&change, DP_STATE_ASSIGNING);
     for (size_t i = 0; i < change.world.offers_count; i++) {
         assert_string_not_equal(change.world.offers[i].node, "b");
     }
     assert_int_equal(decision->state, DP_DECISION_SWITCHING);
-    second_level(&change, "aacc", DP_RANK_READY);
-    second_level(&change, "aacc", DP_RANK_RUNNING);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_second_level(&change, "aacc", DP_RANK_READY);
+    change_second_level(&change, "aacc", DP_RANK_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change_job(&change)->step, 5);
     assert_int_equal(decision->state, DP_DECISION_RUNNING);
     assert_int_equal(decision->measured_pause_ns, 3 * DP_NS_PER_S);
@@ -130,7 +89,7 @@ static void it_saves_leaves_the_node_and_is_measured(void **state)
     for (size_t i = 0; i < change.world.asked.nodes_count; i++) {
         assert_string_not_equal(change.world.asked.nodes[i], "b");
     }
-    admit(&change, "b");
+    change_decide(&change, "b", DP_NODE_UNDRAIN);
     assert_string_equal(change_job(&change)->avoid, "");
 }
 
@@ -142,9 +101,9 @@ static void a_checkpoint_that_nobody_heard_of_is_done_without_and_said(void **st
     save(&change, 3);
     answer_restart(&change, false);
     change.world.hold_plan = true;
-    end_ranks(&change);
+    change_stop(&change, 1, "aabb");
     world_pass(&change.world, 3000); // what ranks had to say may be behind their ends
-    assert_state(&change, DP_STATE_QUEUED);
+    change_assert_state(&change, DP_STATE_QUEUED);
     assert_int_equal(change_job(&change)->step, 3);
     assert_non_null(strstr(change.world.requeued,
                            "the checkpoint that it was to write is not known to stand: it goes on "
@@ -163,13 +122,13 @@ static void without_room_elsewhere_it_waits_and_says_which_node_is_left_out(void
     world_submit(&change.world, 0, 2, "");
     answer_restart(&change, false);
     save(&change, 5);
-    end_ranks(&change);
-    assert_state(&change, DP_STATE_QUEUED);
-    assert_says(&change, "b left out (asked for");
-    assert_says(&change, "undrain b");
+    change_stop(&change, 1, "aabb");
+    change_assert_state(&change, DP_STATE_QUEUED);
+    change_assert_says(&change, "b left out (asked for");
+    change_assert_says(&change, "undrain b");
     assert_int_equal(change.world.decision.state, DP_DECISION_SWITCHING);
-    admit(&change, "b");
-    assert_state(&change, DP_STATE_ASSIGNING);
+    change_decide(&change, "b", DP_NODE_UNDRAIN);
+    change_assert_state(&change, DP_STATE_ASSIGNING);
 }
 
 static void what_shows_that_a_node_is_well_lets_it_in(void **state)
@@ -204,7 +163,7 @@ static void advice_stops_nobody(void **state)
     AUTO_CHANGE change;
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     answer_restart(&change, true);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
     assert_string_equal(change_job(&change)->avoid, "");
 }
@@ -216,8 +175,8 @@ static void an_attempt_that_ends_before_it_trains_is_no_success(void **state)
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     answer_restart(&change, false);
     save(&change, 5);
-    end_ranks(&change);
-    second_level(&change, "aacc", DP_RANK_STARTING);
+    change_stop(&change, 1, "aabb");
+    change_second_level(&change, "aacc", DP_RANK_STARTING);
     for (int node = 0; node < 2; node++) {
         struct dp_assignment_level level = {
             .fence = {"job-1", 2, 1}, .keeper_lost = true, .keeper_signal = SIGKILL, .error = ""};
@@ -241,12 +200,12 @@ static void the_next_controller_goes_on_with_it(void **state)
     change.a = world_hello(&change.world, "a", 2, NULL, 0);
     change.b = world_hello(&change.world, "b", 2, NULL, 0);
     change.c = world_hello(&change.world, "c", 2, NULL, 0);
-    end_ranks(&change);
+    change_stop(&change, 1, "aabb");
     assert_int_equal(change_job(&change)->attempt, 2);
     assert_string_equal(change_job(&change)->avoid, "b");
-    second_level(&change, "aacc", DP_RANK_READY);
-    second_level(&change, "aacc", DP_RANK_RUNNING);
-    assert_state(&change, DP_STATE_RUNNING);
+    change_second_level(&change, "aacc", DP_RANK_READY);
+    change_second_level(&change, "aacc", DP_RANK_RUNNING);
+    change_assert_state(&change, DP_STATE_RUNNING);
     assert_int_equal(change.world.decision.state, DP_DECISION_RUNNING);
 }
 

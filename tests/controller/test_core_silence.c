@@ -6,23 +6,14 @@
 #include "dp/alloc.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
 #define LEASE_MS 10000
 #define FENCE_MS 60000
-
-static struct dp_assignment_level running(struct dp_rank_level ranks[2], uint32_t first)
-{
-    ranks[0] = world_rank_level(first, DP_RANK_RUNNING);
-    ranks[1] = world_rank_level(first + 1, DP_RANK_RUNNING);
-    return (struct dp_assignment_level){
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
-}
 
 // Time passes and only node a is heard of.
 static void pass(struct world *world, uint64_t session, int64_t ms)
 {
     struct dp_rank_level ranks[2];
-    struct dp_assignment_level level = running(ranks, 0);
+    struct dp_assignment_level level = world_pair(ranks, 0, DP_RANK_RUNNING);
     for (int64_t at = 0; at < ms; at += 1000) {
         world_pass(world, ms - at < 1000 ? ms - at : 1000);
         const struct dp_job_record *job = world_job(world, 1);
@@ -34,8 +25,7 @@ static void pass(struct world *world, uint64_t session, int64_t ms)
 // A running job of four ranks, whose node b falls silent until it is LOST.
 static void lose_b(struct world *world, uint64_t sessions[2])
 {
-    world_init(world);
-    world_bring(world, DP_STATE_RUNNING, sessions);
+    world_start(world, DP_STATE_RUNNING, sessions);
     world_close(world, sessions[1]);
     pass(world, sessions[0], LEASE_MS + world->config.lease_margin_ms);
     assert_int_equal(world_node_state(world, "b"), DP_NODE_LOST);
@@ -66,13 +56,6 @@ static uint32_t slots_used(const struct world *world, const char *name)
     return UINT32_MAX;
 }
 
-static void has(const char *text, const char *part)
-{
-    if (strstr(text, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, text);
-    }
-}
-
 static void say_peer_lost(struct world *world, uint64_t session, uint32_t first)
 {
     struct dp_rank_level ranks[2];
@@ -93,15 +76,15 @@ static void a_job_with_a_silent_node_is_lost_and_says_until_when(void **state)
     const struct dp_job_record *job = world_job(&world, 1);
     assert_int_equal(job->state, DP_STATE_LOST);
     assert_string_equal(job->reason, "NodeLost");
-    has(job->message, "node b ");
-    has(job->message, "its ranks 2, 3 may still run; they end by themselves by ");
+    assert_part(job->message, "node b ");
+    assert_part(job->message, "its ranks 2, 3 may still run; they end by themselves by ");
     // The world's wall clock read 2000 s when b closed; its fence and the margin follow.
     char until[32];
     int64_t closed_ns = 2000 * INT64_C(1000000000);
     int64_t fence_ns = (FENCE_MS + world.config.lease_margin_ms) * INT64_C(1000000);
     assert_int_equal((closed_ns + fence_ns) / INT64_C(1000000), 2062000);
     snprintf(until, sizeof(until), "1970-01-01T00:34:22");
-    has(job->message, until);
+    assert_part(job->message, until);
     assert_string_equal(dp_rank_record_text(rank_of(&world, 2)), "unknown");
     assert_string_equal(dp_rank_record_text(rank_of(&world, 0)), "running");
     assert_int_equal(world_sent(&world, DP_ORDER_STOP, ""), 0);
@@ -118,7 +101,7 @@ static void a_lost_job_runs_again_when_its_node_returns_with_its_ranks(void **st
     uint64_t sessions[2];
     lose_b(&world, sessions);
     struct dp_rank_level ranks[2];
-    struct dp_assignment_level level = running(ranks, 2);
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
     sessions[1] = bring_back(&world, &level);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
     assert_string_equal(world_job(&world, 1)->message, "");
@@ -138,10 +121,8 @@ static void a_lost_job_completes_when_its_ranks_finished_in_the_silence(void **s
     lose_b(&world, sessions);
     world_level(&world, sessions[0], 0, 1, DP_RANK_FINISHED);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_LOST);
-    struct dp_rank_level ranks[2] = {world_rank_level(2, DP_RANK_FINISHED),
-                                     world_rank_level(3, DP_RANK_FINISHED)};
-    struct dp_assignment_level level = {
-        .fence = world_fence("job-1"), .ranks = ranks, .ranks_count = 2, .error = ""};
+    struct dp_rank_level ranks[2];
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_FINISHED);
     world.hold_store = true;
     bring_back(&world, &level);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_COMPLETED);
@@ -158,8 +139,8 @@ static void a_peer_that_misses_the_silent_ranks_fails_the_job_and_the_node_is_na
     const struct dp_job_record *job = world_job(&world, 1);
     assert_int_equal(job->state, DP_STATE_FAILED);
     assert_string_equal(job->reason, "NodeLost");
-    has(job->message, "node b ");
-    has(job->message, "2, 3");
+    assert_part(job->message, "node b ");
+    assert_part(job->message, "2, 3");
     assert_string_equal(dp_rank_record_text(rank_of(&world, 2)), "unknown");
     assert_string_equal(dp_rank_record_text(rank_of(&world, 0)), "failed");
     world_store_all(&world);
@@ -178,9 +159,8 @@ static void a_peer_is_missed_before_the_lease_is_over_and_the_node_is_named_then
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_close(&world, sessions[1]);
     pass(&world, sessions[0], LEASE_MS);
     say_peer_lost(&world, sessions[0], 0);
@@ -189,7 +169,7 @@ static void a_peer_is_missed_before_the_lease_is_over_and_the_node_is_named_then
     world_pass(&world, world.config.lease_margin_ms);
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_FAILED);
     assert_string_equal(world_job(&world, 1)->reason, "NodeLost");
-    has(world_job(&world, 1)->message, "node b ");
+    assert_part(world_job(&world, 1)->message, "node b ");
 }
 
 static void a_signal_of_a_rank_elsewhere_explains_more_than_the_silence(void **state)
@@ -227,7 +207,7 @@ static void a_node_that_returns_without_its_ranks_fails_the_job_as_lost(void **s
         assert_int_equal(job->state, DP_STATE_STOPPING);
         assert_int_equal(job->outcome, DP_STATE_FAILED);
         assert_string_equal(job->reason, "NodeLost");
-        has(job->message, "node b ");
+        assert_part(job->message, "node b ");
         assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);
         static const char *const phases[] = {"killed", "stopped", "unknown"};
         assert_string_equal(dp_rank_record_text(rank_of(&world, 2)), phases[way]);
@@ -267,10 +247,10 @@ static void a_cancelled_lost_job_ends_when_nothing_of_it_can_be_left(void **stat
         assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);
         world_level(&world, sessions[0], 0, 1, DP_RANK_DIED);
         assert_int_equal(world_job(&world, 1)->state, DP_STATE_STOPPING);
-        has(world_job(&world, 1)->message, "cancelled; node b ");
+        assert_part(world_job(&world, 1)->message, "cancelled; node b ");
         if (returns) {
             struct dp_rank_level ranks[2];
-            struct dp_assignment_level level = running(ranks, 2);
+            struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
             sessions[1] = bring_back(&world, &level);
             assert_int_equal(world_sent(&world, DP_ORDER_STOP, "b"), 1);
             world.hold_store = true;
@@ -296,7 +276,7 @@ static void what_a_returned_node_still_runs_of_an_ended_job_is_stopped_first(voi
     assert_int_equal(world_job(&world, 1)->state, DP_STATE_FAILED);
     world_submit(&world, 2, 3, ""); // wants a slot of b
     struct dp_rank_level ranks[2];
-    struct dp_assignment_level level = running(ranks, 2);
+    struct dp_assignment_level level = world_pair(ranks, 2, DP_RANK_RUNNING);
     sessions[1] = bring_back(&world, &level);
     assert_int_equal(world_sent(&world, DP_ORDER_STOP, "b"), 1);
     assert_int_equal(world_sent(&world, DP_ORDER_RELEASE, "b"), 0);
@@ -311,12 +291,11 @@ static void a_job_that_has_not_begun_fails_with_its_silent_node(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_ASSIGNING, sessions);
+    world_start(&world, DP_STATE_ASSIGNING, sessions);
     world_close(&world, sessions[1]);
     struct dp_rank_level ranks[2];
-    struct dp_assignment_level level = running(ranks, 0);
+    struct dp_assignment_level level = world_pair(ranks, 0, DP_RANK_RUNNING);
     ranks[0].phase = ranks[1].phase = DP_RANK_READY;
     for (int64_t at = 0; at < LEASE_MS + world.config.lease_margin_ms; at += 1000) {
         world_pass(&world, 1000);
@@ -331,15 +310,14 @@ static void a_controller_that_was_stopped_loses_no_node(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_close(&world, sessions[1]);
     pass(&world, sessions[0], 9000);
     world.now_ns += 40000 * INT64_C(1000000);
     // The first thing read afterwards is of the other node.
     struct dp_rank_level ranks[2];
-    struct dp_assignment_level level = running(ranks, 0);
+    struct dp_assignment_level level = world_pair(ranks, 0, DP_RANK_RUNNING);
     struct dp_core_event event = {.kind = DP_EVENT_HEARTBEAT,
                                   .levels = {.session = sessions[0], &level, 1},
                                   .stalled_ns = 40000 * INT64_C(1000000)};
@@ -383,11 +361,10 @@ static void a_stop_that_was_lost_is_sent_again(void **state)
     (void)state;
     AUTO_WORLD world;
     uint64_t sessions[2];
-    world_init(&world);
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    world_start(&world, DP_STATE_RUNNING, sessions);
     world_cancel(&world, 7, "job-1");
     struct dp_rank_level ranks[2];
-    struct dp_assignment_level level = running(ranks, 0);
+    struct dp_assignment_level level = world_pair(ranks, 0, DP_RANK_RUNNING);
     // It may be on its way for three heartbeats.
     for (int beats = 0; beats < 4; beats++) {
         assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);

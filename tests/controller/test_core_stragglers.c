@@ -6,7 +6,6 @@
 #include "dp/straggler.h"
 #include "dp_test.h"
 
-#define AUTO_WORLD __attribute__((cleanup(world_deinit))) struct world
 #define MS INT64_C(1000000)
 
 // Four ranks that do the same; one takes `factor` times as long.

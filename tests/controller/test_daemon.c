@@ -12,13 +12,12 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 
-#define AUTO_CLIENT __attribute__((cleanup(daemon_close_client)))
-#define AUTO_AGENT __attribute__((cleanup(agent_close)))
 #define AUTO_WATCH __attribute__((cleanup(close_watch)))
 
 static void close_watch(struct dp_client_watch **watch)
 {
     dp_client_watch_close(*watch);
+    *watch = NULL;
 }
 
 static const char *get_state(struct dp_client *client, const char *id, struct dp_arena *arena)
@@ -156,12 +155,14 @@ static void a_session_that_does_not_begin_with_hello_is_ended(void **state)
     assert_int_not_equal(agent.error.status, DP_OK);
 }
 
-static void run_steps(struct fake_agent *agent, Dp__V1__Fence *fence, uint64_t first, uint64_t last)
+static struct dp_client_watch *watch_job(struct dp_client *client)
 {
-    for (uint64_t step = first; step <= last; step++) {
-        agent_step(agent, fence, 0, step, 6.0 - (double)step);
-        agent_step(agent, fence, 1, step, 6.0 - (double)step);
-    }
+    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
+    request.id = (char *)"job-1";
+    struct dp_client_watch *watch = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
+    return watch;
 }
 
 // Follows until the stream ends; counts the steps and keeps the last state.
@@ -216,102 +217,71 @@ static void assert_reported(struct dp_client *client)
 
 static void a_job_runs_from_submission_to_report(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence *fence = daemon_start_job(client, &agent, &arena);
-    run_steps(&agent, fence, 1, 3);
-    agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    AUTO_WATCH struct dp_client_watch *watch = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    scene_steps(&scene, 1, 3);
+    scene_finish(&scene);
+    AUTO_WATCH struct dp_client_watch *watch = watch_job(scene.client);
     Dp__V1__JobState last = DP__V1__JOB_STATE__JOB_UNKNOWN;
     assert_int_equal(follow(watch, &last), 3);
     assert_int_equal(last, DP__V1__JOB_STATE__JOB_COMPLETED);
-    assert_reported(client);
+    assert_reported(scene.client);
 }
 
 static void steps_that_nobody_told_of_are_counted_in_the_report(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence *fence = daemon_start_job(client, &agent, &arena);
-    run_steps(&agent, fence, 1, 1);
-    run_steps(&agent, fence, 3, 3);
-    agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    scene_steps(&scene, 1, 1);
+    scene_steps(&scene, 3, 3);
+    scene_finish(&scene);
     Dp__V1__JobReport *report = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_client_get_report(client, "job-1", &arena, &report, &err), &err);
+    assert_ok(dp_client_get_report(scene.client, "job-1", &scene.arena, &report, &err), &err);
     assert_int_equal(report->n_steps, 2);
     assert_true(has_note(report, "of 1 of 3 steps nothing is known"));
 }
 
 static void an_agent_of_the_protocol_before_runs_its_jobs(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
     assert_true(DP_PROTOCOL_OLDEST < DP_PROTOCOL_VERSION);
-    agent_connect(&agent, process, DP_PROTOCOL_OLDEST, NULL);
-    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
-    fence.job = (char *)"job-1";
+    AUTO_SCENE struct scene scene;
+    scene_open(&scene, state);
+    agent_connect(&scene.agent, scene.process, DP_PROTOCOL_OLDEST, NULL);
+    scene_start_job(&scene);
     // Met again in the middle of its job.
-    agent_close(&agent);
-    agent_connect(&agent, process, DP_PROTOCOL_OLDEST,
-                  agent_make_level(&fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING));
+    agent_close(&scene.agent);
+    agent_connect(&scene.agent, scene.process, DP_PROTOCOL_OLDEST,
+                  agent_make_level(&scene.fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING));
     // It goes on with a controller that says it speaks as it does, and with no other.
     const Dp__V1__Welcome *welcome =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME)->welcome;
+        agent_expect(&scene.agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME)->welcome;
     assert_int_equal(welcome->protocol, DP_PROTOCOL_OLDEST);
-    run_steps(&agent, &fence, 1, 3);
-    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    assert_string_equal(get_state(client, "job-1", &arena), "COMPLETED");
+    scene_steps(&scene, 1, 3);
+    scene_finish(&scene);
+    assert_string_equal(get_state(scene.client, "job-1", &scene.arena), "COMPLETED");
 }
 
 static void a_job_goes_on_when_its_controller_is_killed_and_started_again(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
-    fence.job = (char *)"job-1";
-    run_steps(&agent, &fence, 1, 1);
-    wait_for_state(client, &agent, "RUNNING");
-    dp_client_close(client);
-    assert_int_equal(daemon_end(process, SIGKILL), 128 + SIGKILL);
-    agent_expect_closed(&agent);
-    agent_close(&agent);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    scene_steps(&scene, 1, 1);
+    wait_for_state(scene.client, &scene.agent, "RUNNING");
+    assert_int_equal(daemon_end(scene.process, SIGKILL), 128 + SIGKILL);
+    agent_expect_closed(&scene.agent);
 
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *again = daemon_client(process);
-    assert_string_equal(get_state(again, "job-1", &arena), "RUNNING");
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION,
-                  agent_make_level(&fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING));
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
-    run_steps(&agent, &fence, 1, 3); // what was kept is told again
-    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    assert_string_equal(get_state(again, "job-1", &arena), "COMPLETED");
+    scene_reopen(&scene);
+    assert_string_equal(get_state(scene.client, "job-1", &scene.arena), "RUNNING");
+    agent_connect(&scene.agent, scene.process, DP_PROTOCOL_VERSION,
+                  agent_make_level(&scene.fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING));
+    agent_expect(&scene.agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_WELCOME);
+    scene_steps(&scene, 1, 3); // what was kept is told again
+    scene_finish(&scene);
+    assert_string_equal(get_state(scene.client, "job-1", &scene.arena), "COMPLETED");
     Dp__V1__JobReport *report = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_client_get_report(again, "job-1", &arena, &report, &err), &err);
+    assert_ok(dp_client_get_report(scene.client, "job-1", &scene.arena, &report, &err), &err);
     assert_int_equal(report->n_steps, 3);
 }
 
@@ -351,37 +321,30 @@ static void wait_for_log(const struct daemon_process *process, struct fake_agent
 
 static void an_end_that_the_full_disk_does_not_take_is_not_told(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence *fence = daemon_start_job(client, &agent, &arena);
-    wait_for_state(client, &agent, "RUNNING");
-    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    AUTO_WATCH struct dp_client_watch *watch = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
-    limit_files(process, 1);
-    run_steps(&agent, fence, 1, 3);
-    agent_level(&agent, fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    wait_for_state(scene.client, &scene.agent, "RUNNING");
+    AUTO_WATCH struct dp_client_watch *watch = watch_job(scene.client);
+    limit_files(scene.process, 1);
+    scene_steps(&scene, 1, 3);
+    scene_level(&scene, DP__V1__RANK_PHASE__RANK_FINISHED);
     for (int i = 0; i < 50; i++) {
-        agent_pump(&agent, 10);
-        assert_string_equal(get_state(client, "job-1", &arena), "RUNNING");
-        assert_string_equal(listed_state(client, &arena), "JOB_RUNNING");
+        agent_pump(&scene.agent, 10);
+        assert_string_equal(get_state(scene.client, "job-1", &scene.arena), "RUNNING");
+        assert_string_equal(listed_state(scene.client, &scene.arena), "JOB_RUNNING");
     }
     Dp__V1__JobEvent *event = NULL;
+    struct dp_error err = {0};
     bool end = false;
-    while (dp_client_watch_next(watch, 50, &arena, &event, &end, &err) == DP_OK && event != NULL) {
+    while (dp_client_watch_next(watch, 50, &scene.arena, &event, &end, &err) == DP_OK &&
+           event != NULL) {
         assert_false(end);
         assert_true(event->job == NULL || event->job->state == DP__V1__JOB_STATE__JOB_RUNNING);
     }
-    assert_int_equal(agent.taken, agent.got_count); // nor was it released
-    limit_files(process, RLIM_INFINITY);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    wait_for_state(client, &agent, "COMPLETED");
+    assert_int_equal(scene.agent.taken, scene.agent.got_count); // nor was it released
+    limit_files(scene.process, RLIM_INFINITY);
+    agent_expect(&scene.agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    wait_for_state(scene.client, &scene.agent, "COMPLETED");
     // The steps that found no room are there, as well.
     Dp__V1__JobState last = DP__V1__JOB_STATE__JOB_UNKNOWN;
     assert_int_equal(follow(watch, &last), 3);
@@ -391,102 +354,84 @@ static void an_end_that_the_full_disk_does_not_take_is_not_told(void **state)
 // Its node's lease is over when it goes on, but nobody could have told it anything.
 static void a_controller_that_was_stopped_fails_no_job(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect_lease(&agent, process, 500);
-    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
-    wait_for_state(client, &agent, "RUNNING");
-    assert_int_equal(kill(process->pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(process->pid, NULL, WUNTRACED), process->pid);
+    AUTO_SCENE struct scene scene;
+    scene_open(&scene, state);
+    agent_connect_lease(&scene.agent, scene.process, 500);
+    scene_start_job(&scene);
+    wait_for_state(scene.client, &scene.agent, "RUNNING");
+    assert_int_equal(kill(scene.process->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(scene.process->pid, NULL, WUNTRACED), scene.process->pid);
     // Past the lease of 0.5 s and the margin of 3 s.
     int64_t end_ns = dp_clock_monotonic_ns() + 5 * DP_NS_PER_S;
     while (dp_clock_monotonic_ns() < end_ns) {
-        agent_pump(&agent, 100);
+        agent_pump(&scene.agent, 100);
     }
-    assert_int_equal(kill(process->pid, SIGCONT), 0);
-    wait_for_log(process, &agent, "controller.stalled");
-    assert_string_equal(get_state(client, "job-1", &arena), "RUNNING");
-    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    wait_for_state(client, &agent, "COMPLETED");
+    assert_int_equal(kill(scene.process->pid, SIGCONT), 0);
+    wait_for_log(scene.process, &scene.agent, "controller.stalled");
+    assert_string_equal(get_state(scene.client, "job-1", &scene.arena), "RUNNING");
+    scene_finish(&scene);
+    wait_for_state(scene.client, &scene.agent, "COMPLETED");
 }
 
 static void a_second_cancel_is_the_same_one_or_a_conflict(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
-    wait_for_state(client, &agent, "RUNNING");
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    wait_for_state(scene.client, &scene.agent, "RUNNING");
     Dp__V1__Job *job = NULL;
     struct dp_error err = {0};
     for (int i = 0; i < 2; i++) {
-        assert_ok(dp_client_cancel_job(client, "job-1", "enough", &arena, &job, &err), &err);
+        assert_ok(dp_client_cancel_job(scene.client, "job-1", "enough", &scene.arena, &job, &err),
+                  &err);
         assert_int_equal(job->state, DP__V1__JOB_STATE__JOB_STOPPING);
     }
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
-    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
-    wait_for_state(client, &agent, "CANCELLED");
+    agent_expect(&scene.agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
+    scene_level(&scene, DP__V1__RANK_PHASE__RANK_DIED);
+    wait_for_state(scene.client, &scene.agent, "CANCELLED");
     for (int i = 0; i < 50; i++) {
-        dp_status status = dp_client_cancel_job(client, "job-1", "", &arena, &job, &err);
+        dp_status status =
+            dp_client_cancel_job(scene.client, "job-1", "", &scene.arena, &job, &err);
         assert_refused(status, DP_CONFLICT, &err, "has ended already");
     }
     // One that never ran.
-    assert_ok(daemon_submit(client, daemon_sim_job, "twice", &arena, &job, &err), &err);
-    assert_ok(dp_client_cancel_job(client, job->id, "", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(scene.client, daemon_sim_job, "twice", &scene.arena, &job, &err), &err);
+    assert_ok(dp_client_cancel_job(scene.client, job->id, "", &scene.arena, &job, &err), &err);
     for (int i = 0; i < 50; i++) {
-        dp_status status = dp_client_cancel_job(client, "job-2", "", &arena, &job, &err);
+        dp_status status =
+            dp_client_cancel_job(scene.client, "job-2", "", &scene.arena, &job, &err);
         assert_true(status == DP_CONFLICT || status == DP_OK);
         assert_true(status == DP_OK || strstr(err.message, "has ended already") != NULL);
     }
     // Its request id is taken, for the same file only.
-    assert_ok(daemon_submit(client, daemon_sim_job, "twice", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(scene.client, daemon_sim_job, "twice", &scene.arena, &job, &err), &err);
     assert_string_equal(job->id, "job-2");
     DP_AUTO_FREE char *other = dp_asprintf("# another\n%s", daemon_sim_job);
-    assert_refused(daemon_submit(client, other, "twice", &arena, &job, &err), DP_CONFLICT, &err,
-                   "job-2");
+    assert_refused(daemon_submit(scene.client, other, "twice", &scene.arena, &job, &err),
+                   DP_CONFLICT, &err, "job-2");
 }
 
 static void sigterm_ends_streams_and_leaves_jobs_alone(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    daemon_start_job(client, &agent, &arena);
-    Dp__V1__WatchJobRequest request = DP__V1__WATCH_JOB_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    struct dp_client_watch *watch = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_watch_job(client, &request, &watch, &err), &err);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    AUTO_WATCH struct dp_client_watch *watch = watch_job(scene.client);
     Dp__V1__JobEvent *event = NULL;
+    struct dp_error err = {0};
     bool end = false;
-    assert_ok(dp_client_watch_next(watch, DEADLINE_MS, &arena, &event, &end, &err), &err);
-    assert_int_equal(daemon_end(process, SIGTERM), 0);
+    assert_ok(dp_client_watch_next(watch, DEADLINE_MS, &scene.arena, &event, &end, &err), &err);
+    assert_int_equal(daemon_end(scene.process, SIGTERM), 0);
     dp_status status = DP_OK;
     while (status == DP_OK && !end) {
-        status = dp_client_watch_next(watch, DEADLINE_MS, &arena, &event, &end, &err);
+        status = dp_client_watch_next(watch, DEADLINE_MS, &scene.arena, &event, &end, &err);
     }
     assert_int_equal(status, DP_UNAVAILABLE);
-    agent_expect_closed(&agent);
-    assert_int_equal(agent.taken, agent.got_count); // no STOP was sent
-    dp_client_watch_close(watch);
-    dp_client_close(client);
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *again = daemon_client(process);
-    const char *now = get_state(again, "job-1", &arena);
+    agent_expect_closed(&scene.agent);
+    assert_int_equal(scene.agent.taken, scene.agent.got_count); // no STOP was sent
+    close_watch(&watch);
+    scene_reopen(&scene);
+    const char *now = get_state(scene.client, "job-1", &scene.arena);
     assert_true(strcmp(now, "RUNNING") == 0 || strcmp(now, "ASSIGNING") == 0);
 }
-
-#define DAEMON_TEST(name) cmocka_unit_test_setup_teardown(name, daemon_setup, daemon_teardown)
 
 static const struct CMUnitTest tests[] = {
     DAEMON_TEST(the_second_controller_says_so_and_exits_with_6),

@@ -9,8 +9,22 @@
 #include "dp/clock.h"
 #include "dp/utf8.h"
 
-#define AUTO_CLIENT __attribute__((cleanup(daemon_close_client)))
-#define AUTO_AGENT __attribute__((cleanup(agent_close)))
+#define AUTO_LOGS __attribute__((cleanup(close_logs)))
+
+static void close_logs(struct dp_client_logs **logs)
+{
+    dp_client_logs_close(*logs);
+}
+
+// Of job-1.
+static struct dp_client_logs *read_logs(struct scene *scene, Dp__V1__ReadLogsRequest *request)
+{
+    request->id = (char *)"job-1";
+    struct dp_client_logs *logs = NULL;
+    struct dp_error err = {0};
+    assert_ok(dp_client_read_logs(scene->client, request, &logs, &err), &err);
+    return logs;
+}
 
 static void send_chunk(struct fake_agent *agent, const Dp__V1__ReadLog *read, const void *bytes,
                        size_t length, bool end)
@@ -39,50 +53,8 @@ static void send_end(struct fake_agent *agent, const Dp__V1__ReadLog *read)
     send_chunk(agent, read, "", 0, true);
 }
 
-static void logs_are_read_from_the_node_that_has_them(void **state)
-{
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    daemon_start_job(client, &agent, &arena);
-    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    request.rank = 1;
-    request.tail_lines = 2;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    static const char *const parts[] = {"one\ntwo\nth", "ree\nfour\n", ""};
-    uint64_t offset = 0;
-    for (size_t i = 0; i < 3; i++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
-        assert_int_equal(read->rank, 1);
-        assert_int_equal(read->offset, offset);
-        send_log(&agent, read, parts[i], strlen(parts[i]));
-        offset += strlen(parts[i]);
-    }
-    Dp__V1__LogText *text = NULL;
-    bool end = false;
-    for (int64_t end_ns = dp_clock_monotonic_ns() + DEADLINE_MS * DP_NS_PER_MS; text == NULL;) {
-        assert_true(dp_clock_monotonic_ns() < end_ns);
-        agent_pump(&agent, 10);
-        assert_ok(dp_client_logs_next(logs, 10, &arena, &text, &end, &err), &err);
-    }
-    assert_int_equal(text->data.len, strlen("three\nfour\n"));
-    assert_memory_equal(text->data.data, "three\nfour\n", text->data.len);
-    assert_string_equal(text->node, "node-x");
-    assert_ok(dp_client_logs_next(logs, DEADLINE_MS, &arena, &text, &end, &err), &err);
-    assert_true(end);
-    dp_client_logs_close(logs);
-}
-
 // Takes what came; false at the end of the stream.
-static bool next_log(struct dp_client_logs *logs, struct fake_agent *agent, struct dp_arena *arena,
-                     Dp__V1__LogText **ret_text)
+static bool next_log(struct dp_client_logs *logs, struct scene *scene, Dp__V1__LogText **ret_text)
 {
     bool end = false;
     struct dp_error err = {0};
@@ -90,176 +62,163 @@ static bool next_log(struct dp_client_logs *logs, struct fake_agent *agent, stru
     *ret_text = NULL;
     while (*ret_text == NULL && !end) {
         assert_true(dp_clock_monotonic_ns() < end_ns);
-        agent_pump(agent, 1);
-        assert_ok(dp_client_logs_next(logs, 10, arena, ret_text, &end, &err), &err);
+        agent_pump(&scene->agent, 1);
+        assert_ok(dp_client_logs_next(logs, 10, &scene->arena, ret_text, &end, &err), &err);
     }
     return !end;
 }
 
+static const Dp__V1__ReadLog *next_read(struct scene *scene)
+{
+    return agent_expect(&scene->agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+}
+
+static void logs_are_read_from_the_node_that_has_them(void **state)
+{
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
+    Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
+    request.rank = 1;
+    request.tail_lines = 2;
+    AUTO_LOGS struct dp_client_logs *logs = read_logs(&scene, &request);
+    static const char *const parts[] = {"one\ntwo\nth", "ree\nfour\n", ""};
+    uint64_t offset = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const Dp__V1__ReadLog *read = next_read(&scene);
+        assert_int_equal(read->rank, 1);
+        assert_int_equal(read->offset, offset);
+        send_log(&scene.agent, read, parts[i], strlen(parts[i]));
+        offset += strlen(parts[i]);
+    }
+    Dp__V1__LogText *text;
+    assert_true(next_log(logs, &scene, &text));
+    assert_int_equal(text->data.len, strlen("three\nfour\n"));
+    assert_memory_equal(text->data.data, "three\nfour\n", text->data.len);
+    assert_string_equal(text->node, "node-x");
+    assert_false(next_log(logs, &scene, &text));
+}
+
 static void output_arrives_whole_in_characters_and_from_the_oldest_byte_kept(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    daemon_start_job(client, &agent, &arena);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
     Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    AUTO_LOGS struct dp_client_logs *logs = read_logs(&scene, &request);
     static const char said[] = "żółw🐢\n";
     // The first thousand bytes were rotated away; then it comes byte by byte.
     for (size_t i = 0; i <= strlen(said); i++) {
-        Dp__V1__ReadLog read =
-            *agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        Dp__V1__ReadLog read = *next_read(&scene);
         assert_int_equal(read.offset, i == 0 ? 0 : 1000 + i);
         read.offset = 1000 + i;
-        send_log(&agent, &read, said + i, i < strlen(said) ? 1 : 0);
+        send_log(&scene.agent, &read, said + i, i < strlen(said) ? 1 : 0);
     }
     DP_CLEANUP(dp_buf_deinit) struct dp_buf heard = {0};
     Dp__V1__LogText *text;
-    while (next_log(logs, &agent, &arena, &text)) {
+    while (next_log(logs, &scene, &text)) {
         assert_true(dp_utf8_valid(text->data.data, text->data.len));
         dp_buf_append(&heard, text->data.data, text->data.len);
     }
     assert_string_equal(heard.bytes, said);
-    dp_client_logs_close(logs);
 }
 
-static const Dp__V1__ReadLog *expect_read(struct fake_agent *agent, uint32_t attempt)
+static const Dp__V1__ReadLog *next_read_of(struct scene *scene, uint32_t attempt)
 {
-    const Dp__V1__ReadLog *read =
-        agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+    const Dp__V1__ReadLog *read = next_read(scene);
     assert_int_equal(read->fence->attempt, attempt);
     return read;
 }
 
 // Its one node is drained at once and taken back; the next attempt runs there.
-static void begin_again(struct dp_client *client, struct fake_agent *agent, Dp__V1__Fence *fence,
-                        struct dp_arena *arena)
+static void begin_again(struct scene *scene)
 {
     struct dp_error err = {0};
     Dp__V1__Node *node = NULL;
     Dp__V1__DrainNodeRequest drain = DP__V1__DRAIN_NODE_REQUEST__INIT;
     drain.node = (char *)"node-x";
     drain.force = true;
-    assert_ok(dp_client_drain_node(client, &drain, arena, &node, &err), &err);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
-    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
-    assert_ok(dp_client_undrain_node(client, "node-x", arena, &node, &err), &err);
-    fence->attempt = 2;
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE);
-    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_READY);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START);
-    agent_level(agent, fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
+    assert_ok(dp_client_drain_node(scene->client, &drain, &scene->arena, &node, &err), &err);
+    agent_expect(&scene->agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
+    scene_level(scene, DP__V1__RANK_PHASE__RANK_DIED);
+    agent_expect(&scene->agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_RELEASE);
+    assert_ok(dp_client_undrain_node(scene->client, "node-x", &scene->arena, &node, &err), &err);
+    scene->fence.attempt = 2;
+    agent_expect(&scene->agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE);
+    agent_start_ranks(&scene->agent, &scene->fence);
 }
 
 static void who_follows_output_goes_on_with_the_ranks_of_the_next_attempt(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    Dp__V1__Fence fence = *daemon_start_job(client, &agent, &arena);
-    fence.job = (char *)"job-1";
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
     Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
     request.follow = true;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
-    send_log(&agent, expect_read(&agent, 1), "one\n", 4);
-    Dp__V1__ReadLog last = *expect_read(&agent, 1);
-    begin_again(client, &agent, &fence, &arena);
-    send_end(&agent, &last);
-    send_log(&agent, expect_read(&agent, 2), "two\n", 4);
-    last = *expect_read(&agent, 2);
+    AUTO_LOGS struct dp_client_logs *logs = read_logs(&scene, &request);
+    send_log(&scene.agent, next_read_of(&scene, 1), "one\n", 4);
+    Dp__V1__ReadLog last = *next_read_of(&scene, 1);
+    begin_again(&scene);
+    send_end(&scene.agent, &last);
+    send_log(&scene.agent, next_read_of(&scene, 2), "two\n", 4);
+    last = *next_read_of(&scene, 2);
     assert_int_equal(last.offset, 4);
-    agent_level(&agent, &fence, 2, DP__V1__RANK_PHASE__RANK_FINISHED);
-    send_end(&agent, &last);
+    scene_level(&scene, DP__V1__RANK_PHASE__RANK_FINISHED);
+    send_end(&scene.agent, &last);
     DP_CLEANUP(dp_buf_deinit) struct dp_buf heard = {0};
     Dp__V1__LogText *text;
-    while (next_log(logs, &agent, &arena, &text)) {
+    while (next_log(logs, &scene, &text)) {
         dp_buf_append(&heard, text->data.data, text->data.len);
     }
     dp_buf_puts(&heard, "");
     assert_string_equal(heard.bytes, "one\ntwo\n");
-    dp_client_logs_close(logs);
 }
 
 static void logs_of_all_ranks_come_by_rank_when_they_are_not_followed(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    daemon_start_job(client, &agent, &arena);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
     Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
     request.all_ranks = true;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    AUTO_LOGS struct dp_client_logs *logs = read_logs(&scene, &request);
     static const struct {
         uint32_t rank;
         const char *text;
     } parts[] = {{0, "a\n"}, {0, "b\n"}, {0, ""}, {1, "c\n"}, {1, ""}};
     for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        const Dp__V1__ReadLog *read = next_read(&scene);
         assert_int_equal(read->rank, parts[i].rank);
-        send_log(&agent, read, parts[i].text, strlen(parts[i].text));
+        send_log(&scene.agent, read, parts[i].text, strlen(parts[i].text));
     }
     static const char *const lines[] = {"a\n", "b\n", "c\n"};
     Dp__V1__LogText *text = NULL;
     for (size_t i = 0; i < 3; i++) {
-        assert_true(next_log(logs, &agent, &arena, &text));
+        assert_true(next_log(logs, &scene, &text));
         assert_int_equal(text->rank, i == 2);
         assert_memory_equal(text->data.data, lines[i], 2);
     }
-    assert_false(next_log(logs, &agent, &arena, &text));
-    dp_client_logs_close(logs);
+    assert_false(next_log(logs, &scene, &text));
 }
 
 // More than a stream's queue takes: it waits for its reader, and nothing of it is lost.
 static void a_long_tail_comes_whole_to_a_slow_reader(void **state)
 {
-    struct daemon_process *process = *state;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    AUTO_AGENT struct fake_agent agent;
-    agent_connect(&agent, process, DP_PROTOCOL_VERSION, NULL);
-    daemon_start_job(client, &agent, &arena);
+    AUTO_SCENE struct scene scene;
+    scene_open_training(&scene, state);
     Dp__V1__ReadLogsRequest request = DP__V1__READ_LOGS_REQUEST__INIT;
-    request.id = (char *)"job-1";
     request.tail_lines = 1000000;
-    struct dp_client_logs *logs = NULL;
-    struct dp_error err = {0};
-    assert_ok(dp_client_read_logs(client, &request, &logs, &err), &err);
+    AUTO_LOGS struct dp_client_logs *logs = read_logs(&scene, &request);
     // 40 MiB of lines of 16 bytes; the last 16 MiB may stay.
     char part[DP_LOG_CHUNK_BYTES_MAX + 1];
     const uint64_t lines_each = DP_LOG_CHUNK_BYTES_MAX / 16, parts = 640;
     for (uint64_t p = 0; p <= parts; p++) {
-        const Dp__V1__ReadLog *read =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_READ_LOG)->read_log;
+        const Dp__V1__ReadLog *read = next_read(&scene);
         for (uint64_t i = 0; i < lines_each; i++) {
             snprintf(part + 16 * i, 17, "%015llu\n", (unsigned long long)(p * lines_each + i));
         }
-        send_log(&agent, read, part, p == parts ? 0 : DP_LOG_CHUNK_BYTES_MAX);
-        agent.got_count = agent.taken = 0;
+        send_log(&scene.agent, read, part, p == parts ? 0 : DP_LOG_CHUNK_BYTES_MAX);
+        scene.agent.got_count = scene.agent.taken = 0;
     }
     Dp__V1__LogText *text = NULL;
     uint64_t bytes = 0, line = 0;
-    while (next_log(logs, &agent, &arena, &text)) {
+    while (next_log(logs, &scene, &text)) {
         for (size_t i = 0; i < text->data.len; i += 16) {
             uint64_t number = strtoull((const char *)text->data.data + i, NULL, 10);
             assert_true(bytes + i == 0 || number == line + 1);
@@ -269,10 +228,7 @@ static void a_long_tail_comes_whole_to_a_slow_reader(void **state)
     }
     assert_int_equal(line, parts * lines_each - 1);
     assert_true(bytes > (15u << 20) && bytes <= (16u << 20));
-    dp_client_logs_close(logs);
 }
-
-#define DAEMON_TEST(name) cmocka_unit_test_setup_teardown(name, daemon_setup, daemon_teardown)
 
 static const struct CMUnitTest tests[] = {
     DAEMON_TEST(logs_are_read_from_the_node_that_has_them),

@@ -8,8 +8,6 @@
 #include "dp/cleanup.h"
 #include "dp/clock.h"
 
-#define AUTO_CLIENT __attribute__((cleanup(daemon_close_client)))
-
 static void submit(struct dp_client *client, const char *request_id)
 {
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
@@ -222,8 +220,6 @@ static void one_caller_watches_so_much_and_not_more_and_is_told_what_to_do(void 
         dp_client_watch_close(watch);
     }
 }
-
-#define DAEMON_TEST(name) cmocka_unit_test_setup_teardown(name, daemon_setup, daemon_teardown)
 
 static const struct CMUnitTest tests[] = {
     DAEMON_TEST(jobs_that_wait_are_listed_in_the_order_in_which_they_go),

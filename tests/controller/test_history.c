@@ -16,12 +16,6 @@
 #include "dp/method.h"
 #include "dp/store.h"
 
-static void cleanup_client(struct dp_client **client)
-{
-    dp_client_close(*client);
-}
-#define AUTO_CLIENT DP_CLEANUP(cleanup_client)
-
 static void cleanup_events(struct dp_client_events **events)
 {
     dp_client_events_close(*events);
@@ -34,17 +28,6 @@ static const char sim_job[] =
     "expert = 1\ndata = 1\nmicrobatches = 8\nmicro_batch_size = 2\nschedule = \"dualpipe\"\n"
     "[resources]\ndevice = \"sim\"\n[sim]\nforward_s = 0.001\ninput_grad_s = 0.001\n"
     "weight_grad_s = 0.001\n";
-
-static dp_status submit(struct dp_client *client, const char *toml, const char *request_id,
-                        struct dp_arena *arena, Dp__V1__Job **ret_job, struct dp_error *err)
-{
-    Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
-    request.job_toml.data = (uint8_t *)toml;
-    request.job_toml.len = strlen(toml);
-    request.request_id = (char *)request_id;
-    request.file = (char *)"my.toml";
-    return dp_client_submit_job(client, &request, arena, ret_job, err);
-}
 
 static Dp__V1__ListAuditResponse *read_audit(struct dp_client *client, const char *object,
                                              struct dp_arena *arena)
@@ -103,10 +86,10 @@ static void every_request_for_a_change_has_one_entry_and_reads_have_none(void **
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     struct dp_error err = {0};
     Dp__V1__Job *job = NULL;
-    assert_ok(submit(client, sim_job, "abc", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, sim_job, "abc", &arena, &job, &err), &err);
     wait_queued(client, "job-1");
-    assert_ok(submit(client, sim_job, "abc", &arena, &job, &err), &err); // the same one
-    assert_int_equal(submit(client, "steps = x", "", &arena, &job, &err), DP_INVALID);
+    assert_ok(daemon_submit(client, sim_job, "abc", &arena, &job, &err), &err); // the same one
+    assert_int_equal(daemon_submit(client, "steps = x", "", &arena, &job, &err), DP_INVALID);
     assert_ok(dp_client_cancel_job(client, "little", "why not", &arena, &job, &err), &err);
     assert_int_equal(dp_client_cancel_job(client, "job-1", "", &arena, &job, &err), DP_CONFLICT);
     Dp__V1__CheckpointJobResponse *checkpoint = NULL;
@@ -167,7 +150,7 @@ static void an_entry_is_on_disk_when_its_answer_is_given(void **state)
         DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
         Dp__V1__Job *job = NULL;
         assert_int_equal(read_audit(client, "", &arena)->n_entries, i);
-        assert_ok(submit(client, sim_job, "", &arena, &job, &err), &err);
+        assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
         assert_int_equal(daemon_end(process, SIGKILL), 128 + SIGKILL);
     }
 }
@@ -218,7 +201,7 @@ static void events_go_on_where_they_broke_off_also_after_kill_9(void **state)
         AUTO_EVENTS struct dp_client_events *events = watch(client, index, false);
         DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
         Dp__V1__Job *job = NULL;
-        assert_ok(submit(client, sim_job, "", &arena, &job, &err), &err);
+        assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
         take_events(events, 2, &index); // SUBMITTED, QUEUED; and nothing twice
         assert_int_equal(daemon_end(process, SIGKILL), 128 + SIGKILL);
     }
@@ -236,11 +219,11 @@ static void events_from_now_leave_out_what_was(void **state)
     uint64_t index = 0;
     {
         AUTO_EVENTS struct dp_client_events *all = watch(client, 0, false);
-        assert_ok(submit(client, sim_job, "", &arena, &job, &err), &err);
+        assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
         take_events(all, 2, &index);
     }
     AUTO_EVENTS struct dp_client_events *events = watch(client, 0, true);
-    assert_ok(submit(client, sim_job, "", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
     take_events(events, 2, &index);
 }
 
@@ -282,9 +265,9 @@ static void a_backup_of_a_running_controller_serves_in_another_place(void **stat
         AUTO_CLIENT struct dp_client *client = daemon_client(process);
         DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
         Dp__V1__Job *job = NULL;
-        assert_ok(submit(client, sim_job, "before", &arena, &job, &err), &err);
+        assert_ok(daemon_submit(client, sim_job, "before", &arena, &job, &err), &err);
         assert_true(take_backup(client, copy) > 4096);
-        assert_ok(submit(client, sim_job, "after", &arena, &job, &err), &err);
+        assert_ok(daemon_submit(client, sim_job, "after", &arena, &job, &err), &err);
         assert_string_equal(job->id, "job-2");
     }
     assert_int_equal(daemon_end(process, SIGTERM), 0);
@@ -296,7 +279,7 @@ static void a_backup_of_a_running_controller_serves_in_another_place(void **stat
     AUTO_CLIENT struct dp_client *client = daemon_client(process);
     DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     Dp__V1__Job *job = NULL;
-    assert_ok(submit(client, sim_job, "before", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, sim_job, "before", &arena, &job, &err), &err);
     assert_string_equal(job->id, "job-1");
     assert_int_equal(dp_client_get_job(client, "job-2", &arena, &job, &err), DP_NOT_FOUND);
 }
@@ -333,11 +316,9 @@ static void heartbeats_are_answered_while_the_database_stands_still(void **state
     sqlite3_close(db);
     // And what waited is stored.
     Dp__V1__Job *job = NULL;
-    assert_ok(submit(client, sim_job, "", &arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
     agent_close(&agent);
 }
-
-#define DAEMON_TEST(name) cmocka_unit_test_setup_teardown(name, daemon_setup, daemon_teardown)
 
 int main(void)
 {

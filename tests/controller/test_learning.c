@@ -11,15 +11,8 @@
 #include "dp/json.h"
 #include "dp/profile.h"
 
-#define AUTO_CLIENT DP_CLEANUP(close_client)
-#define AUTO_AGENT DP_CLEANUP(agent_close)
 #define AUTO_CALIBRATION DP_CLEANUP(close_calibration)
 #define POLL_MS 20
-
-static void close_client(struct dp_client **client)
-{
-    dp_client_close(*client);
-}
 
 static void close_calibration(struct dp_client_calibration **calibration)
 {
@@ -78,6 +71,12 @@ static void connect_agent(struct fake_agent *agent, const struct daemon_process 
     while (strcmp(node_state(client, &arena), "READY") != 0) {
         agent_pump(agent, POLL_MS);
     }
+}
+
+static void open_measured(struct scene *scene, void **state)
+{
+    scene_open(scene, state);
+    connect_agent(&scene->agent, scene->process, scene->client);
 }
 
 static void send_report(struct fake_agent *agent, Dp__V1__Fence *fence, uint32_t rank,
@@ -150,16 +149,11 @@ static const Dp__V1__Lesson *run(struct dp_client *client, struct fake_agent *ag
 {
     struct dp_error err = {0};
     DP_AUTO_FREE char *toml = dp_asprintf("%s%s", cpu_job, way->more == NULL ? "" : way->more);
-    Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
     Dp__V1__Job *job = NULL;
-    request.job_toml.data = (uint8_t *)toml;
-    request.job_toml.len = strlen(toml);
-    assert_ok(dp_client_submit_job(client, &request, arena, &job, &err), &err);
+    assert_ok(daemon_submit(client, toml, "", arena, &job, &err), &err);
     const Dp__V1__Prepare *prepare =
         agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE)->prepare;
-    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_READY);
-    agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_START);
-    agent_level(agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_RUNNING);
+    agent_start_ranks(agent, prepare->fence);
     for (uint64_t step = 1; step <= way->steps; step++) {
         send_step(agent, prepare, 0, step, way);
         send_step(agent, prepare, 1, step, way);
@@ -208,24 +202,21 @@ static void settle(struct dp_client *client, struct fake_agent *agent)
 
 static void the_second_plan_cites_what_the_first_run_taught(void **state)
 {
-    struct daemon_process *process = *state;
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     const struct way slow = {.slow = 1.25, .core = 0.95, .steps = 12};
     const char *provenance = NULL;
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process, client);
-    const Dp__V1__Lesson *lesson = run(client, &agent, &slow, &arena, &provenance);
+    AUTO_SCENE struct scene scene;
+    open_measured(&scene, state);
+    const Dp__V1__Lesson *lesson =
+        run(scene.client, &scene.agent, &slow, &scene.arena, &provenance);
     assert_null(strstr(provenance, "corrected by"));
     assert_true(lesson->learned);
     assert_true(fabs(part_of(lesson, "compute")->ratio - 1.25) < 0.01);
     assert_true(part_of(lesson, "compute")->learned);
     assert_non_null(strstr(lesson->correction, "compute x1.25"));
-    settle(client, &agent);
+    settle(scene.client, &scene.agent);
     // What was learned holds, and is right: the same run now takes what is predicted for it.
     const struct way right = {.slow = 1, .core = 0.95, .steps = 12};
-    lesson = run(client, &agent, &right, &arena, &provenance);
+    lesson = run(scene.client, &scene.agent, &right, &scene.arena, &provenance);
     assert_non_null(strstr(provenance, "corrected by job-1: compute x1.25"));
     assert_true(fabs(part_of(lesson, "compute")->ratio - 1) < 0.01);
     assert_string_equal(lesson->source, "job-1");
@@ -260,8 +251,6 @@ static void what_was_learned_survives_kill_9_and_ends_with_a_new_measurement(voi
 
 static void a_wrong_run_poisons_nothing(void **state)
 {
-    struct daemon_process *process = *state;
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     static const struct {
         struct way way;
         const char *reason;
@@ -273,19 +262,16 @@ static void a_wrong_run_poisons_nothing(void **state)
         {{.slow = 30, .core = 1, .steps = 12}, "compute took 30 times"},
         {{.slow = 3, .core = 1, .steps = 12, .more = "[resources]\nlearn = 0\n"}, "switched off"},
     };
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process, client);
+    AUTO_SCENE struct scene scene;
+    open_measured(&scene, state);
     const char *provenance = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const Dp__V1__Lesson *lesson = run(client, &agent, &cases[i].way, &arena, &provenance);
+        const Dp__V1__Lesson *lesson =
+            run(scene.client, &scene.agent, &cases[i].way, &scene.arena, &provenance);
         assert_null(strstr(provenance, "corrected by"));
         assert_false(lesson->learned);
-        if (strstr(lesson->reason, cases[i].reason) == NULL) {
-            fail_msg("\"%s\" lacks \"%s\"", lesson->reason, cases[i].reason);
-        }
-        settle(client, &agent);
+        assert_part(lesson->reason, cases[i].reason);
+        settle(scene.client, &scene.agent);
     }
 }
 
@@ -317,6 +303,11 @@ static const Dp__V1__CalibrateEvent *event_of(struct dp_client_calibration *cali
         assert_ok(dp_client_calibrate_next(calibration, POLL_MS, arena, &event, &end, &err), &err);
     }
     return event;
+}
+
+static const Dp__V1__CalibrateOrder *next_order(struct fake_agent *agent)
+{
+    return agent_expect(agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate;
 }
 
 static void answer(struct fake_agent *agent, uint64_t request, Dp__V1__CalibrateOutcome outcome,
@@ -352,69 +343,60 @@ static void fill_profile(Dp__V1__CalibrateLevel *level, struct dp_buf *text)
 
 static void a_node_is_measured_and_both_profiles_are_told(void **state)
 {
-    struct daemon_process *process = *state;
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
     DP_CLEANUP(dp_buf_deinit) struct dp_buf text = {0};
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process, client);
-    AUTO_CALIBRATION struct dp_client_calibration *calibration = ask(client, "node-x", false);
-    const Dp__V1__CalibrateEvent *event = event_of(calibration, &agent, &arena);
+    AUTO_SCENE struct scene scene;
+    open_measured(&scene, state);
+    AUTO_CALIBRATION struct dp_client_calibration *calibration = ask(scene.client, "node-x", false);
+    const Dp__V1__CalibrateEvent *event = event_of(calibration, &scene.agent, &scene.arena);
     assert_string_equal(event->message, "measuring");
     // Meanwhile it gets no work, and nobody else may measure it.
-    assert_string_equal(node_state(client, &arena), "REGISTERING");
-    AUTO_CALIBRATION struct dp_client_calibration *second = ask(client, NULL, false);
-    event = event_of(second, &agent, &arena);
+    assert_string_equal(node_state(scene.client, &scene.arena), "REGISTERING");
+    AUTO_CALIBRATION struct dp_client_calibration *second = ask(scene.client, NULL, false);
+    event = event_of(second, &scene.agent, &scene.arena);
     assert_int_equal(event->outcome, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_REFUSED);
     assert_string_equal(event->message, "it is being calibrated for somebody else");
-    assert_null(event_of(second, &agent, &arena));
-    uint64_t request =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate->request;
-    answer(&agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON, "products", NULL);
-    assert_string_equal(event_of(calibration, &agent, &arena)->message, "products");
+    assert_null(event_of(second, &scene.agent, &scene.arena));
+    uint64_t request = next_order(&scene.agent)->request;
+    answer(&scene.agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON, "products", NULL);
+    assert_string_equal(event_of(calibration, &scene.agent, &scene.arena)->message, "products");
     Dp__V1__CalibrateLevel measured;
     fill_profile(&measured, &text);
-    send_profile(&agent, 3000, 9e10);
-    answer(&agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_MEASURED, "", &measured);
-    event = event_of(calibration, &agent, &arena);
+    send_profile(&scene.agent, 3000, 9e10);
+    answer(&scene.agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_MEASURED, "", &measured);
+    event = event_of(calibration, &scene.agent, &scene.arena);
     assert_int_equal(event->outcome, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_MEASURED);
     assert_int_equal(event->profile_json.len, text.length);
     assert_true(event->before_json.len > 0);
-    assert_null(event_of(calibration, &agent, &arena));
-    assert_string_equal(node_state(client, &arena), "READY");
+    assert_null(event_of(calibration, &scene.agent, &scene.arena));
+    assert_string_equal(node_state(scene.client, &scene.arena), "READY");
     Dp__V1__ListProfilesResponse *profiles = NULL;
     struct dp_error err = {0};
-    assert_ok(dp_client_list_profiles(client, "node-x", 0, &arena, &profiles, &err), &err);
+    assert_ok(dp_client_list_profiles(scene.client, "node-x", 0, &scene.arena, &profiles, &err),
+              &err);
     assert_int_equal(profiles->n_profiles, 2);
     assert_memory_equal(profiles->profiles[0]->document_json.data, text.bytes, text.length);
-    assert_refused(dp_client_list_profiles(client, "node-y", 0, &arena, &profiles, &err),
-                   DP_NOT_FOUND, &err, "no node \"node-y\"");
+    assert_refused(
+        dp_client_list_profiles(scene.client, "node-y", 0, &scene.arena, &profiles, &err),
+        DP_NOT_FOUND, &err, "no node \"node-y\"");
 }
 
 static void who_waits_is_served_when_the_one_before_is_done(void **state)
 {
-    struct daemon_process *process = *state;
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process, client);
-    AUTO_CALIBRATION struct dp_client_calibration *first = ask(client, "node-x", false);
-    assert_string_equal(event_of(first, &agent, &arena)->message, "measuring");
-    AUTO_CALIBRATION struct dp_client_calibration *second = ask(client, "node-x", true);
-    const Dp__V1__CalibrateEvent *event = event_of(second, &agent, &arena);
+    AUTO_SCENE struct scene scene;
+    open_measured(&scene, state);
+    AUTO_CALIBRATION struct dp_client_calibration *first = ask(scene.client, "node-x", false);
+    assert_string_equal(event_of(first, &scene.agent, &scene.arena)->message, "measuring");
+    AUTO_CALIBRATION struct dp_client_calibration *second = ask(scene.client, "node-x", true);
+    const Dp__V1__CalibrateEvent *event = event_of(second, &scene.agent, &scene.arena);
     assert_int_equal(event->outcome, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON);
     assert_string_equal(event->message, "it is being calibrated for somebody else");
-    uint64_t request =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate->request;
-    answer(&agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_FAILED, "no clock", NULL);
-    assert_string_equal(event_of(second, &agent, &arena)->message, "measuring");
-    const Dp__V1__CalibrateOrder *order =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate;
+    uint64_t request = next_order(&scene.agent)->request;
+    answer(&scene.agent, request, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_FAILED, "no clock", NULL);
+    assert_string_equal(event_of(second, &scene.agent, &scene.arena)->message, "measuring");
+    const Dp__V1__CalibrateOrder *order = next_order(&scene.agent);
     assert_false(order->cancel);
     assert_int_not_equal(order->request, request);
-    assert_string_equal(node_state(client, &arena), "REGISTERING");
+    assert_string_equal(node_state(scene.client, &scene.arena), "REGISTERING");
 }
 
 static void an_agent_that_fails_or_goes_away_is_said_so(void **state)
@@ -428,8 +410,7 @@ static void an_agent_that_fails_or_goes_away_is_said_so(void **state)
         connect_agent(&agent, process, client);
         AUTO_CALIBRATION struct dp_client_calibration *calibration = ask(client, "node-x", false);
         assert_string_equal(event_of(calibration, &agent, &arena)->message, "measuring");
-        uint64_t request =
-            agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate->request;
+        uint64_t request = next_order(&agent)->request;
         if (gone) {
             agent_close(&agent);
         } else {
@@ -445,56 +426,42 @@ static void an_agent_that_fails_or_goes_away_is_said_so(void **state)
 
 static void a_caller_that_leaves_ends_the_measurement(void **state)
 {
-    struct daemon_process *process = *state;
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process, client);
-    struct dp_client_calibration *calibration = ask(client, "node-x", false);
-    assert_string_equal(event_of(calibration, &agent, &arena)->message, "measuring");
-    uint64_t request =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate->request;
+    AUTO_SCENE struct scene scene;
+    open_measured(&scene, state);
+    struct dp_client_calibration *calibration = ask(scene.client, "node-x", false);
+    assert_string_equal(event_of(calibration, &scene.agent, &scene.arena)->message, "measuring");
+    uint64_t request = next_order(&scene.agent)->request;
     dp_client_calibrate_close(calibration);
-    const Dp__V1__CalibrateOrder *order =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_CALIBRATE)->calibrate;
+    const Dp__V1__CalibrateOrder *order = next_order(&scene.agent);
     assert_true(order->cancel);
     assert_int_equal(order->request, request);
-    assert_string_equal(node_state(client, &arena), "READY");
+    assert_string_equal(node_state(scene.client, &scene.arena), "READY");
 }
 
 static void a_node_with_ranks_is_refused_or_waited_for(void **state)
 {
-    struct daemon_process *process = *state;
-    DP_CLEANUP(dp_arena_deinit) struct dp_arena arena = {0};
-    daemon_start(process);
-    AUTO_CLIENT struct dp_client *client = daemon_client(process);
-    AUTO_AGENT struct fake_agent agent;
-    connect_agent(&agent, process, client);
-    Dp__V1__SubmitJobRequest request = DP__V1__SUBMIT_JOB_REQUEST__INIT;
+    AUTO_SCENE struct scene scene;
+    open_measured(&scene, state);
     Dp__V1__Job *job = NULL;
     struct dp_error err = {0};
-    request.job_toml.data = (uint8_t *)cpu_job;
-    request.job_toml.len = strlen(cpu_job);
-    assert_ok(dp_client_submit_job(client, &request, &arena, &job, &err), &err);
+    assert_ok(daemon_submit(scene.client, cpu_job, "", &scene.arena, &job, &err), &err);
     const Dp__V1__Prepare *prepare =
-        agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE)->prepare;
-    AUTO_CALIBRATION struct dp_client_calibration *refused = ask(client, "node-x", false);
-    const Dp__V1__CalibrateEvent *event = event_of(refused, &agent, &arena);
+        agent_expect(&scene.agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_PREPARE)->prepare;
+    AUTO_CALIBRATION struct dp_client_calibration *refused = ask(scene.client, "node-x", false);
+    const Dp__V1__CalibrateEvent *event = event_of(refused, &scene.agent, &scene.arena);
     assert_int_equal(event->outcome, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_REFUSED);
     assert_non_null(strstr(event->message, "ranks of job-1 run on node-x"));
-    AUTO_CALIBRATION struct dp_client_calibration *waits = ask(client, "node-x", true);
-    event = event_of(waits, &agent, &arena);
+    AUTO_CALIBRATION struct dp_client_calibration *waits = ask(scene.client, "node-x", true);
+    event = event_of(waits, &scene.agent, &scene.arena);
     assert_int_equal(event->outcome, DP__V1__CALIBRATE_OUTCOME__CALIBRATE_GOES_ON);
-    assert_ok(dp_client_cancel_job(client, "job-1", "", &arena, &job, &err), &err);
-    agent_expect(&agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
-    agent_level(&agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
-    assert_string_equal(event_of(waits, &agent, &arena)->message, "measuring");
+    assert_ok(dp_client_cancel_job(scene.client, "job-1", "", &scene.arena, &job, &err), &err);
+    agent_expect(&scene.agent, DP__V1__CONTROLLER_MESSAGE__MESSAGE_STOP);
+    agent_level(&scene.agent, prepare->fence, 2, DP__V1__RANK_PHASE__RANK_DIED);
+    assert_string_equal(event_of(waits, &scene.agent, &scene.arena)->message, "measuring");
 }
 
 int main(void)
 {
-#define DAEMON_TEST(name) cmocka_unit_test_setup_teardown(name, daemon_setup, daemon_teardown)
     const struct CMUnitTest tests[] = {
         DAEMON_TEST(the_second_plan_cites_what_the_first_run_taught),
         DAEMON_TEST(what_was_learned_survives_kill_9_and_ends_with_a_new_measurement),

@@ -191,19 +191,10 @@ static void a_file_of_somebody_else_is_not_taken(void **state)
     assert_refused(try_open(directory, &err), DP_INVALID, &err, "controller.db is damaged");
 }
 
-static void run_sql(const char *directory, const char *sql)
-{
-    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-}
-
 static void a_newer_schema_is_refused_with_both_versions(void **state)
 {
     fill(*state);
-    run_sql(*state, "PRAGMA user_version = 99");
+    store_sql(*state, "PRAGMA user_version = 99");
     struct dp_error err = {0};
     assert_refused(try_open(*state, &err), DP_CONFLICT, &err, "schema 99");
     assert_non_null(strstr(err.message, "written by a newer version"));
@@ -300,9 +291,9 @@ static void what_failed_is_never_written_over_what_came_after_it(void **state)
     struct dp_store *store = store_open(directory);
     assert_int_equal(store_write_job(store, 1, DP_STATE_RUNNING, NULL), DP_OK);
     // abs() of the smallest integer is an error that is no constraint's.
-    run_sql(directory, "CREATE TRIGGER fails BEFORE UPDATE ON jobs WHEN NEW.message = 'old' AND "
-                       "NOT EXISTS (SELECT 1 FROM steps) BEGIN "
-                       "SELECT abs(-9223372036854775807 - 1); END");
+    store_sql(directory, "CREATE TRIGGER fails BEFORE UPDATE ON jobs WHEN NEW.message = 'old' AND "
+                         "NOT EXISTS (SELECT 1 FROM steps) BEGIN "
+                         "SELECT abs(-9223372036854775807 - 1); END");
     struct dp_job_record older = store_job(1, DP_STATE_RUNNING), newer = older;
     DP_COPY_TEXT(older.message, "old");
     DP_COPY_TEXT(newer.message, "new");
@@ -336,8 +327,8 @@ static void steps_that_found_no_room_are_written_when_there_is_some(void **state
     const char *directory = *state;
     struct dp_store *store = store_open(directory);
     assert_int_equal(store_write_job(store, 1, DP_STATE_RUNNING, NULL), DP_OK);
-    run_sql(directory, "CREATE TRIGGER fails BEFORE INSERT ON steps BEGIN "
-                       "SELECT abs(-9223372036854775807 - 1); END");
+    store_sql(directory, "CREATE TRIGGER fails BEFORE INSERT ON steps BEGIN "
+                         "SELECT abs(-9223372036854775807 - 1); END");
     for (uint64_t number = 1; number <= 3; number++) {
         struct dp_step_record step = {.job = 1, .step = number};
         struct dp_job_record job = store_job(1, DP_STATE_RUNNING);
@@ -345,7 +336,7 @@ static void steps_that_found_no_room_are_written_when_there_is_some(void **state
         struct dp_error err = {0};
         assert_refused(store_write(store, records, 2, &err), DP_IO, &err, "steps");
     }
-    run_sql(directory, "DROP TRIGGER fails");
+    store_sql(directory, "DROP TRIGGER fails");
     struct dp_step_record *steps = NULL;
     size_t count = 0;
     struct dp_error err = {0};
@@ -370,7 +361,7 @@ static void drop_communication(const char *directory)
                       "ALTER TABLE ranks DROP COLUMN comm_%s_total_ns;"
                       "ALTER TABLE ranks DROP COLUMN comm_%s_exposed_ns",
                       kinds[i], kinds[i]);
-        run_sql(directory, sql.bytes);
+        store_sql(directory, sql.bytes);
     }
 }
 
@@ -381,21 +372,21 @@ static void drop_memory(const char *directory)
     for (size_t i = 0; i < DP_ARRAY_LENGTH(parts); i++) {
         DP_CLEANUP(dp_buf_deinit) struct dp_buf sql = {0};
         dp_buf_printf(&sql, "ALTER TABLE ranks DROP COLUMN memory_%s", parts[i]);
-        run_sql(directory, sql.bytes);
+        store_sql(directory, sql.bytes);
     }
 }
 
 static void drop_reassignments(const char *directory)
 {
-    run_sql(directory, "DROP TRIGGER ranks_fewer; DROP TABLE decisions;"
-                       "ALTER TABLE jobs DROP COLUMN straggler_enter;"
-                       "ALTER TABLE jobs DROP COLUMN epoch_used;"
-                       "ALTER TABLE jobs DROP COLUMN ranks_count;"
-                       "ALTER TABLE jobs DROP COLUMN recovery;"
-                       "ALTER TABLE jobs DROP COLUMN adapt;"
-                       "ALTER TABLE jobs DROP COLUMN source_epoch;"
-                       "ALTER TABLE jobs DROP COLUMN source_step;"
-                       "ALTER TABLE jobs DROP COLUMN sources");
+    store_sql(directory, "DROP TRIGGER ranks_fewer; DROP TABLE decisions;"
+                         "ALTER TABLE jobs DROP COLUMN straggler_enter;"
+                         "ALTER TABLE jobs DROP COLUMN epoch_used;"
+                         "ALTER TABLE jobs DROP COLUMN ranks_count;"
+                         "ALTER TABLE jobs DROP COLUMN recovery;"
+                         "ALTER TABLE jobs DROP COLUMN adapt;"
+                         "ALTER TABLE jobs DROP COLUMN source_epoch;"
+                         "ALTER TABLE jobs DROP COLUMN source_step;"
+                         "ALTER TABLE jobs DROP COLUMN sources");
 }
 
 static void drop_queue(const char *directory)
@@ -406,34 +397,34 @@ static void drop_queue(const char *directory)
     static const char *const node[] = {"admin",          "admin_reason",      "admin_by",
                                        "admin_since_ns", "drain_deadline_ns", "place",
                                        "deleted"};
-    run_sql(directory, "DROP TABLE attempts; DROP TABLE quotas; DROP TRIGGER nodes_inserted;"
-                       "DROP TRIGGER nodes_updated");
+    store_sql(directory, "DROP TABLE attempts; DROP TABLE quotas; DROP TRIGGER nodes_inserted;"
+                         "DROP TRIGGER nodes_updated");
     for (size_t i = 0; i < DP_ARRAY_LENGTH(job); i++) {
         DP_AUTO_FREE char *sql = dp_asprintf("ALTER TABLE jobs DROP COLUMN %s", job[i]);
-        run_sql(directory, sql);
+        store_sql(directory, sql);
     }
     for (size_t i = 0; i < DP_ARRAY_LENGTH(node); i++) {
         DP_AUTO_FREE char *sql = dp_asprintf("ALTER TABLE nodes DROP COLUMN %s", node[i]);
-        run_sql(directory, sql);
+        store_sql(directory, sql);
     }
 }
 
 static void drop_audit(const char *directory)
 {
-    run_sql(directory, "DROP TABLE verdicts;"
-                       "DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
-                       "DROP INDEX jobs_by_end");
+    store_sql(directory, "DROP TABLE verdicts;"
+                         "DROP TABLE audit; DROP TABLE forgotten; DROP INDEX jobs_by_state;"
+                         "DROP INDEX jobs_by_end");
 }
 
 static void drop_newest(const char *directory)
 {
-    run_sql(directory, "ALTER TABLE steps DROP COLUMN attempt;"
-                       "ALTER TABLE jobs DROP COLUMN ranks_full;"
-                       "ALTER TABLE jobs DROP COLUMN held_ns;"
-                       "ALTER TABLE jobs DROP COLUMN held_by;"
-                       "ALTER TABLE jobs DROP COLUMN held_reason;"
-                       "ALTER TABLE ranks DROP COLUMN usage_evaluation_ns;"
-                       "ALTER TABLE ranks DROP COLUMN total_evaluation_ns");
+    store_sql(directory, "ALTER TABLE steps DROP COLUMN attempt;"
+                         "ALTER TABLE jobs DROP COLUMN ranks_full;"
+                         "ALTER TABLE jobs DROP COLUMN held_ns;"
+                         "ALTER TABLE jobs DROP COLUMN held_by;"
+                         "ALTER TABLE jobs DROP COLUMN held_reason;"
+                         "ALTER TABLE ranks DROP COLUMN usage_evaluation_ns;"
+                         "ALTER TABLE ranks DROP COLUMN total_evaluation_ns");
 }
 
 static void a_lost_job_of_the_first_schema_has_failed(void **state)
@@ -447,18 +438,18 @@ static void a_lost_job_of_the_first_schema_has_failed(void **state)
     drop_queue(directory);
     drop_audit(directory);
     // As the first schema had it.
-    run_sql(directory,
-            "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"
-            "ALTER TABLE jobs DROP COLUMN corpus_tokens; ALTER TABLE jobs DROP COLUMN avoid;"
-            "ALTER TABLE jobs DROP COLUMN avoid_why;"
-            "ALTER TABLE ranks DROP COLUMN stopped; ALTER TABLE ranks DROP COLUMN measured_ns;"
-            "ALTER TABLE ranks DROP COLUMN exchange_ns; ALTER TABLE ranks DROP COLUMN "
-            "grad_sync_ns; ALTER TABLE ranks DROP COLUMN optimizer_ns;"
-            "ALTER TABLE ranks DROP COLUMN load_skew; ALTER TABLE ranks DROP COLUMN load_layer;"
-            "ALTER TABLE ranks DROP COLUMN load_expert; ALTER TABLE ranks DROP COLUMN load_rank;"
-            "ALTER TABLE nodes DROP COLUMN hardware; DROP TABLE clusters;"
-            "DROP TABLE profiles; DROP TABLE lessons;"
-            "UPDATE jobs SET state = 11 WHERE number = 1; PRAGMA user_version = 1");
+    store_sql(directory,
+              "ALTER TABLE nodes DROP COLUMN fence_ms; ALTER TABLE jobs DROP COLUMN resumed_step;"
+              "ALTER TABLE jobs DROP COLUMN corpus_tokens; ALTER TABLE jobs DROP COLUMN avoid;"
+              "ALTER TABLE jobs DROP COLUMN avoid_why;"
+              "ALTER TABLE ranks DROP COLUMN stopped; ALTER TABLE ranks DROP COLUMN measured_ns;"
+              "ALTER TABLE ranks DROP COLUMN exchange_ns; ALTER TABLE ranks DROP COLUMN "
+              "grad_sync_ns; ALTER TABLE ranks DROP COLUMN optimizer_ns;"
+              "ALTER TABLE ranks DROP COLUMN load_skew; ALTER TABLE ranks DROP COLUMN load_layer;"
+              "ALTER TABLE ranks DROP COLUMN load_expert; ALTER TABLE ranks DROP COLUMN load_rank;"
+              "ALTER TABLE nodes DROP COLUMN hardware; DROP TABLE clusters;"
+              "DROP TABLE profiles; DROP TABLE lessons;"
+              "UPDATE jobs SET state = 11 WHERE number = 1; PRAGMA user_version = 1");
     struct dp_store *store = store_open(directory);
     struct dp_job_record job = {0};
     struct dp_error err = {0};

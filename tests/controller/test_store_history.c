@@ -2,11 +2,9 @@
 // back.
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,19 +18,6 @@
 #include "store_support.h"
 
 #define DEADLINE_MS 120000
-
-static void run_sql(const char *directory, const char *sql)
-{
-    DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    sqlite3_busy_timeout(db, DEADLINE_MS);
-    char *message = NULL;
-    if (sqlite3_exec(db, sql, NULL, NULL, &message) != SQLITE_OK) {
-        fail_msg("%s: %s", sql, message);
-    }
-    sqlite3_close(db);
-}
 
 static int64_t count_of(const char *path, const char *sql)
 {
@@ -354,8 +339,8 @@ static void keeping_house_that_fails_is_done_when_it_is_asked_for_again(void **s
     const char *directory = *state;
     struct dp_store *store = store_open(directory);
     write_ended(store, 1, 100, 3);
-    run_sql(directory, "CREATE TRIGGER stalls BEFORE DELETE ON steps BEGIN "
-                       "SELECT RAISE(ABORT, 'the disk stalls'); END");
+    store_sql(directory, "CREATE TRIGGER stalls BEFORE DELETE ON steps BEGIN "
+                         "SELECT RAISE(ABORT, 'the disk stalls'); END");
     struct dp_store_retention retention = {.before_ns = 101};
     dp_store_retain(store, &retention);
     wait_failed(store, 1);
@@ -363,7 +348,7 @@ static void keeping_house_that_fails_is_done_when_it_is_asked_for_again(void **s
     assert_int_equal(store_write_job(store, 2, DP_STATE_QUEUED, NULL), DP_OK);
     dp_store_retain(store, &retention);
     wait_failed(store, 2);
-    run_sql(directory, "DROP TRIGGER stalls");
+    store_sql(directory, "DROP TRIGGER stalls");
     dp_store_retain(store, &retention);
     wait_forgotten(store, 1);
     assert_kept(store, (uint64_t[]){2}, 1);
@@ -470,7 +455,7 @@ static void a_backup_made_while_it_is_written_is_whole_and_of_one_moment(void **
     DP_AUTO_FREE char *cut = dp_asprintf("DELETE FROM jobs WHERE number > %lld;"
                                          "DELETE FROM ranks WHERE job > %lld",
                                          (long long)jobs, (long long)jobs);
-    run_sql(directory, cut);
+    store_sql(directory, cut);
     DP_AUTO_FREE char *original = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
     DP_AUTO_FREE char *left = store_dump(original), *right = store_dump(path);
     assert_string_equal(left, right);
@@ -483,34 +468,30 @@ static void a_backup_that_finds_no_room_says_so_and_the_next_one_works(void **st
     const char *directory = *state;
     struct dp_store *store = store_open(directory);
     assert_int_equal(store_write_job(store, 1, DP_STATE_QUEUED, NULL), DP_OK);
-    struct store_result result;
-    struct dp_error err = {0};
-    assert_ok(dp_store_backup(store, 5, "/dev/full", &err), &err);
-    store_wait(store, &result, 1);
-    assert_int_equal(result.token, 5);
-    assert_int_not_equal(result.error.status, DP_OK);
     DP_AUTO_FREE char *path = dp_asprintf("%s/copy.db", directory);
     DP_AUTO_FREE char *place = dp_asprintf("%s.fresh", directory);
+    struct store_result result;
+    struct dp_error err = {0};
+    // A file that may not grow is a disk without room.
+    store_limit_files(8192);
+    assert_ok(dp_store_backup(store, 5, path, &err), &err);
+    store_wait(store, &result, 1);
+    store_unlimit_files();
+    assert_int_equal(result.token, 5);
+    assert_int_not_equal(result.error.status, DP_OK);
+    unlink(path);
     store_back_up(store, path);
     assert_int_equal(mkdir(place, 0700), 0);
-    // A file that may not grow is a disk without room.
-    struct rlimit limit;
     char kept[DP_PATH_MAX];
-    void (*old)(int) = signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    const struct rlimit low = {8192, limit.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    store_limit_files(8192);
     dp_status status = dp_store_restore(place, path, kept, sizeof(kept), &err);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    signal(SIGXFSZ, old);
+    store_unlimit_files();
     assert_int_not_equal(status, DP_OK);
     assert_null(strstr(err.message, "not an error"));
     void *again = dp_strdup(place);
     store_teardown(&again);
     unlink(path);
-    assert_ok(dp_store_backup(store, 6, path, &err), &err);
-    store_wait(store, &result, 1);
-    assert_ok(result.error.status, &result.error);
+    store_back_up(store, path);
     assert_int_equal(count_of(path, "SELECT count(*) FROM jobs"), 1);
     dp_store_close(store);
 }
@@ -531,20 +512,13 @@ static char *fill(const char *directory, uint64_t jobs)
     return store_dump(path);
 }
 
-static void make_backup(const char *directory, const char *path)
-{
-    struct dp_store *store = store_open(directory);
-    store_back_up(store, path);
-    dp_store_close(store);
-}
-
 static void a_restored_backup_has_every_row_and_what_was_there_is_kept(void **state)
 {
     const char *directory = *state;
     DP_AUTO_FREE char *before = fill(directory, 5);
     DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    make_backup(directory, copy);
+    store_back_up_closed(directory, copy);
     struct dp_store *store = store_open(directory);
     assert_int_equal(store_write_job(store, 6, DP_STATE_QUEUED, NULL), DP_OK);
     dp_store_close(store);
@@ -596,7 +570,7 @@ static void only_the_owner_reads_the_database_its_log_and_copies(void **state)
     assert_int_equal(mode_of(path), 0600);
     assert_int_equal(mode_of(log), 0600);
     dp_store_close(store);
-    make_backup(directory, copy);
+    store_back_up_closed(directory, copy);
     assert_int_equal(mode_of(copy), 0600);
     char kept[DP_PATH_MAX];
     struct dp_error err = {0};

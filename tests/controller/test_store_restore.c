@@ -25,21 +25,6 @@ static char *fill(const char *directory, uint64_t jobs)
     return store_dump(path);
 }
 
-static void back_up_closed(const char *directory, const char *path)
-{
-    struct dp_store *store = store_open(directory);
-    store_back_up(store, path);
-    dp_store_close(store);
-}
-
-static void run_sql(const char *path, const char *sql)
-{
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-}
-
 // As a controller leaves it that is killed: the last rows are in the log alone.
 static char *leave_killed(const char *directory, const char *copy)
 {
@@ -107,7 +92,7 @@ static void nothing_is_restored_while_a_controller_has_the_directory(void **stat
     DP_AUTO_FREE char *before = fill(directory, 2);
     DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
-    back_up_closed(directory, copy);
+    store_back_up_closed(directory, copy);
     struct dp_store *store = store_open(directory);
     char kept[DP_PATH_MAX];
     struct dp_error err = {0};
@@ -132,7 +117,7 @@ static void a_damaged_foreign_or_newer_file_is_not_restored(void **state)
     assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID, &err,
                    "take another backup");
     assert_int_equal(unlink(copy), 0);
-    back_up_closed(directory, copy);
+    store_back_up_closed(directory, copy);
     int fd = open(copy, O_WRONLY | O_CLOEXEC);
     struct stat info;
     assert_int_equal(fstat(fd, &info), 0);
@@ -143,7 +128,7 @@ static void a_damaged_foreign_or_newer_file_is_not_restored(void **state)
     close(fd);
     assert_int_equal(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID);
     assert_int_equal(unlink(copy), 0);
-    back_up_closed(directory, copy);
+    store_back_up_closed(directory, copy);
     sqlite3 *db = NULL;
     assert_int_equal(sqlite3_open(copy, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 9999", NULL, NULL, NULL), SQLITE_OK);
@@ -165,8 +150,8 @@ static void a_copy_without_the_tables_of_its_schema_is_not_restored(void **state
     DP_AUTO_FREE char *copy = dp_asprintf("%s/copy.db", directory);
     DP_AUTO_FREE char *path = dp_asprintf("%s/%s", directory, DP_STORE_FILE);
     for (size_t i = 0; i < DP_ARRAY_LENGTH(damages); i++) {
-        back_up_closed(directory, copy);
-        run_sql(copy, damages[i]);
+        store_back_up_closed(directory, copy);
+        store_sql_in(copy, damages[i]);
         char kept[DP_PATH_MAX];
         struct dp_error err = {0};
         assert_refused(dp_store_restore(directory, copy, kept, sizeof(kept), &err), DP_INVALID,
