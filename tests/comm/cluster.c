@@ -7,6 +7,14 @@
 #include "fake_verbs.h"
 #include "slow.h"
 
+cluster_kind cluster_kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
+                                             CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
+
+cluster_kind cluster_kind_of(void **state)
+{
+    return *(cluster_kind *)*state;
+}
+
 struct runner {
     struct dp_transport *transport;
     cluster_rank rank;

@@ -15,6 +15,18 @@ typedef enum cluster_kind {
     CLUSTER_KINDS
 } cluster_kind;
 
+// Every kind once, as the state of a test; cluster_kind_of() is which.
+extern cluster_kind cluster_kinds[CLUSTER_KINDS];
+#define CLUSTER_ON(test, on, kind)                                                                 \
+    {                                                                                              \
+        .name = #test " [" on "]", .test_func = test, .initial_state = &cluster_kinds[kind]        \
+    }
+#define CLUSTER_EACH(test)                                                                         \
+    CLUSTER_ON(test, "loopback", CLUSTER_LOOPBACK), CLUSTER_ON(test, "tcp", CLUSTER_TCP),          \
+        CLUSTER_ON(test, "shm", CLUSTER_SHM), CLUSTER_ON(test, "verbs", CLUSTER_VERBS),            \
+        CLUSTER_ON(test, "mesh", CLUSTER_MESH), CLUSTER_ON(test, "slow", CLUSTER_SLOW)
+cluster_kind cluster_kind_of(void **state);
+
 // What one rank does. It may not use cmocka's asserts, which belong to the main thread.
 typedef dp_status (*cluster_rank)(struct dp_transport *transport, void *context,
                                   struct dp_error *err);

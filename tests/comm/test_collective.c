@@ -8,11 +8,6 @@
 #include "dp/collective.h"
 #include "dp/rand.h"
 
-static cluster_kind kind_of(void **state)
-{
-    return *(cluster_kind *)*state;
-}
-
 static dp_status open_world(struct dp_group *group, struct dp_transport *transport, uint32_t id,
                             struct dp_error *err)
 {
@@ -114,7 +109,7 @@ static void rows_arrive_in_the_order_of_their_source_for_every_group_size(void *
 {
     for (int32_t world = 1; world <= 5; world++) {
         for (uint64_t seed = 1; seed <= 2; seed++) {
-            cluster_run(kind_of(state), world, exchange_rounds, &seed);
+            cluster_run(cluster_kind_of(state), world, exchange_rounds, &seed);
         }
     }
 }
@@ -175,7 +170,7 @@ static void sums_are_right_and_bitwise_alike_on_all_members(void **state)
         for (int32_t world = 1; world <= 5; world++) {
             for (int element = DP_F32; element <= DP_F64; element++) {
                 struct sums sums = {.count = counts[c], .element = (dp_element)element};
-                cluster_run(kind_of(state), world, sum_once, &sums);
+                cluster_run(cluster_kind_of(state), world, sum_once, &sums);
                 for (int32_t i = 1; i < world; i++) {
                     assert_true(sums.hashes[i] == sums.hashes[0]);
                 }
@@ -187,7 +182,7 @@ static void sums_are_right_and_bitwise_alike_on_all_members(void **state)
 static void a_sum_of_more_than_one_block_is_right(void **state)
 {
     struct sums sums = {.count = (8 << 20) / 4 + 12345, .element = DP_F32};
-    cluster_run(kind_of(state), 3, sum_once, &sums);
+    cluster_run(cluster_kind_of(state), 3, sum_once, &sums);
     assert_true(sums.hashes[1] == sums.hashes[0] && sums.hashes[2] == sums.hashes[0]);
 }
 
@@ -196,7 +191,7 @@ static void twenty_runs_with_random_delays_give_the_same_bits(void **state)
     uint64_t first = 0;
     for (uint64_t run = 0; run < 20; run++) {
         struct sums sums = {.count = 777, .element = DP_F32, .seed = run * 1000};
-        cluster_run(kind_of(state), 4, sum_once, &sums);
+        cluster_run(cluster_kind_of(state), 4, sum_once, &sums);
         first = run == 0 ? sums.hashes[0] : first;
         assert_true(sums.hashes[0] == first && sums.hashes[3] == first);
     }
@@ -236,7 +231,7 @@ static dp_status small_calls(struct dp_transport *transport, void *context, stru
 static void broadcasts_scalars_barriers_and_agreements_reach_everyone(void **state)
 {
     for (int32_t world = 1; world <= 5; world++) {
-        cluster_run(kind_of(state), world, small_calls, NULL);
+        cluster_run(cluster_kind_of(state), world, small_calls, NULL);
     }
 }
 
@@ -259,7 +254,7 @@ static dp_status nobody_leaves_early(struct dp_transport *transport, void *conte
 static void nobody_leaves_a_barrier_before_all_have_entered(void **state)
 {
     _Atomic int entered = 0;
-    cluster_run(kind_of(state), 4, nobody_leaves_early, &entered);
+    cluster_run(cluster_kind_of(state), 4, nobody_leaves_early, &entered);
 }
 
 // Two groups of a 2 x 2 grid: each rank is in one row and one column.
@@ -282,7 +277,7 @@ static dp_status grid(struct dp_transport *transport, void *context, struct dp_e
 
 static void groups_that_share_ranks_do_not_mix(void **state)
 {
-    cluster_run(kind_of(state), 4, grid, NULL);
+    cluster_run(cluster_kind_of(state), 4, grid, NULL);
 }
 
 static dp_status swapped(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -338,9 +333,9 @@ static void expect_told(cluster_kind kind, cluster_rank rank, const char *part)
 
 static void calls_in_another_order_are_told_instead_of_hanging(void **state)
 {
-    expect_told(kind_of(state), swapped, "the order of calls differs");
-    expect_told(kind_of(state), swapped_tags, "micro-batch 4");
-    expect_told(kind_of(state), other_sizes, "bytes where rank");
+    expect_told(cluster_kind_of(state), swapped, "the order of calls differs");
+    expect_told(cluster_kind_of(state), swapped_tags, "micro-batch 4");
+    expect_told(cluster_kind_of(state), other_sizes, "bytes where rank");
 }
 
 static dp_status bad_groups(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -363,7 +358,7 @@ static dp_status bad_groups(struct dp_transport *transport, void *context, struc
 
 static void groups_of_wrong_ranks_are_refused(void **state)
 {
-    cluster_run(kind_of(state), 2, bad_groups, NULL);
+    cluster_run(cluster_kind_of(state), 2, bad_groups, NULL);
 }
 
 static dp_status one_dies(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -385,38 +380,26 @@ static void a_member_that_dies_ends_the_call_of_the_others(void **state)
     struct dp_transport *ends[4];
     dp_status statuses[4];
     struct dp_error errors[4];
-    cluster_open(kind_of(state), 4, ends);
+    cluster_open(cluster_kind_of(state), 4, ends);
     cluster_run_on(ends, 4, one_dies, NULL, statuses, errors);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(statuses[i], i == 2 ? DP_INTERRUPTED : DP_UNAVAILABLE);
     }
 }
 
-#define EACH(test)                                                                                 \
-    {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
-        {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
-        {#test " [shm]", test, NULL, NULL, &kinds[CLUSTER_SHM]},                                   \
-        {#test " [mesh]", test, NULL, NULL, &kinds[CLUSTER_MESH]},                                 \
-        {#test " [verbs]", test, NULL, NULL, &kinds[CLUSTER_VERBS]},                               \
-    {                                                                                              \
-#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
-    }
-
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
-                                                CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
     const struct CMUnitTest tests[] = {
-        EACH(rows_arrive_in_the_order_of_their_source_for_every_group_size),
-        EACH(sums_are_right_and_bitwise_alike_on_all_members),
-        EACH(a_sum_of_more_than_one_block_is_right),
-        EACH(twenty_runs_with_random_delays_give_the_same_bits),
-        EACH(broadcasts_scalars_barriers_and_agreements_reach_everyone),
-        EACH(nobody_leaves_a_barrier_before_all_have_entered),
-        EACH(groups_that_share_ranks_do_not_mix),
-        EACH(calls_in_another_order_are_told_instead_of_hanging),
-        EACH(groups_of_wrong_ranks_are_refused),
-        EACH(a_member_that_dies_ends_the_call_of_the_others),
+        CLUSTER_EACH(rows_arrive_in_the_order_of_their_source_for_every_group_size),
+        CLUSTER_EACH(sums_are_right_and_bitwise_alike_on_all_members),
+        CLUSTER_EACH(a_sum_of_more_than_one_block_is_right),
+        CLUSTER_EACH(twenty_runs_with_random_delays_give_the_same_bits),
+        CLUSTER_EACH(broadcasts_scalars_barriers_and_agreements_reach_everyone),
+        CLUSTER_EACH(nobody_leaves_a_barrier_before_all_have_entered),
+        CLUSTER_EACH(groups_that_share_ranks_do_not_mix),
+        CLUSTER_EACH(calls_in_another_order_are_told_instead_of_hanging),
+        CLUSTER_EACH(groups_of_wrong_ranks_are_refused),
+        CLUSTER_EACH(a_member_that_dies_ends_the_call_of_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,11 +10,6 @@
 #include "dp/rand.h"
 #include "slow.h"
 
-static cluster_kind kind_of(void **state)
-{
-    return *(cluster_kind *)*state;
-}
-
 // Bytes that tell who sent them to whom, and the how-manieth they were.
 static void fill(unsigned char *bytes, size_t length, uint64_t key)
 {
@@ -55,7 +50,7 @@ static dp_status by_tag(struct dp_transport *transport, void *context, struct dp
 
 static void messages_are_received_by_tag_in_any_order_and_fifo_within_one(void **state)
 {
-    cluster_run(kind_of(state), 2, by_tag, NULL);
+    cluster_run(cluster_kind_of(state), 2, by_tag, NULL);
 }
 
 static dp_status empty_and_self(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -87,8 +82,8 @@ static dp_status empty_and_self(struct dp_transport *transport, void *context, s
 
 static void empty_messages_and_messages_to_oneself_arrive(void **state)
 {
-    cluster_run(kind_of(state), 5, empty_and_self, NULL);
-    cluster_run(kind_of(state), 1, empty_and_self, NULL);
+    cluster_run(cluster_kind_of(state), 5, empty_and_self, NULL);
+    cluster_run(cluster_kind_of(state), 1, empty_and_self, NULL);
 }
 
 static dp_status parts(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -111,7 +106,7 @@ static dp_status parts(struct dp_transport *transport, void *context, struct dp_
 
 static void a_message_may_be_sent_and_received_in_pieces(void **state)
 {
-    cluster_run(kind_of(state), 2, parts, NULL);
+    cluster_run(cluster_kind_of(state), 2, parts, NULL);
 }
 
 // Every pair exchanges messages of random tags and sizes; receivers ask for the tags in an order
@@ -168,7 +163,7 @@ static dp_status storm(struct dp_transport *transport, void *context, struct dp_
 static void storms_of_random_messages_arrive_whole(void **state)
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        cluster_run(kind_of(state), 4, storm, &seed);
+        cluster_run(cluster_kind_of(state), 4, storm, &seed);
     }
 }
 
@@ -198,7 +193,7 @@ static dp_status big_both_ways(struct dp_transport *transport, void *context, st
 
 static void two_ranks_that_send_more_than_fits_before_they_receive_do_not_lock_up(void **state)
 {
-    cluster_run(kind_of(state), 2, big_both_ways, NULL);
+    cluster_run(cluster_kind_of(state), 2, big_both_ways, NULL);
 }
 
 struct flood {
@@ -236,7 +231,7 @@ static dp_status flood_rank(struct dp_transport *transport, void *context, struc
 static void a_sender_waits_for_a_receiver_that_computes(void **state)
 {
     struct flood flood = {0};
-    cluster_run(kind_of(state), 2, flood_rank, &flood);
+    cluster_run(cluster_kind_of(state), 2, flood_rank, &flood);
 }
 
 static dp_status wrong_length(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -258,7 +253,7 @@ static dp_status wrong_length(struct dp_transport *transport, void *context, str
 
 static void another_length_is_refused_naming_both_and_the_message_stays(void **state)
 {
-    cluster_run(kind_of(state), 2, wrong_length, NULL);
+    cluster_run(cluster_kind_of(state), 2, wrong_length, NULL);
 }
 
 static dp_status too_big(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -279,7 +274,7 @@ static dp_status too_big(struct dp_transport *transport, void *context, struct d
 
 static void a_message_over_the_limit_is_refused_before_it_is_read(void **state)
 {
-    cluster_run(kind_of(state), 2, too_big, NULL);
+    cluster_run(cluster_kind_of(state), 2, too_big, NULL);
 }
 
 static dp_status late(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -305,7 +300,7 @@ static dp_status late(struct dp_transport *transport, void *context, struct dp_e
 
 static void a_message_that_does_not_come_ends_in_a_timeout_naming_rank_and_tag(void **state)
 {
-    cluster_run(kind_of(state), 2, late, NULL);
+    cluster_run(cluster_kind_of(state), 2, late, NULL);
 }
 
 static dp_status stuck_sender(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -336,7 +331,7 @@ static void a_sender_that_makes_no_progress_ends_in_a_timeout(void **state)
     struct dp_transport *ends[2];
     dp_status statuses[2];
     struct dp_error errors[2];
-    cluster_open(kind_of(state), 2, ends);
+    cluster_open(cluster_kind_of(state), 2, ends);
     cluster_run_on(ends, 2, stuck_sender, &flood, statuses, errors);
     assert_refused(statuses[0], DP_INTERRUPTED, &errors[0], "done");
 }
@@ -375,7 +370,7 @@ static void a_dead_peer_is_named_and_what_it_said_is_still_there(void **state)
     struct dp_transport *ends[3];
     dp_status statuses[3];
     struct dp_error errors[3];
-    cluster_open(kind_of(state), 3, ends);
+    cluster_open(cluster_kind_of(state), 3, ends);
     cluster_run_on(ends, 3, one_dies, NULL, statuses, errors);
     assert_ok(statuses[0], &errors[0]);
     assert_ok(statuses[1], &errors[1]);
@@ -408,7 +403,7 @@ static dp_status cut_off(struct dp_transport *transport, void *context, struct d
 
 static void a_link_can_be_cut_at_the_nth_message(void **state)
 {
-    cluster_run(kind_of(state), 2, cut_off, NULL);
+    cluster_run(cluster_kind_of(state), 2, cut_off, NULL);
 }
 
 static void *abort_it(void *argument)
@@ -442,7 +437,7 @@ static dp_status aborted(struct dp_transport *transport, void *context, struct d
 static void an_abort_wakes_who_waits_and_the_first_reason_counts(void **state)
 {
     for (int i = 0; i < 10; i++) {
-        cluster_run(kind_of(state), 2, aborted, NULL);
+        cluster_run(cluster_kind_of(state), 2, aborted, NULL);
     }
 }
 
@@ -474,7 +469,7 @@ static dp_status aborted_while_sending(struct dp_transport *transport, void *con
 static void an_abort_wakes_a_sender_that_waits_for_room(void **state)
 {
     struct flood flood = {0};
-    cluster_run(kind_of(state), 2, aborted_while_sending, &flood);
+    cluster_run(cluster_kind_of(state), 2, aborted_while_sending, &flood);
 }
 
 static int count_fds(void)
@@ -491,10 +486,10 @@ static int count_fds(void)
 
 static void nothing_stays_open_after_free(void **state)
 {
-    cluster_run(kind_of(state), 3, empty_and_self, NULL);
+    cluster_run(cluster_kind_of(state), 3, empty_and_self, NULL);
     int before = count_fds();
     for (int i = 0; i < 5; i++) {
-        cluster_run(kind_of(state), 3, empty_and_self, NULL);
+        cluster_run(cluster_kind_of(state), 3, empty_and_self, NULL);
     }
     assert_int_equal(count_fds(), before);
 }
@@ -536,36 +531,24 @@ static void tags_differ_in_every_field(void **state)
     assert_true(dp_transport_tag(127, 4095, (1 << 24) - 1, 4095, 255) == UINT64_MAX >> 1);
 }
 
-#define EACH(test)                                                                                 \
-    {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
-        {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
-        {#test " [shm]", test, NULL, NULL, &kinds[CLUSTER_SHM]},                                   \
-        {#test " [verbs]", test, NULL, NULL, &kinds[CLUSTER_VERBS]},                               \
-        {#test " [mesh]", test, NULL, NULL, &kinds[CLUSTER_MESH]},                                 \
-    {                                                                                              \
-#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
-    }
-
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
-                                                CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
     const struct CMUnitTest tests[] = {
-        EACH(messages_are_received_by_tag_in_any_order_and_fifo_within_one),
-        EACH(empty_messages_and_messages_to_oneself_arrive),
-        EACH(a_message_may_be_sent_and_received_in_pieces),
-        EACH(storms_of_random_messages_arrive_whole),
-        EACH(two_ranks_that_send_more_than_fits_before_they_receive_do_not_lock_up),
-        EACH(a_sender_waits_for_a_receiver_that_computes),
-        EACH(another_length_is_refused_naming_both_and_the_message_stays),
-        EACH(a_message_over_the_limit_is_refused_before_it_is_read),
-        EACH(a_message_that_does_not_come_ends_in_a_timeout_naming_rank_and_tag),
-        EACH(a_sender_that_makes_no_progress_ends_in_a_timeout),
-        EACH(a_dead_peer_is_named_and_what_it_said_is_still_there),
-        EACH(a_link_can_be_cut_at_the_nth_message),
-        EACH(an_abort_wakes_who_waits_and_the_first_reason_counts),
-        EACH(an_abort_wakes_a_sender_that_waits_for_room),
-        EACH(nothing_stays_open_after_free),
+        CLUSTER_EACH(messages_are_received_by_tag_in_any_order_and_fifo_within_one),
+        CLUSTER_EACH(empty_messages_and_messages_to_oneself_arrive),
+        CLUSTER_EACH(a_message_may_be_sent_and_received_in_pieces),
+        CLUSTER_EACH(storms_of_random_messages_arrive_whole),
+        CLUSTER_EACH(two_ranks_that_send_more_than_fits_before_they_receive_do_not_lock_up),
+        CLUSTER_EACH(a_sender_waits_for_a_receiver_that_computes),
+        CLUSTER_EACH(another_length_is_refused_naming_both_and_the_message_stays),
+        CLUSTER_EACH(a_message_over_the_limit_is_refused_before_it_is_read),
+        CLUSTER_EACH(a_message_that_does_not_come_ends_in_a_timeout_naming_rank_and_tag),
+        CLUSTER_EACH(a_sender_that_makes_no_progress_ends_in_a_timeout),
+        CLUSTER_EACH(a_dead_peer_is_named_and_what_it_said_is_still_there),
+        CLUSTER_EACH(a_link_can_be_cut_at_the_nth_message),
+        CLUSTER_EACH(an_abort_wakes_who_waits_and_the_first_reason_counts),
+        CLUSTER_EACH(an_abort_wakes_a_sender_that_waits_for_room),
+        CLUSTER_EACH(nothing_stays_open_after_free),
         cmocka_unit_test(slow_links_let_messages_overtake_each_other),
         cmocka_unit_test(tags_differ_in_every_field),
     };

@@ -12,11 +12,6 @@
 #include "dp/rand.h"
 #include "dp/window.h"
 
-static cluster_kind kind_of(void **state)
-{
-    return *(cluster_kind *)*state;
-}
-
 static dp_status put(struct dp_window *window, int32_t peer, size_t offset, const void *bytes,
                      size_t length, uint64_t note, struct dp_error *err)
 {
@@ -111,8 +106,8 @@ static dp_status storm(struct dp_transport *transport, void *context, struct dp_
 
 static void storms_of_puts_land_whole_and_in_order(void **state)
 {
-    cluster_run(kind_of(state), 4, storm, NULL);
-    cluster_run(kind_of(state), 1, storm, NULL);
+    cluster_run(cluster_kind_of(state), 4, storm, NULL);
+    cluster_run(cluster_kind_of(state), 1, storm, NULL);
 }
 
 // Without credits: the count rises only when the bytes are there. Each put goes to its own place.
@@ -159,7 +154,7 @@ static dp_status train(struct dp_transport *transport, void *context, struct dp_
 static void a_count_never_rises_before_the_bytes_are_there(void **state)
 {
     for (int i = 0; i < 3; i++) {
-        cluster_run(kind_of(state), 2, train, NULL);
+        cluster_run(cluster_kind_of(state), 2, train, NULL);
     }
 }
 
@@ -187,7 +182,7 @@ static dp_status big(struct dp_transport *transport, void *context, struct dp_er
 
 static void puts_of_64_mebibytes_cross_each_other(void **state)
 {
-    cluster_run(kind_of(state), 2, big, NULL);
+    cluster_run(cluster_kind_of(state), 2, big, NULL);
 }
 
 static dp_status beyond(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -230,7 +225,7 @@ static dp_status beyond(struct dp_transport *transport, void *context, struct dp
 
 static void a_put_beyond_the_window_is_refused_and_changes_nothing(void **state)
 {
-    cluster_run(kind_of(state), 2, beyond, NULL);
+    cluster_run(cluster_kind_of(state), 2, beyond, NULL);
 }
 
 static dp_status disagree(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -252,7 +247,7 @@ static dp_status disagree(struct dp_transport *transport, void *context, struct 
 
 static void ranks_that_open_different_windows_are_told(void **state)
 {
-    cluster_run(kind_of(state), 2, disagree, NULL);
+    cluster_run(cluster_kind_of(state), 2, disagree, NULL);
 }
 
 static dp_status reopened(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -278,7 +273,7 @@ static dp_status reopened(struct dp_transport *transport, void *context, struct 
 
 static void a_window_that_is_opened_again_is_new_and_late_puts_do_no_harm(void **state)
 {
-    cluster_run(kind_of(state), 2, reopened, NULL);
+    cluster_run(cluster_kind_of(state), 2, reopened, NULL);
 }
 
 // Nobody waits for the others, who may still be about to take its window.
@@ -295,7 +290,7 @@ static dp_status hasty(struct dp_transport *transport, void *context, struct dp_
 
 static void a_window_may_be_closed_as_soon_as_it_is_open(void **state)
 {
-    cluster_run(kind_of(state), 4, hasty, NULL);
+    cluster_run(cluster_kind_of(state), 4, hasty, NULL);
 }
 
 static dp_status noted(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -327,7 +322,7 @@ static dp_status noted(struct dp_transport *transport, void *context, struct dp_
 
 static void the_last_notes_are_kept_and_older_ones_are_not_made_up(void **state)
 {
-    cluster_run(kind_of(state), 2, noted, NULL);
+    cluster_run(cluster_kind_of(state), 2, noted, NULL);
 }
 
 static dp_status late(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -357,7 +352,7 @@ static dp_status late(struct dp_transport *transport, void *context, struct dp_e
 
 static void a_put_that_does_not_come_ends_in_a_timeout_naming_rank_and_window(void **state)
 {
-    cluster_run(kind_of(state), 2, late, NULL);
+    cluster_run(cluster_kind_of(state), 2, late, NULL);
 }
 
 // One thread serves two windows and all peers.
@@ -394,7 +389,7 @@ static dp_status serve(struct dp_transport *transport, void *context, struct dp_
 
 static void one_thread_waits_for_all_peers_and_windows(void **state)
 {
-    cluster_run(kind_of(state), 4, serve, NULL);
+    cluster_run(cluster_kind_of(state), 4, serve, NULL);
 }
 
 static dp_status mapped(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -426,7 +421,7 @@ static dp_status mapped(struct dp_transport *transport, void *context, struct dp
 
 static void where_a_peer_is_mapped_stores_are_seen_with_the_next_put(void **state)
 {
-    cluster_run(kind_of(state), 2, mapped, NULL);
+    cluster_run(cluster_kind_of(state), 2, mapped, NULL);
 }
 
 static dp_status one_dies(struct dp_transport *transport, void *context, struct dp_error *err)
@@ -468,7 +463,7 @@ static void a_dead_peer_ends_waiting_and_what_it_put_stays(void **state)
     struct dp_transport *ends[3];
     dp_status statuses[3];
     struct dp_error errors[3];
-    cluster_open(kind_of(state), 3, ends);
+    cluster_open(cluster_kind_of(state), 3, ends);
     cluster_run_on(ends, 3, one_dies, NULL, statuses, errors);
     assert_ok(statuses[0], &errors[0]);
     assert_ok(statuses[1], &errors[1]);
@@ -529,7 +524,7 @@ static dp_status aborted(struct dp_transport *transport, void *context, struct d
 static void an_abort_wakes_everyone(void **state)
 {
     for (int i = 0; i < 10; i++) {
-        cluster_run(kind_of(state), 2, aborted, NULL);
+        cluster_run(cluster_kind_of(state), 2, aborted, NULL);
     }
 }
 
@@ -596,14 +591,14 @@ static dp_status rounds(struct dp_transport *transport, void *context, struct dp
 static void neither_memory_nor_descriptors_grow_over_rounds_and_openings(void **state)
 {
     int few = 100, many = (int)dp_fuzz_runs(2000);
-    cluster_run(kind_of(state), 2, rounds, &few);
-    cluster_run(kind_of(state), 2, reopened, NULL);
+    cluster_run(cluster_kind_of(state), 2, rounds, &few);
+    cluster_run(cluster_kind_of(state), 2, reopened, NULL);
     // A test that failed before this one may have left some.
     int fds = count_fds(), mapped = count_windows_mapped();
     size_t before = allocated_bytes();
-    cluster_run(kind_of(state), 2, rounds, &many);
+    cluster_run(cluster_kind_of(state), 2, rounds, &many);
     for (int i = 0; i < 5; i++) {
-        cluster_run(kind_of(state), 2, reopened, NULL);
+        cluster_run(cluster_kind_of(state), 2, reopened, NULL);
     }
     assert_int_equal(count_fds(), fds);
     assert_int_equal(count_windows_mapped(), mapped);
@@ -611,35 +606,23 @@ static void neither_memory_nor_descriptors_grow_over_rounds_and_openings(void **
     assert_true(allocated_bytes() < before + 2000);
 }
 
-#define EACH(test)                                                                                 \
-    {#test " [loopback]", test, NULL, NULL, &kinds[CLUSTER_LOOPBACK]},                             \
-        {#test " [tcp]", test, NULL, NULL, &kinds[CLUSTER_TCP]},                                   \
-        {#test " [shm]", test, NULL, NULL, &kinds[CLUSTER_SHM]},                                   \
-        {#test " [verbs]", test, NULL, NULL, &kinds[CLUSTER_VERBS]},                               \
-        {#test " [mesh]", test, NULL, NULL, &kinds[CLUSTER_MESH]},                                 \
-    {                                                                                              \
-#test " [slow]", test, NULL, NULL, &kinds[CLUSTER_SLOW]                                    \
-    }
-
 int main(void)
 {
-    static cluster_kind kinds[CLUSTER_KINDS] = {CLUSTER_LOOPBACK, CLUSTER_TCP,  CLUSTER_SHM,
-                                                CLUSTER_MESH,     CLUSTER_SLOW, CLUSTER_VERBS};
     const struct CMUnitTest tests[] = {
-        EACH(storms_of_puts_land_whole_and_in_order),
-        EACH(a_count_never_rises_before_the_bytes_are_there),
-        EACH(puts_of_64_mebibytes_cross_each_other),
-        EACH(a_put_beyond_the_window_is_refused_and_changes_nothing),
-        EACH(ranks_that_open_different_windows_are_told),
-        EACH(a_window_that_is_opened_again_is_new_and_late_puts_do_no_harm),
-        EACH(a_window_may_be_closed_as_soon_as_it_is_open),
-        EACH(the_last_notes_are_kept_and_older_ones_are_not_made_up),
-        EACH(a_put_that_does_not_come_ends_in_a_timeout_naming_rank_and_window),
-        EACH(one_thread_waits_for_all_peers_and_windows),
-        EACH(where_a_peer_is_mapped_stores_are_seen_with_the_next_put),
-        EACH(a_dead_peer_ends_waiting_and_what_it_put_stays),
-        EACH(an_abort_wakes_everyone),
-        EACH(neither_memory_nor_descriptors_grow_over_rounds_and_openings),
+        CLUSTER_EACH(storms_of_puts_land_whole_and_in_order),
+        CLUSTER_EACH(a_count_never_rises_before_the_bytes_are_there),
+        CLUSTER_EACH(puts_of_64_mebibytes_cross_each_other),
+        CLUSTER_EACH(a_put_beyond_the_window_is_refused_and_changes_nothing),
+        CLUSTER_EACH(ranks_that_open_different_windows_are_told),
+        CLUSTER_EACH(a_window_that_is_opened_again_is_new_and_late_puts_do_no_harm),
+        CLUSTER_EACH(a_window_may_be_closed_as_soon_as_it_is_open),
+        CLUSTER_EACH(the_last_notes_are_kept_and_older_ones_are_not_made_up),
+        CLUSTER_EACH(a_put_that_does_not_come_ends_in_a_timeout_naming_rank_and_window),
+        CLUSTER_EACH(one_thread_waits_for_all_peers_and_windows),
+        CLUSTER_EACH(where_a_peer_is_mapped_stores_are_seen_with_the_next_put),
+        CLUSTER_EACH(a_dead_peer_ends_waiting_and_what_it_put_stays),
+        CLUSTER_EACH(an_abort_wakes_everyone),
+        CLUSTER_EACH(neither_memory_nor_descriptors_grow_over_rounds_and_openings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,32 +1,12 @@
 // Attention in every variant of a model against its definition, one query at a time, and its
 // gradients against finite differences, in double.
+#include "f64_device.h"
 #include "gradient.h"
 
 #include <stdlib.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/device.h"
-
-static struct dp_device *device;
-static const struct dp_device_ops *ops;
-
-static int open_device(void **state)
-{
-    (void)state;
-    if (dp_device_open_cpu(DP_F64, &device, NULL) != DP_OK) {
-        return -1;
-    }
-    ops = device->ops;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    dp_device_close(device);
-    return 0;
-}
 
 // One buffer of rows: queries, keys, values, each head `gap` elements from the next one, and `gap`
 // more at the end of a row.
@@ -54,15 +34,6 @@ struct attention_case {
     int64_t rows, stride, outputs;
     double *x, *sink, *output, *lse, *r;
 };
-
-static double *drawn(uint64_t seed, int64_t count, double scale)
-{
-    double *values = dp_new_array(double, (size_t)count);
-    struct dp_rand rand;
-    dp_rand_init(&rand, seed);
-    fill_normal(&rand, values, count, scale);
-    return values;
-}
 
 static double *poisoned(int64_t count)
 {
@@ -331,5 +302,5 @@ int main(void)
         cmocka_unit_test(scores_of_thousands_neither_overflow_nor_vanish),
         cmocka_unit_test(what_is_not_a_number_stays_one),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, f64_device_open, f64_device_close);
 }

@@ -1,5 +1,6 @@
 // Every operation with a gradient against finite differences, in double; outputs that must be
 // written afresh start as NaN.
+#include "f64_device.h"
 #include "gradient.h"
 
 #include <stdlib.h>
@@ -7,36 +8,6 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
-#include "dp/device.h"
-
-static struct dp_device *device;
-static const struct dp_device_ops *ops;
-
-static int open_device(void **state)
-{
-    (void)state;
-    if (dp_device_open_cpu(DP_F64, &device, NULL) != DP_OK) {
-        return -1;
-    }
-    ops = device->ops;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    dp_device_close(device);
-    return 0;
-}
-
-static double *drawn(uint64_t seed, int64_t count, double scale)
-{
-    double *values = dp_new_array(double, (size_t)count);
-    struct dp_rand rand;
-    dp_rand_init(&rand, seed);
-    fill_normal(&rand, values, count, scale);
-    return values;
-}
 
 static double *poisoned(int64_t count)
 {
@@ -355,5 +326,5 @@ int main(void)
         cmocka_unit_test(sum_of_squares_tells_what_is_not_finite),
         cmocka_unit_test(plain_arithmetic_is_plain),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, f64_device_open, f64_device_close);
 }

@@ -1,5 +1,6 @@
 // Norms and rotations of parts of rows, losses with targets left out, and indices past 2^31
 // elements.
+#include "f64_device.h"
 #include "gradient.h"
 
 #include <stdlib.h>
@@ -8,36 +9,6 @@
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/device.h"
-
-static struct dp_device *device;
-static const struct dp_device_ops *ops;
-
-static int open_device(void **state)
-{
-    (void)state;
-    if (dp_device_open_cpu(DP_F64, &device, NULL) != DP_OK) {
-        return -1;
-    }
-    ops = device->ops;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    dp_device_close(device);
-    return 0;
-}
-
-static double *drawn(uint64_t seed, int64_t count, double scale)
-{
-    double *values = dp_new_array(double, (size_t)count);
-    struct dp_rand rand;
-    dp_rand_init(&rand, seed);
-    fill_normal(&rand, values, count, scale);
-    return values;
-}
 
 // Rows of 11: one value that stays, two heads of 4 that are normed by themselves, two that stay.
 enum { ROWS = 3, WIDTH = 11, HEADS = 2, DIM = 4, AT = 1 };
@@ -314,5 +285,5 @@ int main(void)
         cmocka_unit_test(logits_past_2_31_elements_are_reached),
         cmocka_unit_test(rows_further_apart_than_2_31_elements_are_reached),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, f64_device_open, f64_device_close);
 }

@@ -1,41 +1,12 @@
 // Routing against a second way of choosing and finite differences, in double; and what has gone
 // wrong in routers elsewhere.
+#include "f64_device.h"
 #include "gradient.h"
 
 #include <stdlib.h>
 
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/device.h"
-
-static struct dp_device *device;
-static const struct dp_device_ops *ops;
-
-static int open_device(void **state)
-{
-    (void)state;
-    if (dp_device_open_cpu(DP_F64, &device, NULL) != DP_OK) {
-        return -1;
-    }
-    ops = device->ops;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    dp_device_close(device);
-    return 0;
-}
-
-static double *drawn(uint64_t seed, int64_t count, double scale)
-{
-    double *values = dp_new_array(double, (size_t)count);
-    struct dp_rand rand;
-    dp_rand_init(&rand, seed);
-    fill_normal(&rand, values, count, scale);
-    return values;
-}
 
 static double score_of(const struct dp_router *r, const double *x, int32_t e)
 {
@@ -462,5 +433,5 @@ int main(void)
         cmocka_unit_test(no_tokens_are_no_work),
         cmocka_unit_test(slots_without_an_expert_have_no_row),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, f64_device_open, f64_device_close);
 }

@@ -1,4 +1,5 @@
 // Streams, events, memory and threads of the cpu device.
+#include "f64_device.h"
 #include "gate.h"
 #include "gradient.h"
 
@@ -9,27 +10,6 @@
 #include "cpu.h"
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
-#include "dp/device.h"
-
-static struct dp_device *device;
-static const struct dp_device_ops *ops;
-
-static int open_device(void **state)
-{
-    (void)state;
-    if (dp_device_open_cpu(DP_F64, &device, NULL) != DP_OK) {
-        return -1;
-    }
-    ops = device->ops;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    dp_device_close(device);
-    return 0;
-}
 
 static struct dp_stream *open_stream(void)
 {
@@ -379,5 +359,5 @@ int main(void)
         cmocka_unit_test(what_a_stream_keeps_for_operations_counts_as_scratch),
         cmocka_unit_test(threads_do_every_item_once_in_ranges_that_are_worth_it),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, f64_device_open, f64_device_close);
 }

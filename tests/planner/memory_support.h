@@ -6,6 +6,7 @@
 #include "dp/memory.h"
 #include "dp/price.h"
 #include "dp/rand.h"
+#include "plain_strategy.h"
 
 #define MIB 1048576.0
 #define GIB 1073741824.0
@@ -22,18 +23,7 @@ static inline struct memory_case memory_case_of(const struct dp_model_spec *mode
     return (struct memory_case){
         .model = *model,
         .profile = {.is_accelerator = true},
-        .strategy = {.pipeline = 1,
-                     .data = 1,
-                     .tensor = 1,
-                     .context = 1,
-                     .expert = 1,
-                     .expert_tensor = 1,
-                     .microbatches = 1,
-                     .micro_batch_size = 1,
-                     .schedule = "1f1b",
-                     .format = DP_FORMAT_BF16,
-                     .shard = DP_SHARD_ZERO1,
-                     .imbalance = 1},
+        .strategy = plain_strategy(),
         .sequence = sequence,
     };
 }

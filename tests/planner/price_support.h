@@ -10,6 +10,7 @@
 #include "dp/cleanup.h"
 #include "dp/cost.h"
 #include "dp/price.h"
+#include "plain_strategy.h"
 
 #define assert_within(got, wanted, share)                                                          \
     do {                                                                                           \
@@ -32,23 +33,4 @@ static inline void load_profile(const char *name, struct dp_profile *ret_profile
 {
     struct dp_error err = {0};
     assert_ok(dp_profile_builtin(name, ret_profile, &err), &err);
-}
-
-// One rank alone.
-static inline struct dp_strategy plain_strategy(void)
-{
-    return (struct dp_strategy){
-        .pipeline = 1,
-        .data = 1,
-        .tensor = 1,
-        .context = 1,
-        .expert = 1,
-        .expert_tensor = 1,
-        .microbatches = 1,
-        .micro_batch_size = 1,
-        .schedule = "1f1b",
-        .format = DP_FORMAT_BF16,
-        .shard = DP_SHARD_ZERO1,
-        .imbalance = 1,
-    };
 }
