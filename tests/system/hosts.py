@@ -6,13 +6,12 @@ Needs the rights to make namespaces (`why_not()` says so where there are none).
 
 import json
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
 import tempfile
 
-from support import BIN, job_text, measured_profile, wait_for
+from support import BIN, Client, job_text, measured_profile, processes_of, wait_for
 
 NETWORK = "10.213.77"
 CONTROLLER = f"{NETWORK}.1"
@@ -29,6 +28,14 @@ def why_not():
     return None if done.returncode == 0 else f"no network namespaces: {done.stderr.strip()}"
 
 
+def namespace_of(pid):
+    """None when the process is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
 class Namespace:
     """Held by a process of its own; programs enter it by that one's pid."""
 
@@ -39,10 +46,7 @@ class Namespace:
         self.run("ip", "link", "set", "lo", "up")
 
     def link(self):
-        try:
-            return os.readlink(f"/proc/{self.holder.pid}/ns/net")
-        except OSError:
-            return None
+        return namespace_of(self.holder.pid)
 
     def command(self, *arguments):
         return ["nsenter", "-t", str(self.holder.pid), "-n", *map(str, arguments)]
@@ -90,14 +94,14 @@ class Host:
         return self.agent is not None and self.agent.poll() is None
 
 
-class Hosts:
+class Hosts(Client):
+    timeout_s = 60
+
     def __init__(self, count=3, slots=4, agent_options=("--lease-ms", "3000"),
                  controller_options=(), directory=None):
-        self.root = pathlib.Path(directory or tempfile.mkdtemp(prefix="dph"))
+        super().__init__(directory or tempfile.mkdtemp(prefix="dph"), OPENBLAS_NUM_THREADS="1",
+                         DPCTL_CONTROLLER=f"{CONTROLLER}:{PORT}")
         self.agent_options, self.controller_options = agent_options, controller_options
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("DPCTL_")}
-        self.env.update(XDG_STATE_HOME=str(self.root), OPENBLAS_NUM_THREADS="1", NO_COLOR="1",
-                        DPCTL_CONTROLLER=f"{CONTROLLER}:{PORT}")
         self.space = Namespace()
         self.space.run("ip", "link", "add", "br0", "type", "bridge")
         self.space.run("ip", "address", "add", f"{CONTROLLER}/24", "dev", "br0")
@@ -125,17 +129,8 @@ class Hosts:
         wait_for("all nodes READY", lambda: len(self.nodes("READY")) == len(self.hosts),
                  deadline_s)
 
-    def dpctl(self, *arguments, check=0, timeout=60, stdin=None):
-        done = subprocess.run(self.space.command(BIN / "dpctl", *arguments), env=self.env,
-                              input=stdin, capture_output=True, text=True, timeout=timeout,
-                              cwd=self.root, check=False)
-        if check is not None and done.returncode != check:
-            raise AssertionError(f"dpctl {' '.join(map(str, arguments))}: exit {done.returncode}, "
-                                 f"not {check}\n{done.stdout}\n{done.stderr}\n{self.logs()}")
-        return done
-
-    def json(self, *arguments, **kwargs):
-        return json.loads(self.dpctl(*arguments, "-o", "json", **kwargs).stdout)
+    def command(self):
+        return self.space.command(BIN / "dpctl")
 
     def nodes(self, *states):
         """Names of nodes in these states; none while the controller does not answer."""
@@ -148,9 +143,6 @@ class Hosts:
     def submit(self, text=None, **changes):
         return self.dpctl("submit", "-q", "-", stdin=text or job_text(**changes)).stdout.strip()
 
-    def job(self, job_id):
-        return self.json("status", job_id)
-
     def wait_state(self, job_id, *states, deadline_s=120):
         def reached():
             done = self.dpctl("status", job_id, "-o", "json", check=None)
@@ -162,27 +154,10 @@ class Hosts:
 
     def processes(self, name=None, host=None):
         """Pids of the hosts' processes by program, of one host by its namespace."""
-        needle = f"XDG_STATE_HOME={self.root}".encode()
         space = host.space.link() if host is not None else None
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                if needle not in (entry / "environ").read_bytes().split(b"\0"):
-                    continue
-                comm = (entry / "comm").read_text().strip()
-                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                here = space is None or os.readlink(entry / "ns" / "net") == space
-            except OSError:
-                continue
-            if here and state != "Z" and name in (None, comm) and comm.startswith("dp"):
-                found.append(int(entry.name))
-        return sorted(found)
-
-    def logs(self):
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2500:]}"
-                         for path in sorted(self.root.glob("*.log")))
+        return [pid for pid, comm in processes_of(self.root)
+                if comm.startswith("dp") and name in (None, comm) and
+                (space is None or namespace_of(pid) == space)]
 
     def close(self):
         for pid in self.processes():

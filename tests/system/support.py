@@ -46,23 +46,42 @@ def measured_profile():
     return path
 
 
-class Cluster:
-    """calibrated: nodes find a profile and need not measure."""
+def processes_of(root):
+    """(pid, program) of whatever runs for the cluster in this directory, zombies left out."""
+    needle = f"XDG_STATE_HOME={root}".encode()
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if needle not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            comm = (entry / "comm").read_text().strip()
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found.append((int(entry.name), comm))
+    return sorted(found)
 
-    def __init__(self, nodes=2, slots=2, calibrated=True):
-        self.nodes, self.slots = nodes, slots
-        self.calibrated = calibrated
-        # Short, because unix socket paths are.
-        self.root = pathlib.Path(tempfile.mkdtemp(prefix="dpt"))
+
+class Client:
+    """dpctl, for a cluster whose files lie under `root`; `env` goes to all its processes."""
+    timeout_s = 300
+
+    def __init__(self, root, **env):
+        self.root = pathlib.Path(root)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("DPCTL_")}
-        self.env.update(XDG_STATE_HOME=str(self.root), OPENBLAS_NUM_THREADS="1", NO_COLOR="1")
-        self.state = self.root / "dp" / "local"
+        self.env.update(XDG_STATE_HOME=str(self.root), NO_COLOR="1", **env)
 
-    def dpctl(self, *args, check=0, stdin=None, timeout=300, env=None):
+    def command(self):
+        return [BIN / "dpctl"]
+
+    def dpctl(self, *args, check=0, stdin=None, timeout=None, env=None):
         """Runs dpctl; `check` is the exit code that is expected, None = any."""
-        done = subprocess.run([BIN / "dpctl", *map(str, args)], env={**self.env, **(env or {})},
-                              input=stdin, capture_output=True, text=True, timeout=timeout,
-                              cwd=self.root, check=False)
+        done = subprocess.run([*self.command(), *map(str, args)], env={**self.env, **(env or {})},
+                              input=stdin, capture_output=True, text=True,
+                              timeout=timeout or self.timeout_s, cwd=self.root, check=False)
         if check is not None and done.returncode != check:
             raise AssertionError(f"dpctl {' '.join(map(str, args))}: exit {done.returncode}, not "
                                  f"{check}\n{done.stdout}\n{done.stderr}\n{self.logs()}")
@@ -70,6 +89,28 @@ class Cluster:
 
     def json(self, *args, **kwargs):
         return json.loads(self.dpctl(*args, "-o", "json", **kwargs).stdout)
+
+    def job(self, job_id):
+        return self.json("status", job_id)
+
+    def logs(self):
+        tails = []
+        for path in sorted(self.root.rglob("*.log")):
+            text = path.read_text(errors="replace")[-1500:]
+            if text:
+                tails.append(f"--- {path.name}\n{text}")
+        return "\n".join(tails)
+
+
+class Cluster(Client):
+    """calibrated: nodes find a profile and need not measure."""
+
+    def __init__(self, nodes=2, slots=2, calibrated=True):
+        # Short, because unix socket paths are.
+        super().__init__(tempfile.mkdtemp(prefix="dpt"), OPENBLAS_NUM_THREADS="1")
+        self.nodes, self.slots = nodes, slots
+        self.calibrated = calibrated
+        self.state = self.root / "dp" / "local"
 
     def prepare(self):
         """Lets the nodes of the first start find a profile."""
@@ -93,14 +134,6 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
             shutil.rmtree(self.root, ignore_errors=True)
 
-    def logs(self):
-        tails = []
-        for path in sorted(self.root.rglob("*.log")):
-            text = path.read_text(errors="replace")[-1500:]
-            if text:
-                tails.append(f"--- {path.name}\n{text}")
-        return "\n".join(tails)
-
     def job_file(self, **changes):
         """A small job as a file; `section_key=value` changes or adds keys, None removes them."""
         path = self.root / f"job-{time.monotonic_ns()}.toml"
@@ -109,9 +142,6 @@ class Cluster:
 
     def submit(self, **changes):
         return self.dpctl("submit", "-q", self.job_file(**changes)).stdout.strip()
-
-    def job(self, job_id):
-        return self.json("status", job_id)
 
     def wait_state(self, job_id, *states, deadline_s=DEADLINE_S):
         def reached():
@@ -132,21 +162,8 @@ class Cluster:
 
     def processes(self, name=None):
         """Pids of this cluster's processes, by program name if given. Zombies do not count."""
-        needle = f"XDG_STATE_HOME={self.root}".encode()
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                if needle not in (entry / "environ").read_bytes().split(b"\0"):
-                    continue
-                comm = (entry / "comm").read_text().strip()
-                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                continue
-            if int(entry.name) != os.getpid() and state != "Z" and name in (None, comm):
-                found.append(int(entry.name))
-        return sorted(found)
+        return [pid for pid, comm in processes_of(self.root)
+                if pid != os.getpid() and name in (None, comm)]
 
     def sockets_in_state(self):
         return [p for p in self.root.rglob("*") if p.is_socket()]
@@ -209,3 +226,26 @@ class ClusterTest(unittest.TestCase):
         self.cluster.down()
         self.assertEqual(self.cluster.processes(), [])
         self.assertEqual(self.cluster.sockets_in_state(), [])
+
+
+class CurveTest(ClusterTest):
+    """Jobs that something happens to, and whose losses are what they would have been."""
+    loss_same = 1e-4
+
+    def losses(self, job):
+        return {s["step"]: s["loss"] for s in self.cluster.json("report", job)["steps"]}
+
+    def undisturbed(self, **changes):
+        job = self.cluster.submit(**changes)
+        self.cluster.wait_state(job, "COMPLETED")
+        return self.losses(job)
+
+    def same_losses(self, losses, reference):
+        for step, loss in losses.items():
+            self.assertLess(abs(loss - reference[step]), self.loss_same, msg=f"step {step}")
+
+    def same_curve(self, job, reference):
+        """Every step is there once, and its loss is what it would have been."""
+        losses = self.losses(job)
+        self.assertEqual(sorted(losses), sorted(reference))
+        self.same_losses(losses, reference)

@@ -8,32 +8,25 @@ import signal
 import unittest
 
 from quota import quota
-from support import SIM_JOB, ClusterTest, wait_for
+from support import SIM_JOB, CurveTest, wait_for
 
-LOSS_SAME = 1e-4
 SLOW_SHARE = 0.05  # of a core, for the slow rank
 STEPS = 20000      # of jobs that are watched until what they are about has been seen
 JOB = {"train_steps": 300, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
        "parallel_schedule": "1f1b", "straggler_policy": "off"}
 
 
-class Answers(ClusterTest):
+class Answers(CurveTest):
     nodes, slots = 3, 2
 
-    def losses(self, job):
-        return {s["step"]: s["loss"] for s in self.cluster.json("report", job)["steps"]}
-
-    def undisturbed(self, **changes):
-        job = self.cluster.submit(**changes)
-        self.cluster.wait_state(job, "COMPLETED")
-        return self.losses(job)
-
-    def same_curve(self, job, reference):
-        """Every step is there once, and its loss is what it would have been."""
-        losses = self.losses(job)
-        self.assertEqual(sorted(losses), sorted(reference))
-        for step, loss in reference.items():
-            self.assertLess(abs(losses[step] - loss), LOSS_SAME, msg=f"step {step}")
+    def wait_decision(self, job, what, reached):
+        """As wait_for; says what happened to the job when it does not come."""
+        try:
+            return wait_for(what, reached, 150)
+        except AssertionError as error:
+            events = "\n".join(f"{e['kind']}: {e['message']}"
+                               for e in self.cluster.json("events", job)["events"])
+            raise AssertionError(f"{error}\n{events}\n{self.cluster.logs()}") from error
 
     def decision(self, job, *states):
         """The newest decision once it is in one of these states."""
@@ -41,12 +34,7 @@ class Answers(ClusterTest):
             decisions = self.cluster.job(job).get("decisions") or [{}]
             state = decisions[-1].get("state", "").removeprefix("DECISION_")
             return decisions[-1] if state in states else None
-        try:
-            return wait_for(f"{job} has decided: {states}", reached, 120)
-        except AssertionError as error:
-            events = "\n".join(f"{e['kind']}: {e['message']}"
-                               for e in self.cluster.json("events", job)["events"])
-            raise AssertionError(f"{error}\n{events}\n{self.cluster.logs()}") from error
+        return self.wait_decision(job, f"{job} has decided: {states}", reached)
 
     def suspected(self, job, rank):
         return [v for v in self.cluster.job(job).get("stragglers", [])
@@ -195,12 +183,7 @@ class Answers(ClusterTest):
         def found():
             return [d for d in self.cluster.job(job).get("decisions") or []
                     if d["kind"] == kind and d["state"] == "DECISION_MEASURED"]
-        try:
-            return wait_for(f"{kind} has been chosen and measured", found, 150)[0]
-        except AssertionError as error:
-            events = "\n".join(f"{e['kind']}: {e['message']}"
-                               for e in self.cluster.json("events", job)["events"])
-            raise AssertionError(f"{error}\n{events}") from error
+        return self.wait_decision(job, f"{kind} has been chosen and measured", found)[0]
 
     def cut(self, job, step=0):
         """Ends the job, from some step on, and has the losses of the steps that it took."""
@@ -216,8 +199,7 @@ class Answers(ClusterTest):
         self.assertEqual(sorted(losses), list(range(1, max(losses) + 1)))
         last = min(max(losses), decision["step"] + 40)
         reference = self.cut(self.cluster.submit(**changes), last)
-        for step in range(1, last + 1):
-            self.assertLess(abs(reference[step] - losses[step]), LOSS_SAME, msg=f"step {step}")
+        self.same_losses({step: losses[step] for step in range(1, last + 1)}, reference)
 
     def test_loads_of_experts_that_slow_a_job_down_have_them_placed_by_the_policy(self):
         """By its seed the busy ones of eight experts are those of one of two ranks."""

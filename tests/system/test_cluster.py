@@ -3,7 +3,6 @@
 import concurrent.futures
 import json
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from support import BIN, Cluster, wait_for
+from support import BIN, Client, Cluster, wait_for
 
 LAB = """name = "lab"
 accelerator = "H800-SXM"
@@ -30,14 +29,12 @@ SwitchName=top Switches=l[1-2]
 """
 
 
-class Daemons:
+class Daemons(Client):
     """A controller and agents that are started one by one, with what each is told."""
 
     def __init__(self):
-        self.root = pathlib.Path(tempfile.mkdtemp(prefix="dpc"))
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("DPCTL_")}
-        self.env.update(XDG_STATE_HOME=str(self.root), NO_COLOR="1",
-                        DPCTL_CONTROLLER=f"@{self.root}/address")
+        root = tempfile.mkdtemp(prefix="dpc")
+        super().__init__(root, DPCTL_CONTROLLER=f"@{root}/address")
         self.processes = []
         self.controller = None
 
@@ -67,18 +64,6 @@ class Daemons:
         # A profile, so that nothing is measured.
         return self.start("dp-worker", "--state-dir", self.root / name, "--name", name,
                           "--controller", f"@{self.root}/address", "--slots", "2", *args)
-
-    def dpctl(self, *args, check=0, stdin=None):
-        done = subprocess.run([BIN / "dpctl", *map(str, args)], env=self.env, input=stdin,
-                              capture_output=True, text=True, timeout=120, cwd=self.root,
-                              check=False)
-        if check is not None and done.returncode != check:
-            raise AssertionError(f"dpctl {args}: exit {done.returncode}, not {check}\n"
-                                 f"{done.stdout}\n{done.stderr}")
-        return done
-
-    def json(self, *args):
-        return json.loads(self.dpctl(*args, "-o", "json").stdout)
 
     def file(self, name, text):
         path = self.root / name

@@ -6,13 +6,12 @@ import pathlib
 import signal
 import unittest
 
-from support import SIM_JOB, ClusterTest, wait_for
+from support import SIM_JOB, CurveTest, wait_for
 
 # Slow enough to be caught in the middle, quick enough to end.
 CPU_JOB = {"parallel_microbatches": 4, "train_steps": 60, "checkpoint_every_steps": 0,
            "straggler_policy": "off"}
 REPLICAS = {**CPU_JOB, "parallel_pipeline": 2, "parallel_data": 2}
-LOSS_SAME = 1e-4
 
 
 def parent(pid):
@@ -26,29 +25,14 @@ def wake(*pids):
             os.kill(pid, signal.SIGCONT)
 
 
-class Reassign(ClusterTest):
+class Reassign(CurveTest):
     nodes, slots = 3, 2
-
-    def losses(self, job):
-        return {s["step"]: s["loss"] for s in self.cluster.json("report", job)["steps"]}
 
     def events(self, job):
         return self.cluster.json("events", job)["events"]
 
     def saw(self, job, kind):
         return any(event["kind"] == kind for event in self.events(job))
-
-    def undisturbed(self, **changes):
-        job = self.cluster.submit(**changes)
-        self.cluster.wait_state(job, "COMPLETED")
-        return self.losses(job)
-
-    def same_curve(self, job, reference):
-        """Every step is there once, and its loss is what it would have been."""
-        losses = self.losses(job)
-        self.assertEqual(sorted(losses), sorted(reference))
-        for step, loss in reference.items():
-            self.assertLess(abs(losses[step] - loss), LOSS_SAME, msg=f"step {step}")
 
     def decision(self, job):
         decisions = self.cluster.job(job).get("decisions") or [{}]
