@@ -520,7 +520,9 @@ static void forget_node(struct crew *crew, const char *name, dp_status status)
                                                 .action = DP_NODE_FORGET}};
     crew->world.hold_store = true;
     world_step(&crew->world, &forget);
-    world_store(&crew->world, status);
+    if (crew->world.tokens_count > 0) { // it was not refused
+        world_store(&crew->world, status);
+    }
 }
 
 static void a_full_disk_does_not_bring_a_forgotten_node_back(void **state)
@@ -588,6 +590,21 @@ static void a_forgotten_node_is_gone_and_one_that_may_run_something_is_not(void 
     assert_int_equal(view_of(&crew, "n0").state, DP_NODE_READY);
     crew_pass(&crew, 5000);
     assert_int_equal(crew_row(&crew, job)->state, DP_STATE_RUNNING);
+}
+
+static void what_ran_on_a_node_before_a_start_only_the_node_can_say(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_init(&crew, NULL);
+    crew_nodes(&crew, 1, 2);
+    restart(&crew, view_of(&crew, "n0").node);
+    crew_lose(&crew, 0);
+    forget_node(&crew, "n0", DP_OK);
+    assert_int_equal(world_reply(&crew.world, crew.replies)->status, DP_CONFLICT);
+    crew_pass(&crew, 70000); // its fence has passed
+    forget_node(&crew, "n0", DP_OK);
+    assert_int_equal(dp_core_nodes_count(crew.world.core), 0);
 }
 
 static void what_was_decided_is_stored_when_the_disk_is_back(void **state)
@@ -724,6 +741,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_node_that_returns_with_fewer_slots_keeps_its_ranks_and_gets_no_work),
     cmocka_unit_test(a_forgotten_node_is_gone_and_one_that_may_run_something_is_not),
     cmocka_unit_test(a_full_disk_does_not_bring_a_forgotten_node_back),
+    cmocka_unit_test(what_ran_on_a_node_before_a_start_only_the_node_can_say),
     cmocka_unit_test(what_was_decided_is_stored_when_the_disk_is_back),
     cmocka_unit_test(a_node_that_starts_anew_inherits_no_old_heartbeat),
     cmocka_unit_test(a_heartbeat_that_was_missed_and_came_costs_nothing),

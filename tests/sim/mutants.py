@@ -183,6 +183,8 @@ MUTANTS = [
      "        .stored = job->gives_back,\n", "        .stored = true,\n", "core_reassign"),
     ("a node that is down is forgotten by a restart", CORE + "node_admin.c",
      "        node->leave_ns = core->now_ns + settle_ns;", "        ;", "core_life"),
+    ("a node is forgotten that has not said what it runs", CORE + "node_admin.c",
+     "    bool unheard = !node->listed && !node->fenced;", "    bool unheard = false;", "core_life"),
     ("orders to hold and to settle that were lost are not repeated", CORE + "levels.c",
      "} else if (holds || ends) {", "} else if (ends) {", "core_reassign_recover"),
     ("a stop that was lost is not repeated", CORE + "levels.c",

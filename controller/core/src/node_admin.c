@@ -240,7 +240,9 @@ static const char *why_kept(const struct dp_core *core, const struct core_node *
     if (node->session != 0) {
         return "it is connected: stop its agent first";
     }
-    if (dp_core_node_slots_used(core, node) > 0) {
+    // What was there before this controller was started, only the node can say.
+    bool unheard = !node->listed && !node->fenced;
+    if (unheard || dp_core_node_slots_used(core, node) > 0) {
         return "ranks may still run there: wait until they have surely ended (`dpctl nodes` says "
                "when)";
     }
