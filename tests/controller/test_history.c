@@ -220,7 +220,7 @@ static void events_from_now_leave_out_what_was(void **state)
     {
         AUTO_EVENTS struct dp_client_events *all = watch(client, 0, false);
         assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
-        take_events(all, 2, &index);
+        take_events(all, 3, &index); // that it has started; SUBMITTED, QUEUED
     }
     AUTO_EVENTS struct dp_client_events *events = watch(client, 0, true);
     assert_ok(daemon_submit(client, sim_job, "", &arena, &job, &err), &err);
