@@ -431,6 +431,8 @@ static struct dp_trainer_config config_of(const struct worker *self, struct dp_d
         .steps = trial->steps};
 }
 
+#define EVALUATED_MAX 1024 // chunks of all evaluations of one rank
+
 static void keep_records(struct trial_rank *result, struct dp_exec_meter *meter, size_t capacity)
 {
     result->records = dp_new_array(struct dp_exec_record, capacity);
@@ -460,7 +462,8 @@ static void *run_worker(void *argument)
         const int32_t threads = self->trial->threads > 0 ? self->trial->threads : 1;
         DP_CHECK(dp_device_set_threads(device, threads, &result->err) == DP_OK);
     }
-    size_t records = (size_t)self->trial->steps * (dp_schedule_action_count(self->schedule) + 4);
+    size_t records = (size_t)self->trial->steps * (dp_schedule_action_count(self->schedule) + 4) +
+                     (self->trial->evaluate ? EVALUATED_MAX : 0);
     struct dp_exec_meter *meter = dp_exec_meter_new(records);
     connect_worker(self);
     struct dp_trainer_config config = config_of(self, device, meter, begin);

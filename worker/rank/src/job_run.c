@@ -386,10 +386,11 @@ dp_status job_run(struct job *job, struct dp_error *err)
     return status;
 }
 
-// What another machine may do better. What a file or a setting is wrong about is the job's.
+// What another machine may do better: it has no room in memory, no such transport, no port. Files
+// are those that the job names, as often as not on a disk that all machines share.
 static bool is_nodes_fault(const struct job *job, dp_status status)
 {
-    return status == DP_IO || status == DP_UNSCHEDULABLE || job->lacks_transport;
+    return status == DP_UNSCHEDULABLE || job->lacks_transport;
 }
 
 void job_report_finished(struct job *job, dp_status status, const struct dp_error *err)
