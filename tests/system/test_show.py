@@ -105,7 +105,7 @@ class Show(ClusterTest):
         self.assertEqual(tables[0][0], tables[1][0])
         for line in sum(tables, []):
             self.assertEqual(len(line), len(tables[0][0]))
-            self.assertLessEqual(len(line), 106)
+            self.assertLessEqual(len(line), 112)
         text, code = self.on_terminal(120, "top", "--plain", until="RANK.*RANK")
         self.assertEqual(code, 130)
         self.assertIn(f"note: stopped watching; {job} goes on", text)

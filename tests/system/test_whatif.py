@@ -8,7 +8,7 @@ from support import SIM_JOB, SOURCE, ClusterTest
 TINY = SOURCE / "examples" / "tiny-moe.toml"
 SIM = SOURCE / "examples" / "deepseek-v3-sim.toml"
 KINDS = ["ignore", "shift-microbatches", "move-layers", "change-order", "swap-ranks", "spare",
-         "experts", "combined", "restart"]
+         "experts", "combined", "restart", "grow"]
 
 
 class WhatIf(ClusterTest):

@@ -302,6 +302,13 @@ Dp__V1__Node *service_node(struct daemon *daemon, const char *name, struct dp_ar
     return NULL;
 }
 
+// node-2 stands before node-10.
+static int by_name(const void *a, const void *b)
+{
+    const struct dp_node_view *left = a, *right = b;
+    return strverscmp(left->node->name, right->node->name);
+}
+
 static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
                        struct dp_arena *arena)
 {
@@ -309,6 +316,7 @@ static void list_nodes(struct daemon *daemon, uint64_t call, const void *any,
     size_t count = dp_core_nodes_count(daemon->core);
     struct dp_node_view *views = arena_take(arena, count * sizeof(*views));
     dp_core_node_views(daemon->core, views);
+    qsort(views, count, sizeof(*views), by_name);
     Dp__V1__ListNodesResponse response = DP__V1__LIST_NODES_RESPONSE__INIT;
     response.nodes = arena_take(arena, count * sizeof(void *));
     size_t hardware_bytes = 0;
