@@ -37,9 +37,9 @@ class Answers(CurveTest):
             return decisions[-1] if is_new and state in states else None
         return self.wait_decision(job, f"{job} has decided: {states}", reached)
 
-    def suspected(self, job, rank):
+    def suspected(self, job, rank, *causes):
         return [v for v in self.cluster.job(job).get("stragglers", [])
-                if v["rank"] == rank and v["cause"] in ("host", "device")
+                if v["rank"] == rank and v["cause"] in causes
                 and v["state"] in ("suspected", "confirmed")]
 
     def answered(self, job, rank, kind):
@@ -52,7 +52,8 @@ class Answers(CurveTest):
             decision = {"number": 0, "kind": ""}
             # Others may be short of cores, too, for a moment in which nothing is better.
             for _ in range(3):
-                wait_for(f"rank {rank} is suspected", lambda: self.suspected(job, rank), 120)
+                wait_for(f"rank {rank} is suspected",
+                         lambda: self.suspected(job, rank, "host", "device"), 120)
                 cluster.dpctl("reassign", job, "--answer", kind)
                 decision = self.decision(job, "RUNNING", "MEASURED", "ADVISED", "ABANDONED",
                                          "FELL_BACK", after=decision["number"])
@@ -137,7 +138,7 @@ class Answers(CurveTest):
                                                        f"{nodes[1]}~{nodes[2]}:6@20"])
         cluster.wait_step(job, 2)
         self.assertEqual([r["node"] for r in cluster.job(job)["ranks"]], nodes)
-        wait_for("links of rank 1 are found", lambda: self.suspected(job, 1), 120)
+        wait_for("links of rank 1 are found", lambda: self.suspected(job, 1, "link"), 120)
         cluster.dpctl("reassign", job, "--answer", "restart")
         decision = self.decision(job, "MEASURED", "ADVISED", "FELL_BACK", "ABANDONED")
         self.assertIn(f"without {nodes[1]} on", decision["answer"])
