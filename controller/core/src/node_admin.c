@@ -23,6 +23,12 @@ static void give_reason(const struct core_node *node, char *text, size_t size)
              DP_TEXT_MAX / 2, reason);
 }
 
+// Its deadline was when it was drained, whatever the wall clock says now.
+static bool is_forced(const struct dp_node_record *row)
+{
+    return row->drain_deadline_ns == row->admin_since_ns;
+}
+
 bool dp_core_node_admin_state(const struct dp_core *core, const struct core_node *node,
                               dp_node_state *ret_state, char ret_reason[DP_TEXT_MAX])
 {
@@ -39,7 +45,8 @@ bool dp_core_node_admin_state(const struct dp_core *core, const struct core_node
     char until[32];
     give_reason(node, ret_reason, DP_TEXT_MAX);
     size_t length = strlen(ret_reason);
-    if (*ret_state == DP_NODE_DRAINING && node->row.drain_deadline_ns != 0) {
+    if (*ret_state == DP_NODE_DRAINING && node->row.drain_deadline_ns != 0 &&
+        !is_forced(&node->row)) {
         snprintf(ret_reason + length, DP_TEXT_MAX - length, "; empty by %s",
                  dp_clock_format_utc(until, node->row.drain_deadline_ns));
     }
@@ -185,6 +192,7 @@ static void drain(struct dp_core *core, struct core_node *node, const struct dp_
     set_admin(core, node, DP_ADMIN_DRAIN, ask->by, ask->reason);
     if (ask->force) {
         node->leave_ns = core->now_ns;
+        node->row.drain_deadline_ns = node->row.admin_since_ns;
     } else if (ask->deadline_ms > 0) {
         node->leave_ns = core->now_ns + ask->deadline_ms * DP_NS_PER_MS;
         node->row.drain_deadline_ns = core->wall_ns + ask->deadline_ms * DP_NS_PER_MS;
@@ -323,7 +331,7 @@ void dp_core_node_load_admin(struct dp_core *core, struct core_node *node)
 {
     // Ranks may have ended while no controller ran: nodes have a moment to say so.
     int64_t settle_ns = core->config.settle_ms * DP_NS_PER_MS;
-    int64_t left_ns = node->row.drain_deadline_ns - core->wall_ns;
+    int64_t left_ns = is_forced(&node->row) ? 0 : node->row.drain_deadline_ns - core->wall_ns;
     if (node->row.admin == DP_ADMIN_DRAIN && node->row.drain_deadline_ns != 0) {
         node->leave_ns = core->now_ns + (left_ns > settle_ns ? left_ns : settle_ns);
     } else if (node->row.admin == DP_ADMIN_DOWN) {
