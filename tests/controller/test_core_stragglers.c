@@ -8,6 +8,14 @@
 
 #define MS INT64_C(1000000)
 
+// A job that runs, under the policy "advise".
+static void bring(struct world *world, uint64_t ret_sessions[2])
+{
+    world_init(world);
+    world->adapt = DP_JOB_ADAPT_ADVISE;
+    world_bring(world, DP_STATE_RUNNING, ret_sessions);
+}
+
 // Four ranks that do the same; one takes `factor` times as long.
 static void all_report(struct world *world, const uint64_t sessions[2], uint64_t step,
                        uint32_t slow, double factor)
@@ -23,6 +31,16 @@ static void all_report(struct world *world, const uint64_t sessions[2], uint64_t
         report.step.times = &times;
         world_report(world, sessions[rank / 2], rank, &report);
     }
+}
+
+// Steps in which one rank takes so many times as long; returns the next step.
+static uint64_t train(struct world *world, const uint64_t sessions[2], uint64_t step,
+                      uint32_t steps, uint32_t rank, double factor)
+{
+    for (uint64_t end = step + steps; step < end; step++) {
+        all_report(world, sessions, step, rank, factor);
+    }
+    return step;
 }
 
 static void all_probe(struct world *world, const uint64_t sessions[2], uint64_t request,
@@ -50,19 +68,12 @@ static void a_slow_rank_is_suspected_then_probed_then_confirmed(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
-    world.adapt = DP_JOB_ADAPT_ADVISE;
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    bring(&world, sessions);
     const struct dp_verdict_record *verdicts[4];
-    uint64_t step = 1;
-    for (; step <= 30; step++) {
-        all_report(&world, sessions, step, 2, 1);
-    }
+    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
     assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 0);
-    for (; step <= 42; step++) {
-        all_report(&world, sessions, step, 2, 1.5);
-    }
+    step = train(&world, sessions, step, 12, 2, 1.5);
     assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 1);
     assert_string_equal(verdicts[0]->state, "suspected");
     assert_string_equal(verdicts[0]->cause, "device");
@@ -74,9 +85,7 @@ static void a_slow_rank_is_suspected_then_probed_then_confirmed(void **state)
     all_probe(&world, sessions, probe_request(&world), 2);
     assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 2);
     assert_string_equal(verdicts[0]->state, "confirmed"); // the newest first
-    for (; step <= 60; step++) {
-        all_report(&world, sessions, step, 2, 1);
-    }
+    train(&world, sessions, step, 18, 2, 1);
     assert_int_equal(dp_core_verdicts(world.core, 1, verdicts, 4), 3);
     assert_string_equal(verdicts[0]->state, "healthy");
     assert_int_equal(world_sent(&world, DP_ORDER_PROBE, ""), 2); // and no more
@@ -87,20 +96,9 @@ static uint64_t slow_down(struct world *world, const uint64_t sessions[2], uint6
                           uint32_t rank)
 {
     world->sent_count = 0;
-    for (uint64_t end = step + 12; step < end; step++) {
-        all_report(world, sessions, step, rank, 2);
-    }
+    step = train(world, sessions, step, 12, rank, 2);
     all_probe(world, sessions, probe_request(world), rank);
     assert_true(world_noted(world, "straggler.confirmed", "device") > 0);
-    return step;
-}
-
-static uint64_t train(struct world *world, const uint64_t sessions[2], uint64_t step,
-                      uint32_t steps, uint32_t rank, double factor)
-{
-    for (uint64_t end = step + steps; step < end; step++) {
-        all_report(world, sessions, step, rank, factor);
-    }
     return step;
 }
 
@@ -108,10 +106,8 @@ static void who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old(
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
-    world.adapt = DP_JOB_ADAPT_ADVISE;
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    bring(&world, sessions);
     uint64_t step = train(&world, sessions, 1, 30, 2, 1);
     step = slow_down(&world, sessions, step, 2);
     step = train(&world, sessions, step, 2, 2, 2);
@@ -144,10 +140,8 @@ static void figures_of_another_probe_confirm_nothing(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
-    world.adapt = DP_JOB_ADAPT_ADVISE;
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    bring(&world, sessions);
     for (uint64_t step = 1; step <= 45; step++) {
         all_report(&world, sessions, step, 0, step > 30 ? 3 : 1);
     }
@@ -177,10 +171,8 @@ static void steps_that_are_told_again_are_no_more_evidence(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
-    world.adapt = DP_JOB_ADAPT_ADVISE;
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    bring(&world, sessions);
     for (uint64_t step = 1; step <= 33; step++) {
         for (int again = 0; again < 6; again++) {
             all_report(&world, sessions, step, 3, step > 30 ? 2 : 1);
@@ -194,10 +186,8 @@ static void ranks_that_tell_no_times_are_not_called_healthy(void **state)
 {
     (void)state;
     AUTO_WORLD world;
-    world_init(&world);
-    world.adapt = DP_JOB_ADAPT_ADVISE;
     uint64_t sessions[2];
-    world_bring(&world, DP_STATE_RUNNING, sessions);
+    bring(&world, sessions);
     for (uint64_t step = 1; step <= 60; step++) {
         for (uint32_t rank = 0; rank < 4; rank++) {
             struct dp_straggler_kind kind = {.kind = DP_ACTION_F, .count = 1, .total_ns = MS};
