@@ -15,6 +15,7 @@ enum { RANKS = 4 };
 struct job {
     struct dp_straggler *detector;
     int64_t step, step_ns;
+    int64_t waits_ns; // so much longer a step takes than what its work does
     uint32_t slow_rank;
     double slow;     // of its work; 0 = 1
     double slow_too; // of the work of rank 1; 0 = 1
@@ -57,7 +58,7 @@ static void report(struct job *job, uint32_t rank)
     struct dp_straggler_link links[2];
     struct dp_straggler_sample sample = {.rank = rank,
                                          .step = job->step,
-                                         .step_ns = job->step_ns,
+                                         .step_ns = job->step_ns + job->waits_ns,
                                          .kinds = kinds,
                                          .kinds_count = 2,
                                          .links = links};
@@ -234,6 +235,55 @@ static void cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault(vo
     }
 }
 
+// Of every so many steps, of 16 ms, one stands still for 50 ms. What is suspected of it.
+static int stand_still(struct job *job, int steps, int every)
+{
+    int suspicions = 0;
+    for (int i = 0; i < steps; i++) {
+        bool stands = i % every == every - 1, within = i % 2 == 1;
+        job->step_ns = 16 * MS;
+        job->slow = stands && within ? 1 + 50 / 9.6 : 1;
+        job->slow_off_core_ns = stands && within ? 50 * MS : 0;
+        job->gap_ns = stands && !within ? 50 * MS : 0;
+        job->waits_ns = stands ? 50 * MS : 0;
+        suspicions += take(job, 1);
+    }
+    job->slow = 1;
+    job->slow_off_core_ns = job->gap_ns = job->waits_ns = 0;
+    return suspicions;
+}
+
+// Half a core: a kernel that deals it out every 0.1 s lets three steps run and stops in the fourth.
+static void quotas_that_stop_few_of_many_short_steps_are_found(void **state)
+{
+    (void)state;
+    for (int every = 3; every < 6; every++) {
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+        struct job job = {.detector = detector, .step_ns = 16 * MS, .slow_rank = 2};
+        assert_int_equal(take(&job, 60), 0);
+        assert_int_equal(stand_still(&job, 60, every), 1); // 2 s and less
+        struct dp_straggler_verdict verdict;
+        assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+        assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
+        assert_int_equal(verdict.rank, 2);
+        assert_in_range(verdict.onset_step, 50, 70);
+        // It stands as long as that goes on.
+        assert_int_equal(stand_still(&job, 200, every), 0);
+        assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+        assert_int_equal(take(&job, 60), 0);
+        assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 0);
+    }
+}
+
+static void single_steps_that_stand_still_are_nobodys_fault(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 16 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 60), 0);
+    assert_int_equal(stand_still(&job, 4000, 40), 0);
+}
+
 // What a rank loses to missing cores lies in few of its steps, but it is most of what it loses.
 static void a_rank_that_lacks_its_core_in_some_steps_has_no_slow_device(void **state)
 {
@@ -291,6 +341,27 @@ static void what_is_little_slower_is_confirmed_when_it_is_found_twice_in_success
     assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_SUSPECTED);
     take(&job, 5);
     assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_CONFIRMED);
+}
+
+// Any machine takes a few cores away for a moment; a quota takes many.
+static void few_missing_cores_are_confirmed_when_they_are_found_twice_in_succession(void **state)
+{
+    (void)state;
+    const struct products few = {.ratio = 1, .missing_ms = 0.2};
+    struct job job;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    job = (struct job){.detector = detector, .step_ns = 400 * MS, .slow_rank = 2, .slow = 1};
+    assert_int_equal(take(&job, 60), 0);
+    job.gap_ns = 100 * MS;
+    assert_int_equal(take(&job, 10), 1);
+    assert_int_equal(answer_probe(detector, few), DP_STRAGGLER_SUSPECTED);
+    take(&job, 5);
+    assert_int_equal(answer_probe(detector, (struct products){.ratio = 1.2}),
+                     DP_STRAGGLER_SUSPECTED); // slower, but with all its cores
+    take(&job, 20);
+    assert_int_equal(answer_probe(detector, few), DP_STRAGGLER_SUSPECTED);
+    take(&job, 5);
+    assert_int_equal(answer_probe(detector, few), DP_STRAGGLER_CONFIRMED);
 }
 
 static void the_second_probe_of_short_steps_comes_seconds_later(void **state)
@@ -447,10 +518,13 @@ int main(void)
         cmocka_unit_test(messages_that_no_core_was_there_for_blame_no_link),
         cmocka_unit_test(a_rank_that_lacks_its_core_now_and_then_has_no_uneven_data),
         cmocka_unit_test(cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault),
+        cmocka_unit_test(quotas_that_stop_few_of_many_short_steps_are_found),
+        cmocka_unit_test(single_steps_that_stand_still_are_nobodys_fault),
         cmocka_unit_test(a_rank_that_lacks_its_core_in_some_steps_has_no_slow_device),
         cmocka_unit_test(a_rank_that_lacks_cores_for_part_of_what_it_loses_has_no_slow_device),
         cmocka_unit_test(a_probe_confirms_what_it_explains_a_good_part_of),
         cmocka_unit_test(what_is_little_slower_is_confirmed_when_it_is_found_twice_in_succession),
+        cmocka_unit_test(few_missing_cores_are_confirmed_when_they_are_found_twice_in_succession),
         cmocka_unit_test(the_second_probe_of_short_steps_comes_seconds_later),
         cmocka_unit_test(a_probe_tells_of_those_that_it_was_taken_for),
         cmocka_unit_test(products_that_lack_cores_confirm_no_device_that_is_little_slower),

@@ -238,15 +238,23 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
     }
 }
 
-// Whether data are the cause, and what the loads of experts say then.
+// What loads of experts say where they are the cause, or as uneven as what is called one: whatever
+// others do to a machine, on top of it, hides that they are.
 static bool find_experts(const struct adapting *adapting, struct dp_adapt_experts *ret_experts)
 {
-    bool is_cause = false;
-    for (size_t i = 0; i < adapting->verdicts_count; i++) {
-        is_cause = is_cause || adapting->verdicts[i].cause == DP_STRAGGLER_UNEVEN_DATA;
+    if (adapting->rank_load == NULL || adapting->plan.expert <= 1) {
+        return false;
     }
-    is_cause = is_cause || adapting->wanted == DP_ADAPT_EXPERTS;
-    if (!is_cause || adapting->rank_load == NULL || adapting->plan.expert <= 1) {
+    struct dp_straggler_config noted;
+    dp_straggler_config_init(&noted);
+    bool counts = adapting->wanted == DP_ADAPT_EXPERTS;
+    for (size_t i = 0; i < adapting->verdicts_count; i++) {
+        counts = counts || adapting->verdicts[i].cause == DP_STRAGGLER_UNEVEN_DATA;
+    }
+    for (int32_t r = 0; r < dp_plan_world(&adapting->plan); r++) {
+        counts = counts || adapting->rank_load[r] >= noted.enter;
+    }
+    if (!counts) {
         return false;
     }
     dp_adapt_experts_of_ranks(&adapting->plan, &adapting->spec.model, adapting->rank_load,

@@ -127,7 +127,7 @@ dp_status dp_adapt_experts_fill(struct adapt *adapt, struct dp_error *err)
 bool dp_adapt_experts_part(struct adapt *adapt, struct layout *layout, char *ret_why)
 {
     if (adapt->input->experts == NULL) {
-        snprintf(ret_why, DP_ADAPT_WHY_MAX, "loads of experts are not the cause");
+        snprintf(ret_why, DP_ADAPT_WHY_MAX, "loads of experts are even, or not known");
         return false;
     }
     snprintf(ret_why, DP_ADAPT_WHY_MAX, "no other placement is more even");

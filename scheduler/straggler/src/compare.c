@@ -373,40 +373,6 @@ static void compare_changes(struct dp_straggler *self)
     }
 }
 
-double dp_straggler_taken_ns(const struct dp_straggler_sample *sample, int way)
-{
-    return (double)(sample->launch_gap_ns + (way == HOST_CORES ? sample->off_core_ns : 0));
-}
-
-// As if what is taken away made the work longer.
-static void compare_hosts(struct dp_straggler *self, int way)
-{
-    size_t count = 0;
-    for (uint32_t r = 0; r < self->config.ranks; r++) {
-        const struct rank *rank = &self->ranks[r];
-        if (rank->sample != NULL) {
-            self->scratch[count++] = dp_straggler_taken_ns(rank->sample, way);
-        }
-    }
-    dp_straggler_sort(self->scratch, count);
-    for (uint32_t r = 0; r < self->config.ranks; r++) {
-        struct rank *rank = &self->ranks[r];
-        struct host *host = &rank->hosts[way];
-        host->log = NAN;
-        if (rank->sample == NULL || rank->own_ns <= 0 || (count < 2 && !host->best_known)) {
-            continue;
-        }
-        double taken = dp_straggler_taken_ns(rank->sample, way), others = host->best_ns;
-        if (count > 1) {
-            others = dp_straggler_median_of_others(self->scratch, count, taken);
-        }
-        double reference = host->best_known ? fmax(host->best_ns, others) : others;
-        double all = rank->own_ns + (double)rank->sample->launch_gap_ns;
-        host->lost_ns = taken - reference;
-        host->log = log(all / fmax(all - host->lost_ns, all / 100));
-    }
-}
-
 void dp_straggler_compare_works(struct dp_straggler *self)
 {
     for (size_t i = 0; i < self->groups_count; i++) {
@@ -424,6 +390,4 @@ void dp_straggler_compare_works(struct dp_straggler *self)
         }
     }
     compare_changes(self);
-    compare_hosts(self, HOST_GAPS);
-    compare_hosts(self, HOST_CORES);
 }

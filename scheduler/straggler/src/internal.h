@@ -8,10 +8,14 @@ enum {
     PROBE_EVERY = 20,                     // steps between two probes for the same suspicion
     PROBE_AGAIN = 4,                      // when the first one agreed, and has to be found again
     PROBE_TRIES = 3,
+    PERIODS_MIN = 6, // of hosts, that a change must have lasted: most of what recovery looks at
     LAPSES_MAX = 10, // that make a suspicion wait longer: 1024 times as long
 };
 #define QUIET_NS 3600e9    // after which they are forgotten
 #define PROBE_APART_NS 2e9 // what others do to a machine lasts for seconds
+// Hosts are looked at over so long, or a step. A kernel deals quotas of cores out anew every 0.1 s:
+// of steps that are shorter most run at full speed, and one stands still for the rest of it.
+#define HOST_PERIOD_NS 0.1e9
 
 // A ring of the newest values.
 struct window {
@@ -28,6 +32,12 @@ struct series {
     double sum;                          // of the log likelihood ratios; 0 = no change in sight
     uint32_t run;                        // samples since it was 0
     int64_t onset_step;
+};
+
+// Of a job's time.
+struct stretch {
+    uint32_t steps;
+    double ns;
 };
 
 // What there is a verdict about: a rank's work, its host, a link, a stage, the job.
@@ -98,10 +108,11 @@ struct slot { // a sample that waits for those of other ranks
 enum { HOST_GAPS, HOST_CORES, HOST_WAYS };
 struct host {
     struct subject subject;
-    struct window taken; // ns, of the newest steps
+    double sum_ns;       // taken in the period at hand
+    struct window taken; // ns of a step, mean of a period: the newest ones
     double best_ns;      // of the best few of them
     bool best_known;
-    double log, lost_ns; // of the step at hand
+    double log, lost_ns; // of the period that ends with the step at hand, by step; NaN = none does
 };
 
 struct rank {
@@ -113,7 +124,9 @@ struct rank {
     uint32_t missed; // steps in a row without a sample
     struct subject work, silence;
     struct host hosts[HOST_WAYS];
-    double known; // how slow it was known to be from the beginning; 0 = not
+    double host_own_ns;  // sum of work and gaps in the period at hand
+    uint32_t host_steps; // of these, with a sample
+    double known;        // how slow it was known to be from the beginning; 0 = not
     struct window individual, busy, off_core, lost; // of the newest steps
     // Of the step at hand.
     const struct dp_straggler_sample *sample; // NULL = none
@@ -176,6 +189,9 @@ struct dp_straggler {
     double step_ns;    // of the slowest rank, step at hand
     double elapsed_ns; // sum of these
     struct window step_times;
+    struct stretch period; // of hosts: what there is of it
+    int64_t period_first;  // step
+    bool period_ends;      // with the step at hand
     // An action of ours.
     int64_t freeze_step;
     uint32_t frozen; // steps left
@@ -216,9 +232,9 @@ void dp_straggler_series_add(struct series *series, const struct dp_straggler_co
 void dp_straggler_series_show(struct series *series, double value);
 // Of the values since the change seems to have begun; NaN = there is none.
 double dp_straggler_series_mean(const struct series *series);
-// `step_ns`: what a step takes; `persist_s`: for so long a change must have lasted.
+// `each`: what a value is about; `persist_s`: for so long a change must have lasted.
 bool dp_straggler_series_changed(const struct series *series,
-                                 const struct dp_straggler_config *config, double step_ns,
+                                 const struct dp_straggler_config *config, struct stretch each,
                                  double persist_s);
 bool dp_straggler_series_recovered(const struct series *series,
                                    const struct dp_straggler_config *config);
@@ -227,10 +243,15 @@ void dp_straggler_series_reset(struct series *series);
 // compare.c: what the step at hand is compared with.
 // At least so many values in the scratch.
 void dp_straggler_make_room(struct dp_straggler *self, size_t values);
-// What its host took away from a rank in a step.
-double dp_straggler_taken_ns(const struct dp_straggler_sample *sample, int way);
 void dp_straggler_compare_works(struct dp_straggler *self);
 void dp_straggler_compare_edges(struct dp_straggler *self);
+
+// compare_hosts.c: what hosts took away, summed over periods. A period ends with the step at hand
+// when it is long enough; the next one begins after what has been learned of it.
+void dp_straggler_compare_hosts(struct dp_straggler *self);
+void dp_straggler_learn_hosts(struct dp_straggler *self);
+// Forgets what there is of a period.
+void dp_straggler_begin_period(struct dp_straggler *self);
 
 // judge.c
 void dp_straggler_judge(struct dp_straggler *self);

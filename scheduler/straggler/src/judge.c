@@ -125,7 +125,7 @@ static void clear_recovered(struct dp_straggler *self, struct subject *subject)
 }
 
 // The newest value of a series joins it; what is frozen is only shown.
-static void feed(struct dp_straggler *self, struct subject *subject, double value)
+static void feed(struct dp_straggler *self, struct subject *subject, int64_t step, double value)
 {
     if (isnan(value)) {
         return;
@@ -135,7 +135,7 @@ static void feed(struct dp_straggler *self, struct subject *subject, double valu
         return;
     }
     bool suspect = dp_straggler_is_suspect(subject);
-    dp_straggler_series_add(&subject->series, &self->config, self->step, value, !suspect);
+    dp_straggler_series_add(&subject->series, &self->config, step, value, !suspect);
     if (suspect) {
         double lately = dp_straggler_window_mean(&subject->series.window, BEST_STEPS);
         subject->suspected_log = fmax(subject->suspected_log, lately);
@@ -165,13 +165,21 @@ double dp_straggler_patience_s(const struct dp_straggler *self, const struct sub
 
 static bool has_changed(const struct dp_straggler *self, const struct subject *subject)
 {
-    return dp_straggler_series_changed(&subject->series, &self->config, typical_step_ns(self),
+    return dp_straggler_series_changed(&subject->series, &self->config,
+                                       (struct stretch){.steps = 1, .ns = typical_step_ns(self)},
                                        dp_straggler_patience_s(self, subject));
 }
 
-static bool is_noticeable(const struct dp_straggler *self, double lost_ns)
+static bool host_has_changed(const struct dp_straggler *self, const struct subject *host)
 {
-    return lost_ns >= self->config.noticeable * self->step_ns;
+    return self->period_ends && host->series.run >= PERIODS_MIN &&
+           dp_straggler_series_changed(&host->series, &self->config, self->period,
+                                       dp_straggler_patience_s(self, host));
+}
+
+static bool is_noticeable(const struct dp_straggler *self, double lost_ns, double step_ns)
+{
+    return lost_ns >= self->config.noticeable * step_ns;
 }
 
 static void suspect(struct dp_straggler *self, struct subject *subject, dp_straggler_cause cause,
@@ -282,7 +290,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
     if (rank->alone && rank->individual_log < value) {
         value = rank->individual_log;
     }
-    feed(self, &rank->work, value);
+    feed(self, &rank->work, self->step, value);
     if (rank->work.verdict != NULL) {
         if (dp_straggler_series_recovered(&rank->work.series, &self->config)) {
             clear_recovered(self, &rank->work);
@@ -294,7 +302,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
         return;
     }
     double lost_ns = rank->own_ns * (1 - exp(-dp_straggler_series_mean(&rank->work.series)));
-    if (!has_changed(self, &rank->work) || !is_noticeable(self, lost_ns)) {
+    if (!has_changed(self, &rank->work) || !is_noticeable(self, lost_ns, self->step_ns)) {
         return;
     }
     bool is_host = host_explains(self, r);
@@ -326,7 +334,7 @@ static void judge_host(struct dp_straggler *self, uint32_t r, int way)
 {
     struct rank *rank = &self->ranks[r];
     struct host *host = &rank->hosts[way];
-    feed(self, &host->subject, host->log);
+    feed(self, &host->subject, self->period_first, host->log);
     bool explained = dp_straggler_is_suspect(&rank->work);
     if (host->subject.verdict != NULL) {
         if (explained) {
@@ -336,8 +344,9 @@ static void judge_host(struct dp_straggler *self, uint32_t r, int way)
         }
         return;
     }
-    if (explained || dp_straggler_host_is_suspect(rank) || !has_changed(self, &host->subject) ||
-        !is_noticeable(self, host->lost_ns)) {
+    if (explained || dp_straggler_host_is_suspect(rank) ||
+        !host_has_changed(self, &host->subject) ||
+        !is_noticeable(self, host->lost_ns, self->period.ns / self->period.steps)) {
         return;
     }
     suspect(self, &host->subject, DP_STRAGGLER_HOST, r, host->lost_ns);
@@ -385,7 +394,8 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
         }
         return;
     }
-    if (explained || !has_changed(self, &edge->subject) || !is_noticeable(self, edge->lost_ns)) {
+    if (explained || !has_changed(self, &edge->subject) ||
+        !is_noticeable(self, edge->lost_ns, self->step_ns)) {
         return;
     }
     // What several slow links have in common is at fault.
@@ -420,7 +430,7 @@ void dp_straggler_judge(struct dp_straggler *self)
     }
     for (size_t i = 0; i < self->edges_count; i++) {
         if (self->edges[i].value_ns > 0) {
-            feed(self, &self->edges[i].subject, self->edges[i].log);
+            feed(self, &self->edges[i].subject, self->step, self->edges[i].log);
         }
     }
     for (size_t i = 0; i < self->edges_count; i++) {

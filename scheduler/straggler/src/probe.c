@@ -214,16 +214,19 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
     dp_straggler_tell(self, verdict);
 }
 
-// Whoever took its cores may be gone: they have to be missing for its products, too.
+// Whoever took its cores may be gone: they have to be missing for its products, too. Little, that
+// is what any machine has for a moment, has to be found twice.
 static void judge_cores(struct dp_straggler *self, uint32_t r, struct subject *subject)
 {
     double ratio = gemm_ratio(self, r, false);
-    if (ratio >= least_agreeing(self) && lacked_cores(self, r)) {
+    bool found = ratio >= least_agreeing(self) && lacked_cores(self, r);
+    subject->agreed = found ? subject->agreed + 1 : 0;
+    if (subject->agreed >= (ratio >= clear_ratio ? 1 : 2)) {
         char what[160];
         snprintf(what, sizeof(what),
                  "a product alone takes %.2f times as long as on others, and for %.0f %% of that "
-                 "it has no core",
-                 ratio, 100 * self->figures[r].off_core);
+                 "it has no core%s",
+                 ratio, 100 * self->figures[r].off_core, subject->agreed > 1 ? ", twice" : "");
         confirm(self, subject, what);
     }
 }

@@ -156,11 +156,12 @@ double dp_straggler_series_mean(const struct series *series)
 }
 
 bool dp_straggler_series_changed(const struct series *series,
-                                 const struct dp_straggler_config *config, double step_ns,
+                                 const struct dp_straggler_config *config, struct stretch each,
                                  double persist_s)
 {
-    return series->sum >= log(false_alarm_steps) && series->run >= config->persist_steps &&
-           series->run * step_ns >= persist_s * 1e9 &&
+    return series->sum >= log(false_alarm_steps) &&
+           series->run * each.steps >= config->persist_steps &&
+           series->run * each.ns >= persist_s * 1e9 &&
            dp_straggler_series_mean(series) >= log(config->enter);
 }
 

@@ -91,17 +91,6 @@ static void learn_edge(struct edge *edge)
     }
 }
 
-static void learn_host(struct rank *rank, int way)
-{
-    struct host *host = &rank->hosts[way];
-    dp_straggler_window_add(&host->taken, dp_straggler_taken_ns(rank->sample, way));
-    if (host->taken.count % BEST_STEPS == 0 && !dp_straggler_host_is_suspect(rank)) {
-        double median = dp_straggler_window_median(&host->taken, BEST_STEPS);
-        host->best_ns = host->best_known ? fmin(host->best_ns, median) : median;
-        host->best_known = true;
-    }
-}
-
 static void learn_rank(struct rank *rank)
 {
     bool healthy = rank->work.series.sum == 0 || rank->work.series.run < BEST_STEPS / 2;
@@ -118,9 +107,6 @@ static void learn_rank(struct rank *rank)
         }
     }
     const struct dp_straggler_sample *sample = rank->sample;
-    for (int way = 0; way < HOST_WAYS; way++) {
-        learn_host(rank, way);
-    }
     dp_straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
     double lost = rank->reference_ns > 0 ? fmax(rank->own_ns - rank->reference_ns, 0) : 0;
     dp_straggler_window_add(&rank->lost, lost);
@@ -145,6 +131,7 @@ static void learn(struct dp_straggler *self)
             learn_edge(edge);
         }
     }
+    dp_straggler_learn_hosts(self);
     dp_straggler_window_add(&self->step_times, self->step_ns);
 }
 
@@ -198,6 +185,7 @@ static void look(struct dp_straggler *self)
     self->elapsed_ns += self->step_ns;
     dp_straggler_compare_works(self);
     dp_straggler_compare_edges(self);
+    dp_straggler_compare_hosts(self);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         judge_silence(self, r);
     }

@@ -6,19 +6,24 @@
 #include "dp/alloc.h"
 #include "internal.h"
 
+// Data are uneven as long as a job runs; what others do to ranks looks like it for seconds, too.
+static const double unexplained_times = 10;
+
 // Nobody waits for these, so they may take twice as long to be sure of.
 static uint32_t sure_steps(const struct dp_straggler *self)
 {
     return 2 * self->config.persist_steps;
 }
 
-// As long as a suspicion has to, where steps are short; after what came and went, longer.
-static bool has_lasted(const struct dp_straggler *self, struct subject *subject, bool is_so)
+// As long as a suspicion has to, or so many times; after what came and went, longer.
+static bool has_lasted(const struct dp_straggler *self, struct subject *subject, bool is_so,
+                       double times)
 {
     if (!is_so) {
         subject->even_ns = self->elapsed_ns;
     }
-    return self->elapsed_ns - subject->even_ns >= 1e9 * dp_straggler_patience_s(self, subject);
+    double patience_s = times * dp_straggler_patience_s(self, subject);
+    return self->elapsed_ns - subject->even_ns >= 1e9 * patience_s;
 }
 
 static void clear_lapsed(struct dp_straggler *self, struct subject *subject, const char *why)
@@ -137,9 +142,9 @@ static void judge_stage(struct dp_straggler *self, size_t index, bool planned, d
         return;
     }
     double lost_ns = stage->work_ns / stage->ranks * (1 - 1 / ratio);
-    if (!has_lasted(self, &stage->subject,
-                    ratio >= self->config.enter &&
-                        lost_ns >= self->config.noticeable * self->step_ns)) {
+    if (!has_lasted(
+            self, &stage->subject,
+            ratio >= self->config.enter && lost_ns >= self->config.noticeable * self->step_ns, 1)) {
         return;
     }
     struct dp_straggler_verdict *verdict = dp_straggler_verdict_of(&stage->subject);
@@ -283,7 +288,8 @@ void dp_straggler_judge_data(struct dp_straggler *self)
     bool by_tokens = log(left) <= 0.5 * log(worst);
     if (has_lasted(self, &self->data,
                    worst >= self->config.enter && (by_tokens || agreement >= 0.5) &&
-                       !some_rank_is_slow(self))) {
+                       !some_rank_is_slow(self),
+                   by_tokens ? 1 : unexplained_times)) {
         note_data(self, worst, left, agreement);
     }
 }

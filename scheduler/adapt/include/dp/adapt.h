@@ -159,7 +159,7 @@ struct dp_adapt_input {
     size_t links_count;
     const struct dp_adapt_spare *spares;
     size_t spares_count;
-    const struct dp_adapt_experts *experts; // NULL = not the cause
+    const struct dp_adapt_experts *experts; // NULL = even, or not known
     // For a restart without the slow nodes, and for more ranks: the job, and every node with the
     // slots that it would have then, the job's own among them; NULL = neither is weighed.
     const struct dp_job_spec *spec;
