@@ -228,7 +228,10 @@ static void cores_that_are_missed_here_and_there_are_found_as_the_hosts_fault(vo
         assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
         assert_int_equal(verdict.rank, 2);
         assert_true(fabs(verdict.slowdown - 1.6) < 0.05);
-        // Whoever took the cores may be gone when the probe is taken.
+        // Whoever took the cores may be gone when the probe is taken, or the next one.
+        assert_int_equal(answer_probe(detector, (struct products){.ratio = 1, .missing_ms = 0.6}),
+                         DP_STRAGGLER_SUSPECTED);
+        assert_int_equal(take(&job, 6), 0);
         const struct products products = {.ratio = 1, .missing_ms = lasts == 1 ? 0.6 : 0};
         assert_int_equal(answer_probe(detector, products),
                          lasts == 1 ? DP_STRAGGLER_CONFIRMED : DP_STRAGGLER_SUSPECTED);
@@ -343,8 +346,28 @@ static void what_is_little_slower_is_confirmed_when_it_is_found_twice_in_success
     assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_CONFIRMED);
 }
 
-// Any machine takes a few cores away for a moment; a quota takes many.
-static void few_missing_cores_are_confirmed_when_they_are_found_twice_in_succession(void **state)
+// Others slow cores down, too, without taking them: the other thread of one, a cache, a hypervisor.
+static void
+what_computes_on_cores_is_confirmed_by_two_probes_and_an_accelerator_by_one(void **state)
+{
+    (void)state;
+    const struct products found = {.ratio = 2};
+    for (int on_cores = 0; on_cores < 2; on_cores++) {
+        struct job job;
+        DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 2);
+        job.off_core_ns = on_cores == 1 ? 1 * MS : 0;
+        assert_int_equal(take(&job, 1), 0);
+        assert_int_equal(answer_probe(detector, found),
+                         on_cores == 1 ? DP_STRAGGLER_SUSPECTED : DP_STRAGGLER_CONFIRMED);
+        if (on_cores == 1) {
+            assert_int_equal(take(&job, 5), 0);
+            assert_int_equal(answer_probe(detector, found), DP_STRAGGLER_CONFIRMED);
+        }
+    }
+}
+
+// Any machine takes cores away for a moment.
+static void missing_cores_are_confirmed_when_they_are_found_twice_in_succession(void **state)
 {
     (void)state;
     const struct products few = {.ratio = 1, .missing_ms = 0.2};
@@ -524,7 +547,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_lacks_cores_for_part_of_what_it_loses_has_no_slow_device),
         cmocka_unit_test(a_probe_confirms_what_it_explains_a_good_part_of),
         cmocka_unit_test(what_is_little_slower_is_confirmed_when_it_is_found_twice_in_succession),
-        cmocka_unit_test(few_missing_cores_are_confirmed_when_they_are_found_twice_in_succession),
+        cmocka_unit_test(
+            what_computes_on_cores_is_confirmed_by_two_probes_and_an_accelerator_by_one),
+        cmocka_unit_test(missing_cores_are_confirmed_when_they_are_found_twice_in_succession),
         cmocka_unit_test(the_second_probe_of_short_steps_comes_seconds_later),
         cmocka_unit_test(a_probe_tells_of_those_that_it_was_taken_for),
         cmocka_unit_test(products_that_lack_cores_confirm_no_device_that_is_little_slower),

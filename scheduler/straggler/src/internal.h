@@ -126,6 +126,7 @@ struct rank {
     struct host hosts[HOST_WAYS];
     double host_own_ns;  // sum of work and gaps in the period at hand
     uint32_t host_steps; // of these, with a sample
+    bool is_on_host;     // it computes on cores: some were missing at times
     double known;        // how slow it was known to be from the beginning; 0 = not
     struct window individual, busy, off_core, lost; // of the newest steps
     // Of the step at hand.

@@ -148,14 +148,24 @@ static bool is_crowded(const struct dp_straggler *self, uint32_t r)
     return lacked_cores(self, r);
 }
 
+// What the ranks' figures are worth: of accelerators, of cores that others may use, too (by the
+// other thread of a core, a cache, a hypervisor), of cores that others do use.
+enum machine { OWN, SHARED, CROWDED };
+
+static enum machine machine_of(const struct dp_straggler *self, uint32_t r)
+{
+    return is_crowded(self, r) ? CROWDED : self->ranks[r].is_on_host ? SHARED : OWN;
+}
+
 // Whether so much, in this probe, says that the subject is slow. What is little may be chance, and
 // where others use the machine that is all it may be. What is clear there, too, may be them.
-static bool is_found(struct dp_straggler *self, struct subject *subject, double ratio, bool crowded)
+static bool is_found(struct dp_straggler *self, struct subject *subject, double ratio,
+                     enum machine machine)
 {
     bool clear = ratio >= clear_ratio;
-    bool found = ratio >= agreeing(self, subject) && (clear || !crowded);
+    bool found = ratio >= agreeing(self, subject) && (clear || machine != CROWDED);
     subject->agreed = found ? subject->agreed + 1 : 0;
-    return subject->agreed >= (clear && !crowded ? 1 : 2);
+    return subject->agreed >= (clear && machine == OWN ? 1 : 2);
 }
 
 static const struct dp_straggler_probe_link *link_of(const struct dp_straggler *self, uint32_t rank,
@@ -214,19 +224,18 @@ static void confirm(struct dp_straggler *self, struct subject *subject, const ch
     dp_straggler_tell(self, verdict);
 }
 
-// Whoever took its cores may be gone: they have to be missing for its products, too. Little, that
-// is what any machine has for a moment, has to be found twice.
+// Whoever took its cores may be gone: they have to be missing for its products, too, and twice.
 static void judge_cores(struct dp_straggler *self, uint32_t r, struct subject *subject)
 {
     double ratio = gemm_ratio(self, r, false);
     bool found = ratio >= least_agreeing(self) && lacked_cores(self, r);
     subject->agreed = found ? subject->agreed + 1 : 0;
-    if (subject->agreed >= (ratio >= clear_ratio ? 1 : 2)) {
+    if (subject->agreed >= 2) {
         char what[160];
         snprintf(what, sizeof(what),
                  "a product alone takes %.2f times as long as on others, and for %.0f %% of that "
-                 "it has no core%s",
-                 ratio, 100 * self->figures[r].off_core, subject->agreed > 1 ? ", twice" : "");
+                 "it has no core, twice",
+                 ratio, 100 * self->figures[r].off_core);
         confirm(self, subject, what);
     }
 }
@@ -245,7 +254,7 @@ static void judge_device(struct dp_straggler *self, uint32_t r)
 {
     struct subject *work = &self->ranks[r].work;
     double ratio = gemm_ratio(self, r, true);
-    if (is_found(self, work, ratio, is_crowded(self, r))) {
+    if (is_found(self, work, ratio, machine_of(self, r))) {
         char what[160];
         snprintf(what, sizeof(what), "a product alone takes %.2f times as long as on others%s",
                  ratio, work->agreed > 1 ? ", twice" : "");
@@ -284,7 +293,7 @@ static void judge_stage(struct dp_straggler *self, struct stage *stage)
         return;
     }
     double ratio = gemm_ratio(self, stage->only_rank, true);
-    if (is_found(self, &stage->subject, ratio, is_crowded(self, stage->only_rank))) {
+    if (is_found(self, &stage->subject, ratio, machine_of(self, stage->only_rank))) {
         char why[DP_STRAGGLER_TEXT_MAX];
         correct_best(&self->ranks[stage->only_rank], ratio);
         stage->ratio.count = 0;
@@ -302,8 +311,8 @@ static void judge_link(struct dp_straggler *self, struct edge *edge)
         return;
     }
     double ratio = link_ratio(self, edge);
-    bool crowded = is_crowded(self, edge->low) || is_crowded(self, edge->high);
-    if (is_found(self, &edge->subject, ratio, crowded)) {
+    enum machine low = machine_of(self, edge->low), high = machine_of(self, edge->high);
+    if (is_found(self, &edge->subject, ratio, low > high ? low : high)) {
         char what[160];
         snprintf(what, sizeof(what), "a message alone takes %.2f times as long as on other links%s",
                  ratio, edge->subject.agreed > 1 ? ", twice" : "");

@@ -108,6 +108,7 @@ static void learn_rank(struct rank *rank)
     }
     const struct dp_straggler_sample *sample = rank->sample;
     dp_straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
+    rank->is_on_host = rank->is_on_host || sample->off_core_ns > 0;
     double lost = rank->reference_ns > 0 ? fmax(rank->own_ns - rank->reference_ns, 0) : 0;
     dp_straggler_window_add(&rank->lost, lost);
     dp_straggler_window_add(&rank->busy, rank->own_ns);
