@@ -8,6 +8,8 @@
 static const double fade = 0.99;
 static const double fit_weight_min = 24;
 static const uint32_t tokens_steps_max = 64;
+// A single time says no more than that of a change, as a share of the rank's mean.
+static const double more_max = 0.5;
 // A rank's work is compared with others' when so much of it has others.
 static const double compared_share = 0.5;
 
@@ -61,14 +63,18 @@ static double tokens_of(const struct work *work)
 
 // How one rank's time moves with its tokens, beside the others in the same step, says how much of
 // it is work of experts: constant differences between ranks, a slow one among them, do not count,
-// and neither does what slows everybody down.
+// and neither does what slows everybody down. Time is a + b tokens, so what a rank's time and
+// tokens change by is divided by what they are at the group's usual tokens, which ranks with busy
+// experts and with idle ones have in common; shares of their own means they have not.
 static void see_change(struct group *group, struct work *work)
 {
     double tokens = tokens_of(work);
     work->more_ns = work->more_tokens = NAN;
-    if (work->mean_ns > 0 && work->mean_tokens > 0) {
-        work->more_tokens = tokens / work->mean_tokens - 1;
-        work->more_ns = work->raw_ns / work->mean_ns - 1;
+    if (work->mean_ns > 0 && work->mean_tokens > 0 && group->tokens > 0) {
+        double usual = 1 + group->share * (work->mean_tokens / group->tokens - 1);
+        work->more_tokens = (tokens - work->mean_tokens) / group->tokens;
+        work->more_ns = (work->raw_ns / work->mean_ns - 1) * usual;
+        work->more_max = more_max * usual;
         group->step_x += work->more_tokens;
         group->step_y += work->more_ns;
         group->step_count += 1;
@@ -82,7 +88,7 @@ static void fit(struct group *group, const struct work *work, double common_x, d
 {
     if (!isnan(work->more_ns)) {
         double x = work->more_tokens - common_x;
-        double y = fmin(fmax(work->more_ns - common_y, -0.5), 0.5);
+        double y = fmin(fmax(work->more_ns - common_y, -work->more_max), work->more_max);
         group->sum_xx += x * x;
         group->sum_xy += x * y;
         group->sum_yy += y * y;

@@ -63,7 +63,9 @@ struct work {
     struct window relative; // log of own / reference
     double best_ns;         // median of the best few steps; 0 = not known yet
     double mean_ns, mean_tokens;
-    double more_ns, more_tokens; // of the step at hand, beyond these means, as a share
+    // Of the step at hand, beyond these means, as shares of what is usual in the group; the most of
+    // more_ns that counts.
+    double more_ns, more_tokens, more_max;
     // Of the step at hand; 0 = none. Normalised by tokens as is best known, and at least and at
     // most.
     double value_ns, low_ns, high_ns;
