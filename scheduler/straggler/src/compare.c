@@ -8,6 +8,9 @@
 static const double fade = 0.99;
 static const double fit_weight_min = 24;
 static const uint32_t tokens_steps_max = 64;
+static const double usual_share_min = 0.125; // of the mean
+// No action is work of experts alone.
+static const double untouched_min = 0.05;
 // A single time says no more than that of a change, as a share of the rank's mean.
 static const double more_max = 0.5;
 // A rank's work is compared with others' when so much of it has others.
@@ -61,6 +64,13 @@ static double tokens_of(const struct work *work)
     return (double)work->newest.tokens / work->newest.count;
 }
 
+// What an action takes with so many tokens, over what it takes with the group's usual number, where
+// this share of the latter is work of experts.
+static double beside_usual(const struct group *group, double tokens, double share)
+{
+    return fmax(1 + share * (tokens / group->tokens - 1), untouched_min);
+}
+
 // How one rank's time moves with its tokens, beside the others in the same step, says how much of
 // it is work of experts: constant differences between ranks, a slow one among them, do not count,
 // and neither does what slows everybody down. Time is a + b tokens, so what a rank's time and
@@ -70,8 +80,8 @@ static void see_change(struct group *group, struct work *work)
 {
     double tokens = tokens_of(work);
     work->more_ns = work->more_tokens = NAN;
-    if (work->mean_ns > 0 && work->mean_tokens > 0 && group->tokens > 0) {
-        double usual = 1 + group->share * (work->mean_tokens / group->tokens - 1);
+    if (work->mean_ns > 0) {
+        double usual = beside_usual(group, work->mean_tokens, group->share);
         work->more_tokens = (tokens - work->mean_tokens) / group->tokens;
         work->more_ns = (work->raw_ns / work->mean_ns - 1) * usual;
         work->more_max = more_max * usual;
@@ -120,13 +130,12 @@ static void settle_fit(struct group *group)
 // least that its tokens can explain, that of those it is compared with the most.
 static void take_out_tokens(const struct group *group, struct work *work)
 {
-    double tokens = tokens_of(work);
     work->value_ns = work->low_ns = work->high_ns = work->raw_ns;
-    if (group->tokens > 0 && tokens > 0) {
-        double more = tokens / group->tokens - 1;
-        double a = work->raw_ns / (1 + group->share_low * more);
-        double b = work->raw_ns / (1 + group->share_high * more);
-        work->value_ns = work->raw_ns / (1 + group->share * more);
+    if (group->tokens > 0) {
+        double tokens = tokens_of(work);
+        double a = work->raw_ns / beside_usual(group, tokens, group->share_low);
+        double b = work->raw_ns / beside_usual(group, tokens, group->share_high);
+        work->value_ns = work->raw_ns / beside_usual(group, tokens, group->share);
         work->low_ns = fmin(a, b);
         work->high_ns = fmax(a, b);
     }
@@ -231,25 +240,38 @@ static double group_median(const struct dp_straggler *self, const struct group *
     return group->present == 0 ? 0 : self->scratch[group->first + (group->present - 1) / 2];
 }
 
-static void take_tokens(struct dp_straggler *self)
+// The lower median is usual, since what busy ranks take beyond it is known best; but something is,
+// also where all tokens go to a few.
+static void take_usual_tokens(struct dp_straggler *self)
 {
+    FOR_EACH_WORK(self, rank, work)
+    {
+        self->groups[work->group].sum_tokens += tokens_of(work);
+    }
     sort_by_group(self, tokens_of);
     for (size_t i = 0; i < self->groups_count; i++) {
         struct group *group = &self->groups[i];
-        double median = group_median(self, group);
-        if (median > 0) {
+        if (group->sum_tokens > 0) {
+            double mean = group->sum_tokens / group->present;
+            double usual = fmax(group_median(self, group), usual_share_min * mean);
             group->tokens_steps += group->tokens_steps < tokens_steps_max;
-            group->tokens += (median - group->tokens) / group->tokens_steps;
+            group->tokens += (usual - group->tokens) / group->tokens_steps;
         }
+        group->sum_tokens = 0;
     }
+}
+
+static void take_tokens(struct dp_straggler *self)
+{
+    take_usual_tokens(self);
     double all_x = 0, all_y = 0, all = 0;
     bool learns = self->frozen == 0 && self->looked > self->config.warm_up_steps;
     FOR_EACH_WORK(self, rank, work)
     {
         work->more_ns = NAN;
         bool is_healthy = rank->work.verdict == NULL && rank->work.series.sum == 0;
-        if (learns && work->newest.tokens > 0 && is_healthy) {
-            struct group *group = &self->groups[work->group];
+        struct group *group = &self->groups[work->group];
+        if (learns && group->tokens > 0 && is_healthy) {
             see_change(group, work);
             all_x += isnan(work->more_ns) ? 0 : work->more_tokens;
             all_y += isnan(work->more_ns) ? 0 : work->more_ns;

@@ -80,7 +80,8 @@ struct group {
     // How time follows tokens, fitted within ranks: sums over steps that fade.
     double sum_xx, sum_xy, sum_yy, weight;
     double step_x, step_y, step_count; // of the step at hand
-    double tokens;                     // mean of one action
+    double tokens;                     // mean of one action; 0 = no experts
+    double sum_tokens;                 // of the step at hand
     uint32_t tokens_steps;
     double share_low, share, share_high; // of the time that follows the tokens
     // Of the step at hand.

@@ -175,6 +175,7 @@ static void finish(struct dp_exec *exec, const struct task *task, struct dp_exec
         const struct dp_routed routed = routed_sum(exec, &task->forward);
         record->routed_rows = routed.rows;
         record->routed_tokens = routed.tokens;
+        record->worked_rows = routed.rows;
         finish_forward(exec, &task->forward);
     }
     if (task->backward.cell != NULL) {
@@ -184,6 +185,7 @@ static void finish(struct dp_exec *exec, const struct task *task, struct dp_exec
         if (task->backward_passes == PROGRAM_INPUT) {
             *added = bytes > *added ? bytes : *added;
         }
+        record->worked_rows += routed_sum(exec, &task->backward).rows;
         finish_backward(exec, task);
     }
 }

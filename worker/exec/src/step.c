@@ -77,7 +77,7 @@ static void record_action(struct dp_exec *exec, const struct dp_action *action,
     exec->last_end_ns = span->end_ns;
     exec->result.busy_ns += span->end_ns - span->start_ns - record->exchange_ns;
     exec->result.exchange_ns += record->exchange_ns;
-    time->tokens = record->routed_rows;
+    time->tokens = record->worked_rows;
     if (exec->config.device != NULL) {
         time->own_ns = span->own_ns;
         time->waited_ns = record->idle_ns + record->comm_ns + record->exchange_ns;

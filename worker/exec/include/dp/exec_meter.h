@@ -20,6 +20,7 @@ struct dp_exec_record {
     int64_t early_ns;  // before the span: for this one, inside earlier ones
     // Of the forward chunk, all layers: what this rank's experts received, as in struct dp_routed.
     int64_t routed_rows, routed_tokens;
+    int64_t worked_rows; // of both chunks, the forward and the backward one: rows as above
 };
 
 struct dp_exec_levels {
