@@ -16,6 +16,7 @@ struct job {
     double skew;     // tokens of rank 0 over the mean; rank 1 has the rest
     double of_token; // of an action at the mean of tokens, over what does not follow them
     double noise;    // deviation of an action's time
+    double lacking;  // of that time, there was no core for so much
     uint32_t slow_rank;
     int64_t onset_step;
     double slow;
@@ -34,7 +35,7 @@ static void take_step(const struct job *job, int64_t step, struct dp_rand *rand,
     // What one rank has more the other one has less.
     double share = fmin(job->skew * (1 + 0.05 * dp_rand_normal(rand)), 2);
     struct dp_straggler_kind kinds[RANKS][2];
-    int64_t step_ns = 0;
+    int64_t step_ns = 0, work_ns[RANKS];
     for (uint32_t r = 0; r < RANKS; r++) {
         double tokens = MEAN_TOKENS * (r == 0 ? share : 2 - share), sum_s = 0;
         for (uint8_t i = 0; i < 2; i++) {
@@ -47,11 +48,17 @@ static void take_step(const struct job *job, int64_t step, struct dp_rand *rand,
                                                      .tokens = (uint64_t)(4 * tokens)};
             sum_s += 4 * s;
         }
-        step_ns = sum_s * 1e9 > (double)step_ns ? (int64_t)(sum_s * 1e9) : step_ns;
+        work_ns[r] = (int64_t)(sum_s * 1e9);
+        step_ns = work_ns[r] > step_ns ? work_ns[r] : step_ns;
     }
     for (uint32_t r = 0; r < RANKS; r++) {
-        const struct dp_straggler_sample sample = {
-            .rank = r, .step = step, .step_ns = step_ns, .kinds = kinds[r], .kinds_count = 2};
+        const struct dp_straggler_sample sample = {.rank = r,
+                                                   .step = step,
+                                                   .step_ns = step_ns,
+                                                   .off_core_ns =
+                                                       (int64_t)(job->lacking * (double)work_ns[r]),
+                                                   .kinds = kinds[r],
+                                                   .kinds_count = 2};
         dp_straggler_take(detector, &sample);
     }
 }
@@ -98,6 +105,15 @@ static void a_rank_whose_experts_are_busy_for_good_is_not_slow(void **state)
     }
 }
 
+static void a_rank_that_works_more_loses_more_of_its_cores(void **state)
+{
+    (void)state;
+    const struct job job = {
+        .skew = 1.85, .of_token = 5, .noise = 0.03, .lacking = 0.4, .slow_rank = RANKS};
+    uint32_t rank = 0;
+    assert_int_equal(run(&job, 7, &rank), NEVER);
+}
+
 static void a_slow_rank_is_found_whether_its_experts_are_busy_or_idle(void **state)
 {
     (void)state;
@@ -127,6 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_whose_experts_are_busy_for_good_is_not_slow),
+        cmocka_unit_test(a_rank_that_works_more_loses_more_of_its_cores),
         cmocka_unit_test(a_slow_rank_is_found_whether_its_experts_are_busy_or_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

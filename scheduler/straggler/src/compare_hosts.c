@@ -16,6 +16,16 @@ void dp_straggler_begin_period(struct dp_straggler *self)
     }
 }
 
+// As it was, not as it would be with the usual tokens.
+static double worked_ns(const struct dp_straggler_sample *sample)
+{
+    double sum = 0;
+    for (size_t i = 0; i < sample->kinds_count; i++) {
+        sum += fmax((double)sample->kinds[i].total_ns, 0);
+    }
+    return sum;
+}
+
 static void sum_step(struct dp_straggler *self)
 {
     if (self->period.steps == 0) {
@@ -29,7 +39,7 @@ static void sum_step(struct dp_straggler *self)
         if (rank->sample != NULL && rank->own_ns > 0) {
             double gap_ns = (double)rank->sample->launch_gap_ns;
             rank->host_steps++;
-            rank->host_own_ns += rank->own_ns + gap_ns;
+            rank->host_own_ns += worked_ns(rank->sample) + gap_ns;
             rank->hosts[HOST_GAPS].sum_ns += gap_ns;
             rank->hosts[HOST_CORES].sum_ns += gap_ns + (double)rank->sample->off_core_ns;
         }
@@ -41,30 +51,61 @@ static double taken_ns(const struct rank *rank, int way)
     return rank->hosts[way].sum_ns / rank->host_steps;
 }
 
-// As if what is taken away made the work longer.
-static void compare(struct dp_straggler *self, int way)
+static double work_ns(const struct rank *rank)
+{
+    return rank->host_own_ns / rank->host_steps;
+}
+
+// What is taken from one that works more than others, as a share of its work or as it is.
+static double taken(const struct rank *rank, int way, bool share)
+{
+    return taken_ns(rank, way) / (share ? work_ns(rank) : 1);
+}
+
+static size_t sort_taken(struct dp_straggler *self, int way, bool share)
 {
     size_t count = 0;
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         if (self->ranks[r].host_steps > 0) {
-            self->scratch[count++] = taken_ns(&self->ranks[r], way);
+            self->scratch[count++] = taken(&self->ranks[r], way, share);
         }
     }
     dp_straggler_sort(self->scratch, count);
+    return count;
+}
+
+// The most that is usual: of others, in time or for as much work, and of the rank itself.
+static void find_usual(struct dp_straggler *self, int way, bool share)
+{
+    size_t count = sort_taken(self, way, share);
+    for (uint32_t r = 0; r < self->config.ranks && count > 1; r++) {
+        struct rank *rank = &self->ranks[r];
+        if (rank->host_steps > 0) {
+            double own = taken(rank, way, share);
+            double others = dp_straggler_median_of_others(self->scratch, count, own);
+            others *= share ? work_ns(rank) : 1;
+            rank->hosts[way].usual_ns = fmax(rank->hosts[way].usual_ns, others);
+        }
+    }
+}
+
+// As if what is taken away made the work longer.
+static void compare(struct dp_straggler *self, int way)
+{
+    for (uint32_t r = 0; r < self->config.ranks; r++) {
+        struct host *host = &self->ranks[r].hosts[way];
+        host->usual_ns = host->best_known ? host->best_ns : -1;
+    }
+    find_usual(self, way, false);
+    find_usual(self, way, true);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         struct rank *rank = &self->ranks[r];
         struct host *host = &rank->hosts[way];
-        if (rank->host_steps == 0 || (count < 2 && !host->best_known)) {
-            continue;
+        if (rank->host_steps > 0 && host->usual_ns >= 0) {
+            double all = work_ns(rank);
+            host->lost_ns = taken_ns(rank, way) - host->usual_ns;
+            host->log = log(all / fmax(all - host->lost_ns, all / 100));
         }
-        double taken = taken_ns(rank, way), others = host->best_ns;
-        if (count > 1) {
-            others = dp_straggler_median_of_others(self->scratch, count, taken);
-        }
-        double reference = host->best_known ? fmax(host->best_ns, others) : others;
-        double all = rank->host_own_ns / rank->host_steps;
-        host->lost_ns = taken - reference;
-        host->log = log(all / fmax(all - host->lost_ns, all / 100));
     }
 }
 

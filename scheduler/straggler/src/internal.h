@@ -115,6 +115,7 @@ struct host {
     struct window taken; // ns of a step, mean of a period: the newest ones
     double best_ns;      // of the best few of them
     bool best_known;
+    double usual_ns;     // of the period at hand, a step of it: what is no fault; < 0 = not known
     double log, lost_ns; // of the period that ends with the step at hand, by step; NaN = none does
 };
 
