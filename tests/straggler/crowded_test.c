@@ -533,6 +533,40 @@ static void whatever_others_take_of_a_node_no_device_is_confirmed(void **state)
     printf("%d hosts confirmed\n", confirmed);
 }
 
+// A single long step is no time that a host has taken anything away for.
+static void one_long_step_makes_no_suspicion_of_a_host_last_longer(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 16 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 60), 0);
+    for (int burst = 0; burst < 2; burst++) { // of 1.7 s; the next one has to last for 2 s
+        assert_int_equal(stand_still(&job, 60, 4), 1);
+        assert_int_equal(take(&job, 120), 0);
+    }
+    assert_int_equal(stand_still(&job, 50, 4), 0);
+    job.gap_ns = 200 * MS;
+    job.waits_ns = 3000 * MS;
+    assert_int_equal(take(&job, 1), 0);
+    job.gap_ns = job.waits_ns = 0;
+    assert_int_equal(stand_still(&job, 6, 4), 0);
+}
+
+// One step in three stands still for 50 ms, between actions: 50 of 98 ms.
+static void the_share_that_a_host_takes_is_of_the_time_of_all_steps(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 16 * MS, .slow_rank = 2};
+    for (int i = 0; i < 300; i++) {
+        job.gap_ns = job.waits_ns = i % 3 == 2 ? 50 * MS : 0;
+        take(&job, 1);
+    }
+    struct dp_straggler_score score;
+    dp_straggler_score(detector, 2, &score);
+    assert_true(fabs(score.gap - 50.0 / 98) < 0.1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +590,8 @@ int main(void)
         cmocka_unit_test(a_device_that_is_much_slower_is_confirmed_on_a_crowded_node_by_two_probes),
         cmocka_unit_test(whatever_others_take_of_a_node_no_device_is_confirmed),
         cmocka_unit_test(what_is_far_slower_than_what_came_and_went_is_found_at_once),
+        cmocka_unit_test(one_long_step_makes_no_suspicion_of_a_host_last_longer),
+        cmocka_unit_test(the_share_that_a_host_takes_is_of_the_time_of_all_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

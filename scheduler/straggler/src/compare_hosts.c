@@ -138,6 +138,7 @@ void dp_straggler_learn_hosts(struct dp_straggler *self)
     if (!self->period_ends) {
         return;
     }
+    dp_straggler_window_add(&self->period_times, self->period.ns / self->period.steps);
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         if (self->ranks[r].host_steps > 0) {
             learn(&self->ranks[r], HOST_GAPS);

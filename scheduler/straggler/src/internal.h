@@ -194,9 +194,10 @@ struct dp_straggler {
     double step_ns;    // of the slowest rank, step at hand
     double elapsed_ns; // sum of these
     struct window step_times;
-    struct stretch period; // of hosts: what there is of it
-    int64_t period_first;  // step
-    bool period_ends;      // with the step at hand
+    struct stretch period;      // of hosts: what there is of it
+    int64_t period_first;       // step
+    bool period_ends;           // with the step at hand
+    struct window period_times; // ns of a step, mean of a period: the newest ones
     // An action of ours.
     int64_t freeze_step;
     uint32_t frozen; // steps left

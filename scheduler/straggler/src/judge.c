@@ -170,10 +170,16 @@ static bool has_changed(const struct dp_straggler *self, const struct subject *s
                                        dp_straggler_patience_s(self, subject));
 }
 
+static double typical_period_ns(const struct dp_straggler *self)
+{
+    return fmax(HOST_PERIOD_NS, typical_step_ns(self));
+}
+
 static bool host_has_changed(const struct dp_straggler *self, const struct subject *host)
 {
+    const struct stretch each = {.steps = self->period.steps, .ns = typical_period_ns(self)};
     return self->period_ends && host->series.run >= PERIODS_MIN &&
-           dp_straggler_series_changed(&host->series, &self->config, self->period,
+           dp_straggler_series_changed(&host->series, &self->config, each,
                                        dp_straggler_patience_s(self, host));
 }
 
@@ -329,6 +335,18 @@ static void describe_host(struct dp_straggler *self, uint32_t r, int way)
              r, host->lost_ns / 1e6, (long long)verdict->onset_step);
 }
 
+static void clear_recovered_host(struct dp_straggler *self, struct subject *subject)
+{
+    dp_straggler_count_lapse(self, subject);
+    char why[DP_STRAGGLER_TEXT_MAX];
+    snprintf(why, sizeof(why),
+             "its host took time away from step %lld on; for %.1f s it has taken no more than "
+             "from others",
+             (long long)subject->verdict->onset_step,
+             self->config.persist_steps * typical_period_ns(self) / 1e9);
+    dp_straggler_clear(self, subject, why);
+}
+
 // Of the two ways to lose time to the host the first one that is found tells.
 static void judge_host(struct dp_straggler *self, uint32_t r, int way)
 {
@@ -340,7 +358,7 @@ static void judge_host(struct dp_straggler *self, uint32_t r, int way)
         if (explained) {
             dp_straggler_clear(self, &host->subject, "its work is slow, too: see there");
         } else if (dp_straggler_series_recovered(&host->subject.series, &self->config)) {
-            clear_recovered(self, &host->subject);
+            clear_recovered_host(self, &host->subject);
         }
         return;
     }

@@ -24,6 +24,7 @@ void dp_straggler_score(const struct dp_straggler *straggler, uint32_t rank,
 {
     const struct rank *from = &straggler->ranks[rank];
     double step_ns = dp_straggler_window_median(&straggler->step_times, DP_STRAGGLER_WINDOW);
+    double period_ns = dp_straggler_window_median(&straggler->period_times, DP_STRAGGLER_WINDOW);
     double relative = dp_straggler_window_median(&from->work.series.window, DP_STRAGGLER_WINDOW);
     double individual = dp_straggler_window_median(&from->individual, DP_STRAGGLER_WINDOW);
     *ret_score = (struct dp_straggler_score){
@@ -32,7 +33,7 @@ void dp_straggler_score(const struct dp_straggler *straggler, uint32_t rank,
         .link = link_score(straggler, from),
         .busy = dp_straggler_window_median(&from->busy, DP_STRAGGLER_WINDOW) / step_ns,
         .gap = dp_straggler_window_median(&from->hosts[HOST_GAPS].taken, DP_STRAGGLER_WINDOW) /
-               step_ns,
+               period_ns,
         .step = straggler->step,
         .blind = from->silence.verdict != NULL,
     };
