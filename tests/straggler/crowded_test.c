@@ -552,6 +552,25 @@ static void one_long_step_makes_no_suspicion_of_a_host_last_longer(void **state)
     assert_int_equal(stand_still(&job, 6, 4), 0);
 }
 
+// What a host takes away since experts changed places is how it is from then on.
+static void what_hosts_take_since_our_own_action_is_nobodys_fault(void **state)
+{
+    (void)state;
+    for (int period = 0; period < 8; period++) {
+        for (int64_t step_ns = 16 * MS; step_ns <= 400 * MS; step_ns += 384 * MS) {
+            DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+            struct job job = {.detector = detector, .step_ns = step_ns, .slow_rank = 2};
+            assert_int_equal(take(&job, 200 + (step_ns < 100 * MS ? 7 : 1) * period), 0);
+            dp_straggler_freeze(detector, job.step, "experts changed places");
+            job.gap_ns = step_ns / 4;
+            assert_int_equal(take(&job, 400), 0);
+            // More than that is.
+            job.gap_ns = step_ns;
+            assert_int_equal(take(&job, 100), 1);
+        }
+    }
+}
+
 // One step in three stands still for 50 ms, between actions: 50 of 98 ms.
 static void the_share_that_a_host_takes_is_of_the_time_of_all_steps(void **state)
 {
@@ -591,6 +610,7 @@ int main(void)
         cmocka_unit_test(whatever_others_take_of_a_node_no_device_is_confirmed),
         cmocka_unit_test(what_is_far_slower_than_what_came_and_went_is_found_at_once),
         cmocka_unit_test(one_long_step_makes_no_suspicion_of_a_host_last_longer),
+        cmocka_unit_test(what_hosts_take_since_our_own_action_is_nobodys_fault),
         cmocka_unit_test(the_share_that_a_host_takes_is_of_the_time_of_all_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

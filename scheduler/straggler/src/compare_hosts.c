@@ -101,7 +101,7 @@ static void compare(struct dp_straggler *self, int way)
     for (uint32_t r = 0; r < self->config.ranks; r++) {
         struct rank *rank = &self->ranks[r];
         struct host *host = &rank->hosts[way];
-        if (rank->host_steps > 0 && host->usual_ns >= 0) {
+        if (rank->host_steps > 0 && host->usual_ns >= 0 && !host->is_settling) {
             double all = work_ns(rank);
             host->lost_ns = taken_ns(rank, way) - host->usual_ns;
             host->log = log(all / fmax(all - host->lost_ns, all / 100));
@@ -130,6 +130,7 @@ static void learn(struct rank *rank, int way)
         double median = dp_straggler_window_median(&host->taken, BEST_STEPS);
         host->best_ns = host->best_known ? fmin(host->best_ns, median) : median;
         host->best_known = true;
+        host->is_settling = false;
     }
 }
 

@@ -116,6 +116,7 @@ struct host {
     double best_ns;      // of the best few of them
     bool best_known;
     double usual_ns;     // of the period at hand, a step of it: what is no fault; < 0 = not known
+    bool is_settling;    // after an action of ours: compared with nothing until the best is known
     double log, lost_ns; // of the period that ends with the step at hand, by step; NaN = none does
 };
 

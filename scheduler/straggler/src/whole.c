@@ -301,7 +301,12 @@ static void forget_best(struct dp_straggler *self)
         for (size_t i = 0; i < rank->works_count; i++) {
             rank->works[i].best_ns = 0;
         }
-        rank->hosts[HOST_GAPS].best_known = rank->hosts[HOST_CORES].best_known = false;
+        bool suspect = dp_straggler_host_is_suspect(rank);
+        for (int way = 0; way < HOST_WAYS; way++) {
+            rank->hosts[way].best_known = false;
+            rank->hosts[way].is_settling = !suspect;
+            rank->hosts[way].taken.count = suspect ? rank->hosts[way].taken.count : 0;
+        }
     }
     for (size_t i = 0; i < self->edges_count; i++) {
         self->edges[i].usual_ns = 0;
