@@ -586,6 +586,22 @@ static void the_share_that_a_host_takes_is_of_the_time_of_all_steps(void **state
     assert_true(fabs(score.gap - 50.0 / 98) < 0.1);
 }
 
+// The first probe found a device a little slower, the second one that it has no core.
+static void what_two_probes_find_has_to_be_the_same(void **state)
+{
+    (void)state;
+    struct job job;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_suspicion(&job, 1.25);
+    assert_int_equal(answer_probe(detector, (struct products){.ratio = 1.2}),
+                     DP_STRAGGLER_SUSPECTED);
+    job.slow_off_core_ns = 55 * MS; // of 60
+    take(&job, 6);
+    const struct products missing = {.ratio = 1, .missing_ms = 0.6};
+    assert_int_equal(answer_probe(detector, missing), DP_STRAGGLER_SUSPECTED);
+    take(&job, 6);
+    assert_int_equal(answer_probe(detector, missing), DP_STRAGGLER_CONFIRMED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -612,6 +628,7 @@ int main(void)
         cmocka_unit_test(one_long_step_makes_no_suspicion_of_a_host_last_longer),
         cmocka_unit_test(what_hosts_take_since_our_own_action_is_nobodys_fault),
         cmocka_unit_test(the_share_that_a_host_takes_is_of_the_time_of_all_steps),
+        cmocka_unit_test(what_two_probes_find_has_to_be_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

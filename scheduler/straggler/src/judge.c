@@ -284,6 +284,8 @@ static void blame_host(struct dp_straggler *self, uint32_t r)
     }
     if (host_explains(self, r)) {
         verdict->cause = DP_STRAGGLER_HOST;
+        // Probes that were asked about a device have found, or not found, something else.
+        self->ranks[r].work.probes = self->ranks[r].work.agreed = 0;
         describe_work(self, r, dp_straggler_off_core_ns(self, r));
         dp_straggler_tell(self, verdict);
     }
