@@ -1,5 +1,6 @@
 // Machines that others use, too: what comes and goes, and messages that nobody had a core for.
 #include <math.h>
+#include <string.h>
 
 #include "dp/cleanup.h"
 #include "dp/rand.h"
@@ -602,6 +603,34 @@ static void what_two_probes_find_has_to_be_the_same(void **state)
     assert_int_equal(answer_probe(detector, missing), DP_STRAGGLER_CONFIRMED);
 }
 
+// Any rank that computes on cores misses one for a moment in each step.
+static void a_link_of_ranks_on_cores_is_slow_until_it_recovers(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 400 * MS, .is_chain = true};
+    job.off_core_ns = MS / 10;
+    assert_int_equal(take(&job, 60), 0);
+    job.slow_link = 3;
+    assert_int_equal(take(&job, 12), 1);
+    job.slow_link = 1;
+    assert_int_equal(take(&job, 1), 0);
+    struct dp_straggler_verdict verdict;
+    assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+    job.slow_link = 3;
+    assert_int_equal(take(&job, 20), 0);
+    job.slow_link = 1;
+    for (int i = 0; i < 20 && dp_straggler_standing(detector, &verdict, 1) > 0; i++) {
+        job.step++;
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            report(&job, rank);
+        }
+    }
+    assert_true(dp_straggler_next(detector, &verdict));
+    assert_int_equal(verdict.state, DP_STRAGGLER_HEALTHY);
+    assert_non_null(strstr(verdict.text, "as fast as others"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -629,6 +658,7 @@ int main(void)
         cmocka_unit_test(what_hosts_take_since_our_own_action_is_nobodys_fault),
         cmocka_unit_test(the_share_that_a_host_takes_is_of_the_time_of_all_steps),
         cmocka_unit_test(what_two_probes_find_has_to_be_the_same),
+        cmocka_unit_test(a_link_of_ranks_on_cores_is_slow_until_it_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -379,7 +379,11 @@ static bool lack_of_cores_explains(const struct dp_straggler *self, const struct
 {
     double off_core = dp_straggler_window_median(&self->ranks[edge->low].off_core, BEST_STEPS) +
                       dp_straggler_window_median(&self->ranks[edge->high].off_core, BEST_STEPS);
-    return off_core > 0 && off_core >= explained_share * edge->lost_ns;
+    double lost_ns = edge->lost_ns; // one message that is in time ends no verdict
+    if (edge->subject.verdict != NULL) {
+        lost_ns = fmax(lost_ns, 1e9 * edge->subject.verdict->lost_s);
+    }
+    return off_core > 0 && off_core >= explained_share * lost_ns;
 }
 
 static bool is_explained(const struct dp_straggler *self, const struct edge *edge)
