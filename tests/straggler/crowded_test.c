@@ -572,6 +572,33 @@ static void what_hosts_take_since_our_own_action_is_nobodys_fault(void **state)
     }
 }
 
+// What came before one rank was suspected is no time that data have been uneven for.
+static void data_are_uneven_for_as_long_as_that_was_seen(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    struct job job = {.detector = detector, .step_ns = 16 * MS, .slow_rank = 2};
+    assert_int_equal(take(&job, 60), 0);
+    job.slow = 3;
+    assert_int_equal(take(&job, 600), 1);
+    bool noted = false;
+    int steps = 0;
+    for (; steps < 600 && !noted; steps++) { // now one and now another
+        job.slow_rank = (uint32_t)(job.step * 7 / 3) % RANKS;
+        job.slow = 1.6;
+        job.step++;
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            report(&job, rank);
+        }
+        struct dp_straggler_verdict verdict;
+        while (dp_straggler_next(detector, &verdict)) {
+            noted = noted || verdict.cause == DP_STRAGGLER_UNEVEN_DATA;
+        }
+    }
+    assert_true(noted);
+    assert_in_range(steps, 5000 / 16, 500);
+}
+
 // One step in three stands still for 50 ms, between actions: 50 of 98 ms.
 static void the_share_that_a_host_takes_is_of_the_time_of_all_steps(void **state)
 {
@@ -656,6 +683,7 @@ int main(void)
         cmocka_unit_test(what_is_far_slower_than_what_came_and_went_is_found_at_once),
         cmocka_unit_test(one_long_step_makes_no_suspicion_of_a_host_last_longer),
         cmocka_unit_test(what_hosts_take_since_our_own_action_is_nobodys_fault),
+        cmocka_unit_test(data_are_uneven_for_as_long_as_that_was_seen),
         cmocka_unit_test(the_share_that_a_host_takes_is_of_the_time_of_all_steps),
         cmocka_unit_test(what_two_probes_find_has_to_be_the_same),
         cmocka_unit_test(a_link_of_ranks_on_cores_is_slow_until_it_recovers),

@@ -267,6 +267,7 @@ void dp_straggler_judge_data(struct dp_straggler *self)
     if (self->frozen > 0 || some_rank_is_suspect(self)) {
         // What one rank, or we, made of these steps says nothing of the data.
         self->unevenness.count = self->explained.count = 0;
+        self->data.even_ns = self->elapsed_ns;
         self->agreement[0] = self->agreement[1] = self->agreement[2] = 0;
         return;
     }
