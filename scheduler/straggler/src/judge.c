@@ -302,6 +302,7 @@ static void judge_work(struct dp_straggler *self, uint32_t r)
     if (rank->work.verdict != NULL) {
         if (dp_straggler_series_recovered(&rank->work.series, &self->config)) {
             clear_recovered(self, &rank->work);
+            rank->known = 0; // what is learned from here on is of a healthy one
         } else if (rank->work.series.window.count > 0) {
             rank->work.verdict->slowdown =
                 exp(dp_straggler_window_mean(&rank->work.series.window, BEST_STEPS));

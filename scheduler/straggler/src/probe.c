@@ -356,6 +356,8 @@ void dp_straggler_take_probe(struct dp_straggler *straggler, const struct dp_str
     figures->gemm = measured ? (double)probe->gemm_ns / probe->gemm_flops : 0;
     figures->gemm_on_core = figures->gemm * (1 - figures->off_core);
     figures->answered = true;
+    struct rank *rank = &straggler->ranks[probe->rank];
+    rank->is_on_host = rank->is_on_host || figures->off_core > 0;
     straggler->answers++;
     dp_straggler_judge_probes(straggler);
 }

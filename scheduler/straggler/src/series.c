@@ -168,8 +168,9 @@ bool dp_straggler_series_changed(const struct series *series,
 bool dp_straggler_series_recovered(const struct series *series,
                                    const struct dp_straggler_config *config)
 {
-    return dp_straggler_window_median(&series->window, config->persist_steps) <
-           log(config->enter - config->gap);
+    return series->window.count >= config->persist_steps &&
+           dp_straggler_window_median(&series->window, config->persist_steps) <
+               log(config->enter - config->gap);
 }
 
 void dp_straggler_series_reset(struct series *series)

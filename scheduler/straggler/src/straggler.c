@@ -108,7 +108,6 @@ static void learn_rank(struct rank *rank)
     }
     const struct dp_straggler_sample *sample = rank->sample;
     dp_straggler_window_add(&rank->off_core, (double)sample->off_core_ns);
-    rank->is_on_host = rank->is_on_host || sample->off_core_ns > 0;
     double lost = rank->reference_ns > 0 ? fmax(rank->own_ns - rank->reference_ns, 0) : 0;
     dp_straggler_window_add(&rank->lost, lost);
     dp_straggler_window_add(&rank->busy, rank->own_ns);
@@ -289,6 +288,7 @@ void dp_straggler_take(struct dp_straggler *straggler, const struct dp_straggler
         return;
     }
     fill_slot(&rank->slots[at], sample);
+    rank->is_on_host = rank->is_on_host || sample->off_core_ns > 0;
     bool counts = rank->silence.verdict == NULL;
     straggler->pending[at].reported += counts;
     // A step is complete when those that are not blind have reported it; older ones are, too.
