@@ -4,6 +4,7 @@
 
 #include "dp/alloc.h"
 #include "dp/clock.h"
+#include "dp/straggler.h"
 #include "dp_test.h"
 #include "reassign_world.h"
 
@@ -157,6 +158,52 @@ static void what_shows_that_a_node_is_well_lets_it_in(void **state)
     }
 }
 
+// Both ranks of job-2, on node b, are in this phase.
+static void other_level(struct change *change, dp_rank_phase phase)
+{
+    struct dp_rank_level ranks[2] = {world_rank_level(0, phase), world_rank_level(1, phase)};
+    struct dp_assignment_level level = {
+        .fence = {"job-2", 1, 1}, .ranks = ranks, .ranks_count = 2, .error = ""};
+    world_send_level(&change->world, change->b, &level);
+}
+
+// Rank 1 tells no times while it is silent.
+static void other_step(struct change *change, uint64_t step, bool silent)
+{
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct dp_straggler_kind kind = {
+            .kind = DP_ACTION_F, .count = 1, .total_ns = DP_NS_PER_MS, .median_ns = DP_NS_PER_MS};
+        struct dp_straggler_sample times = {.kinds = &kind, .kinds_count = 1};
+        struct dp_report report = {.kind = DP_REPORT_STEP, .fence = {"job-2", 1, 1}};
+        report.step.row = (struct dp_step_record){.step = step, .step_ns = 10 * DP_NS_PER_MS};
+        report.step.times = silent && rank == 1 ? NULL : &times;
+        world_report(&change->world, change->b, rank, &report);
+    }
+    change->world.steps_count = 0;
+}
+
+static void that_a_rank_reports_again_lets_no_node_in(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    answer_restart(&change, false);
+    save(&change, 5);
+    change_stop(&change, 1, "aabb");
+    change_second_level(&change, "aacc", DP_RANK_READY);
+    change_second_level(&change, "aacc", DP_RANK_RUNNING);
+    world_submit(&change.world, 0, 2, "");
+    other_level(&change, DP_RANK_READY);
+    other_level(&change, DP_RANK_RUNNING);
+    assert_int_equal(world_job(&change.world, 2)->state, DP_STATE_RUNNING);
+    for (uint64_t step = 1; step <= 40; step++) {
+        other_step(&change, step, step > 10 && step <= 30);
+    }
+    assert_int_equal(world_noted(&change.world, "straggler.blind", ""), 1);
+    assert_int_equal(world_noted(&change.world, "straggler.recovered", "it reports again"), 1);
+    assert_string_equal(change_job(&change)->avoid, "b");
+}
+
 static void advice_stops_nobody(void **state)
 {
     (void)state;
@@ -216,6 +263,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_that_nobody_heard_of_is_done_without_and_said),
         cmocka_unit_test(without_room_elsewhere_it_waits_and_says_which_node_is_left_out),
         cmocka_unit_test(what_shows_that_a_node_is_well_lets_it_in),
+        cmocka_unit_test(that_a_rank_reports_again_lets_no_node_in),
         cmocka_unit_test(advice_stops_nobody),
         cmocka_unit_test(an_attempt_that_ends_before_it_trains_is_no_success),
         cmocka_unit_test(the_next_controller_goes_on_with_it),

@@ -201,6 +201,21 @@ static bool may_speak(const struct dp_core *core, struct core_straggler *straggl
     return true;
 }
 
+// Whether what has ended says so: that a rank reports again does not, nor that another verdict
+// about a rank of the node has taken its place.
+static bool is_well(const struct core_job *job, const char *node,
+                    const struct dp_straggler_verdict *ended)
+{
+    struct dp_straggler_verdict standing[KNOWN_MAX];
+    size_t count = dp_straggler_standing(job->straggler.detector, standing, KNOWN_MAX);
+    bool well = ended->cause != DP_STRAGGLER_UNKNOWN;
+    for (size_t i = 0; i < count && i < KNOWN_MAX; i++) {
+        well = well && (standing[i].state < DP_STRAGGLER_SUSPECTED ||
+                        strcmp(node_of(job, standing[i].rank), node) != 0);
+    }
+    return well;
+}
+
 static void tell(struct dp_core *core, struct core_job *job,
                  const struct dp_straggler_verdict *verdict)
 {
@@ -215,7 +230,8 @@ static void tell(struct dp_core *core, struct core_job *job,
     if (node != NULL) {
         suspect_node(core, node, verdict);
     }
-    if (node != NULL && verdict->state == DP_STRAGGLER_HEALTHY) {
+    if (node != NULL && verdict->state == DP_STRAGGLER_HEALTHY &&
+        is_well(job, node->row.name, verdict)) {
         dp_core_avoid_lift(core, node, verdict->text);
     }
     job->show = true;
