@@ -28,8 +28,12 @@ int64_t dp_core_recent_step_ns(const struct core_job *job, size_t steps)
     const struct core_reassign *reassign = &job->reassign;
     int64_t times[CORE_RECENT_STEPS];
     size_t count = 0;
-    for (uint64_t step = job->row.step; step > 0 && step >= reassign->recent_first && count < steps;
-         step--) {
+    for (uint64_t back = 0; back < CORE_RECENT_STEPS && back < job->row.step && count < steps;
+         back++) {
+        uint64_t step = job->row.step - back;
+        if (step < reassign->recent_first) {
+            break;
+        }
         int64_t time_ns = reassign->recent_ns[step % CORE_RECENT_STEPS];
         if (time_ns > 0) {
             times[count++] = time_ns;
