@@ -102,6 +102,16 @@ static uint64_t slow_down(struct world *world, const uint64_t sessions[2], uint6
     return step;
 }
 
+static void pass(struct world *world, const uint64_t sessions[2], int seconds)
+{
+    for (int second = 0; second < seconds; second++) {
+        world->sent_count = 0;
+        world_pass(world, 1000);
+        world_level(world, sessions[0], 0, 1, DP_RANK_RUNNING);
+        world_level(world, sessions[1], 2, 3, DP_RANK_RUNNING);
+    }
+}
+
 static void who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old(void **state)
 {
     (void)state;
@@ -125,15 +135,101 @@ static void who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old(
     step = slow_down(&world, sessions, step, 1);
     step = train(&world, sessions, step, 2, 1, 2);
     assert_int_equal(world.asks, 1);
-    for (int second = 0; second < 61; second++) {
-        world.sent_count = 0;
-        world_pass(&world, 1000);
-        world_level(&world, sessions[0], 0, 1, DP_RANK_RUNNING);
-        world_level(&world, sessions[1], 2, 3, DP_RANK_RUNNING);
-    }
+    pass(&world, sessions, 61);
     train(&world, sessions, step, 1, 1, 2);
     assert_int_equal(world.asks, 2);
     assert_non_null(strstr(world.asked.cause, "rank 1"));
+}
+
+static void who_becomes_slow_while_an_answer_is_looked_for_does_not_wait_for_its_time(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    uint64_t sessions[2];
+    bring(&world, sessions);
+    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
+    step = slow_down(&world, sessions, step, 2);
+    step = train(&world, sessions, step, 2, 2, 2);
+    assert_int_equal(world.asks, 1);
+    step = slow_down(&world, sessions, step, 1);
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = world.asked.request,
+                                                 .kind = "ignore",
+                                                 .action = "go on as it is",
+                                                 .again_steps = 5000,
+                                                 .document = "{}",
+                                                 .document_length = 2}};
+    world_step(&world, &event);
+    train(&world, sessions, step, 2, 1, 2);
+    assert_int_equal(world.asks, 2);
+}
+
+static void what_had_no_answer_in_time_is_asked_again_later(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    uint64_t sessions[2];
+    bring(&world, sessions);
+    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
+    step = slow_down(&world, sessions, step, 2);
+    step = train(&world, sessions, step, 2, 2, 2);
+    assert_int_equal(world.asks, 1);
+    pass(&world, sessions, 122);
+    assert_int_equal(world_noted(&world, "job.no_answer", "no answer within"), 1);
+    step = train(&world, sessions, step, 2, 2, 2);
+    assert_int_equal(world.asks, 1);
+    pass(&world, sessions, 61);
+    train(&world, sessions, step, 2, 2, 2);
+    assert_int_equal(world.asks, 2);
+}
+
+static void answer_move(struct world *world)
+{
+    static const struct dp_slot slots[] = {{"a", 1}, {"a", 0}, {"b", 0}, {"b", 1}};
+    struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                  .adapt_done = {.job = 1,
+                                                 .request = world->asked.request,
+                                                 .kind = "swap-ranks",
+                                                 .action = "ranks 0 and 1 change places",
+                                                 .document = "{}",
+                                                 .document_length = 2,
+                                                 .plan = "other",
+                                                 .plan_length = 5,
+                                                 .ranks = slots,
+                                                 .ranks_count = 4}};
+    world_step(world, &event);
+}
+
+static void a_change_that_was_abandoned_is_asked_about_again_each_time_twice_as_late(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    uint64_t sessions[2];
+    world_init(&world);
+    world.adapt = DP_JOB_ADAPT_AUTO;
+    world_bring(&world, DP_STATE_RUNNING, sessions);
+    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
+    step = slow_down(&world, sessions, step, 2);
+    step = train(&world, sessions, step, 2, 2, 2);
+    for (uint32_t turn = 1; turn <= 2; turn++) {
+        assert_int_equal(world.asks, turn);
+        answer_move(&world);
+        assert_int_equal(world_job(&world, 1)->state, DP_STATE_REASSIGNING);
+        struct dp_rank_level rank = world_rank_level(0, DP_RANK_DIED);
+        rank.signal = 9;
+        struct dp_assignment_level level = {
+            .fence = {"job-1", 1, 1 + turn}, .ranks = &rank, .ranks_count = 1, .error = ""};
+        world_send_level(&world, sessions[0], &level);
+        assert_int_equal(world_job(&world, 1)->state, DP_STATE_RUNNING);
+        for (uint32_t minute = 0; minute < turn; minute++) {
+            step = train(&world, sessions, step, 2, 2, 2);
+            assert_int_equal(world.asks, turn);
+            pass(&world, sessions, 61);
+        }
+        step = train(&world, sessions, step, 2, 2, 2);
+    }
+    assert_int_equal(world.asks, 3);
 }
 
 static void figures_of_another_probe_confirm_nothing(void **state)
@@ -209,6 +305,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_rank_is_suspected_then_probed_then_confirmed),
         cmocka_unit_test(who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old),
+        cmocka_unit_test(who_becomes_slow_while_an_answer_is_looked_for_does_not_wait_for_its_time),
+        cmocka_unit_test(what_had_no_answer_in_time_is_asked_again_later),
+        cmocka_unit_test(a_change_that_was_abandoned_is_asked_about_again_each_time_twice_as_late),
         cmocka_unit_test(figures_of_another_probe_confirm_nothing),
         cmocka_unit_test(with_policy_off_nobody_is_probed),
         cmocka_unit_test(steps_that_are_told_again_are_no_more_evidence),

@@ -122,6 +122,8 @@ void dp_core_straggler_probed(struct dp_core *core, struct core_job *job, uint32
 bool dp_core_slots_fit(struct dp_core *core, const struct core_job *job,
                        const struct dp_slot *slots, size_t count);
 void dp_core_straggler_found(struct core_job *job, const struct dp_straggler_verdict *verdict);
+// Nothing came of an answer: what stands is asked about again, each time twice as late.
+void dp_core_ask_later(struct dp_core *core, struct core_job *job);
 // The job's ranks leave the node, training on; false when they cannot now.
 bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const char *node);
 // rebalance.c: experts are placed by their loads

@@ -144,6 +144,7 @@ struct core_reassign {
     uint32_t tries;          // of new ranks, since the old ones hold
     size_t lost_count;       // ranks that the recovery at hand counts as lost
     int64_t cool_ns;         // no straggler is answered before
+    unsigned cool_doublings; // of that, for changes that were abandoned one after the other
     int64_t grow_ns;         // when more ranks are asked for; 0 = not
     int64_t grow_again_ns;   // not before, and each time twice as late
     unsigned grow_doublings;

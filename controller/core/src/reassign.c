@@ -93,6 +93,7 @@ void dp_core_reassign_abandon(struct dp_core *core, struct core_job *job, const 
     dp_core_note(core, job, NULL, true, "job.reassign_abandoned", "%s", why);
     dp_core_decision_set(job, DP_DECISION_ABANDONED, "the job trained on as it was: %s", why);
     dp_core_reassign_stop(job);
+    dp_core_ask_later(core, job);
     run_on(core, job);
 }
 
@@ -202,6 +203,7 @@ static void switched(struct dp_core *core, struct core_job *job)
     }
     reassign->paused_ns = 0;
     reassign->tries = 0;
+    reassign->cool_doublings = 0;
     reassign->recent_first = step + 2; // the first one warms up
     reassign->measured_from = step + 2;
     reassign->decision.measured_pause_ns = paused_ns;

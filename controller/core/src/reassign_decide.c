@@ -13,9 +13,10 @@
 #include "dp/straggler.h"
 
 // As dp_adapt_trust_after has it.
-#define TRUST_SHARE 0.5 // of the newest prediction in the running ratio
-#define TRUST_LEAST 0.1 // so that it can come back
-#define VERDICTS_MAX 32 // about one job that are answered together
+#define TRUST_SHARE 0.5      // of the newest prediction in the running ratio
+#define TRUST_LEAST 0.1      // so that it can come back
+#define VERDICTS_MAX 32      // about one job that are answered together
+#define COOL_DOUBLINGS_MAX 6 // of a minute: what cannot be done is tried again in an hour
 
 static int compare_times(const void *left, const void *right)
 {
@@ -284,6 +285,15 @@ void dp_core_take_standing(struct dp_core *core, const struct core_job *job, boo
     ask->verdicts = standing;
 }
 
+void dp_core_ask_later(struct dp_core *core, struct core_job *job)
+{
+    struct core_reassign *reassign = &job->reassign;
+    int64_t cool_ns = core->config.cool_down_ms * DP_NS_PER_MS;
+    reassign->cool_ns = core->now_ns + (cool_ns << reassign->cool_doublings);
+    reassign->cool_doublings += reassign->cool_doublings < COOL_DOUBLINGS_MAX;
+    reassign->again_step = job->row.step + 1;
+}
+
 static void ask_about_stragglers(struct dp_core *core, struct core_job *job)
 {
     struct dp_adapt_ask ask = {.away = "", .cause = job->reassign.cause};
@@ -380,8 +390,13 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
     bool grows = job->reassign.grows;
     bool acts = may_act(job, done);
     if (!grows && done->again_steps > 0) {
-        job->reassign.again_step = job->row.step + done->again_steps;
-    } else if (!grows || acts) {
+        uint64_t again_step = job->row.step + done->again_steps;
+        // Who was found meanwhile is asked about at the next step.
+        if (job->reassign.again_step == 0 || again_step < job->reassign.again_step) {
+            job->reassign.again_step = again_step;
+        }
+    }
+    if ((!grows && (done->again_steps == 0 || done->rebalances)) || (grows && acts)) {
         job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
     }
     if (grows) {
@@ -402,6 +417,9 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
         dp_core_note(core, job, NULL, false, "job.not_grown", "%s: %s", job->reassign.cause,
                      done->action);
     } else {
+        if (acts && done->ranks_count > 0) { // somebody else has the slots by now
+            dp_core_ask_later(core, job);
+        }
         job->reassign.away[0] = '\0'; // of this question alone
         dp_core_decision_make(core, job, done, DP_DECISION_ADVISED);
     }
@@ -424,7 +442,7 @@ void dp_core_adapt_failed(struct dp_core *core, const struct dp_adapt_failed *fa
     if (job->reassign.grows) {
         dp_core_grow_asked(core, job);
     } else {
-        job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
+        dp_core_ask_later(core, job);
     }
     dp_core_note(core, job, NULL, true, "job.no_answer", "%s: %s", job->reassign.cause,
                  failed->error.message);

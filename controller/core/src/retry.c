@@ -153,6 +153,7 @@ static void forget_changes(struct core_reassign *reassign)
     reassign->recovered_step = 0;
     reassign->recent_first = 0;
     reassign->again_step = 0;
+    reassign->cool_doublings = 0;
     reassign->paused_ns = 0;
     reassign->tries = 0;
     memset(reassign->recent_ns, 0, sizeof(reassign->recent_ns));
