@@ -233,6 +233,38 @@ static void of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do(v
     assert_true(fabs(experts.reachable - 1) < 1e-12);
 }
 
+// Placing experts costs nothing, so it pays at once; the rank that is slow besides stays slow.
+static void who_is_slow_is_asked_about_again_once_experts_were_placed(void **state)
+{
+    (void)state;
+    const struct sizes sizes = {"1f1b", 2, 2, 2, 8, 8, 0, 1};
+    DP_CLEANUP(dp_plan_deinit) struct dp_plan plan = plan_of(&sizes);
+    DP_CLEANUP(dp_adapt_costs_deinit) struct dp_adapt_costs costs = even_costs(&plan, 1, 1, 1);
+    const double rank_load[] = {1.3, 1.3, 0.7, 0.7};
+    const struct dp_adapt_experts experts = {.rank_load = rank_load, .reachable = 1, .share = 0.5};
+    double slow[16];
+    slow_one(0, 2, slow);
+    const struct dp_adapt_spare spare = {.node = "new"};
+    struct dp_adapt_input input = input_of(&plan, &costs, slow);
+    input.experts = &experts;
+    input.spares = &spare;
+    input.spares_count = 1;
+    input.acting.switch_s = 100;
+    for (int excess_s = 0; excess_s <= 1000; excess_s += 1000) {
+        input.excess_s = excess_s;
+        input.wanted = excess_s == 0 ? DP_ADAPT_IGNORE : DP_ADAPT_EXPERTS;
+        DP_CLEANUP(dp_adapt_answers_deinit) struct dp_adapt_answers answers = {0};
+        choose(&input, &answers);
+        assert_int_equal(answers.answers[answers.best].kind, DP_ADAPT_EXPERTS);
+        const struct dp_adapt_answer *other = answer_of(&answers, DP_ADAPT_SPARE);
+        assert_true(other->net_s > 0);
+        assert_int_equal(other->wait_steps > 0, excess_s == 0);
+        assert_in_range(dp_adapt_again_steps(&answers, 1000), 1,
+                        excess_s == 0 ? other->wait_steps : 1);
+        assert_int_equal(dp_adapt_again_steps(&answers, 1), 0);
+    }
+}
+
 static void memory_bounds_where_ranks_go_unless_they_hold_nothing(void **state)
 {
     (void)state;
@@ -673,6 +705,7 @@ int main(void)
         cmocka_unit_test(a_spare_takes_the_slow_ranks_stage_and_costs_its_state),
         cmocka_unit_test(experts_are_re_placed_when_their_loads_are_the_cause),
         cmocka_unit_test(of_ranks_loads_alone_the_fullest_expert_bounds_what_placing_can_do),
+        cmocka_unit_test(who_is_slow_is_asked_about_again_once_experts_were_placed),
         cmocka_unit_test(memory_bounds_where_ranks_go_unless_they_hold_nothing),
         cmocka_unit_test(a_restart_leaves_out_the_node_at_fault_and_obeys_the_job),
         cmocka_unit_test(an_answer_that_is_asked_for_is_taken_whatever_it_is_worth),

@@ -213,13 +213,7 @@ static void take_answer(struct adapting *adapting, struct dp_adapt_answers *answ
              best->reason == NULL ? "" : best->reason);
     adapting->predicted_s = best->after_s;
     adapting->pause_s = best->cost_s;
-    for (int32_t i = 0; i < answers->count && best->kind == DP_ADAPT_IGNORE; i++) {
-        int64_t wait = answers->answers[i].wait_steps;
-        bool comes = wait > 0 && wait < adapting->steps_left;
-        if (comes && (adapting->again_steps == 0 || wait < adapting->again_steps)) {
-            adapting->again_steps = wait;
-        }
-    }
+    adapting->again_steps = dp_adapt_again_steps(answers, adapting->steps_left);
     unsigned experts = 1u << DP_ADAPT_EXPERTS;
     adapting->moves = may_move_experts(adapting) &&
                       (best->kind == DP_ADAPT_EXPERTS || (best->parts & experts) != 0);
@@ -251,7 +245,8 @@ static bool find_experts(const struct adapting *adapting, struct dp_adapt_expert
     for (size_t i = 0; i < adapting->verdicts_count; i++) {
         counts = counts || adapting->verdicts[i].cause == DP_STRAGGLER_UNEVEN_DATA;
     }
-    for (int32_t r = 0; r < dp_plan_world(&adapting->plan); r++) {
+    // Advice that nobody is to follow would stand before what can be done.
+    for (int32_t r = 0; r < dp_plan_world(&adapting->plan) && may_move_experts(adapting); r++) {
         counts = counts || adapting->rank_load[r] >= noted.enter;
     }
     if (!counts) {

@@ -239,3 +239,21 @@ void dp_adapt_weigh(const struct adapt *adapt, struct dp_adapt_answers *answers)
         free(against[i]);
     }
 }
+
+int64_t dp_adapt_again_steps(const struct dp_adapt_answers *answers, int64_t remaining_steps)
+{
+    dp_adapt_kind best = answers->answers[answers->best].kind;
+    int64_t least = 0;
+    if (best != DP_ADAPT_IGNORE && best != DP_ADAPT_EXPERTS) {
+        return 0;
+    }
+    for (int32_t i = 0; i < answers->count; i++) {
+        const struct dp_adapt_answer *answer = &answers->answers[i];
+        bool pays = best == DP_ADAPT_EXPERTS && answer->kind != best && answer->net_s > 0;
+        int64_t wait = answer->wait_steps == 0 && pays ? 1 : answer->wait_steps;
+        if (wait > 0 && wait < remaining_steps && (least == 0 || wait < least)) {
+            least = wait;
+        }
+    }
+    return least;
+}

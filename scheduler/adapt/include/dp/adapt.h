@@ -210,6 +210,11 @@ void dp_adapt_answers_deinit(struct dp_adapt_answers *answers);
 dp_status dp_adapt_choose(const struct dp_adapt_input *input, struct dp_adapt_answers *ret_answers,
                           struct dp_error *err);
 
+// After how many steps to ask again, since something may pay then that is not chosen now; 0 =
+// never. Experts are placed while ranks train, before what changes ranks pays: who is slow stays
+// slow.
+int64_t dp_adapt_again_steps(const struct dp_adapt_answers *answers, int64_t remaining_steps);
+
 // The step that a plan takes with these costs, slowness and links; its ranks stand at the places
 // where their names say, which are the input's plan's or spares.
 dp_status dp_adapt_step(const struct dp_adapt_input *input, const struct dp_plan *plan,
