@@ -230,6 +230,47 @@ static void a_change_that_was_abandoned_is_asked_about_again_each_time_twice_as_
         step = train(&world, sessions, step, 2, 2, 2);
     }
     assert_int_equal(world.asks, 3);
+    // Who is found now does not wait for four minutes.
+    struct dp_core_event failed = {.kind = DP_EVENT_ADAPT_FAILED,
+                                   .adapt_failed = {.job = 1, .request = world.asked.request}};
+    world_step(&world, &failed);
+    step = slow_down(&world, sessions, step, 1);
+    step = train(&world, sessions, step, 2, 1, 2);
+    assert_int_equal(world.asks, 3);
+    pass(&world, sessions, 61);
+    train(&world, sessions, step, 2, 1, 2);
+    assert_int_equal(world.asks, 4);
+}
+
+// With its answer may be done what makes nobody faster who is slow: placing experts.
+static void what_was_not_answered_by_an_answer_is_asked_again_each_time_twice_as_late(void **state)
+{
+    (void)state;
+    AUTO_WORLD world;
+    uint64_t sessions[2];
+    bring(&world, sessions);
+    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
+    step = slow_down(&world, sessions, step, 2);
+    step = train(&world, sessions, step, 2, 2, 2);
+    for (uint32_t turn = 1; turn <= 2; turn++) {
+        assert_int_equal(world.asks, turn);
+        struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
+                                      .adapt_done = {.job = 1,
+                                                     .request = world.asked.request,
+                                                     .kind = "experts",
+                                                     .action = "experts placed anew",
+                                                     .again_steps = 1,
+                                                     .document = "{}",
+                                                     .document_length = 2}};
+        world_step(&world, &event);
+        for (uint32_t minute = 0; minute < turn; minute++) {
+            step = train(&world, sessions, step, 2, 2, 2);
+            assert_int_equal(world.asks, turn);
+            pass(&world, sessions, 61);
+        }
+        step = train(&world, sessions, step, 2, 2, 2);
+    }
+    assert_int_equal(world.asks, 3);
 }
 
 static void figures_of_another_probe_confirm_nothing(void **state)
@@ -308,6 +349,7 @@ int main(void)
         cmocka_unit_test(who_becomes_slow_while_an_answer_is_looked_for_does_not_wait_for_its_time),
         cmocka_unit_test(what_had_no_answer_in_time_is_asked_again_later),
         cmocka_unit_test(a_change_that_was_abandoned_is_asked_about_again_each_time_twice_as_late),
+        cmocka_unit_test(what_was_not_answered_by_an_answer_is_asked_again_each_time_twice_as_late),
         cmocka_unit_test(figures_of_another_probe_confirm_nothing),
         cmocka_unit_test(with_policy_off_nobody_is_probed),
         cmocka_unit_test(steps_that_are_told_again_are_no_more_evidence),

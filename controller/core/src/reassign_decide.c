@@ -285,13 +285,32 @@ void dp_core_take_standing(struct dp_core *core, const struct core_job *job, boo
     ask->verdicts = standing;
 }
 
-void dp_core_ask_later(struct dp_core *core, struct core_job *job)
+// Nothing is asked for a minute, and twice as long each time.
+static void cool_longer(struct dp_core *core, struct core_reassign *reassign)
 {
-    struct core_reassign *reassign = &job->reassign;
     int64_t cool_ns = core->config.cool_down_ms * DP_NS_PER_MS;
     reassign->cool_ns = core->now_ns + (cool_ns << reassign->cool_doublings);
     reassign->cool_doublings += reassign->cool_doublings < COOL_DOUBLINGS_MAX;
-    reassign->again_step = job->row.step + 1;
+}
+
+void dp_core_ask_later(struct dp_core *core, struct core_job *job)
+{
+    cool_longer(core, &job->reassign);
+    job->reassign.again_step = job->row.step + 1;
+}
+
+// When what stands is asked about once more, after an answer that came.
+static void come_back(struct dp_core *core, struct core_job *job, const struct dp_adapt_done *done)
+{
+    struct core_reassign *reassign = &job->reassign;
+    uint64_t again_step = job->row.step + done->again_steps;
+    // Who was found meanwhile is asked about at the next step.
+    if (reassign->again_step == 0 || again_step < reassign->again_step) {
+        reassign->again_step = again_step;
+    }
+    if (strcmp(done->kind, "ignore") != 0) {
+        cool_longer(core, reassign);
+    }
 }
 
 static void ask_about_stragglers(struct dp_core *core, struct core_job *job)
@@ -313,6 +332,10 @@ void dp_core_straggler_found(struct core_job *job, const struct dp_straggler_ver
         // What comes with the same steps is waited for: it is asked about at the next one, or when
         // the last answer is long enough ago.
         job->reassign.again_step = job->row.step + 1;
+        // It has nothing to do with what came of earlier answers.
+        int64_t cool_ns = job->core->now_ns + job->core->config.cool_down_ms * DP_NS_PER_MS;
+        job->reassign.cool_ns = cool_ns < job->reassign.cool_ns ? cool_ns : job->reassign.cool_ns;
+        job->reassign.cool_doublings = 0;
     }
 }
 
@@ -390,13 +413,8 @@ void dp_core_adapt_done(struct dp_core *core, const struct dp_adapt_done *done)
     bool grows = job->reassign.grows;
     bool acts = may_act(job, done);
     if (!grows && done->again_steps > 0) {
-        uint64_t again_step = job->row.step + done->again_steps;
-        // Who was found meanwhile is asked about at the next step.
-        if (job->reassign.again_step == 0 || again_step < job->reassign.again_step) {
-            job->reassign.again_step = again_step;
-        }
-    }
-    if ((!grows && (done->again_steps == 0 || done->rebalances)) || (grows && acts)) {
+        come_back(core, job, done);
+    } else if (!grows || acts) {
         job->reassign.cool_ns = core->now_ns + core->config.cool_down_ms * DP_NS_PER_MS;
     }
     if (grows) {
