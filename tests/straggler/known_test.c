@@ -11,13 +11,18 @@ DP_DEFINE_CLEANUP(cleanup_straggler, struct dp_straggler, dp_straggler_free)
 
 enum { RANKS = 4, KNOWN = 1 };
 
-// Rank 1 is known to take twice as long.
-static struct dp_straggler *new_known(dp_straggler_state state)
+static struct dp_straggler *new_detector(void)
 {
     struct dp_straggler_config config;
     dp_straggler_config_init(&config);
     config.ranks = RANKS;
-    struct dp_straggler *detector = dp_straggler_new(&config);
+    return dp_straggler_new(&config);
+}
+
+// Rank 1 is known to take twice as long.
+static struct dp_straggler *new_known(dp_straggler_state state)
+{
+    struct dp_straggler *detector = new_detector();
     const struct dp_straggler_verdict known = {.state = state,
                                                .cause = DP_STRAGGLER_DEVICE,
                                                .rank = KNOWN,
@@ -112,11 +117,55 @@ static void what_is_known_of_ranks_on_cores_takes_two_probes_too(void **state)
     }
 }
 
+// Between its actions, which take what those of others do; each rank has a stage of its own.
+static void lose(struct dp_straggler *detector, int64_t first, int64_t last, int64_t gap_ns)
+{
+    for (int64_t step = first; step <= last; step++) {
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            const struct dp_straggler_kind kind = {.kind = DP_ACTION_F,
+                                                   .stage = (uint16_t)rank,
+                                                   .b_stage = (uint16_t)rank,
+                                                   .count = 8,
+                                                   .total_ns = 240 * MS,
+                                                   .median_ns = 30 * MS};
+            const struct dp_straggler_sample sample = {.rank = rank,
+                                                       .step = step,
+                                                       .step_ns = 600 * MS,
+                                                       .launch_gap_ns = rank == KNOWN ? gap_ns : 0,
+                                                       .kinds = &kind,
+                                                       .kinds_count = 1};
+            dp_straggler_take(detector, &sample);
+        }
+    }
+}
+
+static void a_host_that_is_known_stands_until_it_takes_no_more_time_away(void **state)
+{
+    (void)state;
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *before = new_detector();
+    struct dp_straggler_verdict verdict;
+    lose(before, 1, 40, 0);
+    lose(before, 41, 60, 144 * MS);
+    assert_int_equal(dp_straggler_standing(before, &verdict, 1), 1);
+    assert_int_equal(verdict.cause, DP_STRAGGLER_HOST);
+    DP_CLEANUP(cleanup_straggler) struct dp_straggler *detector = new_detector();
+    dp_straggler_know(detector, KNOWN, &verdict);
+    lose(detector, 1, 60, 144 * MS);
+    assert_false(dp_straggler_next(detector, &verdict));
+    assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
+    lose(detector, 61, 80, 0);
+    assert_true(dp_straggler_next(detector, &verdict));
+    assert_int_equal(verdict.state, DP_STRAGGLER_HEALTHY);
+    lose(detector, 81, 160, 0);
+    assert_false(dp_straggler_next(detector, &verdict));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_takes_as_many_steps_to_recover_as_any_other),
         cmocka_unit_test(what_is_known_of_ranks_on_cores_takes_two_probes_too),
+        cmocka_unit_test(a_host_that_is_known_stands_until_it_takes_no_more_time_away),
         cmocka_unit_test(who_has_recovered_is_known_no_more_when_experts_change_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,9 +47,14 @@ void dp_straggler_know(struct dp_straggler *straggler, uint32_t rank,
         return;
     }
     struct rank *known = &straggler->ranks[rank];
-    *dp_straggler_verdict_of(&known->work) = *verdict;
-    known->work.verdict->rank = rank;
-    known->known = verdict->slowdown;
+    if (verdict->is_besides && straggler->config.ranks < 2) {
+        return; // there is nobody to tell by that it is over
+    }
+    struct subject *subject =
+        verdict->is_besides ? &known->hosts[HOST_CORES].subject : &known->work;
+    *dp_straggler_verdict_of(subject) = *verdict;
+    subject->verdict->rank = rank;
+    known->known = verdict->is_besides ? known->known : verdict->slowdown;
 }
 
 void dp_straggler_tell(struct dp_straggler *self, const struct dp_straggler_verdict *verdict)
@@ -371,6 +376,7 @@ static void judge_host(struct dp_straggler *self, uint32_t r, int way)
         return;
     }
     suspect(self, &host->subject, DP_STRAGGLER_HOST, r, host->lost_ns);
+    host->subject.verdict->is_besides = true;
     describe_host(self, r, way);
     dp_straggler_tell(self, host->subject.verdict);
 }

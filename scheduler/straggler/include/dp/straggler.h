@@ -131,9 +131,10 @@ const char *dp_straggler_cause_text(dp_straggler_cause cause); // "device", "une
 struct dp_straggler_verdict {
     dp_straggler_state state;
     dp_straggler_cause cause;
-    uint32_t rank;  // DP_STRAGGLER_NONE: the whole job
-    uint32_t peer;  // link: its other end
-    uint32_t stage; // uneven stage
+    bool is_besides; // a host that takes time away, while the rank's work takes what it did
+    uint32_t rank;   // DP_STRAGGLER_NONE: the whole job
+    uint32_t peer;   // link: its other end
+    uint32_t stage;  // uneven stage
     // Own / reference of what is slow: time of a rank's work, of a message, of a stage's actions.
     double slowdown;
     double lost_s;                    // of a step, at the rank
