@@ -266,7 +266,7 @@ class QuotaRun:
 
             def confirmed():
                 return [v for v in cluster.job(job).get("stragglers", [])
-                        if v["state"] == "confirmed" and v["onset_step"] >= self.onset - 2]
+                        if v["state"] == "confirmed" and v["onset_step"] >= self.onset - 8]
             with contextlib.suppress(AssertionError):
                 wait_for("it is confirmed", confirmed, 60 if self.is_possible else 0)
             self.named = [(v["cause"], v["rank"]) for v in confirmed()]
