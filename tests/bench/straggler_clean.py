@@ -27,8 +27,8 @@ from straggler_recovery import PIPELINE, job_of  # noqa: E402  (needs the enviro
 from support import Cluster  # noqa: E402
 
 STEPS = 10000000
-EVEN = {"train_steps": STEPS, "parallel_pipeline": 1, "parallel_data": 2, "parallel_microbatches": 4,
-        "train_global_batch": 8, "model_hidden": 128, "model_ffn": 256, "train_sequence": 64,
+EVEN = {"train_steps": STEPS, "train_global_batch": 8, "train_sequence": 64, "model_hidden": 128,
+        "model_ffn": 256, "parallel_pipeline": 1, "parallel_data": 2, "parallel_microbatches": 4,
         "straggler_policy": "advise"}
 UNEVEN = {"train_steps": STEPS, "train_seed": 19, "model_layers": 2, "model_experts": 8,
           "model_top_k": 1, "model_shared_experts": 0, "model_hidden": 64, "model_ffn": 64,

@@ -239,15 +239,13 @@ static bool find_experts(const struct adapting *adapting, struct dp_adapt_expert
     if (adapting->rank_load == NULL || adapting->plan.expert <= 1) {
         return false;
     }
-    struct dp_straggler_config noted;
-    dp_straggler_config_init(&noted);
     bool counts = adapting->wanted == DP_ADAPT_EXPERTS;
     for (size_t i = 0; i < adapting->verdicts_count; i++) {
         counts = counts || adapting->verdicts[i].cause == DP_STRAGGLER_UNEVEN_DATA;
     }
     // Advice that nobody is to follow would stand before what can be done.
     for (int32_t r = 0; r < dp_plan_world(&adapting->plan) && may_move_experts(adapting); r++) {
-        counts = counts || adapting->rank_load[r] >= noted.enter;
+        counts = counts || adapting->rank_load[r] >= adapting->spec.straggler.threshold;
     }
     if (!counts) {
         return false;

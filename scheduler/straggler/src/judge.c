@@ -453,8 +453,11 @@ static void judge_edge(struct dp_straggler *self, struct edge *edge)
 void dp_straggler_judge(struct dp_straggler *self)
 {
     for (uint32_t r = 0; r < self->config.ranks; r++) {
-        if (self->ranks[r].sample != NULL) {
+        bool is_there = self->ranks[r].sample != NULL;
+        if (is_there) {
             judge_work(self, r);
+        }
+        if (is_there || self->period_ends) {
             judge_host(self, r, HOST_GAPS);
             judge_host(self, r, HOST_CORES);
         }
