@@ -369,6 +369,13 @@ static void an_unknown_assignment_is_left_alone_and_its_number_not_used(void **s
     world_submit(&world, 1, 4, "");
     assert_int_equal(world_reply(&world, 1)->job, 7);
     assert_string_equal(world_job(&world, 7)->message, "needs 4 ranks, 2 free of 4 on 1 node");
+    // Whoever takes the node down wants nothing to run there.
+    struct dp_core_event down = {
+        .kind = DP_EVENT_NODE_ASK,
+        .node_ask = {.node = "a", .action = DP_NODE_SET_DOWN, .by = "", .reason = ""}};
+    world_step(&world, &down);
+    world_heartbeat(&world, session, &level, 1);
+    assert_int_equal(world_sent(&world, DP_ORDER_STOP, "a"), 1);
 }
 
 static void what_still_runs_of_an_ended_job_is_stopped_then_released(void **state)

@@ -73,6 +73,34 @@ static void infrastructure_faults_burn_no_retry(void **state)
     assert_int_equal(crew_row(&crew, job)->state, DP_STATE_FAILED);
 }
 
+// A database that was put back knows nothing of attempts that began since.
+static void no_fence_is_given_out_twice_after_an_older_database_was_put_back(void **state)
+{
+    (void)state;
+    AUTO_CREW crew;
+    crew_start(&crew, 3, 2);
+    uint64_t job = crew_submit_ranks(&crew, 4);
+    struct dp_rank_level rank = world_rank_level(0, DP_RANK_RUNNING);
+    struct dp_assignment_level level = {
+        .fence = world_fence("job-1"), .ranks = &rank, .ranks_count = 1, .error = ""};
+    level.fence.attempt = 3;
+    world_heartbeat(&crew.world, crew.nodes[2].session, &level, 1);
+    assert_int_equal(crew_row(&crew, job)->attempt, 1);
+    assert_int_equal(world_sent(&crew.world, DP_ORDER_STOP, crew.nodes[2].name), 0);
+    crew_kill_rank(&crew, job, 9);
+    assert_int_equal(crew_row(&crew, job)->attempt, 4);
+    // What runs there is over before that one begins.
+    world_heartbeat(&crew.world, crew.nodes[2].session, &level, 1);
+    assert_int_equal(crew_row(&crew, job)->state, DP_STATE_QUEUED);
+    assert_int_equal(world_sent(&crew.world, DP_ORDER_STOP, crew.nodes[2].name), 1);
+    // Nor does a node that lies use up all numbers.
+    level.fence.attempt = UINT32_MAX;
+    world_heartbeat(&crew.world, crew.nodes[2].session, &level, 1);
+    crew_pass(&crew, 15000);
+    crew_kill_rank(&crew, job, 9);
+    assert_int_equal(crew_row(&crew, job)->attempt, 5);
+}
+
 // The job is prepared, and its nodes have not said anything yet.
 static uint64_t submit_held(struct crew *crew, const struct dp_submit *submit)
 {
@@ -625,6 +653,7 @@ static void a_wait_goes_on_under_the_next_controller(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_killed_rank_begins_again_from_the_newest_checkpoint_until_max_is_used_up),
     cmocka_unit_test(infrastructure_faults_burn_no_retry),
+    cmocka_unit_test(no_fence_is_given_out_twice_after_an_older_database_was_put_back),
     cmocka_unit_test(what_would_end_the_same_way_is_not_tried_again),
     cmocka_unit_test(a_node_that_cannot_start_ranks_burns_no_retry_and_is_gone_around),
     cmocka_unit_test(what_a_rank_says_of_its_machine_burns_no_retry_and_is_gone_around),

@@ -308,6 +308,20 @@ static void slots_that_were_given_away_meanwhile_are_not_taken(void **state)
     assert_int_equal(change.world.decision.state, DP_DECISION_ADVISED);
 }
 
+// What it has ranks on, and could do instead, is not known.
+static void nothing_is_asked_while_a_node_of_the_job_is_silent(void **state)
+{
+    (void)state;
+    AUTO_CHANGE change;
+    change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
+    world_close(&change.world, change_session(&change, 'b'));
+    change_ask(&change, 7, "", false);
+    assert_int_equal(world_reply(&change.world, 7)->status, DP_CONFLICT);
+    change_assert_state(&change, DP_STATE_RUNNING);
+    change_ask(&change, 8, "b", false); // it is to be left
+    assert_int_equal(world_reply(&change.world, 8)->status, DP_OK);
+}
+
 static void two_changes_at_once_are_one(void **state)
 {
     (void)state;
@@ -315,7 +329,7 @@ static void two_changes_at_once_are_one(void **state)
     change_init(&change, DP_JOB_RECOVERY_AUTO, 5);
     change_ask(&change, 7, "", false);
     change_ask(&change, 8, "", false);
-    assert_int_equal(world_reply(&change.world, 8)->status, DP_BUSY);
+    assert_int_equal(world_reply(&change.world, 8)->status, DP_CONFLICT);
     change_answer(&change, "aacc");
     assert_int_equal(change_job(&change)->epoch_used, 2);
     // The same answer again is an answer to nothing, and so is one to an older question.
@@ -333,6 +347,7 @@ static void two_changes_at_once_are_one(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(nothing_is_asked_while_a_node_of_the_job_is_silent),
     cmocka_unit_test(two_changes_at_once_are_one),
     cmocka_unit_test(the_old_ranks_train_until_the_new_ones_are_ready),
     cmocka_unit_test(the_new_ranks_start_with_what_the_old_ones_hold),

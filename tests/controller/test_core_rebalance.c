@@ -63,7 +63,7 @@ static void they_are_placed_while_the_ranks_train_and_it_is_measured(void **stat
     assert_int_equal(decision->state, DP_DECISION_SWITCHING);
     // One thing after the other.
     change_ask(&change, 7, "", false);
-    assert_int_equal(world_reply(&change.world, 7)->status, DP_BUSY);
+    assert_int_equal(world_reply(&change.world, 7)->status, DP_CONFLICT);
     change_step(&change, 6, DP_NS_PER_MS);
     assert_int_equal(decision->state, DP_DECISION_SWITCHING);
     placed(&change, 7, 2);

@@ -11,6 +11,7 @@
     ((type *)((const char *)(member_address)-offsetof(type, member)))
 
 #define DP_CORE_FOREIGN_NUMBER_MAX (UINT64_C(1) << 52) // of jobs that are not this controller's
+#define DP_CORE_FOREIGN_ATTEMPTS_MAX 1000              // of a job, beyond what its database knows
 #define DP_CORE_STEP_WINDOW 1024 // steps that ranks may be apart before the slow one is ignored
 
 // How well a failure explains the end of a job: a better one replaces the one before, an equal one
@@ -174,6 +175,7 @@ struct core_job {
     uint32_t *by_member; // numbers of the ranks, those of one member together
     uint32_t *by_name;   // of the members, by the names of their nodes
     bool planning;
+    uint32_t attempt_seen;       // the newest one that a node has and the database knows nothing of
     char why[DP_TEXT_MAX];       // STOPPING: the message of its end, "" = the row's
     bool changed, ranks_changed; // in this step: to be stored
     bool show;                   // to be shown once it is stored

@@ -251,12 +251,14 @@ static bool serves(const struct core_job *job, const struct dp_fence *fence)
 }
 
 // Whether the controller knows that nothing of this assignment should run. What it does not know of
-// is left alone: it may belong to a state directory that was lost.
-static bool is_over(struct dp_core *core, const struct dp_fence *fence)
+// is left alone, unless its node was taken down: it may belong to a state directory that was lost.
+static bool is_over(struct dp_core *core, const struct core_node *node,
+                    const struct dp_fence *fence)
 {
     const struct core_job *job = dp_core_job_by_id(core, fence->job);
     if (job == NULL) {
-        return dp_core_has_ended(core, dp_core_number_of(fence->job));
+        return node->row.admin == DP_ADMIN_DOWN ||
+               dp_core_has_ended(core, dp_core_number_of(fence->job));
     }
     if (serves(job, fence)) {
         return false;
@@ -288,22 +290,50 @@ static void note_arrived(const struct dp_core *core, struct core_node *node,
         (struct core_ack){levels->sequence, core->now_ns};
 }
 
+// An attempt that was begun after the database in use had been written: the job's next one is
+// newer, and ends it.
+static void see_attempt(struct core_job *job, uint32_t attempt)
+{
+    bool is_newer = attempt > job->row.attempt && attempt > job->attempt_seen;
+    if (is_newer && attempt - job->row.attempt <= DP_CORE_FOREIGN_ATTEMPTS_MAX) {
+        job->attempt_seen = attempt;
+    }
+}
+
+static void note_unknown(struct dp_core *core, struct core_node *node, const struct core_job *job,
+                         const struct dp_fence *fence)
+{
+    if (job != NULL) {
+        dp_core_note(core, NULL, node, true, "assignment.unknown",
+                     "%s runs attempt %u, epoch %u of %s, of which this controller's database says "
+                     "nothing: it is an older one that was put back, or not the only one; what "
+                     "runs there ends when the job's next attempt begins",
+                     node->row.name, fence->attempt, fence->epoch, fence->job);
+    } else {
+        dp_core_note(core, NULL, node, true, "assignment.unknown",
+                     "%s runs %s, which this controller does not know; it is left alone, and "
+                     "`dpctl nodes down %s` ends it",
+                     node->row.name, fence->job, node->row.name);
+    }
+}
+
 static void meet_foreign(struct dp_core *core, struct core_node *node,
                          const struct dp_assignment_level *level)
 {
-    const struct core_job *job = dp_core_job_by_id(core, level->fence.job);
+    struct core_job *job = dp_core_job_by_id(core, level->fence.job);
     bool told_later = job != NULL && !dp_core_job_clean(job); // its end is not on disk yet
     struct core_foreign *foreign = find_foreign(node, &level->fence);
-    bool over = is_over(core, &level->fence);
+    bool over = is_over(core, node, &level->fence);
+    if (job != NULL) {
+        see_attempt(job, level->fence.attempt);
+    }
     if (foreign == NULL) {
         node->foreign = dp_realloc(node->foreign, node->foreign_count + 1, sizeof(*node->foreign));
         foreign = &node->foreign[node->foreign_count++];
         *foreign = (struct core_foreign){.fence = level->fence};
         uint64_t number = dp_core_number_of(level->fence.job);
         if (!over && !(job != NULL && serves(job, &level->fence))) {
-            dp_core_note(core, NULL, node, true, "assignment.unknown",
-                         "%s runs %s, which this controller does not know; it is left alone",
-                         node->row.name, level->fence.job);
+            note_unknown(core, node, job, &level->fence);
             // Its number must not be given to another job.
             if (number >= core->next_number && number < DP_CORE_FOREIGN_NUMBER_MAX) {
                 core->next_number = number + 1;

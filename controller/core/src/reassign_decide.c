@@ -352,6 +352,18 @@ bool dp_core_reassign_away(struct dp_core *core, struct core_job *job, const cha
     return true;
 }
 
+// One that has ranks of the job, is not to be left and is not connected; NULL = there is none.
+static const struct core_node *silent_node(const struct core_job *job, const char *away)
+{
+    for (size_t i = 0; i < job->members_count; i++) {
+        const struct core_node *node = job->members[i].at;
+        if (node != NULL && node->session == 0 && strcmp(node->row.name, away) != 0) {
+            return node;
+        }
+    }
+    return NULL;
+}
+
 void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
 {
     struct core_job *job = dp_core_job_by_id(core, wish->job);
@@ -365,9 +377,18 @@ void dp_core_reassign_ask(struct dp_core *core, const struct dp_reassign *wish)
                               dp_job_state_text(job->row.state));
         return;
     }
+    const struct core_node *silent = silent_node(job, wish->away);
+    if (silent != NULL) {
+        dp_core_reply_error(core, wish->reply, DP_CONFLICT,
+                            "node %s, which has ranks of %s, is not connected: what it could do "
+                            "instead is not known; try again when it is",
+                            silent->row.name, wish->job);
+        return;
+    }
     if (!dp_core_may_ask(job)) {
-        dp_core_reply_error(core, wish->reply, DP_BUSY,
-                            "another layout for %s is being looked for already", wish->job);
+        dp_core_reply_error(core, wish->reply, DP_CONFLICT,
+                            "another layout for %s is being looked for, or put into force, already",
+                            wish->job);
         return;
     }
     if (wish->away[0] != '\0' && dp_core_job_member(job, wish->away) == NULL) {

@@ -176,7 +176,7 @@ static void note_rebalance(struct dp_core *core, const struct core_job *job, uin
     }
     if (report->moved == 0) {
         dp_core_note(core, job, NULL, false, "job.experts",
-                     "step %llu: experts lie well: fullest rank x%.3f of the mean",
+                     "step %llu: experts lie as evenly as they can: fullest rank x%.3f of the mean",
                      (unsigned long long)step, before);
         return;
     }

@@ -170,7 +170,8 @@ static void clear_attempt(struct core_job *job)
     job->window.rows = NULL;
     dp_buf_clear(&row->plan);
     row->ranks_count = 0;
-    row->attempt++;
+    // Beyond those that were begun after a database which was put back had been written.
+    row->attempt = (row->attempt > job->attempt_seen ? row->attempt : job->attempt_seen) + 1;
     row->epoch = row->epoch_used = 0;
     row->source_epoch = 0;
     row->source_step = 0;
