@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -14,6 +15,22 @@ import time
 import unittest
 
 from support import BIN, SIM_JOB, ClusterTest, wait_for
+
+
+WRITE = "1"  # the system call's number
+
+
+def rest_of(master):
+    """What comes until the other end of the terminal is closed."""
+    text = ""
+    while True:
+        try:
+            part = os.read(master, 65536).decode()
+        except OSError:
+            return text
+        text += part
+        if not part:
+            return text
 
 
 class Show(ClusterTest):
@@ -36,15 +53,7 @@ class Show(ClusterTest):
             if select.select([master], [], [], 0.2)[0]:
                 text += os.read(master, 65536).decode()
         process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                part = os.read(master, 65536).decode()
-            except OSError:  # the other end is closed
-                break
-            text += part
-            if not part:
-                break
-        return text, process.wait(timeout=180)
+        return text + rest_of(master), process.wait(timeout=180)
 
     def test_tables_fit_the_terminal_unless_they_are_to_be_wide(self):
         cluster = self.cluster.up()
@@ -114,6 +123,27 @@ class Show(ClusterTest):
         top.stdout.close()  # it ends when nobody reads any more
         self.assertEqual(top.wait(timeout=180), 0)
         self.assertEqual({d["schema"] for d in documents}, {"dp.job/1"})
+
+    def test_an_interrupt_while_a_table_is_written_is_no_lost_output(self):
+        cluster = self.cluster.up()
+        cluster.wait_step(cluster.submit(**SIM_JOB), 1)
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        top = self.popen("top", "--plain", "-d", 0.1, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        call = pathlib.Path(f"/proc/{top.pid}/syscall")
+        # The first ends a write that has brought something, the second one that has not.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            looks = []
+
+            def waits_for_the_reader():
+                looks.append(call.read_text().split()[0] == WRITE)
+                return len(looks) > 10 and all(looks[-10:])
+            wait_for("nobody reads, and the terminal is full", waits_for_the_reader)
+            top.send_signal(number)
+        text = rest_of(master)
+        self.assertEqual(top.wait(timeout=180), 130, text)
+        self.assertIn("note: stopped watching", text)
 
     def test_logs_come_rank_by_rank_and_say_when_there_is_nothing(self):
         cluster = self.cluster.up()

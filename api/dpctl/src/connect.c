@@ -143,8 +143,9 @@ bool interrupted(void)
     static bool installed;
     if (!installed) {
         installed = true;
-        // A second one does not wait for anything.
-        struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND};
+        // A second one does not wait for anything. What is being written meanwhile is not lost.
+        struct sigaction action = {.sa_handler = on_interrupt,
+                                   .sa_flags = SA_RESETHAND | SA_RESTART};
         DP_CHECK(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
     }
     return interrupt_seen != 0;
