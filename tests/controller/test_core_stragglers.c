@@ -112,15 +112,21 @@ static void pass(struct world *world, const uint64_t sessions[2], int seconds)
     }
 }
 
+// Rank 2 is found after 30 healthy steps, and what to do about it is asked.
+static uint64_t train_until_asked(struct world *world, const uint64_t sessions[2])
+{
+    uint64_t step = train(world, sessions, 1, 30, 2, 1);
+    step = slow_down(world, sessions, step, 2);
+    return train(world, sessions, step, 2, 2, 2);
+}
+
 static void who_becomes_slow_right_after_an_answer_has_his_own_when_that_is_old(void **state)
 {
     (void)state;
     AUTO_WORLD world;
     uint64_t sessions[2];
     bring(&world, sessions);
-    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
-    step = slow_down(&world, sessions, step, 2);
-    step = train(&world, sessions, step, 2, 2, 2);
+    uint64_t step = train_until_asked(&world, sessions);
     assert_int_equal(world.asks, 1);
     struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
                                   .adapt_done = {.job = 1,
@@ -147,9 +153,7 @@ static void who_becomes_slow_while_an_answer_is_looked_for_does_not_wait_for_its
     AUTO_WORLD world;
     uint64_t sessions[2];
     bring(&world, sessions);
-    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
-    step = slow_down(&world, sessions, step, 2);
-    step = train(&world, sessions, step, 2, 2, 2);
+    uint64_t step = train_until_asked(&world, sessions);
     assert_int_equal(world.asks, 1);
     step = slow_down(&world, sessions, step, 1);
     struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
@@ -171,9 +175,7 @@ static void what_had_no_answer_in_time_is_asked_again_later(void **state)
     AUTO_WORLD world;
     uint64_t sessions[2];
     bring(&world, sessions);
-    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
-    step = slow_down(&world, sessions, step, 2);
-    step = train(&world, sessions, step, 2, 2, 2);
+    uint64_t step = train_until_asked(&world, sessions);
     assert_int_equal(world.asks, 1);
     pass(&world, sessions, 122);
     assert_int_equal(world_noted(&world, "job.no_answer", "no answer within"), 1);
@@ -209,9 +211,7 @@ static void a_change_that_was_abandoned_is_asked_about_again_each_time_twice_as_
     world_init(&world);
     world.adapt = DP_JOB_ADAPT_AUTO;
     world_bring(&world, DP_STATE_RUNNING, sessions);
-    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
-    step = slow_down(&world, sessions, step, 2);
-    step = train(&world, sessions, step, 2, 2, 2);
+    uint64_t step = train_until_asked(&world, sessions);
     for (uint32_t turn = 1; turn <= 2; turn++) {
         assert_int_equal(world.asks, turn);
         answer_move(&world);
@@ -249,9 +249,7 @@ static void what_was_not_answered_by_an_answer_is_asked_again_each_time_twice_as
     AUTO_WORLD world;
     uint64_t sessions[2];
     bring(&world, sessions);
-    uint64_t step = train(&world, sessions, 1, 30, 2, 1);
-    step = slow_down(&world, sessions, step, 2);
-    step = train(&world, sessions, step, 2, 2, 2);
+    uint64_t step = train_until_asked(&world, sessions);
     for (uint32_t turn = 1; turn <= 2; turn++) {
         assert_int_equal(world.asks, turn);
         struct dp_core_event event = {.kind = DP_EVENT_ADAPT_DONE,
