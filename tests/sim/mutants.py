@@ -4,6 +4,7 @@ they see nothing.
 use: mutants.py BUILD [RUNS] - BUILD is a build folder with sim_worlds and the tests of the core in
 it. Each mutant is a copy of one source with one piece of text replaced, linked before the library
 that holds the right one.
+     mutants.py --apply - whether the sources still hold what is to be replaced, once each.
 """
 
 import concurrent.futures
@@ -63,7 +64,12 @@ MUTANTS = [
      "return member->told;"),
     ("an epoch is given out twice", CORE + "reassign_sides.c",
      "    job->row.epoch_used++;\n", ""),
-    ("attempts do not count", CORE + "retry.c", "    row->attempt++;\n", ""),
+    ("attempts do not count", CORE + "retry.c",
+     "    row->attempt = (row->attempt > job->attempt_seen ? row->attempt : job->attempt_seen) + 1;\n",
+     ""),
+    ("attempts that nodes know of are given out again", CORE + "retry.c",
+     "(row->attempt > job->attempt_seen ? row->attempt : job->attempt_seen) + 1;",
+     "row->attempt + 1;", "core_queue_retry"),
     ("nothing is recovered within the attempt", CORE + "recover.c",
      "    if (!lives || job->row.recovery", "    if (true || job->row.recovery"),
     ("a rank that serves is counted as lost", CORE + "recover.c",
@@ -242,12 +248,26 @@ def commands(build, programs):
                         for p in programs}
 
 
+def stale(mutant):
+    """Why the mutant cannot be made of the sources as they are now; "" when it can."""
+    name, before = mutant[1:3]
+    times = (SOURCE / name).read_text().count(before)
+    return "" if times == 1 else f"{name}: {times} times: {before!r}"
+
+
+def apply():
+    """Whether all mutants can be made, in less than a second: a change of a rule shows at once."""
+    problems = [f"{mutant[0]}: {stale(mutant)}" for mutant in MUTANTS if stale(mutant)]
+    print("\n".join(problems) or f"all {len(MUTANTS)} apply")
+    return 1 if problems else 0
+
+
 def make(build, folder, number, mutant, compile_of, links):
     """Returns the mutant's program, or why there is none."""
     name, before, after = mutant[1:4]
+    if stale(mutant):
+        return None, stale(mutant)
     text = (SOURCE / name).read_text()
-    if text.count(before) != 1:
-        return None, f"{name}: {text.count(before)} times: {before!r}"
     copy, made = folder / f"{number}.c", folder / f"{number}.o"
     copy.write_text(text.replace(before, after))
     entry = compile_of[os.path.realpath(SOURCE / name)]
@@ -277,6 +297,8 @@ def judge(program, mutant, runs):
 
 
 def main():
+    if sys.argv[1:] == ["--apply"]:
+        return apply()
     build = pathlib.Path(sys.argv[1]).resolve()
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else RUNS
     folder = build / "mutants"

@@ -115,6 +115,7 @@ static dp_status write_regular(struct dp_client *client, const char *path, struc
                                struct dp_error *err)
 {
     DP_AUTO_FREE char *part = dp_asprintf("%s.part-XXXXXX", path);
+    interrupted(); // from here on Ctrl-C is ours: it leaves no part behind
     DP_AUTO_CLOSE int fd = mkostemp(part, O_CLOEXEC);
     if (fd < 0) {
         return dp_fail_errno(err, errno, "cannot write %s", path);
