@@ -235,7 +235,6 @@ static void verbs_cut(struct dp_transport *transport, int32_t peer)
 static void flush_link(struct verbs_link *link, int64_t deadline_ns)
 {
     struct dp_transport *front = link->verbs->base.front;
-    bool is_marked[VERBS_CHANNELS] = {false};
     pthread_mutex_lock(&link->lock);
     for (;;) {
         bool is_idle = true;
@@ -245,8 +244,9 @@ static void flush_link(struct verbs_link *link, int64_t deadline_ns)
                 continue;
             }
             is_idle = false;
-            if (link->state == VERBS_UP && !is_marked[kind]) {
-                is_marked[kind] = dp_verbs_post_mark(link, (verbs_channel_kind)kind);
+            // Grants go unsignalled behind an earlier mark, too: nothing would tell of their end.
+            if (link->state == VERBS_UP && channel->signalled_at < channel->tail) {
+                dp_verbs_post_mark(link, (verbs_channel_kind)kind);
             }
         }
         if (is_idle || link->is_ending || link->state == VERBS_CLOSED || link->heard_bye ||
