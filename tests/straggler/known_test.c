@@ -82,57 +82,6 @@ static void who_has_recovered_is_known_no_more_when_experts_change_places(void *
     assert_false(dp_straggler_next(detector, &verdict));
 }
 
-// Answers to a probe, if one is asked for; true then.
-static bool answer(struct dp_straggler *detector, int64_t known_ns)
-{
-    uint64_t request = 0;
-    if (!dp_straggler_wants_probe(detector, &request)) {
-        return false;
-    }
-    for (uint32_t rank = 0; rank < RANKS; rank++) {
-        const struct dp_straggler_probe probe = {.request = request,
-                                                 .rank = rank,
-                                                 .gemm_ns = rank == KNOWN ? known_ns : MS,
-                                                 .gemm_flops = 1e6};
-        dp_straggler_take_probe(detector, &probe);
-    }
-    return true;
-}
-
-// By its steps nobody can tell that it is well: it never was slower here.
-static void who_is_well_from_the_first_step_is_told_by_two_probes(void **state)
-{
-    (void)state;
-    for (int64_t known_ns = MS; known_ns <= 2 * MS; known_ns += MS) { // well, still slow
-        for (int what = DP_STRAGGLER_SUSPECTED; what <= DP_STRAGGLER_CONFIRMED; what++) {
-            DP_CLEANUP(cleanup_straggler)
-            struct dp_straggler *detector = new_known((dp_straggler_state)what);
-            double slow = (double)known_ns / (double)MS;
-            int64_t probes = 0, news = 0;
-            struct dp_straggler_verdict verdict = {0};
-            for (int64_t step = 1; step <= 200; step++) {
-                train(detector, step, step, true, slow);
-                probes += answer(detector, known_ns);
-                news += dp_straggler_next(detector, &verdict);
-            }
-            if (known_ns == MS) {
-                assert_int_equal(probes, 2);
-                assert_int_equal(news, 1);
-                assert_int_equal(verdict.state, DP_STRAGGLER_HEALTHY);
-                assert_non_null(strstr(verdict.text, "twice"));
-                assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 0);
-                train(detector, 201, 240, true, 2); // what is slow from here on is news
-                assert_true(dp_straggler_next(detector, &verdict));
-                assert_int_equal(verdict.state, DP_STRAGGLER_SUSPECTED);
-            } else {
-                assert_in_range(probes, 1, 3);
-                assert_int_equal(dp_straggler_standing(detector, &verdict, 1), 1);
-                assert_int_equal(verdict.state, DP_STRAGGLER_CONFIRMED);
-            }
-        }
-    }
-}
-
 // A new layout has many of its first probes before a step counts.
 static void what_is_known_of_ranks_on_cores_takes_two_probes_too(void **state)
 {
@@ -215,7 +164,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_takes_as_many_steps_to_recover_as_any_other),
-        cmocka_unit_test(who_is_well_from_the_first_step_is_told_by_two_probes),
         cmocka_unit_test(what_is_known_of_ranks_on_cores_takes_two_probes_too),
         cmocka_unit_test(a_host_that_is_known_stands_until_it_takes_no_more_time_away),
         cmocka_unit_test(who_has_recovered_is_known_no_more_when_experts_change_places),

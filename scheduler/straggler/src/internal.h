@@ -133,7 +133,6 @@ struct rank {
     uint32_t host_steps; // of these, with a sample
     bool is_on_host;     // it computes on cores: some were missing at times
     double known;        // how slow it was known to be from the beginning; 0 = not
-    uint32_t known_over; // probes in a row that found nothing of it
     struct window individual, busy, off_core, lost; // of the newest steps
     // Of the step at hand.
     const struct dp_straggler_sample *sample; // NULL = none

@@ -51,15 +51,6 @@ static bool wants(const struct dp_straggler *self, const struct subject *subject
     return is_suspected(subject) && is_due(self, subject, PROBE_TRIES);
 }
 
-// Nobody does the same, so steps can only tell that it becomes faster than it was at the beginning.
-static bool wants_known(const struct dp_straggler *self, const struct rank *rank)
-{
-    const struct subject *work = &rank->work;
-    return rank->known > 0 && rank->alone && work->verdict != NULL &&
-           work->verdict->state == DP_STRAGGLER_CONFIRMED && work->agreed == 0 &&
-           is_due(self, work, PROBE_TRIES);
-}
-
 // A stage that one rank alone has, slow as long as it is known: the stage, or the rank.
 static bool wants_stage(const struct dp_straggler *self, const struct stage *stage)
 {
@@ -85,8 +76,7 @@ bool dp_straggler_wants_probe(struct dp_straggler *straggler, uint64_t *ret_requ
     bool wanted = false;
     for (uint32_t r = 0; r < straggler->config.ranks; r++) {
         struct subject *work = &straggler->ranks[r].work;
-        bool is_wanted = wants(straggler, work) || wants_known(straggler, &straggler->ranks[r]);
-        wanted = mark(straggler, work, is_wanted) || wanted;
+        wanted = mark(straggler, work, wants(straggler, work)) || wanted;
         for (int way = 0; way < HOST_WAYS; way++) {
             struct subject *host = &straggler->ranks[r].hosts[way].subject;
             wanted = mark(straggler, host, wants(straggler, host)) || wanted;
@@ -272,54 +262,10 @@ static void judge_device(struct dp_straggler *self, uint32_t r)
     }
 }
 
-// What was taken for the rank's best was slow already.
-static void correct_best(struct rank *rank, double ratio)
-{
-    for (size_t i = 0; i < rank->works_count; i++) {
-        rank->works[i].best_ns /= ratio;
-    }
-}
-
-// What was learned from steps of a rank that was thought to be slow is what they took.
-static void forget_known(struct dp_straggler *self, uint32_t r)
-{
-    struct rank *rank = &self->ranks[r];
-    correct_best(rank, 1 / rank->known);
-    rank->known = 0;
-    for (size_t i = 0; i < self->stages_count; i++) {
-        bool alone = self->stages[i].ranks == 1 && self->stages[i].only_rank == r;
-        self->stages[i].ratio.count = alone ? 0 : self->stages[i].ratio.count;
-    }
-}
-
-// What it was known for is over when its products are as fast as others', twice.
-static void judge_known(struct dp_straggler *self, uint32_t r)
-{
-    struct rank *rank = &self->ranks[r];
-    bool is_device = rank->work.verdict->cause == DP_STRAGGLER_DEVICE;
-    double ratio = gemm_ratio(self, r, is_device);
-    rank->known_over = ratio < least_agreeing(self) && (is_device || !lacked_cores(self, r))
-                           ? rank->known_over + 1
-                           : 0;
-    if (rank->known_over < 2) {
-        return;
-    }
-    char why[DP_STRAGGLER_TEXT_MAX];
-    snprintf(why, sizeof(why),
-             "it was known to take %.2f times as long; a product alone takes %.2f times as long as "
-             "on others, twice",
-             rank->known, ratio);
-    forget_known(self, r);
-    dp_straggler_clear(self, &rank->work, why);
-}
-
 static void judge_rank(struct dp_straggler *self, uint32_t r)
 {
     struct rank *rank = &self->ranks[r];
     struct subject *work = &rank->work;
-    if (rank->known > 0 && rank->alone && work->verdict != NULL && work->request == self->request) {
-        judge_known(self, r);
-    }
     if (is_probed(self, work) && work->verdict->cause == DP_STRAGGLER_HOST) {
         judge_cores(self, r, work);
     } else if (is_probed(self, work)) {
@@ -329,6 +275,14 @@ static void judge_rank(struct dp_straggler *self, uint32_t r)
         if (is_probed(self, &rank->hosts[way].subject)) {
             judge_host(self, r, way);
         }
+    }
+}
+
+// What was taken for the rank's best was slow already.
+static void correct_best(struct rank *rank, double ratio)
+{
+    for (size_t i = 0; i < rank->works_count; i++) {
+        rank->works[i].best_ns /= ratio;
     }
 }
 
