@@ -257,7 +257,7 @@ def stale(mutant):
 
 def apply():
     """Whether all mutants can be made, in less than a second: a change of a rule shows at once."""
-    problems = [f"{mutant[0]}: {stale(mutant)}" for mutant in MUTANTS if stale(mutant)]
+    problems = [f"{mutant[0]}: {why}" for mutant in MUTANTS if (why := stale(mutant))]
     print("\n".join(problems) or f"all {len(MUTANTS)} apply")
     return 1 if problems else 0
 
@@ -265,8 +265,8 @@ def apply():
 def make(build, folder, number, mutant, compile_of, links):
     """Returns the mutant's program, or why there is none."""
     name, before, after = mutant[1:4]
-    if stale(mutant):
-        return None, stale(mutant)
+    if why := stale(mutant):
+        return None, why
     text = (SOURCE / name).read_text()
     copy, made = folder / f"{number}.c", folder / f"{number}.o"
     copy.write_text(text.replace(before, after))
