@@ -181,6 +181,11 @@ BASE_JOB = {
                  "micro_batch_size": 1, "schedule": "gpipe"},
     "resources": {"device": "cpu"},
 }
+# Two layouts, which sum in another order, stay within 3e-6 of each other on it (300 steps, 16
+# seeds). Where a router chooses, a last bit sends a token elsewhere, and the rate above makes more
+# of it: with both, layouts come up to 4e-2 apart (docs/executor.md).
+CURVE_JOB = {"model_top_k": BASE_JOB["model"]["experts"], "optimizer_lr": 3e-4}
+CURVE_SAME = 2e-5
 # Ranks that take time and compute nothing: cheap, as long as one likes.
 SIM_JOB = {"resources_device": "sim", "train_steps": 100000, "sim_forward_s": 0.002,
            "sim_input_grad_s": 0.002, "sim_weight_grad_s": 0.001, "sim_pair_s": 0.004,
@@ -230,7 +235,6 @@ class ClusterTest(unittest.TestCase):
 
 class CurveTest(ClusterTest):
     """Jobs that something happens to, and whose losses are what they would have been."""
-    loss_same = 1e-4
 
     def losses(self, job):
         return {s["step"]: s["loss"] for s in self.cluster.json("report", job)["steps"]}
@@ -242,7 +246,7 @@ class CurveTest(ClusterTest):
 
     def same_losses(self, losses, reference):
         for step, loss in losses.items():
-            self.assertLess(abs(loss - reference[step]), self.loss_same, msg=f"step {step}")
+            self.assertLess(abs(loss - reference[step]), CURVE_SAME, msg=f"step {step}")
 
     def same_curve(self, job, reference):
         """Every step is there once, and its loss is what it would have been."""

@@ -8,11 +8,11 @@ import signal
 import unittest
 
 from quota import quota
-from support import SIM_JOB, CurveTest, wait_for
+from support import CURVE_JOB, SIM_JOB, CurveTest, wait_for
 
 SLOW_SHARE = 0.05  # of a core, for the slow rank
 STEPS = 20000      # of jobs that are watched until what they are about has been seen
-JOB = {"train_steps": 300, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
+JOB = {**CURVE_JOB, "train_steps": 300, "checkpoint_every_steps": 0, "parallel_pipeline": 2,
        "parallel_schedule": "1f1b", "straggler_policy": "off"}
 
 
@@ -153,8 +153,8 @@ class Answers(CurveTest):
 
     def rebalanced(self, **changes):
         """Experts are placed anew by order; the job, its reference and its only decision."""
-        changes = {**JOB, "parallel_pipeline": 1, "parallel_expert": 2, "parallel_data": 2,
-                   "parallel_microbatches": 4, "train_steps": 100, **changes}
+        changes = {**JOB, "model_top_k": 2, "parallel_pipeline": 1, "parallel_expert": 2,
+                   "parallel_data": 2, "parallel_microbatches": 4, "train_steps": 100, **changes}
         reference = self.undisturbed(**changes)
         job = self.cluster.submit(**changes)
         self.cluster.wait_step(job, 20)
@@ -233,7 +233,8 @@ class Answers(CurveTest):
     def test_a_node_that_is_worse_than_none_is_left_by_a_restart_of_the_policy(self):
         """There is no place to go to, and one rank alone is faster than with the slow one."""
         changes = {**JOB, "train_steps": STEPS, "checkpoint_every_steps": 10, "model_hidden": 128,
-                   "model_ffn": 256, "train_sequence": 128, "train_global_batch": 16,
+                   "model_ffn": 256, "model_expert_ffn": 16, "train_sequence": 128,
+                   "train_global_batch": 16,
                    "parallel_pipeline": None, "parallel_data": None, "parallel_expert": None,
                    "parallel_microbatches": None, "parallel_micro_batch_size": None}
         self.cluster.up(nodes=2, slots=1)

@@ -6,11 +6,11 @@ import pathlib
 import signal
 import unittest
 
-from support import SIM_JOB, CurveTest, wait_for
+from support import CURVE_JOB, SIM_JOB, CurveTest, wait_for
 
 # Slow enough to be caught in the middle, quick enough to end.
-CPU_JOB = {"parallel_microbatches": 4, "train_steps": 60, "checkpoint_every_steps": 0,
-           "straggler_policy": "off"}
+CPU_JOB = {**CURVE_JOB, "parallel_microbatches": 4, "train_steps": 60,
+           "checkpoint_every_steps": 0, "straggler_policy": "off"}
 REPLICAS = {**CPU_JOB, "parallel_pipeline": 2, "parallel_data": 2}
 
 

@@ -30,11 +30,10 @@ os.environ.setdefault("DP_BIN", str(SOURCE / "build" / "release" / "bin"))
 sys.path.insert(0, str(SOURCE / "tests" / "system"))
 
 from hosts import BIN, Hosts, why_not  # noqa: E402  (needs the environment above)
-from support import SIM_JOB, job_text, wait_for  # noqa: E402
+from support import CURVE_JOB, CURVE_SAME, SIM_JOB, job_text, wait_for  # noqa: E402
 
 SKIPPED = 77
 DISK_BYTES = 96 << 20
-TOLERANCE = 1e-4
 CALM_S = 420  # for what was begun to end
 
 STEADY = {"retry_max": 50, "retry_backoff_s": 1, "retry_no_progress": 50}
@@ -90,7 +89,7 @@ class Torture:
 
     def text(self, layout):
         self.submitted += 1
-        changes = {**STEADY, **LAYOUTS[layout], "train_steps": STEPS,
+        changes = {**CURVE_JOB, **STEADY, **LAYOUTS[layout], "train_steps": STEPS,
                    "checkpoint_directory": str(self.saved / f"run-{self.submitted}"),
                    "checkpoint_every_steps": 25, "checkpoint_keep": 2}
         return job_text(**changes)
@@ -299,10 +298,10 @@ class Torture:
         self.steps += len(reference)
         self.steps_unseen += len(reference) - len(losses)
         for step, loss in losses.items():
-            assert math.isclose(loss, reference[step], rel_tol=TOLERANCE), \
+            assert math.isclose(loss, reference[step], abs_tol=CURVE_SAME), \
                 f"{job['id']} ({layout}), step {step}: loss {loss}, undisturbed {reference[step]}"
         assert job["holdout_known"] and \
-            math.isclose(job["holdout_loss"], holdout, rel_tol=TOLERANCE), \
+            math.isclose(job["holdout_loss"], holdout, abs_tol=CURVE_SAME), \
             f"{job['id']} ({layout}): held-out loss {job['holdout_loss']}, undisturbed {holdout}"
 
     def check_failed(self, job):
