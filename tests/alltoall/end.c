@@ -42,11 +42,13 @@ dp_status end_open(struct end *end, const struct dp_alltoall_config *config, str
     return DP_OK;
 }
 
-void end_close(struct end *end)
+dp_status end_close(struct end *end, struct dp_error *err)
 {
-    dp_alltoall_close(end->alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
+    dp_status status =
+        dp_alltoall_close(end->alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S, err);
     pthread_join(end->mover, NULL);
     dp_alltoall_free(end->alltoall);
+    return status;
 }
 
 dp_status end_begin_dispatch(struct end *end, uint64_t tag, struct dp_routing **ret_routing,

@@ -25,7 +25,7 @@ void *end_move_rows(void *alltoall);
 struct dp_alltoall_config end_config(struct dp_transport *transport);
 // Opens it and starts its thread. Every token goes to the first and the last rank.
 dp_status end_open(struct end *end, const struct dp_alltoall_config *config, struct dp_error *err);
-void end_close(struct end *end);
+dp_status end_close(struct end *end, struct dp_error *err);
 dp_status end_begin_dispatch(struct end *end, uint64_t tag, struct dp_routing **ret_routing,
                              struct dp_error *err);
 // From a DISPATCH that was begun to the sums of its rows, given back as they came.

@@ -300,7 +300,10 @@ static dp_status play_rank(struct dp_transport *transport, void *context, struct
         dp_alltoall_abort(actor.alltoall, status, err->message);
         dp_transport_abort(transport, status, err->message);
     }
-    dp_alltoall_close(actor.alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
+    int64_t deadline_ns = dp_clock_monotonic_ns() + 120 * DP_NS_PER_S;
+    bool is_well = status == DP_OK;
+    dp_status closed = dp_alltoall_close(actor.alltoall, deadline_ns, is_well ? err : NULL);
+    status = is_well ? closed : status;
     pthread_join(mover, NULL);
     if (status == DP_OK) {
         status = check_bytes(&actor, err);
@@ -561,10 +564,11 @@ static dp_status open_as_groups(struct dp_transport *transport, void *context, s
     EXPECT_OK(dp_alltoall_open(&config, 0, &alltoall, err));
     pthread_t mover;
     pthread_create(&mover, NULL, move_rows, alltoall);
-    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
+    dp_status status =
+        dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S, err);
     pthread_join(mover, NULL);
     dp_alltoall_free(alltoall);
-    return DP_OK;
+    return status;
 }
 
 static void groups_that_lie_differently_on_nodes_open_the_same_window(void **state)

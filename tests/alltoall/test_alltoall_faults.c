@@ -42,7 +42,7 @@ static dp_status swap_order(struct dp_transport *transport, void *context, struc
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     end.exchanger->release(routings[0]);
     end.exchanger->release(routings[1]);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return status;
 }
 
@@ -94,7 +94,7 @@ static dp_status swap_kinds(struct dp_transport *transport, void *context, struc
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     end.exchanger->release(first);
     end.exchanger->release(second);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return status;
 }
 
@@ -120,7 +120,7 @@ static dp_status other_attempt(struct dp_transport *transport, void *context, st
     status = status == DP_OK ? end_go_forward(&end, routing, err) : status;
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     end.exchanger->release(routing);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return status;
 }
 
@@ -161,7 +161,7 @@ static dp_status die(struct dp_transport *transport, void *context, struct dp_er
     }
     end.exchanger->release(routing);
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return status;
 }
 
@@ -209,7 +209,7 @@ static dp_status wait_in_vain(struct dp_transport *transport, void *context, str
     }
     end.exchanger->release(routing);
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return status;
 }
 
@@ -272,7 +272,7 @@ static dp_status abort_waiter(struct dp_transport *transport, void *context, str
         EXPECT_OK(dp_transport_recv(transport, 0, 99, NULL, 0, 0, err));
     }
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return DP_OK;
 }
 
@@ -315,7 +315,7 @@ static dp_status misuse(struct dp_transport *transport, void *context, struct dp
                    &refused, "has not been finished");
     calls->release(first);
     calls->release(second);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return DP_OK;
 }
 
@@ -343,7 +343,7 @@ static dp_status infinite_row(struct dp_transport *transport, void *context, str
     EXPECT(status != DP_OK && strstr(refused.message, "dispatch (kind 1 stage 2") != NULL);
     EXPECT(strstr(refused.message, "rows as fp8") != NULL);
     end.exchanger->release(routing);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return DP_OK;
 }
 
@@ -413,7 +413,7 @@ static dp_status let_go(struct dp_transport *transport, void *context, struct dp
         }
         end.exchanger->release(routing);
     }
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return DP_OK;
 }
 
@@ -458,7 +458,7 @@ static dp_status dispatch_again(struct dp_transport *transport, void *context, s
         end.exchanger->finish(routing, DP_MOVE_DISPATCH);
         end.exchanger->release(routing);
     }
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return DP_OK;
 }
 
@@ -518,10 +518,11 @@ static dp_status look_late(struct dp_transport *transport, void *context, struct
     }
     calls->finish(routing, DP_MOVE_DISPATCH);
     calls->release(routing);
-    dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S);
+    dp_status status =
+        dp_alltoall_close(alltoall, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S, err);
     pthread_join(mover, NULL);
     dp_alltoall_free(alltoall);
-    return DP_OK;
+    return status;
 }
 
 static void a_peer_that_looks_late_misses_no_note(void **state)
@@ -579,7 +580,7 @@ static dp_status repeat(struct dp_transport *transport, void *context, struct dp
         EXPECT(open_files() == files);
         EXPECT(resident_pages() - pages < 2048); // 8 MiB
     }
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     return DP_OK;
 }
 

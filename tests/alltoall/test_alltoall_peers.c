@@ -83,7 +83,7 @@ static dp_status acknowledge_too_much(struct dp_transport *transport, void *cont
     }
     EXPECT_OK(dp_transport_send(transport, 1, 99, NULL, 0, err));
     end.exchanger->release(routing);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     EXPECT_REFUSED(status, DP_INTERNAL, &refused, "rank 1 says that it has read 1000");
     return DP_OK;
 }
@@ -105,7 +105,9 @@ static dp_status close_first(struct dp_transport *transport, void *context, stru
     if (dp_transport_rank(transport) == 0) {
         struct dp_routing *routing = NULL;
         struct dp_error refused;
-        dp_alltoall_close(end.alltoall, dp_clock_monotonic_ns() + 50 * DP_NS_PER_MS);
+        int64_t deadline_ns = dp_clock_monotonic_ns() + 50 * DP_NS_PER_MS;
+        EXPECT_REFUSED(dp_alltoall_close(end.alltoall, deadline_ns, &refused), DP_TIMEOUT, &refused,
+                       "not all members closed in time");
         EXPECT_REFUSED(end_begin_dispatch(&end, 1, &routing, &refused), DP_TIMEOUT, &refused,
                        "not all members closed in time");
         end.exchanger->release(routing);
@@ -151,7 +153,7 @@ static dp_status flood(struct dp_transport *transport, void *context, struct dp_
     }
     dp_alltoall_abort(end.alltoall, DP_JOB_CANCELLED, "over");
     dp_transport_abort(transport, DP_JOB_CANCELLED, "over");
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     if (dp_transport_rank(transport) == 0) {
         EXPECT_REFUSED(status, DP_TIMEOUT, &refused, "rank 1 took nothing");
     }
@@ -182,7 +184,7 @@ static dp_status flood_and_go_on(struct dp_transport *transport, void *context,
     EXPECT_OK(end_begin_dispatch(&end, 3, &routing, err));
     EXPECT_OK(end_go_forward(&end, routing, err));
     end.exchanger->release(routing);
-    end_close(&end);
+    EXPECT_OK(end_close(&end, err));
     for (int i = 0; i < messages && dp_transport_rank(transport) == 1; i++) {
         EXPECT_OK(dp_transport_recv(transport, 0, 98, bytes, FLOOD_BYTES, 0, err));
     }

@@ -214,10 +214,10 @@ static void run_rank(struct shared *shared, int32_t number, int32_t world, bool 
     for (int i = 0; i < REPEATS; i++) {
         shared->memcpy_s[i][number] = copy(&rank, shared->bytes[number]);
     }
-    dp_alltoall_close(rank.alltoall, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S);
+    (void)dp_alltoall_close(rank.alltoall, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S, NULL);
     pthread_join(rows_mover, NULL);
     dp_alltoall_free(rank.alltoall);
-    dp_transport_close(rank.transport, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S);
+    (void)dp_transport_close(rank.transport, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S, NULL);
     pthread_join(bytes_mover, NULL);
     dp_transport_free(rank.transport);
     exit(0);

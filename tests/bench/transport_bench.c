@@ -178,7 +178,7 @@ static void run_rank(dp_transport_kind kind, int32_t self, int socket, struct fi
         messages(transport, self, bytes, 64, PINGS, true, &ret_figures->message_ping_s);
     }
     dp_window_close(window);
-    dp_transport_close(transport, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S);
+    (void)dp_transport_close(transport, dp_clock_monotonic_ns() + 10 * DP_NS_PER_S, NULL);
     pthread_join(mover, NULL);
     dp_transport_free(transport);
 }

@@ -153,11 +153,11 @@ static void *run_rank(void *argument)
     if (runner->status != DP_OK) {
         dp_transport_abort(runner->transport, runner->status, runner->err.message);
     }
-    int64_t deadline_ns = dp_clock_monotonic_ns() + 120 * DP_NS_PER_S;
-    dp_transport_close(runner->transport, deadline_ns);
-    if (runner->status == DP_OK && dp_clock_monotonic_ns() >= deadline_ns) {
-        runner->status = dp_fail(&runner->err, DP_TIMEOUT, "closing waited for its deadline");
-    }
+    bool is_well = runner->status == DP_OK;
+    dp_status closed =
+        dp_transport_close(runner->transport, dp_clock_monotonic_ns() + 120 * DP_NS_PER_S,
+                           is_well ? &runner->err : NULL);
+    runner->status = is_well ? closed : runner->status;
     return NULL;
 }
 

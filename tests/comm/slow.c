@@ -7,6 +7,7 @@
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "dp/rand.h"
 #include "dp/transport_ops.h"
 
@@ -173,7 +174,7 @@ static void slow_progress(struct dp_transport *transport)
             continue;
         }
         int64_t until_ns = next < slow->count ? slow->flights[next].due_ns : now_ns + DP_NS_PER_S;
-        dp_transport_cond_wait(&slow->changed, transport->mutex, until_ns);
+        dp_cond_wait(&slow->changed, transport->mutex, until_ns);
     }
     pthread_mutex_unlock(transport->mutex);
 }
@@ -208,7 +209,7 @@ static dp_status wait_for_room(struct slow *slow, int32_t peer, uint64_t tag, st
             return fail_stuck(slow, peer, tag, err);
         }
         dp_transport_wait_begin(transport);
-        dp_transport_cond_wait(&transport->changed, transport->mutex, until_ns);
+        dp_cond_wait(&transport->changed, transport->mutex, until_ns);
         dp_transport_wait_end(transport);
     }
 }
@@ -327,34 +328,30 @@ static void slow_aborted(struct dp_transport *transport)
     pthread_mutex_unlock(transport->mutex);
 }
 
-static bool all_closed(const struct dp_transport *transport)
+static bool is_linked(const struct dp_transport *transport, int32_t peer)
 {
-    for (int32_t i = 0; i < transport->world; i++) {
-        if (i != transport->rank && !transport->peers[i].closed) {
-            return false;
-        }
-    }
-    return true;
+    return peer != transport->rank;
 }
 
-static void slow_close(struct dp_transport *transport, int64_t deadline_ns)
+static dp_status slow_close(struct dp_transport *transport, int64_t deadline_ns,
+                            struct dp_error *err)
 {
     struct slow *slow = slow_of(transport);
     pthread_mutex_lock(transport->mutex);
     dp_transport_wait_begin(transport);
     while (transport->aborted == DP_OK && slow->count > 0 &&
            dp_clock_monotonic_ns() < deadline_ns) {
-        dp_transport_cond_wait(&transport->changed, transport->mutex, deadline_ns);
+        dp_cond_wait(&transport->changed, transport->mutex, deadline_ns);
     }
     part_from_all(slow, "it closed the connection");
-    while (transport->aborted == DP_OK && !all_closed(transport) &&
-           dp_clock_monotonic_ns() < deadline_ns) {
-        dp_transport_cond_wait(&transport->changed, transport->mutex, deadline_ns);
-    }
     dp_transport_wait_end(transport);
+    pthread_mutex_unlock(transport->mutex);
+    dp_status status = dp_transport_await_closed(transport, is_linked, deadline_ns, err);
+    pthread_mutex_lock(transport->mutex);
     slow->stop = true;
     pthread_cond_signal(&slow->changed);
     pthread_mutex_unlock(transport->mutex);
+    return status;
 }
 
 static void slow_free(struct dp_transport *transport)
@@ -412,7 +409,7 @@ void slow_open(const struct slow_link *link, int32_t world, struct dp_transport 
         slow->link = *link;
         dp_rand_init(&slow->rand, dp_rand_mix(link->seed, (uint64_t)i));
         slow->free_ns = dp_new_array(int64_t, (size_t)world);
-        dp_transport_cond_init(&slow->changed);
+        dp_cond_init(&slow->changed);
         hub->ends[i] = &slow->base;
         ret_ends[i] = &slow->base;
     }

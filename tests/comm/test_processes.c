@@ -97,10 +97,12 @@ static dp_status live(process_kind kind, int32_t rank, const struct ends *ends, 
     pthread_t mover;
     pthread_create(&mover, NULL, run_mover, transport);
     dp_status status = run(transport, ends, err);
-    dp_transport_close(transport, dp_clock_monotonic_ns() + (status == DP_OK ? DEADLINE_NS : 0));
+    bool is_well = status == DP_OK;
+    dp_status closed = dp_transport_close(
+        transport, dp_clock_monotonic_ns() + (is_well ? DEADLINE_NS : 0), is_well ? err : NULL);
     pthread_join(mover, NULL);
     dp_transport_free(transport);
-    return status;
+    return is_well ? closed : status;
 }
 
 static void start(struct process *process, process_kind kind, int32_t rank, process_rank run)

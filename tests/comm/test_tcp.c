@@ -300,7 +300,7 @@ static void bytes_that_are_no_message_close_the_link(void **state)
     struct dp_error err = {0};
     dp_status status = dp_transport_recv(one.transport, 0, 1, NULL, 0, 0, &err);
     assert_refused(status, DP_UNAVAILABLE, &err, "it sent bytes that are no message");
-    dp_transport_close(one.transport, 0);
+    (void)dp_transport_close(one.transport, 0, NULL);
     pthread_join(mover, NULL);
     dp_transport_free(one.transport);
     close(fd);
@@ -359,7 +359,7 @@ static void put_badly(uint64_t offset, uint64_t length, uint64_t number, const c
     assert_refused(dp_window_wait(window, 0, 2, 0, &note, &err), DP_UNAVAILABLE, &err, reason);
     assert_memory_equal(dp_window_memory(window), before, 100);
     dp_window_close(window);
-    dp_transport_close(one.transport, 0);
+    (void)dp_transport_close(one.transport, 0, NULL);
     pthread_join(mover, NULL);
     dp_transport_free(one.transport);
     close(fd);

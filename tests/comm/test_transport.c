@@ -201,6 +201,29 @@ struct flood {
     _Atomic int go;
 };
 
+// Each leaves the third of 32 MiB in its queue: the peer holds what may wait, and computes.
+static dp_status close_unread(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    struct flood *flood = context;
+    size_t length = 32u << 20;
+    DP_AUTO_FREE unsigned char *bytes = dp_alloc(length, 1);
+    for (uint64_t i = 0; i < 3; i++) {
+        EXPECT_OK(
+            dp_transport_send(transport, 1 - dp_transport_rank(transport), i, bytes, length, err));
+    }
+    flood->sent++;
+    while (flood->sent < 2) {
+        sched_yield();
+    }
+    return DP_OK;
+}
+
+static void two_ranks_that_close_with_more_unread_than_may_wait_do_not_lock_up(void **state)
+{
+    struct flood flood = {0};
+    cluster_run(cluster_kind_of(state), 2, close_unread, &flood);
+}
+
 // The receiver computes (does not wait in the transport) until it is told to go on.
 static dp_status flood_rank(struct dp_transport *transport, void *context, struct dp_error *err)
 {
@@ -323,6 +346,50 @@ static dp_status stuck_sender(struct dp_transport *transport, void *context, str
     flood->go = 1;
     EXPECT_REFUSED(status, DP_TIMEOUT, &got, "rank 1 took nothing");
     return dp_fail(err, DP_INTERRUPTED, "done"); // what is queued will never leave
+}
+
+// The peer computes, with as much unread as may wait where messages are given.
+static dp_status close_alone(struct dp_transport *transport, void *context, struct dp_error *err)
+{
+    struct flood *flood = context;
+    if (dp_transport_rank(transport) == 1) {
+        while (!flood->go) {
+            sched_yield();
+        }
+        return DP_OK;
+    }
+    size_t length = 32u << 20;
+    DP_AUTO_FREE unsigned char *bytes = dp_alloc(length, 1);
+    for (int i = 0; i < flood->sent; i++) {
+        EXPECT_OK(dp_transport_send(transport, 1, 1, bytes, length, err));
+    }
+    struct dp_error got = {0};
+    int64_t deadline_ns = dp_clock_monotonic_ns() + 20 * DP_NS_PER_MS;
+    dp_status status = dp_transport_close(transport, deadline_ns, &got);
+    flood->go = 1;
+    return status == DP_OK ? dp_fail(err, DP_INTERNAL, "it was closed")
+                           : dp_fail(err, status, "%s", got.message);
+}
+
+static void check_late_close(cluster_kind kind, int messages, const char *reason)
+{
+    struct flood flood = {.sent = messages};
+    struct dp_transport *ends[2];
+    dp_status statuses[2];
+    struct dp_error errors[2];
+    cluster_open(kind, 2, ends);
+    cluster_run_on(ends, 2, close_alone, &flood, statuses, errors);
+    assert_refused(statuses[0], DP_TIMEOUT, &errors[0], reason);
+}
+
+static void closing_names_a_peer_that_has_not_closed_in_time(void **state)
+{
+    check_late_close(cluster_kind_of(state), 0, "rank 1 has not closed in time");
+}
+
+static void closing_tells_what_has_not_left_in_time(void **state)
+{
+    check_late_close(cluster_kind_of(state), 3, "bytes that were sent have not left in time");
 }
 
 static void a_sender_that_makes_no_progress_ends_in_a_timeout(void **state)
@@ -539,11 +606,24 @@ int main(void)
         CLUSTER_EACH(a_message_may_be_sent_and_received_in_pieces),
         CLUSTER_EACH(storms_of_random_messages_arrive_whole),
         CLUSTER_EACH(two_ranks_that_send_more_than_fits_before_they_receive_do_not_lock_up),
+        // Those that queue what the peer does not read.
+        CLUSTER_ON(two_ranks_that_close_with_more_unread_than_may_wait_do_not_lock_up, "tcp",
+                   CLUSTER_TCP),
+        CLUSTER_ON(two_ranks_that_close_with_more_unread_than_may_wait_do_not_lock_up, "shm",
+                   CLUSTER_SHM),
+        CLUSTER_ON(two_ranks_that_close_with_more_unread_than_may_wait_do_not_lock_up, "mesh",
+                   CLUSTER_MESH),
         CLUSTER_EACH(a_sender_waits_for_a_receiver_that_computes),
         CLUSTER_EACH(another_length_is_refused_naming_both_and_the_message_stays),
         CLUSTER_EACH(a_message_over_the_limit_is_refused_before_it_is_read),
         CLUSTER_EACH(a_message_that_does_not_come_ends_in_a_timeout_naming_rank_and_tag),
         CLUSTER_EACH(a_sender_that_makes_no_progress_ends_in_a_timeout),
+        // A rank that reads a goodbye over a socket answers by itself.
+        CLUSTER_ON(closing_names_a_peer_that_has_not_closed_in_time, "verbs", CLUSTER_VERBS),
+        CLUSTER_ON(closing_names_a_peer_that_has_not_closed_in_time, "slow", CLUSTER_SLOW),
+        CLUSTER_ON(closing_tells_what_has_not_left_in_time, "tcp", CLUSTER_TCP),
+        CLUSTER_ON(closing_tells_what_has_not_left_in_time, "shm", CLUSTER_SHM),
+        CLUSTER_ON(closing_tells_what_has_not_left_in_time, "mesh", CLUSTER_MESH),
         CLUSTER_EACH(a_dead_peer_is_named_and_what_it_said_is_still_there),
         CLUSTER_EACH(a_link_can_be_cut_at_the_nth_message),
         CLUSTER_EACH(an_abort_wakes_who_waits_and_the_first_reason_counts),

@@ -336,7 +336,8 @@ static void close_both(struct dp_transport *ends[2], const pthread_t movers[2])
     int64_t deadline_ns = dp_clock_monotonic_ns() + 20 * DP_NS_PER_S;
     dp_transport_abort(ends[0], DP_JOB_CANCELLED, "over");
     for (int i = 0; i < 2; i++) {
-        dp_transport_close(ends[i], deadline_ns);
+        struct dp_error err = {0};
+        assert_ok(dp_transport_close(ends[i], deadline_ns, &err), &err);
         pthread_join(movers[i], NULL);
         dp_transport_free(ends[i]);
     }

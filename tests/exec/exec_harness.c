@@ -360,13 +360,25 @@ static dp_status open_alltoall(struct worker *self, struct dp_device *device,
     return DP_OK;
 }
 
+// The result of closing counts where nothing failed before.
+static struct dp_error *own_err(struct worker *self)
+{
+    return self->result->status == DP_OK ? &self->result->err : NULL;
+}
+
+static void note_closed(struct worker *self, dp_status closed)
+{
+    self->result->status = self->result->status == DP_OK ? closed : self->result->status;
+}
+
 static void close_alltoall(struct worker *self)
 {
     if (self->alltoall != NULL) {
         if (self->result->status != DP_OK) {
             dp_alltoall_abort(self->alltoall, self->result->status, self->result->err.message);
         }
-        dp_alltoall_close(self->alltoall, dp_clock_monotonic_ns() + DEADLINE_NS);
+        note_closed(self, dp_alltoall_close(self->alltoall, dp_clock_monotonic_ns() + DEADLINE_NS,
+                                            own_err(self)));
         pthread_join(self->exchange, NULL);
         struct dp_alltoall_stats stats;
         dp_alltoall_stats(self->alltoall, &stats, self->result->peer_bytes);
@@ -480,7 +492,8 @@ static void *run_worker(void *argument)
     close_alltoall(self);
     dp_trainer_free(trainer);
     dp_alltoall_free(self->alltoall);
-    dp_transport_close(self->transport, dp_clock_monotonic_ns() + DEADLINE_NS);
+    note_closed(self, dp_transport_close(self->transport, dp_clock_monotonic_ns() + DEADLINE_NS,
+                                         own_err(self)));
     pthread_join(self->comm, NULL);
     dp_exec_meter_free(meter);
     if (device != NULL) {

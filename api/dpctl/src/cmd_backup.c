@@ -77,6 +77,11 @@ static dp_status check_whole(const Dp__V1__BackupChunk *last, const struct taken
     return DP_OK;
 }
 
+static dp_status fail_stopped(const char *path, struct dp_error *err)
+{
+    return dp_fail(err, DP_INTERRUPTED, "stopped: %s was not written", path);
+}
+
 static dp_status receive(struct dp_client *client, int fd, const char *path, struct taken *taken,
                          struct dp_error *err)
 {
@@ -104,7 +109,7 @@ static dp_status receive(struct dp_client *client, int fd, const char *path, str
     }
     if (status == DP_OK && !whole) {
         return end ? dp_fail(err, DP_IO, "the backup ended before it was whole: make it again")
-                   : dp_fail(err, DP_INTERRUPTED, "stopped: %s was not written", path);
+                   : fail_stopped(path, err);
     }
     return status;
 }
@@ -121,7 +126,13 @@ static dp_status write_regular(struct dp_client *client, const char *path, struc
         return dp_fail_errno(err, errno, "cannot write %s", path);
     }
     dp_status status = receive(client, fd, path, taken, err);
-    if (status == DP_OK && (fsync(fd) != 0 || rename(part, path) != 0)) {
+    if (status == DP_OK && fsync(fd) != 0) {
+        status = dp_fail_errno(err, errno, "cannot write %s", path);
+    }
+    if (status == DP_OK && interrupted()) {
+        status = fail_stopped(path, err);
+    }
+    if (status == DP_OK && rename(part, path) != 0) {
         status = dp_fail_errno(err, errno, "cannot write %s", path);
     }
     if (status != DP_OK) {

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 
 static void list_push(struct dp_transaction_list *list, struct dp_transaction *transaction)
 {
@@ -301,10 +301,8 @@ static void wait_for_work(struct dp_store *store)
         pthread_cond_wait(&store->wake, &store->mutex);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += DP_STORE_LEFT_RETRY_S;
-    pthread_cond_timedwait(&store->wake, &store->mutex, &until);
+    dp_cond_wait(&store->wake, &store->mutex,
+                 dp_clock_monotonic_ns() + DP_STORE_LEFT_RETRY_S * DP_NS_PER_S);
     pthread_mutex_unlock(&store->mutex);
     write_left(store);
     pthread_mutex_lock(&store->mutex);
@@ -573,7 +571,7 @@ dp_status dp_store_open(const struct dp_store_options *options, struct dp_store 
     store->lock_fd = -1;
     store->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&store->mutex, NULL);
-    pthread_cond_init(&store->wake, NULL);
+    dp_cond_init(&store->wake);
     status = store->event_fd < 0 ? dp_fail_errno(err, errno, "eventfd")
                                  : dp_store_lock(options->directory, &store->lock_fd, err);
     if (status == DP_OK) {

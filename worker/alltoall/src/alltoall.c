@@ -6,6 +6,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "dp/transport_ops.h"
 
 #include "engine.h"
@@ -75,7 +76,7 @@ static struct dp_alltoall *new_alltoall(const struct dp_alltoall_config *config)
     alltoall->exchanger.context = alltoall;
     alltoall->queue_end = &alltoall->queue;
     pthread_mutex_init(&alltoall->mutex, NULL);
-    dp_transport_cond_init(&alltoall->changed);
+    dp_cond_init(&alltoall->changed);
     return alltoall;
 }
 
@@ -284,7 +285,7 @@ dp_status dp_alltoall_open(const struct dp_alltoall_config *config, int64_t dead
     return DP_OK;
 }
 
-void dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns)
+dp_status dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns, struct dp_error *err)
 {
     pthread_mutex_lock(&alltoall->mutex);
     alltoall->is_closing = true;
@@ -295,15 +296,18 @@ void dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns)
     pthread_mutex_lock(&alltoall->mutex);
     // The thread that moves rows may not have come to run yet.
     while (!alltoall->has_ended && !is_late) {
-        dp_transport_cond_wait(&alltoall->changed, &alltoall->mutex, deadline_ns);
+        dp_cond_wait(&alltoall->changed, &alltoall->mutex, deadline_ns);
         is_late = dp_clock_monotonic_ns() >= deadline_ns;
     }
     is_late = !alltoall->has_ended;
     pthread_mutex_unlock(&alltoall->mutex);
     dp_alltoall_count_waiter(alltoall, false);
-    if (is_late) {
-        dp_alltoall_abort(alltoall, DP_TIMEOUT, "all-to-all: not all members closed in time");
+    if (!is_late) {
+        return DP_OK;
     }
+    static const char reason[] = "all-to-all: not all members closed in time";
+    dp_alltoall_abort(alltoall, DP_TIMEOUT, reason);
+    return dp_fail(err, DP_TIMEOUT, "%s", reason);
 }
 
 void dp_alltoall_abort(struct dp_alltoall *alltoall, dp_status status, const char *reason)

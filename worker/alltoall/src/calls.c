@@ -5,6 +5,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "dp/transport_ops.h"
 
 #include "engine.h"
@@ -204,8 +205,8 @@ static dp_status await(struct dp_routing *routing, dp_move move, struct dp_error
                              dp_round_text(text, round));
         }
         if (status == DP_OK) {
-            dp_transport_cond_wait(&alltoall->changed, &alltoall->mutex,
-                                   dp_clock_monotonic_ns() + DP_NS_PER_S);
+            dp_cond_wait(&alltoall->changed, &alltoall->mutex,
+                         dp_clock_monotonic_ns() + DP_NS_PER_S);
         }
     }
     dp_alltoall_count_waiter(alltoall, false);

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "snapshot.h"
 
 struct dp_saver {
@@ -46,11 +46,7 @@ dp_status dp_saver_new(struct dp_device *device, int32_t rank, struct dp_saver *
         return status;
     }
     pthread_mutex_init(&saver->mutex, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&saver->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    dp_cond_init(&saver->changed);
     *ret_saver = saver;
     return DP_OK;
 }
@@ -281,11 +277,10 @@ dp_saver_phase dp_saver_phase_now(struct dp_saver *saver)
 
 dp_saver_phase dp_saver_wait(struct dp_saver *saver, int64_t deadline_ns)
 {
-    struct timespec until = {.tv_sec = deadline_ns / DP_NS_PER_S,
-                             .tv_nsec = deadline_ns % DP_NS_PER_S};
     pthread_mutex_lock(&saver->mutex);
     while (is_busy(saver->phase) && (saver->has_thread || saver->is_taken) &&
-           pthread_cond_timedwait(&saver->changed, &saver->mutex, &until) == 0) {
+           dp_clock_monotonic_ns() < deadline_ns) {
+        dp_cond_wait(&saver->changed, &saver->mutex, deadline_ns);
     }
     dp_saver_phase phase = saver->phase;
     bool is_mine = is_busy(phase) && !saver->has_thread && !saver->is_taken;

@@ -97,7 +97,10 @@ static void *run_thread(void *argument)
     pthread_t thread;
     DP_CHECK(pthread_create(&thread, NULL, progress, member->transport) == 0);
     member->status = run_member(member);
-    dp_transport_close(member->transport, dp_clock_monotonic_ns() + CONNECT_NS);
+    bool is_well = member->status == DP_OK;
+    dp_status closed = dp_transport_close(member->transport, dp_clock_monotonic_ns() + CONNECT_NS,
+                                          is_well ? &member->err : NULL);
+    member->status = is_well ? closed : member->status;
     pthread_join(thread, NULL);
     return NULL;
 }

@@ -119,9 +119,10 @@ static dp_status run_end(struct end *end, struct dp_error *err)
     DP_CHECK(pthread_create(&thread, NULL, progress, end->transport) == 0);
     status = measure_end(end, err);
     dp_group_deinit(&end->group);
-    dp_transport_close(end->transport, dp_clock_monotonic_ns() + CONNECT_NS);
+    dp_status closed = dp_transport_close(end->transport, dp_clock_monotonic_ns() + CONNECT_NS,
+                                          status == DP_OK ? err : NULL);
     pthread_join(thread, NULL);
-    return status;
+    return status == DP_OK ? closed : status;
 }
 
 static void *run_second(void *argument)

@@ -6,6 +6,7 @@
 #include "dp/checkpoint.h"
 #include "dp/clock.h"
 #include "dp/limits.h"
+#include "dp/log.h"
 #include "job.h"
 
 // The controller has seen every rank ready, so peers are there; this is for a lost one.
@@ -181,18 +182,33 @@ dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp
     return status == DP_OK ? job_take(job, start, err) : status;
 }
 
+static void say_late(const struct job *job, const struct dp_error *err)
+{
+    char reason[DP_ERROR_MESSAGE_MAX];
+    dp_log_warn("rank.not_closed", "rank=%u waited_s=%d reason=%s", job->rank,
+                (int)(CLOSE_NS / DP_NS_PER_S), dp_log_quote(reason, sizeof reason, err->message));
+}
+
 void job_disconnect(struct job *job)
 {
+    struct dp_error err;
     if (job->is_saving) {
         dp_saver_close(dp_trainer_saver(job->trainer));
-        pthread_join(job->saving, NULL);
     }
     if (job->alltoall != NULL) {
-        dp_alltoall_close(job->alltoall, dp_clock_monotonic_ns() + CLOSE_NS);
+        if (dp_alltoall_close(job->alltoall, dp_clock_monotonic_ns() + CLOSE_NS, &err) != DP_OK) {
+            say_late(job, &err);
+        }
         pthread_join(job->comm, NULL);
     }
     if (job->is_connected) {
-        dp_transport_close(job->transport, dp_clock_monotonic_ns() + CLOSE_NS);
+        if (dp_transport_close(job->transport, dp_clock_monotonic_ns() + CLOSE_NS, &err) != DP_OK) {
+            say_late(job, &err);
+        }
         pthread_join(job->progress, NULL);
+    }
+    // Last: its thread may still be removing old checkpoints, which no peer is to wait for.
+    if (job->is_saving) {
+        pthread_join(job->saving, NULL);
     }
 }

@@ -5,6 +5,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "dp/transport_ops.h"
 
 struct hub {
@@ -54,7 +55,7 @@ static dp_status wait_for_room(struct dp_transport *transport, int32_t peer, uin
         }
         waited = true;
         dp_transport_wait_begin(transport);
-        dp_transport_cond_wait(&transport->changed, transport->mutex, until_ns);
+        dp_cond_wait(&transport->changed, transport->mutex, until_ns);
         dp_transport_wait_end(transport);
     }
     if (waited) {
@@ -180,10 +181,13 @@ static void loopback_progress(struct dp_transport *transport)
     (void)transport;
 }
 
-static void loopback_close(struct dp_transport *transport, int64_t deadline_ns)
+static dp_status loopback_close(struct dp_transport *transport, int64_t deadline_ns,
+                                struct dp_error *err)
 {
     (void)deadline_ns; // all that was sent has arrived
+    (void)err;
     part_from_all(transport, "it closed the connection");
+    return DP_OK;
 }
 
 static void loopback_free(struct dp_transport *transport)

@@ -2,12 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "dp/transport_ops.h"
 
 struct dp_message *dp_message_new(uint64_t tag, size_t length)
@@ -43,21 +43,6 @@ void dp_message_free(struct dp_message *message)
     free(message);
 }
 
-void dp_transport_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-void dp_transport_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns)
-{
-    struct timespec until = {.tv_sec = until_ns / DP_NS_PER_S, .tv_nsec = until_ns % DP_NS_PER_S};
-    pthread_cond_timedwait(cond, mutex, &until);
-}
-
 void dp_transport_init(struct dp_transport *transport, const struct dp_transport_ops *ops,
                        int32_t rank, int32_t world, pthread_mutex_t *mutex)
 {
@@ -70,7 +55,7 @@ void dp_transport_init(struct dp_transport *transport, const struct dp_transport
     transport->blocked_ns = DP_TRANSPORT_BLOCKED_MS_MAX * DP_NS_PER_MS;
     pthread_mutex_init(&transport->own_mutex, NULL);
     transport->mutex = mutex != NULL ? mutex : &transport->own_mutex;
-    dp_transport_cond_init(&transport->changed);
+    dp_cond_init(&transport->changed);
     transport->peers = dp_new_array(struct dp_transport_peer, (size_t)world);
     transport->put_bytes = dp_new_array(_Atomic uint64_t, (size_t)world);
     for (int32_t i = 0; i < world; i++) {
@@ -185,6 +170,29 @@ void dp_transport_wait_end(struct dp_transport *transport)
     transport->front->waiters--;
 }
 
+dp_status dp_transport_await_closed(struct dp_transport *transport,
+                                    bool (*is_linked)(const struct dp_transport *, int32_t peer),
+                                    int64_t deadline_ns, struct dp_error *err)
+{
+    struct dp_transport *front = transport->front;
+    dp_status status = DP_OK;
+    pthread_mutex_lock(front->mutex);
+    dp_transport_wait_begin(transport);
+    for (int32_t peer = 0; peer < transport->world && front->aborted == DP_OK;) {
+        if (front->peers[peer].closed || !is_linked(transport, peer)) {
+            peer++;
+        } else if (dp_clock_monotonic_ns() < deadline_ns) {
+            dp_cond_wait(&front->changed, front->mutex, deadline_ns);
+        } else {
+            status = dp_fail(err, DP_TIMEOUT, "rank %d has not closed in time", peer);
+            break;
+        }
+    }
+    dp_transport_wait_end(transport);
+    pthread_mutex_unlock(front->mutex);
+    return status;
+}
+
 dp_status dp_transport_fail_aborted(struct dp_transport *transport, struct dp_error *err)
 {
     const struct dp_transport *front = transport->front;
@@ -250,7 +258,7 @@ static dp_status await(struct dp_transport *transport, int32_t peer, uint64_t ta
             break;
         }
         dp_transport_wait_begin(transport);
-        dp_transport_cond_wait(&transport->changed, transport->mutex, until_ns);
+        dp_cond_wait(&transport->changed, transport->mutex, until_ns);
         dp_transport_wait_end(transport);
     }
     if (start_ns != 0) {

@@ -253,14 +253,19 @@ static dp_status mesh_put(struct dp_transport *transport, struct dp_window *wind
 }
 
 // Rows say goodbye one after the other, in the same order on all ranks.
-static void mesh_close(struct dp_transport *transport, int64_t deadline_ns)
+static dp_status mesh_close(struct dp_transport *transport, int64_t deadline_ns,
+                            struct dp_error *err)
 {
     struct mesh *mesh = mesh_of(transport);
+    dp_status first = DP_OK;
     for (mesh_row row = 0; row < MESH_ROWS; row++) {
         if (mesh->used[row]) {
-            mesh->rows[row]->ops->close(mesh->rows[row], deadline_ns);
+            struct dp_transport *via = mesh->rows[row];
+            dp_status status = via->ops->close(via, deadline_ns, first == DP_OK ? err : NULL);
+            first = first == DP_OK ? status : first;
         }
     }
+    return first;
 }
 
 static void mesh_free(struct dp_transport *transport)

@@ -13,6 +13,7 @@
 #include "dp/alloc.h"
 #include "dp/cleanup.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 
 static void end_of_stream(struct stream *stream, int32_t peer, int errnum)
 {
@@ -140,21 +141,17 @@ void dp_socket_cut(struct dp_transport *transport, int32_t peer)
     }
 }
 
-static bool all_closed(const struct stream *stream)
+static bool is_linked(const struct dp_transport *transport, int32_t peer)
 {
-    for (int32_t i = 0; i < stream->base.world; i++) {
-        if (stream->links[i].fd >= 0 && !stream->base.front->peers[i].closed) {
-            return false;
-        }
-    }
-    return true;
+    return ((const struct stream *)transport)->links[peer].fd >= 0;
 }
 
-void dp_socket_close(struct dp_transport *transport, int64_t deadline_ns)
+dp_status dp_socket_close(struct dp_transport *transport, int64_t deadline_ns, struct dp_error *err)
 {
     struct stream *stream = stream_of(transport);
+    dp_status status = DP_OK;
     if (stream->connected) {
-        dp_socket_drain(stream, deadline_ns);
+        status = dp_socket_drain(stream, deadline_ns, err);
         pthread_mutex_lock(&stream->out_mutex);
         for (int32_t i = 0; i < transport->world; i++) {
             if (stream->links[i].fd >= 0 && !stream->links[i].broken) {
@@ -162,18 +159,13 @@ void dp_socket_close(struct dp_transport *transport, int64_t deadline_ns)
             }
         }
         pthread_mutex_unlock(&stream->out_mutex);
-        pthread_mutex_lock(transport->mutex);
-        dp_transport_wait_begin(transport);
-        struct dp_transport *front = transport->front;
-        while (front->aborted == DP_OK && !all_closed(stream) &&
-               dp_clock_monotonic_ns() < deadline_ns) {
-            dp_transport_cond_wait(&front->changed, front->mutex, deadline_ns);
+        if (status == DP_OK) {
+            status = dp_transport_await_closed(transport, is_linked, deadline_ns, err);
         }
-        dp_transport_wait_end(transport);
-        pthread_mutex_unlock(transport->mutex);
     }
     stream->stop = true;
     dp_socket_wake(stream);
+    return status;
 }
 
 void dp_socket_free(struct dp_transport *transport)
@@ -233,7 +225,7 @@ dp_status dp_socket_new(const struct dp_transport_ops *ops, int32_t rank, int32_
         stream->links[i].out_tail = &stream->links[i].out_head;
     }
     pthread_mutex_init(&stream->out_mutex, NULL);
-    dp_transport_cond_init(&stream->out_room);
+    dp_cond_init(&stream->out_room);
     *ret_stream = stream;
     return DP_OK;
 }

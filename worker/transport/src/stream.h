@@ -101,7 +101,8 @@ void dp_socket_progress(struct dp_transport *transport);
 void dp_socket_resume(struct dp_transport *transport, int32_t peer);
 void dp_socket_cut(struct dp_transport *transport, int32_t peer);
 void dp_socket_aborted(struct dp_transport *transport);
-void dp_socket_close(struct dp_transport *transport, int64_t deadline_ns);
+dp_status dp_socket_close(struct dp_transport *transport, int64_t deadline_ns,
+                          struct dp_error *err);
 void dp_socket_free(struct dp_transport *transport);
 
 // stream_receive.c
@@ -128,8 +129,8 @@ dp_status dp_socket_tell(struct stream *stream, int32_t peer, uint32_t magic, ui
 void dp_socket_flush(struct stream *stream, int32_t peer);
 // Under out_mutex: drops what is queued.
 void dp_socket_drop_queue(struct stream *stream, struct stream_link *link);
-// Waits until the queues are empty, or the deadline.
-void dp_socket_drain(struct stream *stream, int64_t deadline_ns);
+// Waits until the queues are empty, or the deadline (DP_TIMEOUT).
+dp_status dp_socket_drain(struct stream *stream, int64_t deadline_ns, struct dp_error *err);
 // Under out_mutex: watches the link for these events.
 void dp_socket_watch(struct stream *stream, int32_t peer, uint32_t events);
 void dp_socket_wake(struct stream *stream);

@@ -11,6 +11,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "stream.h"
 
 void dp_socket_wake(struct stream *stream)
@@ -117,16 +118,6 @@ void dp_socket_flush(struct stream *stream, int32_t peer)
     pthread_mutex_unlock(&stream->out_mutex);
 }
 
-void dp_socket_drain(struct stream *stream, int64_t deadline_ns)
-{
-    pthread_mutex_lock(&stream->out_mutex);
-    while (stream->out_bytes > 0 && stream->base.front->aborted == DP_OK &&
-           dp_clock_monotonic_ns() < deadline_ns) {
-        dp_transport_cond_wait(&stream->out_room, &stream->out_mutex, deadline_ns);
-    }
-    pthread_mutex_unlock(&stream->out_mutex);
-}
-
 static void count_waiter(struct stream *stream, bool begin)
 {
     pthread_mutex_lock(stream->base.mutex);
@@ -136,6 +127,24 @@ static void count_waiter(struct stream *stream, bool begin)
         dp_transport_wait_end(&stream->base);
     }
     pthread_mutex_unlock(stream->base.mutex);
+}
+
+// A waiter like any other: two ranks that both have more to send than the other may leave unread
+// would else wait for each other.
+dp_status dp_socket_drain(struct stream *stream, int64_t deadline_ns, struct dp_error *err)
+{
+    count_waiter(stream, true);
+    pthread_mutex_lock(&stream->out_mutex);
+    while (stream->out_bytes > 0 && stream->base.front->aborted == DP_OK &&
+           dp_clock_monotonic_ns() < deadline_ns) {
+        dp_cond_wait(&stream->out_room, &stream->out_mutex, deadline_ns);
+    }
+    size_t left = stream->base.front->aborted == DP_OK ? stream->out_bytes : 0;
+    pthread_mutex_unlock(&stream->out_mutex);
+    count_waiter(stream, false);
+    return left == 0
+               ? DP_OK
+               : dp_fail(err, DP_TIMEOUT, "%zu bytes that were sent have not left in time", left);
 }
 
 // What is being sent, for messages about failures.
@@ -204,7 +213,7 @@ static dp_status wait_for_room(struct stream *stream, const struct what *what, s
                         (double)(now_ns - last_ns) / (double)DP_NS_PER_S, what_text(what, text));
             break;
         }
-        dp_transport_cond_wait(&stream->out_room, &stream->out_mutex, last_ns + blocked_ns);
+        dp_cond_wait(&stream->out_room, &stream->out_mutex, last_ns + blocked_ns);
         status = check_link(stream, what, err);
     }
     count_waiter(stream, false);

@@ -183,9 +183,10 @@ void dp_transport_progress(struct dp_transport *transport)
     transport->ops->progress(transport);
 }
 
-void dp_transport_close(struct dp_transport *transport, int64_t deadline_ns)
+dp_status dp_transport_close(struct dp_transport *transport, int64_t deadline_ns,
+                             struct dp_error *err)
 {
-    transport->ops->close(transport, deadline_ns);
+    return transport->ops->close(transport, deadline_ns, err);
 }
 
 void dp_transport_free(struct dp_transport *transport)

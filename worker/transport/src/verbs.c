@@ -11,6 +11,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "stream.h"
 
 // What epoll tells of, beside the sockets of peers.
@@ -232,49 +233,43 @@ static void verbs_cut(struct dp_transport *transport, int32_t peer)
 }
 
 // Waits until the device has sent what was posted.
-static void flush_link(struct verbs_link *link, int64_t deadline_ns)
+static dp_status flush_link(struct verbs_link *link, int64_t deadline_ns, struct dp_error *err)
 {
     struct dp_transport *front = link->verbs->base.front;
+    dp_status status = DP_OK;
     pthread_mutex_lock(&link->lock);
     for (;;) {
-        bool is_idle = true;
-        for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
-            struct verbs_channel *channel = &link->channels[kind];
-            if (channel->head == channel->tail) {
-                continue;
-            }
-            is_idle = false;
-            // Grants go unsignalled behind an earlier mark, too: nothing would tell of their end.
-            if (link->state == VERBS_UP && channel->signalled_at < channel->tail) {
-                dp_verbs_post_mark(link, (verbs_channel_kind)kind);
-            }
-        }
+        bool is_idle = dp_verbs_link_is_flushed(link);
+        dp_verbs_link_mark(link);
         if (is_idle || link->is_ending || link->state == VERBS_CLOSED || link->heard_bye ||
-            front->aborted != DP_OK || dp_clock_monotonic_ns() >= deadline_ns) {
+            front->aborted != DP_OK) {
             break;
         }
-        dp_transport_cond_wait(&link->changed, &link->lock, deadline_ns);
+        if (dp_clock_monotonic_ns() >= deadline_ns) {
+            status = dp_fail(err, DP_TIMEOUT, "what was sent to rank %d has not left in time",
+                             link->peer);
+            break;
+        }
+        dp_cond_wait(&link->changed, &link->lock, deadline_ns);
     }
     pthread_mutex_unlock(&link->lock);
+    return status;
 }
 
-static bool all_closed(const struct verbs *verbs)
+static bool is_linked(const struct dp_transport *transport, int32_t peer)
 {
-    for (int32_t i = 0; i < verbs->base.world; i++) {
-        if (verbs->links[i].verbs != NULL && !verbs->base.front->peers[i].closed) {
-            return false;
-        }
-    }
-    return true;
+    return ((const struct verbs *)transport)->links[peer].verbs != NULL;
 }
 
-static void say_goodbye(struct verbs *verbs, int64_t deadline_ns)
+static dp_status say_goodbye(struct verbs *verbs, int64_t deadline_ns, struct dp_error *err)
 {
     struct dp_transport *transport = &verbs->base, *front = transport->front;
+    dp_status first = DP_OK;
     for (int32_t i = 0; i < transport->world; i++) {
         struct verbs_link *link = &verbs->links[i];
         if (link->verbs != NULL) {
-            flush_link(link, deadline_ns);
+            dp_status status = flush_link(link, deadline_ns, first == DP_OK ? err : NULL);
+            first = first == DP_OK ? status : first;
         }
     }
     for (int32_t i = 0; i < transport->world; i++) {
@@ -288,23 +283,18 @@ static void say_goodbye(struct verbs *verbs, int64_t deadline_ns)
             pthread_mutex_unlock(&link->lock);
         }
     }
-    pthread_mutex_lock(front->mutex);
-    dp_transport_wait_begin(transport);
-    while (front->aborted == DP_OK && !all_closed(verbs) && dp_clock_monotonic_ns() < deadline_ns) {
-        dp_transport_cond_wait(&front->changed, front->mutex, deadline_ns);
-    }
-    dp_transport_wait_end(transport);
-    pthread_mutex_unlock(front->mutex);
+    return first == DP_OK ? dp_transport_await_closed(transport, is_linked, deadline_ns, err)
+                          : first;
 }
 
-static void verbs_close(struct dp_transport *transport, int64_t deadline_ns)
+static dp_status verbs_close(struct dp_transport *transport, int64_t deadline_ns,
+                             struct dp_error *err)
 {
     struct verbs *verbs = verbs_of(transport);
-    if (verbs->connected) {
-        say_goodbye(verbs, deadline_ns);
-    }
+    dp_status status = verbs->connected ? say_goodbye(verbs, deadline_ns, err) : DP_OK;
     verbs->stop = true;
     dp_verbs_wake(verbs);
+    return status;
 }
 
 static void verbs_free(struct dp_transport *transport)

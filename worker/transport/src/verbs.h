@@ -307,6 +307,10 @@ void dp_verbs_link_break(struct verbs_link *link, verbs_channel_kind kind, bool 
 void dp_verbs_link_end(struct verbs_link *link, const char *reason);
 // For good, after what was posted has left.
 void dp_verbs_link_finish(struct verbs_link *link, const char *reason);
+bool dp_verbs_link_is_flushed(const struct verbs_link *link);
+// Marks what a live link was given without a completion behind it (grants are), where there is room
+// for one: else nothing would tell of its end.
+void dp_verbs_link_mark(struct verbs_link *link);
 void dp_verbs_link_begin(struct verbs_link *link);
 // What is due by the clock and by what has been heard; progress thread.
 void dp_verbs_link_step(struct verbs_link *link);

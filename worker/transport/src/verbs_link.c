@@ -103,18 +103,25 @@ void dp_verbs_link_finish(struct verbs_link *link, const char *reason)
     }
     close_peer(link, reason);
     enter(link, VERBS_FLUSHING, link->verbs->config.drain_ms);
-    for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
-        if (link->channels[kind].head != link->channels[kind].tail) {
-            dp_verbs_post_mark(link, (verbs_channel_kind)kind);
-        }
-    }
+    dp_verbs_link_mark(link);
 }
 
-static bool is_flushed(const struct verbs_link *link)
+bool dp_verbs_link_is_flushed(const struct verbs_link *link)
 {
     const struct verbs_channel *channels = link->channels;
     return channels[VERBS_MESSAGES].head == channels[VERBS_MESSAGES].tail &&
            channels[VERBS_WINDOWS].head == channels[VERBS_WINDOWS].tail;
+}
+
+void dp_verbs_link_mark(struct verbs_link *link)
+{
+    for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
+        const struct verbs_channel *channel = &link->channels[kind];
+        bool is_live = link->state == VERBS_UP || link->state == VERBS_FLUSHING;
+        if (is_live && channel->head != channel->tail && channel->signalled_at < channel->tail) {
+            dp_verbs_post_mark(link, (verbs_channel_kind)kind);
+        }
+    }
 }
 
 // How often the link has failed where it failed now.
@@ -260,8 +267,10 @@ void dp_verbs_link_step(struct verbs_link *link)
         }
         break;
     case VERBS_FLUSHING:
-        if (is_due || is_flushed(link)) {
+        if (is_due || dp_verbs_link_is_flushed(link)) {
             start_draining(link);
+        } else {
+            dp_verbs_link_mark(link); // for which there may have been no room until now
         }
         break;
     case VERBS_DRAINING:

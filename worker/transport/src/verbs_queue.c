@@ -7,6 +7,7 @@
 
 #include "dp/alloc.h"
 #include "dp/check.h"
+#include "dp/cond.h"
 #include "verbs.h"
 
 static size_t up_to_64(size_t bytes)
@@ -46,7 +47,7 @@ dp_status dp_verbs_link_init(struct verbs *verbs, struct verbs_link *link, int32
     link->verbs = verbs;
     link->peer = peer;
     pthread_mutex_init(&link->lock, NULL);
-    dp_transport_cond_init(&link->changed);
+    dp_cond_init(&link->changed);
     size_t bytes = 0;
     for (int kind = 0; kind < VERBS_CHANNELS; kind++) {
         bytes += channel_bytes(verbs, kind);

@@ -7,6 +7,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "verbs.h"
 
 #define CARD_RKEYS_MAX 10
@@ -64,7 +65,7 @@ static dp_status wait_once(struct sender *sender)
     pthread_mutex_lock(front->mutex);
     dp_transport_wait_begin(&link->verbs->base);
     pthread_mutex_unlock(front->mutex);
-    dp_transport_cond_wait(&link->changed, &link->lock, last_ns + front->blocked_ns);
+    dp_cond_wait(&link->changed, &link->lock, last_ns + front->blocked_ns);
     pthread_mutex_lock(front->mutex);
     dp_transport_wait_end(&link->verbs->base);
     front->stats.send_wait_ns += dp_clock_monotonic_ns() - now_ns;
@@ -281,7 +282,7 @@ static void await_release(struct sender *sender, uint64_t number)
     struct verbs_link *link = sender->link;
     while (sender->channel->acknowledged < number &&
            !(link->state == VERBS_CLOSED && sender->channel->qp == NULL)) {
-        dp_transport_cond_wait(&link->changed, &link->lock, dp_clock_monotonic_ns() + DP_NS_PER_S);
+        dp_cond_wait(&link->changed, &link->lock, dp_clock_monotonic_ns() + DP_NS_PER_S);
     }
 }
 

@@ -84,7 +84,10 @@ void dp_transport_abort(struct dp_transport *transport, dp_status status, const 
 void dp_transport_progress(struct dp_transport *transport);
 // Says goodbye: waits until all that was sent has left and every peer has closed too, at the
 // latest until the deadline, then ends dp_transport_progress. Peers that died do not count.
-void dp_transport_close(struct dp_transport *transport, int64_t deadline_ns);
+// DP_TIMEOUT when the deadline ended it: names a peer that it waited for. After an abort there is
+// nothing to wait for.
+dp_status dp_transport_close(struct dp_transport *transport, int64_t deadline_ns,
+                             struct dp_error *err);
 // After dp_transport_progress has returned (or was never run). Accepts NULL.
 void dp_transport_free(struct dp_transport *transport);
 

@@ -130,7 +130,7 @@ struct dp_transport_ops {
     dp_status (*put)(struct dp_transport *transport, struct dp_window *window, int32_t peer,
                      size_t offset, const struct iovec *parts, int count, size_t length,
                      uint64_t number, uint64_t note, struct dp_error *err);
-    void (*close)(struct dp_transport *transport, int64_t deadline_ns);
+    dp_status (*close)(struct dp_transport *transport, int64_t deadline_ns, struct dp_error *err);
     // Frees the row, dp_transport_deinit included.
     void (*free)(struct dp_transport *transport);
 };
@@ -180,14 +180,14 @@ void dp_transport_peer_closed(struct dp_transport *transport, int32_t peer, cons
 // Under the mutex. Around any wait inside a call: paused peers are read meanwhile.
 void dp_transport_wait_begin(struct dp_transport *transport);
 void dp_transport_wait_end(struct dp_transport *transport);
+// Waits until every linked peer has closed, an abort, or the deadline (DP_TIMEOUT).
+dp_status dp_transport_await_closed(struct dp_transport *transport,
+                                    bool (*is_linked)(const struct dp_transport *, int32_t peer),
+                                    int64_t deadline_ns, struct dp_error *err);
 // The failure of a call on an aborted transport, or towards a closed peer. Under the mutex.
 dp_status dp_transport_fail_aborted(struct dp_transport *transport, struct dp_error *err);
 dp_status dp_transport_fail_closed(struct dp_transport *transport, int32_t peer, const char *action,
                                    uint64_t tag, struct dp_error *err);
-
-// Condition variables that wait by the monotonic clock.
-void dp_transport_cond_init(pthread_cond_t *cond);
-void dp_transport_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns);
 
 // The open window of that key, to be released; NULL when it is closed, and what comes for it is of
 // no use to anybody. Any thread; takes the mutex.
