@@ -6,6 +6,7 @@
 
 #include "dp/alloc.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "fake_internal.h"
 
 #define RETRY_NS (200 * 1000)        // between tries to reach a queue pair that does not answer
@@ -359,8 +360,7 @@ void *fake_run(void *argument)
             pthread_mutex_lock(&fake.mutex);
             continue;
         }
-        struct timespec until = {.tv_sec = next_ns / DP_NS_PER_S, .tv_nsec = next_ns % DP_NS_PER_S};
-        pthread_cond_timedwait(&fake.changed, &fake.mutex, &until);
+        dp_cond_wait(&fake.changed, &fake.mutex, next_ns);
     }
     pthread_mutex_unlock(&fake.mutex);
     return NULL;

@@ -13,6 +13,7 @@
 #include "dp/alloc.h"
 #include "dp/check.h"
 #include "dp/clock.h"
+#include "dp/cond.h"
 #include "fake_internal.h"
 
 struct fake fake = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -650,11 +651,7 @@ void fake_verbs_start(const struct fake_faults *faults, const struct fake_device
                          .is_running = true,
                          .faults = faults != NULL ? *faults : (struct fake_faults){0},
                          .count = count};
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&fake.changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    dp_cond_init(&fake.changed);
     dp_rand_init(&fake.rand, fake.faults.seed);
     for (int i = 0; i < count; i++) {
         fake.devices[i] = devices != NULL ? devices[i] : (struct fake_device){0};

@@ -343,10 +343,13 @@ static dp_status slow_close(struct dp_transport *transport, int64_t deadline_ns,
            dp_clock_monotonic_ns() < deadline_ns) {
         dp_cond_wait(&transport->changed, transport->mutex, deadline_ns);
     }
+    size_t left = transport->aborted == DP_OK ? slow->count : 0;
     part_from_all(slow, "it closed the connection");
     dp_transport_wait_end(transport);
     pthread_mutex_unlock(transport->mutex);
-    dp_status status = dp_transport_await_closed(transport, is_linked, deadline_ns, err);
+    dp_status status = left > 0
+                           ? dp_fail(err, DP_TIMEOUT, "%zu messages have not arrived in time", left)
+                           : dp_transport_await_closed(transport, is_linked, deadline_ns, err);
     pthread_mutex_lock(transport->mutex);
     slow->stop = true;
     pthread_cond_signal(&slow->changed);

@@ -241,8 +241,9 @@ static dp_status run(int32_t rank, int socket, rank_act act, struct dp_error *er
         pthread_create(&mover, NULL, move, transport);
         status = act(transport, err);
         bool is_well = status == DP_OK;
-        dp_status closed = dp_transport_close(transport, dp_clock_monotonic_ns() + 5 * DP_NS_PER_S,
-                                              is_well ? err : NULL);
+        dp_status closed =
+            dp_transport_close(transport, dp_clock_monotonic_ns() + DEADLINE_S / 2 * DP_NS_PER_S,
+                               is_well ? err : NULL);
         status = is_well ? closed : status;
         pthread_join(mover, NULL);
     }

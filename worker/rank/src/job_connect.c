@@ -182,11 +182,11 @@ dp_status job_connect(struct job *job, const Dp__V1__RankStart *start, struct dp
     return status == DP_OK ? job_take(job, start, err) : status;
 }
 
-static void say_late(const struct job *job, const struct dp_error *err)
+static void say_not_closed(const struct job *job, const struct dp_error *err)
 {
     char reason[DP_ERROR_MESSAGE_MAX];
-    dp_log_warn("rank.not_closed", "rank=%u waited_s=%d reason=%s", job->rank,
-                (int)(CLOSE_NS / DP_NS_PER_S), dp_log_quote(reason, sizeof reason, err->message));
+    dp_log_warn("rank.not_closed", "rank=%u reason=%s", job->rank,
+                dp_log_quote(reason, sizeof reason, err->message));
 }
 
 void job_disconnect(struct job *job)
@@ -197,13 +197,13 @@ void job_disconnect(struct job *job)
     }
     if (job->alltoall != NULL) {
         if (dp_alltoall_close(job->alltoall, dp_clock_monotonic_ns() + CLOSE_NS, &err) != DP_OK) {
-            say_late(job, &err);
+            say_not_closed(job, &err);
         }
         pthread_join(job->comm, NULL);
     }
     if (job->is_connected) {
         if (dp_transport_close(job->transport, dp_clock_monotonic_ns() + CLOSE_NS, &err) != DP_OK) {
-            say_late(job, &err);
+            say_not_closed(job, &err);
         }
         pthread_join(job->progress, NULL);
     }

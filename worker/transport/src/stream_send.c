@@ -139,12 +139,17 @@ dp_status dp_socket_drain(struct stream *stream, int64_t deadline_ns, struct dp_
            dp_clock_monotonic_ns() < deadline_ns) {
         dp_cond_wait(&stream->out_room, &stream->out_mutex, deadline_ns);
     }
-    size_t left = stream->base.front->aborted == DP_OK ? stream->out_bytes : 0;
+    dp_status status = DP_OK;
+    for (int32_t i = 0; i < stream->base.world && stream->base.front->aborted == DP_OK; i++) {
+        if (stream->links[i].out_bytes > 0) {
+            status = dp_fail(err, DP_TIMEOUT, "%zu bytes for rank %d have not left in time",
+                             stream->links[i].out_bytes, i);
+            break;
+        }
+    }
     pthread_mutex_unlock(&stream->out_mutex);
     count_waiter(stream, false);
-    return left == 0
-               ? DP_OK
-               : dp_fail(err, DP_TIMEOUT, "%zu bytes that were sent have not left in time", left);
+    return status;
 }
 
 // What is being sent, for messages about failures.

@@ -186,7 +186,16 @@ void dp_transport_progress(struct dp_transport *transport)
 dp_status dp_transport_close(struct dp_transport *transport, int64_t deadline_ns,
                              struct dp_error *err)
 {
-    return transport->ops->close(transport, deadline_ns, err);
+    pthread_mutex_lock(transport->mutex);
+    bool was_aborted = transport->aborted != DP_OK;
+    pthread_mutex_unlock(transport->mutex);
+    dp_status status = transport->ops->close(transport, deadline_ns, err);
+    pthread_mutex_lock(transport->mutex);
+    if (status == DP_OK && !was_aborted && transport->aborted != DP_OK) {
+        status = dp_transport_fail_aborted(transport, err);
+    }
+    pthread_mutex_unlock(transport->mutex);
+    return status;
 }
 
 void dp_transport_free(struct dp_transport *transport)

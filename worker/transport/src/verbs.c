@@ -278,7 +278,10 @@ static dp_status say_goodbye(struct verbs *verbs, int64_t deadline_ns, struct dp
             pthread_mutex_lock(&link->lock);
             // Else it is said when that is over; by the progress thread, after an abort.
             if (!link->is_ending && front->aborted == DP_OK) {
-                dp_verbs_control_send_bye(link, "it closed the connection");
+                dp_verbs_control_send_bye(
+                    link, dp_verbs_link_is_flushed(link)
+                              ? "it closed the connection"
+                              : "it closed the connection before all that it sent had left");
             }
             pthread_mutex_unlock(&link->lock);
         }

@@ -259,8 +259,8 @@ void dp_verbs_post(struct verbs_link *link, verbs_channel_kind kind,
 // The same for an entry, which is stamped with the epoch and brings credits along.
 void dp_verbs_post_entry(struct verbs_link *link, verbs_channel_kind kind,
                          const struct verbs_request *request, bool is_signalled);
-// A request of no bytes, behind all others, with a completion; false when there is no room for it.
-bool dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind);
+// A request of no bytes, behind all others, with a completion; where there is room for it.
+void dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind);
 // Tells the peer how much has been dealt with, when that is worth a write or urgent.
 void dp_verbs_grant(struct verbs_link *link, verbs_channel_kind kind, bool is_urgent);
 // The requests before `position` are done.

@@ -115,11 +115,11 @@ void dp_verbs_post_entry(struct verbs_link *link, verbs_channel_kind kind,
     dp_verbs_post(link, kind, request, is_signalled);
 }
 
-bool dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind)
+void dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind)
 {
     struct verbs_channel *channel = &link->channels[kind];
     if (channel->tail - channel->head >= channel->request_count) {
-        return false;
+        return;
     }
     struct verbs_request mark = {.number = channel->sent + 1,
                                  .remote = channel->remote_slots,
@@ -128,7 +128,6 @@ bool dp_verbs_post_mark(struct verbs_link *link, verbs_channel_kind kind)
                                  .lkey = link->region->mrs[0]->lkey,
                                  .stage_end = channel->stage_head};
     dp_verbs_post(link, kind, &mark, true);
-    return true;
 }
 
 void dp_verbs_grant(struct verbs_link *link, verbs_channel_kind kind, bool is_urgent)

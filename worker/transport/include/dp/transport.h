@@ -6,9 +6,9 @@
 // is buffered: it returns once the bytes are copied. Both queues are bounded: a sender waits while
 // DP_TRANSPORT_QUEUED_BYTES_MAX are on their way to that peer, and a rank that is busy computing
 // stops reading from a peer that is DP_TRANSPORT_WAITING_BYTES_MAX ahead of it. A rank that waits,
-// for sending or receiving, always goes on reading, so ranks that send to each other first and
-// receive later do not lock up; one that would have to hold more than DP_TRANSPORT_HELD_BYTES_MAX
-// fails instead.
+// for sending, receiving or closing, always goes on reading, so ranks that send to each other first
+// and receive later do not lock up; one that would have to hold more than
+// DP_TRANSPORT_HELD_BYTES_MAX fails instead.
 //
 // Waiting takes no CPU. Errors:
 //   DP_UNAVAILABLE  the peer closed or died; what it sent before can still be received
@@ -84,8 +84,8 @@ void dp_transport_abort(struct dp_transport *transport, dp_status status, const 
 void dp_transport_progress(struct dp_transport *transport);
 // Says goodbye: waits until all that was sent has left and every peer has closed too, at the
 // latest until the deadline, then ends dp_transport_progress. Peers that died do not count.
-// DP_TIMEOUT when the deadline ended it: names a peer that it waited for. After an abort there is
-// nothing to wait for.
+// DP_TIMEOUT when the deadline ended it: names a peer that it waited for; or the reason of an abort
+// that came meanwhile. After one before there is nothing to wait for (DP_OK).
 dp_status dp_transport_close(struct dp_transport *transport, int64_t deadline_ns,
                              struct dp_error *err);
 // After dp_transport_progress has returned (or was never run). Accepts NULL.
