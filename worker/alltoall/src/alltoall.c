@@ -288,7 +288,6 @@ dp_status dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns, s
 {
     pthread_mutex_lock(&alltoall->mutex);
     alltoall->is_closing = true;
-    bool had_failed = alltoall->failed != DP_OK;
     pthread_mutex_unlock(&alltoall->mutex);
     dp_alltoall_wake(alltoall);
     bool is_late = false;
@@ -302,13 +301,12 @@ dp_status dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns, s
     is_late = !alltoall->has_ended;
     pthread_mutex_unlock(&alltoall->mutex);
     dp_alltoall_count_waiter(alltoall, false);
-    if (is_late) {
-        dp_alltoall_abort(alltoall, DP_TIMEOUT, "all-to-all: not all members closed in time");
+    if (!is_late) {
+        return DP_OK;
     }
-    pthread_mutex_lock(&alltoall->mutex);
-    dp_status status = had_failed ? DP_OK : dp_alltoall_refuse_failed(alltoall, err);
-    pthread_mutex_unlock(&alltoall->mutex);
-    return status;
+    static const char reason[] = "all-to-all: not all members closed in time";
+    dp_alltoall_abort(alltoall, DP_TIMEOUT, reason);
+    return dp_fail(err, DP_TIMEOUT, "%s", reason);
 }
 
 void dp_alltoall_abort(struct dp_alltoall *alltoall, dp_status status, const char *reason)

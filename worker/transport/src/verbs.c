@@ -269,6 +269,7 @@ static dp_status say_goodbye(struct verbs *verbs, int64_t deadline_ns, struct dp
         struct verbs_link *link = &verbs->links[i];
         if (link->verbs != NULL) {
             dp_status status = flush_link(link, deadline_ns, first == DP_OK ? err : NULL);
+            link->is_cut_short = status != DP_OK;
             first = first == DP_OK ? status : first;
         }
     }
@@ -279,9 +280,9 @@ static dp_status say_goodbye(struct verbs *verbs, int64_t deadline_ns, struct dp
             // Else it is said when that is over; by the progress thread, after an abort.
             if (!link->is_ending && front->aborted == DP_OK) {
                 dp_verbs_control_send_bye(
-                    link, dp_verbs_link_is_flushed(link)
-                              ? "it closed the connection"
-                              : "it closed the connection before all that it sent had left");
+                    link, link->is_cut_short
+                              ? "it closed the connection before all that it sent had left"
+                              : "it closed the connection");
             }
             pthread_mutex_unlock(&link->lock);
         }

@@ -146,8 +146,9 @@ struct verbs_link {
     pthread_mutex_t lock;
     pthread_cond_t changed; // room, the state
     verbs_state state;
-    bool is_ending; // for good
-    bool is_cut;    // as if this rank had died
+    bool is_ending;    // for good
+    bool is_cut;       // as if this rank had died
+    bool is_cut_short; // closed before all had left; of the thread that closes
     char end_reason[128];
     int64_t drain_until_ns;
     bool said_bye, heard_bye;

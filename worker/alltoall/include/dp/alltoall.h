@@ -63,8 +63,8 @@ dp_status dp_alltoall_open(const struct dp_alltoall_config *config, int64_t dead
 void dp_alltoall_progress(struct dp_alltoall *alltoall);
 // Says goodbye: waits until all that was begun is over here and every member has closed too, at the
 // latest until the deadline, then ends dp_alltoall_progress, also one that only begins to run then.
-// Members that died do not count. DP_TIMEOUT when the deadline ended it, or what failed
-// meanwhile; a failure before the call has been told, and is none of closing.
+// Members that died do not count. DP_TIMEOUT when the deadline ended it. A failure is told by
+// the call that it hinders; where it comes behind the last of them, nothing depends on it any more.
 dp_status dp_alltoall_close(struct dp_alltoall *alltoall, int64_t deadline_ns,
                             struct dp_error *err);
 // Every call that waits, and every later one, fails with this; ends dp_alltoall_progress. The first
