@@ -47,6 +47,9 @@ LAYOUTS = {
 }
 STEPS = 150
 
+# What may lose rows of steps: a node that does not come back, or nowhere to write to.
+ROWS_LOST_BY = {"cable out", "crash host", "kill agent", "stop agent", "kill keeper", "full disk"}
+
 # What may have ended a job that FAILED, by its reason.
 CAUSES = {
     "RankDied": {"kill rank", "crash host", "kill keeper"},
@@ -294,9 +297,8 @@ class Torture:
             return
         losses, (reference, holdout) = self.losses(job["id"]), self.references[layout]
         assert job["step"] == STEPS and set(losses) <= set(reference), job
-        # What a node reported while it was cut off for good, or the disk full, may lack its row.
         self.steps += len(reference)
-        self.steps_unseen += len(reference) - len(losses)
+        self.check_unseen(job, sorted(set(reference) - set(losses)))
         for step, loss in losses.items():
             assert math.isclose(loss, reference[step], abs_tol=CURVE_SAME), \
                 f"{job['id']} ({layout}), step {step}: loss {loss}, undisturbed {reference[step]}"
@@ -304,9 +306,27 @@ class Torture:
             math.isclose(job["holdout_loss"], holdout, abs_tol=CURVE_SAME), \
             f"{job['id']} ({layout}): held-out loss {job['holdout_loss']}, undisturbed {holdout}"
 
-    def check_failed(self, job):
+    def met(self, job):
+        """The faults while the job was there."""
         begun, ended = self.begun[job["id"]], job["ended_ns"] / 1e9
-        there = {name for when, name in self.faults if begun - 1 <= when <= ended + 1}
+        return {name for when, name in self.faults if begun - 1 <= when <= ended + 1}
+
+    def check_unseen(self, job, steps):
+        """What a node reported while it was cut off for good, or the disk full, may lack its
+        row."""
+        if steps:
+            there = self.met(job)
+            firsts = [step for step in steps if step - 1 not in steps]
+            lasts = [step for step in steps if step + 1 not in steps]
+            ranges = ", ".join(f"{a}-{b}" for a, b in zip(firsts, lasts))
+            print(f"{job['id']} ({self.jobs[job['id']]}) has no rows of steps {ranges}; it met "
+                  f"{sorted(there)}",
+                  flush=True)
+            assert there & ROWS_LOST_BY, f"{job['id']} lacks rows for no fault of ours"
+            self.steps_unseen += len(steps)
+
+    def check_failed(self, job):
+        there = self.met(job)
         wanted = CAUSES.get(job["reason"])
         assert wanted is not None, f"{job['id']} failed for no fault of ours: {job['reason']}: " \
                                    f"{job['message']}"
